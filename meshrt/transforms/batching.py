@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -184,6 +185,7 @@ def batch_flat(
 
 
 _cache: WeakCache = WeakCache()
+_first = operator.itemgetter(0)
 
 
 def batch_jaxpr(
@@ -194,7 +196,7 @@ def batch_jaxpr(
     Arguments flagged in `batched` get a leading dimension of the axis's size, and so do the mapped results: those that
     depend on mapped arguments, and those flagged in `force_out`. Cached by `jaxpr`.
     """
-    return _cache.get(jaxpr, (axis, batched, force_out), lambda: _batch_jaxpr(jaxpr, axis, batched, force_out))
+    return _cache.get(jaxpr, (axis, batched, force_out), lambda: _batch_jaxpr(jaxpr, axis, batched, force_out), _first)
 
 
 def _batch_jaxpr(jaxpr, axis, batched, force_out):

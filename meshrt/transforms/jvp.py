@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -131,6 +132,7 @@ def jvp_flat(fun: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple
 
 
 _jvp_cache: WeakCache = WeakCache()
+_first = operator.itemgetter(0)
 
 
 def jvp_jaxpr(
@@ -140,7 +142,9 @@ def jvp_jaxpr(
     the primal results, then the nonzero tangents (all those that `instantiate_out` names). Also returns which
     results have a tangent. Cached by `jaxpr`.
     """
-    return _jvp_cache.get(jaxpr, (nonzeros, instantiate_out), lambda: _jvp_jaxpr(jaxpr, nonzeros, instantiate_out))
+    return _jvp_cache.get(
+        jaxpr, (nonzeros, instantiate_out), lambda: _jvp_jaxpr(jaxpr, nonzeros, instantiate_out), _first
+    )
 
 
 def _jvp_jaxpr(jaxpr, nonzeros, instantiate_out):

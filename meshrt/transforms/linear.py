@@ -10,6 +10,7 @@ POPL 2023.)
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -259,6 +260,7 @@ def backward_jaxpr(jaxpr: Jaxpr, args: Sequence[Any], cts: Sequence[Any]) -> lis
 
 
 _transpose_cache: WeakCache = WeakCache()
+_first = operator.itemgetter(0)
 
 
 def transpose_jaxpr(
@@ -267,7 +269,9 @@ def transpose_jaxpr(
     """The transpose as a Jaxpr: arguments are the known arguments, then the nonzero cotangents; results are the
     nonzero cotangents of the linear arguments. Also returns which of those are nonzero. Cached by `jaxpr`.
     """
-    return _transpose_cache.get(jaxpr, (linear, nonzero_cts), lambda: _transpose_jaxpr(jaxpr, linear, nonzero_cts))
+    return _transpose_cache.get(
+        jaxpr, (linear, nonzero_cts), lambda: _transpose_jaxpr(jaxpr, linear, nonzero_cts), _first
+    )
 
 
 def _transpose_jaxpr(jaxpr, linear, nonzero_cts):

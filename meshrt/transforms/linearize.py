@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,7 @@ class Linearized:
 
 
 _cache: WeakCache = WeakCache()
+_forward = operator.attrgetter("forward")
 
 
 def linearize_jaxpr(
@@ -89,7 +91,9 @@ def linearize_jaxpr(
     Results flagged by `instantiate_out` get a tangent even when it is zero. Cached by `jaxpr`.
     """
     why = purpose.get() if jaxpr.is_high else None
-    return _cache.get(jaxpr, (nonzeros, instantiate_out, why), lambda: _linearize(jaxpr, nonzeros, instantiate_out))
+    return _cache.get(
+        jaxpr, (nonzeros, instantiate_out, why), lambda: _linearize(jaxpr, nonzeros, instantiate_out), _forward
+    )
 
 
 def _linearize(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], instantiate_out: tuple[bool, ...] | bool) -> Linearized:

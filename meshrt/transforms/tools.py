@@ -23,14 +23,21 @@ class WeakCache:
     def __init__(self) -> None:
         self._entries: weakref.WeakKeyDictionary[Any, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
 
-    def get(self, owner: Any, key: Hashable, make: Callable[[], Any]) -> Any:
+    def get(
+        self, owner: Any, key: Hashable, make: Callable[[], Any], program: Callable[[Any], ClosedJaxpr] | None = None
+    ) -> Any:
+        """`make()`, or what it gave for an equal key. With `program`, which says what program a result holds: it is
+        made anew each time if that captures mutable values, which may hold other types by then.
+        """
         entries = self._entries.get(owner)
         if entries is None:
             entries = self._entries[owner] = {}
         try:
             return entries[key]
         except KeyError:
-            value = entries[key] = make()
+            value = make()
+            if program is None or not any(aval_of(c).mutable for c in program(value).consts):
+                entries[key] = value
             return value
 
 

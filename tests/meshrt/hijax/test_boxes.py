@@ -160,3 +160,18 @@ def test_a_box_is_one_wherever_it_is():
     assert isinstance(Box(), Box) and not isinstance(1.0, Box)
     meshrt.jit(lambda: None if isinstance(new_box(), Box) else 1 / 0)()
     assert box_get(Box({"a": 1.0})) == {"a": 1.0} and repr(Box(1)) == "Box(1)"
+
+
+@plain_or_jitted
+def test_backward_rules_may_grow_lists(wrap):
+    """Each call finds the box in another state, and no program of an earlier one is taken for it."""
+    seen = Box([])
+
+    @meshrt.custom_vjp
+    def watch(x):
+        return x
+
+    watch.defvjp(lambda x: (x, None), lambda _, g: (seen.set([*seen.get(), g]), (g,))[1])
+    slope = wrap(meshrt.grad(meshrt.jit(lambda x: 2 * watch(x))))
+    for count in (1, 2, 3):
+        assert slope(1.0) == 2.0 and seen.get() == [2.0] * count
