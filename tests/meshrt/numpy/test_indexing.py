@@ -175,7 +175,7 @@ def test_gradients_of_indexing():
         (np.array([1.0]), TypeError, "Indexer must have integer or boolean type, got indexer with type float32"),
         ([0, 1], TypeError, "Using a non-tuple sequence"),
         (np.ones(3, bool), IndexError, "mask has size 3, the array of shape"),
-        ("a", TypeError, "Indexer must have integer or boolean type"),
+        ("a", TypeError, "JAX does not support string indexing"),
         (np.s_[1.5:], TypeError, "Slice entries must be static integers"),
         ((np.zeros(2, int), np.zeros(3, int)), IndexError, "cannot be broadcast together"),
     ],
@@ -194,7 +194,7 @@ def test_traced_values_that_must_be_static():
         meshrt.jit(lambda x, m: x[m])(mj.asarray(X), MASK)
     with pytest.raises(TypeError, match=r"x = x.at\[index\].set\(value\)"):
         mj.zeros(3)[0] = 1
-    with pytest.raises(TypeError, match="size of nonzero's result"):
+    with pytest.raises(TypeError, match=r"size argument of jnp\.nonzero must be statically specified"):
         meshrt.jit(mj.nonzero)(MASK)
 
 

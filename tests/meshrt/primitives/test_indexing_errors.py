@@ -52,7 +52,7 @@ REFUSED = {
         [MATRIX, ((4, 6), F32)],
         "f32[4,5], f32[4,6]",
     ),
-    "split sizes": (lambda x: lax.split(x, (1, 2)), [MATRIX], "sizes that add up"),
+    "split sizes": (lambda x: lax.split(x, (1, 2)), [MATRIX], "must be equal to dimension 0"),
     "rev twice": (lambda x: lax.rev(x, (1, 1)), [MATRIX], "distinct dimensions"),
     "float indices": (lambda x, i: lax.gather(x, i, ROWS, (1, 5)), [MATRIX, ((3, 1), F32)], "integer indices"),
     "index vectors too long": (
@@ -102,7 +102,7 @@ REFUSED = {
     "keys from floats": (lambda s: random.random_seed(s, IMPL), [((), F32)], "seed must be an integer"),
     "bits of no key": (lambda x: random.random_bits(x, 32, (2,)), [((2,), U32)], "wrap_key_data"),
     "odd bit width": (lambda x: random.random_bits(random.random_wrap(x, IMPL), 24, ()), [((2,), U32)], "not 24"),
-    "key data's shape": (lambda x: random.random_wrap(x, IMPL), [((3,), U32)], "uint32[..., 2]"),
+    "key data's shape": (lambda x: random.random_wrap(x, IMPL), [((3,), U32)], "key_data.shape to end with (2,)"),
     "sorting keys": (lambda x: lax.sort(random.random_wrap(x, IMPL)), [((3, 2), U32)], "cannot be sorted"),
 }
 

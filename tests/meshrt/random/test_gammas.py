@@ -89,7 +89,7 @@ def test_of_one_sequence():
 @pytest.mark.parametrize(
     "call, text",
     [
-        (lambda r: r.gamma(r.key(0), 1.0, dtype="int32"), "gamma: dtype must be floating, got int32"),
+        (lambda r: r.gamma(r.key(0), 1.0, dtype="int32"), "dtype argument to `gamma` must be a float dtype, got int32"),
         (lambda r: r.gamma(r.key(0), A, (3,)), "(?i)do not broadcast|incompatible shapes"),
         (lambda r: r.dirichlet(r.key(0), 1.0), "dirichlet: alpha is a scalar"),
         (
