@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import sys
+from dataclasses import replace
 from typing import Any
 
 import collectives
@@ -17,6 +18,7 @@ from collectives.errors import CollectivesError
 from collectives.topology import load
 from meshrt.errors import MeshrtError
 from meshrt.inspect.model import report_of
+from meshrt.inspect.undivided import undivided_annotations
 from meshrt.pipeline.explain import explain
 from meshrt.pipeline.names import argument_names, output_names
 from propagation.errors import PropagationError
@@ -37,7 +39,8 @@ def answer(options: dict[str, Any], data: bytes) -> dict[str, Any]:
     if options["stage"] == "partitioned":
         return {"text": partitioned.module.operation.get_asm(enable_debug_info=False)}
     name = options["name"]
-    return {"report": report_of(name, propagated, partitioned, *names, explanations, source=name).as_json()}
+    report = report_of(name, propagated, partitioned, *names, explanations, source=name)
+    return {"report": replace(report, findings=undivided_annotations(propagated, *names) + report.findings).as_json()}
 
 
 def limit(memory_bytes: int, seconds: int) -> None:

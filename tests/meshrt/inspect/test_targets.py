@@ -123,3 +123,15 @@ def test_a_file_with_annotations_of_gspmd_is_cited_by_its_path(tmp_path):
     assert report["mesh"] == {"axis_0": 4, "axis_1": 2}
     assert [(c["kind"], c["where"]) for c in report["collectives"]] == [("all_reduce", f"{path}:3")]
     assert f"{path}:3" in report["explanations"][0] and "-:" not in "".join(report["explanations"])
+
+
+def test_an_annotation_that_does_not_divide_is_a_finding(tmp_path):
+    path = tmp_path / "six.mlir"
+    path.write_text("""sdy.mesh @mesh = <["data"=4, "model"=2]>
+func.func @main(%x: tensor<6x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"model"}]>}) -> tensor<6x16xf32> {
+  %0 = stablehlo.tanh %x : tensor<6x16xf32>
+  return %0 : tensor<6x16xf32> }""")
+    (finding,) = inspect_file(str(path))["report"]["findings"]
+    assert finding["kind"] == "undivided_annotation" and finding["where"] == f"{path}:2"
+    assert "dimension 0 of arg0 is annotated with data, but its size 6 does not divide by 4" in finding["message"]
+    assert "split into 2; pad it to 8" in finding["message"] and finding["bytes"] == 6 * 16 * 4 / 2 * (1 / 2 - 1 / 4)
