@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.pipeline.station import Onward, UnboundStation
@@ -37,7 +38,17 @@ def module_name(fun_name: str) -> str:
 
 
 def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
-    """The module of a trace, as a request has it."""
+    """The module of a trace, as a request has it.
+
+    Raises:
+      UnsupportedError: an argument has a symbolic size.
+    """
+    symbolic = next((a for a in record.in_avals if is_symbolic_shape(a.shape)), None)
+    if symbolic is not None:
+        raise errors.UnsupportedError(
+            f"{record.fun_name} has an argument of type {symbolic.str_short()}, whose symbolic size has no value here; "
+            "programs with symbolic sizes are made by export.export(jit(f))(...)"
+        )
     with collector_paused():
         return lower_module(
             in_order(record.live), record.needed, record.closed.consts, module_name(record.fun_name),

@@ -175,7 +175,8 @@ ROWS = [
     ("lax.iota", lambda x: x + lax.iota(np.float32, x.shape[0]), ("b",), ((3,),)),
     ("lax.broadcasted_iota", lambda x: lax.broadcasted_iota(np.int32, x.shape, 1), ("b, c",), ((3, 2),)),
     ("lax.map", lambda x: lax.map(lambda r: r * 2, x), ("b, ...",), ((3, 4),)),
-    ("lax.pad", lambda x: lax.pad(x, 0.0, ((x.shape[0], x.shape[1], x.shape[0]), (0, 0, 0))), ("b, ...",), ((3, 2),)),
+    ("lax.pad", lambda x: lax.pad(x, x.dtype.type(0), ((x.shape[0], x.shape[1], x.shape[0]), (0, 0, 0))),
+     ("b, ...",), ((3, 2),)),
     ("lax.reduce", lambda x: lax.reduce(x, 0.0, lax.add, (0,)), ("b, ...",), ((3, 2),)),
     ("lax.reduce_window", lambda x: lax.reduce_window(x, 1.0, lax.min, (2, 2), (1, 1), "VALID"),
      ("b, ...",), ((3, 8),)),
@@ -201,7 +202,8 @@ ROWS = [
             ("lax.while_loop", lambda x: lax.while_loop(lambda c: c[1] < 5, lambda c: (c[0] + jnp.arange(c[0].shape[0]), c[1] + 1),  # noqa: E501
                                                 (x, 0)), ("b",), ((3,),)),
     ("lax.linalg.cholesky", lambda x: lax.linalg.cholesky(x @ x.mT + 5 * jnp.eye(4)), ("b, ...",), ((3, 4, 4),)),
-    ("lax.linalg.triangular_solve", lambda a, b: lax.linalg.triangular_solve(jnp.tril(a) + 5 * jnp.eye(4), b,
+    ("lax.linalg.triangular_solve", lambda a, b: lax.linalg.triangular_solve(jnp.tril(a) + 5 * jnp.eye(4,
+     dtype=a.dtype), b,
                                                                             left_side=True, lower=True),
      ("b, ...", "b, ..."), ((3, 4, 4), (3, 4, 5))),
     # nn, random, image, ops

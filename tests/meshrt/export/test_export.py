@@ -494,6 +494,13 @@ def test_with_64_bits():
         np.testing.assert_array_equal(meshrt.grad(lambda x: exported.call(x).sum())(np.ones(3)), np.ones(3))
 
 
+def test_symbolic_sizes_are_for_export():
+    f = meshrt.jit(lambda x: x + x.shape[0])
+    assert str(meshrt.eval_shape(f, spec("b")).shape) == "(b,)"
+    with pytest.raises(NotImplementedError, match=r"type f32\[b\], whose symbolic size has no value here"):
+        f.lower(spec("b"))
+
+
 def test_unsolvable_sizes():
     with pytest.raises(errors.UnsolvableDimensionError, match="Cannot solve for values of dimension"):
         export.export(meshrt.jit(lambda x: 0.0))(spec("a*b"))
