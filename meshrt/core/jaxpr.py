@@ -387,7 +387,7 @@ def _check_eqn(e: Eqn, defined: set[Var], jaxpr: Jaxpr) -> None:
         raise JaxprTypeError(f"{e} at {e.source} should have {len(outs)} results")
     for v, aval in zip(e.outvars, outs):
         if v.aval.is_high or aval.is_high:
-            if v.aval.normalize() != aval.normalize():  # type: ignore[attr-defined]
+            if v.aval.normalize() != aval.normalize():
                 raise JaxprTypeError(f"{e} at {e.source} gives {aval.str_short()}, not {v.aval.str_short()}")
             continue
         if v.aval.shape != aval.shape or v.aval.dtype != aval.dtype:

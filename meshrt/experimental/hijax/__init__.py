@@ -9,6 +9,7 @@ from __future__ import annotations
 from meshrt.core.effects import CELLS
 from meshrt.core.high import HiType, MutableHiType, TypeInState, aval_method, aval_property, register_hitype
 from meshrt.core.lojax import lower_to_lojax
+from meshrt.core.references import AbstractRef
 from meshrt.core.types import AbstractValue, ShapedArray
 from meshrt.experimental.hijax.box import Box, BoxTy, BoxTypeState, box_effect, box_get, box_set, new_box
 from meshrt.experimental.hijax.derived import (
@@ -32,10 +33,10 @@ from meshrt.sharding.high_spec import HiPspec
 from meshrt.transforms.mapped import MappingSpec
 
 __all__ = [
-    "AbstractValue", "AvalMutableQDD", "AvalQDD", "Box", "BoxTy", "BoxTypeState", "GradAccum", "HiPrimitive",
-    "HiPspec", "HiType", "MappingSpec", "MutableHiType", "NullAccum", "RefAccum", "ShapedArray", "Static", "Ty",
-    "VJPHiPrimitive", "ValAccum", "VmapOf", "Zero", "apply_derived_linearization", "aval_method", "aval_property",
-    "box_effect", "box_get", "box_set", "control_flow_allowed_effects", "hijax_method", "instantiate_zeros",
+    "AbstractRef", "AbstractValue", "AvalMutableQDD", "AvalQDD", "Box", "BoxTy", "BoxTypeState", "GradAccum",
+    "HiPrimitive", "HiPspec", "HiType", "MappingSpec", "MutableHiType", "NullAccum", "RefAccum", "ShapedArray",
+    "Static", "Ty", "VJPHiPrimitive", "ValAccum", "VmapOf", "Zero", "apply_derived_linearization", "aval_method",
+    "aval_property", "box_effect", "box_get", "box_set", "control_flow_allowed_effects", "hijax_method", "instantiate_zeros",
     "is_undefined_primal", "jvp_from_lin", "linearize_from_jvp", "lower_to_lojax", "new_box", "register_hitype",
     "transpose_jvp", "transpose_linearized", "vjp_from_jvp", "vjp_from_lin", "vjp_fwd_from_jvp", "vjp_fwd_from_lin",
 ]  # fmt: skip

@@ -53,6 +53,12 @@ class QSpec(HiPspec):
         return PartitionSpec(self.rows, self.columns), PartitionSpec(self.rows)
 
 
+def _shape(q: Any) -> tuple[int, ...]:
+    kind: Any = aval_of(q)
+    shape: tuple[int, ...] = kind.values.shape
+    return shape
+
+
 @dataclass(frozen=True)
 class QType(HiType):
     """The type of a quantized matrix, or of a batch of them."""
@@ -60,7 +66,7 @@ class QType(HiType):
     values: ShapedArray
     scales: ShapedArray
 
-    shape = aval_property(lambda x: aval_of(x).values.shape)
+    shape = aval_property(_shape)
 
     def __str__(self) -> str:
         return f"q8[{','.join(map(str, self.values.shape))}]"
