@@ -150,6 +150,8 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
 def _pad_infer(x: ShapedArray, value: ShapedArray, *, padding_config: Any) -> ShapedArray:
     if value.ndim:
         raise errors.ArgumentShapeError(f"pad: padding_value must be a scalar; got {value.str_short()}")
+    if x.is_key:
+        raise errors.ArgumentTypeError(f"pad does not accept dtype {x.dtype}; join keys with concatenate")
     if value.dtype != x.dtype:
         raise errors.ArgumentTypeError(
             f"pad needs a padding_value of the operand's dtype: operand {x.str_short()}, padding_value "

@@ -234,3 +234,9 @@ def test_padding_of_a_window_is_of_python_integers() -> None:
         pads = meshrt.lax.padtype_to_pads(*sizes, name)
         assert pads == jax.lax.padtype_to_pads(*sizes, name)
         assert all(type(p) is int for pair in pads for p in pair)
+
+
+def test_keys_are_not_padded() -> None:
+    keys = meshrt.random.split(meshrt.random.key(0))
+    with pytest.raises(TypeError, match="pad does not accept dtype key<fry>"):
+        meshrt.lax.pad(keys, keys[0], [(1, 1, 0)])
