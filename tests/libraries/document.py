@@ -22,7 +22,8 @@ _HEAD = """# JAX's libraries on meshrt
 Each library's own tests, unchanged, of its source distribution: once with JAX 0.10.2, once with meshrt in its place
 ([compat.md](compat.md)) in an environment without JAX. This file is written by `python -m tests.libraries`
 (`make test-libraries`). The distributions of equinox, diffrax, jaxtyping, orbax and penzai have no tests in them: a few
-lines of each, and of those below, run in `tests/libraries/test_smoke.py`.
+lines of each, of blackjax, whose chains take hours, and of those below run in `tests/libraries/test_smoke.py`. Where
+JAX's run is missing, all tests that do not skip themselves count.
 
 | library | version | pass on JAX | of those on meshrt | share |
 | --- | --- | ---: | ---: | ---: |
