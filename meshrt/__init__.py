@@ -6,14 +6,12 @@ The public names are JAX's, so a training script changes its import line:
     import meshrt.numpy as jnp
 """
 
-import gc
 import importlib
 from typing import TYPE_CHECKING
 
-# What an import makes stays. Collections of garbage in between would find none, and take a sixth of the time.
-_collecting = gc.isenabled()
-gc.disable()
-try:
+from meshrt import _collection
+
+with _collection.paused():
     from meshrt import (
         ad_checkpoint,
         config,
@@ -114,9 +112,6 @@ try:
     from meshrt.transforms.checkpoint_policies import checkpoint_policies
     from meshrt.transforms.custom_derivatives import closure_convert, custom_gradient, custom_jvp, custom_vjp
     from meshrt.transforms.vmap import vmap
-finally:
-    if _collecting:
-        gc.enable()
 
 __all__ = [
     "Array", "Device", "NamedSharding", "P", "Ref", "ShapeDtypeStruct", "Shard", "ad_checkpoint",

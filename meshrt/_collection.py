@@ -1,0 +1,29 @@
+"""Python's collection of garbage, while something is made that stays."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+__all__ = ["paused"]
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """No collections inside. What was made counts as old afterwards: the next collection does not look at it first.
+
+    Importing meshrt makes some 80,000 objects that are tracked and stay; looking at them again and again is a sixth of
+    the import's time.
+    """
+    if not gc.isenabled() or gc.get_freeze_count():  # the program sees to it itself
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        # Both together move all objects to the oldest generation, without a look at them.
+        gc.freeze()
+        gc.unfreeze()
+        gc.enable()
