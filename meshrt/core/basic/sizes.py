@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from meshrt import errors
 from meshrt.core.dimensions.expression import DimExpr, set_value_of
-from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 
 __all__ = ["dim_as_value_p"]
@@ -24,7 +24,7 @@ dim_as_value_p: Primitive = Primitive(
     lambda *, dim: aval_of(dim),
     lower=lambda ctx, eqn: ctx.size(eqn.params["dim"], eqn.outvars[0].aval.dtype),
     impl=_evaluate,
-    absent=NOT_LINEAR,
+    absent=dict.fromkeys(("jvp", "transpose", "batch"), "it has no operands"),
 )
 
 set_value_of(lambda size: dim_as_value_p.bind(dim=size))

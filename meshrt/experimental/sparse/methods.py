@@ -217,6 +217,7 @@ def _sliced(mat: BCOO, entries: list[Any]) -> BCOO:
     return shapes.bcoo_broadcast_in_dim(part, shape=sizes, broadcast_dimensions=places)
 
 
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 _METHODS: dict[str, Any] = {
     "todense": coordinates.bcoo_todense, "sort_indices": coordinates.bcoo_sort_indices,
     "update_layout": coordinates.bcoo_update_layout, "fromdense": staticmethod(coordinates.bcoo_fromdense),
@@ -226,7 +227,7 @@ _METHODS: dict[str, Any] = {
     "__pow__": _power, "__matmul__": _matmul, "__rmatmul__": _rmatmul, "__getitem__": _getitem,
     "__neg__": lambda self: _mapped(self, operator.neg), "__pos__": lambda self: self,
     "__iter__": _iterated, "__rsub__": _less, "__rtruediv__": _refused("div"), "__rpow__": _refused("pow"),
-    **{f"__{name}__": _refused(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{f"__{op.__name__}__": _refused(op.__name__) for op in _COMPARISONS},
     "__abs__": lambda self: _mapped(coordinates.bcoo_sum_duplicates(self), lax.abs),
 }  # fmt: skip
 

@@ -64,6 +64,7 @@ REASONS = {
         ("addupdate", "empty_ref", "free_ref", "freeze", "get", "new_ref", "swap"),
         "operations on references; tests/meshrt/refs judge them",
     ),
+    "dim_as_value": "sizes that are symbols; tests/meshrt/export judges it",
     "linear_call": "a function of the user's; tests/meshrt/transforms/test_linear_call.py judges it",
     "dce_sink": "it has no results; tests/meshrt/lax/test_named.py judges it",
     "copy": "the identity; no public function of lax makes one",
