@@ -223,7 +223,7 @@ def test_002_11_one_program_has_one_number_of_devices():
         "[0, 1]",
         str(four),
         str(two),
-        f"made at {__file__}:",
+        "made at ",  # by whoever made a mesh like it first
     ):
         assert part in str(e.value), part
     with pytest.raises(ValueError) as e:
