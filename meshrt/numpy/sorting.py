@@ -158,13 +158,19 @@ _MOST_HALVINGS = 32
 
 def _binary_search(a: Any, v: Any, side: str) -> Any:
     count = index_dtype((a.size + 1,))
-    low, high = lax.full(v.shape, 0, count), lax.full(v.shape, a.size, count)
-    for _ in range(_MOST_HALVINGS if isinstance(a.size, DimExpr) else a.size.bit_length()):
+
+    def halved(_: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
+        low, high = bounds
         middle = el.shift_right_logical_p.bind(el.add_p.bind(low, high), count.type(1))
         open_ = el.lt_p.bind(low, high)
         element = take(a, middle, axis=0, mode="clip")
         up = el.and_p.bind(open_, _goes_after(element, v, side))
         down = el.and_p.bind(open_, el.not_p.bind(up))
-        low = choose(up, el.add(middle, 1), low)
-        high = choose(down, middle, high)
-    return low
+        return choose(up, el.add(middle, 1), low), choose(down, middle, high)
+
+    bounds = lax.full(v.shape, 0, count), lax.full(v.shape, a.size, count)
+    if isinstance(a.size, DimExpr):  # not written out: XLA takes minutes for so many gathers from one short array
+        return lax.fori_loop(0, _MOST_HALVINGS, halved, bounds)[0]
+    for level in range(a.size.bit_length()):
+        bounds = halved(level, bounds)
+    return bounds[0]
