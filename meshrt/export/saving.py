@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -12,9 +13,8 @@ from meshrt.export.artifact import bytecode_of, read_artifact, target_version, w
 from meshrt.export.container import pack
 from meshrt.export.record import Record
 from meshrt.runtime import jaxlib_api
-from meshrt.sharding.as_data import mesh_to_data, sharding_to_data
+from meshrt.sharding.as_data import mesh_to_data, row_to_data
 from meshrt.sharding.mesh import AbstractMesh
-from meshrt.sharding.named import NamedSharding
 from meshrt.version import __version__
 
 __all__ = ["serialize"]
@@ -87,14 +87,7 @@ def _types(exported: Record) -> dict[str, Any]:
 def _shardings(exported: Record) -> dict[str, Any]:
     meshes: list[AbstractMesh] = [] if exported.mesh is None else [exported.mesh]
 
-    def row(sharding: NamedSharding | None) -> Any:
-        if sharding is None:
-            return None
-        mesh = sharding.mesh.abstract_mesh
-        if mesh not in meshes:
-            meshes.append(mesh)
-        return {"mesh": meshes.index(mesh), **sharding_to_data(sharding)}
-
+    row = functools.partial(row_to_data, meshes=meshes)
     rows = {"arguments": [row(s) for s in exported.in_shardings], "results": [row(s) for s in exported.out_shardings]}
     return {"of program": exported.mesh is not None, "meshes": [mesh_to_data(m) for m in meshes], **rows}
 

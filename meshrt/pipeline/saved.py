@@ -7,6 +7,7 @@ so loading binds the code to whatever devices it is given.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -26,7 +27,7 @@ from meshrt.pipeline.written import Written, written
 from meshrt.runtime import backend, compile_cache, jaxlib_api
 from meshrt.runtime.executable import PortableExecutable
 from meshrt.sharding._state import context as mesh_context
-from meshrt.sharding.as_data import mesh_from_data, mesh_to_data, sharding_from_data, sharding_to_data
+from meshrt.sharding.as_data import mesh_from_data, mesh_to_data, row_to_data, sharding_from_data
 from meshrt.sharding.layout import Layout
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding
@@ -102,14 +103,7 @@ def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any
         return {"mesh": None, "layouts": layouts, "named": shown is not None and shown.named}
     meshes = [request.mesh, *request.views]
 
-    def row(sharding: NamedSharding | None) -> Any:
-        if sharding is None:
-            return None
-        mesh = sharding.mesh.abstract_mesh
-        if mesh not in meshes:
-            meshes.append(mesh)
-        return {"mesh": meshes.index(mesh), **sharding_to_data(sharding)}
-
+    row = functools.partial(row_to_data, meshes=meshes)
     rows = {
         "arguments": [row(s) for s in program.arg_shardings],
         "results": [row(s) for s in program.out_shardings],

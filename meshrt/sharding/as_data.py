@@ -11,7 +11,7 @@ from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, UnreducedKind
 
-__all__ = ["mesh_from_data", "mesh_to_data", "sharding_from_data", "sharding_to_data"]
+__all__ = ["mesh_from_data", "mesh_to_data", "row_to_data", "sharding_from_data", "sharding_to_data"]
 
 _OPEN = {"open": True}
 
@@ -43,6 +43,16 @@ def sharding_to_data(sharding: NamedSharding) -> dict[str, Any]:
         "memory": sharding.other_memory,
         "uneven": sharding.uneven,
     }
+
+
+def row_to_data(sharding: NamedSharding | None, meshes: list[AbstractMesh]) -> dict[str, Any] | None:
+    """A sharding whose mesh stands in a table, by its number there; a mesh that is not in the table yet is added."""
+    if sharding is None:
+        return None
+    mesh = sharding.mesh.abstract_mesh
+    if mesh not in meshes:
+        meshes.append(mesh)
+    return {"mesh": meshes.index(mesh), **sharding_to_data(sharding)}
 
 
 def sharding_from_data(mesh: AbstractMesh, data: Mapping[str, Any]) -> NamedSharding:
