@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.libraries.environments import Environment, source
+from tests.libraries.environments import FOLDER, Environment, source
 from tests.libraries.libraries import Library
 
 __all__ = ["PASSED", "SKIPPED", "outcomes", "run"]
@@ -39,6 +39,7 @@ def _cases(report: ElementTree.ElementTree) -> Iterator[tuple[str, str]]:
         bad = case.find("failure") if case.find("failure") is not None else case.find("error")
         if bad is not None:
             lines = (bad.get("message") or bad.text or "failed").strip().splitlines()
-            yield name, lines[0][:200] if lines else "failed"
+            # Where the sources lie on this machine is no part of the result.
+            yield name, lines[0].replace(f"{FOLDER}/sources/", "")[:200] if lines else "failed"
         else:
             yield name, SKIPPED if case.find("skipped") is not None else PASSED
