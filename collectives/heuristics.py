@@ -288,3 +288,14 @@ TILE_ROW_ELEMENTS = 128
 # Elements that columnsort deals at a time where arrays lie in tiles: a tile's row, or the parts of a row that are still
 # worth a longer way through memory. Chosen, not measured.
 COLUMNSORT_HANDS = (128, 64, 32, 16)
+
+# -- memory ------------------------------------------------------------------------------------------------------
+
+# Results, from the smallest that is large enough, in whose memory a temporary is looked for a place. Programs of
+# 100,000 operations are looked through in seconds. Measured: of the communication programs as many are
+# near the compiler's figure as with all of them.
+ROOMS_TRIED = 32
+
+# Values that are computed within one elementwise operation and looked through for a buffer that its result may take:
+# compilers do not fuse without bound either. Chosen, not measured.
+FUSED_VALUES = 64

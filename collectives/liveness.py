@@ -16,6 +16,7 @@ from typing import NamedTuple
 from propagation.ops import CONSTANTS, POINTWISE, REARRANGING, having
 
 from .emit import LocalFunction, LocalOp, LocalValue, Region
+from .heuristics import FUSED_VALUES
 from .passes.graph import inputs
 from .passes.machine import dot_dimensions, ref_bytes
 
@@ -100,6 +101,7 @@ class _Block:
             for value in dict.fromkeys(inputs(item)):
                 self.readers.setdefault(value, []).append(i)
         self.end = self._ends()
+        self.carried = self._carried()
 
     def _is_buffer(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether a value is written to memory rather than computed where it is read."""
@@ -184,8 +186,9 @@ class _Block:
 
     def _read(self, item: LocalOp) -> list[LocalValue]:
         """The buffers that an elementwise operation reads, itself or through what is computed in it."""
-        found, todo, seen = [], list(item.operands), set()
-        while todo:
+        seen: set[LocalValue] = set()
+        found, todo = [], list(item.operands)
+        while todo and len(seen) < FUSED_VALUES:
             value = _origin(todo.pop())
             if value in seen:
                 continue
@@ -198,17 +201,22 @@ class _Block:
 
     def _is_carried(self, value: LocalValue, i: int) -> bool:
         """Whether a value that an inner region returns is written where the region around has room for it."""
+        position = self.carried.get(value)
+        if position is None or self.region.kind != "loop":
+            return position is not None
+        argument = self.region.args[position]
+        until = self.end.get(argument, -1)
+        return until < i or (until == i and self._overwrites(self.items[i], value, argument))
+
+    def _carried(self) -> dict[LocalValue, int]:
+        """The values that an inner region returns, under the names of their buffers too, with their positions."""
         if self.region.kind == "function" or not self.items or self.items[-1].name not in _RETURN:
-            return False
-        returned = self.items[-1].operands
-        for j, r in enumerate(returned):
-            if _origin(r) is value or r is value:
-                if self.region.kind != "loop":
-                    return True
-                argument = self.region.args[j]
-                until = self.end.get(argument, -1)
-                return until < i or (until == i and self._overwrites(self.items[i], value, argument))
-        return False
+            return {}
+        found: dict[LocalValue, int] = {}
+        for position, value in enumerate(self.items[-1].operands):
+            found.setdefault(value, position)
+            found.setdefault(_origin(value), position)
+        return found
 
 
 def _origin(value: LocalValue) -> LocalValue:

@@ -14,6 +14,7 @@ from propagation.locations import location_text
 from propagation.parsing import parse_location
 
 from .emit import LocalFunction, LocalOp, LocalValue, Region
+from .heuristics import ROOMS_TRIED
 from .liveness import Liveness, Span, totals
 from .passes.machine import ref_bytes
 
@@ -111,18 +112,27 @@ def _written(main: LocalFunction) -> list[LocalValue]:
 def _outside_of_results(spans: Sequence[Span], written: Sequence[LocalValue]) -> list[Span]:
     """The temporaries that need memory besides that of the results: one that is no larger than a result may lie there
     until the result is written. The largest choose first, the smallest place that they fit."""
-    places = {s.value: [s] for s in spans if s.value in written}
+    own = set(written)
+    places = {s.value: [(s.first, s.last)] for s in spans if s.value in own}
     rooms = sorted(places, key=ref_bytes)
     left = []
     for span in sorted((s for s in spans if s.value not in places), key=lambda s: -s.bytes):
-        for room in rooms[bisect_left(rooms, span.bytes, key=ref_bytes) :]:
-            taken = places[room]
-            if all(s.last < span.first or span.last < s.first for s in taken):
-                taken.append(span)
+        first_fit = bisect_left(rooms, span.bytes, key=ref_bytes)
+        for room in rooms[first_fit : first_fit + ROOMS_TRIED]:
+            if _take(places[room], span.first, span.last):
                 break
         else:
             left.append(span)
     return left
+
+
+def _take(taken: list[tuple[int, int]], first: int, last: int) -> bool:
+    """Whether nobody had taken any of `first` to `last`; they are taken then. `taken` are pairs in order."""
+    at = bisect_left(taken, (first, last))
+    if (at and taken[at - 1][1] >= first) or (at < len(taken) and taken[at][0] <= last):
+        return False
+    taken.insert(at, (first, last))
+    return True
 
 
 def _alive(spans: Sequence[Span], at: int) -> list[tuple[LocalValue, float]]:

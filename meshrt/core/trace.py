@@ -303,7 +303,8 @@ class JaxprTrace(Trace):
 def type_state(value: Any, trace: Trace | None = None) -> Any:
     """The type state of a mutable value as a trace (by default the current one) sees it."""
     while isinstance(value, Tracer) and not isinstance(value, JaxprTracer):
-        value = getattr(value, "primal", None) or getattr(value, "value")  # noqa: B009  (of a trace that transforms)
+        of_jvp = getattr(value, "primal", None)  # not by its truth: a tracer has none
+        value = getattr(value, "value") if of_jvp is None else of_jvp  # noqa: B009  (of a trace that transforms)
     if isinstance(value, Tracer):
         return value.aval.state  # type: ignore[attr-defined]
     below = _current.get() if trace is None else trace
@@ -321,8 +322,8 @@ def _state_below(value: Any, below: Trace, passed: list[Any]) -> Any:
                 break
             entry = below.consts.get(id(value))
             if entry is not None:
-                known = below.states and below.states.get(entry[0])
-                return known or entry[0].aval.state  # type: ignore[attr-defined]
+                known = None if below.states is None else below.states.get(entry[0])
+                return entry[0].aval.state if known is None else known  # type: ignore[attr-defined]
             below = below.outer
         else:
             if hasattr(below, "seen_state"):

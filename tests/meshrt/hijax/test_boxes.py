@@ -175,3 +175,15 @@ def test_backward_rules_may_grow_lists(wrap):
     slope = wrap(meshrt.grad(meshrt.jit(lambda x: 2 * watch(x))))
     for count in (1, 2, 3):
         assert slope(1.0) == 2.0 and seen.get() == [2.0] * count
+
+
+def test_second_derivatives_through_a_compiled_write():
+    def cubed(x):
+        box = Box(x)
+        meshrt.jit(lambda b, y: b.set(b.get() * y * y))(box, x)
+        return box.get()
+
+    tangent = lambda f: lambda x: meshrt.jvp(f, (x,), (1.0,))[1]
+    assert tangent(cubed)(2.0) == 12
+    assert tangent(tangent(cubed))(2.0) == meshrt.jit(tangent(tangent(cubed)))(2.0) == 12
+    assert tangent(tangent(tangent(cubed)))(2.0) == 6
