@@ -29,7 +29,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.sdy import mesh_to_sdy_text, pinned_text, to_sdy_text
 from propagation.asm import Body, ModuleWriter, Ref
 from propagation.quoting import quote
-from propagation.sdy_text import mesh_text, sharding_text
+from propagation.sdy_text import dim_text, mesh_text, sharding_text
 
 __all__ = ["LoweringContext", "ModuleLowering"]
 
@@ -57,6 +57,7 @@ class ModuleLowering:
         self.is_export = is_export
         self.mesh: AbstractMesh | None = None
         self.meshes: dict[AbstractMesh, str] = {}
+        self.is_bare_open = False
         self.customs: dict[str, Any] = {}
         # Whether some value of the program lies beside the devices' own memory.
         self.uses_memories = False
@@ -149,12 +150,19 @@ class ModuleLowering:
     def pin_text(self, aval: ShapedArray, region: AbstractMesh) -> str:
         """`<@mesh, [{"x"}, {}]>`: what a type says of Explicit axes, in a region whose axes have these types.
 
-        Explicit axes that do not split the value are replicated; where some axes are Auto the dimensions are open.
+        Explicit axes that do not split the value are replicated; where some axes are Auto the dimensions are open, and
+        so they are for values without axes where those may lie on a mesh of Auto axes (`is_bare_open`).
         """
         key = (aval.sharding, aval.physical().ndim, region)
         text = self._pins.get(key)
         if text is None:
-            text = self._pins[key] = pinned_text(aval, region, self.mesh_symbol(self.mesh or region))
+            mesh = self.mesh or region
+            symbol = self.mesh_symbol(mesh)
+            if self.is_bare_open and aval.sharding is None:
+                text = sharding_text(symbol, [dim_text((), is_open=True)] * key[1])
+            else:
+                text = pinned_text(aval, region, symbol, mesh)
+            self._pins[key] = text
         return text
 
     def mesh_symbol(self, mesh: AbstractMesh) -> str:

@@ -70,6 +70,7 @@ def lower_module(
     name: str,
     *,
     mesh: Any,
+    is_bare_open: bool = False,
     arg_shardings: Sequence[NamedSharding | None],
     out_shardings: Sequence[NamedSharding | None],
     donated: Sequence[bool],
@@ -87,9 +88,10 @@ def lower_module(
 
     `jaxpr` is free of dead code, `needed` flags the arguments that it uses, and `consts` are the values of its
     constvars. `mesh` is the AbstractMesh of the computation (None for a single device), in which the meshes of
-    all shardings can be written (see `meshrt.sharding.common`); arguments that nothing uses
-    are dropped unless `keep_unused`. `callers` has, of the devices that are named to make calls, the places among the
-    program's devices; `arg_memories` and `out_memories` are those of a LoweringRequest.
+    all shardings can be written (see `meshrt.sharding.common`); with `is_bare_open` types without axes leave it to
+    propagation, as they may be of values over Auto axes. Arguments that nothing uses are dropped unless `keep_unused`.
+    `callers` has, of the devices that are named to make calls, the places among the program's devices; `arg_memories`
+    and `out_memories` are those of a LoweringRequest.
 
     For export (`is_export`) nothing is passed that the caller of the file would not know: captured arrays are written
     into the text. `platforms` are those to write for if they are several, and `solution` says what the variables in
@@ -97,7 +99,7 @@ def lower_module(
     """
     kept = [i for i, n in enumerate(needed) if n or keep_unused]
     lowering = ModuleLowering(name, platforms or (platform,), is_export)
-    lowering.mesh, lowering.callers = mesh, callers or {}
+    lowering.mesh, lowering.is_bare_open, lowering.callers = mesh, is_bare_open, callers or {}
     symbol = lowering.mesh_symbol(mesh) if mesh is not None else None
     partitions = mesh.size if mesh is not None else 1
     lowering.writer.attributes = f"mhlo.num_partitions = {partitions} : i32, mhlo.num_replicas = 1 : i32"

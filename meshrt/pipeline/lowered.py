@@ -52,7 +52,8 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
     with collector_paused():
         return lower_module(
             in_order(record.live), record.needed, record.closed.consts, module_name(record.fun_name),
-            mesh=request.mesh, arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
+            mesh=request.mesh, is_bare_open=request.is_bare_open,
+            arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
             donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
             keep_unused=request.keep_unused, callers=_callers(record, request),
             arg_memories=request.arg_memories, out_memories=request.out_memories,

@@ -81,6 +81,7 @@ class Wanted:
         self.function, self.tree, self.avals, self.static = function, tree, avals, static
         # Every mesh that was named, with where it was; concrete ones over the same devices may differ in shape.
         self.meshes: dict[AbstractMesh, Any] = {}
+        self.has_context = False  # whether the first of them is that in context
         self.concrete: Mesh | None = None
         self.concrete_origin: Origin = ""
         # The AbstractMesh in context where the context has no devices: functions are traced for it.
@@ -113,8 +114,8 @@ class Wanted:
     def traced_for(self) -> AbstractMesh | None:
         """The mesh that `get_abstract_mesh` gives inside the function."""
         found = self.mesh if self.meshes else self.ambient
-        if found is None:
-            return None
+        if found is None or (self.is_typed and len(self.meshes) > 1 and not self.has_context):
+            return None  # each type names its own
         return found.abstract_mesh if self.is_typed else untyped(found.abstract_mesh)
 
     def path(self, i: int) -> str:
@@ -124,9 +125,12 @@ class Wanted:
 
     # -- collecting ----------------------------------------------------------------------------------------------------
 
-    def add_mesh(self, mesh: Mesh | AbstractMesh, origin: Origin, is_typing: bool = True) -> None:
+    def add_mesh(
+        self, mesh: Mesh | AbstractMesh, origin: Origin, is_typing: bool = True, is_within: bool = False
+    ) -> None:
         """`origin` is a text or a function that makes it (names of arguments are computed only for errors);
-        `is_typing` says whether values have types over the mesh because of it."""
+        `is_typing` says whether values have types over the mesh because of it. One that the program `is_within` moves
+        its values to is over the devices that they are on."""
         if isinstance(mesh, Mesh) and mesh.is_scalar:
             return self.add_device(mesh.flat_devices[0], origin)
         abstract = mesh.abstract_mesh
@@ -145,9 +149,12 @@ class Wanted:
             origin = partial(made_at, mesh, origin)
         if not is_typing and self.mesh is not None and abstract.shape_tuple == self.mesh.shape_tuple:
             return  # types of axes are no matter of where values lie
-        if self.mesh is not None and AxisType.Explicit in (*abstract.axis_types, *self.mesh.axis_types):
-            raise self._mismatch(abstract, origin, "Explicit axes are part of types, so a program has one mesh of them")
-        if self.meshes and not (isinstance(mesh, Mesh) and self.concrete is not mesh):
+        explicit = self.mesh is not None and AxisType.Explicit in (*abstract.axis_types, *self.mesh.axis_types)
+        if explicit and self.has_context and is_typing and not is_within:
+            raise self._mismatch(
+                abstract, origin, "types are over the mesh in context where Explicit axes are involved"
+            )
+        if self.meshes and not is_within and not (isinstance(mesh, Mesh) and self.concrete is not mesh):
             raise self._mismatch(abstract, origin, "an AbstractMesh names no devices, so how the two relate is unknown")
         self.meshes[abstract] = origin
 
@@ -167,7 +174,14 @@ class Wanted:
         )
 
     def _common(self) -> AbstractMesh | None:
-        """The mesh of the program: the one that was named, or one in which all those named can be written."""
+        """The mesh of the program: the one that was named, or one in which all those named can be written, with
+        Explicit axes if one of them has some."""
+        found = self._one_for_all()
+        if len(self.meshes) < 2 or found is None or not any(m.explicit_axes for m in self.meshes):
+            return found
+        return found.update_axis_types(dict.fromkeys(found.axis_names, AxisType.Explicit))
+
+    def _one_for_all(self) -> AbstractMesh | None:
         found: AbstractMesh | None = None
         for i, (mesh, origin) in enumerate(self.meshes.items()):
             found = common_mesh(list(self.meshes)[: i + 1]) if i else mesh
@@ -216,6 +230,7 @@ class Wanted:
         mesh = mesh_context.concrete
         if mesh is not None and not mesh.empty:
             self.add_mesh(mesh, lambda: f"the mesh in context (set at {context_source()})")
+            self.has_context = self.mesh is not None
         elif mesh_context.abstract is not None:
             self.ambient = get_described_mesh()
         if self.function.options.device is not None:
@@ -347,7 +362,7 @@ class Wanted:
                     self.note_meant(place, f"{called} at {where}")
                     continue  # that of a region where axes have other types
                 if self.mesh is not None or called in ("shard_map", "reshard"):
-                    self.add_mesh(place, f"{called} at {where}")
+                    self.add_mesh(place, f"{called} at {where}", is_within=called == "reshard")
         known = mesh_of(record.closed.out_avals)
         if known is not None:
             self.note_types(known)

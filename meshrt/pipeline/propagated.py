@@ -176,8 +176,12 @@ def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
     and the axes that it is unreduced or reduced over.
     """
     mesh: Any = sharding.mesh if aval.sharding is None else aval.sharding.mesh
-    if mesh.explicit_axes and mesh.shape_tuple == sharding.mesh.shape_tuple:
-        sharding = sharding.update(mesh=mesh)
+    if mesh.explicit_axes and mesh is not sharding.mesh:
+        seen = as_seen_on(sharding, mesh) if mesh.shape_tuple != sharding.mesh.shape_tuple else None
+        if seen is not None or mesh.shape_tuple == sharding.mesh.shape_tuple:
+            sharding = (seen or sharding).update(mesh=mesh)
+        elif aval.sharding is not None:
+            return sharding  # jit was told to split it by the axes of another mesh
     mesh, spec = sharding.mesh, sharding.spec
     if AxisType.Explicit not in mesh.axis_types:
         return sharding

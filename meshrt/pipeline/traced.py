@@ -20,7 +20,7 @@ from meshrt.pipeline.static_arguments import Static, bound, join
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.sharding.common import as_seen_on
 from meshrt.sharding.context import tracing_mesh
-from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
 from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.discharge import settled_program
@@ -112,10 +112,23 @@ class LoweringRequest(NamedTuple):
         """Whether an argument or result is split into parts that do not divide it."""
         return any(s is not None and s.uneven for s in (*self.arg_shardings, *self.out_shardings))
 
-    def as_asked(self, out: int, sharding: NamedSharding) -> NamedSharding:
-        """The sharding of a result, which is over the common mesh, over a mesh that the user named, if that can be."""
+    @property
+    def is_bare_open(self) -> bool:
+        """Whether values of types without axes may lie on Auto axes though the types of others say all of theirs: some
+        meshes of the program have Explicit axes, and some Auto ones."""
+        typed = self.mesh is not None and AxisType.Explicit in self.mesh.axis_types
+        return typed and len(self.views) > 1 and any(AxisType.Auto in view.axis_types for view in self.views)
+
+    def as_asked(self, out: int, sharding: NamedSharding, is_typed: bool = False) -> NamedSharding:
+        """The sharding of a result, which is over the common mesh, over a mesh that the user named, if that can be.
+
+        Where it `is_typed` it is over the mesh of the result's type already.
+        """
         asked = self.out_shardings[out]
-        for mesh in (*([asked.mesh] if asked is not None else []), *self.views):
+        if asked is None and is_typed:
+            return sharding
+        views = sorted(self.views, key=lambda m: AxisType.Auto not in m.axis_types) if self.is_bare_open else self.views
+        for mesh in (*([asked.mesh] if asked is not None else []), *views):
             seen = as_seen_on(sharding, mesh)
             if seen is not None:
                 return seen

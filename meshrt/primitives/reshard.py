@@ -99,10 +99,11 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
 
 def _check_mesh(aval: ShapedArray, sharding: NamedSharding) -> None:
     own = aval.sharding
-    if own is not None and own.mesh.shape_tuple != sharding.mesh.shape_tuple:
+    if own is not None and own.mesh.size != sharding.mesh.size:
         raise errors.MeshMismatchError(
             f"reshard of a value of type {aval.str_short()} over {own.mesh} to {sharding} at {source.capture()}: "
-            "inside of a program a value stays on its mesh; move it with meshrt.device_put before the call"
+            f"inside of a program a value stays on its {own.mesh.size} devices; move it with meshrt.device_put before "
+            "the call"
         )
 
 

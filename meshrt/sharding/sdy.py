@@ -59,13 +59,16 @@ def _part_texts(of: BaseMesh, mesh: BaseMesh, axes: Iterable[Any]) -> list[str]:
     return [_axis(name) if n == mesh.shape[name] else axis_text(str(name), pre, n) for name, pre, n in parts]
 
 
-def pinned_text(aval: Any, mesh: BaseMesh, mesh_name: str) -> str:
+def pinned_text(aval: Any, mesh: BaseMesh, mesh_name: str, program: BaseMesh | None = None) -> str:
     """`<@mesh, [{"x"}, {}]>`: what the type of a value says of the Explicit axes of `mesh`, without the head.
 
     Where all axes are Explicit the dimensions are closed. Else they are open for the Auto ones, and Explicit axes that
-    do not split the value are replicated.
+    do not split the value are replicated. `program` is the mesh that `mesh_name` stands for, where it is another one of
+    the same devices: a type over yet another mesh is written over the parts of its axes.
     """
     sharding, ndim = aval.sharding, aval.physical().ndim
+    if program is not None and sharding is not None and program.shape_tuple != sharding.mesh.shape_tuple:
+        return _pinned_over(sharding, ndim, program, mesh_name)
     spec = sharding.spec if sharding is not None else PartitionSpec()
     is_mixed = AxisType.Auto in mesh.axis_types
     entries = spec.padded(ndim)
@@ -77,6 +80,18 @@ def pinned_text(aval: Any, mesh: BaseMesh, mesh_name: str) -> str:
     rest = [_axis(a) for a in mesh.explicit_axes if a not in used] if is_open else ()
     unreduced = [a for a in spec.unreduced if mesh._types[a] is not AxisType.Manual]
     return sharding_text(mesh_name, dims, rest, sorted(map(_axis, unreduced)))
+
+
+def _pinned_over(sharding: NamedSharding, ndim: int, program: BaseMesh, mesh_name: str) -> str:
+    """What a type over one mesh says, over that of the program. Axes of mixed meshes stay open: which parts of the
+    program's axes are Explicit there is nothing that a list of whole axes could say."""
+    of, spec = sharding.mesh, sharding.spec
+    is_open = AxisType.Auto in of.axis_types
+    dims = [
+        dim_text(_part_texts(of, program, axes_of(e)), is_open=is_open or e is UNCONSTRAINED) for e in spec.padded(ndim)
+    ]
+    unreduced = [a for a in spec.unreduced if of._types[a] is not AxisType.Manual]
+    return sharding_text(mesh_name, dims, (), _part_texts(of, program, sorted(unreduced, key=str)))
 
 
 def spec_from_sdy(dims: Iterable[tuple[Iterable[str], bool]], unreduced: Iterable[str] = ()) -> PartitionSpec:

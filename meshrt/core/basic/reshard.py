@@ -36,7 +36,9 @@ def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str
     (x,), (d,), sharding = args, dims, params["sharding"]
     own = aval_of(x).sharding
     entries = list(sharding.spec.partitions)
-    entries.insert(d, None if own is None else own.spec.partitions[d])
+    # (The dimension that is batched over keeps its axes where the other mesh has them too.)
+    keeps = own is not None and own.mesh.shape_tuple == sharding.mesh.shape_tuple
+    entries.insert(d, own.spec.partitions[d] if keeps else None)
     return reshard_p.bind(x, sharding=sharding.update(spec=sharding.spec.update(partitions=entries))), d
 
 

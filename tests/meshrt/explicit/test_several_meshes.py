@@ -1,0 +1,146 @@
+"""Programs whose values have types over several meshes of the same devices: beside JAX, and moved by `reshard`."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy
+from meshrt import errors
+
+X = np.arange(64, dtype=np.float32).reshape(8, 8) / 10
+SHAPES = {"m42": ((4, 2), "xy"), "m24": ((2, 4), "ab"), "m8": ((8,), "x"), "m222": ((2, 2, 2), "pqr")}
+
+
+class Library:
+    """One of the two libraries, with the meshes; `auto` has the axes of `m42`, which propagation decides along."""
+
+    def __init__(self, root, jnp):
+        self.root, self.jnp, self.lax = root, jnp, root.lax
+        kind = root.sharding.AxisType
+        make = lambda shape, names, k: root.make_mesh(shape, tuple(names), axis_types=(k,) * len(names))
+        self.meshes = {name: make(*sizes, kind.Explicit) for name, sizes in SHAPES.items()}
+        self.meshes["auto"] = make(*SHAPES["m42"], kind.Auto)
+
+    def on(self, mesh, *spec):
+        return self.root.sharding.NamedSharding(self.meshes[mesh], self.root.sharding.PartitionSpec(*spec))
+
+    def put(self, mesh, *spec):
+        return self.root.device_put(X, self.on(mesh, *spec))
+
+    def to(self, value, mesh, *spec):
+        return self.root.sharding.reshard(value, self.on(mesh, *spec))
+
+
+LIBRARIES = (Library(meshrt, meshrt.numpy), Library(jax, jax.numpy))
+
+
+def chain(lib):
+    def run(a):
+        b = lib.to(lib.jnp.sin(a), "m24", "b", "a")
+        c = lib.to(b * 2, "m8", None, "x")
+        return b, c, lib.to(c.sum(0), "m222", ("p", "r"))
+
+    return lib.root.jit(run)(lib.put("m42", "x", "y"))
+
+
+def gradient(lib):
+    return lib.root.jit(lib.root.grad(lambda a: (lib.to(lib.jnp.sin(a), "m24", "b", "a") ** 2).sum()))(
+        lib.put("m42", "x", "y")
+    )
+
+
+def batched(lib):
+    return lib.root.jit(lib.root.vmap(lambda a: lib.to(a * 2, "m24", "b")))(lib.put("m42", None, "y"))
+
+
+def loop(lib):
+    def run(a):
+        begin, rows = lib.to(a[0] * 0, "m24", "b"), lib.to(a, "m24", None, "b")
+        return lib.lax.scan(lambda c, x: (lib.to(c + x, "m24", "b"), c), begin, rows)
+
+    return lib.root.jit(run)(lib.put("m42", None, "y"))
+
+
+def apart(lib):
+    inner = lib.root.jit(lambda v: lib.jnp.tanh(v) @ lib.jnp.ones((8, 4)))
+    return lib.root.jit(lambda a, b: (inner(a), inner(b)))(lib.put("m42", "x"), lib.put("m24", "b"))
+
+
+def auto_beside_explicit(lib):
+    return lib.root.jit(lambda a, b: (a * 2, b + 1))(lib.put("auto", "x"), lib.put("m42", "x"))
+
+
+def constrained_beside_explicit(lib):
+    run = lambda a, b: (lib.lax.with_sharding_constraint(a * 2, lib.on("auto", None, "x")), b + 1)
+    return lib.root.jit(run)(lib.put("auto", "x"), lib.put("m24", "a"))
+
+
+def given_out_sharding(lib):
+    return lib.root.jit(lambda a: a * 2, out_shardings=lib.on("m24", "a", "b"))(lib.put("m42", "x"))
+
+
+def mapped(lib):
+    spec = lib.root.sharding.PartitionSpec
+    total = lib.root.shard_map(
+        lambda v: lib.lax.psum(v, "a"), mesh=lib.meshes["m24"], in_specs=spec("a"), out_specs=spec()
+    )
+    return lib.root.jit(lambda a, b: (a * 2, total(b) + 0))(lib.put("m42", "x"), lib.put("m24", "a"))
+
+
+PROGRAMS = (
+    chain, gradient, batched, loop, apart, auto_beside_explicit, constrained_beside_explicit, given_out_sharding,
+    mapped,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_values_types_and_shardings_are_those_of_jax(program) -> None:
+    ours, theirs = (lib.root.tree.leaves(program(lib)) for lib in LIBRARIES)
+    for mine, its in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(its), rtol=1e-5, atol=1e-6)
+        assert str(meshrt.typeof(mine)) == str(jax.typeof(its))
+        assert mine.sharding.is_fully_replicated or str(mine.sharding.spec) == str(its.sharding.spec)
+        assert mine.sharding.is_fully_replicated or mine.sharding.mesh.axis_names == its.sharding.mesh.axis_names
+
+
+@pytest.mark.parametrize("partitioner", ["meshrt", "xla"])
+def test_meshes_without_a_common_refinement(partitioner) -> None:
+    devices = np.array(meshrt.devices()[:6])
+    kinds = (meshrt.sharding.AxisType.Explicit,) * 2
+    one = meshrt.sharding.Mesh(devices.reshape(2, 3), ("a", "b"), axis_types=kinds)
+    other = meshrt.sharding.Mesh(devices.reshape(3, 2), ("c", "d"), axis_types=kinds)
+    P = meshrt.P
+    value = np.arange(36, dtype=np.float32).reshape(6, 6)
+    run = lambda a: (a + 1, meshrt.sharding.reshard(a * 2, meshrt.sharding.NamedSharding(other, P("c", "d"))))
+    x = meshrt.device_put(value, meshrt.sharding.NamedSharding(one, P("a", "b")))
+    before = meshrt.config.settings.partitioner
+    meshrt.config.update("partitioner", partitioner)
+    try:
+        first, second = meshrt.jit(run)(x)
+    finally:
+        meshrt.config.update("partitioner", before)
+    np.testing.assert_array_equal(first, value + 1)
+    np.testing.assert_array_equal(second, value * 2)
+    types = [str(meshrt.typeof(v)).removeprefix("ShapedArray(").removesuffix(")") for v in (first, second)]
+    assert types == ["float32[6@a,6@b]", "float32[6@c,6@d]"]
+
+
+def test_a_program_stays_on_its_devices() -> None:
+    lib = LIBRARIES[0]
+    small = meshrt.sharding.Mesh(
+        np.array(meshrt.devices()[:4]), ("x",), axis_types=(meshrt.sharding.AxisType.Explicit,)
+    )
+    to = meshrt.sharding.NamedSharding(small, meshrt.P("x"))
+    with pytest.raises(errors.MeshMismatchError, match="8 devices"):
+        meshrt.jit(lambda a: meshrt.sharding.reshard(a, to))(lib.put("m42", "x"))
+
+
+def test_types_follow_the_mesh_in_context() -> None:
+    lib = LIBRARIES[0]
+    for context, value in (("m8", lib.put("m42", "x")), ("m42", lib.put("auto", "x"))):
+        with meshrt.set_mesh(lib.meshes[context]), pytest.raises(errors.MeshMismatchError, match="mesh in context"):
+            meshrt.jit(lambda a: a + 1)(value)
