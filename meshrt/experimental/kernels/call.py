@@ -1,0 +1,213 @@
+"""`pallas_call`: a function over references, run at each step of a grid.
+
+    results... = pallas_call[jaxpr grid_mapping input_output_aliases ...] references... sizes... scalars... inputs...
+
+The primitive's Jaxpr is the kernel: `meshrt.experimental.kernels.mapping.GridMapping` says what it takes. Lowering asks
+the back end of the platform (`meshrt.experimental.kernels.backends`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from meshrt import errors, tree_util
+from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.references import is_ref
+from meshrt.core.source import named_scope
+from meshrt.core.trace import EVAL, current_trace, trace_to_jaxpr
+from meshrt.core.tracebacks import boundary
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.experimental.kernels.call_primitive import pallas_call_p
+from meshrt.experimental.kernels.grid import DYNAMIC, GridFrame, in_grid
+from meshrt.experimental.kernels.mapping import INDEX, GridMapping, KernelArguments, described, grid_mapping
+from meshrt.experimental.kernels.params import CostEstimate
+from meshrt.experimental.kernels.specs import GridSpec, no_block_spec
+from meshrt.jit import jit
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.sharding.typed import abstract
+from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.high import flatten
+
+__all__ = ["pallas_call"]
+
+_NO_ALIASES: Mapping[int, int] = {}
+
+
+@boundary
+def pallas_call(
+    kernel: Callable[..., None],
+    out_shape: Any,
+    *,
+    grid_spec: GridSpec | None = None,
+    grid: Any = (),
+    in_specs: Any = no_block_spec,
+    out_specs: Any = no_block_spec,
+    scratch_shapes: Any = (),
+    input_output_aliases: Mapping[int, int] = _NO_ALIASES,
+    debug: bool = False,
+    interpret: Any = False,
+    name: str | None = None,
+    compiler_params: Any = None,
+    cost_estimate: CostEstimate | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Callable[..., Any]:
+    """A function of arrays that runs `kernel` at each step of a grid, on references to blocks of them.
+
+    Args:
+      kernel: takes a reference per argument, per result and per scratch type, in this order; returns nothing.
+      out_shape: a pytree of ShapeDtypeStructs: the results.
+      grid: how many steps there are along each dimension: ints, or int32 scalars that are computed.
+      in_specs, out_specs: pytrees of BlockSpecs as arguments and results have; by default steps see whole arrays.
+      grid_spec: all of these in one object, instead.
+      scratch_shapes: types of references that all steps share, as `pltpu.VMEM(shape, dtype)` makes them; a dictionary
+        of them is given to the kernel by keywords.
+      input_output_aliases: position of an argument (of all leaves) -> position of the result that begins as it.
+      debug: prints the kernel's Jaxpr.
+      interpret: True runs it as a loop of array operations, which is also what CPUs do; `InterpretParams(...)` in a
+        simulator of a chip's memories that finds races and the like.
+      name: what the call is called in programs.
+      compiler_params: an object of the platform: `pltpu.CompilerParams`, `pltriton.CompilerParams`.
+      cost_estimate: what the call costs; compilers cannot know it.
+      metadata: strings that are noted beside the call.
+
+    >>> import meshrt, meshrt.numpy as jnp, numpy as np
+    >>> def add_one(x_ref, y_ref):
+    ...     y_ref[...] = x_ref[...] + 1
+    >>> block = BlockSpec((2,), lambda i: (i,))
+    >>> f = pallas_call(add_one, meshrt.ShapeDtypeStruct((4,), np.int32), grid=2, in_specs=[block], out_specs=block)
+    >>> f(jnp.arange(4))
+    Array([1, 2, 3, 4], dtype=int32)
+
+    Raises:
+      ArgumentValueError: specifications do not fit the arrays, or the kernel captures arrays or returns something.
+    """
+    if grid_spec is None:
+        grid_spec = GridSpec(grid, in_specs, out_specs, scratch_shapes)
+    else:
+        _refuse_both(grid=(grid, ()), in_specs=(in_specs, no_block_spec), out_specs=(out_specs, no_block_spec),
+                     scratch_shapes=(scratch_shapes, ()))  # fmt: skip
+    params = {
+        "interpret": interpret, "compiler_params": compiler_params, "cost_estimate": cost_estimate, "debug": debug,
+        "metadata": None if metadata is None else tuple(sorted(metadata.items())),
+    }  # fmt: skip
+    if isinstance(out_shape, list):
+        out_shape = tuple(out_shape)
+    spec = grid_spec
+
+    def run(dynamic: Sequence[Any], args: tuple[Any, ...]) -> Any:
+        with nullcontext() if name is None else named_scope(name):
+            return _bind(kernel, spec, out_shape, dict(input_output_aliases), name, params, dynamic, args)
+
+    run.__name__ = run.__qualname__ = name or fun_name(kernel)
+    jitted = jit(run)
+
+    @boundary
+    @functools.wraps(kernel)
+    def wrapped(*args: Any) -> Any:
+        dynamic = [g for g in spec.grid if not isinstance(g, int)]
+        return jitted(dynamic, args) if current_trace() is EVAL else run(dynamic, args)
+
+    return wrapped
+
+
+def _refuse_both(**given: tuple[Any, Any]) -> None:
+    for what, (value, default) in given.items():
+        if value is not default and value != default:
+            shown = "no_block_spec" if default is no_block_spec else "()"
+            raise errors.ArgumentValueError(
+                f"If `grid_spec` is specified, then `{what}` must be `{shown}`. It is {value}"
+            )
+
+
+def _bind(
+    kernel: Callable[..., None], spec: GridSpec, out_shape: Any, aliases: dict[int, int], name: str | None,
+    params: dict[str, Any], dynamic: Sequence[Any], args: tuple[Any, ...],
+) -> Any:  # fmt: skip
+    leaves, tree = flatten(args)
+    types = tree_util.tree_unflatten(tree, [aval_of(x) for x in leaves])
+    origins = [f"args{tree_util.keystr(path)}" for path, _ in tree_util.tree_leaves_with_path(types)]
+    is_type = lambda x: hasattr(x, "get_array_aval")
+    out_paths = tree_util.tree_leaves_with_path(out_shape, is_leaf=is_type)
+    out = tree_util.tree_map(_out_type, out_shape, is_leaf=is_type)
+    out_origins = [f"outputs{tree_util.keystr(path)}" for path, _ in out_paths]
+    mapping, arguments = grid_mapping(spec, types, origins, out, out_origins)
+    out_avals, out_tree = tree_util.tree_flatten(out)
+    _check_aliases(aliases, [aval_of(x) for x in leaves], origins, out_avals, out_origins)
+    jaxpr, captured = trace_kernel(kernel, mapping, arguments, name)
+    if params["debug"]:
+        print(f"The kernel jaxpr in pallas_call {described(kernel)}:\n{jaxpr}")
+    varying = frozenset().union(*[aval_of(x).vma for x in leaves])
+    results = [a.update(vma=a.vma.union(varying)) if varying else a for a in out_avals]
+    outs = pallas_call_p.bind(
+        *captured, *[convert_element_type(d, INDEX.dtype) for d in dynamic], *leaves,
+        jaxpr=jaxpr, grid_mapping=mapping, input_output_aliases=tuple(aliases.items()), out_avals=tuple(results),
+        name=name or fun_name(kernel), kernel=described(kernel), **params,
+    )  # fmt: skip
+    return tree_util.tree_unflatten(out_tree, outs)
+
+
+def _out_type(ty: Any) -> ShapedArray:
+    if hasattr(ty, "get_array_aval"):
+        made: ShapedArray = ty.get_array_aval()
+        return made
+    if not (hasattr(ty, "shape") and hasattr(ty, "dtype")):
+        raise errors.ArgumentValueError(
+            f"Invalid out_shape type: {type(ty)}: give ShapeDtypeStruct(shape, dtype) for each result"
+        )
+    return abstract(ty)
+
+
+def _check_aliases(
+    aliases: Mapping[int, int], ins: Sequence[Any], in_names: Sequence[str], outs: Sequence[Any],
+    out_names: Sequence[str],
+) -> None:  # fmt: skip
+    for i, o in aliases.items():
+        what = f"input_output_aliases contains the mapping '{i}:{o}'"
+        if i not in range(len(ins)):
+            raise errors.ArgumentValueError(f"{what} with input index {i} outside the range [0, {len(ins)})")
+        if o not in range(len(outs)):
+            raise errors.ArgumentValueError(f"{what} with output index {o} outside the range [0, {len(outs)})")
+        if ins[i].shape != outs[o].shape or ins[i].dtype != outs[o].dtype:
+            raise errors.ArgumentValueError(
+                f"{what} referring to input{in_names[i].removeprefix('args')} with abstract value {ins[i]} and to "
+                f"output{out_names[o].removeprefix('outputs')} with a different abstract value {outs[o]}."
+            )
+
+
+def trace_kernel(
+    kernel: Callable[..., None], mapping: GridMapping, arguments: KernelArguments, name: str | None
+) -> tuple[Jaxpr, list[Any]]:
+    """The kernel's Jaxpr and the references that it captured, which are its first arguments."""
+    scratch = arguments.scratch
+    positional = (*arguments.scalars, *arguments.inputs, *arguments.outputs)
+    args = (positional, scratch) if isinstance(scratch, dict) else ((*positional, *scratch), {})
+    avals, tree = tree_util.tree_flatten(args)
+    count, dims = mapping.num_leading, len(mapping.kernel_dims)
+
+    def flat(*values: Any) -> list[Any]:
+        sizes = iter(values[dims:count])
+        grid = [next(sizes) if g is DYNAMIC else g for g in mapping.grid]
+        given, keywords = tree_util.tree_unflatten(tree, values[count:])
+        with in_grid(GridFrame(values[:dims], grid)):
+            out = kernel(*given, **keywords)
+        if tree_util.tree_structure(out) != tree_util.tree_structure(None):
+            raise errors.ArgumentValueError(
+                f"The kernel function in the pallas_call {described(kernel)} should return None. It returns a PyTree: "
+                f"{tree_util.tree_structure(out)}. Write to a reference what is to be kept"
+            )
+        return []
+
+    closed = trace_to_jaxpr(flat, [*[INDEX] * count, *avals], name or fun_name(kernel), requires_low=False)
+    arrays = [c for c in closed.consts if not is_ref(c)]
+    if arrays:
+        shown = ", ".join(aval_of(c).str_short() for c in arrays)
+        raise errors.ArgumentValueError(
+            f"The kernel function in the pallas_call {described(kernel)} captures constants [{shown}]. You should pass "
+            "them as inputs."
+        )
+    jaxpr = closed.jaxpr
+    whole = Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.name, jaxpr.effects)
+    return whole, list(closed.consts)

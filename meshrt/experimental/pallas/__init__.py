@@ -1,0 +1,51 @@
+"""Kernels under the names of ``jax.experimental.pallas``: see docs/kernels.md and `meshrt.experimental.kernels`."""
+
+from meshrt.experimental.kernels.call import pallas_call
+from meshrt.experimental.kernels.call_primitive import pallas_call_p
+from meshrt.experimental.kernels.core_map import core_map
+from meshrt.experimental.kernels.grid import num_programs, program_id
+from meshrt.experimental.kernels.helpers import (
+    align_to,
+    broadcast_to,
+    cdiv,
+    empty,
+    empty_like,
+    empty_ref_like,
+    loop,
+    next_power_of_2,
+    reciprocal,
+    strides_from_shape,
+    when,
+    with_scoped,
+)
+from meshrt.experimental.kernels.hints import max_contiguous, multiple_of
+from meshrt.experimental.kernels.memory import MemoryRef, MemorySpace, semaphore
+from meshrt.experimental.kernels.params import CostEstimate
+from meshrt.experimental.kernels.scopes import run_scoped, run_state
+from meshrt.experimental.kernels.specs import (
+    BlockDim,
+    Blocked,
+    BlockSpec,
+    BoundedSlice,
+    Buffered,
+    Element,
+    GridSpec,
+    Indirect,
+    RevisitMode,
+    Squeezed,
+    no_block_spec,
+    squeezed,
+)
+from meshrt.primitives.state_views import Slice, ds
+
+ANY = MemorySpace.ANY
+HOST = MemorySpace.HOST
+dslice = ds
+
+__all__ = [
+    "ANY", "HOST", "BlockDim", "BlockSpec", "Blocked", "BoundedSlice", "Buffered", "CostEstimate", "Element",
+    "GridSpec", "Indirect", "MemoryRef", "MemorySpace", "RevisitMode", "Slice", "Squeezed", "align_to", "broadcast_to",
+    "cdiv", "core_map", "ds", "dslice", "empty", "empty_like", "empty_ref_like", "loop", "max_contiguous",
+    "multiple_of", "next_power_of_2", "no_block_spec", "num_programs", "pallas_call", "pallas_call_p", "program_id",
+    "reciprocal", "run_scoped", "run_state", "semaphore", "squeezed", "strides_from_shape", "when", "with_scoped",
+]  # fmt: skip

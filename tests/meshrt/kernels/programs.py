@@ -1,0 +1,165 @@
+"""Kernels as functions of a library: JAX's names or ours, so that one text is run with both."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import jax.experimental.pallas as jax_pl
+import jax.experimental.pallas.tpu as jax_pltpu
+import jax.numpy as jax_np
+import numpy as np
+
+import meshrt
+import meshrt.experimental.pallas as our_pl
+import meshrt.experimental.pallas.tpu as our_pltpu
+import meshrt.numpy as our_np
+
+JAX = SimpleNamespace(jax=jax, np=jax_np, pl=jax_pl, pltpu=jax_pltpu)
+OURS = SimpleNamespace(jax=meshrt, np=our_np, pl=our_pl, pltpu=our_pltpu)
+
+
+def normal(*shape, dtype=np.float32, seed=0):
+    return np.random.RandomState(seed).randn(*shape).astype(dtype)
+
+
+def call(lib, kernel, shape, dtype=np.float32, **options):
+    out = lib.jax.ShapeDtypeStruct(shape, dtype)
+    return lib.pl.pallas_call(kernel, out, interpret=True, **options)
+
+
+def add_one(lib):
+    def kernel(x_ref, y_ref):
+        y_ref[...] = x_ref[...] + 1
+
+    block = lib.pl.BlockSpec((2,), lambda i: (i,))
+    return call(lib, kernel, (5,), grid=3, in_specs=[block], out_specs=block), [np.arange(5.0, dtype=np.float32)]
+
+
+def matmul(lib):
+    pl = lib.pl
+
+    def kernel(x_ref, y_ref, o_ref, acc):
+        @pl.when(pl.program_id(2) == 0)
+        def _():
+            acc[...] = lib.np.zeros_like(acc)
+
+        acc[...] += x_ref[...] @ y_ref[...]
+
+        @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
+        def _():
+            o_ref[...] = acc[...]
+
+    f = call(
+        lib, kernel, (8, 12), grid=(2, 3, 2),
+        in_specs=[pl.BlockSpec((4, 3), lambda i, j, k: (i, k)), pl.BlockSpec((3, 4), lambda i, j, k: (k, j))],
+        out_specs=pl.BlockSpec((4, 4), lambda i, j, k: (i, j)), scratch_shapes=[lib.pltpu.VMEM((4, 4), np.float32)],
+    )  # fmt: skip
+    return f, [normal(8, 6), normal(6, 12, seed=1)]
+
+
+def squeezed_rows(lib):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = lib.np.cumsum(x_ref[...])
+
+    spec = lib.pl.BlockSpec((None, 4), lambda i: (i, 0))
+    return call(lib, kernel, (3, 4), grid=(3,), in_specs=[spec], out_specs=spec), [normal(3, 4)]
+
+
+def element_windows(lib):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[:4] + x_ref[1:5]
+
+    pl = lib.pl
+    spec = pl.BlockSpec((pl.Element(5, (0, 1)),), lambda i: (4 * i,))
+    out = pl.BlockSpec((4,), lambda i: (i,))
+    return call(lib, kernel, (8,), grid=(2,), in_specs=[spec], out_specs=out), [normal(8)]
+
+
+def prefetched_rows(lib):
+    def kernel(rows_ref, x_ref, o_ref):
+        o_ref[...] = x_ref[...] * rows_ref[lib.pl.program_id(0)]
+
+    pl = lib.pl
+    spec = lib.pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1, grid=(4,), in_specs=[pl.BlockSpec((1, 2), lambda i, rows: (rows[i], 0))],
+        out_specs=pl.BlockSpec((1, 2), lambda i, rows: (i, 0)),
+    )  # fmt: skip
+    return call(lib, kernel, (4, 2), grid_spec=spec), [np.array([3, 1, 1, 0], np.int32), normal(4, 2)]
+
+
+def aliased(lib):
+    def kernel(x_ref, y_ref, o_ref):
+        o_ref[...] += x_ref[...]
+
+    block = lib.pl.BlockSpec((2,), lambda i: (i,))
+    f = call(lib, kernel, (4,), grid=2, in_specs=[block, block], out_specs=block, input_output_aliases={1: 0})
+    return f, [normal(4), normal(4, seed=1)]
+
+
+def dynamic_grid(lib):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = o_ref[...] + x_ref[...] * lib.pl.num_programs(0)
+
+    def f(n, x):
+        return call(lib, kernel, (4,), grid=(n,), input_output_aliases={0: 0})(x)
+
+    return f, [np.int32(3), normal(4)]
+
+
+def dynamic_slices(lib):
+    pl = lib.pl
+
+    def kernel(x_ref, o_ref):
+        def body(i, total):
+            return total + x_ref[pl.ds(i, 2), :].sum(0)
+
+        o_ref[0, :] = lib.jax.lax.fori_loop(0, 3, body, lib.np.zeros(3))
+        o_ref[pl.ds(1, 2), :] = x_ref[::2][:2]
+
+    return call(lib, kernel, (3, 3)), [normal(4, 3)]
+
+
+def pytrees(lib):
+    def kernel(refs, o_ref):
+        o_ref["sum"][...] = refs["a"][...] + refs["b"][...]
+        o_ref["size"][0] = refs["a"].shape[0]
+
+    kind = lib.jax.ShapeDtypeStruct
+    out = {"sum": kind((3,), np.float32), "size": kind((1,), np.int32)}
+    return lib.pl.pallas_call(kernel, out, interpret=True), [{"a": normal(3), "b": normal(3, seed=1)}]
+
+
+def integers(lib):
+    def kernel(x_ref, o_ref, seen):
+        o_ref[...] = x_ref[...].astype(np.int8) + 1
+        seen[...] = (x_ref[...] > 2).astype(np.int32)
+
+    block = lib.pl.BlockSpec((3,), lambda i: (i,))
+    kind = lib.jax.ShapeDtypeStruct
+    f = lib.pl.pallas_call(
+        kernel, [kind((5,), np.int8), kind((5,), np.int32)], grid=2, in_specs=[block], out_specs=[block, block],
+        interpret=True,
+    )  # fmt: skip
+    return f, [np.arange(5, dtype=np.int32)]
+
+
+def revisited(lib):
+    pl = lib.pl
+
+    def kernel(x_ref, o_ref):
+        first = pl.program_id(1) == 0
+        o_ref[...] = lib.np.where(first, 0.0, o_ref[...]) + x_ref[...].sum(1)
+
+    f = call(
+        lib, kernel, (4,), grid=(2, 3), in_specs=[pl.BlockSpec((2, 2), lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((2,), lambda i, j: (i,)),
+    )  # fmt: skip
+    return f, [normal(4, 6)]
+
+
+PROGRAMS = [
+    add_one, matmul, squeezed_rows, element_windows, prefetched_rows, aliased, dynamic_grid, dynamic_slices, pytrees,
+    integers, revisited,
+]  # fmt: skip
+SMOOTH = [add_one, squeezed_rows, dynamic_slices, revisited]

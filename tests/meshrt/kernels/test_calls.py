@@ -1,0 +1,131 @@
+"""Kernels give what JAX's interpreter gives, under jit, vmap, jvp and grad; errors are of the same classes."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import meshrt
+from tests.meshrt.kernels.programs import JAX, OURS, PROGRAMS, SMOOTH, add_one, call, matmul, normal, prefetched_rows
+
+
+def leaves(tree):
+    return [np.asarray(x) for x in jax.tree.leaves(meshrt.tree.map(np.asarray, tree))]
+
+
+def same(ours, theirs):
+    ours, theirs = leaves(ours), leaves(theirs)
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+def both(program):
+    (f, args), (g, _) = program(OURS), program(JAX)
+    return f, g, args
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_values_are_those_of_jax(program):
+    f, g, args = both(program)
+    expected = g(*args)
+    same(f(*args), expected)
+    same(meshrt.jit(f)(*args), expected)
+
+
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p.__name__ != "dynamic_grid"], ids=lambda p: p.__name__)
+def test_vmap_is_that_of_jax(program):
+    f, g, args = both(program)
+    stacked = jax.tree.map(lambda x: np.stack([x, x + 1 if x.dtype != np.int32 else x]), args)
+    same(meshrt.vmap(f)(*stacked), jax.vmap(g)(*stacked))
+
+
+@pytest.mark.parametrize("program", SMOOTH, ids=lambda p: p.__name__)
+def test_derivatives(program):
+    f, _, args = both(program)
+    directions = [normal(*x.shape, seed=7) for x in args]
+    _, moved = meshrt.jvp(f, tuple(args), tuple(directions))
+    ahead, behind = [f(*[x + h * d for x, d in zip(args, directions)]) for h in (0.1, -0.1)]
+    np.testing.assert_allclose(moved, (ahead - behind) / 0.2, rtol=1e-3, atol=1e-4)
+    weights = normal(*f(*args).shape, seed=8)
+    slope = sum((d * c).sum() for d, c in zip(directions, meshrt.vjp(f, *args)[1](weights)))
+    np.testing.assert_allclose(slope, (weights * moved).sum(), rtol=1e-4)
+
+
+def test_accumulators_in_scratch_and_their_gradient():
+    f, (x, y) = matmul(OURS)
+    np.testing.assert_allclose(f(x, y), x @ y, rtol=1e-5, atol=1e-6)
+    dx, dy = meshrt.grad(lambda x, y: f(x, y).sum(), (0, 1))(x, y)
+    np.testing.assert_allclose(dx, np.ones((8, 12)) @ y.T, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(dy, x.T @ np.ones((8, 12)), rtol=1e-4, atol=1e-5)
+
+
+def test_vmap_over_scalars_that_index_maps_read():
+    f, g, (rows, x) = both(prefetched_rows)
+    several = np.stack([rows, rows[::-1]])
+    same(meshrt.vmap(f, (0, None))(several, x), jax.vmap(g, (0, None))(several, x))
+
+
+def test_kernels_are_part_of_a_jitted_program():
+    f, (x,) = add_one(OURS)
+    text = meshrt.jit(lambda x: f(x) * 2).lower(x).as_text()
+    assert "while" in text and "custom_call" not in text
+
+
+def test_references_that_a_kernel_captured():
+    ref = meshrt.new_ref(np.zeros(4, np.float32))
+
+    def kernel(x_ref, o_ref):
+        ref[...] += x_ref[...]
+        o_ref[...] = ref[...]
+
+    x = np.arange(4, dtype=np.float32)
+    out = meshrt.jit(call(OURS, kernel, (4,), grid=(3,)))(x)
+    np.testing.assert_array_equal(out, 3 * x)
+    np.testing.assert_array_equal(ref[...], 3 * x)
+
+
+def _copy(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
+
+
+REFUSED = {
+    "rank": lambda lib: call(lib, _copy, (4,), grid=2, in_specs=[lib.pl.BlockSpec((2, 2), lambda i: (i, 0))]),
+    "index map gives two": lambda lib: call(
+        lib, _copy, (4,), grid=2, in_specs=[lib.pl.BlockSpec((2,), lambda i: (i, 0))]
+    ),
+    "index map gives floats": lambda lib: call(
+        lib, _copy, (4,), grid=2, in_specs=[lib.pl.BlockSpec((2,), lambda i: i * 1.0)]
+    ),
+    "specs for two": lambda lib: call(lib, _copy, (4,), in_specs=[lib.pl.BlockSpec(), lib.pl.BlockSpec()]),
+    "out_specs for two": lambda lib: call(lib, _copy, (4,), out_specs=[lib.pl.BlockSpec(), lib.pl.BlockSpec()]),
+    "returns something": lambda lib: call(lib, lambda x_ref, o_ref: x_ref[...], (4,)),
+    "captures an array": lambda lib: call(lib, _capturing(lib.np.arange(4.0)), (4,)),
+    "alias of no input": lambda lib: call(lib, _copy, (4,), input_output_aliases={1: 0}),
+    "alias of no output": lambda lib: call(lib, _copy, (4,), input_output_aliases={0: 1}),
+    "alias of another type": lambda lib: call(lib, _copy, (5,), input_output_aliases={0: 0}),
+    "grid twice": lambda lib: call(lib, _copy, (4,), grid=(1,), grid_spec=lib.pl.GridSpec(grid=(1,))),
+    "grid of strings": lambda lib: call(lib, _copy, (4,), grid=("a",)),
+    "wrong shape": lambda lib: call(lib, lambda x_ref, o_ref: o_ref.__setitem__(..., x_ref[:2]), (4,)),
+}
+
+
+def _capturing(array):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] + array
+
+    return kernel
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_jax_refuses(name):
+    raised = []
+    for lib in (JAX, OURS):
+        with pytest.raises(Exception) as caught:
+            REFUSED[name](lib)(np.arange(4, dtype=np.float32))
+        raised.append(caught.value)
+    theirs, ours = raised
+    assert isinstance(ours, meshrt.errors.MeshrtError)
+    assert isinstance(ours, ValueError if isinstance(theirs, ValueError) else TypeError)
