@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import errors, tree_util
-from meshrt.core.basic.shapes import bring_to_front, instantiate, zeros
+from meshrt import dtypes, errors, tree_util
+from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, instantiate, zeros
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
@@ -129,6 +129,24 @@ def _freeze_infer(ref: Any) -> ShapedArray:
 def _get_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     cell, *leaves = args
     return read(cell.value, view_of(params["tree"], leaves))
+
+
+def uninitialized(aval: ShapedArray) -> Any:
+    """What stands in memory that nobody has written: NaN, the least integer, False; 0 in semaphores."""
+    if isinstance(aval.dtype, dtypes.ExtendedDType):
+        return zeros(aval.physical())
+    if dtypes.issubdtype(aval.dtype, np.inexact):
+        fill = np.asarray(np.nan).astype(aval.dtype)[()]
+    elif dtypes.issubdtype(aval.dtype, np.integer):
+        fill = np.asarray(dtypes.iinfo(aval.dtype).min).astype(aval.dtype)[()]
+    else:
+        return zeros(aval)
+    return broadcast_in_dim(fill, aval.shape, ()) if aval.shape else fill
+
+
+def _empty(*, ty: ShapedArray, memory_space: Any) -> Any:
+    """What a reference holds that nobody has written: zeros, in a kernel's memories what shows that."""
+    return zeros(ty) if memory_space is None or ty.is_key else uninitialized(ty)
 
 
 def _swap_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -390,7 +408,7 @@ new_ref_p = Primitive(
 empty_ref_p = Primitive(
     "empty_ref", lambda *, ty, memory_space: AbstractRef(ty, memory_space), impl=_empty_now,
     jvp=_empty_jvp, batch=_empty_batch, batch_axis=True, typed=True, on_cells=True, allocates=True,
-    discharge=lambda args, params: Cell(zeros(params["ty"])),
+    discharge=lambda args, params: Cell(_empty(**params)),
     effects=lambda *avals, **params: frozenset([ALLOC]), lower=_not_lowered,
     absent=_DISCHARGED,
 )  # fmt: skip

@@ -21,6 +21,7 @@ from meshrt.core.trace import EVAL, current_trace, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.experimental.kernels.call_primitive import pallas_call_p
+from meshrt.experimental.kernels.devices import COMMUNICATION, chip_axes
 from meshrt.experimental.kernels.grid import DYNAMIC, GridFrame, in_grid
 from meshrt.experimental.kernels.mapping import INDEX, GridMapping, KernelArguments, described, grid_mapping
 from meshrt.experimental.kernels.params import CostEstimate
@@ -145,6 +146,7 @@ def _bind(
         *captured, *[convert_element_type(d, INDEX.dtype) for d in dynamic], *leaves,
         jaxpr=jaxpr, grid_mapping=mapping, input_output_aliases=tuple(aliases.items()), out_avals=tuple(results),
         name=name or fun_name(kernel), kernel=described(kernel), **params,
+        axes=chip_axes() if COMMUNICATION in jaxpr.effects else (),
     )  # fmt: skip
     return tree_util.tree_unflatten(out_tree, outs)
 

@@ -19,6 +19,7 @@ from meshrt.core.references import AbstractRef, RefEffect, effects_by_position, 
 from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.experimental.kernels.backends import backend_for
+from meshrt.experimental.kernels.devices import COMMUNICATION
 from meshrt.experimental.kernels.loop import loop_program, lower_loop
 from meshrt.experimental.kernels.mapping import INDEX, BlockMapping, GridMapping
 from meshrt.experimental.kernels.memory import MemorySpace
@@ -46,7 +47,7 @@ def _infer(*avals: Any, out_avals: tuple[ShapedArray, ...], **params: Any) -> Se
 
 def _effects(*avals: Any, jaxpr: Jaxpr, **params: Any) -> frozenset[Any]:
     count = _num_refs(avals)
-    own = {e for e in jaxpr.effects if not isinstance(e, RefEffect)}
+    own = {e for e in jaxpr.effects if not isinstance(e, RefEffect) and e is not COMMUNICATION}
     return frozenset(own | {type(e)() for e in effects_by_position(jaxpr) if e.input_index < count})  # type: ignore[operator]
 
 

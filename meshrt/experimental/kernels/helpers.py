@@ -22,7 +22,7 @@ from meshrt.primitives.state_views import view_type
 
 __all__ = [
     "align_to", "broadcast_to", "cdiv", "empty", "empty_like", "empty_ref_like", "loop", "multiple_of",
-    "next_power_of_2", "reciprocal", "strides_from_shape", "when", "with_scoped",
+    "next_power_of_2", "strides_from_shape", "when", "with_scoped",
 ]  # fmt: skip
 
 
@@ -116,11 +116,6 @@ def strides_from_shape(shape: Sequence[int]) -> tuple[int, ...]:
     (12, 4, 1)
     """
     return tuple([int(np.prod(shape[d + 1 :], dtype=int)) for d in range(len(shape))])
-
-
-def reciprocal(x: Any, *, approx: bool = False) -> Any:
-    """1 / x. With `approx` hardware may be less exact, and faster."""
-    return 1 / x
 
 
 def broadcast_to(a: Any, shape: Sequence[int]) -> Any:

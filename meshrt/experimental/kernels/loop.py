@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors
-from meshrt.core.basic.shapes import broadcast_in_dim, reshape
+from meshrt import errors
+from meshrt.core.axes import bind_axes
+from meshrt.core.basic.shapes import reshape
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr
 from meshrt.core.references import AccumEffect, WriteEffect, effects_by_position
@@ -33,26 +34,13 @@ from meshrt.primitives.reshape import broadcasted_iota
 from meshrt.primitives.selection import select_n
 from meshrt.primitives.slice import pad
 from meshrt.primitives.slice import slice as static_slice
+from meshrt.primitives.state import uninitialized
 from meshrt.transforms.discharge import Cell, run_discharged
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
-__all__ = ["loop_program", "lower_loop", "run_grid", "uninitialized"]
+__all__ = ["loop_program", "lower_loop", "run_grid"]
 
 _I32 = np.dtype(np.int32)
-
-
-def uninitialized(aval: ShapedArray) -> Any:
-    """What stands in memory that nobody has written: NaN, the least integer, False; 0 in semaphores."""
-    aval = aval.physical() if isinstance(aval.dtype, dtypes.ExtendedDType) else aval
-    return broadcast_in_dim(_unwritten(aval.dtype), aval.shape, ()) if aval.shape else _unwritten(aval.dtype)
-
-
-def _unwritten(dtype: Any) -> Any:
-    if dtypes.issubdtype(dtype, np.inexact):
-        return np.asarray(np.nan, dtype)[()]
-    if dtypes.issubdtype(dtype, np.integer):
-        return np.asarray(dtypes.iinfo(dtype).min, dtype)[()]
-    return np.zeros((), dtype)[()]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -90,7 +78,7 @@ class _Window:
         """The array with all that blocks may reach."""
         if all(e == (0, 0, 0) for e in self.edges):
             return x
-        return pad(x, _unwritten(aval_of(x).dtype), self.edges)
+        return pad(x, uninitialized(ShapedArray((), aval_of(x).dtype)), self.edges)
 
     def result(self, x: Any) -> Any:
         """The array that was made ready, as it was before."""
@@ -280,9 +268,10 @@ def loop_program(params: dict[str, Any], avals: Sequence[Any] | None = None) -> 
     def make() -> ClosedJaxpr:
         types = call_types(mapping) if avals is None else avals
         run = lambda *args: run_grid(args, jaxpr, mapping, aliases)
-        return hoist_consts(trace_to_jaxpr(run, types, params["name"], requires_low=False))
+        with bind_axes([a._replace(is_checked=False) for a in params["axes"]]):
+            return hoist_consts(trace_to_jaxpr(run, types, params["name"], requires_low=False))
 
-    key = (mapping, aliases, None if avals is None else tuple(avals))
+    key = (mapping, aliases, params["axes"], None if avals is None else tuple(avals))
     made: ClosedJaxpr = _programs.get(jaxpr, key, make)
     return made
 

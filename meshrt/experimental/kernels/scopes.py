@@ -10,6 +10,7 @@ from meshrt import errors
 from meshrt.core.references import is_ref
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
+from meshrt.experimental.kernels.grid import current_frame
 from meshrt.jit import jit
 from meshrt.primitives.references import freeze, new_ref
 from meshrt.primitives.state import empty_ref_p, free_ref_p
@@ -78,7 +79,7 @@ def run_scoped(
       ArgumentValueError: `f` returns a reference.
       UnsupportedError: `collective_axes` outside of kernels.
     """
-    if collective_axes != ():
+    if collective_axes != () and current_frame() is None:
         raise errors.UnsupportedError(
             f"run_scoped(collective_axes={collective_axes!r}): only the instances of a kernel share references"
         )

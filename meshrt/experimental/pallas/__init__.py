@@ -1,5 +1,6 @@
 """Kernels under the names of ``jax.experimental.pallas``: see docs/kernels.md and `meshrt.experimental.kernels`."""
 
+from meshrt.experimental.checkify import debug_check
 from meshrt.experimental.kernels.call import pallas_call
 from meshrt.experimental.kernels.call_primitive import pallas_call_p
 from meshrt.experimental.kernels.core_map import core_map
@@ -13,7 +14,6 @@ from meshrt.experimental.kernels.helpers import (
     empty_ref_like,
     loop,
     next_power_of_2,
-    reciprocal,
     strides_from_shape,
     when,
     with_scoped,
@@ -22,6 +22,7 @@ from meshrt.experimental.kernels.hints import max_contiguous, multiple_of
 from meshrt.experimental.kernels.memory import MemoryRef, MemorySpace, semaphore
 from meshrt.experimental.kernels.params import CostEstimate
 from meshrt.experimental.kernels.scopes import run_scoped, run_state
+from meshrt.experimental.kernels.semaphores import DeviceIdType, semaphore_read, semaphore_signal, semaphore_wait
 from meshrt.experimental.kernels.specs import (
     BlockDim,
     Blocked,
@@ -36,6 +37,7 @@ from meshrt.experimental.kernels.specs import (
     no_block_spec,
     squeezed,
 )
+from meshrt.experimental.kernels.values import debug_print, delay, dot, reciprocal
 from meshrt.primitives.state_views import Slice, ds
 
 ANY = MemorySpace.ANY
@@ -43,9 +45,54 @@ HOST = MemorySpace.HOST
 dslice = ds
 
 __all__ = [
-    "ANY", "HOST", "BlockDim", "BlockSpec", "Blocked", "BoundedSlice", "Buffered", "CostEstimate", "Element",
-    "GridSpec", "Indirect", "MemoryRef", "MemorySpace", "RevisitMode", "Slice", "Squeezed", "align_to", "broadcast_to",
-    "cdiv", "core_map", "ds", "dslice", "empty", "empty_like", "empty_ref_like", "loop", "max_contiguous",
-    "multiple_of", "next_power_of_2", "no_block_spec", "num_programs", "pallas_call", "pallas_call_p", "program_id",
-    "reciprocal", "run_scoped", "run_state", "semaphore", "squeezed", "strides_from_shape", "when", "with_scoped",
-]  # fmt: skip
+    "ANY",
+    "HOST",
+    "BlockDim",
+    "BlockSpec",
+    "Blocked",
+    "BoundedSlice",
+    "Buffered",
+    "CostEstimate",
+    "DeviceIdType",
+    "Element",
+    "GridSpec",
+    "Indirect",
+    "MemoryRef",
+    "MemorySpace",
+    "RevisitMode",
+    "Slice",
+    "Squeezed",
+    "align_to",
+    "broadcast_to",
+    "cdiv",
+    "core_map",
+    "debug_check",
+    "debug_print",
+    "delay",
+    "dot",
+    "ds",
+    "dslice",
+    "empty",
+    "empty_like",
+    "empty_ref_like",
+    "loop",
+    "max_contiguous",
+    "multiple_of",
+    "next_power_of_2",
+    "no_block_spec",
+    "num_programs",
+    "pallas_call",
+    "pallas_call_p",
+    "program_id",
+    "reciprocal",
+    "run_scoped",
+    "run_state",
+    "semaphore",
+    "semaphore_read",
+    "semaphore_signal",
+    "semaphore_wait",
+    "squeezed",
+    "strides_from_shape",
+    "when",
+    "with_scoped",
+]

@@ -1,10 +1,37 @@
 """What kernels for TPUs are written with: the names of ``jax.experimental.pallas.tpu``."""
 
-from meshrt.experimental.kernels.memory import SemaphoreType, dma_semaphore
+from meshrt.experimental.kernels.copies import (
+    async_copy,
+    async_remote_copy,
+    make_async_copy,
+    make_async_remote_copy,
+    sync_copy,
+)
+from meshrt.experimental.kernels.loads import load, store
+from meshrt.experimental.kernels.memory import MemorySpace as AnyMemorySpace
+from meshrt.experimental.kernels.memory import SemaphoreType, dma_semaphore, semaphore
 from meshrt.experimental.kernels.memory import TpuMemorySpace as MemorySpace
 from meshrt.experimental.kernels.params import GridDimensionSemantics, SideEffectType
 from meshrt.experimental.kernels.params import TpuCompilerParams as CompilerParams
+from meshrt.experimental.kernels.semaphores import (
+    DeviceIdType,
+    get_barrier_semaphore,
+    semaphore_read,
+    semaphore_signal,
+    semaphore_wait,
+)
 from meshrt.experimental.kernels.specs import PrefetchScalarGridSpec
+from meshrt.experimental.kernels.values import (
+    bitcast,
+    pack_elementwise,
+    repeat,
+    roll,
+    stochastic_round,
+    touch,
+    trace_value,
+    unpack_elementwise,
+    with_memory_space_constraint,
+)
 
 PARALLEL = GridDimensionSemantics.PARALLEL
 CORE_PARALLEL = GridDimensionSemantics.CORE_PARALLEL
@@ -16,9 +43,47 @@ VMEM = MemorySpace.VMEM
 VMEM_SHARED = MemorySpace.VMEM_SHARED
 HBM = MemorySpace.HBM
 SEMAPHORE = MemorySpace.SEMAPHORE
+HOST = AnyMemorySpace.HOST
 
 __all__ = [
-    "ARBITRARY", "CMEM", "CORE_PARALLEL", "HBM", "PARALLEL", "SEMAPHORE", "SMEM", "SUBCORE_PARALLEL", "VMEM",
-    "VMEM_SHARED", "CompilerParams", "GridDimensionSemantics", "MemorySpace", "PrefetchScalarGridSpec",
-    "SemaphoreType", "SideEffectType", "dma_semaphore",
-]  # fmt: skip
+    "ARBITRARY",
+    "CMEM",
+    "CORE_PARALLEL",
+    "HBM",
+    "HOST",
+    "PARALLEL",
+    "SEMAPHORE",
+    "SMEM",
+    "SUBCORE_PARALLEL",
+    "VMEM",
+    "VMEM_SHARED",
+    "CompilerParams",
+    "DeviceIdType",
+    "GridDimensionSemantics",
+    "MemorySpace",
+    "PrefetchScalarGridSpec",
+    "SemaphoreType",
+    "SideEffectType",
+    "async_copy",
+    "async_remote_copy",
+    "bitcast",
+    "dma_semaphore",
+    "get_barrier_semaphore",
+    "load",
+    "make_async_copy",
+    "make_async_remote_copy",
+    "pack_elementwise",
+    "repeat",
+    "roll",
+    "semaphore",
+    "semaphore_read",
+    "semaphore_signal",
+    "semaphore_wait",
+    "stochastic_round",
+    "store",
+    "sync_copy",
+    "touch",
+    "trace_value",
+    "unpack_elementwise",
+    "with_memory_space_constraint",
+]

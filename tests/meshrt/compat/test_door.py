@@ -47,11 +47,11 @@ def test_public_modules_are_meshrts():
 
 def test_what_is_absent_says_so_at_the_attribute():
     passes("""
-        import jax.experimental.pallas.tpu as absent  # a public module that meshrt does not have can be imported
-        from jax.experimental.pallas import tpu
+        import jax.experimental.pallas.mosaic_gpu as absent  # a public module that meshrt does not have can be imported
+        from jax.experimental.pallas import mosaic_gpu
         from meshrt import errors
 
-        assert absent is tpu
+        assert absent is mosaic_gpu
 
         for what in (absent, jax, jax.numpy, jax.core, jax.extend.core, jax.interpreters.mlir, jax._src.util, jax._src):
             assert not hasattr(what, "no_such_name"), what

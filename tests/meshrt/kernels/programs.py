@@ -158,8 +158,69 @@ def revisited(lib):
     return f, [normal(4, 6)]
 
 
+def copies(lib):
+    pl, pltpu = lib.pl, lib.pltpu
+
+    def kernel(x_ref, o_ref, buffer, sem, counter):
+        part = pl.ds(2 * pl.program_id(0), 2)
+        copy = pltpu.async_copy(x_ref.at[part], buffer, sem.at[0])
+        copy.wait()
+        buffer[...] = buffer[...] * 2
+        pltpu.sync_copy(buffer, o_ref.at[part])
+        pl.semaphore_signal(counter, 3)
+        pl.semaphore_wait(counter, 2)
+        o_ref[2 * pl.program_id(0)] = o_ref[2 * pl.program_id(0)] + pl.semaphore_read(counter)
+
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    scratch = [pltpu.VMEM((2,), np.float32), pltpu.SemaphoreType.DMA((2,)), pltpu.SemaphoreType.REGULAR]
+    f = call(lib, kernel, (4,), grid=2, in_specs=[anywhere], out_specs=anywhere, scratch_shapes=scratch)
+    return f, [normal(4)]
+
+
+def masked(lib):
+    def kernel(x_ref, y_ref, o_ref):
+        part = lib.pl.ds(4 * lib.pl.program_id(0), 4)
+        mask = lib.np.arange(4) + 4 * lib.pl.program_id(0) < 6
+        lib.pltpu.store(o_ref.at[part], lib.pltpu.load(x_ref.at[part], mask=mask) * 2, mask=mask)
+
+    return call(lib, kernel, (6,), grid=2, input_output_aliases={1: 0}), [normal(6), normal(6, seed=1)]
+
+
+def scoped(lib):
+    def kernel(x_ref, o_ref):
+        def run(a, b):
+            a[...] = x_ref[...] * 2
+            b[...] = a[...][::-1]
+            return b[...]
+
+        o_ref[...] = lib.pl.run_scoped(run, lib.pltpu.VMEM((4,), np.float32), b=lib.pltpu.VMEM((4,), np.float32))
+
+        @lib.pl.loop(0, 4, step=2)
+        def _(i):
+            o_ref[i] = o_ref[i] + 1
+
+    return call(lib, kernel, (4,)), [normal(4)]
+
+
+def words(lib):
+    pltpu = lib.pltpu
+
+    def kernel(x_ref, a_ref, b_ref, c_ref, d_ref):
+        x = x_ref[...]
+        a_ref[...] = pltpu.roll(x, 3, 1, stride=1, stride_axis=0)
+        b_ref[...] = pltpu.bitcast(x, np.int16)
+        packed = pltpu.pack_elementwise([x, x + 1], packed_dtype=np.int16)
+        c_ref[...] = pltpu.unpack_elementwise(packed, index=1, packed_dtype=np.int16, unpacked_dtype=np.int32)
+        d_ref[...] = pltpu.repeat(x, 2, 0)
+
+    kind = lib.jax.ShapeDtypeStruct
+    out = [kind((4, 8), np.int32), kind((8, 8), np.int16), kind((4, 8), np.int32), kind((8, 8), np.int32)]
+    f = lib.pl.pallas_call(kernel, out, interpret=True)
+    return f, [np.random.RandomState(0).randint(-1000, 1000, (4, 8)).astype(np.int32)]
+
+
 PROGRAMS = [
     add_one, matmul, squeezed_rows, element_windows, prefetched_rows, aliased, dynamic_grid, dynamic_slices, pytrees,
-    integers, revisited,
+    integers, revisited, copies, scoped,
 ]  # fmt: skip
 SMOOTH = [add_one, squeezed_rows, dynamic_slices, revisited]

@@ -7,7 +7,19 @@ import numpy as np
 import pytest
 
 import meshrt
-from tests.meshrt.kernels.programs import JAX, OURS, PROGRAMS, SMOOTH, add_one, call, matmul, normal, prefetched_rows
+from tests.meshrt.kernels.programs import (
+    JAX,
+    OURS,
+    PROGRAMS,
+    SMOOTH,
+    add_one,
+    call,
+    masked,
+    matmul,
+    normal,
+    prefetched_rows,
+    words,
+)
 
 
 def leaves(tree):
@@ -91,6 +103,38 @@ def _copy(x_ref, o_ref):
     o_ref[...] = x_ref[...]
 
 
+def test_masked_stores_leave_the_rest():
+    f, (x, y) = masked(OURS)
+    same(f(x, y), 2 * x)
+
+
+def test_rotations_and_packing():
+    f, (x,) = words(OURS)
+    rolled, halves, second, twice = f(x)
+    same(rolled, np.stack([np.roll(row, 3 + i) for i, row in enumerate(x)]))
+    same(halves, np.swapaxes(x.view(np.int16).reshape(4, 8, 2), 1, 2).reshape(8, 8))
+    same(second, x + 1)
+    same(twice, np.tile(x, (2, 1)))
+
+
+def test_copies_to_the_next_chip():
+    mesh, spec = meshrt.make_mesh((4,), ("x",)), meshrt.P("x")
+
+    def kernel(x_ref, o_ref, sent, arrived):
+        me = meshrt.lax.axis_index("x")
+        copy = OURS.pltpu.async_remote_copy(x_ref, o_ref, sent, arrived, {"x": (me + 1) % 4})
+        copy.wait()
+
+    anywhere = OURS.pl.BlockSpec(memory_space=OURS.pl.ANY)
+    f = call(
+        OURS, kernel, (2,), in_specs=[anywhere], out_specs=anywhere, scratch_shapes=[OURS.pltpu.SemaphoreType.DMA] * 2
+    )
+    x = np.arange(8, dtype=np.float32)
+    placed = meshrt.device_put(x, meshrt.NamedSharding(mesh, spec))
+    out = meshrt.jit(meshrt.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec))(placed)
+    np.testing.assert_array_equal(out, np.roll(x, 2))
+
+
 REFUSED = {
     "rank": lambda lib: call(lib, _copy, (4,), grid=2, in_specs=[lib.pl.BlockSpec((2, 2), lambda i: (i, 0))]),
     "index map gives two": lambda lib: call(
@@ -108,6 +152,8 @@ REFUSED = {
     "alias of another type": lambda lib: call(lib, _copy, (5,), input_output_aliases={0: 0}),
     "grid twice": lambda lib: call(lib, _copy, (4,), grid=(1,), grid_spec=lib.pl.GridSpec(grid=(1,))),
     "grid of strings": lambda lib: call(lib, _copy, (4,), grid=("a",)),
+    "a wait on an array": lambda lib: call(lib, lambda x_ref, o_ref: lib.pl.semaphore_wait(x_ref), (4,)),
+    "a copy that counts on numbers": lambda lib: call(lib, lambda x, o: lib.pltpu.async_copy(x, o, x), (4,)),
     "wrong shape": lambda lib: call(lib, lambda x_ref, o_ref: o_ref.__setitem__(..., x_ref[:2]), (4,)),
 }
 
