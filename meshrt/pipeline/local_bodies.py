@@ -338,7 +338,7 @@ class _Body(ModuleLowering):
     """Lowering of a device's program. Its functions get names that the program around it does not have."""
 
     def __init__(self, mesh: AbstractMesh, platform: str, taken: Mapping[str, Any]):
-        super().__init__("body", platform)
+        super().__init__("body", (platform,))
         self.mesh, self.taken = mesh, taken
         self.manual = AbstractMesh(mesh.axis_sizes, mesh.axis_names, (AxisType.Manual,) * len(mesh.axis_names))
 
