@@ -108,7 +108,7 @@ with _collection.paused():
     from meshrt.sharding.context import get_mesh, set_mesh
     from meshrt.sharding.make import make_mesh
     from meshrt.staging import eval_shape, make_jaxpr
-    from meshrt.transforms.checkpoint import checkpoint, remat
+    from meshrt.transforms.checkpoint import remat
     from meshrt.transforms.checkpoint_policies import checkpoint_policies
     from meshrt.transforms.custom_derivatives import closure_convert, custom_gradient, custom_jvp, custom_vjp
     from meshrt.transforms.vmap import vmap
@@ -141,11 +141,15 @@ __version__, __version_info__ = version.__version__, version.__version_info__
 
 # Public modules that few programs use: imported when they are asked for, which keeps the start short.
 _LATER = frozenset([
-    "ad", "custom_batching", "distributed", "example_libraries", "experimental", "export", "extend", "ffi",
-    "flatten_util", "image", "interpreters", "monitoring", "ops", "profiler", "scipy", "test_util", "typing",
+    "ad", "checkpoint", "custom_batching", "distributed", "example_libraries", "experimental", "export", "extend",
+    "ffi", "flatten_util", "image", "interpreters", "monitoring", "ops", "profiler", "scipy", "test_util", "typing",
 ])  # fmt: skip
 _IN_ENVIRONMENT = frozenset(["host_count", "host_id", "host_ids", "print_environment_info"])
 
+
+if TYPE_CHECKING:
+    # The module of that name is also this function.
+    from meshrt.transforms.checkpoint import checkpoint
 
 if not TYPE_CHECKING:  # a checker reports names that do not exist
 

@@ -16,12 +16,19 @@ __all__ = [
     "AxisError",
     "BackendError",
     "CallbackError",
+    "CheckpointBusyError",
+    "CheckpointError",
+    "CheckpointExistsError",
+    "CheckpointMismatchError",
+    "CheckpointNotFoundError",
+    "CheckpointWriteError",
     "ClosedOverError",
     "CompileCacheError",
     "CompileError",
     "CompileOnlyError",
     "ConcretizationError",
     "ConfigError",
+    "DamagedCheckpointError",
     "DeletedArrayError",
     "DeviceAssignmentMismatchError",
     "DeviceMemoryError",
@@ -369,6 +376,38 @@ class SavedProgramError(MeshrtError, ValueError):
 
 class IncompatibleProgramError(SavedProgramError):
     """A compiled program in a file is for other hardware, another compiler or other devices than there are."""
+
+
+# --- checkpoints.
+
+
+class CheckpointError(MeshrtError, ValueError):
+    """A checkpoint cannot be written or read as asked. The message names its directory and, where one is at fault, the
+    leaf."""
+
+
+class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
+    """There is no (committed) checkpoint at a path, or none of the step asked for."""
+
+
+class CheckpointExistsError(CheckpointError, FileExistsError):
+    """A checkpoint is to be written where there is one. Checkpoints are never overwritten."""
+
+
+class CheckpointBusyError(CheckpointError):
+    """A checkpoint that is being read cannot be removed."""
+
+
+class CheckpointWriteError(CheckpointError, OSError):
+    """The file system did not take a checkpoint: it is full, read-only, not shared between the hosts, ..."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """The files of a checkpoint are not those that were committed: bytes differ, are missing, or make no sense."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """What is to be restored (paths, shapes, dtypes, shardings) is not what a checkpoint holds."""
 
 
 class InspectError(MeshrtError, ValueError):

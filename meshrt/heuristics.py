@@ -77,3 +77,12 @@ SHARED_OPTIONS = 8
 # the call and its users costs more than the call saves: measured on two cores, 16M normal numbers take 10 % longer
 # called, 1M take 20 % less.
 CALLED_RANDOM_ELEMENTS = 1 << 20
+
+# Bytes of an array that checkpoints store, check and read as one. Measured: below a MiB handing tiles to threads shows,
+# beyond 16 MiB restoring onto other splits reads much that it does not need.
+CHECKPOINT_TILE_BYTES = 4 << 20
+
+# Threads that write or read the files of a checkpoint, at most; and bytes of arrays that are read ahead of those that
+# are being placed on devices. Chosen: reading, checksums and copies leave Python alone.
+CHECKPOINT_THREADS = 8
+CHECKPOINT_READ_AHEAD_BYTES = 256 << 20

@@ -1,0 +1,81 @@
+"""Saving in a thread, while the program goes on."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from meshrt import errors
+
+__all__ = ["Saving"]
+
+
+class Saving:
+    """A checkpoint that is being saved, as `meshrt.checkpoint.save_async` gives it.
+
+    When the program ends, what was begun is finished first. An error is raised by `wait`, once.
+    """
+
+    def __init__(self, path: Path, work: Callable[[], None], before: Saving | None = None):
+        self.path = path
+        self._work, self._before = work, before
+        self._error: BaseException | None = None
+        self._told = False
+        self._thread = threading.Thread(target=self._run, name=f"meshrt-save-{path.name}", daemon=True)
+        _running.add(self)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            if self._before is not None:
+                self._before._thread.join()
+            self._work()
+        except BaseException as e:  # raised where it is waited for
+            self._error = e
+        finally:
+            self._before = None
+            del self._work
+
+    @property
+    def done(self) -> bool:
+        """Whether it has been committed, or has failed."""
+        return not self._thread.is_alive()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Returns when the checkpoint is committed.
+
+        Args:
+          timeout: seconds.
+
+        Raises:
+          CheckpointError: it is not done by then. What went wrong, the first time that somebody waits.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            raise errors.CheckpointError(
+                f"the checkpoint {self.path} was not committed within {timeout} s: it is still being written"
+            )
+        _running.discard(self)
+        if self._error is not None and not self._told:
+            self._told = True
+            raise self._error
+
+    def __repr__(self) -> str:
+        state = "being saved" if not self.done else "committed" if self._error is None else f"failed: {self._error}"
+        return f"<Saving {self.path}: {state}>"
+
+
+# Those that nobody waited for.
+_running: set[Saving] = set()
+
+
+@atexit.register
+def _finish() -> None:
+    for saving in list(_running):
+        try:
+            saving.wait()
+        except Exception as e:
+            print(f"meshrt.checkpoint: {saving.path} was not saved: {type(e).__name__}: {e}", file=sys.stderr)

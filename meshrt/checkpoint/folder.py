@@ -1,0 +1,308 @@
+"""Directories of checkpoints: how one comes to be in a single step, is read while others work beside it, and goes.
+
+    .NAME.saving-TOKEN/    being written: its maker holds a lock (`flock`) on the file `lock` in it
+    NAME/                  committed: complete, never changed again; readers hold a shared lock on its manifest
+    .NAME.removed-TOKEN/   being removed: it was renamed first, so no half of a checkpoint has a checkpoint's name
+
+Locks end with the process that holds them, so what a killed process left is found and removed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from meshrt import errors
+from meshrt.checkpoint.manifest import MANIFEST, MAX_MANIFEST, Manifest, from_bytes
+
+__all__ = [
+    "Opened", "Unfinished", "clean", "fsync_directory", "is_committed", "named", "remove", "telling", "write_file",
+]  # fmt: skip
+
+_LOCK = "lock"
+_LEFT = re.compile(r"\..+\.(saving|removed)-[0-9a-f]{16}")
+_YOUNG_S = 3600.0  # a directory without a lock may be one whose maker is about to lock it
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def named(path: str | os.PathLike[str]) -> Path:
+    """The absolute path of a checkpoint or of a directory of them. ArgumentTypeError if it is no path."""
+    if not isinstance(path, str | os.PathLike):
+        raise errors.ArgumentTypeError(f"the path of a checkpoint is a string or a Path. Got {path!r}")
+    return Path(os.path.abspath(os.path.expanduser(path)))
+
+
+@contextlib.contextmanager
+def telling(path: Path, doing: str) -> Iterator[None]:
+    """Turns what the operating system says into CheckpointWriteError."""
+    try:
+        yield
+    except OSError as e:
+        if isinstance(e, errors.MeshrtError):
+            raise
+        raise _refused(path, doing, e) from e
+
+
+def _refused(path: Path, doing: str, e: OSError) -> errors.CheckpointWriteError:
+    fix = "Check the path and its permissions"
+    if e.errno in _FULL:
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(next(p for p in (path, *path.parents) if p.exists())).free
+            doing += f" with {free} bytes free"
+        fix = "Make room (keep_last= removes old checkpoints), or save elsewhere; what was saved before is untouched"
+    made = errors.CheckpointWriteError(f"the checkpoint {path}: {doing} failed: {e.strerror or e}. {fix}")
+    made.errno = e.errno
+    return made
+
+
+def fsync_directory(path: Path) -> None:
+    """Makes the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """A new file with these bytes, on the disk when this returns."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Being written
+
+
+class Unfinished:
+    """The directory of a checkpoint that is being written, as its maker has it."""
+
+    def __init__(self, path: Path, folder: Path, lock: int):
+        self.path, self.folder, self._lock = path, folder, lock
+
+    @staticmethod
+    def begin(path: Path) -> Unfinished:
+        """Makes it beside `path`. CheckpointExistsError if there is something at `path` already."""
+        if os.path.lexists(path):
+            raise _exists(path)
+        with telling(path, "making its directory"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            while True:
+                folder = path.parent / f".{path.name}.saving-{secrets.token_hex(8)}"
+                folder.mkdir()
+                lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if os.fstat(lock).st_nlink:  # nobody took it for a dead process's meanwhile
+                    return Unfinished(path, folder, lock)
+                os.close(lock)
+
+    def commit(self) -> None:
+        """Gives the directory its name. From here on there is a checkpoint, whatever happens."""
+        with telling(self.path, "committing it"):
+            os.unlink(self.folder / _LOCK)
+            fsync_directory(self.folder)
+            try:
+                os.rename(self.folder, self.path)
+            except OSError as e:
+                if e.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    raise _exists(self.path) from None
+                raise
+            os.close(self._lock)
+            fsync_directory(self.path.parent)
+
+    def abandon(self) -> None:
+        """Removes what was written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+
+
+def _exists(path: Path) -> errors.CheckpointExistsError:
+    what = "a checkpoint" if is_committed(path) else "something else"
+    return errors.CheckpointExistsError(
+        f"there is {what} at {path} already, and checkpoints are not overwritten: a kill would lose both. Save "
+        "under another name, or remove it first (meshrt.checkpoint.remove, `meshrt checkpoint rm`)"
+    )
+
+
+def clean(root: Path) -> list[Path]:
+    """Removes what killed processes left in a directory of checkpoints; returns it."""
+    gone = []
+    for entry in sorted(root.iterdir()) if root.is_dir() else ():
+        if _LEFT.fullmatch(entry.name) and _is_dead(entry):
+            shutil.rmtree(entry, ignore_errors=True)
+            gone.append(entry)
+    return gone
+
+
+def _is_dead(folder: Path) -> bool:
+    if ".removed-" in folder.name:
+        return True
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        with contextlib.suppress(FileNotFoundError):
+            return time.time() - folder.stat().st_mtime > _YOUNG_S
+        return False
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(folder / _LOCK)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Committed
+
+
+def is_committed(path: Path) -> bool:
+    """Whether there is a committed checkpoint: the manifest comes last, and the name after it."""
+    return os.path.isfile(path / MANIFEST)
+
+
+class Opened:
+    """A committed checkpoint that is being read. While it is open nobody removes it; its files are opened once each."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._handles: list[int] = []
+        self._files: dict[str, int] = {}
+        self._opening = threading.Lock()
+        try:
+            self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError):
+            raise _not_found(path) from None
+        except OSError as e:
+            raise errors.CheckpointError(f"the checkpoint {path} cannot be opened: {e}. Check its permissions") from e
+        self._handles.append(self._folder)
+        try:
+            self.manifest = self._read_manifest()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_manifest(self) -> Manifest:
+        handle = self._open(MANIFEST)
+        if handle is None:
+            raise _not_found(self.path)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:  # it is being removed
+            raise _not_found(self.path) from None
+        except OSError:
+            pass  # a file system without locks: who reads what is being removed finds files missing
+        size = os.fstat(handle).st_size
+        if size > MAX_MANIFEST:
+            raise errors.DamagedCheckpointError(
+                f"{self.path / MANIFEST} has {size} bytes, and manifests have {MAX_MANIFEST} at most. Is it one?"
+            )
+        data = bytearray()
+        while chunk := os.pread(handle, 1 << 24, len(data)):
+            data += chunk
+        return from_bytes(bytes(data), str(self.path / MANIFEST))
+
+    def _open(self, name: str) -> int | None:
+        # Neither a link nor a pipe in the place of a file is followed or waited for.
+        try:
+            handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._folder)
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            raise errors.DamagedCheckpointError(
+                f"{self.path / name} cannot be opened: {e}. A checkpoint consists of plain files that you can read"
+            ) from e
+        self._handles.append(handle)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise errors.DamagedCheckpointError(f"{self.path / name} is no file, but something else of that name")
+        return handle
+
+    def file(self, name: str, size: int) -> int:
+        """The handle of one of its files. DamagedCheckpointError if it is missing or not of this size."""
+        with self._opening:
+            handle = self._files.get(name)
+            if handle is None:
+                handle = self._files[name] = self._checked(name, size)
+        return handle
+
+    def _checked(self, name: str, size: int) -> int:
+        handle = self._open(name)
+        if handle is None:
+            raise errors.DamagedCheckpointError(
+                f"{self.path / name} is missing. Copy the whole directory, or restore an earlier checkpoint"
+            )
+        found = os.fstat(handle).st_size
+        if found != size:
+            raise errors.DamagedCheckpointError(
+                f"{self.path / name} has {found} bytes, and {size} were committed: it was cut off or written to. Copy "
+                "it again, or restore an earlier checkpoint"
+            )
+        return handle
+
+    def close(self) -> None:
+        while self._handles:
+            os.close(self._handles.pop())
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _not_found(path: Path) -> errors.CheckpointNotFoundError:
+    hint = "Check the path"
+    if path.is_dir():
+        inside = sorted(p.name for p in path.iterdir() if is_committed(p))
+        hint = f"In this directory are the checkpoints {', '.join(inside[-3:])}" if inside else "It has no manifest"
+    return errors.CheckpointNotFoundError(
+        f"there is no committed checkpoint at {path}. {hint}; `meshrt checkpoint ls {path.parent}` lists others"
+    )
+
+
+def remove(path: Path) -> None:
+    """Removes a committed checkpoint: its name at once, then its files.
+
+    Raises:
+      CheckpointNotFoundError: `path` is none. CheckpointBusyError: it is being read.
+    """
+    try:
+        handle = os.open(path / MANIFEST, os.O_RDWR | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _not_found(path) from None
+    except OSError as e:
+        raise _refused(path, "removing it", e) from e
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise errors.CheckpointBusyError(
+                f"the checkpoint {path} is being read, so it was not removed. Try again when it has been restored"
+            ) from None
+        except OSError as e:
+            if e.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF):
+                raise
+        doomed = path.parent / f".{path.name}.removed-{secrets.token_hex(8)}"
+        with telling(path, "removing it"):
+            os.rename(path, doomed)
+            fsync_directory(path.parent)
+    finally:
+        os.close(handle)
+    shutil.rmtree(doomed, ignore_errors=True)

@@ -1,0 +1,76 @@
+"""What the processes of a job tell each other while they save or restore: small texts in the coordination service."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from typing import Any
+
+from meshrt import distributed, errors
+from meshrt.runtime import jaxlib_api
+
+__all__ = ["Job", "current"]
+
+_numbers = itertools.count()
+_lock = threading.Lock()
+_LONGEST = 20_000  # characters of a text: the service refuses messages of megabytes
+
+
+class Job:
+    """The processes that save or restore together, as seen by one of them. Alone, nothing is sent.
+
+    Every process makes the same calls of this package in the same order, so a number for each call is a common prefix
+    of what is told about it.
+    """
+
+    def __init__(self, client: Any, rank: int, count: int, prefix: str, timeout_s: float):
+        self.client, self.rank, self.count, self.prefix, self.timeout_s = client, rank, count, prefix, timeout_s
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process makes and commits directories."""
+        return self.rank == 0
+
+    def tell(self, key: str, message: dict[str, Any]) -> None:
+        """Leaves a message for the others under a key of this call."""
+        if self.count == 1:
+            return
+        text = json.dumps(message)
+        if len(text) > _LONGEST:
+            error = str(message.get("error", "a message that is too long"))
+            text = json.dumps({"error": error[: _LONGEST // 4] + " ..."})
+        self.client.key_value_set_bytes(f"{self.prefix}/{key}", text.encode())
+
+    def ask(self, key: str, whose: str) -> dict[str, Any]:
+        """The message under a key, waited for. CheckpointError if it does not come in time."""
+        try:
+            data = self.client.blocking_key_value_get_bytes(f"{self.prefix}/{key}", int(self.timeout_s * 1000))
+        except jaxlib_api.XlaError as e:
+            raise errors.CheckpointError(
+                f"process {self.rank} waited for {whose} for {self.timeout_s:.0f} s while a checkpoint was saved or "
+                f"restored, in vain: {_first_line(e)}. All processes must make the same calls of meshrt.checkpoint in "
+                "the same order; give timeout= if writing takes longer"
+            ) from e
+        found: dict[str, Any] = json.loads(data)
+        return found
+
+    def forget(self, *keys: str) -> None:
+        """Removes messages that all have read."""
+        if self.count > 1:
+            for key in keys:
+                self.client.key_value_delete(f"{self.prefix}/{key}")
+
+
+def current(timeout_s: float) -> Job:
+    """The job for one call; numbered, so every process must ask for it once per call."""
+    with _lock:
+        number = next(_numbers)
+    context = distributed.context()
+    if context is None:
+        return Job(None, 0, 1, "", timeout_s)
+    return Job(context.client, context.node_id, context.num_nodes, f"meshrt/checkpoint/{number}", timeout_s)
+
+
+def _first_line(e: Exception) -> str:
+    return str(e).partition("\n")[0]

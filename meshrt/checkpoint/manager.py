@@ -1,0 +1,174 @@
+"""The checkpoints of one training run: a directory with one for each of some steps."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Any
+
+from meshrt import errors
+from meshrt.checkpoint import folder
+from meshrt.checkpoint.background import Saving
+from meshrt.checkpoint.folder import is_committed, named
+from meshrt.checkpoint.functions import TIMEOUT_S, Checkpoint, PathLike, describe, restore
+from meshrt.checkpoint.job import current
+from meshrt.checkpoint.progress import OnProgress
+from meshrt.checkpoint.saving import take, write
+
+__all__ = ["CheckpointManager", "steps_in"]
+
+# The class has a method `list`.
+Steps = list[int]
+Checkpoints = list[Checkpoint]
+
+_STEP = re.compile(r"step_(\d{8,18})")
+
+
+def steps_in(directory: Path) -> list[int]:
+    """The steps of which there is a committed checkpoint, in ascending order."""
+    if not directory.is_dir():
+        return []
+    found = (_STEP.fullmatch(p.name) for p in directory.iterdir() if is_committed(p))
+    return sorted(int(m[1]) for m in found if m is not None)
+
+
+class CheckpointManager:
+    """Saves, finds, keeps and drops the checkpoints of a run, one directory `step_00001000` for each saved step.
+
+    Saving goes on in a thread; the next `save` waits for it, and raises what went wrong. What a killed run left
+    half-written is removed when a manager is made. In a job of several processes all make the same calls.
+
+    Args:
+      directory: made unless it is there; on a file system that all processes share.
+      keep_last: how many of the latest checkpoints stay; None for all.
+      keep_every: those of multiples of this step stay beside them.
+      asynchronous: whether files are written by a thread.
+      progress: as for `save`.
+      timeout: seconds after which a process that waits for another one gives up.
+
+    Raises:
+      ArgumentValueError: `keep_last` or `keep_every` is below 1.
+
+    >>> import meshrt, tempfile
+    >>> with meshrt.checkpoint.CheckpointManager(tempfile.mkdtemp(), keep_last=2) as manager:
+    ...     for step in (10, 20, 30):
+    ...         manager.save(step, {"w": meshrt.numpy.full(2, step)})
+    >>> manager.steps(), manager.latest()
+    ([20, 30], 30)
+    >>> manager.restore()["w"].tolist()
+    [30, 30]
+    """
+
+    def __init__(
+        self, directory: PathLike, *, keep_last: int | None = None, keep_every: int | None = None,
+        asynchronous: bool = True, progress: OnProgress | bool | None = None, timeout: float = TIMEOUT_S,
+    ):  # fmt: skip
+        for name, value in (("keep_last", keep_last), ("keep_every", keep_every)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise errors.ArgumentValueError(f"{name}={value!r}: expected a whole number, at least 1, or None")
+        self.directory = named(directory)
+        self.keep_last, self.keep_every, self.asynchronous = keep_last, keep_every, asynchronous
+        self._progress, self._timeout = progress, timeout
+        self._saving: Saving | None = None
+        job = current(timeout)
+        if job.leads:
+            with folder.telling(self.directory, "making it"):
+                self.directory.mkdir(parents=True, exist_ok=True)
+                folder.clean(self.directory)
+
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of a step is, or would be."""
+        if type(step) is not int or not 0 <= step < 10**18:
+            raise errors.ArgumentValueError(f"step={step!r}: expected a whole number from 0 on")
+        return self.directory / f"step_{step:08d}"
+
+    def steps(self) -> Steps:
+        """The steps of which there is a committed checkpoint, in ascending order."""
+        return steps_in(self.directory)
+
+    def latest(self) -> int | None:
+        """The last of `steps`; None if there is none."""
+        return max(self.steps(), default=None)
+
+    def list(self) -> Checkpoints:
+        """What is known of each checkpoint, in the order of steps."""
+        found = []
+        for step in self.steps():
+            with contextlib.suppress(errors.CheckpointNotFoundError):  # another process removed it
+                found.append(describe(self.path(step)))
+        return found
+
+    def save(self, step: int, tree: Any, *, metadata: Any = None, data_state: Any = None) -> None:
+        """Saves a tree as the checkpoint of a step, and drops those that are no longer kept; see `save`, `save_async`.
+
+        Raises:
+          What the save before raised, if it went on in a thread. CheckpointExistsError: there is one of this step.
+        """
+        path = self.path(step)
+        self.wait()
+        job = current(self._timeout)
+        taken = take(path, tree, metadata, data_state, job, self.asynchronous)
+
+        def work() -> None:
+            write(taken, job, self._progress)
+            if job.leads:
+                self._drop()
+
+        if self.asynchronous:
+            self._saving = Saving(path, work)
+        else:
+            work()
+
+    def _drop(self) -> None:
+        steps = self.steps()
+        kept = set(steps if self.keep_last is None else steps[-self.keep_last :])
+        if self.keep_every is not None:
+            kept |= {s for s in steps if s % self.keep_every == 0}
+        for step in steps:
+            if step not in kept:
+                # One that is being read goes the next time; one that is gone already was removed by somebody else.
+                with contextlib.suppress(errors.CheckpointBusyError, errors.CheckpointNotFoundError):
+                    folder.remove(self.path(step))
+
+    def restore(self, step: int | None = None, like: Any = None, **options: Any) -> Any:
+        """The tree of a step, by default the latest as process 0 sees it; `like` and `options` as for `restore`.
+
+        Raises:
+          CheckpointNotFoundError: there is no checkpoint (of that step).
+        """
+        if step is None:
+            step = self._agreed_latest()
+        return restore(self.path(step), like, **options)
+
+    def _agreed_latest(self) -> int:
+        job = current(self._timeout)
+        if job.leads:
+            latest = self.latest()
+            job.tell("latest", {"step": latest})
+        else:
+            latest = job.ask("latest", "the latest step that process 0 sees")["step"]
+        if latest is None:
+            raise errors.CheckpointNotFoundError(
+                f"there is no committed checkpoint in {self.directory}. Ask latest() first, which gives None then"
+            )
+        return latest
+
+    def wait(self) -> None:
+        """Returns when nothing is being saved; raises what the last save raised, once."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.wait()
+
+    close = wait
+
+    def __enter__(self) -> CheckpointManager:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            self.wait()
+        except Exception as e:
+            if error is None:
+                raise
+            error.add_note(f"and saving failed: {type(e).__name__}: {e}")

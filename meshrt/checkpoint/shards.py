@@ -1,0 +1,146 @@
+"""The file that one process writes: its tiles, in the format of safetensors.
+
+    u64       length of the header, little-endian
+    header    JSON: for each tile its element type, shape, and where its bytes are; filled with blanks to 64 bytes
+    tiles     one after the other, without gaps
+
+So any reader of safetensors reads these files: an array of one tile has its own name, a tile of a larger one has its
+bounds behind the name, `params/w[0:1024,0:512]`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshrt.checkpoint import grid as grids
+from meshrt.checkpoint.elements import pack, size_of, stored_as
+from meshrt.checkpoint.grid import Box
+from meshrt.checkpoint.progress import Meter
+from meshrt.heuristics import CHECKPOINT_THREADS
+
+__all__ = ["OwnPiece", "threads", "tile_name", "write"]
+
+_ALIGNMENT = 64
+# Bytes of small tiles that one thread writes together.
+_TOGETHER = 1 << 20
+
+
+@dataclass(slots=True)
+class OwnPiece:
+    """A piece that this process writes: the values, where they lie in the array, and the array's name and shape.
+
+    `offset` and `checksums` are set by writing.
+    """
+
+    number: tuple[int, int]  # of the array among all, and of the piece in it
+    name: str
+    shape: tuple[int, ...]
+    box: Box
+    tile: tuple[int, ...]
+    values: np.ndarray
+    offset: int = 0
+    checksums: tuple[int, ...] = ()
+
+
+def tile_name(name: str, box: Box, shape: Sequence[int]) -> str:
+    """The name of a tile in the header: that of the array, if it is all of it."""
+    if grids.extents(box) == tuple(shape):
+        return name
+    return f"{name}[{','.join(f'{start}:{end}' for start, end in box)}]"
+
+
+def threads(count: int | None = None) -> ThreadPoolExecutor:
+    """Threads for one save or restore."""
+    count = count or min(max(os.cpu_count() or 1, 2), CHECKPOINT_THREADS)
+    return ThreadPoolExecutor(count, thread_name_prefix="meshrt-checkpoint")
+
+
+def write(path: Path, pieces: Sequence[OwnPiece], meter: Meter) -> int:
+    """Writes the file, which must not be there, and sees it on the disk. Returns its size; notes where pieces are.
+
+    Raises:
+      OSError: as the operating system says.
+    """
+    # Wide elements first, so that all lie at multiples of their size.
+    ordered = sorted(pieces, key=lambda p: -p.values.dtype.itemsize)
+    rows = [(piece, box) for piece in ordered for box in grids.tiles(piece.box, piece.tile)]
+    header, at = _header(rows)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    try:
+        _write_all(handle, memoryview(header), 0)
+        todo: list[tuple[OwnPiece, Box, int]] = []
+        for piece, box in rows:
+            todo.append((piece, box, at))
+            at += size_of(grids.extents(box), piece.values.dtype)
+        with threads() as pool:
+            found = pool.map(lambda batch: _write_tiles(handle, batch, meter), list(_batches(todo)))
+            checksums = [c for batch in found for c in batch]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    _note(todo, checksums)
+    return at
+
+
+def _header(rows: Sequence[tuple[OwnPiece, Box]]) -> tuple[bytes, int]:
+    """The file's beginning, and its length."""
+    table: dict[str, Any] = {"__metadata__": {"format": "meshrt"}}
+    at = 0
+    for piece, box in rows:
+        extents, dtype = grids.extents(box), piece.values.dtype
+        kind, shape = stored_as(extents, dtype)
+        end = at + size_of(extents, dtype)
+        table[tile_name(piece.name, box, piece.shape)] = {"dtype": kind, "shape": shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
+    return struct.pack("<Q", len(text)) + text, 8 + len(text)
+
+
+def _batches(todo: Sequence[tuple[OwnPiece, Box, int]]) -> Iterator[list[tuple[OwnPiece, Box, int]]]:
+    batch: list[tuple[OwnPiece, Box, int]] = []
+    size = 0
+    for row in todo:
+        batch.append(row)
+        size += size_of(grids.extents(row[1]), row[0].values.dtype)
+        if size >= _TOGETHER:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _write_tiles(handle: int, batch: list[tuple[OwnPiece, Box, int]], meter: Meter) -> list[int]:
+    """Writes neighbouring tiles; returns their checksums."""
+    data = [pack(p.values[grids.relative(box, p.box)]).data for p, box, _ in batch]
+    checksums = [zlib.crc32(d) for d in data]
+    joined = data[0] if len(data) == 1 else memoryview(b"".join(data))
+    _write_all(handle, joined, batch[0][2])
+    meter.add(len(joined))
+    return checksums
+
+
+def _write_all(handle: int, data: memoryview, at: int) -> None:
+    while data:
+        written = os.pwrite(handle, data, at)
+        data, at = data[written:], at + written
+
+
+def _note(todo: Sequence[tuple[OwnPiece, Box, int]], checksums: Sequence[int]) -> None:
+    first: dict[int, int] = {}
+    sums: dict[int, list[int]] = {}
+    for (piece, _, at), checksum in zip(todo, checksums):
+        first.setdefault(id(piece), at)
+        sums.setdefault(id(piece), []).append(checksum)
+    for piece in {id(row[0]): row[0] for row in todo}.values():
+        piece.offset, piece.checksums = first[id(piece)], tuple(sums[id(piece)])
