@@ -31,8 +31,8 @@ def rms_norm(x: Any, scale: Any, *, epsilon: float = 1e-6, block_rows: int | Non
       block_rows: how many rows a core holds at once; chosen from the width by default.
 
     >>> import meshrt.numpy as jnp
-    >>> rms_norm(jnp.array([[3.0, 4.0]]), jnp.ones(2)).round(3)
-    Array([[0.849, 1.131]], dtype=float32)
+    >>> rms_norm(jnp.array([[3.0, -3.0]]), jnp.array([1.0, 2.0])).round(2)
+    Array([[ 1., -2.]], dtype=float32)
 
     Raises:
       ArgumentTypeError: shapes or dtypes do not fit.
