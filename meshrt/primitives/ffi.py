@@ -33,7 +33,7 @@ __all__ = ["ffi_call"]
 
 VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized", None)
 
-Layouts = tuple[tuple[int, ...], ...]  # of each array, dimensions from the minor to the major one, as XLA has them
+Layouts = Sequence[tuple[int, ...]]  # of each array, dimensions from the minor to the major one, as XLA has them
 
 
 class Target(NamedTuple):
@@ -59,8 +59,23 @@ def _infer(*avals: ShapedArray, result_avals: Sequence[ShapedArray], **_: Any) -
 
 
 def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
-    target, layouts = eqn.params["target"], (eqn.params["in_layouts"], eqn.params["out_layouts"])
-    outs = eqn.params["result_avals"]
+    target, outs = eqn.params["target"], eqn.params["result_avals"]
+    rule = None
+    if ctx.module.mesh is not None:
+        try:
+            rule = _rule(target, [a.aval for a in eqn.invars], outs)
+        except errors.ShardingRuleError as e:
+            raise errors.ShardingRuleError(
+                f"the sharding rule of the ffi_call of {target.name!r} at {eqn.source}: {e}"
+            ) from None
+    return write_call(ctx, operands, outs, target, eqn.params["in_layouts"], eqn.params["out_layouts"], rule)
+
+
+def write_call(
+    ctx: LoweringContext, operands: Sequence[Any], outs: Sequence[ShapedArray], target: Target, in_layouts: Layouts,
+    out_layouts: Layouts, rule: OpRule | None, marks: str = "",
+) -> Sequence[Any]:  # fmt: skip
+    """Writes the call of a target; what it gives. The rule is written where there is a mesh, `marks` beside it."""
     single = len(outs) == 1
     aliases = ", ".join(
         f"#stablehlo.output_operand_alias<output_tuple_indices = [{'' if single else o}], operand_index = {i}, "
@@ -71,19 +86,13 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     attrs = (
         f"call_target_name = {quote(target.name)}, api_version = {target.api_version} : i32, "
         f"has_side_effect = {'true' if target.has_side_effect else 'false'}, backend_config = {config}, "
-        f"operand_layouts = {_layouts_text(layouts[0])}, result_layouts = {_layouts_text(layouts[1])}"
+        f"operand_layouts = {_layouts_text(in_layouts)}, result_layouts = {_layouts_text(out_layouts)}"
         + (f", output_operand_aliases = [{aliases}]" if aliases else "")
     )
-    rule = None
-    if ctx.module.mesh is not None:
-        try:
-            rule = _rule(target, [a.aval for a in eqn.invars], outs)
-        except errors.ShardingRuleError as e:
-            raise errors.ShardingRuleError(
-                f"the sharding rule of the ffi_call of {target.name!r} at {eqn.source}: {e}"
-            ) from None
-    carried = "" if rule is None else f"sdy.sharding_rule = #sdy.op_sharding_rule<{rule.to_text()}>"
-    return ctx.ops("stablehlo.custom_call", operands, outs, attrs, discardable=carried)
+    carried = [marks] if marks else []
+    if rule is not None and ctx.module.mesh is not None:
+        carried.append(f"sdy.sharding_rule = #sdy.op_sharding_rule<{rule.to_text()}>")
+    return ctx.ops("stablehlo.custom_call", operands, outs, attrs, discardable=", ".join(carried))
 
 
 def _layouts_text(layouts: Layouts) -> str:
@@ -99,7 +108,7 @@ def _rule(target: Target, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray
     depths = [sum(flags[i] != "" for _, flags in target.levels) for i in range(len(ins))]
     shapes = [a.shape[d:] for a, d in zip(ins, depths)]
     results = [a.shape[len(target.levels) :] for a in outs]
-    rule = _whole(shapes, results) if target.rule is None else target.rule.bind(shapes, results)
+    rule = whole_rule(shapes, results) if target.rule is None else target.rule.bind(shapes, results)
     for size, flags in target.levels:
         expanded = [f == "one" for f in flags]
         if any(expanded):
@@ -108,7 +117,7 @@ def _rule(target: Target, ins: Sequence[ShapedArray], outs: Sequence[ShapedArray
     return rule
 
 
-def _whole(ins: Sequence[Sequence[int]], outs: Sequence[Sequence[int]]) -> OpRule:
+def whole_rule(ins: Sequence[Sequence[int]], outs: Sequence[Sequence[int]]) -> OpRule:
     """Every dimension of everything is needed whole."""
     sizes: list[int] = []
 

@@ -1,0 +1,20 @@
+"""Kernels for NVIDIA's GPUs, through the dialect of Triton that jaxlib ships.
+
+    pointers.py     loads and stores through tensors of pointers, masked at the edges of arrays
+    arrays.py       shapes, reductions, products, functions of libdevice
+    walk.py         all rules together
+    module.py       the program: its function, where its blocks begin
+    call.py         the custom call and its launch
+
+Programs of a grid run beside one another, in any order: they share no scratch memory, and none may rely on what another
+wrote.
+"""
+
+from __future__ import annotations
+
+from meshrt.experimental.kernels.backends import register_backend
+from meshrt.experimental.kernels.triton.call import lower
+
+__all__ = ["lower"]
+
+register_backend("cuda", lower)

@@ -1,0 +1,70 @@
+"""The call of a kernel in a program for NVIDIA's GPUs: a custom call that carries the Triton module and its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshrt import errors
+from meshrt.core.jaxpr import Eqn
+from meshrt.experimental.kernels.mosaic.call import symbol
+from meshrt.experimental.kernels.params import TritonCompilerParams
+from meshrt.experimental.kernels.triton.module import kernel_text, launch_grid
+from meshrt.lowering.context import LoweringContext
+from meshrt.primitives.ffi import Target, whole_rule, write_call
+from propagation.quoting import quote
+
+__all__ = ["lower"]
+
+TARGET = "__gpu$xla.gpu.triton"
+
+# Chosen: what Triton takes where nobody says anything.
+_WARPS, _STAGES = 4, 3
+
+
+def lower(ctx: LoweringContext, eqn: Eqn, operands: Sequence[Any]) -> Sequence[Any]:
+    """The back end for "cuda".
+
+    Raises:
+      UnsupportedError: something that GPUs or Triton lack, with operation and line.
+      ArgumentValueError: compiler parameters do not fit.
+    """
+    params, mapping = eqn.params, eqn.params["grid_mapping"]
+    asked = _compiler_params(params["compiler_params"])
+    name = symbol(params["name"])
+    text = kernel_text(name, params["jaxpr"], mapping)
+    ins, outs = [a.aval for a in eqn.invars], [v.aval for v in eqn.outvars]
+    target = Target(
+        TARGET, _config(name, text, launch_grid(mapping.grid), asked), 4, None, None, bool(eqn.effects),
+        tuple(params["input_output_aliases"]), None,
+    )  # fmt: skip
+    layouts = [[tuple(range(a.ndim - 1, -1, -1)) for a in avals] for avals in (ins, outs)]
+    return write_call(
+        ctx, operands, outs, target, *layouts, whole_rule([a.shape for a in ins], [a.shape for a in outs])
+    )
+
+
+def _compiler_params(given: Any) -> TritonCompilerParams:
+    """The parameters for this platform among those that a call was given; those left open are chosen."""
+    if isinstance(given, Mapping):
+        given = given.get("triton")
+        given = TritonCompilerParams(**given) if isinstance(given, Mapping) else given
+    given = given if isinstance(given, TritonCompilerParams) else TritonCompilerParams()
+    warps = _WARPS if given.num_warps is None else given.num_warps
+    stages = _STAGES if given.num_stages is None else given.num_stages
+    if warps not in (1, 2, 4, 8, 16, 32) or stages < 1:
+        raise errors.ArgumentValueError(
+            f"compiler_params: num_warps is a power of two up to 32 and num_stages at least 1, got {warps} and {stages}"
+        )
+    return TritonCompilerParams(warps, stages)
+
+
+def _config(name: str, text: str, sizes: Sequence[int], asked: TritonCompilerParams) -> str:
+    """All that the compiler reads: it ends the process where a size or the stages are left out."""
+    words = {
+        "num_warps": asked.num_warps, "num_stages": asked.num_stages, "grid_x": sizes[0], "grid_y": sizes[1],
+        "grid_z": sizes[2],
+    }  # fmt: skip
+    fields = [f"name = {quote(name)}", f"ir = {quote(text)}", "debug = false"]
+    fields += [f"{key} = {value} : i32" for key, value in words.items()]
+    return "{" + ", ".join(fields) + "}"

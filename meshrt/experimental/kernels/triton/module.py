@@ -1,0 +1,132 @@
+"""A kernel's module: one function of pointers to whole operands and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith
+from jaxlib.triton import dialect as tt
+
+from meshrt import errors
+from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.types import ShapedArray
+from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
+from meshrt.experimental.kernels.specs import Blocked, Element, Squeezed
+from meshrt.experimental.kernels.triton.pointers import STORED_BOOL, Block
+from meshrt.experimental.kernels.triton.walk import TritonWalk
+from propagation.contexts import new_context
+
+__all__ = ["kernel_text", "launch_grid"]
+
+_AXES = ("X", "Y", "Z")
+# What CUDA takes along the second and third dimension of a launch.
+_MOST_PROGRAMS = 65535
+
+
+def launch_grid(grid: Sequence[int]) -> tuple[int, int, int]:
+    """The three sizes of a launch: those of the grid, or one dimension for all where there are more or they are long."""
+    if len(grid) <= 3 and all(n <= _MOST_PROGRAMS for n in grid[1:]):
+        return (*grid, *[1] * (3 - len(grid)))  # type: ignore[return-value]
+    return int(np.prod(grid)), 1, 1
+
+
+def kernel_text(name: str, jaxpr: Jaxpr, mapping: GridMapping) -> str:
+    """The module of a kernel, as text.
+
+    Raises:
+      UnsupportedError: something that GPUs or Triton lack, with the operation and its line.
+    """
+    _check(name, mapping)
+    context = new_context()
+    tt.register_dialect(context)
+    with context, ir.Location.name(name):
+        module = ir.Module.create()
+        walk = TritonWalk(name)
+        arrays = [*[a.inner_aval for a in mapping.scalar_avals], *[b.array_aval for b in mapping.blocks]]
+        with ir.InsertionPoint(module.body):
+            kinds = [tt.PointerType.get(walk.element(_stored(a)), 1) for a in arrays]
+            function = _function(name, kinds)
+        with ir.InsertionPoint(function.regions[0].blocks[0]):
+            pointers = list(function.regions[0].blocks[0].arguments)
+            _write(walk, jaxpr, mapping, pointers)
+            tt.return_([])
+        try:
+            module.operation.verify()
+        except ir.MLIRError as e:
+            found = "; ".join(f"{d.message} ({d.location})" for d in e.error_diagnostics) or str(e)
+            raise errors.UnsupportedError(
+                f"Triton (GPU): the kernel {name} is not one that this dialect takes: {found}"
+            ) from None
+        return module.operation.get_asm()
+
+
+def _stored(aval: ShapedArray) -> Any:
+    return STORED_BOOL if aval.dtype == np.bool_ else aval.dtype
+
+
+def _check(name: str, mapping: GridMapping) -> None:
+    refused = None
+    if mapping.num_dynamic:
+        refused = "a launch on a GPU has sizes known while compiling; make the grid's sizes ints"
+    elif mapping.scratch_avals:
+        kinds = ", ".join(map(str, mapping.scratch_avals))
+        refused = f"a GPU's programs have no scratch memory ({kinds}); carry values through loops instead"
+    for b in mapping.blocks:
+        if not all(isinstance(d, Blocked | Element | Squeezed) for d in b.block_shape):
+            refused = f"{b.origin}: blocks have fixed sizes; {b.block_shape}"
+        elif any(p != (0, 0) for p in b.padding):
+            refused = f"{b.origin}: blocks have no padding"
+    if refused is not None:
+        raise errors.UnsupportedError(f"Triton (GPU): the kernel {name} cannot be compiled: {refused}")
+
+
+def _function(name: str, kinds: Sequence[ir.Type]) -> Any:
+    aligned = ir.DictAttr.get({"tt.divisibility": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 16)})
+    function = tt.FuncOp(
+        sym_name=name, function_type=ir.TypeAttr.get(ir.FunctionType.get(list(kinds), [])), sym_visibility="public",
+        arg_attrs=ir.ArrayAttr.get([aligned] * len(kinds)), res_attrs=ir.ArrayAttr.get([]),
+    )  # fmt: skip
+    function.regions[0].blocks.append(*kinds)
+    return function
+
+
+def _write(walk: TritonWalk, jaxpr: Jaxpr, mapping: GridMapping, pointers: Sequence[ir.Value]) -> None:
+    indices = _indices(walk, mapping.grid)
+    scalars = [
+        Block(p, a.shape, (0,) * a.ndim, a.shape, (False,) * a.ndim, (False,) * a.ndim, a.dtype)
+        for p, a in zip(pointers, mapping.scalar_avals)
+    ]
+    blocks = [
+        _block(walk, b, p, walk.jaxpr(b.index_map, [*indices, *scalars]))
+        for b, p in zip(mapping.blocks, pointers[mapping.num_scalars :])
+    ]
+    walk.jaxpr(jaxpr, [*[indices[d] for d in mapping.kernel_dims], *scalars, *blocks])
+
+
+def _indices(walk: TritonWalk, grid: Sequence[int]) -> list[ir.Value]:
+    """The program's place in the grid."""
+    axis = lambda name: tt.get_program_id(getattr(tt.ProgramIDDim, name))
+    sizes = launch_grid(grid)
+    if sizes[: len(grid)] == tuple(grid) and len(grid) <= 3:
+        return [axis(_AXES[d]) for d in range(len(grid))]
+    rest, found = axis("X"), []
+    for n in grid:  # neighbours along the first dimension run beside one another, as in a launch of three
+        found.append(arith.remui(rest, walk.i32(n)))
+        rest = arith.divui(rest, walk.i32(n))
+    return found
+
+
+def _block(walk: TritonWalk, block: BlockMapping, pointer: ir.Value, places: Sequence[ir.Value]) -> Block:
+    starts: list[Any] = []
+    ragged = []
+    for dim, size, place, n in zip(block.block_shape, block.sizes, places, block.array_aval.shape):
+        whole = isinstance(dim, Blocked) and size >= n
+        by_block = isinstance(dim, Blocked) and size != 1
+        starts.append(0 if whole else arith.muli(place, walk.i32(size)) if by_block else place)
+        ragged.append(n % size != 0 if isinstance(dim, Blocked) else isinstance(dim, Element) and size < n)
+    hidden = tuple([isinstance(d, Squeezed) for d in block.block_shape])
+    aval = block.array_aval
+    return Block(pointer, aval.shape, tuple(starts), block.sizes, hidden, tuple(ragged), aval.dtype)

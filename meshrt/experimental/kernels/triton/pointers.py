@@ -1,0 +1,222 @@
+"""Operations on references: loads and stores through tensors of pointers.
+
+A reference is a pointer to a whole array and where the program's block of it begins. What lies outside of the array,
+in the blocks at its edges, is not written, and reads as NaN or the least integer, as on other platforms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith
+from jaxlib.triton import dialect as tt
+
+from meshrt import dtypes
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.primitive import Primitive
+from meshrt.experimental.kernels.mlir.conversions import converted
+from meshrt.experimental.kernels.mlir.walk import Rule, Walk
+from meshrt.primitives import state
+from meshrt.primitives.elementwise import add_p
+from meshrt.primitives.state_views import Indexer, Slice, view_of
+
+__all__ = ["RULES", "Block", "element_bytes", "load", "store"]
+
+_I32, _I64 = np.dtype(np.int32), np.dtype(np.int64)
+STORED_BOOL = np.dtype(np.int8)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A program's part of an array of `shape` and `dtype`: per dimension of the array its first element and its size;
+    in dimensions that are `hidden` it has one element and the kernel does not see them.
+
+    `ragged` are dimensions in which a block may reach over the array's end.
+    """
+
+    pointer: ir.Value
+    shape: tuple[int, ...]
+    starts: tuple[Any, ...]  # ints or 32-bit values
+    sizes: tuple[int, ...]
+    hidden: tuple[bool, ...]
+    ragged: tuple[bool, ...]
+    dtype: Any
+
+
+def element_bytes(dtype: Any) -> int:
+    """How much memory an element takes."""
+    return 1 if dtype == np.bool_ else np.dtype(dtype).itemsize
+
+
+class _Target:
+    """The pointers to what a view shows of a block, as a tensor of `shape`, and where they lie inside of the array."""
+
+    def __init__(self, walk: Walk, block: Block, indexer: Indexer, shape: tuple[int, ...]):
+        self.walk, self.block, self.shape = walk, block, shape
+        self.wide = math.prod(block.shape) * element_bytes(block.dtype) >= 2**31
+        given = iter(indexer.indices)
+        dims = self._dims(indexer)
+        self.inside: ir.Value | None = None
+        total: ir.Value | None = None
+        for d, hidden in enumerate(block.hidden):
+            index = 0 if hidden else next(given)
+            at = self._positions(index, None if hidden else next(dims))
+            if block.starts[d] is not None and not _is_zero(block.starts[d]):
+                at = self._sum(at, self._spread(block.starts[d]))
+            if block.ragged[d]:
+                self._bound(at, block.shape[d])
+            stride = math.prod(block.shape[d + 1 :])
+            at = self._widened(at)
+            at = at if stride == 1 else arith.muli(at, walk.constant(stride, shape, self.dtype))
+            total = at if total is None else arith.addi(total, at)
+        pointer = self._pointers()
+        if total is None:
+            self.pointers = pointer
+        else:
+            self.pointers = tt.addptr(pointer.type, pointer, total)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return _I64 if self.wide else _I32
+
+    def _pointers(self) -> ir.Value:
+        pointer = self.block.pointer
+        if not self.shape:
+            return pointer
+        return tt.splat(ir.RankedTensorType.get(list(self.shape), pointer.type), pointer)
+
+    def _dims(self, indexer: Indexer) -> Any:
+        """Of each index the dimensions of the value that it is seen along: one of a slice, those of arrays, none."""
+        at, count = indexer._position(), len(indexer.int_shape)
+        free = [d for d in range(len(self.shape)) if not at <= d < at + count]
+        slices = iter(free)
+        for index in indexer.indices:
+            if type(index) is Slice:
+                yield (next(slices),)
+            else:
+                yield tuple(range(at, at + count)) if count else ()
+
+    def _positions(self, index: Any, dims: tuple[int, ...] | None) -> ir.Value:
+        """The elements that an index takes, as a tensor of the whole shape."""
+        walk = self.walk
+        if type(index) is Slice:
+            assert dims is not None
+            if not index.size or index.size & (index.size - 1):
+                walk.refuse(f"slices have sizes that are powers of two, not {index.size}; mask a longer one")
+            count = tt.make_range(walk.like((index.size,), _I32), 0, index.size)
+            if index.stride != 1:
+                count = arith.muli(count, walk.constant(index.stride, (index.size,), _I32))
+            whole = self._along(count, (index.size,), dims)
+            return whole if _is_zero(index.start) else self._sum(whole, self._spread(index.start))
+        if dims:
+            kind = [self.shape[d] for d in dims]
+            return self._along(index, tuple(kind), dims)
+        return self._spread(index)
+
+    def _along(self, value: ir.Value, sizes: tuple[int, ...], dims: Sequence[int]) -> ir.Value:
+        middle = [1] * len(self.shape)
+        for d, n in zip(dims, sizes):
+            middle[d] = n
+        value = self.walk.reshaped(value, middle, _I32)
+        kind = self.walk.like(self.shape, _I32)
+        return value if tuple(middle) == self.shape else tt.broadcast(kind, value)
+
+    def _spread(self, value: Any) -> ir.Value:
+        value = value if isinstance(value, ir.Value) else self.walk.i32(int(value))
+        return self.walk.spread(value, self.shape, _I32) if self.shape else value
+
+    def _sum(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return arith.addi(x, y)
+
+    def _widened(self, at: ir.Value) -> ir.Value:
+        return converted(self.walk, at, self.shape, _I32, _I64) if self.wide else at
+
+    def _bound(self, at: ir.Value, size: int) -> None:
+        here = arith.cmpi(arith.CmpIPredicate.slt, at, self.walk.constant(size, self.shape, _I32))
+        self.inside = here if self.inside is None else arith.andi(self.inside, here)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, int) and value == 0
+
+
+def _target(walk: Walk, block: Block, aval: Any, view: Sequence[Any], shape: tuple[int, ...]) -> _Target:
+    if len(view) > 1 or (view and not isinstance(view[0], Indexer)):
+        walk.refuse("a reference is indexed once, and not reshaped, transposed or seen as other elements")
+    whole = Indexer(tuple([Slice(0, n) for n in aval.shape]), aval.shape, ())
+    return _Target(walk, block, view[0] if view else whole, shape)
+
+
+def _outside(dtype: Any) -> Any:
+    if dtypes.issubdtype(dtype, np.floating):
+        return np.nan
+    return dtypes.iinfo(dtype).min if dtypes.issubdtype(dtype, np.integer) else 0
+
+
+def load(
+    walk: Walk, block: Block, aval: Any, view: Sequence[Any], shape: tuple[int, ...], mask: Any = None,
+    other: Any = None, **how: Any,
+) -> ir.Value:  # fmt: skip
+    """What a view shows of a block; where `mask` is False, `other`."""
+    target = _target(walk, block, aval, view, shape)
+    kind = STORED_BOOL if block.dtype == np.bool_ else block.dtype
+    inside = target.inside if mask is None else mask if target.inside is None else arith.andi(mask, target.inside)
+    if inside is not None and other is None:
+        other = walk.constant(_outside(block.dtype), shape, kind)
+    elif other is not None and block.dtype == np.bool_:
+        other = converted(walk, other, shape, block.dtype, kind)
+    value = tt.load(target.pointers, mask=inside, other=other, **how)
+    return converted(walk, value, shape, kind, block.dtype)
+
+
+def store(
+    walk: Walk, block: Block, aval: Any, view: Sequence[Any], value: ir.Value, shape: tuple[int, ...],
+    mask: Any = None, **how: Any,
+) -> None:  # fmt: skip
+    """Writes `value` where a view shows a block and `mask` is True."""
+    target = _target(walk, block, aval, view, shape)
+    if block.dtype == np.bool_:
+        value = converted(walk, value, shape, block.dtype, STORED_BOOL)
+    inside = target.inside if mask is None else mask if target.inside is None else arith.andi(mask, target.inside)
+    tt.store(target.pointers, value, mask=inside, **how)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rules
+
+
+def _get(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value:
+    return load(walk, block, eqn.invars[0].aval, view_of(eqn.params["tree"], leaves), eqn.outvars[0].aval.shape)
+
+
+def _swap(walk: Walk, eqn: Eqn, block: Block, value: ir.Value, *leaves: Any) -> ir.Value | None:
+    """What was there is read only where somebody asks for it: a load is not dropped when a store follows."""
+    view, aval, shape = view_of(eqn.params["tree"], leaves), eqn.invars[0].aval, eqn.outvars[0].aval.shape
+    old = load(walk, block, aval, view, shape) if walk.is_used(eqn.outvars[0]) else None
+    store(walk, block, aval, view, value, shape)
+    return old
+
+
+def _addupdate(walk: Walk, eqn: Eqn, block: Block, value: ir.Value, *leaves: Any) -> list[Any]:
+    view, (aval, kind) = view_of(eqn.params["tree"], leaves), (eqn.invars[0].aval, eqn.invars[1].aval)
+    old = load(walk, block, aval, view, kind.shape)
+    sum_of = Eqn(add_p, [eqn.invars[1]] * 2, eqn.outvars, {}, eqn.source)
+    store(walk, block, aval, view, walk.rules[add_p](walk, sum_of, old, value), kind.shape)
+    return []
+
+
+def _allocate(walk: Walk, eqn: Eqn) -> Any:
+    walk.refuse("a GPU's programs have no memory of their own to index; carry values through loops instead")
+
+
+RULES: dict[Primitive, Rule] = {
+    state.get_p: _get,
+    state.swap_p: _swap,
+    state.addupdate_p: _addupdate,
+    state.empty_ref_p: _allocate,
+}

@@ -1,0 +1,74 @@
+"""The walk that writes a kernel as a Triton program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.triton import dialect as tt
+
+from meshrt.experimental.kernels.mlir import arithmetic, control, conversions
+from meshrt.experimental.kernels.mlir.walk import Walk
+from meshrt.experimental.kernels.triton import arrays, pointers
+
+__all__ = ["TritonWalk"]
+
+_ELEMENTS = {
+    np.dtype(name): code
+    for name, code in {
+        "bool": "i1", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32", "uint32": "i32",
+        "int64": "i64", "uint64": "i64", "float16": "f16", "float32": "f32", "float64": "f64",
+    }.items()
+}  # fmt: skip
+_ELEMENTS |= {
+    np.dtype(getattr(ml_dtypes, name)): code
+    for name, code in {"bfloat16": "bf16", "float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2"}.items()
+}
+
+
+class TritonWalk(Walk):
+    """Writes values as tensors, scalars as such, references as pointers to blocks."""
+
+    backend: ClassVar[str] = "Triton (GPU)"
+    rules = {**arithmetic.RULES, **conversions.RULES, **control.RULES, **pointers.RULES, **arrays.RULES}
+
+    def element(self, dtype: Any) -> ir.Type:
+        code = _ELEMENTS.get(dtype)
+        if code is None:
+            self.refuse(f"Triton has no elements of {dtype}; convert with astype")
+        return ir.Type.parse(code)
+
+    def shaped(self, shape: Sequence[int], element: ir.Type) -> ir.Type:
+        if any(n < 1 or n & (n - 1) for n in shape):
+            self.refuse(
+                f"arrays of a GPU's programs have sizes that are powers of two, not {tuple(shape)}; take a larger block "
+                "and mask what is too much"
+            )
+        if math.prod(shape) > _MOST_ELEMENTS:
+            self.refuse(f"an array of {tuple(shape)} has more than {_MOST_ELEMENTS} elements; take smaller blocks")
+        return ir.RankedTensorType.get(list(shape), element)
+
+    def spread(self, value: ir.Value, shape: Sequence[int], dtype: Any) -> ir.Value:
+        return tt.splat(self.like(shape, dtype), value)
+
+    def reshaped(self, value: ir.Value, shape: Sequence[int], dtype: Any) -> ir.Value:
+        """New dimensions of size 1 are made one by one, of which compilers know more than of other shapes."""
+        old = list(ir.RankedTensorType(value.type).shape)
+        if old == list(shape):
+            return value
+        if [n for n in shape if n != 1] == [n for n in old if n != 1] and len(shape) > len(old):
+            at = 0
+            for d, n in enumerate(shape):
+                if at < len(old) and old[at] == n and (n != 1 or len(old) - at == len(shape) - d):
+                    at += 1
+                else:
+                    value = tt.expand_dims(value, d)
+            return value
+        return tt.reshape(self.like(shape, dtype), value)
+
+
+_MOST_ELEMENTS = 1 << 20  # what Triton takes
