@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt.core.jaxpr import Eqn, Jaxpr, Var
+from meshrt.core.references import AbstractRef
 from meshrt.experimental.kernels.grid import DYNAMIC
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
 from meshrt.experimental.kernels.memory import CoreMemorySpace, MemorySpace, TpuMemorySpace, is_semaphore
@@ -20,7 +21,6 @@ from meshrt.primitives import compositions, contract, elementwise, gamma, reduce
 from meshrt.primitives.control import scan_p
 from meshrt.primitives.control_branches import cond_p
 from meshrt.primitives.control_while import while_p
-from meshrt.core.references import AbstractRef
 
 __all__ = ["BlockFacts", "KernelFacts", "kernel_facts"]
 
@@ -91,7 +91,8 @@ def kernel_facts(params: Mapping[str, Any]) -> KernelFacts:
     >>> def add_one(x, y):
     ...     y[...] = x[...] + 1
     >>> block = BlockSpec((8, 128), lambda i: (i, 0))
-    >>> f = pallas_call(add_one, meshrt.ShapeDtypeStruct((32, 128), np.float32), grid=4, in_specs=[block], out_specs=block)
+    >>> out = meshrt.ShapeDtypeStruct((32, 128), np.float32)
+    >>> f = pallas_call(add_one, out, grid=4, in_specs=[block], out_specs=block)
     >>> eqn = meshrt.make_jaxpr(f)(np.ones((32, 128), np.float32)).jaxpr.eqns[-1]
     >>> facts = kernel_facts(eqn.params)
     >>> facts.grid, facts.memory, facts.copies, facts.moved, facts.cost.flops

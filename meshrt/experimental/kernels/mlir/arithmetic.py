@@ -13,6 +13,7 @@ from meshrt.core.basic.shapes import broadcast_in_dim
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
+from meshrt.experimental.kernels.mlir.conversions import bits_of, converted, unequal
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
 from meshrt.primitives import compositions, elementwise, gamma, identity, selection
 from meshrt.primitives.conversion import convert_element_type
@@ -23,17 +24,32 @@ __all__ = ["RULES"]
 Build = Callable[..., ir.Value]
 
 
-def by_kind(f: Build | None = None, i: Build | None = None, u: Build | None = None, b: Build | None = None) -> Rule:
-    """The rule that builds one operation, by what arithmetic the elements of the first operand have."""
+def by_kind(
+    f: Build | None = None, i: Build | None = None, u: Build | None = None, b: Build | None = None, words: str = ""
+) -> Rule:
+    """The rule that builds one operation, by what arithmetic the elements of the first operand have.
+
+    Of the kinds in `words` compilers take elements of 32 bits or more: narrower ones are widened for the operation.
+    """
     found = {"f": f, "i": i, "u": i if u is None else u, "b": b}
 
     def rule(walk: Walk, eqn: Eqn, *operands: ir.Value) -> ir.Value:
-        build = found.get(kind_of(eqn.invars[0].aval.dtype))
+        dtype, out = eqn.invars[0].aval.dtype, eqn.outvars[0].aval
+        kind = kind_of(dtype)
+        build = found.get(kind)
         if build is None:
-            walk.refuse(f"elements of {eqn.invars[0].aval.dtype} have no such operation; convert them with astype")
-        return build(*walk.alike(eqn, operands))
+            walk.refuse(f"elements of {dtype} have no such operation; convert them with astype")
+        given = walk.alike(eqn, operands)
+        if kind not in words or bits_of(dtype) >= 32:
+            return build(*given)
+        wide = _WORDS[kind]
+        made = build(*[converted(walk, x, out.shape, dtype, wide) for x in given])
+        return converted(walk, made, out.shape, wide, out.dtype)
 
     return rule
+
+
+_WORDS = {kind: np.dtype(name) for kind, name in (("f", "float32"), ("i", "int32"), ("u", "uint32"))}
 
 
 def _compare(f: Any, i: Any, u: Any) -> Rule:
@@ -43,7 +59,7 @@ def _compare(f: Any, i: Any, u: Any) -> Rule:
         x, y = walk.alike(eqn, operands)
         kind = kind_of(eqn.invars[0].aval.dtype)
         if kind == "f":
-            return arith.cmpf(f, x, y)
+            return unequal(walk, x, y, eqn.outvars[0].aval.shape) if f is None else arith.cmpf(f, x, y)
         if not kind:
             walk.refuse("these elements have no order")
         return arith.cmpi(i if kind == "i" else u, x, y)
@@ -54,7 +70,7 @@ def _compare(f: Any, i: Any, u: Any) -> Rule:
 _F, _I = arith.CmpFPredicate, arith.CmpIPredicate
 _COMPARISONS: dict[Primitive, Rule] = {
     elementwise.eq_p: _compare(_F.OEQ, _I.eq, _I.eq),
-    elementwise.ne_p: _compare(_F.UNE, _I.ne, _I.ne),
+    elementwise.ne_p: _compare(None, _I.ne, _I.ne),
     elementwise.lt_p: _compare(_F.OLT, _I.slt, _I.ult),
     elementwise.le_p: _compare(_F.OLE, _I.sle, _I.ule),
     elementwise.gt_p: _compare(_F.OGT, _I.sgt, _I.ugt),
@@ -149,8 +165,40 @@ def _logistic(x: Any, **_: Any) -> Any:
     return elementwise.div_p.bind(one, elementwise.add_p.bind(one, elementwise.exp_p.bind(elementwise.neg_p.bind(x))))
 
 
+def _extreme(of_words: Rule, better: Primitive) -> Rule:
+    """The greater or lesser of two. Narrow whole numbers are compared: compilers have no such operation on them, and
+    make one of the same on widened elements."""
+    by_comparison = through(lambda x, y: selection.select_n(better.bind(x, y), y, x))
+
+    def rule(walk: Walk, eqn: Eqn, x: ir.Value, y: ir.Value) -> Any:
+        dtype = eqn.invars[0].aval.dtype
+        is_narrow = kind_of(dtype) in ("i", "u") and bits_of(dtype) < 32
+        if is_narrow and eqn.invars[0].aval.shape == eqn.invars[1].aval.shape:
+            return by_comparison(walk, eqn, x, y)
+        return of_words(walk, eqn, x, y)
+
+    return rule
+
+
+def _expm1(x: Any, **_: Any) -> Any:
+    """exp(x) - 1 = tanh(x / 2) (exp(x) + 1), which loses nothing where x is small."""
+    half = elementwise.tanh_p.bind(elementwise.mul_p.bind(x, _full(0.5, x)))
+    return elementwise.mul_p.bind(half, elementwise.add_p.bind(elementwise.exp_p.bind(x), _full(1, x)))
+
+
 def _clamp(low: Any, x: Any, high: Any) -> Any:
     return elementwise.min_p.bind(elementwise.max_p.bind(x, low), high)
+
+
+def _bits(build: Build) -> Rule:
+    """A count of bits, of words."""
+
+    def rule(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
+        if bits_of(eqn.invars[0].aval.dtype) < 32:
+            walk.refuse("bits are counted in elements of 32 bits; convert with astype")
+        return build(x)
+
+    return rule
 
 
 def same(walk: Walk, eqn: Eqn, x: Any) -> Any:
@@ -162,17 +210,17 @@ RULES: dict[Primitive, Rule] = {
     elementwise.add_p: by_kind(arith.addf, arith.addi, b=arith.ori),
     elementwise.sub_p: by_kind(arith.subf, arith.subi),
     elementwise.mul_p: by_kind(arith.mulf, arith.muli, b=arith.andi),
-    elementwise.div_p: by_kind(arith.divf, arith.divsi, arith.divui),
-    elementwise.rem_p: by_kind(arith.remf, arith.remsi, arith.remui),
-    elementwise.max_p: by_kind(arith.maximumf, arith.maxsi, arith.maxui, arith.ori),
-    elementwise.min_p: by_kind(arith.minimumf, arith.minsi, arith.minui, arith.andi),
+    elementwise.div_p: by_kind(arith.divf, arith.divsi, arith.divui, words="fiu"),
+    elementwise.rem_p: by_kind(arith.remf, arith.remsi, arith.remui, words="fiu"),
+    elementwise.max_p: _extreme(by_kind(arith.maximumf, arith.maxsi, arith.maxui, arith.ori), elementwise.gt_p),
+    elementwise.min_p: _extreme(by_kind(arith.minimumf, arith.minsi, arith.minui, arith.andi), elementwise.lt_p),
     elementwise.and_p: by_kind(None, arith.andi, b=arith.andi),
     elementwise.or_p: by_kind(None, arith.ori, b=arith.ori),
     elementwise.xor_p: by_kind(None, arith.xori, b=arith.xori),
     elementwise.shift_left_p: by_kind(None, arith.shli),
     elementwise.shift_right_logical_p: by_kind(None, arith.shrui),
     elementwise.shift_right_arithmetic_p: by_kind(None, arith.shrsi),
-    elementwise.atan2_p: by_kind(math.atan2),
+    elementwise.atan2_p: by_kind(math.atan2, words="f"),
     elementwise.pow_p: _power,
     **_COMPARISONS,
     elementwise.neg_p: _neg,
@@ -186,7 +234,7 @@ RULES: dict[Primitive, Rule] = {
     elementwise.exp2_p: by_kind(math.exp2),
     elementwise.log_p: by_kind(math.log),
     elementwise.log1p_p: by_kind(math.log1p),
-    elementwise.expm1_p: by_kind(math.expm1),
+    elementwise.expm1_p: through(_expm1),
     elementwise.sqrt_p: by_kind(math.sqrt),
     elementwise.rsqrt_p: by_kind(math.rsqrt),
     elementwise.sin_p: by_kind(math.sin),
@@ -195,8 +243,8 @@ RULES: dict[Primitive, Rule] = {
     elementwise.tanh_p: by_kind(math.tanh),
     elementwise.logistic_p: through(_logistic),
     elementwise.is_finite_p: _is_finite,
-    elementwise.population_count_p: by_kind(None, math.ctpop),
-    elementwise.clz_p: by_kind(None, math.ctlz),
+    elementwise.population_count_p: _bits(math.ctpop),
+    elementwise.clz_p: _bits(math.ctlz),
     elementwise.integer_pow_p: through(_integer_pow),
     elementwise.clamp_p: through(_clamp),
     compositions.square_p: through(lambda x: elementwise.mul_p.bind(x, x)),

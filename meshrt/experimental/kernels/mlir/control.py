@@ -142,7 +142,12 @@ def _bound(eqn: Eqn) -> tuple[int, Any] | None:
     as the position in the carry of something that stays as it is or as the number itself."""
     test, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
     n_test, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    if n_test or len(test.eqns) != 1 or test.eqns[0].primitive is not lt_p or test.outvars[0] not in test.eqns[0].outvars:
+    if (
+        n_test
+        or len(test.eqns) != 1
+        or test.eqns[0].primitive is not lt_p
+        or test.outvars[0] not in test.eqns[0].outvars
+    ):
         return None
     low, high = test.eqns[0].invars
     if type(low) is not Var or low not in test.invars:

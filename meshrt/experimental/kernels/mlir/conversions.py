@@ -13,7 +13,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of
 from meshrt.primitives.conversion import convert_element_type_p
 
-__all__ = ["RULES", "converted"]
+__all__ = ["RULES", "bits_of", "converted", "unequal"]
 
 _INT32 = np.dtype(np.int32)
 _FLOAT32 = np.dtype(np.float32)
@@ -35,8 +35,7 @@ def converted(walk: Walk, x: ir.Value, shape: Any, old: Any, new: Any) -> ir.Val
             return _float_to_float(walk, x, shape, old, new)
         case _, "b":
             zero = walk.constant(0, shape, old)
-            unequal = arith.cmpf(arith.CmpFPredicate.UNE, x, zero) if kind_of(old) == "f" else None
-            return unequal if unequal is not None else arith.cmpi(arith.CmpIPredicate.ne, x, zero)
+            return unequal(walk, x, zero, shape) if kind_of(old) == "f" else arith.cmpi(arith.CmpIPredicate.ne, x, zero)
         case "b", "f":
             return converted(walk, arith.extui(walk.like(shape, _INT32), x), shape, _INT32, new)
         case "f", "i" | "u" as kind:
@@ -58,11 +57,15 @@ def converted(walk: Walk, x: ir.Value, shape: Any, old: Any, new: Any) -> ir.Val
     walk.refuse(f"elements of {old} do not become elements of {new}")
 
 
+def unequal(walk: Walk, x: ir.Value, y: ir.Value, shape: Any) -> ir.Value:
+    """Whether floats differ, which NaN does from itself: what is not equal. (Mosaic has no such predicate.)"""
+    return arith.xori(arith.cmpf(arith.CmpFPredicate.OEQ, x, y), walk.constant(True, shape, np.dtype(bool)))
+
+
 def _float_to_float(walk: Walk, x: ir.Value, shape: Any, old: np.dtype, new: np.dtype) -> ir.Value:
-    if bits_of(old) == bits_of(new):  # of as many bits, with others for the exponent
+    if bits_of(old) == bits_of(new) or {bits_of(old), bits_of(new)} == {8, 64}:  # as many bits, or no direct way
         return converted(walk, converted(walk, x, shape, old, _FLOAT32), shape, _FLOAT32, new)
-    out = walk.like(shape, new)
-    return arith.extf(out, x) if bits_of(old) < bits_of(new) else arith.truncf(out, x)
+    return walk.resized(x, walk.like(shape, new), bits_of(old), bits_of(new))
 
 
 def _convert(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:

@@ -2,8 +2,8 @@
 
 A rule is `rule(walk, eqn, *operands) -> value` (a sequence of values for primitives with several results). Operands are
 `ir.Value`s, and for references what the back end makes of them. What a rule builds goes to the current insertion point
-and carries the user's line of the equation. A back end is a subclass of `Walk`: a table of rules, how types are written,
-and what nested programs need around them.
+and carries the user's line of the equation. A back end is a subclass of `Walk`: a table of rules, how types are
+written, and what nested programs need around them.
 """
 
 from __future__ import annotations
@@ -88,6 +88,10 @@ class Walk:
     def reshaped(self, value: ir.Value, shape: Sequence[int], dtype: Any) -> ir.Value:
         """The same elements in another shape, neither of which is ()."""
         raise NotImplementedError
+
+    def resized(self, value: ir.Value, kind: ir.Type, old: int, new: int) -> ir.Value:
+        """Floats of `old` bits as those of another number of them, `new`."""
+        return arith.extf(kind, value) if old < new else arith.truncf(kind, value)
 
     def alike(self, eqn: Eqn, operands: Sequence[ir.Value]) -> list[ir.Value]:
         """Operands of an elementwise operation in one shape: scalars among them are spread."""

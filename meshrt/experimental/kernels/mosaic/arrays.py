@@ -204,7 +204,9 @@ def _dot_general(walk: Walk, eqn: Eqn, x: ir.Value, y: ir.Value) -> ir.Value:
         walk.refuse("a product contracts one dimension and maps at most one; reshape the operands to join dimensions")
     for aval in (a, b):
         if kind_of(aval.dtype) not in ("f", "i"):
-            walk.refuse(f"there are no products of {aval.dtype}: convert to a float or a signed integer")
+            walk.refuse(f"there are no products of {aval.dtype}; convert to a float or to int8")
+        if kind_of(aval.dtype) == "i" and bits_of(aval.dtype) > 8:
+            walk.refuse(f"of whole numbers only int8 and int4 have products, not {aval.dtype}; convert to a float")
     x, a_shape, x_free = _as_matrix(walk, x, a, xc, xb)
     y, b_shape, y_free = _as_matrix(walk, y, b, yc, yb)
     wide = _F32 if kind_of(a.dtype) == "f" else _I32

@@ -95,8 +95,8 @@ def check_barrier(name: str, module: KernelModule, asked: TpuCompilerParams, amo
     if module.has_custom_barrier and asked.collective_id is None:
         raise errors.ArgumentValueError(
             f"collective_id has to be specified when using a custom barrier: the kernel {name} meets other chips at "
-            "get_barrier_semaphore(), of which there is one per id; give compiler_params=CompilerParams(collective_id=0), "
-            "and kernels that may run at the same time different ones"
+            "get_barrier_semaphore(), of which there is one per id; give "
+            "compiler_params=CompilerParams(collective_id=0), and kernels that may run at the same time different ones"
         )
     if asked.collective_id is None:
         if module.has_communication and among_devices and not asked.skip_device_barrier:

@@ -108,8 +108,8 @@ class _Writer:
         kind = reference_type(aval, shape)
         if kind is None:
             self._refuse(
-                f"{what} holds {aval.dtype}, and a TPU's core has no elements of that type: it computes with at most 32 "
-                "bits; convert with astype"
+                f"{what} holds {aval.dtype}, and a TPU's core has no elements of that type: it computes with at most "
+                "32 bits; convert with astype"
             )
         return kind
 
@@ -161,8 +161,8 @@ class _Writer:
         given = ["arbitrary"] * len(dims) if asked is None else [_semantic(s) for s in asked]
         if len(given) != len(dims):
             raise errors.ArgumentValueError(
-                f"dimension_semantics of the kernel {self.walk.kernel} has {len(given)} entries {tuple(given)}, and its "
-                f"grid {tuple([mapping.grid[d] for d in dims])} has {len(dims)} dimensions: name each once"
+                f"dimension_semantics of the kernel {self.walk.kernel} has {len(given)} entries {tuple(given)}, and "
+                f"its grid {tuple([mapping.grid[d] for d in dims])} has {len(dims)} dimensions: name each once"
             )
         found = dict(zip(dims, given))
         return [found.get(d, "parallel") for d in range(len(mapping.grid))]
@@ -182,7 +182,7 @@ class _Writer:
         by_element = [isinstance(d, Element) for d in block.block_shape]
         if any(by_element):
             if not all(isinstance(d, Element | Squeezed) for d in block.block_shape):
-                self._refuse(f"{block.origin} mixes Element with other dimensions; make all of them Element or Squeezed")
+                self._refuse(f"{block.origin} mixes Element with other dimensions; make all Element or Squeezed")
             low, high = ([p[i] for p in block.padding] for i in (0, 1))
             found["window_kind"] = ir.Attribute.parse(f"#tpu.element_window<{low},{high}>")
         elif not all(isinstance(d, Blocked | Squeezed) for d in block.block_shape):

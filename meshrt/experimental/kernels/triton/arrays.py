@@ -18,6 +18,7 @@ from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
 from meshrt.primitives import arrangement, compositions, contract, conversion, elementwise, gamma, reduce, reshape
 from meshrt.primitives.cumulative import cumprod_p, cumsum_p
+from meshrt.primitives.functions import RoundingMethod
 from meshrt.primitives.precision import DotAlgorithmPreset, Precision
 from meshrt.primitives.selection import select_n
 
@@ -158,8 +159,12 @@ def _dot_general(walk: Walk, eqn: Eqn, x: ir.Value, y: ir.Value) -> ir.Value:
         walk.refuse(f"matrices have 16 rows and columns or more, not {a.shape} and {b.shape}; pad them")
     if kind_of(a.dtype) not in ("f", "i") or kind_of(b.dtype) not in ("f", "i"):
         walk.refuse(f"there are no products of {a.dtype} and {b.dtype}; convert them with astype")
+    if kind_of(a.dtype) == "i" and bits_of(a.dtype) != 8:
+        walk.refuse(f"of whole numbers only int8 has products, not {a.dtype}; convert to a float")
     if a.dtype != b.dtype and bits_of(a.dtype) > 8:
-        walk.refuse(f"the elements of both matrices have one type, not {a.dtype} and {b.dtype}; convert one with astype")
+        walk.refuse(
+            f"the elements of both matrices have one type, not {a.dtype} and {b.dtype}; convert one with astype"
+        )
     x = tt.trans(x, [1, 0]) if xc[0] == 0 else x
     y = tt.trans(y, [1, 0]) if yc[0] == 1 else y
     wide = out.dtype if out.dtype in (_F64, np.dtype(np.float16)) else _F32 if kind_of(out.dtype) == "f" else _I32
@@ -175,7 +180,9 @@ def _input_precision(walk: Walk, eqn: Eqn, dtype: Any) -> Any:
     both = asked if isinstance(asked, tuple) else (asked, asked)
     if dtype != _F32:
         return None
-    return tt.InputPrecision.IEEE if set(both) & {None, Precision.DEFAULT, Precision.HIGHEST} else tt.InputPrecision.TF32
+    return (
+        tt.InputPrecision.IEEE if set(both) & {None, Precision.DEFAULT, Precision.HIGHEST} else tt.InputPrecision.TF32
+    )
 
 
 _ALGORITHMS = {
@@ -203,6 +210,26 @@ def _library(name: str) -> Rule:
         return converted(walk, made, out.shape, wide, out.dtype)
 
     return rule
+
+
+def _bits(name: str) -> Rule:
+    """A count of bits, of words or double words."""
+
+    def rule(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
+        aval = eqn.invars[0].aval
+        if kind_of(aval.dtype) not in ("i", "u") or bits_of(aval.dtype) < 32:
+            walk.refuse("bits are counted in elements of 32 or 64 bits; convert with astype")
+        symbol = f"__nv_{name}" + ("ll" if bits_of(aval.dtype) == 64 else "")
+        made = tt.extern_elementwise(walk.like(aval.shape, _I32), [x], "", "", symbol, True)
+        return converted(walk, made, aval.shape, _I32, aval.dtype)
+
+    return rule
+
+
+def _round(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
+    to_even = eqn.params["rounding_method"] == RoundingMethod.TO_NEAREST_EVEN
+    out: ir.Value = _library("rint" if to_even else "round")(walk, eqn, x)
+    return out
 
 
 def _power(walk: Walk, eqn: Eqn, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -249,4 +276,7 @@ RULES: dict[Primitive, Rule] = {
     contract.dot_general_p: _dot_general,
     **{primitive: _library(name) for primitive, name in _LIBRARY.items()},
     elementwise.pow_p: _power,
+    elementwise.round_p: _round,
+    elementwise.population_count_p: _bits("popc"),
+    elementwise.clz_p: _bits("clz"),
 }

@@ -27,7 +27,7 @@ _MOST_PROGRAMS = 65535
 
 
 def launch_grid(grid: Sequence[int]) -> tuple[int, int, int]:
-    """The three sizes of a launch: those of the grid, or one dimension for all where there are more or they are long."""
+    """The three sizes of a launch: those of the grid, or one for all where there are more or they are long."""
     if len(grid) <= 3 and all(n <= _MOST_PROGRAMS for n in grid[1:]):
         return (*grid, *[1] * (3 - len(grid)))  # type: ignore[return-value]
     return int(np.prod(grid)), 1, 1

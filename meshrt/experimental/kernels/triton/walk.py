@@ -45,8 +45,8 @@ class TritonWalk(Walk):
     def shaped(self, shape: Sequence[int], element: ir.Type) -> ir.Type:
         if any(n < 1 or n & (n - 1) for n in shape):
             self.refuse(
-                f"arrays of a GPU's programs have sizes that are powers of two, not {tuple(shape)}; take a larger block "
-                "and mask what is too much"
+                f"arrays of a GPU's programs have sizes that are powers of two, not {tuple(shape)}; take a larger "
+                "block and mask what is too much"
             )
         if math.prod(shape) > _MOST_ELEMENTS:
             self.refuse(f"an array of {tuple(shape)} has more than {_MOST_ELEMENTS} elements; take smaller blocks")
@@ -54,6 +54,11 @@ class TritonWalk(Walk):
 
     def spread(self, value: ir.Value, shape: Sequence[int], dtype: Any) -> ir.Value:
         return tt.splat(self.like(shape, dtype), value)
+
+    def resized(self, value: ir.Value, kind: ir.Type, old: int, new: int) -> ir.Value:
+        if 8 not in (old, new):
+            return super().resized(value, kind, old, new)
+        return tt.fp_to_fp(kind, value, rounding=tt.RoundingMode.RTNE if new == 8 else None)
 
     def reshaped(self, value: ir.Value, shape: Sequence[int], dtype: Any) -> ir.Value:
         """New dimensions of size 1 are made one by one, of which compilers know more than of other shapes."""

@@ -1,0 +1,211 @@
+"""Kernels of the sizes that accelerators take, as functions of a library (JAX's names or ours), with arguments' types.
+
+`tpu` programs use memories of a TPU's core; `anywhere` ones are those that GPUs compile as well.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+BF16, F32, I32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.int32)
+
+
+def kind(lib, shape, dtype=F32):
+    return lib.jax.ShapeDtypeStruct(shape, dtype)
+
+
+def add(lib):
+    def kernel(x_ref, y_ref, o_ref):
+        o_ref[...] = x_ref[...] + y_ref[...]
+
+    block = lib.pl.BlockSpec((64, 256), lambda i: (i, 0))
+    f = lib.pl.pallas_call(
+        kernel, kind(lib, (256, 256)), grid=(4,), in_specs=[block, block], out_specs=block, name="add"
+    )
+    return f, [kind(lib, (256, 256))] * 2
+
+
+def softmax_rows(lib):
+    def kernel(x_ref, o_ref):
+        x = x_ref[...].astype(np.float32)
+        e = lib.np.exp(x - lib.np.max(x, axis=1, keepdims=True))
+        o_ref[...] = (e / lib.np.sum(e, axis=1, keepdims=True)).astype(o_ref.dtype)
+
+    block = lib.pl.BlockSpec((64, 256), lambda i: (i, 0))
+    f = lib.pl.pallas_call(kernel, kind(lib, (256, 256), BF16), grid=(4,), in_specs=[block], out_specs=block)
+    return f, [kind(lib, (256, 256), BF16)]
+
+
+def looped_matmul(lib):
+    """The accumulator is what a loop carries."""
+    pl = lib.pl
+
+    def kernel(x_ref, y_ref, o_ref):
+        def turn(k, acc):
+            part = pl.ds(k * 128, 128)
+            return acc + lib.np.dot(x_ref[:, part], y_ref[part, :], preferred_element_type=np.float32)
+
+        acc = lib.jax.lax.fori_loop(0, 4, turn, lib.np.zeros((128, 128), np.float32))
+        o_ref[...] = acc.astype(o_ref.dtype)
+
+    f = pl.pallas_call(
+        kernel, kind(lib, (256, 256), BF16), grid=(2, 2),
+        in_specs=[pl.BlockSpec((128, 512), lambda i, j: (i, 0)), pl.BlockSpec((512, 128), lambda i, j: (0, j))],
+        out_specs=pl.BlockSpec((128, 128), lambda i, j: (i, j)),
+    )  # fmt: skip
+    return f, [kind(lib, (256, 512), BF16), kind(lib, (512, 256), BF16)]
+
+
+def attention(lib):
+    """Flash attention forward, causal: a loop whose length depends on the program's place."""
+    pl, jnp, lax = lib.pl, lib.np, lib.jax.lax
+    rows, length, depth = 128, 512, 64
+
+    def kernel(q_ref, k_ref, v_ref, o_ref):
+        i = pl.program_id(1)
+        q = q_ref[...].astype(np.float32) * np.float32(depth**-0.5)
+
+        def turn(j, carry):
+            total, best, weight = carry
+            part = pl.ds(j * rows, rows)
+            s = jnp.dot(q.astype(BF16), k_ref[part, :].T, preferred_element_type=np.float32)
+            at = i * rows + lax.broadcasted_iota(np.int32, (rows, rows), 0)
+            seen = at >= j * rows + lax.broadcasted_iota(np.int32, (rows, rows), 1)
+            s = jnp.where(seen, s, -1e30)
+            now = jnp.maximum(best, jnp.max(s, axis=1, keepdims=True))
+            p, shrink = jnp.exp(s - now), jnp.exp(best - now)
+            values = jnp.dot(p.astype(BF16), v_ref[part, :], preferred_element_type=np.float32)
+            return total * shrink + values, now, weight * shrink + jnp.sum(p, axis=1, keepdims=True)
+
+        column = lambda value: jnp.full((rows, 1), value, np.float32)
+        start = (jnp.zeros((rows, depth), np.float32), column(-1e30), column(0.0))
+        total, _, weight = lax.fori_loop(0, i + 1, turn, start)
+        o_ref[...] = (total / weight).astype(o_ref.dtype)
+
+    block = pl.BlockSpec((None, rows, depth), lambda h, i: (h, i, 0))
+    whole = pl.BlockSpec((None, length, depth), lambda h, i: (h, 0, 0))
+    f = pl.pallas_call(
+        kernel, kind(lib, (2, length, depth), BF16), grid=(2, length // rows), in_specs=[block, whole, whole],
+        out_specs=block,
+    )  # fmt: skip
+    return f, [kind(lib, (2, length, depth), BF16)] * 3
+
+
+def reductions(lib):
+    jnp = lib.np
+
+    def kernel(x_ref, total_ref, best_ref, place_ref):
+        x = x_ref[...]
+        total_ref[...] = jnp.sum(x, axis=0)
+        best_ref[...] = jnp.max(x, axis=1)
+        place_ref[...] = jnp.argmax(x, axis=1).astype(np.int32)
+
+    f = lib.pl.pallas_call(kernel, [kind(lib, (128,)), kind(lib, (64,)), kind(lib, (64,), I32)])
+    return f, [kind(lib, (64, 128))]
+
+
+def branches(lib):
+    """A choice of three, a while loop that ends by itself, integers and bools."""
+    pl, jnp, lax = lib.pl, lib.np, lib.jax.lax
+
+    def kernel(x_ref, o_ref):
+        i = pl.program_id(0)
+        x = x_ref[...]
+        y = lax.switch(i, [lambda v: v + 1, lambda v: v * v, lambda v: -v], x)
+        n, y = lax.while_loop(lambda c: c[0] * c[0] < 50, lambda c: (c[0] * 2, c[1] + 1), (i + 1, y))
+        o_ref[...] = jnp.where((y > 3) & (x != 0), y, n) >> 1
+
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    f = pl.pallas_call(kernel, kind(lib, (24, 128), I32), grid=(3,), in_specs=[block], out_specs=block)
+    return f, [kind(lib, (24, 128), I32)]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What only a TPU's core has
+
+
+def matmul(lib):
+    """The accumulator lies in scratch memory, and the grid's last dimension adds to it."""
+    pl = lib.pl
+
+    def kernel(x_ref, y_ref, o_ref, acc_ref):
+        @pl.when(pl.program_id(2) == 0)
+        def _():
+            acc_ref[...] = lib.np.zeros_like(acc_ref)
+
+        acc_ref[...] += lib.np.dot(x_ref[...], y_ref[...], preferred_element_type=np.float32)
+
+        @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
+        def _():
+            o_ref[...] = acc_ref[...].astype(o_ref.dtype)
+
+    f = pl.pallas_call(
+        kernel, kind(lib, (512, 512), BF16), grid=(4, 4, 2),
+        in_specs=[pl.BlockSpec((128, 256), lambda i, j, k: (i, k)), pl.BlockSpec((256, 128), lambda i, j, k: (k, j))],
+        out_specs=pl.BlockSpec((128, 128), lambda i, j, k: (i, j)),
+        scratch_shapes=[lib.pltpu.VMEM((128, 128), np.float32)],
+        compiler_params=lib.pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
+    )  # fmt: skip
+    return f, [kind(lib, (512, 512), BF16)] * 2
+
+
+def gather_rows(lib):
+    """Which block a step sees is told by scalars that are fetched before."""
+    pl = lib.pl
+
+    def kernel(rows_ref, x_ref, o_ref):
+        scale = rows_ref[pl.program_id(0)].astype(np.float32)
+        o_ref[...] = x_ref[...] * scale
+
+    spec = lib.pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1, grid=(4,), in_specs=[pl.BlockSpec((8, 128), lambda i, rows: (rows[i], 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, rows: (i, 0)),
+    )  # fmt: skip
+    f = pl.pallas_call(kernel, kind(lib, (32, 128)), grid_spec=spec)
+    return f, [kind(lib, (4,), I32), kind(lib, (64, 128))]
+
+
+def counters(lib):
+    """Scalars in SMEM, scratch of a branch, strides, a bool operand, a result that begins as an operand."""
+    pl, pltpu, jnp = lib.pl, lib.pltpu, lib.np
+
+    def kernel(flags_ref, x_ref, o_ref, count_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            count_ref[0] = 0
+
+        count_ref[0] += 1
+
+        def halves(scratch):
+            scratch[...] = x_ref[...] * 2
+            o_ref[0:8, :] = scratch[::2, :]
+
+        @pl.when(count_ref[0] > 1)
+        def _():
+            pl.run_scoped(halves, pltpu.VMEM((16, 128), np.float32))
+
+        o_ref[8:16, :] = jnp.where(flags_ref[8:16, :], x_ref[8:16, :], count_ref[0].astype(np.float32))
+
+    block = pl.BlockSpec((16, 128), lambda i: (i, 0))
+    f = pl.pallas_call(
+        kernel, kind(lib, (32, 128)), grid=(2,), in_specs=[block, block], out_specs=block,
+        scratch_shapes=[pltpu.SMEM((1,), np.int32)], input_output_aliases={1: 0},
+    )  # fmt: skip
+    return f, [kind(lib, (32, 128), np.bool_), kind(lib, (32, 128))]
+
+
+def dynamic_grid(lib):
+    def f(n, x):
+        def kernel(x_ref, o_ref):
+            o_ref[...] = x_ref[...] * lib.pl.num_programs(0).astype(np.float32)
+
+        block = lib.pl.BlockSpec((8, 128), lambda i: (i, 0))
+        call = lib.pl.pallas_call(kernel, kind(lib, (32, 128)), grid=(n,), in_specs=[block], out_specs=block)
+        return call(x)
+
+    return f, [kind(lib, (), I32), kind(lib, (32, 128))]
+
+
+ANYWHERE = [add, softmax_rows, looped_matmul, attention, reductions, branches]
+ON_TPUS = [matmul, gather_rows, counters, dynamic_grid]

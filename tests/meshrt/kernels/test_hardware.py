@@ -1,0 +1,56 @@
+"""Kernels with the compilers of accelerators, which need no hardware (`make test-tpu`)."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import jax
+import pytest
+
+import meshrt
+from meshrt.runtime import backend
+from tests.meshrt.kernels.hardware import ANYWHERE, ON_TPUS, gather_rows, reductions
+from tests.meshrt.kernels.programs import JAX, OURS
+
+needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
+needs_cuda = pytest.mark.skipif(
+    backend.cuda_library() is None or importlib.util.find_spec("nvidia") is None,
+    reason="needs the CUDA plugin and ptxas",
+)
+SPECS = ["v5e:1x1", "v5p:1x1x1", "v6e:1x1"]
+
+
+@pytest.mark.tpu
+@needs_tpu
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("program", [*ANYWHERE, *ON_TPUS], ids=lambda p: p.__name__)
+def test_tpus_compile_kernels(program, spec):
+    f, args = program(OURS)
+    compiled = meshrt.jit(f).lower(*args).compile(topology=spec)
+    assert "tpu_custom_call" in compiled.as_text()
+    assert compiled.cost_analysis()["bytes accessed"] > 0
+
+
+@pytest.mark.tpu
+@needs_cuda
+@pytest.mark.parametrize("program", [*ANYWHERE, gather_rows], ids=lambda p: p.__name__)
+def test_gpus_compile_kernels(program):
+    f, args = program(OURS)
+    compiled = meshrt.jit(f).lower(*args).compile(topology="h100:1")
+    assert compiled.memory_analysis().output_size_in_bytes > 0
+
+
+@pytest.mark.tpu
+@needs_tpu
+@pytest.mark.parametrize("program", [p for p in [*ANYWHERE, *ON_TPUS] if p is not reductions], ids=lambda p: p.__name__)
+def test_code_is_about_as_large_as_that_of_jax(program):
+    """The same compiler is given both."""
+    from jax.experimental import topologies
+
+    (f, args), (g, given) = program(OURS), program(JAX)
+    ours = meshrt.jit(f).lower(*args).compile(topology="v5e:1x1").memory_analysis().generated_code_size_in_bytes
+    devices = topologies.get_topology_desc("v5e:2x2", "tpu").devices
+    where = jax.sharding.SingleDeviceSharding(devices[0])
+    given = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=where) for a in given]
+    theirs = jax.jit(g).lower(*given).compile().memory_analysis().generated_code_size_in_bytes
+    assert 0.8 < ours / theirs < 1.25, (ours, theirs)

@@ -1,0 +1,123 @@
+"""Kernels as Triton programs: the dialect's verifier takes them; edges of arrays are masked; launches are whole."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import meshrt
+from meshrt import errors
+from meshrt.experimental.pallas import triton
+from tests.meshrt.kernels.hardware import ANYWHERE, gather_rows, kind, matmul
+from tests.meshrt.kernels.programs import OURS
+
+pl, jnp = OURS.pl, OURS.np
+
+
+def lowered(f, *args):
+    return meshrt.jit(f).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def launch(text):
+    return [int(re.search(rf"{name} = (\d+) : i32", text)[1]) for name in ("grid_x", "grid_y", "grid_z")]
+
+
+@pytest.mark.parametrize("program", [*ANYWHERE, gather_rows], ids=lambda p: p.__name__)
+def test_a_kernel_verifies(program):
+    f, args = program(OURS)
+    text = lowered(f, *args)
+    assert "tt.func public" in text and "num_stages = 3" in text and "num_warps = 4" in text
+
+
+def test_products_are_those_of_tensor_cores():
+    f, args = ANYWHERE[2](OURS)
+    text = lowered(f, *args)
+    assert "tt.dot" in text and "scf.for" in text and launch(text) == [2, 2, 1]
+
+
+def test_blocks_that_reach_over_an_end_are_masked():
+    def double(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2
+
+    block = pl.BlockSpec((64,), lambda i: (i,))
+    ragged = pl.pallas_call(double, kind(OURS, (100,)), grid=(2,), in_specs=[block], out_specs=block)
+    assert lowered(ragged, kind(OURS, (100,))).count("arith.cmpi slt") == 2
+    even = pl.pallas_call(double, kind(OURS, (128,)), grid=(2,), in_specs=[block], out_specs=block)
+    assert "arith.cmpi" not in lowered(even, kind(OURS, (128,)))
+
+
+def test_grids_of_many_dimensions_are_one_launch():
+    def copy(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    spec = pl.BlockSpec((None, None, None, None, 16), lambda a, b, c, d: (a, b, c, d, 0))
+    f = pl.pallas_call(copy, kind(OURS, (2, 3, 4, 5, 16)), grid=(2, 3, 4, 5), in_specs=[spec], out_specs=spec)
+    text = lowered(f, kind(OURS, (2, 3, 4, 5, 16)))
+    assert launch(text) == [120, 1, 1] and "arith.remui" in text
+
+
+def test_large_arrays_have_wide_offsets():
+    block = pl.BlockSpec((64, 64), lambda i, j: (i, j))
+    f = pl.pallas_call(
+        lambda x, o: o.__setitem__(..., x[...]), kind(OURS, (2**16, 2**16)), grid=(1024, 1024), in_specs=[block],
+        out_specs=block,
+    )  # fmt: skip
+    assert "xi64>" in lowered(f, kind(OURS, (2**16, 2**16)))
+
+
+def test_parameters_are_those_asked_for():
+    ask = lambda **params: pl.pallas_call(
+        lambda x, o: o.__setitem__(..., x[...]), kind(OURS, (64,)), compiler_params=triton.CompilerParams(**params)
+    )
+    assert "num_stages = 2 : i32, num_warps = 8 : i32" in lowered(ask(num_warps=8, num_stages=2), kind(OURS, (64,)))
+    with pytest.raises(errors.ArgumentValueError, match="num_warps is a power of two up to 32 and num_stages at least"):
+        lowered(ask(num_warps=3), kind(OURS, (64,)))
+
+
+def odd(x_ref, o_ref):
+    o_ref[...] = x_ref[:48].sum() + x_ref[...]
+
+
+def sorts(x_ref, o_ref):
+    o_ref[...] = jnp.sort(x_ref[...])
+
+
+def small_product(x_ref, o_ref):
+    x = x_ref[...].reshape(8, 8)
+    o_ref[...] = (x @ x).reshape(64)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (odd, r"'get'.*test_triton.py:\d+ \(odd\): slices have sizes that are powers of two, not 48"),
+        (sorts, r"'sort' of f32\[64\] at .*\(sorts\): there is no such operation in Triton"),
+        (small_product, r"'dot_general'.*16 rows and columns or more"),
+    ],
+)
+def test_what_gpus_lack_is_refused_with_operation_and_line(body, said):
+    with pytest.raises(errors.UnsupportedError, match=said):
+        lowered(pl.pallas_call(body, kind(OURS, (64,))), kind(OURS, (64,)))
+
+
+def test_scratch_is_refused():
+    f, args = matmul(OURS)
+    with pytest.raises(errors.UnsupportedError, match="have no scratch memory"):
+        lowered(f, *args)
+
+
+def test_narrow_floats_are_divided_as_words():
+    """XLA's compiler of Triton ends the process at a division of bfloat16."""
+    half = meshrt.ShapeDtypeStruct((64,), jnp.bfloat16)
+    text = lowered(pl.pallas_call(lambda x, o: o.__setitem__(..., 1 / x[...]), half), half)
+    assert re.search(r"arith.divf .* : tensor<64xf32>", text)
+
+
+def test_products_of_wider_whole_numbers_are_refused():
+    """XLA's compiler of Triton ends the process at them."""
+    words = meshrt.ShapeDtypeStruct((16, 16), np.int16)
+    product = pl.pallas_call(lambda x, o: o.__setitem__(..., (x[...] @ x[...].T)), words)
+    with pytest.raises(errors.UnsupportedError, match="only int8 has products"):
+        lowered(product, words)
