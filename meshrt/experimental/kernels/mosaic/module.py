@@ -57,7 +57,7 @@ def kernel_module(
         with ir.InsertionPoint(module.body):
             _Writer(walk, mapping, params).write(name, jaxpr)
         _verify(module, name)
-        text = module.operation.get_asm()
+        text = str(module.operation.get_asm())
         communicates, meets = tpu.private_has_communication(module.operation)
         return KernelModule(serialized(module), text, communicates, meets)
 
@@ -117,11 +117,11 @@ class _Writer:
 
     def write(self, name: str, jaxpr: Jaxpr) -> None:
         mapping = self.mapping
-        kinds = [ir.IntegerType.get_signless(32)] * len(mapping.grid)
+        kinds: list[ir.Type] = [ir.IntegerType.get_signless(32)] * len(mapping.grid)
         kinds += [self._type(a, what=f"scalars {i}") for i, a in enumerate(mapping.scalar_avals)]
         kinds += [self._type(b.ref_aval, b.sizes, b.origin) for b in mapping.blocks]
         kinds += [self._type(a, what=f"scratch {i}") for i, a in enumerate(mapping.scratch_avals)]
-        function = func.FuncOp(name, ir.FunctionType.get(kinds, []))
+        function: Any = func.FuncOp(name, ir.FunctionType.get(kinds, []))
         block = function.add_entry_block()
         indices, references = block.arguments[: len(mapping.grid)], block.arguments[len(mapping.grid) :]
         with ir.InsertionPoint(block):
@@ -211,8 +211,8 @@ class _Writer:
     def _index_map(self, name: str, block: BlockMapping) -> None:
         mapping = self.mapping
         word = ir.IntegerType.get_signless(32)
-        kinds = [word] * len(mapping.grid) + [self._type(a) for a in mapping.scalar_avals]
-        function = func.FuncOp(name, ir.FunctionType.get(kinds, [word] * len(block.sizes)))
+        kinds: list[ir.Type] = [*[word] * len(mapping.grid), *[self._type(a) for a in mapping.scalar_avals]]
+        function: Any = func.FuncOp(name, ir.FunctionType.get(kinds, [word] * len(block.sizes)))
         entry = function.add_entry_block()
         indices, scalars = entry.arguments[: len(mapping.grid)], entry.arguments[len(mapping.grid) :]
         with ir.InsertionPoint(entry):

@@ -15,7 +15,6 @@ from jaxlib.mosaic.python import tpu
 
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
-from meshrt.core.references import AbstractRef
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk
 from meshrt.experimental.kernels.mosaic.types import (
     STORED_BOOL,
@@ -60,8 +59,8 @@ class _Window:
         self.strides: list[int] = []
         self.dropped: list[bool] = []
         for is_squeezed in place.squeezed:
-            index = 0 if is_squeezed else next(given)
-            whole = isinstance(index, Slice)
+            index: Any = 0 if is_squeezed else next(given)
+            whole = type(index) is Slice
             self.starts.append(index.start if whole else index)
             self.sizes.append(index.size if whole else 1)
             self.strides.append(index.stride if whole else 1)
@@ -123,7 +122,8 @@ def _narrow_bitcast(walk: Walk, place: Place, step: Bitcast) -> Place:
 
 
 def _width(element: ir.Type) -> int:
-    return element.width  # type: ignore[no-any-return]
+    bits: int = element.width  # type: ignore[attr-defined]
+    return bits
 
 
 def _narrow_reshape(walk: Walk, place: Place, step: Reshape) -> Place:
@@ -135,12 +135,11 @@ def _narrow_reshape(walk: Walk, place: Place, step: Reshape) -> Place:
 _NARROW: dict[type, Any] = {Indexer: _narrow_index, Bitcast: _narrow_bitcast, Reshape: _narrow_reshape}
 
 
-def read_view(walk: Walk, place: Place, aval: AbstractRef, view: View) -> tuple[Place, _Window]:
+def read_view(walk: Walk, place: Place, aval: Any, view: View) -> tuple[Place, _Window]:
     """The memory that a view works on, and what its last index takes of that."""
-    before: Sequence[Step] = view
-    last = None
+    before, last = view, None
     if view and isinstance(view[-1], Indexer):
-        *before, last = view
+        before, last = view[:-1], view[-1]
     kind = aval.inner_aval
     for step in before:
         kind = step.infer(kind)

@@ -38,9 +38,15 @@ def lower(ctx: LoweringContext, eqn: Eqn, operands: Sequence[Any]) -> Sequence[A
         TARGET, _config(name, text, launch_grid(mapping.grid), asked), 4, None, None, bool(eqn.effects),
         tuple(params["input_output_aliases"]), None,
     )  # fmt: skip
-    layouts = [[tuple(range(a.ndim - 1, -1, -1)) for a in avals] for avals in (ins, outs)]
+    in_layouts, out_layouts = ([tuple(range(a.ndim - 1, -1, -1)) for a in avals] for avals in (ins, outs))
     return write_call(
-        ctx, operands, outs, target, *layouts, whole_rule([a.shape for a in ins], [a.shape for a in outs])
+        ctx,
+        operands,
+        outs,
+        target,
+        in_layouts,
+        out_layouts,
+        whole_rule([a.shape for a in ins], [a.shape for a in outs]),
     )
 
 

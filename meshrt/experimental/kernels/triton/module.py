@@ -60,7 +60,7 @@ def kernel_text(name: str, jaxpr: Jaxpr, mapping: GridMapping) -> str:
             raise errors.UnsupportedError(
                 f"Triton (GPU): the kernel {name} is not one that this dialect takes: {found}"
             ) from None
-        return module.operation.get_asm()
+        return str(module.operation.get_asm())
 
 
 def _stored(aval: ShapedArray) -> Any:
@@ -112,7 +112,8 @@ def _indices(walk: TritonWalk, grid: Sequence[int]) -> list[ir.Value]:
     sizes = launch_grid(grid)
     if sizes[: len(grid)] == tuple(grid) and len(grid) <= 3:
         return [axis(_AXES[d]) for d in range(len(grid))]
-    rest, found = axis("X"), []
+    rest: ir.Value = axis("X")
+    found: list[ir.Value] = []
     for n in grid:  # neighbours along the first dimension run beside one another, as in a launch of three
         found.append(arith.remui(rest, walk.i32(n)))
         rest = arith.divui(rest, walk.i32(n))
