@@ -81,6 +81,7 @@ __all__ = [
     "UnboundAxisError",
     "UnknownAxisError",
     "UnsolvableDimensionError",
+    "UnsupportedByBackendError",
     "UnsupportedError",
 ]
 
@@ -312,6 +313,10 @@ class BackendError(JaxRuntimeError):
 
 class CompileError(JaxRuntimeError):
     """The compiler refused a program."""
+
+
+class UnsupportedByBackendError(CompileError, UnsupportedError):
+    """A program has an operation, custom call or element type that the compiler it is meant for does not take."""
 
 
 class DeviceMemoryError(CompileError, MemoryError):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from meshrt import errors
+from meshrt.lowering.legalize import operations
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.mlir import bytecode
 from propagation.errors import PropagationError
 from propagation.parsing import parse
 
-__all__ = ["bytecode_of", "custom_calls", "operations", "read_artifact", "target_version", "write_artifact"]
+__all__ = ["bytecode_of", "custom_calls", "read_artifact", "target_version", "write_artifact"]
 
 # Consumers of at most this age in weeks read what is written by default.
 _WEEKS = {4: "WEEK_4", 12: "WEEK_12"}
@@ -72,17 +70,6 @@ def read_artifact(data: bytes, *, trusted: bool) -> ir.Module:
         raise errors.SavedProgramError(
             f"the exported program holds no StableHLO that this version reads: {e}. Export it again"
         ) from None
-
-
-def operations(module: ir.Module) -> Iterator[Any]:
-    """All operations of a module, in regions too."""
-    todo: list[Any] = [module.operation]
-    while todo:
-        op = todo.pop()
-        yield op
-        for region in op.regions:
-            for block in region:
-                todo.extend([inner.operation for inner in block])
 
 
 def bytecode_of(module: ir.Module) -> bytes:

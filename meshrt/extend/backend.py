@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from meshrt.caches import register_cache as register_backend_cache
 from meshrt.numpy.names import missing as _missing
@@ -15,9 +16,13 @@ from meshrt.runtime import compile_cache as _compile_cache
 from meshrt.runtime.backend import clear_backends
 from meshrt.runtime.backend import default_device as get_default_device
 
+if TYPE_CHECKING:
+    from meshrt.lowering.capabilities import BackendCapabilities
+
 __all__ = [
-    "backend_xla_version", "backends", "clear_backends", "clear_in_memory_compilation_cache", "get_backend",
-    "get_default_device", "register_backend_cache",
+    "backend_xla_version", "backends", "capabilities", "clear_backends",
+    "clear_in_memory_compilation_cache", "get_backend", "get_default_device", "register_backend_cache",
+    "register_plugin", "supports",
 ]  # fmt: skip
 
 
@@ -39,6 +44,61 @@ def backends() -> dict[str, Any]:
 def backend_xla_version(platform: str | None = None) -> int | None:
     """The version of XLA that a platform's plugin states; None where the client is no plugin's."""
     return getattr(get_backend(platform), "xla_version", None)
+
+
+def capabilities(platform: str | None = None) -> BackendCapabilities:
+    """What the compiler of a platform takes: dialects, versions of StableHLO, element types, custom calls.
+
+    >>> capabilities("cpu").chlo
+    True
+
+    Args:
+      platform: "cpu", "cuda", "rocm", "tpu", a plugin's name; the default one if None. It need not be here.
+
+    Raises:
+      ConfigError: a file in `configs/backends` that says what no row has.
+    """
+    return _backend.capabilities(platform)
+
+
+def register_plugin(
+    name: str,
+    library_path: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    client: Callable[[Mapping[str, Any]], Any] | None = None,
+    priority: int = 400,
+) -> None:
+    """Makes the platform of a PJRT plugin known. It is loaded when a device of it is first asked for.
+
+    Registered plugins come before the platforms that meshrt finds by itself where the default one is chosen; the
+    setting `platforms` says otherwise. Plugins that packages publish (entry points of the group ``jax_plugins``), or
+    that the environment variable ``PJRT_NAMES_AND_LIBRARY_PATHS`` names, are known without this, and never the default
+    unless `platforms` asks for them.
+
+    >>> register_plugin("npu", "/opt/npu/pjrt_plugin_npu.so", {"visible_devices": [0, 1]})
+    >>> meshrt.devices("npu")
+
+    Args:
+      name: the platform, as `meshrt.devices(name)` and the setting `platforms` call it.
+      library_path: the shared object, which exports `GetPjrtApi`.
+      options: what its client is made with: texts, numbers, booleans and lists of numbers.
+      client: in place of a shared object, a function that makes a client from the options.
+      priority: which of several registered plugins is the default platform.
+
+    Raises:
+      ArgumentValueError: a platform of meshrt's own, or of another plugin; neither or both of the two.
+    """
+    _backend.register_plugin(name, library_path, options, client=client, priority=priority)
+
+
+def supports(dialect: str, op: str | None = None, version: str | None = None, *, platform: str | None = None) -> bool:
+    """Whether a platform's compiler takes an operation: see `BackendCapabilities.supports`.
+
+    >>> supports("stablehlo", "add", "1.9.0", platform="cpu")
+    True
+    """
+    return _backend.capabilities(platform).supports(dialect, op, version)
 
 
 def clear_in_memory_compilation_cache() -> None:

@@ -11,17 +11,22 @@ import os
 import pkgutil
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshrt import config, errors
 from meshrt.runtime import jaxlib_api
 from meshrt.sharding import devices as lookup
 
+if TYPE_CHECKING:
+    from meshrt.lowering.capabilities import BackendCapabilities
+    from meshrt.runtime.plugins import Plugin
+
 __all__ = [
     "add_elsewhere",
+    "capabilities",
     "clear_backends",
     "cuda_library",
     "default_backend",
@@ -35,9 +40,11 @@ __all__ = [
     "local_device_count",
     "local_devices",
     "on_clear",
+    "plugins",
     "process_count",
     "process_index",
     "process_indices",
+    "register_plugin",
     "set_process_info",
 ]
 
@@ -59,6 +66,7 @@ class ProcessInfo:
 _lock = threading.RLock()
 _clients: dict[str, Any] = {}
 _devices: dict[str, tuple[Any, ...]] = {}
+_plugins: dict[str, Plugin] = {}
 _default: str | None = None
 _process: ProcessInfo | None = None
 _clear_hooks: list[Any] = []
@@ -168,6 +176,45 @@ def _start_tpu() -> Any:
     return jaxlib_api.plugin_client("tpu", libtpu.get_library_path(), {})
 
 
+def register_plugin(
+    name: str,
+    library_path: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    client: Callable[[Mapping[str, Any]], Any] | None = None,
+    priority: int = 400,
+) -> None:
+    """See `meshrt.extend.backend.register_plugin`."""
+    name = _ALIASES.get(name, name)
+    if name in _STARTERS or not name:
+        raise errors.ArgumentValueError(
+            f"the platform {name!r} is one of meshrt's own ({', '.join(_STARTERS)}); give the plugin another name"
+        )
+    from meshrt.runtime.plugins import Plugin  # start-up time: few programs have plugins
+
+    plugin = Plugin(name, library_path, dict(options or {}), client, priority)
+    with _lock:
+        known = _plugins.setdefault(name, plugin)
+    if known != plugin:
+        raise errors.ArgumentValueError(
+            f"a plugin is registered for the platform {name!r} already ({known.library or known.client}); give the "
+            "second one another name"
+        )
+
+
+def plugins() -> list[str]:
+    """The names of the plugins that are known: registered, named by the environment, published by packages."""
+    from meshrt.runtime.plugins import names  # start-up time, as above
+
+    return sorted({*_plugins, *names()})
+
+
+def _plugin(name: str) -> Plugin | None:
+    from meshrt.runtime.plugins import found  # start-up time, as above
+
+    return _plugins.get(name) or found(name)
+
+
 _STARTERS = {"cpu": _start_cpu, "cuda": _start_cuda, "tpu": _start_tpu}
 
 
@@ -181,7 +228,8 @@ def has_tpu() -> bool:
 
 
 def _candidates() -> list[str]:
-    """Platforms to try for the default, best first: those asked for, else those whose hardware and plugin exist."""
+    """Platforms to try for the default, best first: those asked for, else registered plugins and those whose hardware
+    exists."""
     asked = config.settings.platforms
     if asked is not None:
         return [_ALIASES.get(p.strip(), p.strip()) for p in asked.split(",") if p.strip()]
@@ -190,7 +238,8 @@ def _candidates() -> list[str]:
         found.append("tpu")
     if _has_nvidia_gpu() and cuda_library() is not None:
         found.append("cuda")
-    return [*found, "cpu"]
+    registered = sorted(_plugins, key=lambda name: -_plugins[name].priority)
+    return [*registered, *found, "cpu"]
 
 
 def client(platform: str | None = None) -> Any:
@@ -206,10 +255,23 @@ def client(platform: str | None = None) -> Any:
         return _clients[name]
 
 
+def _starter(name: str) -> Callable[[], Any]:
+    own = _STARTERS.get(name)
+    if own is not None:
+        return own
+    plugin = _plugin(name)
+    if plugin is None:
+        known = ", ".join([*_STARTERS, *plugins()])
+        raise errors.BackendError(
+            f"unknown platform {name!r}; meshrt knows {known} (gpu is cuda). A plugin is made known with "
+            "meshrt.extend.backend.register_plugin(name, library_path)"
+        )
+    info = _process
+    return lambda: plugin.start(None if info is None else info.client)
+
+
 def _start(name: str) -> Any:
-    starter = _STARTERS.get(name)
-    if starter is None:
-        raise errors.BackendError(f"unknown platform {name!r}; meshrt knows {', '.join(_STARTERS)} (gpu is cuda)")
+    starter = _starter(name)
     try:
         started = starter()
     except jaxlib_api.XlaError as e:
@@ -221,6 +283,16 @@ def _start(name: str) -> Any:
         config.settings.freeze("num_cpu_devices", "the CPU devices exist already")
     config.settings.freeze("platforms", "a platform has been started already")
     return started
+
+
+def capabilities(platform: str | None = None) -> BackendCapabilities:
+    """What the compiler of a platform takes, as its client says where it has been started; no client is."""
+    from meshrt.lowering.capabilities import capabilities_of  # start-up time: programs from the disk cross no boundary
+
+    name = default_backend() if platform is None else _ALIASES.get(platform, platform)
+    found = _clients.get(name)
+    told = ("stablehlo_current_version", "stablehlo_minimum_version")
+    return capabilities_of(name, {} if found is None else {t: getattr(found, t, None) for t in told})
 
 
 def default_backend() -> str:
@@ -323,7 +395,7 @@ def default_device() -> Any:
 
 def _check_default_device(field: Any, chosen: Any) -> Any:
     known = chosen is None or isinstance(chosen, jaxlib_api.Device)
-    if known or (isinstance(chosen, str) and (chosen in _STARTERS or chosen in _ALIASES)):
+    if known or (isinstance(chosen, str) and (chosen in _STARTERS or chosen in _ALIASES or _plugin(chosen))):
         return chosen
     raise field.bad(
         chosen, f"expected a device, such as meshrt.devices('cpu')[0], or a platform: {', '.join(_STARTERS)} or gpu"

@@ -238,11 +238,14 @@ class PortableExecutable:
 
     def _compile(self, devices: tuple[Any, ...], calls: Calls) -> tuple[Any, float]:
         """The program, compiled and loaded, and the seconds that took."""
+        from meshrt.lowering.legalize import legalize  # start-up time: programs from the disk cross no boundary
+
         started = time.perf_counter()
         if self.platform == "cpu":
             jaxlib_api.register_cpu_kernels()
         options = self._options(devices, self.ynnpack)
-        compiled = jaxlib_api.compile_and_load(self.module, devices, options, calls.functions())
+        module = legalize(self.module, backend.capabilities(self.platform))
+        compiled = jaxlib_api.compile_and_load(module, devices, options, calls.functions())
         seconds = time.perf_counter() - started
         events.record("compile", program=self, seconds=seconds)
         if config.settings.log_compiles:

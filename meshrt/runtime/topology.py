@@ -17,6 +17,8 @@ from typing import Any
 from collectives.errors import CollectivesError
 from collectives.topology import Topology, load
 from meshrt import errors
+from meshrt.lowering.capabilities import capabilities_of
+from meshrt.lowering.legalize import legalize
 from meshrt.runtime import backend, jaxlib_api
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.runtime.executable import read_layouts
@@ -111,6 +113,7 @@ def compile_for(
     devices = devices_of(topology) if devices is None else devices
     extra = _CUDA_OPTIONS if topology.compiler == "cuda" else ()
     chosen = jaxlib_api.compile_options(devices, mode=mode, xla_options=[*extra, *options])
+    module = legalize(module, capabilities_of(platform_of(topology)))
     try:
         executable = jaxlib_api.compile_only(module, devices, chosen)
     except errors.CompileError as e:

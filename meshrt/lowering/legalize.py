@@ -1,0 +1,144 @@
+"""The boundary to a compiler: what crosses is looked through first, and holds only what the compiler takes.
+
+Every module is walked. The walk over text is a search for what stands in it, at the speed of memory; only where that
+finds something that the compiler may not take is the module parsed, and its operations asked one by one. CHLO and
+shape operations are then written as StableHLO ones, and what is still there that the compiler does not take is an error
+with the operation, its line and the reason, before the compiler runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from meshrt import errors
+from meshrt.lowering.capabilities import BackendCapabilities
+from meshrt.runtime import jaxlib_api
+
+__all__ = ["legalize", "operations"]
+
+Module = str | bytes | ir.Module
+
+# Where an operation stands in MLIR's generic syntax, in which programs are written here: `"stablehlo.add"(`.
+_GENERIC = re.compile(r'"(\w+\.[\w.-]+)"\(')
+_GENERIC_TARGET = re.compile(r'call_target_name = "([^"]*)"')
+# Where one may stand in its other syntax: names with a dot that are no attribute's, type's or symbol's.
+_PRETTY = re.compile(r'(?<![\w#!@"%.])([a-z_]\w*+\.[a-z][\w.-]*+)(?! =)')
+_PRETTY_TARGET = re.compile(r'custom_call @(?:"([^"]*)"|([\w.$-]+))')
+# The names in locations, which follow the operations.
+_LOCATIONS = "\n#loc"
+# Custom calls that meshrt replaces before a program is compiled.
+_OWN = "meshrt."
+
+
+def legalize(module: Module, takes: BackendCapabilities) -> Module:
+    """The module as a compiler takes it: the same object wherever it takes all of it as it is.
+
+    Raises:
+      UnsupportedByBackendError: an operation, custom call or element type that the compiler does not take.
+      CompileError: it is no module.
+    """
+    if isinstance(module, str) and not takes.stable_only and not _suspects(module, takes):
+        return module
+    parsed = module if isinstance(module, ir.Module) else jaxlib_api.parse(module)
+    has_sugar = any(
+        _dialect(op) in ("chlo", "shape") and not takes.takes_dialect(_dialect(op)) for op in operations(parsed)
+    )
+    if not has_sugar and not takes.stable_only:
+        _verify(parsed, takes)
+        return module
+    _verify(parsed, takes, sugar=True)  # while operations are still those that have the user's lines
+    artifact = _artifact(parsed, takes)
+    if takes.stable_only:
+        return artifact
+    from propagation.parsing import parse  # start-up time: few compilers need it
+
+    plain = parse(artifact, trusted=True)
+    _verify(plain, takes)
+    return plain if isinstance(module, ir.Module) else jaxlib_api.bytecode(plain)
+
+
+def operations(module: ir.Module) -> Iterator[Any]:
+    """All operations of a module in their order, those in regions behind the one that has them."""
+    todo: list[Any] = [module.operation]
+    while todo:
+        op = todo.pop()
+        yield op
+        todo.extend([inner.operation for region in op.regions for block in region for inner in block][::-1])
+
+
+def _suspects(text: str, takes: BackendCapabilities) -> bool:
+    """Whether there may be something in the text that the compiler does not take."""
+    end = text.find(_LOCATIONS)
+    body = text if end < 0 else text[:end]
+    is_generic = '"func.func"(' in body
+    names = set((_GENERIC if is_generic else _PRETTY).findall(body))
+    if any(not takes.takes_dialect(name.partition(".")[0]) for name in names):
+        return True
+    if takes.not_operations and not names.isdisjoint(takes.not_operations):
+        return True
+    if "stablehlo.custom_call" in names:
+        targets = set((_GENERIC_TARGET if is_generic else _PRETTY_TARGET).findall(body))
+        if any(not _is_known(t if isinstance(t, str) else t[0] or t[1], takes) for t in targets):
+            return True
+    return any(dtype in body for dtype in takes.not_dtypes)
+
+
+def _is_known(target: str, takes: BackendCapabilities) -> bool:
+    return not target.startswith(_OWN) and takes.takes_custom_call(target)
+
+
+def _dialect(op: Any) -> str:
+    return str(op.name).partition(".")[0]
+
+
+def _artifact(module: ir.Module, takes: BackendCapabilities) -> bytes:
+    try:
+        return jaxlib_api.portable_artifact(module, takes.newest_version)
+    except jaxlib_api.XlaError as e:
+        raise errors.UnsupportedByBackendError(
+            f"the program cannot be written in StableHLO {takes.newest_version}, the newest version that the compiler "
+            f"for {takes.name} reads: {e}"
+        ) from None
+
+
+def _verify(module: ir.Module, takes: BackendCapabilities, *, sugar: bool = False) -> None:
+    """Raises for the first operation that the compiler does not take; with `sugar` not for those that become others."""
+    for op in operations(module):
+        why = _refusal(op, takes, sugar)
+        if why is not None:
+            # Start-up time: what the propagator knows of locations is for programs that are refused.
+            from propagation.locations import location_text
+
+            where = location_text(op.location)
+            raise errors.UnsupportedByBackendError(
+                f"{op.name}{'' if where is None else f' at {where}'} cannot be handed to the compiler for "
+                f"{takes.name}: {why}. What it takes is shown by `meshrt backends`, and may be put right in "
+                f"configs/backends/{takes.name}.toml"
+            )
+
+
+def _refusal(op: Any, takes: BackendCapabilities, sugar: bool) -> str | None:
+    name, dialect = str(op.name), _dialect(op)
+    if not takes.takes_dialect(dialect) and not (sugar and dialect in ("chlo", "shape")):
+        return f"it does not take operations of the dialect {dialect}"
+    if name in takes.not_operations:
+        return "it does not take this operation"
+    if name == "stablehlo.custom_call":
+        target = ir.StringAttr(op.attributes["call_target_name"]).value
+        if target.startswith(_OWN):
+            return f"the custom call {target!r} is meshrt's own and has no meaning for a compiler"
+        if not takes.takes_custom_call(target):
+            return f"it does not know the custom call {target!r}"
+    for dtype in takes.not_dtypes:
+        if any(_has_dtype(str(v.type), dtype) for v in (*op.operands, *op.results)):
+            return f"it does not take values of the element type {dtype}"
+    return None
+
+
+def _has_dtype(kind: str, dtype: str) -> bool:
+    """Whether a type as text, `tensor<4x8xf32>`, is of an element type."""
+    return re.search(rf"[x<]{re.escape(dtype)}[,>]", kind) is not None
