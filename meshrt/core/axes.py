@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from meshrt import errors
 
 __all__ = [
-    "UNNAMED", "NamedAxis", "apart", "axes_in_scope", "axis_names", "bind_axes", "branching", "find_axes", "find_axis",
-    "laid_along", "manual_axes", "manual_mesh",
+    "UNNAMED", "Here", "NamedAxis", "apart", "axes_in_scope", "axis_names", "bind_axes", "branching", "find_axes",
+    "find_axis", "known_index", "laid_along", "manual_axes", "manual_mesh",
 ]  # fmt: skip
 
 
@@ -37,11 +37,29 @@ UNNAMED = _Unnamed()
 _NOTHING: frozenset[Hashable] = frozenset()
 
 
+class Here:
+    """The index along an axis. Equal to all others: which one it is does not make two traces differ, as one that reads
+    it captures it.
+    """
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: Any):
+        self.index = index
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Here
+
+    def __hash__(self) -> int:
+        return hash(Here)
+
+
 class NamedAxis(NamedTuple):
     """An axis in scope: its `size`, for Manual axes the AbstractMesh it belongs to, None for mapped dimensions.
 
     `is_checked`: types say over which Manual axes values vary (`shard_map(check_vma=True)`). `is_apart`: devices along
-    it take different branches here. `along`: the mesh axes that `vmap(spmd_axis_name=...)` lays a mapped dimension
+    it take different branches here. `here`: what stands for the index along it where that is a value of the program, as
+    in the grid of a kernel. `along`: the mesh axes that `vmap(spmd_axis_name=...)` lays a mapped dimension
     along, which may be `UNNAMED`.
     """
 
@@ -51,6 +69,7 @@ class NamedAxis(NamedTuple):
     is_checked: bool = False
     is_apart: bool = False
     along: tuple[Hashable, ...] = ()
+    here: Here | None = None
 
     @property
     def is_manual(self) -> bool:
@@ -130,6 +149,11 @@ def find_axis(name: Hashable, caller: str) -> NamedAxis:
         + f" with a mesh that has this axis, or under `meshrt.vmap(..., axis_name={name!r})`"
         + (f"; axes in scope here: {known}" if known else "")
     )
+
+
+def known_index(name: Hashable) -> Here | None:
+    """The index along the innermost axis of a name, where that is a value of the program."""
+    return next((a.here for a in reversed(_scope.get()) if a.name == name), None)
 
 
 def axis_names(axis_name: Any) -> tuple[Hashable, ...]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from meshrt.core.effects import Effect
 from meshrt.core.spaces import DEVICE
 from meshrt.core.types import AbstractValue, ShapedArray, aval_of
+from meshrt.dtypes import ExtendedDType
 
 if TYPE_CHECKING:
     from meshrt.core.jaxpr import Effects, Eqn, Jaxpr
@@ -112,6 +113,12 @@ class AbstractRef(AbstractValue):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (AbstractRef, (self.inner_aval, self.memory_space, self.kind))
+
+    @property
+    def held_aval(self) -> ShapedArray:
+        """The type of the array that stands for what it refers to: semaphores are counters."""
+        inner = self.inner_aval
+        return inner.physical() if isinstance(inner.dtype, ExtendedDType) and not inner.is_key else inner
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.axes import known_index
 from meshrt.core.basic.pointwise import binary_operands, has_kind
 from meshrt.core.basic.shapes import canonical_axis, linear_jvp, reduce_sum_p
 from meshrt.core.basic.sums import preduced_p, reduced_vary_p, unreduced_psum_p, vary_unreduced_p
@@ -381,11 +382,16 @@ def axis_index(axis_name: Any) -> Any:
     return index_of(call.names, call.sizes, call.checked)
 
 
+def _index_along(name: Hashable, size: int, varying: bool) -> Any:
+    known = known_index(name)
+    return axis_index_p.bind(axis_name=name, size=size, varying=varying) if known is None else known.index
+
+
 def index_of(names: Names, sizes: Sequence[int], varying: Collection[Hashable]) -> Any:
     """The index along several axes, the first being the major one; `varying` has those over which types say so."""
     index: Any = np.int32(0)
     for i, (name, size) in enumerate(zip(names, sizes)):
-        here = axis_index_p.bind(axis_name=name, size=size, varying=name in varying)
+        here = _index_along(name, size, name in varying)
         index = here if i == 0 else ew.add(ew.mul(index, np.int32(size)), here)
     return index
 

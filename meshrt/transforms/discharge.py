@@ -83,7 +83,7 @@ def discharged(jaxpr: Jaxpr, refs: tuple[bool, ...], keep: tuple[bool, ...] | No
 def _discharge(jaxpr: Jaxpr, refs: tuple[bool, ...], keep: tuple[bool, ...] | None) -> Discharged:
     trace = JaxprTrace(jaxpr.name, requires_low=False)
     tracers = [
-        trace.argument(a.inner_aval if r else a, f"argument {i}")  # type: ignore[attr-defined]
+        trace.argument(a.held_aval if r else a, f"argument {i}")  # type: ignore[attr-defined]
         for i, (a, r) in enumerate(zip(jaxpr.in_avals, refs))
     ]
     args: list[Any] = [Cell(t) if r else t for t, r in zip(tracers, refs)]

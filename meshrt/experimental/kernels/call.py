@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.axes import Here, NamedAxis, bind_axes
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.references import is_ref
 from meshrt.core.source import named_scope
@@ -193,7 +194,12 @@ def trace_kernel(
         sizes = iter(values[dims:count])
         grid = [next(sizes) if g is DYNAMIC else g for g in mapping.grid]
         given, keywords = tree_util.tree_unflatten(tree, values[count:])
-        with in_grid(GridFrame(values[:dims], grid)):
+        named = [
+            NamedAxis(name, size, here=Here(index))
+            for name, size, index in zip(mapping.grid_names or (), grid, values)
+            if name is not None
+        ]
+        with in_grid(GridFrame(values[:dims], grid)), bind_axes(named):
             out = kernel(*given, **keywords)
         if tree_util.tree_structure(out) != tree_util.tree_structure(None):
             raise errors.ArgumentValueError(

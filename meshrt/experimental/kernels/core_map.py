@@ -37,7 +37,8 @@ def core_map(
     scratch_shapes: Any = (),
 ) -> Callable[[Callable[..., None]], None]:
     """Runs a function, which takes and returns nothing, on every device of `mesh`; it works on references that it
-    captured. Over a mesh of devices that is `shard_map` of such a function.
+    captured. Over a mesh of devices that is `shard_map` of such a function; over one of a chip's cores
+    (`pallas.tpu.create_tensorcore_mesh`) the function is a kernel that each core runs.
 
     Each device has its part of what a reference holds, as the reference's sharding says; one that is not split is whole
     on all devices, and what they write to it is to be the same (a `psum`, for one). Collectives may name the mesh's
@@ -57,18 +58,25 @@ def core_map(
     Ref([0., 2., 4., 6.], dtype=float32)
 
     Raises:
-      ArgumentTypeError: `mesh` is no mesh of devices.
+      ArgumentTypeError: `mesh` is no mesh of devices or cores.
       ArgumentValueError: the function returns something.
     """
+    options = {
+        "compiler_params": compiler_params, "interpret": interpret, "cost_estimate": cost_estimate, "debug": debug,
+        "metadata": metadata,
+    }  # fmt: skip
     if not isinstance(mesh, Mesh | AbstractMesh):
-        raise errors.ArgumentTypeError(
-            f"core_map takes a meshrt.sharding.Mesh or AbstractMesh, got {mesh!r}: meshes of a chip's cores have no "
-            "backend here"
-        )
+        # (Kernels need all of the user's library; this function, which shard_map's users call too, does not.)
+        from meshrt.experimental.kernels.cores import need_cores, on_cores
+
+        cores = need_cores(mesh, "core_map takes a meshrt.sharding.Mesh or AbstractMesh, or")
 
     @boundary
     def run(f: Callable[..., None]) -> None:
-        _run(f, mesh, name or fun_name(f), scratch_shapes)
+        if isinstance(mesh, Mesh | AbstractMesh):
+            _run(f, mesh, name or fun_name(f), scratch_shapes)
+        else:
+            on_cores(f, cores, (), 0, scratch_shapes, {**options, "name": name or fun_name(f)})()
 
     return run
 

@@ -4,6 +4,7 @@ from meshrt.experimental.checkify import debug_check
 from meshrt.experimental.kernels.call import pallas_call
 from meshrt.experimental.kernels.call_primitive import pallas_call_p
 from meshrt.experimental.kernels.core_map import core_map
+from meshrt.experimental.kernels.cores import kernel
 from meshrt.experimental.kernels.grid import num_programs, program_id
 from meshrt.experimental.kernels.helpers import (
     align_to,
@@ -75,6 +76,7 @@ __all__ = [
     "empty",
     "empty_like",
     "empty_ref_like",
+    "kernel",
     "loop",
     "max_contiguous",
     "multiple_of",

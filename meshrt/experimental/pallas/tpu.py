@@ -7,12 +7,20 @@ from meshrt.experimental.kernels.copies import (
     make_async_remote_copy,
     sync_copy,
 )
+from meshrt.experimental.kernels.cores import (
+    CoreType,
+    TensorCoreMesh,
+    core_barrier,
+    create_tensorcore_mesh,
+    run_on_first_core,
+)
 from meshrt.experimental.kernels.loads import load, store
 from meshrt.experimental.kernels.memory import MemorySpace as AnyMemorySpace
 from meshrt.experimental.kernels.memory import SemaphoreType, dma_semaphore, semaphore
 from meshrt.experimental.kernels.memory import TpuMemorySpace as MemorySpace
 from meshrt.experimental.kernels.params import GridDimensionSemantics, SideEffectType
 from meshrt.experimental.kernels.params import TpuCompilerParams as CompilerParams
+from meshrt.experimental.kernels.pipeline import emit_pipeline
 from meshrt.experimental.kernels.semaphores import (
     DeviceIdType,
     get_barrier_semaphore,
@@ -58,16 +66,21 @@ __all__ = [
     "VMEM",
     "VMEM_SHARED",
     "CompilerParams",
+    "CoreType",
     "DeviceIdType",
     "GridDimensionSemantics",
     "MemorySpace",
     "PrefetchScalarGridSpec",
     "SemaphoreType",
     "SideEffectType",
+    "TensorCoreMesh",
     "async_copy",
     "async_remote_copy",
     "bitcast",
+    "core_barrier",
+    "create_tensorcore_mesh",
     "dma_semaphore",
+    "emit_pipeline",
     "get_barrier_semaphore",
     "load",
     "make_async_copy",
@@ -75,6 +88,7 @@ __all__ = [
     "pack_elementwise",
     "repeat",
     "roll",
+    "run_on_first_core",
     "semaphore",
     "semaphore_read",
     "semaphore_signal",
