@@ -8,6 +8,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+import meshrt
+
 BF16, F32, I32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32), np.dtype(np.int32)
 
 
@@ -207,5 +209,99 @@ def dynamic_grid(lib):
     return f, [kind(lib, (), I32), kind(lib, (32, 128))]
 
 
+def double_buffered(lib):
+    """Two buffers: a block's copy is started before the one before it is waited for."""
+    pl, pltpu = lib.pl, lib.pltpu
+    steps, rows = 4, 64
+
+    def kernel(x_ref, o_ref, buffers, out, arrived, left):
+        def fetch(i):
+            slot = i % 2
+            return pltpu.make_async_copy(x_ref.at[pl.ds(i * rows, rows)], buffers.at[slot], arrived.at[slot])
+
+        fetch(0).start()
+
+        @pl.loop(0, steps)
+        def _(i):
+            @pl.when(i + 1 < steps)
+            def _():
+                fetch(i + 1).start()
+
+            fetch(i).wait()
+            out[...] = buffers[i % 2] + 1
+            pltpu.sync_copy(out, o_ref.at[pl.ds(i * rows, rows)])
+
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    f = pl.pallas_call(
+        kernel, kind(lib, (steps * rows, 256)), in_specs=[anywhere], out_specs=anywhere,
+        scratch_shapes=[
+            pltpu.VMEM((2, rows, 256), np.float32), pltpu.VMEM((rows, 256), np.float32),
+            pltpu.SemaphoreType.DMA((2,)), pltpu.SemaphoreType.DMA,
+        ],
+    )  # fmt: skip
+    return f, [kind(lib, (steps * rows, 256))]
+
+
+def instructions(lib):
+    """Rotations, other readings of bits, approximate inverses, stores under a mask, prints."""
+    pl, pltpu = lib.pl, lib.pltpu
+
+    def kernel(x_ref, o_ref, bits_ref):
+        x = pltpu.roll(x_ref[...], 3, 1)
+        bits_ref[...] = pltpu.bitcast(x, np.int32)
+        pl.debug_print("step {}", pl.program_id(0))
+        pltpu.store(o_ref, pl.reciprocal(x, approx=True), mask=x > 0)
+
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    f = pl.pallas_call(
+        kernel, [kind(lib, (16, 128)), kind(lib, (16, 128), I32)], grid=(2,), in_specs=[block],
+        out_specs=[block, block],
+    )  # fmt: skip
+    return f, [kind(lib, (16, 128))]
+
+
+def ring_all_gather(lib, count=8, rows=64):
+    """Each chip passes on the block that it got last, after a barrier with both neighbours: the body of a shard_map."""
+    pl, pltpu, lax = lib.pl, lib.pltpu, lib.jax.lax
+
+    def kernel(x_ref, o_ref, local, sent, received):
+        me = lax.axis_index("x")
+        right, left = lax.rem(me + 1, count), lax.rem(me + count - 1, count)
+        barrier = pltpu.get_barrier_semaphore()
+        for chip in (left, right):
+            pl.semaphore_signal(barrier, 1, device_id=(chip,), device_id_type=pl.DeviceIdType.MESH)
+        pl.semaphore_wait(barrier, 2)
+        part = lambda i: o_ref.at[pl.ds(i * rows, rows)]
+        pltpu.make_async_copy(x_ref, part(me), local).start()
+        pltpu.make_async_copy(x_ref, part(me), local).wait()
+
+        @pl.loop(0, count - 1)
+        def _(i):
+            mine = part(lax.rem(me + count - i, count))
+            copy = pltpu.make_async_remote_copy(
+                mine, mine, sent.at[i], received.at[i], device_id=(right,), device_id_type=pl.DeviceIdType.MESH
+            )
+            copy.start()
+            copy.wait()
+
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    semaphores = pltpu.SemaphoreType.DMA((count - 1,))
+    f = pl.pallas_call(
+        kernel, kind(lib, (count * rows, 128)), in_specs=[anywhere], out_specs=anywhere,
+        scratch_shapes=[pltpu.SemaphoreType.DMA, semaphores, semaphores],
+        compiler_params=pltpu.CompilerParams(collective_id=1),
+    )  # fmt: skip
+    return f, [kind(lib, (rows, 128))]
+
+
+def over_chips(f, block, count=8):
+    """Our kernel's call on each of `count` chips, lowered for TPUs; every chip has a block of the argument."""
+    mesh = meshrt.sharding.AbstractMesh((count,), ("x",))
+    split = meshrt.NamedSharding(mesh, meshrt.P("x"))
+    whole = meshrt.ShapeDtypeStruct((count * block.shape[0], *block.shape[1:]), block.dtype, sharding=split)
+    run = meshrt.shard_map(f, mesh=mesh, in_specs=meshrt.P("x"), out_specs=meshrt.P(), check_vma=False)
+    return meshrt.jit(run).trace(whole).lower(lowering_platforms=("tpu",))
+
+
 ANYWHERE = [add, softmax_rows, looped_matmul, attention, reductions, branches]
-ON_TPUS = [matmul, gather_rows, counters, dynamic_grid]
+ON_TPUS = [matmul, gather_rows, counters, dynamic_grid, double_buffered, instructions]

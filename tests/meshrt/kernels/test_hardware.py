@@ -9,7 +9,7 @@ import pytest
 
 import meshrt
 from meshrt.runtime import backend
-from tests.meshrt.kernels.hardware import ANYWHERE, ON_TPUS, gather_rows, reductions
+from tests.meshrt.kernels.hardware import ANYWHERE, ON_TPUS, gather_rows, over_chips, reductions, ring_all_gather
 from tests.meshrt.kernels.programs import JAX, OURS
 
 needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
@@ -20,15 +20,28 @@ needs_cuda = pytest.mark.skipif(
 SPECS = ["v5e:1x1", "v5p:1x1x1", "v6e:1x1"]
 
 
+def tpu_program(f, args):
+    return meshrt.jit(f).trace(*args).lower(lowering_platforms=("tpu",))
+
+
 @pytest.mark.tpu
 @needs_tpu
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("program", [*ANYWHERE, *ON_TPUS], ids=lambda p: p.__name__)
 def test_tpus_compile_kernels(program, spec):
     f, args = program(OURS)
-    compiled = meshrt.jit(f).lower(*args).compile(topology=spec)
+    compiled = tpu_program(f, args).compile(topology=spec)
     assert "tpu_custom_call" in compiled.as_text()
     assert compiled.cost_analysis()["bytes accessed"] > 0
+
+
+@pytest.mark.tpu
+@needs_tpu
+@pytest.mark.parametrize("spec", ["v5e:2x4", "v5p:2x2x2", "v6e:2x4"])
+def test_tpus_compile_kernels_that_talk_to_other_chips(spec):
+    f, (block,) = ring_all_gather(OURS)
+    compiled = over_chips(f, block).compile(topology=spec)
+    assert "tpu_custom_call" in compiled.as_text() and not compiled.collectives()
 
 
 @pytest.mark.tpu
@@ -36,7 +49,7 @@ def test_tpus_compile_kernels(program, spec):
 @pytest.mark.parametrize("program", [*ANYWHERE, gather_rows], ids=lambda p: p.__name__)
 def test_gpus_compile_kernels(program):
     f, args = program(OURS)
-    compiled = meshrt.jit(f).lower(*args).compile(topology="h100:1")
+    compiled = meshrt.jit(f).trace(*args).lower(lowering_platforms=("cuda",)).compile(topology="h100:1")
     assert compiled.memory_analysis().output_size_in_bytes > 0
 
 
@@ -48,7 +61,7 @@ def test_code_is_about_as_large_as_that_of_jax(program):
     from jax.experimental import topologies
 
     (f, args), (g, given) = program(OURS), program(JAX)
-    ours = meshrt.jit(f).lower(*args).compile(topology="v5e:1x1").memory_analysis().generated_code_size_in_bytes
+    ours = tpu_program(f, args).compile(topology="v5e:1x1").memory_analysis().generated_code_size_in_bytes
     devices = topologies.get_topology_desc("v5e:2x2", "tpu").devices
     where = jax.sharding.SingleDeviceSharding(devices[0])
     given = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=where) for a in given]

@@ -10,6 +10,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, math
 
 from meshrt.core.basic.shapes import broadcast_in_dim
+from meshrt.core.basic.varying import pvary_p
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
@@ -251,6 +252,7 @@ RULES: dict[Primitive, Rule] = {
     gamma.erf_p: by_kind(math.erf),
     selection.select_n_p: _select,
     identity.copy_p: same,
+    pvary_p: same,
     identity.stop_gradient_p: same,
     identity.optimization_barrier_p: lambda walk, eqn, *xs: xs,
 }

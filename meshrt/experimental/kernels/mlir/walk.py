@@ -21,6 +21,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.source import Source
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray
+from meshrt.sharding.mesh import AbstractMesh
 
 __all__ = ["Rule", "Walk", "kind_of", "through"]
 
@@ -38,13 +39,16 @@ def kind_of(dtype: Any) -> str:
 
 
 class Walk:
-    """Writes equations at the insertion point. Subclasses give `rules`, `backend` and the types."""
+    """Writes equations at the insertion point. Subclasses give `rules`, `backend` and the types.
+
+    `mesh` is that of the manual region around the kernel, by which other chips are named; None on one device.
+    """
 
     rules: ClassVar[Mapping[Primitive, Rule]]
     backend: ClassVar[str]
 
-    def __init__(self, kernel: str) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: str, mesh: AbstractMesh | None = None) -> None:
+        self.kernel, self.mesh = kernel, mesh
         self._at: Eqn | None = None
         self._used: set[Any] = set()
 

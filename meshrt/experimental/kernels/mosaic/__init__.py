@@ -3,6 +3,8 @@
     types.py        elements, vectors, memories
     references.py   loads, stores, parts of memory; what run_scoped allocates
     arrays.py       shapes, reductions, products
+    values.py       other instructions, prints
+    communication.py    copies, semaphores, other chips
     walk.py         all rules together
     module.py       the kernel's function, its windows, the bytes that the compiler reads
     call.py         the custom call and what the compiler is told beside

@@ -13,8 +13,11 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, memref, vector
 from jaxlib.mosaic.python import tpu
 
+from meshrt import tree_util
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
+from meshrt.experimental.kernels import loads
+from meshrt.experimental.kernels.mlir.conversions import bits_of
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk
 from meshrt.experimental.kernels.mosaic.types import (
     STORED_BOOL,
@@ -256,6 +259,35 @@ def eqn_of_values(eqn: Eqn, count: int) -> Eqn:
     return Eqn(add_p, [eqn.invars[1]] * count, eqn.outvars, {}, eqn.source)
 
 
+def _masked_load(walk: Walk, eqn: Eqn, place: Place, *leaves: Any) -> ir.Value:
+    """All is loaded, and `other` taken where the mask is False."""
+    out = eqn.outvars[0].aval
+    view, mask, other = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    place, window = read_view(walk, place, eqn.invars[0].aval, view)
+    value = load(walk, place, window, out.shape, out.dtype)
+    if mask is None or other is None:
+        return value
+    return arith.select(_wide_mask(walk, mask, out.shape), value, other)
+
+
+def _wide_mask(walk: Walk, mask: ir.Value, shape: Sequence[int]) -> ir.Value:
+    kind = walk.like(shape, np.dtype(bool))
+    return mask if mask.type == kind else vector.broadcast(kind, mask)
+
+
+def _masked_swap(walk: Walk, eqn: Eqn, place: Place, *leaves: Any) -> ir.Value:
+    """Words are stored under the mask; of narrower elements what was there is put back."""
+    out = eqn.outvars[0].aval
+    view, value, mask = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    place, window = read_view(walk, place, eqn.invars[0].aval, view)
+    old = load(walk, place, window, out.shape, out.dtype)
+    mask = None if mask is None else _wide_mask(walk, mask, out.shape)
+    if mask is not None and bits_of(out.dtype) != 32:
+        value, mask = arith.select(mask, value, old), None
+    store(walk, place, window, value, out.shape, out.dtype, mask)
+    return old
+
+
 def _allocate(walk: Walk, eqn: Eqn) -> Place:
     aval: Any = eqn.outvars[0].aval
     kind = reference_type(aval)
@@ -269,5 +301,7 @@ RULES: dict[Primitive, Rule] = {
     state.swap_p: _swap,
     state.addupdate_p: _addupdate,
     state.empty_ref_p: _allocate,
+    loads.masked_load_p: _masked_load,
+    loads.masked_swap_p: _masked_swap,
     state.free_ref_p: lambda walk, eqn, place: [],
 }

@@ -12,25 +12,20 @@ from jaxlib.mosaic.python import tpu
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.experimental.kernels.mlir import arithmetic, control, conversions
 from meshrt.experimental.kernels.mlir.walk import Walk
-from meshrt.experimental.kernels.mosaic import arrays, references
+from meshrt.experimental.kernels.mosaic import arrays, communication, references, values
 from meshrt.experimental.kernels.mosaic.types import element_type
-from meshrt.sharding.mesh import AbstractMesh
 
 __all__ = ["MosaicWalk"]
 
 
 class MosaicWalk(Walk):
-    """Writes values as vectors, scalars as such, references as memory.
-
-    `mesh` is that of the manual region around the kernel, by which other chips are named; None on one device.
-    """
+    """Writes values as vectors, scalars as such, references as memory."""
 
     backend: ClassVar[str] = "Mosaic (TPU)"
-    rules = {**arithmetic.RULES, **conversions.RULES, **control.RULES, **references.RULES, **arrays.RULES}
-
-    def __init__(self, kernel: str, mesh: AbstractMesh | None = None) -> None:
-        super().__init__(kernel)
-        self.mesh = mesh
+    rules = {
+        **arithmetic.RULES, **conversions.RULES, **control.RULES, **references.RULES, **arrays.RULES, **values.RULES,
+        **communication.RULES,
+    }  # fmt: skip
 
     def element(self, dtype: Any) -> ir.Type:
         found = element_type(dtype)

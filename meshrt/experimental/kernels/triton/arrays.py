@@ -14,6 +14,8 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray
+from meshrt.experimental.kernels import hints, values
+from meshrt.experimental.kernels.mlir.arithmetic import same
 from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
 from meshrt.primitives import arrangement, compositions, contract, conversion, elementwise, gamma, reduce, reshape
@@ -254,6 +256,16 @@ _LIBRARY = {
 }  # fmt: skip
 
 
+def _print(walk: Walk, eqn: Eqn, *operands: ir.Value) -> list[Any]:
+    """Prints a text and values behind it."""
+    text = eqn.params["fmt"]
+    if "{" in text.replace("{}", ""):
+        walk.refuse("values stand behind the text; leave what is in the braces out")
+    signed = [int(kind_of(a.aval.dtype) == "i") for a in eqn.invars]
+    tt.print_(f" {text.replace('{}', '').strip()} ", False, list(operands), signed)
+    return []
+
+
 RULES: dict[Primitive, Rule] = {
     shapes.broadcast_in_dim_p: _broadcast_in_dim,
     shapes.reshape_p: _reshape,
@@ -276,6 +288,11 @@ RULES: dict[Primitive, Rule] = {
     contract.dot_general_p: _dot_general,
     **{primitive: _library(name) for primitive, name in _LIBRARY.items()},
     elementwise.pow_p: _power,
+    values.debug_print_p: _print,
+    values.approx_tanh_p: _library("tanh"),
+    values.reciprocal_p: through(lambda x, **_: elementwise.div_p.bind(np.asarray(1, x.dtype)[()], x)),
+    hints.multiple_of_p: same,
+    hints.max_contiguous_p: same,
     elementwise.round_p: _round,
     elementwise.population_count_p: _bits("popc"),
     elementwise.clz_p: _bits("clz"),

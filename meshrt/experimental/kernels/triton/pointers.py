@@ -16,11 +16,12 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith
 from jaxlib.triton import dialect as tt
 
-from meshrt import dtypes
+from meshrt import dtypes, tree_util
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
+from meshrt.experimental.kernels import loads
 from meshrt.experimental.kernels.mlir.conversions import converted
-from meshrt.experimental.kernels.mlir.walk import Rule, Walk
+from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of
 from meshrt.primitives import state
 from meshrt.primitives.elementwise import add_p
 from meshrt.primitives.state_views import Indexer, Slice, view_of
@@ -210,6 +211,50 @@ def _addupdate(walk: Walk, eqn: Eqn, block: Block, value: ir.Value, *leaves: Any
     return []
 
 
+def _masked_load(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value:
+    out = eqn.outvars[0].aval
+    view, mask, other = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    return load(walk, block, eqn.invars[0].aval, view, out.shape, _wide_mask(walk, mask, out.shape), other)
+
+
+def _wide_mask(walk: Walk, mask: ir.Value | None, shape: tuple[int, ...]) -> ir.Value | None:
+    kind = walk.like(shape, np.dtype(bool))
+    if mask is None or mask.type == kind:
+        return mask
+    if not isinstance(mask.type, ir.RankedTensorType):
+        return tt.splat(kind, mask)
+    old = tuple(ir.RankedTensorType(mask.type).shape)
+    return tt.broadcast(kind, walk.reshaped(mask, (1,) * (len(shape) - len(old)) + old, np.dtype(bool)))
+
+
+def _masked_swap(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value | None:
+    aval, out = eqn.invars[0].aval, eqn.outvars[0].aval
+    view, value, mask = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    mask = _wide_mask(walk, mask, out.shape)
+    old = load(walk, block, aval, view, out.shape, mask) if walk.is_used(eqn.outvars[0]) else None
+    store(walk, block, aval, view, value, out.shape, mask)
+    return old
+
+
+def _atomic(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value:
+    """One step that other programs see whole."""
+    view, operands, mask = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    out, kind = eqn.outvars[0].aval, eqn.params["kind"]
+    target = _target(walk, block, eqn.invars[0].aval, view, out.shape)
+    how = (tt.MemSemantic.ACQUIRE_RELEASE, tt.MemSyncScope.GPU)
+    if kind == "cas":
+        return tt.atomic_cas(walk.type_of(out), target.pointers, *operands, *how)
+    sort = kind_of(out.dtype)
+    name = {"f": {"add": "FADD", "xchg": "XCHG"}, "u": {"max": "UMAX", "min": "UMIN"}}.get(sort, {}).get(kind)
+    if name is None and sort == "f":
+        walk.refuse(f"GPUs have no atomic {kind} of floats; use atomic_cas in a loop")
+    name = name or kind.upper()
+    mask = _wide_mask(walk, mask, out.shape)
+    if target.inside is not None:
+        mask = target.inside if mask is None else arith.andi(mask, target.inside)
+    return tt.atomic_rmw(walk.type_of(out), getattr(tt.RMWOp, name), target.pointers, operands[0], *how, mask=mask)
+
+
 def _allocate(walk: Walk, eqn: Eqn) -> Any:
     walk.refuse("a GPU's programs have no memory of their own to index; carry values through loops instead")
 
@@ -219,4 +264,7 @@ RULES: dict[Primitive, Rule] = {
     state.swap_p: _swap,
     state.addupdate_p: _addupdate,
     state.empty_ref_p: _allocate,
+    loads.masked_load_p: _masked_load,
+    loads.masked_swap_p: _masked_swap,
+    loads.atomic_update_p: _atomic,
 }
