@@ -18,7 +18,6 @@ import secrets
 import shutil
 import stat
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +30,6 @@ __all__ = [
 
 _LOCK = "lock"
 _LEFT = re.compile(r"\..+\.(saving|removed)-[0-9a-f]{16}")
-_YOUNG_S = 3600.0  # a directory without a lock may be one whose maker is about to lock it
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -103,16 +101,19 @@ class Unfinished:
             while True:
                 folder = path.parent / f".{path.name}.saving-{secrets.token_hex(8)}"
                 folder.mkdir()
-                lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+                # Until it is locked, who cleans may take it for a dead process's.
+                try:
+                    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+                except FileNotFoundError:
+                    continue
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if os.fstat(lock).st_nlink:  # nobody took it for a dead process's meanwhile
+                if os.fstat(lock).st_nlink:
                     return Unfinished(path, folder, lock)
                 os.close(lock)
 
     def commit(self) -> None:
         """Gives the directory its name. From here on there is a checkpoint, whatever happens."""
         with telling(self.path, "committing it"):
-            os.unlink(self.folder / _LOCK)
             fsync_directory(self.folder)
             try:
                 os.rename(self.folder, self.path)
@@ -120,8 +121,9 @@ class Unfinished:
                 if e.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                     raise _exists(self.path) from None
                 raise
-            os.close(self._lock)
             fsync_directory(self.path.parent)
+            os.unlink(self.path / _LOCK)
+            os.close(self._lock)
 
     def abandon(self) -> None:
         """Removes what was written."""
@@ -154,8 +156,9 @@ def _is_dead(folder: Path) -> bool:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
-        with contextlib.suppress(FileNotFoundError):
-            return time.time() - folder.stat().st_mtime > _YOUNG_S
+        # Killed, or about to make it: then it notices that its directory has gone.
+        with contextlib.suppress(OSError):
+            folder.rmdir()
         return False
     except OSError:
         return False

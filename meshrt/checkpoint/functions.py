@@ -12,9 +12,9 @@ from meshrt.checkpoint import folder, structure
 from meshrt.checkpoint.background import Saving
 from meshrt.checkpoint.folder import Opened, named
 from meshrt.checkpoint.job import Job, current
-from meshrt.checkpoint.manifest import StoredArray, StoredLeaf
+from meshrt.checkpoint.manifest import StoredArray, StoredFile, StoredLeaf
 from meshrt.checkpoint.progress import Meter, OnProgress
-from meshrt.checkpoint.reading import StoredTile, all_tiles, read_tile
+from meshrt.checkpoint.reading import StoredTile, all_tiles, read_header, read_tile
 from meshrt.checkpoint.restoring import described, restored
 from meshrt.checkpoint.saving import take, write
 from meshrt.checkpoint.shards import threads
@@ -135,7 +135,8 @@ def restore(
     with Opened(named(path)) as opened:
         tree = restored(opened, like, shardings, Options(mesh, as_numpy, cast), partial, progress)
         if data_state is not None:
-            data_state.set_state(_own_state(_described(opened), current(TIMEOUT_S)))
+            state = _own_state(_described(opened), current(TIMEOUT_S))
+            data_state.set_state(state)
     return tree
 
 
@@ -230,11 +231,20 @@ def verify(path: PathLike, *, progress: OnProgress | bool | None = None) -> list
     except errors.DamagedCheckpointError as e:
         return [str(e)]
     with opened, threads() as pool:
+        headers = [_problem_of_header(opened, file) for file in opened.manifest.files]
         work = [(leaf, a, tile) for leaf in opened.manifest.leaves for a in leaf.arrays for tile in all_tiles(a)]
         meter = Meter(progress, "verify", str(opened.path), sum(tile.size for _, _, tile in work))
         meter.start()
         problems = pool.map(lambda row: _problem(opened, meter, *row), work)
-        return list(dict.fromkeys(p for p in problems if p is not None))
+        return list(dict.fromkeys(p for p in (*headers, *problems) if p is not None))
+
+
+def _problem_of_header(opened: Opened, file: StoredFile) -> str | None:
+    try:
+        read_header(opened, file)
+        return None
+    except errors.DamagedCheckpointError as e:
+        return str(e)
 
 
 def _problem(opened: Opened, meter: Meter, leaf: StoredLeaf, array: StoredArray, tile: StoredTile) -> str | None:

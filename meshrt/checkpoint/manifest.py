@@ -36,6 +36,7 @@ MAX_TILE_BYTES = 1 << 30
 _MAX_SIZE, _MAX_DIMENSIONS = 1 << 48, 64
 _FILE = re.compile(r"process_\d{5,9}\.safetensors")
 KINDS = ("array", "key", "numpy", "numpy scalar", "python", "high")
+_LONGEST_HEAD = 200
 # What a leaf of a kind consists of: how many arrays, None for any number.
 _ARRAYS = {"array": 1, "key": 1, "numpy": 1, "numpy scalar": 1, "python": 0, "high": None}
 
@@ -52,8 +53,12 @@ def index_name(process: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
+    """One process's file: its name, its bytes, and how many of them its header takes, with their CRC-32."""
+
     name: str
     size: int
+    header: int = 0
+    checksum: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ def to_bytes(manifest: Manifest) -> bytes:
             "written": manifest.written,
             "structure": manifest.structure,
             "meshes": [mesh_to_data(m) for m in manifest.meshes],
-            "files": [[f.name, f.size] for f in manifest.files],
+            "files": [[f.name, f.size, f.header, f.checksum] for f in manifest.files],
             "metadata": manifest.metadata,
             "data_states": list(manifest.data_states),
             "leaves": list(map(_leaf_to_data, manifest.leaves)),
@@ -156,6 +161,8 @@ def from_bytes(data: bytes, where: str) -> Manifest:
     """
     head, _, body = data.partition(b"\n")
     try:
+        if len(head) > _LONGEST_HEAD:
+            raise ValueError
         about = json.loads(head.rstrip(b",") + b"}")
         version, digest = about["meshrt_checkpoint"], about["sha256"]
     except (ValueError, KeyError, TypeError):
@@ -179,7 +186,7 @@ def _damaged(where: str, how: str) -> errors.DamagedCheckpointError:
 
 
 def _manifest(data: dict[str, Any]) -> Manifest:
-    files = tuple(StoredFile(_file(name), _number(size, "the size of a file")) for name, size in data["files"])
+    files = tuple(_stored_file(*row) for row in data["files"])
     if len({f.name for f in files}) != len(files):
         raise ValueError("it names a file twice")
     leaves = tuple(_leaf(row, files) for row in data["leaves"])
@@ -193,10 +200,12 @@ def _manifest(data: dict[str, Any]) -> Manifest:
     )
 
 
-def _file(name: Any) -> str:
+def _stored_file(name: Any, size: Any, header: Any, checksum: Any) -> StoredFile:
     if not isinstance(name, str) or not _FILE.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a file of checkpoints")
-    return name
+    if _number(header, "the length of a header") > min(_number(size, "the size of a file"), MAX_MANIFEST):
+        raise ValueError(f"the header of {name} is longer than it")
+    return StoredFile(name, size, header, _number(checksum, "a checksum"))
 
 
 def _leaf(row: dict[str, Any], files: Sequence[StoredFile]) -> StoredLeaf:

@@ -17,11 +17,20 @@ from meshrt.checkpoint import grid as grids
 from meshrt.checkpoint.elements import bits_of, size_of, unpack
 from meshrt.checkpoint.folder import Opened
 from meshrt.checkpoint.grid import Box
-from meshrt.checkpoint.manifest import StoredArray
+from meshrt.checkpoint.manifest import StoredArray, StoredFile
 from meshrt.checkpoint.progress import Meter
 from meshrt.runtime.host_memory import aligned_empty
 
-__all__ = ["PartsBeingRead", "StoredTile", "all_tiles", "bytes_for", "read_parts", "read_tile", "start_reading"]
+__all__ = [
+    "PartsBeingRead",
+    "StoredTile",
+    "all_tiles",
+    "bytes_for",
+    "read_header",
+    "read_parts",
+    "read_tile",
+    "start_reading",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,17 @@ def read_tile(opened: Opened, path: str, array: StoredArray, tile: StoredTile, i
             f"{opened.path / file.name} is damaged: the bytes {tile.offset} to {tile.offset + tile.size}, which are "
             f"{list(tile.box)} of the leaf {path} ({array.dtype}{list(array.shape)}), should have the CRC-32 "
             f"{tile.checksum:08x}, and {found}. Restore an earlier checkpoint, or copy this one again"
+        )
+    return data
+
+
+def read_header(opened: Opened, file: StoredFile) -> bytes:
+    """What other readers of safetensors need; ours goes by the manifest. DamagedCheckpointError if it is damaged."""
+    data = os.pread(opened.file(file.name, file.size), file.header, 0)
+    if zlib.crc32(data) != file.checksum:
+        raise errors.DamagedCheckpointError(
+            f"{opened.path / file.name} is damaged: its header of {file.header} bytes should have the CRC-32 "
+            f"{file.checksum:08x}, and has {zlib.crc32(data):08x}. Its arrays can be restored all the same"
         )
     return data
 

@@ -199,12 +199,13 @@ def _write_own(taken: Snapshot, folder: Path, job: Job, progress: OnProgress | b
         meter = Meter(progress, "save", str(taken.path), taken.nbytes)
         meter.start()
         _check_room(taken, folder)
-        size = 0
+        files = []
         if taken.pieces:
-            size = shards.write(folder / file_name(job.rank), taken.pieces, meter)
+            made = shards.write(folder / file_name(job.rank), taken.pieces, meter)
+            files.append([made.name, made.size, made.header, made.checksum])
         rows = [[*p.number, p.offset, "".join(f"{c:08x}" for c in p.checksums)] for p in taken.pieces]
         index = {
-            "size": size, "pieces": rows, "tree": _digest_of_tree(taken), "data_state": taken.data_state,
+            "files": files, "pieces": rows, "tree": _digest_of_tree(taken), "data_state": taken.data_state,
             "host_values": [[i, zlib.crc32(v if isinstance(v, bytes) else pack(v).data)] for i, v in taken.host_values],
         }  # fmt: skip
         data = json.dumps(index).encode()
@@ -295,9 +296,9 @@ def _manifest(taken: Snapshot, indexes: Sequence[dict[str, Any]]) -> Manifest:
     files: list[StoredFile] = []
     numbers: dict[int, int] = {}
     for process, index in enumerate(indexes):
-        if index["size"]:
+        for row in index["files"]:
             numbers[process] = len(files)
-            files.append(StoredFile(file_name(process), index["size"]))
+            files.append(StoredFile(*row))
     found: dict[tuple[int, int], StoredPiece] = {}
     for process, index in enumerate(indexes):
         for array, piece, offset, checksums in index["pieces"]:

@@ -25,6 +25,7 @@ import numpy as np
 from meshrt.checkpoint import grid as grids
 from meshrt.checkpoint.elements import pack, size_of, stored_as
 from meshrt.checkpoint.grid import Box
+from meshrt.checkpoint.manifest import StoredFile
 from meshrt.checkpoint.progress import Meter
 from meshrt.heuristics import CHECKPOINT_THREADS
 
@@ -65,8 +66,8 @@ def threads(count: int | None = None) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="meshrt-checkpoint")
 
 
-def write(path: Path, pieces: Sequence[OwnPiece], meter: Meter) -> int:
-    """Writes the file, which must not be there, and sees it on the disk. Returns its size; notes where pieces are.
+def write(path: Path, pieces: Sequence[OwnPiece], meter: Meter) -> StoredFile:
+    """Writes the file, which must not be there, and sees it on the disk. Notes where pieces are.
 
     Raises:
       OSError: as the operating system says.
@@ -89,7 +90,7 @@ def write(path: Path, pieces: Sequence[OwnPiece], meter: Meter) -> int:
     finally:
         os.close(handle)
     _note(todo, checksums)
-    return at
+    return StoredFile(path.name, at, len(header), zlib.crc32(header))
 
 
 def _header(rows: Sequence[tuple[OwnPiece, Box]]) -> tuple[bytes, int]:

@@ -136,6 +136,7 @@ def target_of(leaf: StoredLeaf, like: Any, sharding: Any, manifest: Manifest, op
         return _high(leaf, high, like, sharding, manifest, options)
     if isinstance(like, PYTHON) and not isinstance(like, np.generic):
         if leaf.kind == "python" or leaf.arrays[0].shape == ():
+            _python_value(leaf)
             return Target(leaf, "python", (None,) * len(leaf.arrays), type(like) if leaf.arrays else None)
         raise Misfit(f"{leaf.path} is {_shown(leaf)}, and a {type(like).__name__} is wanted")
     if leaf.kind == "python":
@@ -178,9 +179,9 @@ def _check_like(leaf: StoredLeaf, aval: ShapedArray, like: Any, options: Options
 
 def _of_python(leaf: StoredLeaf, like: Any, sharding: Any, manifest: Manifest, options: Options) -> Target:
     """A Python value, or an array of no dimensions that it becomes."""
+    value = _python_value(leaf)
     if like is None:
         return Target(leaf, "python", ())
-    value = _python_value(leaf)
     if getattr(like, "shape", None) != () or not isinstance(value, bool | int | float | complex):
         raise Misfit(f"{leaf.path} is {_shown(leaf)}, and {_described(like)} is wanted")
     if _is_host(like) or options.as_numpy:
@@ -190,6 +191,9 @@ def _of_python(leaf: StoredLeaf, like: Any, sharding: Any, manifest: Manifest, o
 
 
 def _python_value(leaf: StoredLeaf) -> Any:
+    """The value of a leaf of Python's; None for others."""
+    if leaf.kind != "python":
+        return None
     try:
         return python_from_data(leaf.about)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as e:
