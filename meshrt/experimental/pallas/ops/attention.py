@@ -16,7 +16,7 @@ from meshrt.experimental.pallas.ops.attention_backward import of_keys, of_querie
 from meshrt.experimental.pallas.ops.attention_forward import attend
 from meshrt.experimental.pallas.ops.attention_plan import Plan
 from meshrt.experimental.pallas.ops.placement import Split, placed
-from meshrt.experimental.pallas.ops.tiles import accumulator
+from meshrt.experimental.pallas.ops.tiles import accumulator, agreeing
 
 __all__ = ["flash_attention"]
 
@@ -66,8 +66,8 @@ def flash_attention(
         raise errors.ArgumentTypeError("flash_attention: key_segments come with query_segments; pass both")
     segments = None
     if query_segments is not None:
-        own = jnp.asarray(query_segments)
-        segments = (own, own if key_segments is None else jnp.asarray(key_segments))
+        given = jnp.asarray(query_segments)
+        segments = (given, given if key_segments is None else jnp.asarray(key_segments))
         for x, wanted in zip(segments, ((q.shape[0], q.shape[1]), (k.shape[0], k.shape[1]))):
             if x.shape != wanted or not dtypes.issubdtype(x.dtype, np.integer):
                 raise errors.ArgumentTypeError(
@@ -77,7 +77,8 @@ def flash_attention(
     if causal:
         after = 0 if after is None else min(after, 0)
     how = (1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), before, after, block_sizes)
-    out, log = _attention(q, k, v, bias, segments, how)
+    q, k, v, bias, *own = agreeing(q, k, v, bias, *(segments or ()))
+    out, log = _attention(q, k, v, bias, tuple(own) or None, how)
     return (out, log) if return_residual else out
 
 

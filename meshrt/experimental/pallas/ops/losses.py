@@ -12,7 +12,7 @@ from meshrt import numpy as jnp
 from meshrt.custom_derivatives import custom_vjp
 from meshrt.experimental.pallas.ops import loss_kernels as kernels
 from meshrt.experimental.pallas.ops.placement import Split, placed
-from meshrt.experimental.pallas.ops.tiles import accumulator
+from meshrt.experimental.pallas.ops.tiles import accumulator, agreeing
 
 __all__ = ["linear_cross_entropy", "softmax_cross_entropy"]
 
@@ -40,7 +40,7 @@ def softmax_cross_entropy(logits: Any, labels: Any, *, block_sizes: Blocks = Non
     """
     logits, labels = jnp.asarray(logits), jnp.asarray(labels)
     _check("softmax_cross_entropy", "logits", logits, labels)
-    return _of_logits(logits, labels, None if block_sizes is None else tuple(block_sizes))
+    return _of_logits(*agreeing(logits, labels), None if block_sizes is None else tuple(block_sizes))
 
 
 def linear_cross_entropy(hidden: Any, head: Any, labels: Any, *, block_sizes: Blocks = None) -> Any:
@@ -68,7 +68,7 @@ def linear_cross_entropy(hidden: Any, head: Any, labels: Any, *, block_sizes: Bl
             f"linear_cross_entropy of hidden {hidden.dtype}{list(hidden.shape)} takes a head (vocabulary, "
             f"{hidden.shape[-1]}) of its dtype, got {head.dtype}{list(head.shape)}"
         )
-    return _of_product(hidden, head, labels, None if block_sizes is None else tuple(block_sizes))
+    return _of_product(*agreeing(hidden, head, labels), None if block_sizes is None else tuple(block_sizes))
 
 
 def _check(name: str, what: str, x: Any, labels: Any) -> None:

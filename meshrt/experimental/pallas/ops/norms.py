@@ -14,7 +14,7 @@ from meshrt.experimental import pallas as pl
 from meshrt.experimental.pallas import tpu as pltpu
 from meshrt.experimental.pallas.ops import heuristics
 from meshrt.experimental.pallas.ops.placement import Split, placed
-from meshrt.experimental.pallas.ops.tiles import accumulator, within
+from meshrt.experimental.pallas.ops.tiles import accumulator, agreeing, within
 from meshrt.shape_dtype import ShapeDtypeStruct
 
 __all__ = ["rms_norm"]
@@ -45,7 +45,7 @@ def rms_norm(x: Any, scale: Any, *, epsilon: float = 1e-6, block_rows: int | Non
     for what, v in (("x", x), ("scale", scale)):
         if not dtypes.issubdtype(v.dtype, np.floating):
             raise errors.ArgumentTypeError(f"rms_norm takes floating-point arrays, but {what} is {v.dtype}; convert it")
-    return _rms_norm(x, scale, float(epsilon), block_rows)
+    return _rms_norm(*agreeing(x, scale), float(epsilon), block_rows)
 
 
 @functools.partial(custom_vjp, nondiff_argnums=(2, 3))

@@ -14,7 +14,7 @@ from meshrt.custom_derivatives import custom_vjp
 from meshrt.experimental import pallas as pl
 from meshrt.experimental.pallas import tpu as pltpu
 from meshrt.experimental.pallas.ops.placement import Split, placed
-from meshrt.experimental.pallas.ops.tiles import accumulator, contract, finite, positions
+from meshrt.experimental.pallas.ops.tiles import accumulator, agreeing, contract, finite, positions
 from meshrt.shape_dtype import ShapeDtypeStruct
 
 __all__ = ["paged_attention"]
@@ -49,7 +49,7 @@ def paged_attention(
     q, k, v, lengths, table = (jnp.asarray(x) for x in (query, key_pages, value_pages, lengths, page_indices))
     _check(q, k, v, lengths, table)
     how = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    return _attention(q, k, v, lengths.astype(np.int32), table.astype(np.int32), how)
+    return _attention(*agreeing(q, k, v, lengths.astype(np.int32), table.astype(np.int32)), how)
 
 
 def _check(q: Any, k: Any, v: Any, lengths: Any, table: Any) -> None:

@@ -15,7 +15,7 @@ from meshrt.experimental import pallas as pl
 from meshrt.experimental.pallas import tpu as pltpu
 from meshrt.experimental.pallas.ops import heuristics
 from meshrt.experimental.pallas.ops.placement import Split, placed
-from meshrt.experimental.pallas.ops.tiles import accumulator, contract, within
+from meshrt.experimental.pallas.ops.tiles import accumulator, agreeing, contract, within
 from meshrt.shape_dtype import ShapeDtypeStruct
 
 __all__ = ["ACTIVATIONS", "matmul"]
@@ -54,7 +54,7 @@ def matmul(x: Any, w: Any, bias: Any = None, *, activation: str | None = None, b
     bias = None if bias is None else jnp.asarray(bias)
     _check(x, w, bias, activation)
     blocks = None if block_sizes is None else tuple(block_sizes)
-    return _matmul(x, w, bias, activation, blocks)
+    return _matmul(*agreeing(x, w, bias), activation, blocks)
 
 
 def _check(x: Any, w: Any, bias: Any, activation: Any) -> None:

@@ -12,6 +12,7 @@ from meshrt import numpy as jnp
 from meshrt.custom_derivatives import custom_vjp
 from meshrt.experimental.pallas.ops import scan_kernels as kernels
 from meshrt.experimental.pallas.ops.placement import Split, placed
+from meshrt.experimental.pallas.ops.tiles import agreeing
 
 __all__ = ["selective_scan"]
 
@@ -44,7 +45,7 @@ def selective_scan(
     x, delta, a, b, c = (jnp.asarray(v) for v in (x, delta, a, b, c))
     d = None if d is None else jnp.asarray(d)
     _check(x, delta, a, b, c, d)
-    out = _scan(x, delta, a, b, c, None if block_sizes is None else tuple(block_sizes))
+    out = _scan(*agreeing(x, delta, a, b, c), None if block_sizes is None else tuple(block_sizes))
     return out if d is None else out + (d * x).astype(x.dtype)
 
 

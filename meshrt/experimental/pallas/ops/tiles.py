@@ -8,8 +8,10 @@ import numpy as np
 
 from meshrt import dtypes, lax
 from meshrt import numpy as jnp
+from meshrt.core.basic.varying import in_order, vary
+from meshrt.core.types import NOT_VARYING, aval_of
 
-__all__ = ["accumulator", "contract", "finite", "positions", "within"]
+__all__ = ["accumulator", "agreeing", "contract", "finite", "positions", "within"]
 
 
 def accumulator(*arrays: Any) -> np.dtype:
@@ -18,6 +20,13 @@ def accumulator(*arrays: Any) -> np.dtype:
     for x in arrays:
         dtype = np.dtype(dtypes.promote_types(dtype, x.dtype))
     return dtype
+
+
+def agreeing(*arrays: Any) -> list[Any]:
+    """The arrays (or None), all varying over the axes of a manual region that any of them varies over: rules of
+    derivatives give each the cotangent of its type."""
+    varying = NOT_VARYING.union(*[aval_of(x).vma for x in arrays if x is not None])
+    return [x if x is None else vary(x, in_order(varying.difference(aval_of(x).vma))) for x in arrays]
 
 
 def contract(x: Any, y: Any, over_x: int, over_y: int, dtype: Any) -> Any:
