@@ -33,7 +33,7 @@ def all_gather_matmul(x: Any, w: Any, axis_name: str, *, block_columns: int | No
     Returns (devices * m, n), the rows in the order of the devices.
 
     >>> import meshrt, meshrt.numpy as jnp
-    >>> mesh = meshrt.make_mesh((1,), ("x",))
+    >>> mesh = meshrt.make_mesh((1,), ("x",), axis_types=(meshrt.sharding.AxisType.Auto,))
     >>> ring = lambda x: all_gather_matmul(x, x, "x")
     >>> meshrt.shard_map(ring, mesh=mesh, in_specs=meshrt.P("x"), out_specs=meshrt.P("x"))(jnp.eye(2))
     Array([[1., 0.],
@@ -59,7 +59,7 @@ def matmul_reduce_scatter(x: Any, w: Any, axis_name: str, *, block_columns: int 
     Returns (m, n): this device's rows of the sum.
 
     >>> import meshrt, meshrt.numpy as jnp
-    >>> mesh = meshrt.make_mesh((1,), ("x",))
+    >>> mesh = meshrt.make_mesh((1,), ("x",), axis_types=(meshrt.sharding.AxisType.Auto,))
     >>> ring = lambda x: matmul_reduce_scatter(x, x, "x")
     >>> meshrt.shard_map(ring, mesh=mesh, in_specs=meshrt.P("x"), out_specs=meshrt.P("x"))(jnp.eye(2))
     Array([[1., 0.],
