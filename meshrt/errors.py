@@ -51,6 +51,10 @@ __all__ = [
     "JaxImportedError",
     "JaxRuntimeError",
     "JaxprTypeError",
+    "KernelBoundsError",
+    "KernelDeadlockError",
+    "KernelError",
+    "KernelRaceError",
     "KeyReuseError",
     "LeakedTracerError",
     "MemorySpaceError",
@@ -61,6 +65,7 @@ __all__ = [
     "MissingCompilerError",
     "MissingFunctionError",
     "MissingRuleError",
+    "MissingWaitError",
     "NonAddressableError",
     "NonConcreteBooleanIndexError",
     "NonFiniteError",
@@ -79,6 +84,7 @@ __all__ = [
     "TransferGuardError",
     "TreeError",
     "UnboundAxisError",
+    "UninitializedReadError",
     "UnknownAxisError",
     "UnsolvableDimensionError",
     "UnsupportedByBackendError",
@@ -345,6 +351,30 @@ class ExecutionError(JaxRuntimeError):
 
 class CallbackError(ExecutionError):
     """A Python function that a program called back raised; `__cause__` is what it raised."""
+
+
+class KernelError(ExecutionError):
+    """A simulated kernel did what a chip does not allow; the message names its line."""
+
+
+class KernelRaceError(KernelError):
+    """Two cores or copies touch the same memory, and nothing says which comes first."""
+
+
+class KernelBoundsError(KernelError, IndexError):
+    """A kernel reads or writes beyond the end of a memory."""
+
+
+class KernelDeadlockError(KernelError):
+    """All cores of a kernel wait for signals that nobody will send."""
+
+
+class UninitializedReadError(KernelError):
+    """A kernel reads memory that nobody has written."""
+
+
+class MissingWaitError(KernelError):
+    """A kernel ends while a copy that it started is in flight, or a semaphore is not back at zero."""
 
 
 class NonFiniteError(ExecutionError, FloatingPointError):

@@ -92,7 +92,9 @@ class Calls:
             raise _explained(*failed[0]) from failed[0][1]
 
 
-def _explained(callback: HostFunction, error: BaseException) -> errors.CallbackError:
+def _explained(callback: HostFunction, error: BaseException) -> errors.ExecutionError:
+    if isinstance(error, errors.KernelError):  # of the simulator, which no user wrote: it names the kernel's line
+        return type(error)(*error.args)
     return errors.CallbackError(f"{callback.name} failed: {type(error).__name__}: {error}")
 
 

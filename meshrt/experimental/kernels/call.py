@@ -25,6 +25,7 @@ from meshrt.experimental.kernels.call_primitive import pallas_call_p
 from meshrt.experimental.kernels.devices import COMMUNICATION, chip_axes
 from meshrt.experimental.kernels.grid import DYNAMIC, GridFrame, in_grid
 from meshrt.experimental.kernels.mapping import INDEX, GridMapping, KernelArguments, described, grid_mapping
+from meshrt.experimental.kernels.modes import interpreted
 from meshrt.experimental.kernels.params import CostEstimate
 from meshrt.experimental.kernels.specs import GridSpec, no_block_spec
 from meshrt.jit import jit
@@ -92,8 +93,8 @@ def pallas_call(
         _refuse_both(grid=(grid, ()), in_specs=(in_specs, no_block_spec), out_specs=(out_specs, no_block_spec),
                      scratch_shapes=(scratch_shapes, ()))  # fmt: skip
     params = {
-        "interpret": interpret, "compiler_params": compiler_params, "cost_estimate": cost_estimate, "debug": debug,
-        "metadata": None if metadata is None else tuple(sorted(metadata.items())),
+        "interpret": interpreted(interpret), "compiler_params": compiler_params, "cost_estimate": cost_estimate,
+        "debug": debug, "metadata": None if metadata is None else tuple(sorted(metadata.items())),
     }  # fmt: skip
     if isinstance(out_shape, list):
         out_shape = tuple(out_shape)
@@ -147,7 +148,7 @@ def _bind(
         *captured, *[convert_element_type(d, INDEX.dtype) for d in dynamic], *leaves,
         jaxpr=jaxpr, grid_mapping=mapping, input_output_aliases=tuple(aliases.items()), out_avals=tuple(results),
         name=name or fun_name(kernel), kernel=described(kernel), **params,
-        axes=chip_axes() if COMMUNICATION in jaxpr.effects else (),
+        axes=chip_axes() if COMMUNICATION in jaxpr.effects or hasattr(params["interpret"], "lower") else (),
     )  # fmt: skip
     return tree_util.tree_unflatten(out_tree, outs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -193,12 +194,12 @@ def kernel(
         leaves, tree = tree_util.tree_flatten(args)
         arrays = [x for x in leaves if not is_ref(x)]
 
+        @functools.wraps(body)
         def with_refs(*refs: Any, **keywords: Any) -> None:
             given = iter(refs)
             own = [x if is_ref(x) else next(given) for x in leaves]
             return body(*tree_util.tree_unflatten(tree, own), *given, **keywords)
 
-        with_refs.__name__ = with_refs.__qualname__ = fun_name(body)
         return on_cores(with_refs, cores, out, len(arrays), scratch_types, options)(*arrays)
 
     return run

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -156,6 +157,7 @@ def described(fun: Callable[..., Any]) -> str:
     """A function by its name and the line where it stands."""
     while isinstance(fun, functools.partial):
         fun = fun.func
+    fun = inspect.unwrap(fun)
     fun = getattr(fun, "function", fun)
     name = getattr(fun, "__name__", type(fun).__name__)
     code = getattr(fun, "__code__", None)

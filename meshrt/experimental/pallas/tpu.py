@@ -28,6 +28,12 @@ from meshrt.experimental.kernels.semaphores import (
     semaphore_signal,
     semaphore_wait,
 )
+from meshrt.experimental.kernels.simulator.params import (
+    InterpretParams,
+    force_tpu_interpret_mode,
+    reset_tpu_interpret_mode_state,
+    set_tpu_interpret_mode,
+)
 from meshrt.experimental.kernels.specs import PrefetchScalarGridSpec
 from meshrt.experimental.kernels.values import (
     bitcast,
@@ -69,6 +75,7 @@ __all__ = [
     "CoreType",
     "DeviceIdType",
     "GridDimensionSemantics",
+    "InterpretParams",
     "MemorySpace",
     "PrefetchScalarGridSpec",
     "SemaphoreType",
@@ -81,18 +88,21 @@ __all__ = [
     "create_tensorcore_mesh",
     "dma_semaphore",
     "emit_pipeline",
+    "force_tpu_interpret_mode",
     "get_barrier_semaphore",
     "load",
     "make_async_copy",
     "make_async_remote_copy",
     "pack_elementwise",
     "repeat",
+    "reset_tpu_interpret_mode_state",
     "roll",
     "run_on_first_core",
     "semaphore",
     "semaphore_read",
     "semaphore_signal",
     "semaphore_wait",
+    "set_tpu_interpret_mode",
     "stochastic_round",
     "store",
     "sync_copy",

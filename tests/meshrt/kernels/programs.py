@@ -170,6 +170,7 @@ def copies(lib):
         pl.semaphore_signal(counter, 3)
         pl.semaphore_wait(counter, 2)
         o_ref[2 * pl.program_id(0)] = o_ref[2 * pl.program_id(0)] + pl.semaphore_read(counter)
+        pl.semaphore_wait(counter)
 
     anywhere = pl.BlockSpec(memory_space=pl.ANY)
     scratch = [pltpu.VMEM((2,), np.float32), pltpu.SemaphoreType.DMA((2,)), pltpu.SemaphoreType.REGULAR]

@@ -1,0 +1,195 @@
+"""The simulator gives what the loop gives, and finds what chips do not tell, each with the kernel's line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import errors
+from meshrt.experimental import pallas as pl
+from meshrt.experimental.pallas import tpu as pltpu
+from tests.meshrt.kernels import programs as p
+from tests.meshrt.kernels.test_calls import same
+
+ANYWHERE = pl.BlockSpec(memory_space=pl.ANY)
+STRICT = pltpu.InterpretParams(detect_races=True, uninitialized_memory="raise")
+SAME = [
+    p.add_one, p.matmul, p.squeezed_rows, p.element_windows, p.prefetched_rows, p.dynamic_slices, p.pytrees,
+    p.integers, p.copies, p.scoped, p.words,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["on_wait", "eager"])
+@pytest.mark.parametrize("program", SAME, ids=lambda f: f.__name__)
+def test_values_are_those_of_the_loop(program, mode):
+    f, args = program(p.OURS)
+    checks = pltpu.InterpretParams(detect_races=True, dma_execution_mode=mode)
+    expected = f(*args)
+    with pltpu.force_tpu_interpret_mode(checks):
+        g, _ = program(p.OURS)
+    same(meshrt.jit(g)(*args), expected)
+
+
+def of(shape, dtype=np.float32):
+    return meshrt.ShapeDtypeStruct(shape, dtype)
+
+
+def run(kernel, *args, out=(4,), specs=None, interpret=STRICT, **options):
+    specs = [ANYWHERE] * len(args) if specs is None else specs
+    return pl.pallas_call(kernel, of(out), in_specs=specs, out_specs=ANYWHERE, interpret=interpret, **options)(*args)
+
+
+X = np.arange(4, dtype=np.float32)
+CORES = pltpu.create_tensorcore_mesh("core", num_cores=2)
+DMA, REGULAR = pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR
+
+
+def racing_cores():
+    @pl.kernel(out_type=of((4,)), mesh=CORES, interpret=STRICT)
+    def kernel(x_ref, o_ref):
+        o_ref[0] = x_ref[meshrt.lax.axis_index("core")]
+
+    return kernel(X)
+
+
+def read_while_copied():
+    def kernel(x_ref, o_ref, buffer, sem):
+        buffer[...] = jnp.zeros(4)
+        copy = pltpu.async_copy(x_ref, buffer, sem)
+        o_ref[...] = buffer[...]
+        copy.wait()
+
+    eager = pltpu.InterpretParams(detect_races=True, dma_execution_mode="eager")
+    return run(kernel, X, scratch_shapes=[pltpu.VMEM((4,), np.float32), DMA], interpret=eager)
+
+
+def beyond_the_end():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[pl.ds(pl.program_id(0) + 2, 4)]
+
+    return run(kernel, X, grid=(1,))
+
+
+def copied_beyond_the_end():
+    def kernel(x_ref, o_ref):
+        pltpu.sync_copy(x_ref.at[pl.ds(0, 2)], o_ref.at[pl.ds(pl.program_id(0) + 3, 2)])
+
+    return run(kernel, X, grid=(1,))
+
+
+def block_beyond_the_end():
+    block = pl.BlockSpec((2,), lambda i: (i + 1,))
+    return pl.pallas_call(_copy, of((4,)), grid=2, in_specs=[block], out_specs=block, interpret=STRICT)(X)
+
+
+def _copy(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
+
+
+def never_signalled():
+    return run(lambda x_ref, o_ref, sem: pl.semaphore_wait(sem), X, scratch_shapes=[REGULAR])
+
+
+def unwritten():
+    def kernel(x_ref, o_ref, buffer):
+        buffer[:2] = x_ref[:2]
+        o_ref[...] = buffer[...]
+
+    return run(kernel, X, scratch_shapes=[pltpu.VMEM((4,), np.float32)])
+
+
+def not_awaited():
+    return run(lambda x_ref, o_ref, sem: pltpu.make_async_copy(x_ref, o_ref, sem).start(), X, scratch_shapes=[DMA])
+
+
+def left_over():
+    return run(lambda x_ref, o_ref, sem: pl.semaphore_signal(sem, 2), X, scratch_shapes=[REGULAR])
+
+
+FOUND = [
+    (racing_cores, errors.KernelRaceError, "race on outputs"),
+    (read_while_copied, errors.KernelRaceError, "race on scratch 0"),
+    (beyond_the_end, errors.KernelBoundsError, r"of shape \(4,\)"),
+    (copied_beyond_the_end, errors.KernelBoundsError, "write"),
+    (block_beyond_the_end, errors.KernelBoundsError, "index map gives"),
+    (never_signalled, errors.KernelDeadlockError, "has reached 1"),
+    (unwritten, errors.UninitializedReadError, "nobody has written"),
+    (not_awaited, errors.MissingWaitError, "is not waited for"),
+    (left_over, errors.MissingWaitError, "is at 2"),
+]
+
+
+@pytest.mark.parametrize("program, kind, text", FOUND, ids=[f.__name__ for f, *_ in FOUND])
+def test_what_is_found(program, kind, text):
+    with pytest.raises(kind, match=text) as caught:
+        np.asarray(program())
+    if program is not left_over:
+        assert "test_simulator.py" in str(caught.value)
+
+
+def test_cores_that_signal_do_not_race():
+    @pl.kernel(out_type=of((4,)), mesh=CORES, interpret=STRICT, scratch_types=[REGULAR])
+    def kernel(x_ref, o_ref, sem):
+        core = meshrt.lax.axis_index("core")
+
+        @pl.when(core == 0)
+        def _():
+            o_ref[...] = 2 * x_ref[...]
+            pl.semaphore_signal(sem, 1, core_index=1)
+
+        @pl.when(core == 1)
+        def _():
+            pl.semaphore_wait(sem, 1)
+            o_ref[0] = o_ref[0] + 1
+
+    np.testing.assert_array_equal(kernel(X), [1, 2, 4, 6])
+
+
+def test_a_ring_of_chips():
+    mesh, spec = meshrt.make_mesh((4,), ("x",)), meshrt.P("x")
+
+    def kernel(x_ref, o_ref, sent, arrived):
+        me = meshrt.lax.axis_index("x")
+        barrier = pltpu.get_barrier_semaphore()
+        for neighbour in ((me + 1) % 4, (me + 3) % 4):
+            pl.semaphore_signal(barrier, 1, device_id=(neighbour,))
+        pl.semaphore_wait(barrier, 2)
+        pltpu.sync_copy(x_ref, o_ref.at[me])
+
+        @pl.loop(0, 3)
+        def _(step):
+            at = (me + 4 - step) % 4
+            copy = pltpu.async_remote_copy(
+                o_ref.at[at], o_ref.at[at], sent.at[step], arrived.at[step], {"x": (me + 1) % 4}
+            )
+            copy.wait()
+
+    f = pl.pallas_call(
+        kernel, of((4, 2)), in_specs=[ANYWHERE], out_specs=ANYWHERE, interpret=STRICT,
+        scratch_shapes=[DMA((3,)), DMA((3,))], compiler_params=pltpu.CompilerParams(collective_id=0),
+    )  # fmt: skip
+    x = meshrt.device_put(np.arange(8, dtype=np.float32), meshrt.NamedSharding(mesh, spec))
+    out = meshrt.jit(meshrt.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec))(x)
+    np.testing.assert_array_equal(np.asarray(out).reshape(4, 8), np.tile(np.arange(8), (4, 1)))
+
+
+def test_cores_share_parallel_steps_in_any_order():
+    seen = []
+    checks = pltpu.InterpretParams(
+        num_cores_or_threads=2, random_seed=1, grid_point_recorder=lambda point, core: seen.append((point, int(core)))
+    )
+    block = pl.BlockSpec((1,), lambda i: (i,))
+    f = pl.pallas_call(
+        _copy, of((4,)), grid=4, in_specs=[block], out_specs=block, interpret=checks,
+        compiler_params=pltpu.CompilerParams(dimension_semantics=["parallel"]),
+    )  # fmt: skip
+    np.testing.assert_array_equal(f(X), X)
+    assert sorted(point[0] for point, _ in seen) == [0, 1, 2, 3] and {core for _, core in seen} == {0, 1}
+
+
+def test_values_that_are_no_choice():
+    for wrong in ({"num_cores_or_threads": 0}, {"vector_clock_size": 0}, {"dma_execution_mode": "later"}):
+        with pytest.raises(errors.ArgumentValueError):
+            pltpu.InterpretParams(**wrong)
