@@ -160,4 +160,6 @@ if not TYPE_CHECKING:  # a checker reports names that do not exist
             return importlib.import_module(f"meshrt.{name}")  # (`from meshrt import` would ask here)
         if name in _IN_ENVIRONMENT:
             return getattr(importlib.import_module("meshrt.environment"), name)
+        if name == "load_executable":  # start-up time: programs in files are for few
+            return importlib.import_module("meshrt.pipeline.loading").load
         raise errors.MissingFunctionError(f"meshrt.{name} is not implemented; meshrt has {', '.join(__all__)}")

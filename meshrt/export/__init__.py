@@ -21,6 +21,7 @@ from meshrt.export.checks import (
 )
 from meshrt.export.exported import Exported
 from meshrt.export.exporting import export
+from meshrt.export.foreign import from_stablehlo
 from meshrt.export.jax_format import from_jax, to_jax
 from meshrt.export.loading import deserialize
 from meshrt.export.specs import symbolic_args_specs
@@ -28,7 +29,7 @@ from meshrt.tree_files import register_namedtuple_serialization, register_pytree
 
 __all__ = [
     "DisabledSafetyCheck", "Exported", "SymbolicScope", "default_export_platform", "deserialize", "export", "from_jax",
-    "is_symbolic_dim", "maximum_supported_calling_convention_version", "minimum_supported_calling_convention_version",
-    "register_namedtuple_serialization", "register_pytree_node_serialization", "symbolic_args_specs", "symbolic_shape",
-    "to_jax",
+    "from_stablehlo", "is_symbolic_dim", "maximum_supported_calling_convention_version",
+    "minimum_supported_calling_convention_version", "register_namedtuple_serialization",
+    "register_pytree_node_serialization", "symbolic_args_specs", "symbolic_shape", "to_jax",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from meshrt.runtime.mlir import bytecode
 from propagation.errors import PropagationError
 from propagation.parsing import parse
 
-__all__ = ["bytecode_of", "custom_calls", "read_artifact", "target_version", "write_artifact"]
+__all__ = ["bytecode_of", "custom_calls", "newest_version", "read_artifact", "target_version", "write_artifact"]
 
 # Consumers of at most this age in weeks read what is written by default.
 _WEEKS = {4: "WEEK_4", 12: "WEEK_12"}
@@ -43,6 +43,11 @@ def target_version(wanted: str | int | None = None) -> str:
             "of what reads it), or 'current'"
         )
     return str(wanted)
+
+
+def newest_version() -> str:
+    """The newest version of StableHLO that can be written and read."""
+    return str(stablehlo.get_current_version())
 
 
 def write_artifact(text: str, version: str) -> bytes:

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.dimensions.expression import DimExpr
+from meshrt.core.explicit import Application, Spec
 from meshrt.core.jaxpr import Effects, Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray
@@ -22,6 +23,7 @@ from meshrt.export.record import Record, argument_names
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
 from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import UNCONSTRAINED, axes_of
 from meshrt.transforms.custom_vjp import custom_vjp
 from propagation.asm import Ref
 
@@ -196,9 +198,24 @@ def _constrained(
     return ctx.op("sdy.sharding_constraint", [value], aval, f"sharding = {text}")
 
 
+def _explicit(app: Application) -> list[Spec]:
+    """The results are split as the exported function says, and are whole where it says nothing."""
+    exported: Record = app.params["exported"]
+    own = exported.mesh
+    if own is None or own.axis_sizes != tuple(app.sizes.values()):
+        return [(None,) * t.ndim for t in app.types]
+    names = dict(zip(own.axis_names, app.sizes))
+    found = []
+    for t, s in zip(app.types, exported.out_shardings):
+        entries = (None,) * t.ndim if s is None else s.spec.padded(t.ndim)
+        known = [() if e is UNCONSTRAINED else axes_of(e) for e in entries]
+        found.append(tuple(tuple(names[a] for a in axes) or None for axes in known))
+    return found
+
+
 call_exported_p: Primitive = Primitive(
-    "call_exported", _infer, lower=_lower, effects=_effects, multiple_results=True, cache_types=False,
-    typed=False,
+    "call_exported", _infer, lower=_lower, explicit=_explicit, effects=_effects, multiple_results=True,
+    cache_types=False, typed=False,
     absent={
         "jvp": "an exported function has a reverse-mode derivative only",
         "transpose": "it is no linear operation",

@@ -14,7 +14,7 @@ from typing import Any
 
 from meshrt import errors
 
-__all__ = ["MAGIC", "VERSION", "json_of", "pack", "unpack"]
+__all__ = ["MAGIC", "VERSION", "json_of", "module_of", "pack", "unpack"]
 
 MAGIC = b"MESHRTEX"
 VERSION = 1
@@ -75,6 +75,14 @@ def _sections(view: memoryview, start: int, count: int) -> dict[str, memoryview]
     if start != len(view):
         raise _damaged(f"is damaged: {len(view) - start} bytes belong to no section")
     return found
+
+
+def module_of(blob: bytes | bytearray | memoryview) -> bytes:
+    """The program of an exported function, by its tier an artifact, bytecode or text. SavedProgramError as `unpack`."""
+    sections = unpack(blob)
+    if "module" not in sections:
+        raise _damaged("has no section 'module'")
+    return bytes(sections["module"])
 
 
 def json_of(sections: Mapping[str, memoryview], name: str) -> Any:

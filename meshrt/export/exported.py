@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshrt.export.calling import call_exported
+from meshrt.export.planning import plan_of
 from meshrt.export.record import Record
 from meshrt.export.saving import serialize
+from meshrt.sharding.mesh import BaseMesh
+
+if TYPE_CHECKING:
+    from collectives.plan import CommunicationPlan
 
 __all__ = ["Exported"]
 
@@ -32,6 +37,28 @@ class Exported(Record):
             the symbolic ones, another platform, another number of devices.
         """
         return call_exported(self, args, kwargs)
+
+    def plan(self, mesh: BaseMesh, **sizes: int) -> CommunicationPlan:
+        """What a call on a mesh communicates: every collective with its cause and its bytes. Nothing is compiled.
+
+        >>> import meshrt, numpy as np
+        >>> from meshrt import export
+        >>> mesh = meshrt.sharding.AbstractMesh((4,), ("data",))
+        >>> x = meshrt.ShapeDtypeStruct((8, 2), np.float32, sharding=meshrt.NamedSharding(mesh, meshrt.P("data")))
+        >>> exported = export.export(meshrt.jit(lambda x: x.sum(0)))(x)
+        >>> [c.kind for c in exported.plan(mesh).entries]
+        ['all_reduce']
+
+        Args:
+          mesh: a mesh of as many devices as it was exported for, or an AbstractMesh. Axes go by their places and may
+            have other names. Where its sizes are others the arguments are taken as propagation leaves them.
+          sizes: a number for each variable in symbolic sizes, by its name.
+
+        Raises:
+          ArgumentValueError: a variable without a number, or numbers that no size allows.
+          MeshMismatchError: another number of devices.
+        """
+        return plan_of(self, mesh, sizes)
 
     def serialize(
         self, vjp_order: int = 0, *, tier: str = "stable", stablehlo_version: str | int | None = None

@@ -9,6 +9,7 @@ from meshrt import errors, tree_files
 from meshrt.core import effects
 from meshrt.core.as_data import type_from_data
 from meshrt.core.dimensions.scope import SymbolicScope
+from meshrt.export.artifact import newest_version
 from meshrt.export.checks import DisabledSafetyCheck
 from meshrt.export.container import json_of, unpack
 from meshrt.export.exported import Exported
@@ -62,6 +63,13 @@ def _exported(
             f"the exported function {manifest['function']} is {manifest['tier']} of jaxlib {manifest['jaxlib']}, which "
             f"jaxlib {jaxlib_api.RELEASE} may not read; serialize it with tier='stable'"
         )
+    newest = newest_version()
+    if manifest["tier"] == "stable" and _numbers(manifest["stablehlo"]) > _numbers(newest):
+        raise errors.IncompatibleProgramError(
+            f"the exported function {manifest['function']} is written in StableHLO {manifest['stablehlo']}, and jaxlib "
+            f"{jaxlib_api.RELEASE} reads up to {newest}; serialize it with stablehlo_version=12, which consumers of 12 "
+            "weeks of age read, or an older number"
+        )
     scope = None if types["constraints"] is None else SymbolicScope([str(c) for c in types["constraints"]])
     in_avals, out_avals = (tuple(type_from_data(t, scope) for t in types[k]) for k in ("arguments", "results"))
     meshes = [mesh_from_data(m) for m in shard["meshes"]]
@@ -104,6 +112,10 @@ def _exported(
         mesh=mesh,
         _get_vjp=None if derivative is None else lambda primal: derivative,
     )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split("."))) if version else ()
 
 
 def _sharding(row: Any, meshes: Sequence[Any]) -> NamedSharding | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from meshrt.errors import InspectError
+from meshrt.export.container import MAGIC, module_of
 
 __all__ = ["Limits", "inspect_file", "open_regular"]
 
@@ -44,8 +45,12 @@ def inspect_file(
     """
     limits = Limits() if limits is None else limits
     data = _read(path, limits)
+    if data.startswith(MAGIC):
+        data, path_of_text = module_of(data), None
+    else:
+        path_of_text = None if path == "-" else path
     options = {
-        "name": path, "stage": stage, "explain": explain, "topology": topology, "file": None if path == "-" else path,
+        "name": path, "stage": stage, "explain": explain, "topology": topology, "file": path_of_text,
         "memory_bytes": limits.memory_bytes, "seconds": limits.seconds,
     }  # fmt: skip
     child = subprocess.Popen(

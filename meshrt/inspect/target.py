@@ -30,7 +30,7 @@ from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, use_abstract_mesh
 from meshrt.tree_util import tree_map
 
-__all__ = ["ForeignText", "lower_target", "parse_mesh", "split_target"]
+__all__ = ["ForeignText", "lower_target", "parse_mesh", "split_target", "stage_target"]
 
 
 class ForeignText(str):
@@ -63,6 +63,24 @@ def lower_target(
 ) -> Any:
     """The `Lowered` of a function of a file over an AbstractMesh, or of one of jax's a `ForeignText`. InspectError says
     what the file lacks."""
+    lower = lambda function, args, kwargs: function.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
+    foreign = lambda function, arguments: _lower_with_jax(path, name, hook, function, arguments, mesh, platform)
+    return stage_target(path, name, mesh, hook, lower, foreign)
+
+
+def stage_target(
+    path: Path,
+    name: str,
+    mesh: dict[str, int],
+    hook: str,
+    stage: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any],
+    foreign: Callable[[Any, Callable[[Any], Any]], Any],
+) -> Any:
+    """What `stage(function, args, kwargs)` makes of a function of a file over an AbstractMesh.
+
+    What it makes tells its `mesh`; if it has none, it is made again with arguments that lie whole on each device. One
+    of jax's functions goes to `foreign(function, arguments)`. InspectError says what the file lacks.
+    """
     config.update("platforms", "cpu")  # a look at a program must not occupy an accelerator
     with _printing_to_stderr():
         module = _import(path)
@@ -70,19 +88,18 @@ def lower_target(
         if not callable(function):
             raise InspectError(f"{path}: {name} is {type(function).__name__!r}, not a function")
         if _is_of_jax(function):
-            return _lower_with_jax(path, name, hook, function, arguments, mesh, platform)
+            return foreign(function, arguments)
         if not hasattr(function, "trace"):
             function = jit(function)
         abstract = AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
         args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
-        lower = lambda args, kwargs: function.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
         with use_abstract_mesh(abstract):
-            lowered = _call(path, name, lambda: lower(args, kwargs))
-            if abstract.size > 1 and lowered.mesh is None:
+            made = _call(path, name, lambda: stage(function, args, kwargs))
+            if abstract.size > 1 and made.mesh is None:
                 # Nothing in the program names the mesh: it runs on all of it, everywhere the same.
                 args, kwargs = _replicated((args, kwargs), abstract)
-                lowered = _call(path, name, lambda: lower(args, kwargs))
-    return lowered
+                made = _call(path, name, lambda: stage(function, args, kwargs))
+    return made
 
 
 @contextlib.contextmanager

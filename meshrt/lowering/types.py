@@ -11,7 +11,7 @@ from meshrt import errors
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.types import ShapedArray
 
-__all__ = ["dense", "element_type", "mlir_type", "splat"]
+__all__ = ["dense", "dtype_of_element", "element_type", "mlir_type", "splat"]
 
 _ELEMENTS: dict[Any, str] = {
     np.dtype(bool): "i1",
@@ -36,6 +36,14 @@ def element_type(dtype: Any) -> str:
         return _ELEMENTS[dtype]
     except KeyError:
         raise errors.UnsupportedError(f"arrays of dtype {dtype} cannot be lowered to StableHLO") from None
+
+
+def dtype_of_element(text: str) -> np.dtype:
+    """The dtype of an element type as MLIR writes it; UnsupportedError for one that arrays do not have."""
+    for dtype, name in _ELEMENTS.items():
+        if name == text:
+            return dtype
+    raise errors.UnsupportedError(f"no arrays have elements of type {text}")
 
 
 def mlir_type(aval: ShapedArray) -> str:

@@ -60,16 +60,21 @@ def check_devices(lowered: Lowered, devices: tuple[Any, ...]) -> Mesh | None:
                 f"of {axes.size} ({axes}); give as many, in the order of the mesh"
             )
         mesh = mesh_over(axes, devices)
-    client = devices[0].client
-    if platform not in (devices[0].platform, client.platform_version, client.platform):
+    if not is_platform_of(devices[0], platform):
         raise not_here(lowered, devices[0].platform)
     return mesh
 
 
+def is_platform_of(device: Any, platform: str) -> bool:
+    """Whether a device is of a platform, by any of its names."""
+    return platform in (device.platform, device.client.platform_version, device.client.platform)
+
+
 def not_here(lowered: Lowered, platform: str) -> errors.CompileError:
     """A program that was lowered for another platform than the one that it is to run on."""
+    wanted = lowered.request.platforms or lowered.request.platform
     return errors.CompileError(
-        f"{lowered.fun_name} was lowered for {lowered.request.platform!r}, but the devices are {platform!r}; lower it "
+        f"{lowered.fun_name} was lowered for {wanted!r}, but the devices are {platform!r}; lower it "
         f"for them (lowering_platforms=({platform!r},)), give devices of that platform (device_assignment=...), or see "
         "what its compiler makes of it with compile(topology=...)"
     )

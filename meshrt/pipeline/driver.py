@@ -34,7 +34,7 @@ from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.heuristics import CALLS_PER_TRACE
 from meshrt.lowering.module import LoweredModule
-from meshrt.pipeline.compiled import Compiled, check_devices, not_here
+from meshrt.pipeline.compiled import Compiled, check_devices, is_platform_of, not_here
 from meshrt.pipeline.donation import donated_leaves, warn_of_unusable
 from meshrt.pipeline.entry import Entry, any_committed
 from meshrt.pipeline.inspections import answer, answer_on_one_device
@@ -523,6 +523,8 @@ class Road(NamedTuple):
                 raise errors.ArgumentTypeError("compile takes a device_assignment or a topology, not both")
             return self._compile_ahead(lowered, topology, options)
         devices = self._devices_of(lowered) if device_assignment is None else tuple(device_assignment)
+        if lowered.request.platforms:
+            lowered = self._on_one_platform(lowered, devices)
         if devices is None and not backend.is_here(lowered.request.platform):
             raise not_here(lowered, backend.default_backend())
         mesh = None if devices is None else check_devices(lowered, devices)  # before anything is made for them
@@ -533,6 +535,14 @@ class Road(NamedTuple):
             # Now, so that the compiler's time and errors are here and not in the first call.
             self.driver.load(program, mesh, devices)
         return Compiled(lowered, program, mesh, devices, self.driver, self.written)
+
+    def _on_one_platform(self, lowered: Lowered, devices: tuple[Any, ...] | None) -> Lowered:
+        """The program for the one, of its platforms, that the devices are of."""
+        request = lowered.request
+        for platform in request.platforms:
+            if backend.is_here(platform) if devices is None else is_platform_of(devices[0], platform):
+                return self.lower(lowered.record, request.on(platform))
+        raise not_here(lowered, backend.default_backend() if devices is None else devices[0].platform)
 
     def _devices_of(self, lowered: Lowered) -> tuple[Any, ...] | None:
         if self.devices is not None:
@@ -554,6 +564,6 @@ class Road(NamedTuple):
 
         topology = topology_of(what)
         platform = platform_of(topology)
-        if lowered.request.platform != platform:
-            lowered = self.lower(lowered.record, lowered.request._replace(platform=platform))
+        if lowered.request.platform != platform or lowered.request.platforms:
+            lowered = self.lower(lowered.record, lowered.request.on(platform))
         return compile_for_topology(lowered, topology, options, config.settings.partitioner, devices)

@@ -56,7 +56,7 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
             arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
             donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
             keep_unused=request.keep_unused, callers=_callers(record, request),
-            arg_memories=request.arg_memories, out_memories=request.out_memories,
+            arg_memories=request.arg_memories, out_memories=request.out_memories, platforms=request.platforms,
         )  # fmt: skip
 
 
@@ -139,7 +139,12 @@ class Lowered(UnboundStation):
         return None if found is None else CostAnalysis(found)
 
     def propagate(self) -> Propagated:
-        """Decides the sharding of every value."""
+        """Decides the sharding of every value. UnsupportedError of a program for several platforms."""
+        if self.request.platforms:
+            raise errors.UnsupportedError(
+                f"{self.fun_name} was lowered for the platforms {self.request.platforms}, and runs on one: lower it "
+                "for that one to see how it is sharded (lowering_platforms=('cpu',)), or compile it"
+            )
         return self._onward.propagate(self)
 
     def partition(self, **options: Any) -> Partitioned:
@@ -154,6 +159,8 @@ class Lowered(UnboundStation):
         topology: Any = None,
     ) -> Compiled | TopologyCompiled:
         """Compiles and loads. Devices come from the arguments that were lowered, `device_assignment` or the context.
+
+        Of a program for several platforms the one of the devices is compiled. CompileError if they are of none of them.
 
         With `topology` ("v5e:16x16", "h100:8", a file or a `collectives.Topology`) the compiler of that hardware makes
         the program instead: the result tells memory, costs and schedule, and cannot run (`meshrt.pipeline.ahead`).

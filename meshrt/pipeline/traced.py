@@ -94,6 +94,8 @@ class LoweringRequest(NamedTuple):
     `callers` are the places, among the devices of the program, of those that the function names to make calls.
     `arg_memories` and `out_memories` are the kinds of memory where arguments are taken and results given, if some are
     not the devices' own; of results None where nobody asked for one or for a sharding.
+    `platforms` are those to write for where they are several, of which `platform` is the first: the program takes the
+    index of the one that it runs on.
     """
 
     mesh: AbstractMesh | None
@@ -106,6 +108,11 @@ class LoweringRequest(NamedTuple):
     callers: tuple[int, ...] = ()
     arg_memories: tuple[str, ...] = ()
     out_memories: tuple[str | None, ...] = ()
+    platforms: tuple[str, ...] = ()
+
+    def on(self, platform: str) -> LoweringRequest:
+        """The same for one platform."""
+        return self._replace(platform=platform, platforms=())
 
     @property
     def uneven(self) -> bool:
@@ -166,15 +173,21 @@ class Traced(UnboundStation):
         return str(self.jaxpr)
 
     def lower(self, *, lowering_platforms: Sequence[str] | None = None) -> Lowered:
-        """Lowers to global StableHLO with `sdy` annotations, for the given platforms (default: the one at hand)."""
+        """Lowers to global StableHLO with `sdy` annotations, for the given platforms (default: the one at hand).
+
+        With several the module takes, first of all, the index of the platform that it runs on.
+
+        Raises:
+          ArgumentValueError: no platform, or one of them twice.
+        """
         request = self.request
         if lowering_platforms is not None:
-            if len(lowering_platforms) != 1:
-                raise errors.UnsupportedError(
-                    f"lowering for {len(lowering_platforms)} platforms at once {tuple(lowering_platforms)} is not "
-                    "implemented; lower once per platform"
+            platforms = (lowering_platforms,) if isinstance(lowering_platforms, str) else tuple(lowering_platforms)
+            if not platforms or len(set(platforms)) != len(platforms):
+                raise errors.ArgumentValueError(
+                    f"lowering_platforms are different platforms, at least one: ('cpu', 'cuda'). Got {platforms}"
                 )
-            request = request._replace(platform=lowering_platforms[0])
+            request = request.on(platforms[0])._replace(platforms=platforms if len(platforms) > 1 else ())
         return self._onward.lower(self.record, request)
 
 

@@ -234,8 +234,51 @@ def test_b06_a_program_for_another_platform_is_not_compiled_here(sharded):
     abstract = meshrt.ShapeDtypeStruct((8,), np.float32, sharding=NamedSharding(AbstractMesh((4,), ("x",)), P("x")))
     with pytest.raises(errors.CompileError, match="was lowered for 'tpu'"):
         meshrt.jit(lambda x: x + 1).trace(abstract).lower(lowering_platforms=("tpu",)).compile()
-    with pytest.raises(errors.UnsupportedError, match="platforms at once"):
-        meshrt.jit(lambda x: x + 1).trace(x).lower(lowering_platforms=("tpu", "cpu"))
+
+
+def _by_platform(lib):
+    return lambda x: lib.lax.platform_dependent(x, cpu=lib.numpy.sin, tpu=lib.numpy.cos, default=lib.numpy.tan)
+
+
+def test_004_05_b07_a_program_for_several_platforms_runs_as_that_of_the_local_one():
+    traced = meshrt.jit(_by_platform(meshrt)).trace(np.float32(1))
+    lowered = traced.lower(lowering_platforms=("tpu", "cpu"))
+    text = lowered.as_text()
+    assert '{jax.global_constant = "_platform_index"}' in text and "cosine" in text and "sine" in text
+    theirs = jax.jit(_by_platform(jax)).trace(np.float32(1)).lower(lowering_platforms=("tpu", "cpu")).as_text()
+    assert "_platform_index" in theirs
+    assert float(lowered.compile()(np.float32(1))) == float(jnp.sin(np.float32(1)))
+    with pytest.raises(errors.CompileError, match=r"was lowered for \('tpu', 'cuda'\), but the devices are 'cpu'"):
+        traced.lower(lowering_platforms=("tpu", "cuda")).compile()
+    with pytest.raises(errors.UnsupportedError, match="runs on one"):
+        lowered.propagate()
+    for wrong in ((), ("cpu", "cpu")):
+        with pytest.raises(errors.ArgumentValueError, match="different platforms"):
+            traced.lower(lowering_platforms=wrong)
+
+
+def test_004_05_a_split_program_for_several_platforms():
+    mesh = meshrt.make_mesh((4,), ("x",))
+    x = meshrt.device_put(np.arange(8, dtype=np.float32), NamedSharding(mesh, P("x")))
+    lowered = meshrt.jit(lambda x: _by_platform(meshrt)(x).sum()).trace(x).lower(lowering_platforms=("cuda", "cpu"))
+    np.testing.assert_allclose(lowered.compile()(x), np.sin(np.arange(8)).sum(), rtol=1e-5)
+
+
+def test_004_04_calls_take_no_platforms():
+    with pytest.raises(TypeError):
+        meshrt.jit(lambda x: x).lower(np.float32(1), lowering_platforms=("cpu",))
+
+
+def test_001_08_004_02_programs_are_lowered_for_platforms_that_are_not_here():
+    key = meshrt.random.key(0)
+    for platform in ("cuda", "tpu", "rocm"):
+        lowered = meshrt.jit(lambda key: meshrt.random.bits(key, (4,))).trace(key).lower(lowering_platforms=(platform,))
+        assert "stablehlo" in lowered.as_text()
+
+
+def test_executables_are_loaded_under_a_name_of_their_own(tmp_path):
+    meshrt.jit(lambda x: x + 1).lower(np.float32(1)).compile().save(tmp_path / "f.aot")
+    assert float(meshrt.load_executable(tmp_path / "f.aot")(np.float32(1))) == 2
 
 
 def test_device_assignments_must_fit():

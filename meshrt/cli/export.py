@@ -1,0 +1,70 @@
+"""``meshrt export``: a function of a Python file into a file that other processes run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from meshrt.errors import InspectError
+
+_EPILOG = """\b
+Examples:
+  meshrt export train.py:step --mesh data=8 -o step.mexp
+  meshrt export model.py:predict -o predict.mexp --platform cpu --platform cuda --vjp-order 1
+"""
+
+
+@click.command(name="export", epilog=_EPILOG)
+@click.option("--mesh", metavar="AXIS=N,...", help="The mesh that example_arguments gets. No devices are needed.")
+@click.option("--arguments", "hook", default="example_arguments", show_default=True, metavar="NAME",
+              help="The function of FILE.py that takes the mesh and returns FUNCTION's arguments.")  # fmt: skip
+@click.option("--platform", "platforms", multiple=True, metavar="NAME", default=("cpu",), show_default=True,
+              help="Where it is to run; several may be given.")  # fmt: skip
+@click.option("--vjp-order", type=click.IntRange(min=0), default=0, show_default=True, help="How many derivatives.")
+@click.option("--tier", type=click.Choice(["stable", "bytecode", "text"]), default="stable", show_default=True,
+              help="An artifact that other versions read, or MLIR of this one.")  # fmt: skip
+@click.option("--stablehlo-version", metavar="VERSION", help="Of the artifact: 1.9.0, 4 or 12 (weeks), or current.")
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file.")
+@click.argument("target")
+def command(
+    target: str,
+    mesh: str | None,
+    hook: str,
+    platforms: tuple[str, ...],
+    vjp_order: int,
+    tier: str,
+    stablehlo_version: str | None,
+    output: Path,
+) -> int:
+    """Exports TARGET, FILE.py:FUNCTION or FILE.py:CLASS.METHOD, with a function example_arguments(mesh) beside it.
+
+    Its arguments may have symbolic sizes. `meshrt run-export` runs the file, `meshrt inspect` shows it,
+    `meshrt.export.deserialize` reads it.
+    """
+    # Start-up time: `meshrt --help` shows every command.
+    from meshrt.export import export
+    from meshrt.inspect.target import parse_mesh, split_target, stage_target
+    from meshrt.pipeline.container import write_file
+
+    python = split_target(target)
+    if python is None:
+        raise click.UsageError(f"{target} names no function; write FILE.py:FUNCTION")
+    path, name = python
+    version = int(stablehlo_version) if (stablehlo_version or "").isdigit() else stablehlo_version
+
+    def stage(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return export(function, platforms=platforms, stablehlo_version=version)(*args, **kwargs)
+
+    def refused(function: Any, arguments: Any) -> Any:
+        raise InspectError(
+            f"{path}: {name} was jitted by jax; write it with jax.export, and read that with meshrt.export.from_jax"
+        )
+
+    made = stage_target(path, name, parse_mesh(mesh or "device=1"), hook, stage, refused)
+    data = bytes(made.serialize(vjp_order, tier=tier))
+    write_file(output, data)
+    where = f"{made.nr_devices} devices of {', '.join(platforms)}"
+    click.echo(f"{output}: {made.fun_name} for {where}, {len(data):,} bytes")
+    return 0

@@ -1,0 +1,82 @@
+"""``meshrt run-export``: a function in a file that `meshrt export` wrote, on arrays from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from meshrt.errors import ArgumentValueError
+
+_EPILOG = """\b
+Examples:
+  meshrt run-export step.mexp --inputs x.npz
+  meshrt run-export step.mexp --inputs x.npz --mesh data=8 -o results.npz
+"""
+# What NumPy calls arrays that are given without a name.
+_UNNAMED = "arr_"
+
+
+@click.command(name="run-export", epilog=_EPILOG)
+@click.option("--inputs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="An .npz file: arrays by the arguments' names (args[0], kwargs['b']), or in order.")  # fmt: skip
+@click.option("--mesh", metavar="AXIS=N,...", help="Runs on this mesh, of virtual CPU devices if there are no others.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the results, as .npz.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def command(file: Path, inputs: Path | None, mesh: str | None, output: Path | None) -> int:
+    """Runs the function in FILE, which must be yours: a program does what it says."""
+    # Start-up time: `meshrt --help` shows every command.
+    import numpy as np
+
+    import meshrt
+    from meshrt.export import deserialize
+    from meshrt.export.record import argument_names
+    from meshrt.inspect.target import parse_mesh
+    from meshrt.transforms.high import leaf_paths
+
+    axes = parse_mesh(mesh) if mesh is not None else None
+    if axes is not None:
+        meshrt.config.update("num_cpu_devices", max(1, int(np.prod(list(axes.values())))))
+    exported = deserialize(file.read_bytes())
+    leaves = _arrays(inputs, argument_names(exported.in_tree), exported.in_avals)
+    if axes is not None:
+        devices = meshrt.make_mesh(tuple(axes.values()), tuple(axes))
+        whole = meshrt.NamedSharding(devices, meshrt.P())
+        known = exported.mesh is not None and exported.mesh.axis_sizes == devices.axis_sizes
+        asked = exported.in_shardings_jax(devices) if known else [None] * len(leaves)
+        leaves = [meshrt.device_put(x, s or whole) for x, s in zip(leaves, asked)]
+    args, kwargs = meshrt.tree_util.tree_unflatten(exported.in_tree, leaves)
+    results = exported.call(*args, **kwargs)
+    names = ["result" + meshrt.tree_util.keystr(p) for p in leaf_paths(exported.out_tree)]
+    found = {n: np.asarray(r) for n, r in zip(names, meshrt.tree_util.tree_leaves(results), strict=True)}
+    if output is not None:
+        with output.open("wb") as f:
+            np.savez(f, **found)
+    for name, value in found.items():
+        click.echo(f"{name}: {value.dtype}[{','.join(map(str, value.shape))}]")
+        if output is None:
+            click.echo(np.array2string(value, threshold=20))
+    return 0
+
+
+def _arrays(path: Path | None, names: list[str], avals: Any) -> list[Any]:
+    """An array for each argument, of an .npz file, by its name or its place."""
+    import numpy as np  # start-up time, as above
+
+    given: dict[str, Any] = {}
+    if path is not None:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                given = dict(file)
+        except (ValueError, OSError) as e:
+            raise ArgumentValueError(f"{path} is no .npz file of arrays: {e}") from None
+    if all(key.startswith(_UNNAMED) for key in given):
+        given = {n: given[f"{_UNNAMED}{i}"] for i, n in enumerate(names) if f"{_UNNAMED}{i}" in given}
+    wanted = ", ".join(f"{n}: {a.str_short()}" for n, a in zip(names, avals))
+    if set(given) != set(names):
+        raise ArgumentValueError(
+            f"the function takes {wanted or 'no arguments'}, and the inputs are {', '.join(given) or 'none'}; write "
+            "them with numpy.savez(path, **{name: array}), or numpy.savez(path, first, second, ...)"
+        )
+    return [given[n] for n in names]

@@ -1,0 +1,65 @@
+"""What calls of an exported function communicate on a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from meshrt import errors, tree_util
+from meshrt.core.dimensions.expression import DimExpr
+from meshrt.core.types import ShapedArray
+from meshrt.export.calling import call_exported
+from meshrt.export.record import Record
+from meshrt.jit import jit
+from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.sharding.context import use_abstract_mesh
+from meshrt.sharding.mesh import AbstractMesh, BaseMesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec
+
+if TYPE_CHECKING:
+    from collectives.plan import CommunicationPlan
+
+__all__ = ["plan_of"]
+
+
+def plan_of(exported: Record, mesh: BaseMesh, sizes: Mapping[str, int]) -> CommunicationPlan:
+    """See `meshrt.export.Exported.plan`."""
+    over = mesh.abstract_mesh
+    if exported.nr_devices not in (1, over.size):
+        raise errors.MeshMismatchError(
+            f"{exported.fun_name} was exported for {exported.nr_devices} devices, and {over} has {over.size}; give a "
+            "mesh of as many"
+        )
+    shapes = [_shape(exported, a, sizes) for a in exported.in_avals]
+    if exported.mesh is None:  # it names no mesh: all of it runs everywhere
+        asked = [NamedSharding(over, PartitionSpec())] * len(shapes)
+    elif exported.mesh.axis_sizes == over.axis_sizes:
+        asked = [s or _open(over, shape) for s, shape in zip(exported.in_shardings_jax(over), shapes)]
+    else:
+        asked = [_open(over, shape) for shape in shapes]
+    specs = [
+        ShapeDtypeStruct(shape, a.dtype, sharding=s, weak_type=a.weak_type)
+        for shape, a, s in zip(shapes, exported.in_avals, asked)
+    ]
+    args, kwargs = tree_util.tree_unflatten(exported.in_tree, specs)
+    with use_abstract_mesh(over):
+        lowered = jit(lambda *a, **k: call_exported(exported, a, k)).lower(*args, **kwargs)
+        plan: CommunicationPlan = lowered.partition().plan
+        return plan
+
+
+def _open(mesh: AbstractMesh, shape: tuple[int, ...]) -> NamedSharding:
+    """What propagation decides."""
+    return NamedSharding(mesh, PartitionSpec(*[UNCONSTRAINED] * len(shape)))
+
+
+def _shape(exported: Record, aval: ShapedArray, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    names = set(exported.solution.values)
+    if missing := sorted(names.difference(sizes)):
+        raise errors.ArgumentValueError(
+            f"{exported.fun_name} has the symbolic sizes {', '.join(sorted(names))}; plan needs a number for each: "
+            f"plan(mesh, {missing[0]}=8)"
+        )
+    found = [n.evaluate(sizes) if isinstance(n, DimExpr) else n for n in aval.shape]
+    return tuple(map(int, found))

@@ -1,0 +1,267 @@
+"""Modules of others, plans of exported functions, an independent executor, files of other versions of jaxlib."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+import meshrt
+import meshrt.numpy as jnp
+import meshrt.scipy.special as special
+from meshrt import errors, export, lax
+from meshrt.cli import main as cli
+from meshrt.export.artifact import read_artifact
+from meshrt.lowering.legalize import operations
+from meshrt.runtime import jaxlib_api
+from meshrt.sharding import AbstractMesh, AxisType, NamedSharding, P
+
+X = np.linspace(0.1, 0.8, 8, dtype=np.float32).reshape(2, 4)
+GOLDEN = Path(__file__).parent / "golden"
+
+SUM = """module { sdy.mesh @m = <["x"=4]>
+  func.func @sums(%x: tensor<8x2xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}, {}]>}) -> tensor<2xf32> {
+    %c = stablehlo.constant dense<0.0> : tensor<f32>
+    %0 = stablehlo.reduce(%x init: %c) applies stablehlo.add across dimensions = [0]
+         : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}"""
+PAIR = """func.func @main(%x: tensor<2xf32>, %y: tensor<2xi32>) -> (tensor<2xf32>, tensor<2xi32>) {
+  %0 = chlo.erf %x : tensor<2xf32> -> tensor<2xf32>
+  return %0, %y : tensor<2xf32>, tensor<2xi32>
+}"""
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Modules of others
+
+
+@pytest.mark.parametrize("form", ["text", "bytecode", "artifact"])
+def test_modules_of_others_are_called(form):
+    data = PAIR
+    if form != "text":
+        module = jaxlib_api.parse(PAIR)
+        data = jaxlib_api.bytecode(module) if form == "bytecode" else jaxlib_api.portable_artifact(module, "1.9.0")
+    f = export.from_stablehlo(data)
+    x, y = np.array([0.1, 0.2], np.float32), np.array([3, 4], np.int32)
+    found = meshrt.jit(lambda x, y: f.call(x + 0, y))(x, y)
+    np.testing.assert_allclose(found[0], special.erf(x), rtol=1e-6)
+    np.testing.assert_array_equal(found[1], y)
+    again = export.deserialize(f.serialize())
+    assert again.out_avals == f.out_avals and not again.has_vjp()
+    with pytest.raises(ValueError, match="No VJP is available"):
+        meshrt.grad(lambda x: f.call(x, y)[0].sum())(x)
+
+
+def test_modules_of_others_with_structures():
+    tree = meshrt.tree_util.tree_structure((({"a": 0},), {"b": 0}))
+    out = meshrt.tree_util.tree_structure({"x": 0, "y": 0})
+    f = export.from_stablehlo(PAIR, in_tree=tree, out_tree=out)
+    found = f.call({"a": X[0, :2]}, b=np.array([1, 2], np.int32))
+    np.testing.assert_allclose(found["x"], special.erf(X[0, :2]), rtol=1e-6)
+    with pytest.raises(errors.TreeError, match="1 leaves"):
+        export.from_stablehlo(PAIR, in_tree=meshrt.tree_util.tree_structure(((0,), {})))
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_shardings_of_others_are_propagated(kind):
+    f = export.from_stablehlo(SUM)
+    assert f.nr_devices == 4 and f.in_shardings[0].spec == P("x", None)
+    plan = f.plan(AbstractMesh((4,), ("any",)))
+    assert [c.kind for c in plan.entries] == ["all_reduce"]
+    mesh = meshrt.make_mesh((4,), ("z",), axis_types=(kind,))
+    x = meshrt.device_put(np.ones((8, 2), np.float32), f.in_shardings_jax(mesh)[0])
+    np.testing.assert_array_equal(f.call(x), [8, 8])
+    assert "all_reduce" in meshrt.jit(f.call).lower(x).partition().as_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("module {}", errors.SavedProgramError, "public functions none"),
+        ("no module", errors.SavedProgramError, "holds no StableHLO"),
+        (b"ML\xefR\0\0", errors.SavedProgramError, "holds no StableHLO"),
+        ("func.func @f() { return }\nfunc.func @g() { return }", errors.SavedProgramError, "'f', 'g'"),
+        ("func.func @f(%x: tensor<?xf32>) { return }", errors.UnsupportedError, "known sizes"),
+        ("func.func @f(%x: tensor<2x!quant.uniform<i8:f32, 1.0>>) { return }", NotImplementedError, "elements of type"),
+        ("func.func @f(%x: f32) { return }", errors.UnsupportedError, "argument 0 of @main"),
+        ("func.func @f(%x: tensor<f32>) -> tensor<f32> { %0 = stablehlo.custom_call @k(%x) : (tensor<f32>) -> "
+         "tensor<f32>\n return %0 : tensor<f32> }", errors.ArgumentValueError, "compatibility guarantees"),
+        (3, errors.ArgumentTypeError, "text or bytes"),
+    ],
+)  # fmt: skip
+def test_modules_that_cannot_be_used_are_refused(text, error, words):
+    with pytest.raises(error, match=words):
+        export.from_stablehlo(text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Plans
+
+
+def test_plans_over_the_same_sizes_and_others():
+    mesh = AbstractMesh((4, 2), ("data", "model"))
+    arg = lambda shape, *p: meshrt.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(mesh, P(*p)))
+    f = meshrt.jit(lambda x, w: (x @ w).sum(0))
+    exported = export.export(f)(arg((8, 16), "data", "model"), arg((16, 4), "model"))
+    read = export.deserialize(exported.serialize())
+    for over in (mesh, AbstractMesh((4, 2), ("a", "b")), AbstractMesh((8,), ("all",))):
+        assert [c.kind for c in read.plan(over).entries] == ["all_reduce"]
+    with pytest.raises(errors.MeshMismatchError, match="exported for 8 devices"):
+        read.plan(AbstractMesh((4,), ("x",)))
+
+
+def test_plans_with_symbolic_sizes():
+    (b,) = export.symbolic_shape("b")
+    mesh = AbstractMesh((4,), ("x",))
+    x = meshrt.ShapeDtypeStruct((4 * b, 2), np.float32, sharding=NamedSharding(mesh, P("x")))
+    exported = export.export(meshrt.jit(lambda x: x.sum(0)))(x)
+    assert [c.kind for c in exported.plan(mesh, b=3).entries] == ["all_reduce"]
+    with pytest.raises(errors.ArgumentValueError, match=r"plan\(mesh, b=8\)"):
+        exported.plan(mesh)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# StableHLO's own interpreter
+
+PROGRAMS = {
+    "elementwise": lambda x: jnp.tanh(x) * 2 + jnp.exp(-x),
+    "sugar": lambda x: special.erf(x) + special.gammaln(x + 1),
+    "products": lambda x: (x @ x.T).sum(axis=1),
+    "loops": lambda x: lax.fori_loop(0, 3, lambda i, c: c * x + i, x),
+    "branches": lambda x: lax.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, x),
+    "sorting": lambda x: jnp.sort(-x, axis=1),
+    "slices": lambda x: jnp.concatenate([x[:, 1:], x[:, :1]], axis=1),
+    "gathers": lambda x: x[jnp.array([1, 0, 1])],
+    "windows": lambda x: lax.reduce_window(x, np.float32(0), lax.add, (1, 2), (1, 1), "VALID"),
+    "scans": lambda x: jnp.cumsum(x, axis=1),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_001_07_stablehlos_interpreter_runs_what_is_exported(name):
+    exported = export.export(meshrt.jit(PROGRAMS[name]))(X)
+    module = read_artifact(exported.mlir_module_serialized, trusted=True)
+    assert {str(op.name).partition(".")[0] for op in operations(module)} <= {"builtin", "func", "stablehlo"}
+    with module.context, ir.Location.unknown():
+        stablehlo.register_interpreter_dialect(module.context)
+        (found,) = stablehlo.eval_module(module, [ir.DenseElementsAttr.get(X)])
+        np.testing.assert_allclose(np.array(found), PROGRAMS[name](X), rtol=2e-5, atol=1e-6)
+
+
+def test_001_09_dynamic_programs_hold_stablehlo_and_shape_assertions_only():
+    shape = export.symbolic_shape("a, 2*b", constraints=["a >= b"])
+    arg = meshrt.ShapeDtypeStruct(shape, np.float32)
+    f = lambda x: jnp.broadcast_to(special.erf(x).sum(0), (x.shape[0] + 1, x.shape[1])).reshape(-1)
+    exported = export.export(meshrt.jit(f))(arg)
+    found = list(operations(read_artifact(exported.mlir_module_serialized, trusted=True)))
+    assert {str(op.name).partition(".")[0] for op in found} <= {"builtin", "func", "stablehlo"}
+    calls = [ir.StringAttr(op.attributes["call_target_name"]).value for op in found
+             if op.name == "stablehlo.custom_call"]  # fmt: skip
+    assert set(calls) == {"shape_assertion"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Other versions of jaxlib: files that each of them wrote, which the smoke set reads on the newest one too.
+
+
+def write_golden(folder: Path = GOLDEN) -> None:
+    """Writes this jaxlib's files, for versions of StableHLO that the oldest supported one reads."""
+    for name, made in _made().items():
+        (folder / f"{jaxlib_api.RELEASE}-{name}.mexp").write_bytes(made)
+
+
+def _made():
+    tree = meshrt.ShapeDtypeStruct(export.symbolic_shape("b, 4"), np.float32)
+    mesh = AbstractMesh((2,), ("x",))
+    split = meshrt.ShapeDtypeStruct((2, 4), np.float32, sharding=NamedSharding(mesh, P("x")))
+    made = {
+        "symbolic": export.export(meshrt.jit(RUNS["symbolic"]))(tree).serialize(1, stablehlo_version=12),
+        "split": export.export(meshrt.jit(RUNS["split"]))(split).serialize(stablehlo_version=12),
+    }
+    several = export.export(meshrt.jit(RUNS["platforms"]), platforms=("tpu", "cpu"))(X)
+    made["platforms"] = several.serialize(stablehlo_version=12)
+    for version in ("0.9.0", "1.9.0", "12"):
+        exported = export.export(meshrt.jit(RUNS[version]))(X)
+        made[version] = exported.serialize(stablehlo_version=int(version) if version == "12" else version)
+    return {name: bytes(blob) for name, blob in made.items()}
+
+
+RUNS = {
+    "symbolic": lambda x: jnp.sin(x) + x.shape[0],
+    "split": lambda x: special.erf(x).sum(0),
+    "platforms": lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos),
+    "0.9.0": PROGRAMS["branches"],
+    "1.9.0": PROGRAMS["sugar"],
+    "12": PROGRAMS["sorting"],
+}
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("jaxlib", ["0.10.2", "0.12.0"])
+@pytest.mark.parametrize("name", RUNS)
+def test_001_10_files_of_either_jaxlib_are_read_and_run(jaxlib, name):
+    exported = export.deserialize((GOLDEN / f"{jaxlib}-{name}.mexp").read_bytes())
+    x = X
+    if name == "split":
+        mesh = meshrt.make_mesh((2,), ("y",), axis_types=(AxisType.Auto,))
+        x = meshrt.device_put(X, exported.in_shardings_jax(mesh)[0])
+    np.testing.assert_allclose(exported.call(x), RUNS[name](X), rtol=1e-5, atol=1e-6)
+    if name == "symbolic":
+        np.testing.assert_allclose(meshrt.grad(lambda x: exported.call(x).sum())(X), np.cos(X), rtol=1e-6)
+
+
+def test_001_06_files_of_newer_versions_say_so(monkeypatch):
+    blob = export.export(meshrt.jit(jnp.sin), stablehlo_version="current")(X).serialize()
+    monkeypatch.setattr(stablehlo, "get_current_version", lambda: "1.9.0")
+    with pytest.raises(errors.IncompatibleProgramError, match=r"reads up to 1\.9\.0.*stablehlo_version=12"):
+        export.deserialize(blob)
+
+
+def test_001_10_older_targets_refuse_newer_types():
+    exported = export.export(meshrt.jit(lambda x: x.astype(jnp.float4_e2m1fn)))(X)
+    for version in ("1.7.0", "0.9.0"):
+        with pytest.raises(errors.CompileError, match=version):
+            exported.serialize(stablehlo_version=version)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command line
+
+SCRIPT = """
+import numpy as np, meshrt
+def example_arguments(mesh):
+    split = meshrt.NamedSharding(mesh, meshrt.P(mesh.axis_names[0]))
+    return meshrt.ShapeDtypeStruct((8, 4), np.float32, sharding=split),
+def step(x):
+    return {"sum": x.sum(0)}
+"""
+
+
+def test_files_are_written_run_and_inspected_from_the_command_line(tmp_path, monkeypatch, capfd):
+    def meshrt_does(*arguments, code=0):
+        with pytest.raises(SystemExit) as left:
+            cli.main(list(arguments))
+        said = "".join(capfd.readouterr())
+        assert left.value.code == code, said
+        return said
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    np.savez(tmp_path / "x.npz", np.ones((8, 4), np.float32))
+    np.savez(tmp_path / "named.npz", **{"args[0]": np.ones((8, 4), np.float32)})
+    command = [sys.executable, "-m", "meshrt", "export", "script.py:step", "--mesh", "data=8", "-o", "step.mexp"]
+    assert "8 devices" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    meshrt_does("run-export", "step.mexp", "--inputs", "x.npz", "--mesh", "rows=8", "-o", "out.npz")
+    with np.load(tmp_path / "out.npz") as found:
+        np.testing.assert_array_equal(found["result['sum']"], [8, 8, 8, 8])
+    assert "[8. 8. 8. 8.]" in meshrt_does("run-export", "step.mexp", "--inputs", "named.npz", "--mesh", "a=4,b=2")
+    assert "all_reduce" in meshrt_does("inspect", "step.mexp")
+    assert "args[0]: f32[8,4]" in meshrt_does("run-export", "step.mexp", code=2)
+    (tmp_path / "cut.mexp").write_bytes((tmp_path / "step.mexp").read_bytes()[:200])
+    assert "write it again" in meshrt_does("inspect", "cut.mexp", code=2)
