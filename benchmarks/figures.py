@@ -152,6 +152,32 @@ def _arrays(effort: Effort) -> list[Result]:
     return results
 
 
+@figure("checkpoint", "saving and restoring 128 MiB over 8 devices, beside orbax")
+def _checkpoint(effort: Effort) -> list[Result]:
+    """One pair of samples gives all figures, whose parts follow one another."""
+    ours, theirs = [], []
+    with Peers() as peers:
+        for i in range(effort.pairs(9) + 1):
+            sides = [(peers.ours, ours), (peers.theirs, theirs)]
+            for side, samples in sides[:: 1 if i % 2 else -1]:
+                samples.append(side("checkpoint", arrays=16))
+    return [
+        Result.of(name, _pairs_of(ours, theirs, key), must, goal)
+        for name, key, must, goal in (
+            ("stall of the step that saves", "stall", 0.5, 0.1),
+            ("save and the next step, less a plain step", "step", None, None),
+            ("save 128 MiB, to the commit", "save", 1.0, 1 / 1.5),
+            ("restore 128 MiB", "restore", 1.0, 1 / 1.5),
+        )
+    ]
+
+
+def _pairs_of(ours: list[dict[str, float]], theirs: list[dict[str, float]], key: str) -> Pairs:
+    """The samples of one key, the first pair discarded."""
+    a, b = [row[key] for row in ours], [row[key] for row in theirs]
+    return Pairs(tuple(a[1:]), tuple(b[1:]), (a[0], b[0]))
+
+
 @figure("start", "import to the end of the first step, in a new process")
 def _start(effort: Effort) -> list[Result]:
     out = []

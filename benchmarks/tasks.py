@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.checkpoints import Checkpoints
 from benchmarks.vision import Vision
 
 __all__ = ["EAGER", "Tasks"]
@@ -322,6 +323,14 @@ class Tasks:
                 self.jax.block_until_ready(made)
             total += time.perf_counter() - start
         return total / calls
+
+    def checkpoint(self, arrays: int) -> dict[str, float]:
+        """Seconds of saving and restoring so many arrays of 8 MiB: see `Checkpoints.seconds`."""
+        key = ("checkpoint", arrays)
+        if key not in self._prepared:
+            self._prepared[key] = Checkpoints(self.jax, arrays)
+        seconds: dict[str, float] = self._prepared[key].seconds()
+        return seconds
 
     # -- shard_map -------------------------------------------------------------------------------------------
 
