@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -25,6 +26,7 @@ class Saving:
         self._error: BaseException | None = None
         self._told = False
         self._thread = threading.Thread(target=self._run, name=f"meshrt-save-{path.name}", daemon=True)
+        _finish_at_exit()
         _running.add(self)
         self._thread.start()
 
@@ -72,7 +74,13 @@ class Saving:
 _running: set[Saving] = set()
 
 
-@atexit.register
+@functools.cache
+def _finish_at_exit() -> None:
+    """From the first save on, so that it comes before what `meshrt.distributed.initialize` registered: the commit needs
+    the other processes."""
+    atexit.register(_finish)
+
+
 def _finish() -> None:
     for saving in list(_running):
         try:

@@ -6,6 +6,7 @@ stored as `U8`, and the manifest alone says what they are.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +26,7 @@ _BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
 _PARAMETRIC = "mMUS"
 
 
+@functools.cache
 def name_of(dtype: np.dtype) -> str | None:
     """The name of a dtype in a manifest; None if its elements are not plain bytes."""
     if dtype.kind in _PARAMETRIC:

@@ -66,10 +66,13 @@ class PlannedArray:
         held = local_parts(array.sharding, array.shape)
         suffix = tuple((0, n) for n in self.shape[array.ndim :])
         parts = [grids.slices(index, array.shape) + suffix for index in held.indices]
+        numbers = {part: k for k, part in enumerate(parts)}
         fetched: dict[int, np.ndarray] = {}
 
         def read(box: Box) -> np.ndarray:
-            k = next(k for k, part in enumerate(parts) if grids.inside(box, part))
+            k = numbers.get(box)
+            if k is None:  # it is a piece of a part
+                k = next(k for k, part in enumerate(parts) if grids.inside(box, part))
             if k not in fetched:
                 fetched[k] = array._shard_numpy(held.which.index(k))
             return fetched[k][grids.relative(box, parts[k])]

@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import os
 import struct
+import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from meshrt.checkpoint.progress import Meter
 from meshrt.heuristics import CHECKPOINT_THREADS
 
 __all__ = ["OwnPiece", "threads", "tile_name", "write"]
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 _ALIGNMENT = 64
 # Bytes of small tiles that one thread writes together.
@@ -60,10 +64,45 @@ def tile_name(name: str, box: Box, shape: Sequence[int]) -> str:
     return f"{name}[{','.join(f'{start}:{end}' for start, end in box)}]"
 
 
-def threads(count: int | None = None) -> ThreadPoolExecutor:
-    """Threads for one save or restore."""
-    count = count or min(max(os.cpu_count() or 1, 2), CHECKPOINT_THREADS)
-    return ThreadPoolExecutor(count, thread_name_prefix="meshrt-checkpoint")
+def _thread_count() -> int:
+    return min(max(os.cpu_count() or 1, 2), CHECKPOINT_THREADS)
+
+
+def threads() -> ThreadPoolExecutor:
+    """Threads for one restore."""
+    return ThreadPoolExecutor(_thread_count(), thread_name_prefix="meshrt-checkpoint")
+
+
+def spread(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
+    """`work` of each item, by several threads; raises what the first one raised, and begins no other then.
+
+    Unlike an executor it also works when the interpreter is about to end, which waits for what is being saved.
+    """
+    made: dict[int, Made] = {}
+    raised: list[BaseException] = []
+    rest = iter(enumerate(items))
+    taking = threading.Lock()
+
+    def run() -> None:
+        while not raised:
+            with taking:
+                number, item = next(rest, (-1, None))
+            if number < 0:
+                return
+            try:
+                made[number] = work(item)  # type: ignore[arg-type]  # an item, as there is a number
+            except BaseException as e:  # raised below
+                raised.append(e)
+
+    others = [threading.Thread(target=run, daemon=True) for _ in range(min(_thread_count(), len(items)) - 1)]
+    for thread in others:
+        thread.start()
+    run()
+    for thread in others:
+        thread.join()
+    if raised:
+        raise raised[0]
+    return [made[number] for number in range(len(items))]
 
 
 def write(path: Path, pieces: Sequence[OwnPiece], meter: Meter) -> StoredFile:
@@ -83,9 +122,8 @@ def write(path: Path, pieces: Sequence[OwnPiece], meter: Meter) -> StoredFile:
         for piece, box in rows:
             todo.append((piece, box, at))
             at += size_of(grids.extents(box), piece.values.dtype)
-        with threads() as pool:
-            found = pool.map(lambda batch: _write_tiles(handle, batch, meter), list(_batches(todo)))
-            checksums = [c for batch in found for c in batch]
+        found = spread(lambda batch: _write_tiles(handle, batch, meter), list(_batches(todo)))
+        checksums = [c for batch in found for c in batch]
         os.fsync(handle)
     finally:
         os.close(handle)

@@ -15,6 +15,7 @@ from tests.meshrt.launch.conftest import launch  # noqa: F401 -- a fixture
 START = """
 import numpy as np
 import meshrt
+import meshrt.checkpoint.background
 meshrt.distributed.initialize()
 from meshrt import checkpoint, errors
 from meshrt.sharding import NamedSharding, P, AxisType
@@ -132,6 +133,7 @@ os.chdir(os.path.dirname(os.path.abspath(__file__)))
 checkpoint.save("a", {"w": put(W, "data", "model")})
 raises(CheckpointError, "there is a checkpoint at", checkpoint.save, "a", {"w": put(W)})
 print("refused")
+checkpoint.save_async("last", {"w": put(W, "data")})  # finished before the processes part
 """
 )
 
@@ -140,6 +142,7 @@ def test_what_one_process_cannot_do_no_process_commits(launch):  # noqa: F811
     result = launch("--nproc", 2, "--devices-per-process", 2, body=DISAGREE)
     assert result.code == 0, result.err
     assert result.out.count("refused") == 2 and checkpoint.verify(launch.folder / "a") == []
+    assert checkpoint.verify(launch.folder / "last") == []
 
 
 KILLED = (
