@@ -185,7 +185,7 @@ FIELDS: dict[str, Field] = {
         Field("cpu_ynnpack", str, "auto", "compile", "who multiplies matrices on CPUs; auto: YNNPACK where narrow "
               "types are", ("auto", "always", "never")),
         Field("backend_configs", str, None, "compile", "a folder of files that say what compilers take", optional=True),
-        Field("enable_recoverability", bool, False, "none", "processes of unlaunched jobs outlive their peers"),
+        Field("enable_recoverability", bool, False, "none", "JAX's; processes of unlaunched jobs always outlive peers"),
         Field("array_garbage_collection_guard", str, None, "none", "what is done where the garbage collector, not the "
               "count of references, frees an array", ("allow", "log", "fatal"), True),
         Field("thread_guard", bool, False, "none", "raise where another thread runs a program of several processes"),

@@ -69,10 +69,12 @@ __all__ = [
     "NonAddressableError",
     "NonConcreteBooleanIndexError",
     "NonFiniteError",
+    "PeerLost",
     "PhysicalMeshError",
     "PlacementWarning",
     "ProcessFailureError",
     "ProcessesDisagreeError",
+    "ProgramsDifferError",
     "RankMismatchError",
     "ReplicationError",
     "ShardingError",
@@ -451,6 +453,21 @@ class InspectError(MeshrtError, ValueError):
 
 class DistributedError(MeshrtError, RuntimeError):
     """The processes of a job cannot find each other or have lost each other."""
+
+
+class PeerLost(DistributedError, ExecutionError):
+    """Another process of the job is gone or never comes: programs that run together with it cannot.
+
+    `processes` are the numbers of those that are lost, empty where only the broken connection is known.
+    """
+
+    def __init__(self, message: str, processes: Any = ()):
+        super().__init__(message)
+        self.processes = frozenset(processes)
+
+
+class ProgramsDifferError(DistributedError, ExecutionError):
+    """Processes of a job were about to run different programs together."""
 
 
 class ProcessFailureError(DistributedError):

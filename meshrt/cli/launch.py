@@ -50,6 +50,8 @@ def _without_several_hosts(command: click.Command) -> click.Command:
 @click.option("--timeout", type=float, metavar="S", help="End the job after S seconds (exit code 124).")
 @click.option("--grace", type=float, metavar="S", help="Seconds from asking to stop to SIGKILL. [default: 5]")
 @click.option("--start-timeout", type=float, metavar="S", help="Seconds for all to connect. [default: 300]")
+@click.option("--heartbeat-timeout", type=float, metavar="S", help="A rank silent for S seconds is lost. [default: 8]")
+@click.option("--stall-timeout", type=float, metavar="S", help="So is one that others wait for so long. [default: 300]")
 @click.option("--log-dir", type=str, metavar="DIR", help="Write each rank's output, and report.json, there.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own messages, not only log them.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable for the workers. Repeatable.")

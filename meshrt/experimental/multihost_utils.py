@@ -249,9 +249,8 @@ class _LiveDevices:
 
     The processes of `devices` come together when the block begins and when it ends. At its end all of them agree:
     either the block ran in all, or a process died or raised meanwhile, and every process that is left gets a
-    ProcessFailureError with the `failed_devices`. Processes that come back count from the next block on. For the others
-    to go on, nobody may end them: set `enable_recoverability` in all processes before they join, and use no launcher
-    that stops a job when a rank fails.
+    ProcessFailureError with the `failed_devices`. For the others to go on, nobody may end them: use no launcher that
+    stops a job when a rank fails.
 
     Raises:
       DistributedError: `meshrt.distributed.initialize` has not been called. ArgumentValueError: no devices are given,
@@ -259,8 +258,7 @@ class _LiveDevices:
     """
 
     def __init__(self) -> None:
-        # As of the end of the last block: a process that came back since then is new.
-        self._known: dict[tuple[Any, ...], dict[Any, int]] = {}
+        self._known: dict[tuple[Any, ...], set[Any]] = {}  # as of the end of the last block
 
     @contextlib.contextmanager
     def __call__(self, devices: Sequence[Any]) -> Iterator[list[Any]]:
@@ -276,14 +274,14 @@ class _LiveDevices:
                 "live_devices: Provided devices do not have any local devices; only processes that have some take part"
             )
         key = tuple(devices)
-        before = self._known.get(key) or _alive(context.client, devices)
+        before = self._known.get(key) or _alive(context, devices)
         failure: Exception | None = None
         try:
             yield sorted(before, key=lambda d: d.id)
         except Exception as e:  # whether it is this process's own error or a dead peer's, the end of the block tells
             failure = e
-        self._known[key] = after = _alive(context.client, devices)
-        failed = {d for d in before if after.get(d) != before[d]}
+        self._known[key] = after = _alive(context, devices)
+        failed = before - after
         if failed:
             raise ProcessFailureError(failed) from failure
         if failure is not None:
@@ -293,10 +291,11 @@ class _LiveDevices:
 live_devices = _LiveDevices()
 
 
-def _alive(client: Any, devices: Sequence[Any]) -> dict[Any, int]:
-    """The devices whose processes live, with the number of the process's incarnation."""
-    living = client.get_live_nodes(sorted({d.process_index for d in devices}))
-    return {d: living[d.process_index] for d in devices if d.process_index in living}
+def _alive(context: distributed.DistributedContext, devices: Sequence[Any]) -> set[Any]:
+    """The devices whose processes live, the same in all of them."""
+    assert context.member is not None  # of a context that `initialize` made
+    living = context.member.alive({d.process_index for d in devices})
+    return {d for d in devices if d.process_index in living}
 
 
 def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> list[list[int]]:

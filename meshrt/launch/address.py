@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from meshrt.errors import DistributedError
 
-# The launcher decides when a worker is lost. The runtime's own heartbeat, which can only abort everybody, is
-# a fuse.
-HEARTBEAT_S = 1000
+# The door of a job (membership/) finds out who is lost. The runtime's own heartbeat, which can only abort everybody,
+# is a fuse.
+FUSE_S = 1000
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -15,6 +15,7 @@ from meshrt.launch.model import ExitStatus, Failure, WorkerError
 LOST_PEER = "lost its connection to a peer"
 LOST_SERVICE = "was aborted by the distributed runtime, which lost a peer or the coordination service"
 STOPPED = "was stopped by the launcher"
+LOST = "lost to the others"  # the type of what the job's door says of a worker
 
 _ECHOES = (
     (re.compile(r"Gloo.*(closed by peer|reset by peer|Read error|Broken pipe|Connection refused|connectFullMesh)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meshrt.launch.bootstrap import FD_VARIABLE
 
@@ -13,6 +13,7 @@ PROCESS_ID = "MESHRT_PROCESS_ID"
 LOCAL_DEVICE_IDS = "MESHRT_LOCAL_DEVICE_IDS"
 GENERATION = "MESHRT_GENERATION"
 MAX_RESTARTS = "MESHRT_MAX_RESTARTS"
+SECRET = "MESHRT_JOB_SECRET"  # who has it may join
 LAUNCHED = "MESHRT_LAUNCHED"  # set by the launcher alone: the coordination service is running already
 NUM_CPU_DEVICES = "MESHRT_NUM_CPU_DEVICES"
 
@@ -29,6 +30,7 @@ class Place:
     generation: int
     max_restarts: int
     address: str
+    secret: str = field(default="", repr=False)
 
 
 def worker_environment(
@@ -59,13 +61,17 @@ def worker_environment(
         GENERATION: str(place.generation),
         MAX_RESTARTS: str(place.max_restarts),
         LAUNCHED: "1",
+        SECRET: place.secret,
     })  # fmt: skip
     return _with_channel(env, channel)
 
 
-def service_environment(base: Mapping[str, str], channel: int | None) -> dict[str, str]:
-    """The environment of the coordination service's process; `channel` as for a worker."""
+def service_environment(base: Mapping[str, str], channel: int | None, secret: str | None = None) -> dict[str, str]:
+    """The environment of the coordination service's process; `channel` as for a worker. Without `secret`, that of
+    `base`."""
     env = {k: v for k, v in base.items() if k not in (COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID)}
+    if secret is not None:
+        env[SECRET] = secret
     if env.get("TF_CPP_MIN_LOG_LEVEL") in (None, "1"):  # 1 is meshrt's own default; the service warns of how it is used
         env["TF_CPP_MIN_LOG_LEVEL"] = "2"
     return _with_channel(env, channel)

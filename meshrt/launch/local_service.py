@@ -15,7 +15,7 @@ from meshrt.launch.environment import service_environment
 
 
 class LocalService:
-    """A running service. It ends a moment after `stop`, or after the process that started it has ended."""
+    """A running service. After `stop`, or the end of the process that started it, it ends with its last member."""
 
     def __init__(self, process: subprocess.Popen[bytes], address: str):
         self._process = process
@@ -23,19 +23,19 @@ class LocalService:
 
     @classmethod
     def start(
-        cls, bind: str, num_processes: int, heartbeat_s: int, shutdown_s: int, timeout_s: float,
-        recoverable: bool = False,
-    ) -> LocalService:  # fmt: skip
+        cls, bind: str, num_processes: int, silent_s: float, timeout_s: float, stall_s: float | None = None
+    ) -> LocalService:
         """Starts the service on `bind` (``host:port``) and waits until it listens; DistributedError if it cannot.
 
-        If `recoverable`, the other processes go on when one is lost.
+        A process that says nothing for `silent_s`, or keeps others waiting for `stall_s` (None: as long as usual), is
+        lost.
         """
         read_end, write_end = os.pipe()
         try:
             command = [
                 sys.executable, str(SERVICE_SCRIPT), "--num-processes", str(num_processes),
-                "--bind", bind, "--heartbeat", str(heartbeat_s),
-                "--shutdown-timeout", str(shutdown_s), "--until-eof", *(["--recoverable"] if recoverable else []),
+                "--bind", bind, "--silent", str(silent_s), "--until-eof",
+                *([] if stall_s is None else ["--stall", str(stall_s)]),
             ]  # fmt: skip
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, pass_fds=(write_end,),
@@ -56,7 +56,7 @@ class LocalService:
         return cls(process, message.address)
 
     def stop(self) -> None:
-        """Lets the service end; it lingers for the peers that are still disconnecting."""
+        """Lets the service end, when the last of the peers has left."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 

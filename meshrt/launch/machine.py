@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from meshrt.errors import InternalError
-from meshrt.launch.causes import STOPPED, echo_of, first_cause
+from meshrt.launch.causes import LOST, STOPPED, echo_of, first_cause
 from meshrt.launch.model import (
     FINAL,
     NEVER_RESTART,
@@ -44,6 +44,7 @@ from meshrt.launch.model import (
     WorkerError,
     WorkerExited,
     WorkerJoining,
+    WorkerLost,
     WorkerMeshed,
     WorkerRaised,
 )
@@ -275,6 +276,20 @@ def _exited(state: State, event: WorkerExited) -> Result:
     return (state, ()) if state.live else _stop(state, int(signal.SIGTERM))
 
 
+def _lost(state: State, event: WorkerLost) -> Result:
+    """The door blames a worker; the rest of them are about to fail for its sake."""
+    state = _blame(_open(state, event, IncidentKind.WORKER), event, event.rank, error=_lost_error(event))
+    return _enter(state, Phase.SETTLING)
+
+
+def _lost_settling(state: State, event: WorkerLost) -> Result:
+    return _blame(state, event, event.rank, error=_lost_error(event)), ()
+
+
+def _lost_error(event: WorkerLost) -> WorkerError:
+    return WorkerError(LOST, event.why)
+
+
 def _raised_settling(state: State, event: WorkerRaised) -> Result:
     return _blame(state, event, event.rank, error=event.error), ()
 
@@ -408,6 +423,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.FORMING, WorkerJoining, _joining),
         _on(Phase.FORMING, WorkerMeshed, _meshed),
         _on(Phase.FORMING, WorkerRaised, _raised),
+        _on(Phase.FORMING, WorkerLost, _lost),
         _on(Phase.FORMING, WorkerExited, _exited),
         _on_timer(Phase.FORMING, Timer.FORM, _form_late),
         _on_timer(Phase.FORMING, Timer.JOB, _job_late),
@@ -417,6 +433,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.RUNNING, WorkerJoining, _note),
         _on(Phase.RUNNING, WorkerMeshed, _note),
         _on(Phase.RUNNING, WorkerRaised, _raised),
+        _on(Phase.RUNNING, WorkerLost, _lost),
         _on(Phase.RUNNING, WorkerExited, _exited),
         _on_timer(Phase.RUNNING, Timer.JOB, _job_late),
         _on(Phase.RUNNING, CancelRequested, _cancel),
@@ -425,6 +442,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.SETTLING, WorkerJoining, _note),
         _on(Phase.SETTLING, WorkerMeshed, _note),
         _on(Phase.SETTLING, WorkerRaised, _raised_settling),
+        _on(Phase.SETTLING, WorkerLost, _lost_settling),
         _on(Phase.SETTLING, WorkerExited, _exited_settling),
         _on_timer(Phase.SETTLING, Timer.SETTLE, _settled),
         _on_timer(Phase.SETTLING, Timer.JOB, _job_late_ending),
@@ -435,6 +453,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.STOPPING, WorkerJoining, _note),
         _on(Phase.STOPPING, WorkerMeshed, _note),
         _on(Phase.STOPPING, WorkerRaised, _raised_stopping),
+        _on(Phase.STOPPING, WorkerLost, _note),
         _on(Phase.STOPPING, WorkerExited, _exited_stopping),
         _on_timer(Phase.STOPPING, Timer.GRACE, _grace_over),
         _on_timer(Phase.STOPPING, Timer.JOB, _job_late_ending),
@@ -445,6 +464,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.KILLING, WorkerJoining, _note),
         _on(Phase.KILLING, WorkerMeshed, _note),
         _on(Phase.KILLING, WorkerRaised, _raised_stopping),
+        _on(Phase.KILLING, WorkerLost, _note),
         _on(Phase.KILLING, WorkerExited, _exited_stopping),
         _on_timer(Phase.KILLING, Timer.KILL, _unkillable),
         _on_timer(Phase.KILLING, Timer.JOB, _job_late_ending),
@@ -453,7 +473,8 @@ TABLE: dict[Key, Handler] = dict(
 )
 
 EVENT_KINDS: tuple[type[Event] | Timer, ...] = (
-    Start, ServiceReady, ServiceExited, WorkerJoining, WorkerMeshed, WorkerRaised, WorkerExited, CancelRequested,
+    Start, ServiceReady, ServiceExited, WorkerJoining, WorkerMeshed, WorkerRaised, WorkerLost, WorkerExited,
+    CancelRequested,
     *Timer,
 )  # fmt: skip
 

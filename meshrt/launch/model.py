@@ -193,6 +193,15 @@ class WorkerRaised(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost(Event):
+    """The others cannot go on because of a worker: it is silent, or never comes, or left them. Its process may be
+    there still, or have ended well."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExited(Event):
     """A worker's process ended, with everything in its process group; `tail` is the end of its stderr."""
 

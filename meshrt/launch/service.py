@@ -1,62 +1,77 @@
-"""The coordination service of one generation, in a process of its own (serve.py).
+"""The coordination service of one generation, in a process of its own (serve.py), behind the door of the job.
 
-It tells its parent the address on the pipe of bootstrap.py and then waits to be killed, or, with ``--until-eof``, for
-the end of its stdin. It holds nothing that must be saved. It is separate because every worker is aborted by the
-distributed runtime as soon as the process that holds the service is gone.
+The door (membership/door.py) is the address that people know. Behind it jaxlib's service listens on a socket in a
+folder that only this user can open: jaxlib takes everybody, and a stranger who claims a place ends the job.
+
+The process tells its parent the door's address on the pipe of bootstrap.py as soon as somebody can knock, before it has
+loaded jaxlib. Then it waits to be killed, or, with ``--until-eof``, for the end of its stdin and of the last member. It
+is separate because every worker is aborted by the distributed runtime as soon as its process is gone.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
+import os
+import select
 import signal
 import socket
 import sys
 import time
+from types import FrameType
+from typing import Any
 
 from meshrt.errors import DistributedError
 from meshrt.launch import bootstrap
-from meshrt.launch.address import HEARTBEAT_S, join_address, split_address
-from meshrt.runtime import jaxlib_api
+from meshrt.launch.address import FUSE_S, join_address, split_address
+from meshrt.launch.environment import SECRET
+from meshrt.launch.membership.door import Door
+from meshrt.launch.membership.folders import private_folder, remove_folder
+from meshrt.launch.membership.roster import REPORT_S, SILENT_S, STALL_S, Patience, Roster
 
-# How long the service outlives the process that started it: its peers may still be disconnecting, and the
-# runtime aborts a process that loses the service before. Also how long a port is waited for, which a former
-# job may be holding so.
-_LINGER_S = 0.5
-_PORT_WAIT_S = 3.0
+_PORT_WAIT_S = 3.0  # a former job may be holding the port that long
+_BACKLOG = 4096
 
 
-def reserve(host: str, port: int) -> socket.socket:
-    """A socket that holds a port for the service, bound and not listening. Port 0 picks a free one.
-
-    The service binds the same port a moment later, which SO_REUSEPORT allows to us and to nobody else; so no
-    other process can take it in between. Binding a taken port inside the runtime would crash the process
-    instead of failing.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 picks a free one. DistributedError if it cannot."""
     deadline = time.monotonic() + _PORT_WAIT_S
     while True:
         try:
-            if port:  # another service of ours would let us share its port, and the jobs would mix
-                with socket.socket(family, socket.SOCK_STREAM) as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind((host, port))
-            holder = socket.socket(family, socket.SOCK_STREAM)
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            holder.bind((host, port))
-            return holder
+            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listener = socket.socket(family, kind)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+            return listener
         except OSError as e:
             if e.errno == errno.EADDRINUSE and time.monotonic() < deadline:
                 time.sleep(0.1)
                 continue
-            raise _cannot_listen(host, port, e) from None
+            raise DistributedError(
+                f"the coordination service cannot listen on {join_address(host, port)}: {e.strerror}. Choose another "
+                "port or address, or port 0 for any free port; behind address translation, name an address of this "
+                "host in coordinator_bind_address."
+            ) from None
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> DistributedError:
-    return DistributedError(
-        f"the coordination service cannot listen on {host}:{port}: {error.strerror}. Choose another port or address, "
-        "or port 0 for any free port."
-    )
+class Services:
+    """jaxlib's services of this process: one for the job, and one more for each time that it goes on with fewer.
+
+    All stay until the end: a process that still holds something of an earlier one would be aborted with it.
+    """
+
+    def __init__(self, folder: str):
+        self._folder, self._kept = folder, list[Any]()
+
+    def make(self, count: int) -> str:
+        """Starts one for `count` processes; gives its address."""
+        from meshrt.runtime import jaxlib_api  # start-up time: the door is open before it is loaded
+
+        address = f"unix:{self._folder}/{len(self._kept)}"
+        # Who is lost, and what follows, is the door's business: of itself the service ends nobody.
+        self._kept.append(jaxlib_api.distributed_service(address, count, heartbeat_timeout_s=FUSE_S, recoverable=True))
+        return address
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -64,32 +79,37 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="serve.py", description=__doc__)
     parser.add_argument("--num-processes", type=int, required=True)
     parser.add_argument("--bind", default="127.0.0.1:0")
-    parser.add_argument("--heartbeat", type=int, default=HEARTBEAT_S, help="seconds")
-    parser.add_argument("--shutdown-timeout", type=int, default=300, help="seconds for all to disconnect")
-    parser.add_argument("--until-eof", action="store_true", help="end a moment after stdin does")
-    parser.add_argument("--recoverable", action="store_true", help="the loss of a process does not abort the others")
+    parser.add_argument("--silent", type=float, default=SILENT_S, help="seconds until a silent process is lost")
+    parser.add_argument("--stall", type=float, default=STALL_S, help="seconds that one may keep others waiting")
+    parser.add_argument("--until-eof", action="store_true", help="end when stdin has ended and all members have gone")
     options = parser.parse_args(arguments)
     host, port = split_address(options.bind)
-    holder = reserve(host, port)
-    address = join_address(host, holder.getsockname()[1])
-    # Recoverable: the loss of one process does not abort the others, which the launcher stops itself. Without
-    # a launcher they are to be aborted, and disconnect together, unless the job says that it goes on without.
-    service = jaxlib_api.distributed_service(
-        address, options.num_processes, heartbeat_timeout_s=options.heartbeat,
-        shutdown_timeout_s=options.shutdown_timeout,
-        recoverable=options.recoverable or not options.until_eof,
-    )  # fmt: skip
-    holder.close()
-    bootstrap.send(kind="ready", address=address)
-    _hold(service, options.until_eof)
+    listener = listen(host, port)
+    bootstrap.send(kind="ready", address=join_address(host, listener.getsockname()[1]))
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the process that started this one
+    folder = private_folder()
+    services = Services(folder)
+    try:
+        patience = Patience(options.silent, min(REPORT_S, options.stall), options.stall)
+        roster = Roster(options.num_processes, patience)
+        door = Door(listener, os.environ.get(SECRET, ""), roster, services.make, _tell, _log)
+        door.serve(_stdin_ended if options.until_eof else lambda: False)
+    finally:
+        remove_folder(folder)
 
 
-def _hold(service: object, until_eof: bool) -> None:
-    """Keeps `service` alive until a signal ends the process, or stdin ends."""
-    if until_eof:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the process that started us
-        sys.stdin.read()
-        time.sleep(_LINGER_S)
-        return
-    while True:
-        signal.pause()
+def _end(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)
+
+
+def _stdin_ended() -> bool:
+    return bool(select.select([0], [], [], 0)[0])  # nobody writes to it: readable is ended
+
+
+def _tell(process: int, why: str) -> None:
+    bootstrap.send(kind="lost", rank=process, why=why)
+
+
+def _log(text: str) -> None:
+    print(f"meshrt: the door of the job: {text}", file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.errors import ConfigError
+from meshrt.launch.membership.roster import SILENT_S, STALL_S
 from meshrt.launch.model import Policy
 
 _SIZE_LIMIT = 1 << 20  # bytes of a configuration file
@@ -27,6 +28,8 @@ class Settings:
     timeout: float | None = None
     grace: float = 5.0
     start_timeout: float = 300.0
+    heartbeat_timeout: float = SILENT_S
+    stall_timeout: float = STALL_S
     log_dir: str | None = None
     verbose: bool = False
     engine: str = "local"
@@ -40,7 +43,8 @@ class Settings:
         if self.timeout is not None:
             _check_seconds("timeout", self.timeout)
         _check_seconds("grace", self.grace)
-        _check_seconds("start_timeout", self.start_timeout)
+        for name in ("start_timeout", "heartbeat_timeout", "stall_timeout"):
+            _check_seconds(name, getattr(self, name))
         if self.log_dir is not None and not isinstance(self.log_dir, str):
             raise ConfigError(f"log_dir = {self.log_dir!r}: expected the path of a directory, as text")
         if not isinstance(self.verbose, bool):

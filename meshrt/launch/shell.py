@@ -19,6 +19,7 @@ from meshrt.errors import ConfigError, InternalError
 from meshrt.launch import engines, machine, report, wire
 from meshrt.launch.engines.protocol import Engine, Exited, Output, Report, Said, ServiceSpec, Spec, Task, WorkerSpec
 from meshrt.launch.environment import Place
+from meshrt.launch.membership.frames import new_secret
 from meshrt.launch.model import (
     FINAL,
     Announce,
@@ -27,6 +28,7 @@ from meshrt.launch.model import (
     Event,
     ExitStatus,
     Finish,
+    Phase,
     RetireService,
     ServiceExited,
     ServiceReady,
@@ -40,6 +42,7 @@ from meshrt.launch.model import (
     TimerFired,
     WorkerExited,
     WorkerJoining,
+    WorkerLost,
     WorkerMeshed,
     WorkerRaised,
 )
@@ -112,6 +115,7 @@ class _Shell:
         self._deadlines: dict[Timer, float] = {}
         self._started_at = clock()
         self._exit_code = 1
+        self._secret = new_secret()
         self._silenced = False
 
     # --- the loop.
@@ -230,7 +234,7 @@ class _Shell:
         rank = said.task.rank
         try:
             message = wire.decode(said.line)
-            if isinstance(message, wire.Ready) != (rank is None):
+            if isinstance(message, wire.Ready | wire.Lost) != (rank is None):
                 raise wire.WireError(f"a message that is not of its kind: {message}")
         except wire.WireError as e:
             self._console.say(f"meshrt launch: {said.task} sent {e}; it was ignored")
@@ -238,6 +242,8 @@ class _Shell:
         match message:
             case wire.Ready(address=address):
                 self._push(ServiceReady, said.at, address=address)
+            case wire.Lost(rank=lost, why=why) if 0 <= lost < self._job.settings.nproc:
+                self._push(WorkerLost, said.at, rank=lost, why=why)
             case wire.Joining():
                 self._push(WorkerJoining, said.at, rank=rank)
             case wire.Meshed():
@@ -250,13 +256,14 @@ class _Shell:
     def _perform(self, command: Command) -> None:
         match command:
             case StartService():
-                self._start([ServiceSpec(command.generation, self._job.settings.nproc)])
+                self._start([self._service(command)])
             case StartWorkers():
                 self._start(self._workers(command))
             case SignalWorkers():
                 self._signal([Task(self._state.generation, rank) for rank in command.ranks], command.signal)
-            case RetireService():
-                self._signal([Task(self._state.generation)], int(signal.SIGKILL))
+            case RetireService():  # the first time it may put things in order
+                killing = self._state.phase is Phase.KILLING
+                self._signal([Task(self._state.generation)], int(signal.SIGKILL if killing else signal.SIGTERM))
             case SetTimer():
                 self._forget(command.timer)
                 if command.seconds is not None:
@@ -272,10 +279,17 @@ class _Shell:
         self._deadlines.pop(timer, None)
         self._queue = deque(e for e in self._queue if not (isinstance(e, TimerFired) and e.timer is timer))
 
+    def _service(self, command: StartService) -> Spec:
+        settings = self._job.settings
+        return ServiceSpec(
+            command.generation, settings.nproc, secret=self._secret, silent_s=settings.heartbeat_timeout,
+            stall_s=settings.stall_timeout,
+        )  # fmt: skip
+
     def _workers(self, command: StartWorkers) -> list[Spec]:
         settings, target = self._job.settings, (*self._job.target, *self._job.arguments)
         places = [
-            Place(rank, settings.nproc, command.generation, settings.max_restarts, command.address)
+            Place(rank, settings.nproc, command.generation, settings.max_restarts, command.address, self._secret)
             for rank in range(settings.nproc)
         ]
         return [WorkerSpec(place, target, settings.devices_per_process, settings.env) for place in places]

@@ -30,6 +30,14 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """The service's door found that a worker is lost to the others, or that they cannot go on because of it."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Joining:
     """The worker begins to connect."""
 
@@ -46,7 +54,7 @@ class Raised:
     error: WorkerError
 
 
-Message = Ready | Joining | Meshed | Raised
+Message = Ready | Lost | Joining | Meshed | Raised
 
 
 def decode(line: bytes) -> Message:
@@ -61,6 +69,10 @@ def decode(line: bytes) -> Message:
     match kind:
         case "ready":
             return Ready(_text(fields, "address"))
+        case "lost":
+            if not isinstance(rank := fields.get("rank"), int):
+                raise WireError(f"the field 'rank' of a 'lost' message is {rank!r}, not a number")
+            return Lost(rank, _text(fields, "why"))
         case "joining":
             return Joining()
         case "meshed":

@@ -18,7 +18,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, no_truth_value, register_aval
-from meshrt.runtime import array_text, dlpack, guards, jaxlib_api, sub_byte
+from meshrt.runtime import array_text, circles, dlpack, guards, jaxlib_api, sub_byte
 from meshrt.runtime.host_memory import aligned_empty
 from meshrt.runtime.pieces import cut, fill, relaid
 from meshrt.runtime.shard import Shard
@@ -267,7 +267,8 @@ class Array(ArrayOperators, metaclass=_ArrayType):
     def _failure(self, e: Exception) -> errors.MeshrtError:
         if self._buf.is_deleted():
             return deleted_error(self)
-        return errors.ExecutionError(f"the computation of an array of type {self.aval} failed: {e}")
+        what = f"the computation of an array of type {self.aval} failed: {e}"
+        return circles.explained(e) or errors.ExecutionError(what)
 
     def on_device_size_in_bytes(self) -> int:
         """Bytes of all addressable parts as the devices store them."""

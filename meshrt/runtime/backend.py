@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshrt import config, errors
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_api, sockets
 from meshrt.sharding import devices as lookup
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ _devices: dict[str, tuple[Any, ...]] = {}
 _plugins: dict[str, Plugin] = {}
 _default: str | None = None
 _process: ProcessInfo | None = None
+_collectives_port: int | None = None
 _clear_hooks: list[Any] = []
 # Devices that only a compiler knows, with the hardware that they stand for.
 _elsewhere: dict[Any, Any] = {}
@@ -109,10 +110,11 @@ def clear_backends() -> None:
 
     Arrays that are still held keep their old client alive.
     """
-    global _default
+    global _default, _collectives_port
     with _lock:
         for hook in _clear_hooks:
             hook()
+        _collectives_port = None
         _clients.clear()
         _devices.clear()
         _default = None
@@ -130,13 +132,22 @@ def _start_cpu() -> Any:
     count = config.cpu_device_count()
     if info is None or info.num_processes == 1:
         return jaxlib_api.cpu_client(count)
+    global _collectives_port
+    before = sockets.listening_ports()
+    collectives = jaxlib_api.gloo_collectives(info.client, hostname=info.hostname)
+    _collectives_port = next(iter(sockets.listening_ports() - before), None)
     return jaxlib_api.cpu_client(
         count,
         distributed=info.client,
         process_id=info.process_id,
         num_processes=info.num_processes,
-        collectives=jaxlib_api.gloo_collectives(info.client, hostname=info.hostname),
+        collectives=collectives,
     )
+
+
+def collectives_port() -> int | None:
+    """The port on which this process waits for its peers' collectives; None where there are none over TCP."""
+    return _collectives_port
 
 
 def cuda_library() -> str | None:

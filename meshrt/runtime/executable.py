@@ -20,7 +20,7 @@ from jaxlib.mlir import ir
 
 from meshrt import config, errors
 from meshrt.heuristics import KEPT_DEVICE_SETS
-from meshrt.runtime import backend, compile_cache, events, jaxlib_api
+from meshrt.runtime import backend, circles, compile_cache, events, jaxlib_api
 from meshrt.runtime.calls import Calls, HostFunction, busy_devices
 from meshrt.runtime.flight import flight_of
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
@@ -245,7 +245,8 @@ class PortableExecutable:
             jaxlib_api.register_cpu_kernels()
         options = self._options(devices, self.ynnpack)
         module = legalize(self.module, backend.capabilities(self.platform))
-        compiled = jaxlib_api.compile_and_load(module, devices, options, calls.functions())
+        with circles.compiling(self.name):
+            compiled = jaxlib_api.compile_and_load(module, devices, options, calls.functions())
         seconds = time.perf_counter() - started
         events.record("compile", program=self, seconds=seconds)
         if config.settings.log_compiles:
@@ -355,12 +356,15 @@ class LoadedExecutable:
     `execute_sharded` is jaxlib's own method, for hot paths; `runner(handlers)` adds the bound on pending executions.
     """
 
-    __slots__ = ("__weakref__", "calls", "devices", "executable", "execute_sharded", "flight", "portable")
+    __slots__ = ("__weakref__", "_shared", "calls", "circle", "devices", "executable", "execute_sharded", "flight",
+                 "portable")  # fmt: skip
 
     def __init__(self, portable: PortableExecutable, executable: Any, devices: tuple[Any, ...], calls: Calls):
         self.portable, self.executable, self.devices, self.calls = portable, executable, devices, calls
         self.execute_sharded = executable.execute_sharded
         self.flight = flight_of(devices)
+        self.circle = circles.circle_of(devices)
+        self._shared: circles.Shared | None = None
 
     @property
     def bare(self) -> Callable[[Sequence[Any]], Any] | None:
@@ -369,11 +373,20 @@ class LoadedExecutable:
 
     def runner(self, handlers: list[Any]) -> Callable[[Sequence[Any]], list[Any]]:
         """`run(buffers) -> buffers` with everything that can be prepared done; `handlers` make the results' buffers."""
+        if self.circle is not None:
+            return _shared_runner(self, handlers, self.circle)
         if self.calls.callbacks:
             return _awaiting_runner(self.execute_sharded, handlers, self.calls)
         run = _runner(self.execute_sharded, handlers, self.flight)
         # Only calls that are made ready inside of callbacks are looked at: others shall not pay for it.
         return run if len(self.devices) == 1 or busy_devices() is None else _refusing_runner(run, self.devices)
+
+    @property
+    def shared(self) -> circles.Shared:
+        """The program as it is described to the other processes that run it."""
+        if self._shared is None:
+            self._shared = circles.Shared(self.portable, self.devices)
+        return self._shared
 
     def layouts(self) -> tuple[list[Layout], list[Layout]]:
         """How the arguments and the results of one device lie in its memory.
@@ -415,6 +428,31 @@ def _runner(execute: Callable, handlers: list[Any], flight: Any) -> Callable[[Se
         return out
 
     return run_many
+
+
+def _shared_runner(
+    loaded: LoadedExecutable, handlers: list[Any], circle: circles.Circle
+) -> Callable[[Sequence[Any]], list[Any]]:
+    """For programs of several processes, which agree on each before its first launch, and are watched."""
+    execute, flight, calls = loaded.execute_sharded, loaded.flight, loaded.calls
+    assert flight is not None  # of several devices
+    due, add = flight.due, flight.add
+
+    def run_together(buffers: Sequence[Any]) -> list[Any]:
+        circle.enter(loaded.shared)
+        if calls.callbacks:
+            with calls.execution():
+                results, token = circle.launch(execute, buffers)
+                out = results.consume_with_handlers(handlers)
+                token.block_until_ready()
+            return out
+        results, token = circle.launch(execute, buffers)
+        out = results.consume_with_handlers(handlers)
+        if due():
+            add(token)
+        return out
+
+    return run_together
 
 
 def _awaiting_runner(execute: Callable, handlers: list[Any], calls: Calls) -> Callable[[Sequence[Any]], list[Any]]:

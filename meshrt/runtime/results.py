@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import config, dtypes, errors
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import circles, jaxlib_api
 from meshrt.runtime.array import Array, Signature, arrays
 from meshrt.runtime.executable import LoadedExecutable
 from meshrt.runtime.signature import handlers
@@ -27,7 +27,7 @@ def execute(executable: LoadedExecutable, buffers: Sequence[Any], signatures: Se
     try:
         return arrays(executable.runner(handlers(signatures))(buffers), signatures)
     except jaxlib_api.XlaError as e:
-        raise errors.ExecutionError(f"the program could not be run: {e}") from e
+        raise circles.explained(e) or errors.ExecutionError(f"the program could not be run: {e}") from e
 
 
 class NonFinite(str):

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
 from meshrt.launch.environment import Place, service_environment, worker_environment
+from meshrt.launch.membership.roster import SILENT_S, STALL_S
 from meshrt.launch.model import ExitStatus
 
 __all__ = [
@@ -60,11 +61,15 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
     """The coordination service of a generation. An engine whose ranks run on other hosts sets `bind` to an address of
-    the service's host that they reach; port 0 is any free port."""
+    the service's host that they reach; port 0 is any free port. Who joins must have `secret`; a rank that says nothing
+    for `silent_s`, or keeps others waiting for `stall_s`, is lost."""
 
     generation: int
     num_processes: int
     bind: str = "127.0.0.1:0"
+    secret: str = field(default="", repr=False)
+    silent_s: float = SILENT_S
+    stall_s: float = STALL_S
 
     @property
     def task(self) -> Task:
@@ -75,11 +80,12 @@ class ServiceSpec:
         """The arguments of bootstrap.py behind the launcher's process id."""
         return (
             "script", str(SERVICE_SCRIPT), "--num-processes", str(self.num_processes), "--bind", self.bind,
+            "--silent", str(self.silent_s), "--stall", str(self.stall_s),
         )  # fmt: skip
 
     def environment(self, base: Mapping[str, str], channel: int | None) -> dict[str, str]:
         """As `WorkerSpec.environment`."""
-        return service_environment(base, channel)
+        return service_environment(base, channel, self.secret)
 
 
 @dataclass(frozen=True, slots=True)

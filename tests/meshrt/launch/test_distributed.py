@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -103,26 +105,180 @@ def test_a_survivor_that_waits_in_a_fetch_is_ended_and_the_job_restarts(launch):
     assert "succeeded after 1 restart" in result.err
 
 
-def test_without_a_launcher_process_0_runs_the_service(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text("import os\n" + PROGRAM)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{s.getsockname()[1]}"
-    processes = [_start_alone(script, address, rank) for rank in range(2)]
-    outs = [p.communicate(timeout=60) for p in processes]
-    assert [p.returncode for p in processes] == [0, 0], outs
-    assert all("sum 1.0 on 2 devices" in out for out, _ in outs)
+# --- without a launcher.
 
 
-def _start_alone(script, address, rank):
-    env = {
-        **os.environ, "JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(rank),
-        "MESHRT_NUM_CPU_DEVICES": "1",
-    }  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, str(script)], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+class Alone:
+    """Processes that nobody watches, with their places in their environments."""
+
+    def __init__(self, folder):
+        self.folder, self.started = folder, []
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{s.getsockname()[1]}"
+
+    def start(self, body, rank, count=2, **variables):
+        script = self.folder / f"script{rank}.py"
+        script.write_text(SETUP + body)
+        own = ("MESHRT_", "JAX_", "XLA_FLAGS")
+        env = {k: v for k, v in os.environ.items() if not k.startswith(own)} | {
+            "JAX_COORDINATOR_ADDRESS": self.address, "JAX_NUM_PROCESSES": str(count), "JAX_PROCESS_ID": str(rank),
+            "MESHRT_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(Path(__file__).parents[3]), **variables,
+        }  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-u", str(script)], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def __call__(self, *bodies, **variables):
+        """Exit code and output of a process for each body."""
+        started = [self.start(body, rank, len(bodies), **variables) for rank, body in enumerate(bodies)]
+        return [(*p.communicate(timeout=60), p.returncode) for p in started]
+
+
+@pytest.fixture
+def alone(tmp_path):
+    found = Alone(tmp_path)
+    yield found
+    for process in found.started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+SETUP = """
+import os, signal, sys, time
+import meshrt.distributed
+from meshrt.errors import PeerLost, ProgramsDifferError
+"""
+JOB = """
+meshrt.distributed.initialize(heartbeat_timeout_seconds=4)
+import meshrt as jax, meshrt.numpy as jnp, numpy as np
+me = jax.process_index()
+s = jax.NamedSharding(jax.make_mesh((jax.device_count(),), ("d",)), jax.P("d"))
+x = jax.make_array_from_callback((8, 4), s, lambda i: np.ones((8, 4), np.float32)[i])
+@jax.jit
+def total(x):
+    return (x * 2).sum(0)
+def steps(n):
+    for i in range(n):
+        total(x).block_until_ready()
+steps(3)
+since = time.monotonic()
+def run_until_lost():
+    try:
+        steps(10**6)
+    except PeerLost as e:
+        print("lost", sorted(e.processes), round(time.monotonic() - since, 1), e, flush=True)
+"""
+
+
+def test_without_a_launcher_process_0_runs_the_service(alone):
+    body = JOB + "print('sum', total(x)[0])"
+    for out, err, code in alone(body, body):
+        assert (code, out.splitlines()[-1]) == (0, "sum 16.0"), err
+
+
+@pytest.mark.parametrize(
+    ("deed", "code", "text"),
+    [
+        ("sys.exit(3)", 3, "its script ended after 3 programs together with others, which need it in more: process 0"),
+        ("", 0, "its script ended after 3 programs"),
+        ("os.kill(os.getpid(), 9)", -9, "its connection closed without a word"),
+        ("raise ValueError('boom')", 1, "it raised ValueError: boom at "),
+    ],
+)
+def test_a_process_that_leaves_is_a_peer_lost_to_the_other_at_once(alone, deed, code, text):
+    (out, err, ok), (_, gone, left) = alone(JOB + "run_until_lost()", JOB + deed)
+    assert (ok, left) == (0, code), err + gone
+    word, who, seconds, why = out.splitlines()[-1].split(" ", 3)
+    assert (word, who) == ("lost", "[1]") and float(seconds) < 8 and text in why
+
+
+def test_a_stopped_process_is_named_and_the_collective_that_waits_for_it_broken_off(alone):
+    stopping = "os.kill(os.getpid(), signal.SIGSTOP); run_until_lost()"
+    other = alone.start(JOB + stopping, 1)
+    one = alone.start(JOB + "run_until_lost()", 0)
+    out, err = one.communicate(timeout=60)
+    assert one.returncode == 0, err
+    assert "lost [1]" in out and "nothing was heard of it for " in out
+    other.send_signal(signal.SIGCONT)
+    other.communicate(timeout=60)
+    assert other.returncode != 0  # it wakes up in a job that has gone on without it
+
+
+def test_a_process_that_others_wait_for_is_named_with_both_lines(alone):
+    (out, err, code), (_, _, slow) = alone(JOB + "run_until_lost()", JOB + "time.sleep(6)", MESHRT_STALL_TIMEOUT="2")
+    assert (code, slow) == (0, 0), err
+    assert "it kept others waiting" in out and "all_reduce at " in out and "script0.py" in out and "script1.py:" in out
+
+
+DIFFERENT = (
+    JOB
+    + """
+try:
+    {}
+except ProgramsDifferError as e:
+    print("differ", e, flush=True)
+    time.sleep(1)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "texts"),
+    [
+        (
+            "jax.jit(lambda x: x.sum())(x)",
+            "jax.jit(lambda x: x.max())(x)",
+            ["dense<0.000000e+00>", "script0.py:", "on 4x4xf32"],
+        ),
+        ("jax.jit(lambda x: x.sum())(x)", "jax.jit(lambda x: x.sum())(x[:, :2])", ["4x4xf32", "4x2xf32"]),
+    ],
+)
+def test_processes_that_run_different_programs_are_told_what_differs(alone, one, other, texts):
+    for out, err, code in alone(DIFFERENT.format(one), DIFFERENT.format(other)):
+        assert code == 0 and "process 0 runs" in out and "process 1 runs" in out, err + out
+        assert all(text in out for text in texts), out
+
+
+def test_a_launcher_blames_who_is_silent_and_who_finished_early(launch):
+    body = (
+        SETUP
+        + JOB.replace("heartbeat_timeout_seconds=4", "")
+        + (
+            "if me == 1 and os.environ['DEED'] == 'stop': os.kill(os.getpid(), signal.SIGSTOP)\n"
+            "if me == 0: steps(10**6)\n"
+        )
     )
+    for deed, text in (("stop", "nothing was heard of it for "), ("leave", "its script ended after 3 programs")):
+        options = ("--nproc", 2, "--devices-per-process", 1, "--heartbeat-timeout", 4, "--env", f"DEED={deed}")
+        result = launch(*options, body=body)
+        assert result.code == 1 and result.report.startswith("meshrt launch: rank 1 failed first: lost to the others")
+        assert text in result.report and "rank 0 lost its connection to a peer" in result.report
+
+
+ENTERING = """
+try:
+    meshrt.distributed.initialize(initialization_timeout=10)
+except Exception as e:
+    print(type(e).__name__, e, flush=True)
+"""
+
+
+def test_different_numbers_of_processes_are_refused_by_name(alone):
+    one, two = alone.start(ENTERING, 0, count=2), alone.start(ENTERING, 1, count=3)
+    outs = [p.communicate(timeout=60)[0] for p in (one, two)]
+    assert all("process 1 on host" in out and "as one of 3 processes, but this job has 2" in out for out in outs), outs
+
+
+def test_a_process_without_the_secret_may_not_join(alone):
+    one = alone.start(ENTERING.replace("=10", "=3"), 0, MESHRT_JOB_SECRET="abc")
+    two = alone.start(ENTERING, 1, MESHRT_JOB_SECRET="abd")
+    outs = [p.communicate(timeout=60)[0] for p in (one, two)]
+    assert "process 1 did not join the job within 3 s" in outs[0]
+    assert "it does not know this job's secret (MESHRT_JOB_SECRET)" in outs[1]
 
 
 # --- what is refused.
@@ -181,6 +337,14 @@ def test_an_unreachable_coordinator_is_an_error_in_time(no_job, monkeypatch):
     with pytest.raises(DistributedError, match=r"127.0.0.1:1 could not be reached within 1 s"):
         distributed.initialize("127.0.0.1:1", 2, 1, initialization_timeout=1)
     assert time.monotonic() - since < 15
+
+
+def test_a_name_that_does_not_resolve_is_an_error_at_once(no_job, monkeypatch):
+    monkeypatch.setattr("meshrt.runtime.backend.is_created", lambda: False)
+    since = time.monotonic()
+    with pytest.raises(DistributedError, match=r"the coordinator's name 'no.such.host.invalid' does not resolve"):
+        distributed.initialize("no.such.host.invalid:1", 2, 1)
+    assert time.monotonic() - since < 60
 
 
 def test_devices_must_not_have_been_used(no_job, monkeypatch):

@@ -34,7 +34,7 @@ def test_a_job_over_an_engine():
     engine = SimulatedEngine(lambda generation, rank: [*CONNECTING, (0.5, b"loss %d\n" % rank), (1.0 + rank, OK)])
     result = run(engine, nproc=2, devices_per_process=3, env={"A": "b"})
     assert (result.code, result.out, result.err) == (0, ["[0] loss 0", "[1] loss 1"], [])
-    assert engine.calls == [("start", "service"), ("start", "0", "1"), ("signal", KILL, "service")]
+    assert engine.calls == [("start", "service"), ("start", "0", "1"), ("signal", TERM, "service")]
     assert engine.closed and engine.now == pytest.approx(0.1 + 2.0 + 0.01)
     spec = engine.specs[Task(0, 1)]
     assert spec.target == ("script", "train.py", "--steps", "3")
@@ -64,7 +64,7 @@ def test_the_rank_that_fails_first_is_named_before_those_that_echo_it():
         "  then: rank 1 lost its connection to a peer [exit code 1]; rank 0 was stopped by the launcher "
         "[killed by SIGTERM]",
     ]
-    assert engine.calls[2:] == [("signal", TERM, "0"), ("signal", KILL, "service")]
+    assert engine.calls[2:] == [("signal", TERM, "0"), ("signal", TERM, "service")]
 
 
 def test_a_rank_that_does_not_start():
@@ -88,7 +88,7 @@ def test_a_service_that_does_not_start():
 def test_a_service_that_never_says_where_it_listens():
     engine = SimulatedEngine(service=lambda generation: [])
     assert run(engine).code == 1 and engine.now == pytest.approx(60.01)
-    assert engine.calls == [("start", "service"), ("signal", KILL, "service")]
+    assert engine.calls == [("start", "service"), ("signal", TERM, "service")]
 
 
 @pytest.mark.smoke
@@ -138,7 +138,7 @@ def test_an_interrupt_reaches_the_ranks():
     engine = SimulatedEngine(lambda generation, rank: CONNECTING if rank else interrupt)
     result = run(engine, nproc=2, max_restarts=3)
     assert result.code == 130 and "stopped by SIGINT" in result.err[0]
-    assert engine.calls[2:] == [("signal", INT, "0", "1"), ("signal", KILL, "service")]
+    assert engine.calls[2:] == [("signal", INT, "0", "1"), ("signal", TERM, "service")]
 
 
 def test_messages_that_are_none_are_ignored():

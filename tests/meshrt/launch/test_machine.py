@@ -40,6 +40,7 @@ from meshrt.launch.model import (
     WorkerError,
     WorkerExited,
     WorkerJoining,
+    WorkerLost,
     WorkerMeshed,
     WorkerRaised,
 )
@@ -83,7 +84,7 @@ def kinds(commands):
 
 # Which events each phase accepts, written down a second time.
 _ALWAYS = {Timer.JOB, CancelRequested}
-_WORKERS = {WorkerJoining, WorkerMeshed, WorkerRaised, WorkerExited}
+_WORKERS = {WorkerJoining, WorkerMeshed, WorkerRaised, WorkerLost, WorkerExited}
 EXPECTED = {
     Phase.NEW: {Start},
     Phase.WAITING: _ALWAYS | {ServiceReady, ServiceExited, Timer.SERVICE},
@@ -99,7 +100,7 @@ EXPECTED = {
 _FIELDS = {
     ServiceReady: {"address": "h:1"}, ServiceExited: {"status": OK}, WorkerJoining: {"rank": 0},
     WorkerMeshed: {"rank": 0}, WorkerRaised: {"rank": 0, "error": GLOO}, WorkerExited: {"rank": 0, "status": OK},
-    CancelRequested: {"signal": 2},
+    WorkerLost: {"rank": 0, "why": "silent"}, CancelRequested: {"signal": 2},
 }  # fmt: skip
 
 
@@ -235,6 +236,20 @@ def test_a_raiser_that_does_not_leave_is_stopped_and_counts_as_an_exception():
     do(TimerFired, timer=Timer.SETTLE)
     do(WorkerExited, rank=0, status=ExitStatus(signal=TERM))
     assert do(ServiceExited, status=OK)[-1].exit_code == 1
+
+
+@pytest.mark.parametrize(("first", "status"), [(True, ExitStatus(signal=KILL)), (False, OK)])
+def test_whom_the_door_blames_is_the_cause_also_if_it_was_stopped_or_ended_well(first, status):
+    do = Driver().running()
+    events = [(WorkerLost, {"rank": 1, "why": "nothing was heard of it"}), (WorkerRaised, {"rank": 0, "error": GLOO})]
+    for kind, fields in events if first else reversed(events):
+        do(kind, **fields)
+    do(WorkerExited, rank=0, status=ExitStatus(code=1))
+    do(TimerFired, timer=Timer.SETTLE)
+    do(WorkerExited, rank=1, status=status)
+    announce, finish = do(ServiceExited, status=OK)
+    cause = first_cause(announce.incident.failures)
+    assert (cause.rank, cause.error.message, finish.exit_code) == (1, "nothing was heard of it", 1)
 
 
 def test_losing_the_service_stops_the_workers_and_is_the_cause():
@@ -432,6 +447,7 @@ class World:
                 out += [
                     lambda e, r=rank: WorkerJoining(**e, rank=r), lambda e, r=rank: WorkerMeshed(**e, rank=r),
                     lambda e, r=rank: WorkerRaised(**e, rank=r, error=GLOO),
+                    lambda e, r=rank: WorkerLost(**e, rank=r, why="silent"),
                 ]  # fmt: skip
         out += [lambda e, t=timer: TimerFired(**e, timer=t) for timer in sorted(self.timers, key=lambda t: t.value)
                 if not patient or timer is not Timer.KILL]  # fmt: skip

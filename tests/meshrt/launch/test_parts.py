@@ -19,7 +19,7 @@ from meshrt.launch.address import join_address, split_address
 from meshrt.launch.environment import Place, worker_environment
 from meshrt.launch.noise import without_noise
 from meshrt.launch.output import LINE_LIMIT, LineSplitter
-from meshrt.launch.service import reserve
+from meshrt.launch.service import listen
 
 # --- lines.
 
@@ -220,14 +220,6 @@ def test_bad_addresses(text):
         split_address(text)
 
 
-def test_a_reserved_port_is_ours_until_it_is_let_go():
-    holder = reserve("127.0.0.1", 0)
-    port = holder.getsockname()[1]
-    with socket.socket() as other, pytest.raises(OSError):
-        other.bind(("127.0.0.1", port))
-    holder.close()
-
-
 def test_a_taken_port_is_an_error(monkeypatch):
     monkeypatch.setattr("meshrt.launch.service._PORT_WAIT_S", 0.0)
     with socket.socket() as taken:
@@ -235,7 +227,12 @@ def test_a_taken_port_is_an_error(monkeypatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(DistributedError, match="Address already in use"):
-            reserve("127.0.0.1", taken.getsockname()[1])
+            listen("127.0.0.1", taken.getsockname()[1])
+
+
+def test_an_address_of_another_host_cannot_be_bound():
+    with pytest.raises(DistributedError, match="name an address of this host in coordinator_bind_address"):
+        listen("192.0.2.1", 0)
 
 
 def test_no_module_of_the_launcher_hides_one_of_the_standard_library():

@@ -1,0 +1,243 @@
+"""Joins this process to the others of a job, so that ``meshrt.devices()`` shows the devices of all of them.
+
+>>> import meshrt
+>>> meshrt.distributed.initialize()          # first of all, in a script run by `meshrt launch`
+
+Under ``meshrt launch``, srun, mpirun, an indexed Job of Kubernetes or on a TPU pod no argument is needed. Elsewhere
+every process gives the three that identify it; process 0 then also runs the coordination service, as a child process.
+As in JAX, a process that nothing identifies is an error rather than a job of one: hosts of a wrong cluster would
+each train alone without a word. A script that must run either way asks first: ``if "MESHRT_COORDINATOR_ADDRESS" in
+os.environ``.
+
+What happens to one process reaches the others as `PeerLost`, in the call that needs the lost process; see
+meshrt/launch/README.md. How a process leaves: after its script finished it waits for the others, since they may still
+be in a collective with it. After an exception it prints the traceback and leaves at once, so that its peers hear of it
+within a fraction of a second instead of waiting for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshrt.distributed import clusters, connection, leaving
+from meshrt.distributed.leaving import note_failure
+from meshrt.distributed.member import Member
+from meshrt.errors import ConfigError, DistributedError, PeerLost, ProgramsDifferError
+from meshrt.launch import bootstrap
+from meshrt.launch.membership.roster import SILENT_S
+from meshrt.runtime import backend, circles
+
+if TYPE_CHECKING:
+    from meshrt.launch.local_service import LocalService
+
+__all__ = [
+    "DistributedContext", "PeerLost", "ProgramsDifferError", "context", "initialize", "is_initialized", "note_failure",
+    "shutdown",
+]  # fmt: skip
+
+# How long a process that finished stays for its peers: without a launcher as JAX; beside one only for the collectives
+# on their way, so that a peer which waits for more of them fails instead of hanging.
+_SHUTDOWN_S, _LAUNCHED_SHUTDOWN_S = 300, 30
+STALL_TIMEOUT = "MESHRT_STALL_TIMEOUT"  # how long a process may keep others waiting in a program (process 0's counts)
+_LAUNCHER_WAIT_S = 7 * 24 * 3600  # to come together beside a launcher, which ends the wait and says who is missing
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedContext:
+    """This process's place in the job and its connection: what the backend needs to show all devices.
+
+    `client` is jaxlib's client of the coordination service, `node_id` this process's number among
+    `num_nodes`, `local_address` the address of this host that its peers can reach, `service` the coordination
+    service if this process started it, `launched` whether meshrt's launcher is in charge. `member` is this
+    process's connection to the door of the job, which `entrance` led through.
+    """
+
+    client: Any
+    node_id: int
+    num_nodes: int
+    local_address: str = "127.0.0.1"
+    local_device_ids: tuple[int, ...] | None = None
+    service: LocalService | None = None
+    launched: bool = False
+    shutdown_timeout_s: float = _SHUTDOWN_S
+    member: Member | None = None
+    entrance: connection.Entrance | None = None
+
+
+_lock = threading.Lock()
+_context: DistributedContext | None = None
+
+
+def context() -> DistributedContext | None:
+    """The connection of this process; None before `initialize` and after `shutdown`."""
+    return _context
+
+
+def is_initialized() -> bool:
+    """Whether this process is part of a job of several processes."""
+    return _context is not None
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    local_device_ids: int | Sequence[int] | None = None,
+    cluster_detection_method: str | None = None,
+    initialization_timeout: int = 300,
+    coordinator_bind_address: str | None = None,
+    heartbeat_timeout_seconds: float | None = None,
+    shutdown_timeout_seconds: int | None = None,
+) -> None:
+    """Connects this process to its peers; returns when all are connected. The signature is JAX's.
+
+    `coordinator_address` (``host:port``), `num_processes` and `process_id` default to what `meshrt launch`
+    set (``MESHRT_COORDINATOR_ADDRESS``, ``MESHRT_NUM_PROCESSES``, ``MESHRT_PROCESS_ID``), else to the same
+    names with ``JAX_``, else to what Open MPI, Slurm (in a step of srun), MPICH, a TPU pod or Kubernetes say; all from
+    one of them. `cluster_detection_method` names one of those ("ompi", "slurm", "mpich", "tpu", "k8s"; "deactivate"
+    for none). `local_device_ids` restricts this process to some of its accelerators. Times are in seconds.
+
+    Process 0 listens on the coordinator's address, or on `coordinator_bind_address`, and on no other. Where
+    ``MESHRT_JOB_SECRET`` is set, only processes that have the same one may join. A process of which nothing is heard
+    for `heartbeat_timeout_seconds` (default 8; process 0 decides) is lost.
+
+    Raises ConfigError when nothing says who this process is or the values make no sense, DistributedError
+    when called twice, after devices have been used, when the coordinator's name is unknown or nobody answers there, or
+    when it does not let this process in.
+    """
+    global _context
+    identity = clusters.identify(
+        os.environ, coordinator_address, num_processes, process_id, local_device_ids, cluster_detection_method
+    )
+    silent_s = _silence(heartbeat_timeout_seconds)
+    with _lock:
+        if _context is not None:
+            raise DistributedError("meshrt.distributed.initialize() was called before; it can be called only once")
+        _check_no_backend()
+        bootstrap.send(kind="joining")
+        service = None
+        if identity.process_id == 0 and not identity.launched:
+            service = _start_service(
+                coordinator_bind_address or connection.bind_address(identity.coordinator_address),
+                identity.num_processes, silent_s, initialization_timeout,
+            )  # fmt: skip
+        try:
+            _context = _join(identity, service, silent_s, initialization_timeout, shutdown_timeout_seconds)
+        except BaseException:
+            if service is not None:
+                service.stop()
+            raise
+        _introduce(_context)
+        bootstrap.send(kind="meshed")
+        leaving.install(is_initialized, _tell, _finish)
+
+
+def _join(
+    identity: clusters.Identity, service: LocalService | None, silent_s: float, init_s: float, shutdown_s: float | None
+) -> DistributedContext:
+    entrance = connection.enter(identity, init_s)
+    member = Member(entrance, identity.process_id, silent_s)
+    try:
+        member.await_formed(_LAUNCHER_WAIT_S if identity.launched else init_s)
+        client = connection.connect(entrance, entrance.service, identity.process_id)
+    except BaseException:
+        member.close()
+        raise
+    if shutdown_s is None:
+        shutdown_s = _LAUNCHED_SHUTDOWN_S if identity.launched else _SHUTDOWN_S
+    return DistributedContext(
+        client, identity.process_id, identity.num_processes, entrance.local_address, identity.local_device_ids, service,
+        identity.launched, shutdown_s, member, entrance,
+    )  # fmt: skip
+
+
+def _introduce(ctx: DistributedContext) -> None:
+    """Tells the runtime who its peers are."""
+    backend.set_process_info(
+        backend.ProcessInfo(ctx.client, ctx.node_id, ctx.num_nodes, ctx.local_address, ctx.local_device_ids)
+    )
+    circles.set_job(ctx.member)
+
+
+def _adopt(ctx: DistributedContext) -> None:
+    """Makes `ctx` this process's place, after the runtime has let go of the former one."""
+    global _context
+    _context = ctx
+    _introduce(ctx)
+
+
+def shutdown() -> None:
+    """Waits for all processes to call it, then disconnects. Nothing happens where `initialize` was not called.
+
+    Raises DistributedError if not all come within the time that `initialize` was given for it.
+    """
+    global _context
+    with _lock:
+        ctx = _context
+        if ctx is None:
+            return
+        assert ctx.member is not None  # of a context that `initialize` made
+        _await_others(ctx, ctx.member)
+        _context = None
+        ctx.member.close()
+        if ctx.service is not None:
+            ctx.service.stop()
+        backend.set_process_info(None)
+        circles.set_job(None)
+
+
+def _await_others(ctx: DistributedContext, member: Member) -> None:
+    """Waits until all processes have come here, since they may still be in a collective with this one."""
+    if member.finish(ctx.shutdown_timeout_s):
+        return
+    message = (
+        f"process {ctx.node_id} finished, but not all of {ctx.num_nodes} processes did within "
+        f"{ctx.shutdown_timeout_s:g} s"
+    )
+    if not ctx.launched:
+        raise DistributedError(f"{message}. If they need longer, give initialize(shutdown_timeout_seconds=...).")
+    print(f"meshrt.distributed: {message}; it leaves without them", file=sys.stderr)
+
+
+def _tell(why: str) -> None:
+    if _context is not None and _context.member is not None:
+        _context.member.fail(why)
+
+
+def _finish() -> int:
+    """The end of a script that did not fail."""
+    try:
+        shutdown()
+    except DistributedError as e:
+        print(f"meshrt.distributed: {e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _silence(given: float | None) -> float:
+    seconds = SILENT_S if given is None else given
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise ConfigError(f"heartbeat_timeout_seconds={given!r}: expected a time in seconds, more than 0")
+    return float(seconds)
+
+
+def _check_no_backend() -> None:
+    """The devices of the other processes can only be shown by a client that is made afterwards."""
+    if backend.is_created():
+        raise DistributedError(
+            "meshrt.distributed.initialize() must be called before devices are used: something before it asked for "
+            "the devices, made an array or ran a program. Call it first in the script."
+        )
+
+
+def _start_service(bind: str, count: int, silent_s: float, timeout_s: float) -> LocalService:
+    from meshrt.launch.local_service import LocalService  # start-up time: most processes never need it
+
+    return LocalService.start(bind, count, silent_s, timeout_s, clusters.seconds(os.environ, STALL_TIMEOUT))

@@ -1,0 +1,269 @@
+"""This process as a member of its job: a thread that keeps in touch with the door, and what other threads ask of it.
+
+The thread tells once a second that this process lives, how far its programs are and what it does, and hears who is
+lost. When somebody is, it breaks off the collectives that wait for them, so that the thread that waits raises PeerLost.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import select
+import socket
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from meshrt.distributed.connection import Entrance
+from meshrt.distributed.doing import Observer
+from meshrt.errors import DistributedError, PeerLost, ProgramsDifferError
+from meshrt.launch.membership import frames
+from meshrt.runtime import backend, circles
+from meshrt.runtime.sockets import break_off
+
+__all__ = ["Member"]
+
+_BEAT_S = 1.0
+_BREAK_AFTER_S = 0.5
+_GIVE_UP_S = 8.0  # a program that still waits so long after its peers are lost cannot be broken off: the process ends
+_READ = 256 * 1024
+DOOR = -1  # who is lost when the door itself is
+
+
+class Member:
+    """One connection to the door, from entering to leaving."""
+
+    def __init__(self, entrance: Entrance, process: int, silent_s: float):
+        self.process = process
+        self.lost: dict[int, str] = {}
+        self._sock, self._frames = entrance.sock, entrance.frames
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._formed = self._over = self._closed = False
+        self._refused: str | None = None
+        self._missing: list[int] = []
+        self._agreed: set[tuple[str, int]] = set()
+        self._disagreed: dict[tuple[str, int], str] = {}
+        self._texts: dict[tuple[str, int], Callable[[], str | None]] = {}
+        self._alive: dict[str, list[int]] = {}
+        self._regrouped: Mapping[str, Any] | None = None
+        self._ports: list[int] = []
+        self._lost_at = 0.0
+        self._break_at = 0.0
+        self._patience = 2 * silent_s  # the door has to see to others first
+        self._heard_at = time.monotonic()
+        self._observer = Observer()
+        self._thread = threading.Thread(target=self._run, name="meshrt-member", daemon=True)
+        self._thread.start()
+
+    # --- what other threads ask.
+
+    def await_formed(self, timeout_s: float) -> None:
+        """Returns when all processes have entered. DistributedError: somebody may not, or who did not come in time."""
+        if not self._wait(lambda: self._formed or self._refused or self.lost, timeout_s):
+            who = ", ".join(map(str, self._missing)) or "not all"
+            raise DistributedError(
+                f"process {who} did not join the job within {timeout_s:g} s. Is it running, with this "
+                "coordinator_address? A longer time is initialize(initialization_timeout=...)"
+            )
+        if self._refused is not None:
+            raise DistributedError(f"the job cannot start: {self._refused}")
+        if self.lost and not self._formed:
+            raise PeerLost("; ".join(self.lost.values()), self.lost)
+
+    def agree(
+        self, circle: circles.Circle, number: int, record: Mapping[str, Any], text: Callable[[], str | None]
+    ) -> None:
+        """Returns when all of the circle are about to launch the program of this record; see `circles.Job`."""
+        key = (circle.key, number)
+        self._texts[key] = text
+        self._send("agree", circle=circle.key, number=number, record=dict(record))
+        hopeless = lambda: any(self.needs(p, circle.processes) for p in self.lost)
+        self._wait(lambda: key in self._agreed or key in self._disagreed or hopeless())
+        del self._texts[key]
+        if key in self._disagreed:
+            raise ProgramsDifferError(self._disagreed[key])
+        if key not in self._agreed:
+            raise PeerLost("; ".join(self.lost.values()), self.lost)
+
+    def needs(self, lost: int, processes: Collection[int]) -> bool:
+        """Whether programs of these processes cannot go on without `lost`."""
+        return lost in processes or lost in (DOOR, self.process)
+
+    def alive(self, processes: Collection[int]) -> list[int]:
+        """Those of `processes` that are there, when all of them have asked: they all get the same answer."""
+        circle = ",".join(map(str, sorted(processes)))
+        self._send("alive", circle=circle)
+        answered = lambda: circle in self._alive or DOOR in self.lost or self.process in self.lost
+        self._wait(answered)
+        if circle not in self._alive:
+            raise PeerLost("; ".join(self.lost.values()), self.lost)
+        return self._alive.pop(circle)
+
+    def await_loss(self, seconds: float) -> bool:
+        """Waits until somebody is known to be lost; False if nobody is within `seconds`."""
+        return self._wait(lambda: bool(self.lost), seconds)
+
+    def fail(self, why: str) -> None:
+        """Says that this process leaves by failure."""
+        self._send("failed", why=why)
+
+    def finish(self, timeout_s: float) -> bool:
+        """Says that this process's script ended, and waits until all others' have; False if they have not in time."""
+        self._send("finished", launched={c.key: c.launched for c in circles.circles()})
+        gone = (DOOR, self.process)
+        ended = self._wait(lambda: self._over or self._closed or any(p in self.lost for p in gone), timeout_s)
+        if self.process in self.lost:
+            print(f"meshrt.distributed: {self.lost[self.process]}", file=sys.stderr)
+        return ended
+
+    def regroup(self, timeout_s: float) -> Mapping[str, Any]:
+        """Asks to go on with those that are left: the new place, when all of them have asked."""
+        self._regrouped = None
+        self._send("regroup")
+        if not self._wait(
+            lambda: self._regrouped is not None or DOOR in self.lost or self.process in self.lost, timeout_s
+        ):
+            raise DistributedError(f"the processes that are left did not come together within {timeout_s:g} s")
+        if self._regrouped is None:
+            raise PeerLost("; ".join(self.lost.values()), self.lost)
+        return self._regrouped
+
+    def close(self) -> None:
+        """Leaves."""
+        self._closed = True
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # the door went first
+
+    def _wait(self, done: Callable[[], object], timeout_s: float | None = None) -> bool:
+        with self._changed:
+            return bool(self._changed.wait_for(done, timeout_s))
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        try:
+            with self._sending:
+                self._sock.sendall(frames.encode(kind, **fields))
+        except OSError:
+            return  # the thread that reads finds out why
+
+    # --- the thread.
+
+    def _run(self) -> None:
+        try:
+            for fields in self._frames.waiting:
+                self._hear(fields)
+            while not self._closed:
+                self._beat()
+                self._read(_BREAK_AFTER_S if self.lost else _BEAT_S)
+                self._look_after_losses()
+        except (OSError, frames.FrameError) as e:
+            if not self._closed:
+                self._lose_door(f"the connection to it broke: {e}")
+
+    def _beat(self) -> None:
+        known = circles.circles()
+        pending = {c.key: seconds for c in known if (seconds := c.pending()) is not None}
+        launched = {c.key: c.launched for c in known}
+        port = backend.collectives_port()
+        self._send("beat", launched=launched, pending=pending, doing=self._observer.look(), port=port)
+
+    def _read(self, seconds: float) -> None:
+        """Hears what comes within `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not self._closed and (left := deadline - time.monotonic()) > 0:
+            if not select.select([self._sock], [], [], left)[0]:
+                break
+            data = self._sock.recv(_READ)
+            if not data:
+                raise frames.FrameError("closed at the other end")
+            self._heard_at = time.monotonic()
+            for fields in self._frames.feed(data):
+                self._hear(fields)
+            if self.lost:
+                return
+        if time.monotonic() - self._heard_at > self._patience:
+            self._lose_door(f"nothing was heard of it for {self._patience:g} s: its host is stopped or cut off")
+
+    def _hear(self, fields: Mapping[str, Any]) -> None:
+        with self._changed:
+            match fields["kind"]:
+                case "formed":
+                    self._formed = True
+                case "refused":
+                    self._refused = str(fields.get("why"))
+                case "beat":
+                    self._missing = list(fields.get("missing", ()))
+                case "lost":
+                    self._note_loss(int(fields["process"]), str(fields["why"]), fields)
+                case "stalled":
+                    print(f"meshrt.distributed: {fields['text']}", file=sys.stderr, flush=True)
+                case "agreed":
+                    self._agreed.add((str(fields["circle"]), int(fields["number"])))
+                case "disagreed":
+                    self._disagreed[str(fields["circle"]), int(fields["number"])] = str(fields["why"])
+                case "explain":
+                    self._explain((str(fields["circle"]), int(fields["number"])))
+                case "alive":
+                    self._alive[str(fields["circle"])] = list(fields["processes"])
+                case "over":
+                    self._over = True
+                case "regrouped":
+                    self._take_place(fields)
+            self._changed.notify_all()
+
+    def _note_loss(self, process: int, why: str, fields: Mapping[str, Any]) -> None:
+        if not self.lost:
+            self._lost_at = time.monotonic()
+            # What waits for a process that has ended fails by itself, and the connections to the others stay.
+            self._break_at = self._lost_at + _BREAK_AFTER_S
+        self.lost[process] = why
+        self._ports = list(fields.get("ports", self._ports))
+        if not fields.get("ended"):
+            self._break_at = 0.0
+
+    def _take_place(self, fields: Mapping[str, Any]) -> None:
+        self.process = int(fields["process"])
+        self.lost = {}
+        self._agreed, self._disagreed = set(), {}
+        self._regrouped = fields
+
+    def _explain(self, key: tuple[str, int]) -> None:
+        make = self._texts.get(key)
+        text = make() if make is not None else None
+        packed = base64.b64encode(zlib.compress(text.encode(), 1)).decode() if text else None
+        if packed is not None and len(packed) > frames.LINE_LIMIT // 2:
+            packed = None
+        self._send("explained", circle=key[0], number=key[1], text=packed)
+
+    def _lose_door(self, why: str) -> None:
+        with self._changed:
+            text = f"the coordination service of the job was lost: {why}"
+            self._note_loss(DOOR, text, {})
+            self._changed.notify_all()
+        if not self._over and self.process not in self.lost:
+            print(f"meshrt.distributed: {text}", file=sys.stderr, flush=True)
+        self._look_after_losses()
+
+    def _look_after_losses(self) -> None:
+        """Breaks off what waits for somebody who is lost; ends the process where that does not help."""
+        now = time.monotonic()
+        if not self.lost or now < self._break_at:
+            return
+        concerned = [c for c in circles.circles() if any(self.needs(p, c.processes) for p in self.lost)]
+        waiting = [seconds for c in concerned if (seconds := c.pending()) is not None]
+        if not waiting:
+            return
+        self._break_at = now + _BREAK_AFTER_S
+        break_off(backend.collectives_port(), self._ports)
+        if max(waiting) > _GIVE_UP_S and now - self._lost_at > _GIVE_UP_S:
+            text = "; ".join(self.lost.values())
+            print(
+                f"meshrt.distributed: process {self.process} waits in a program that cannot be broken off, and ends: "
+                f"{text}", file=sys.stderr, flush=True,
+            )  # fmt: skip
+            os._exit(1)

@@ -1,0 +1,372 @@
+"""The list of a job's processes, and what follows from what each of them tells: a pure state machine without sockets.
+
+Every process tells how many programs it has launched together with which others (a *circle* is a set of processes, as
+text "0,1,2"), how many of those it knows to be finished, and where it is when it waits. From this follows who is lost:
+
+* a process whose connection closed, or that said it failed: at once;
+* one that said nothing for `silent_s`: stopped, or cut off;
+* one that ended its script while others wait in a program that it never launched: they would wait for ever;
+* one that keeps others waiting in a program for `stall_s`; after `report_s` everybody is told, since it may yet come.
+
+A process that is lost stays lost. Everyone who is left is told who, why, and what it was doing.
+
+Before processes launch a program together for the first time, each describes it. The roster compares: equal
+descriptions are agreed on, different ones are answered to all with what differs (differences.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshrt.launch.membership import differences
+
+__all__ = ["REPORT_S", "SILENT_S", "STALL_S", "Patience", "RefusedError", "Roster", "Send"]
+
+SILENT_S, REPORT_S, STALL_S = 8.0, 6.0, 300.0
+# A wait that was reported is reported again when it lasts this many times as long.
+_REPORT_AGAIN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Times in seconds: silence after which a process counts as lost, waiting in a program after which the process that
+    is waited for is named, and after which it counts as lost."""
+
+    silent_s: float = SILENT_S
+    report_s: float = REPORT_S
+    stall_s: float = STALL_S
+
+
+class RefusedError(Exception):
+    """Why a process may not join. `fatal`: the job cannot come about, and everybody is to hear it."""
+
+    def __init__(self, why: str, fatal: bool = False):
+        super().__init__(why)
+        self.fatal = fatal
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message for one process."""
+
+    process: int
+    kind: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Member:
+    process: int
+    about: Mapping[str, Any]  # host, pid, versions
+    heard_at: float
+    doing: Mapping[str, Any] = field(default_factory=dict)
+    launched: dict[str, int] = field(default_factory=dict)
+    waiting_since: dict[str, float] = field(default_factory=dict)  # per circle, while a program is pending
+    finished: bool = False  # its script ended
+    gone: bool = False  # and its process too
+    regrouping: bool = False
+    port: int | None = None  # on which its peers reach it in collectives
+
+    @property
+    def name(self) -> str:
+        return f"process {self.process} (host {self.about.get('host', '?')}, pid {self.about.get('pid', '?')})"
+
+    @property
+    def at(self) -> str:
+        """What it does, as far as it has said so."""
+        return self.doing.get("text") or "at work"
+
+
+@dataclass(slots=True)
+class _Agreement:
+    """What the processes of a circle say about its next new program."""
+
+    since: float
+    records: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    texts: dict[int, str | None] = field(default_factory=dict)  # of those that were asked for the program's text
+    asked: tuple[int, ...] = ()
+
+
+class Roster:
+    """Takes what happens, each with its time; what is to be sent collects in `outbox`, losses in `news`."""
+
+    def __init__(self, count: int, patience: Patience | None = None):
+        self.count = count
+        self.patience = patience or Patience()
+        self.members: dict[int, _Member] = {}
+        self.lost: dict[int, str] = {}
+        self._ended: set[int] = set()  # of those the ones whose connections ended too
+        self.outbox: list[Send] = []
+        self.news: list[tuple[int, str]] = []  # process, why: what a launcher wants to hear
+        self.formed = False
+        self._doomed: str | None = None
+        self._agreements: dict[tuple[str, int], _Agreement] = {}
+        self._reported: dict[tuple[str, int], float] = {}
+        self._asking: dict[str, set[int]] = {}  # who of a circle wants to know who is there
+
+    # --- who is here.
+
+    @property
+    def present(self) -> list[_Member]:
+        """Those that are there, in order."""
+        return [m for p, m in sorted(self.members.items()) if p not in self.lost and not m.gone]
+
+    def missing(self) -> list[int]:
+        """Those that have not joined."""
+        return [p for p in range(self.count) if p not in self.members]
+
+    def join(self, process: int, count: int, about: Mapping[str, Any], now: float) -> None:
+        """One more. RefusedError if it does not belong here; when all have joined, all are told."""
+        if self._doomed is not None:
+            raise RefusedError(self._doomed)
+        mine = f"process {process} on host {about.get('host', '?')}"
+        if count != self.count:
+            raise RefusedError(
+                f"{mine} was started as one of {count} processes, but this job has {self.count}. Give all processes "
+                "the same num_processes",
+                fatal=not self.formed,
+            )
+        if not 0 <= process < self.count:
+            raise RefusedError(f"{mine}: process_id is a whole number from 0 to num_processes - 1 = {self.count - 1}")
+        if process in self.members:
+            raise RefusedError(
+                f"{self.members[process].name} has joined as process {process} already. Give each process a process_id "
+                "of its own; if this is another job, give it another coordinator_address"
+            )
+        for other in self.members.values():
+            theirs, ours = other.about.get("versions"), about.get("versions")
+            if theirs != ours:
+                raise RefusedError(
+                    f"{mine} runs {_versions(ours)}, but {other.name} runs {_versions(theirs)}. Install the same "
+                    "versions everywhere",
+                    fatal=True,
+                )
+        self.members[process] = _Member(process, about, now)
+        if not self.missing():
+            self.formed = True
+            self._tell_all("formed", hosts={str(m.process): m.about.get("host") for m in self.present})
+
+    def refuse_all(self, why: str) -> None:
+        """The job cannot come about: who is here is told, and so is who comes later."""
+        self._doomed = why
+        self._tell_all("refused", why=why)
+
+    # --- how they fare.
+
+    def beat(self, process: int, fields: Mapping[str, Any], now: float) -> None:
+        """A sign of life, with what the process does: `launched` and `pending` per circle, `doing` for people."""
+        member = self.members[process]
+        member.heard_at = now
+        member.doing, member.port = _mapping(fields.get("doing")), fields.get("port")
+        member.launched = {str(k): int(v) for k, v in _mapping(fields.get("launched")).items()}
+        pending = _mapping(fields.get("pending"))  # seconds for which nothing has come out
+        member.waiting_since = {str(circle): now - float(seconds) for circle, seconds in pending.items()}
+        self._look_for_stalls(now)
+
+    def fail(self, process: int, why: str) -> None:
+        """The process said that it leaves by failure."""
+        self._lose(process, why, visible=True)
+
+    def finish(self, process: int, launched: Mapping[str, Any], now: float) -> None:
+        """The script of a process ended; the process waits until all others' have."""
+        member = self.members[process]
+        member.finished, member.heard_at = True, now
+        member.launched = {str(k): int(v) for k, v in launched.items()}
+        self._look_for_stalls(now)
+        self._release()
+
+    def close(self, process: int) -> None:
+        """The connection of a process ended."""
+        member = self.members.get(process)
+        if member is None or process in self.lost:
+            return
+        if member.finished:
+            member.gone = True
+            self._release()
+            return
+        why = "its connection closed without a word: it was killed, it crashed, or it left by os._exit"
+        self._lose(process, why, visible=True)
+
+    def tick(self, now: float) -> None:
+        """Time passed: who is silent?"""
+        for member in self.present:
+            silent = now - member.heard_at
+            if silent > self.patience.silent_s:
+                self._lose(
+                    member.process, f"nothing was heard of it for {silent:.0f} s: it is stopped, or its host is cut off"
+                )
+        self._look_for_stalls(now)
+
+    def _lose(self, process: int, why: str, visible: bool = False) -> None:
+        """`visible`: who watches the process itself sees that it ended, and how."""
+        if process in self.lost:
+            return
+        member = self.members[process]
+        text = f"{member.name} was lost: {why}"
+        if member.doing.get("text") and not member.finished:
+            text += f". It was last {member.doing['text']}"
+        self.lost[process] = text
+        if not visible:
+            self.news.append((process, text))
+        if visible:
+            self._ended.add(process)
+        self.outbox += [self._notice(m.process, process) for m in (*self.present, member)]
+        self._release()
+
+    def _notice(self, to: int, lost: int) -> Send:
+        ports = [m.port for m in self.members.values() if m.port is not None]
+        ended = lost in self._ended
+        return Send(to, "lost", {"process": lost, "why": self.lost[lost], "ports": ports, "ended": ended})
+
+    def _release(self) -> None:
+        """Those that wait for others wait only as long as there are others."""
+        self._answer_alive()
+        if all(m.finished for m in self.present):
+            self._tell_all("over")
+
+    # --- waiting for one another.
+
+    def _look_for_stalls(self, now: float) -> None:
+        for member in self.present:
+            for circle, since in list(member.waiting_since.items()):
+                if self._broken(circle):
+                    continue
+                self._look_at(member, circle, member.launched.get(circle, 0), now - since)
+        for (circle, number), agreement in list(self._agreements.items()):
+            for process in agreement.records if not self._broken(circle) else ():
+                self._await_agreement(self.members[process], circle, number, now - agreement.since)
+
+    def _look_at(self, member: _Member, circle: str, launched: int, waited: float) -> None:
+        """`member` waits in a program: for whom?"""
+        others = [m for m in self._in(circle) if m is not member]
+        behind = [m for m in others if m.launched.get(circle, 0) < launched]
+        what = f"{member.name} is {member.at}"
+        for other in behind:
+            self._blame(other, circle, launched, waited, what)
+        if not behind and all(m.doing.get("idle") for m in (member, *others)):
+            # All are in it and none computes: each may be waiting for another.
+            texts = "; ".join(f"{m.name} is {m.at}" for m in self._in(circle))
+            self._stalled(circle, launched, waited, f"no process of {circle} computes or comes out: {texts}", member)
+
+    def _await_agreement(self, member: _Member, circle: str, number: int, waited: float) -> None:
+        what = f"{member.name} is {member.at}"
+        for other in self._in(circle):
+            if other.process not in self._agreements[circle, number].records:
+                self._blame(other, circle, -number, waited, what)
+
+    def _blame(self, other: _Member, circle: str, number: int, waited: float, what: str) -> None:
+        if other.finished:
+            count = other.launched.get(circle, 0)
+            self._lose(
+                other.process,
+                f"its script ended after {count} programs together with others, which need it in more: {what}",
+            )
+            return
+        text = f"{what}, and has waited {waited:.0f} s for {other.name}, which is {other.at}"
+        self._stalled(circle, number, waited, text, other)
+
+    def _stalled(self, circle: str, number: int, waited: float, text: str, culprit: _Member) -> None:
+        if culprit.doing.get("compiling"):
+            return
+        if waited > self.patience.stall_s:
+            self._lose(culprit.process, f"it kept others waiting for {waited:.0f} s: {text}")
+        elif waited > self.patience.report_s and waited > self._reported.get((circle, number), 0.0):
+            self._reported[circle, number] = waited * _REPORT_AGAIN
+            self._tell_all("stalled", text=f"{text}. The job ends if this lasts {self.patience.stall_s:.0f} s")
+
+    def _broken(self, circle: str) -> bool:
+        """Whether one of the circle is lost: nobody has to be blamed for it any more."""
+        return any(int(p) in self.lost for p in circle.split(","))
+
+    def _in(self, circle: str) -> list[_Member]:
+        processes = {int(p) for p in circle.split(",")}
+        return [m for p, m in sorted(self.members.items()) if p in processes and p not in self.lost]
+
+    # --- agreeing on programs.
+
+    def agree(self, process: int, circle: str, number: int, record: Mapping[str, Any], now: float) -> None:
+        """`process` is about to launch its `number`-th new program together with the others of `circle`."""
+        agreement = self._agreements.setdefault((circle, number), _Agreement(now))
+        agreement.records[process] = record
+        gone = [p for p in map(int, circle.split(",")) if p in self.lost]
+        if gone:
+            self.outbox.append(self._notice(process, gone[0]))
+            return
+        if set(agreement.records) < {int(p) for p in circle.split(",")}:
+            self._look_for_stalls(now)
+            return
+        if len({r.get("digest") for r in agreement.records.values()}) == 1:
+            del self._agreements[circle, number]
+            for p in agreement.records:
+                self.outbox.append(Send(p, "agreed", {"circle": circle, "number": number}))
+            return
+        agreement.asked = differences.representatives(agreement.records)
+        for p in agreement.asked:
+            self.outbox.append(Send(p, "explain", {"circle": circle, "number": number}))
+
+    def explained(self, process: int, circle: str, number: int, text: str | None) -> None:
+        """The text of the program that `process` described, or None if it has none to show."""
+        agreement = self._agreements.get((circle, number))
+        if agreement is None or process not in agreement.asked:
+            return
+        agreement.texts[process] = text
+        if len(agreement.texts) < len(agreement.asked):
+            return
+        del self._agreements[circle, number]
+        why = differences.describe(agreement.records, agreement.texts)
+        for p in agreement.records:
+            self.outbox.append(Send(p, "disagreed", {"circle": circle, "number": number, "why": why}))
+        self.news.append((min(agreement.asked[1:], default=process), why))
+
+    # --- going on with those that are left.
+
+    def ask_alive(self, process: int, circle: str) -> None:
+        """`process` asks who of the circle is there; all of them are answered when all have asked."""
+        self._asking.setdefault(circle, set()).add(process)
+        self._answer_alive()
+
+    def _answer_alive(self) -> None:
+        for circle, asking in list(self._asking.items()):
+            alive = [m.process for m in self._in(circle) if not m.finished]
+            if asking >= set(alive):
+                del self._asking[circle]
+                self.outbox += [Send(p, "alive", {"circle": circle, "processes": alive}) for p in asking]
+
+    def regroup(self, process: int, now: float) -> list[int] | None:
+        """`process` wants a smaller job; the processes of it when all that are left have said so."""
+        self.members[process].regrouping = True
+        self.members[process].heard_at = now
+        left = [m for m in self.present if not m.finished]
+        if not all(m.regrouping for m in left):
+            return None
+        return [m.process for m in left]
+
+    def regrouped(self, service: str) -> None:
+        """The smaller job has a service: the processes that are left get new numbers."""
+        left = [m for m in self.present if not m.finished]
+        self.count = len(left)
+        self._agreements.clear()
+        self._reported.clear()
+        self._asking.clear()
+        self.lost, self._ended = {}, set()
+        former = [m.process for m in left]
+        self.members = dict(enumerate(left))
+        for new, member in enumerate(left):
+            member.process, member.regrouping = new, False
+            member.launched, member.waiting_since, member.doing = {}, {}, {}
+            self.outbox.append(
+                Send(new, "regrouped", {"process": new, "processes": self.count, "former": former, "service": service})
+            )
+
+    def _tell_all(self, kind: str, **fields: Any) -> None:
+        self.outbox += [Send(m.process, kind, fields) for m in self.present]
+
+
+def _versions(versions: object) -> str:
+    return ", ".join(f"{k} {v}" for k, v in versions.items()) if isinstance(versions, Mapping) else "other versions"
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

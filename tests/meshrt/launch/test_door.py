@@ -1,0 +1,193 @@
+"""The door of a job over real sockets: strangers, hostile lines, and the way through to the service."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from meshrt.launch.membership import frames
+from meshrt.launch.membership.door import Door
+from meshrt.launch.membership.folders import private_folder, remove_folder
+from meshrt.launch.membership.roster import Roster
+from meshrt.launch.membership.tunnel import Tunnel
+
+VERSIONS = {"meshrt": "1", "jaxlib": "1"}
+
+
+class Running:
+    """A door in a thread, for two processes with a secret; its service is an echo."""
+
+    def __init__(self):
+        self.folder = private_folder()
+        self.echo = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.echo.bind(f"{self.folder}/0")
+        self.echo.listen()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.address = listener.getsockname()
+        self.roster = Roster(2)
+        self.told, self.logged, self.closing = [], [], False
+        self.secret = "s3cret"
+        service = lambda count: f"unix:{self.folder}/0"
+        door = Door(
+            listener, self.secret, self.roster, service, lambda *news: self.told.append(news), self.logged.append
+        )
+        self.thread = threading.Thread(target=door.serve, args=(lambda: self.closing,), daemon=True)
+        self.thread.start()
+
+    def knock(self):
+        return Guest(self.address)
+
+    def member(self, process):
+        guest = self.knock()
+        guest.join(process, 2, self.secret)
+        assert guest.next()["kind"] == "welcome"
+        return guest
+
+
+class Guest:
+    def __init__(self, address):
+        self.sock = socket.create_connection(address, timeout=10)
+        self.cut = frames.Frames(frames.LINE_LIMIT)
+        self.got = []
+        self.nonce = self.next()["nonce"]
+
+    def next(self):
+        while not self.got:
+            data = self.sock.recv(65536)
+            if not data:
+                return None
+            self.got += self.cut.feed(data)
+        return self.got.pop(0)
+
+    def until(self, kind):
+        while (fields := self.next())["kind"] != kind:
+            continue
+        return fields
+
+    def send(self, kind, **fields):
+        self.sock.sendall(frames.encode(kind, **fields))
+
+    def join(self, process, count, secret, **about):
+        proof = frames.proof(secret, "join", self.nonce, process, count)
+        about = {"host": "h", "pid": 1, "versions": VERSIONS, **about}
+        self.send("join", process=process, processes=count, proof=proof, nonce="n", about=about)
+
+
+@pytest.fixture
+def door(monkeypatch):
+    monkeypatch.setattr("meshrt.launch.membership.door._TICK_S", 0.02)
+    running = Running()
+    yield running
+    running.closing = True
+    running.thread.join(5)
+    assert not running.thread.is_alive()
+    remove_folder(running.folder)
+
+
+def test_members_are_welcomed_by_a_door_that_proves_itself_and_hear_of_losses(door):
+    one = door.knock()
+    one.join(0, 2, door.secret)
+    welcome = one.next()
+    assert frames.proves(welcome["proof"], door.secret, "welcome", "n") and welcome["service"].startswith("unix:")
+    other = door.member(1)
+    assert one.until("formed")["hosts"] == {"0": "h", "1": "h"}
+    other.sock.close()
+    assert "its connection closed without a word" in one.until("lost")["why"]
+    one.sock.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "answer"),
+    [
+        (lambda g: g.join(1, 2, "wrong"), "it does not know this job's secret"),
+        (lambda g: g.send("join", process=1, processes=2), "it does not know this job's secret"),
+        (lambda g: g.join(0, 2, "s3cret"), "has joined as process 0 already"),
+        (lambda g: g.join(5, 2, "s3cret"), "process_id is a whole number"),
+        (lambda g: g.join("1", 2, "s3cret"), "cannot come first"),
+        (lambda g: g.sock.sendall(b"GET / HTTP/1.1\r\n\r\n"), None),
+        (lambda g: g.sock.sendall(b"[" * 5000 + b"\n"), None),
+        (lambda g: g.sock.sendall(b'"text"\n'), None),
+        (lambda g: g.sock.sendall(b"x" * (frames.STRANGER_LIMIT + 1)), None),
+    ],
+)
+def test_strangers_are_refused_and_the_job_of_the_others_goes_on(door, first, answer):
+    one = door.member(0)
+    guest = door.knock()
+    first(guest)
+    refused = guest.next()
+    assert refused is None if answer is None else answer in refused["why"]
+    assert answer is None or guest.next() is None
+    door.member(1).sock.close()
+    assert one.until("lost")["process"] == 1
+    one.sock.close()
+
+
+def test_a_replayed_proof_does_not_open(door):
+    seen = door.knock()
+    proof = frames.proof(door.secret, "join", seen.nonce, 1, 2)
+    guest = door.knock()
+    guest.send("join", process=1, processes=2, proof=proof, about={})
+    assert "secret" in guest.next()["why"]
+
+
+def test_a_wrong_number_of_processes_is_told_to_all(door):
+    one = door.member(0)
+    guest = door.knock()
+    guest.join(1, 3, door.secret)
+    assert "was started as one of 3 processes, but this job has 2" in guest.next()["why"]
+    assert "was started as one of 3 processes" in one.until("refused")["why"]
+    one.sock.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"kind": "beat", "launched": {"0": "x"}},
+        {"kind": "finished"},
+        {"kind": "agree", "circle": "0,1", "number": "one", "record": {}},
+        {"kind": "explained", "circle": "0,1", "number": 0, "text": "!!!"},
+        {"kind": "no such kind"},
+    ],
+)
+def test_a_member_that_sends_nonsense_harms_nobody(door, message):
+    one, other = door.member(0), door.member(1)
+    one.send(**message)
+    other.send("failed", why="it raised X")
+    assert "it raised X" in one.until("lost")["why"]
+    one.sock.close()
+    other.sock.close()
+
+
+def test_the_service_is_reached_through_the_door_by_who_has_the_secret(door):
+    def answer():
+        inner, _ = door.echo.accept()
+        while data := inner.recv(1 << 16):
+            inner.sendall(data)
+
+    threading.Thread(target=answer, daemon=True).start()
+    data = bytes(range(256)) * 4096
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(10)
+        client.connect(Tunnel(door.address, door.secret).address.removeprefix("unix:"))
+        threading.Thread(target=client.sendall, args=(data,), daemon=True).start()
+        got = b""
+        while len(got) < len(data):
+            got += client.recv(1 << 16)
+    assert got == data
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(10)
+        client.connect(Tunnel(door.address, "wrong").address.removeprefix("unix:"))
+        assert client.recv(1) == b""
+
+
+def test_a_door_closes_behind_its_last_member(door):
+    one = door.member(0)
+    door.closing = True
+    time.sleep(0.1)
+    assert door.thread.is_alive()
+    one.sock.close()
+    door.thread.join(5)
+    assert not door.thread.is_alive()

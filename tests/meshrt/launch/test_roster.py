@@ -1,0 +1,196 @@
+"""The list of a job's processes: who is lost and why, who agrees on what, with a clock of its own and no sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshrt.launch.membership import differences
+from meshrt.launch.membership.roster import Patience, RefusedError, Roster
+
+VERSIONS = {"meshrt": "1", "jaxlib": "0.10.2"}
+
+
+class Job:
+    """Processes 0 to count - 1 that have joined; `sent(p)` is what was sent to one since the last look."""
+
+    def __init__(self, count=3, **patience):
+        self.roster = Roster(count, Patience(**patience))
+        self.now = 0.0
+        for p in range(count):
+            self.roster.join(p, count, {"host": f"h{p}", "pid": 100 + p, "versions": VERSIONS}, self.now)
+        self.roster.outbox.clear()
+
+    def beat(self, process, launched=0, waits=None, text="", **doing):
+        circle = ",".join(map(str, range(self.roster.count)))
+        pending = {circle: waits} if waits is not None else {}
+        fields = {"launched": {circle: launched}, "pending": pending, "doing": {"text": text, **doing}}
+        self.roster.beat(process, fields, self.now)
+
+    def pass_time(self, seconds, silent=()):
+        for _ in range(seconds):
+            self.now += 1
+            for p in range(self.roster.count):
+                if p not in silent and p not in self.roster.lost:
+                    self.roster.members[p].heard_at = self.now
+            self.roster.tick(self.now)
+
+    def sent(self, process):
+        found = [s for s in self.roster.outbox if s.process == process]
+        self.roster.outbox = [s for s in self.roster.outbox if s.process != process]
+        return [(s.kind, dict(s.fields)) for s in found]
+
+
+def test_all_hear_when_the_last_one_has_joined():
+    roster = Roster(2)
+    about = {"host": "a", "versions": VERSIONS}
+    roster.join(1, 2, about, 0.0)
+    assert roster.outbox == [] and roster.missing() == [0]
+    roster.join(0, 2, about, 0.0)
+    assert [(s.process, s.kind) for s in roster.outbox] == [(0, "formed"), (1, "formed")]
+
+
+@pytest.mark.parametrize(
+    ("process", "count", "versions", "fatal", "text"),
+    [
+        (1, 3, VERSIONS, True, "process 1 on host b was started as one of 3 processes, but this job has 2"),
+        (2, 2, VERSIONS, False, "process_id is a whole number from 0 to num_processes - 1 = 1"),
+        (0, 2, VERSIONS, False, r"process 0 \(host a, pid 7\) has joined as process 0 already"),
+        (1, 2, {"jaxlib": "0.12.0"}, True, "runs jaxlib 0.12.0, but process 0 .* runs meshrt 1, jaxlib 0.10.2"),
+    ],
+)
+def test_who_does_not_belong_here_is_refused(process, count, versions, fatal, text):
+    roster = Roster(2)
+    roster.join(0, 2, {"host": "a", "pid": 7, "versions": VERSIONS}, 0.0)
+    with pytest.raises(RefusedError, match=text) as caught:
+        roster.join(process, count, {"host": "b", "versions": versions}, 0.0)
+    assert caught.value.fatal is fatal and list(roster.members) == [0]
+
+
+def test_a_silent_process_is_lost_with_what_it_last_did_and_all_are_told():
+    job = Job()
+    job.beat(1, text="in step 7")
+    job.pass_time(8, silent={1})
+    assert not job.roster.lost
+    job.pass_time(1, silent={1})
+    assert set(job.roster.lost) == {1}
+    (kind, fields), *_ = job.sent(0)
+    assert kind == "lost" and fields["process"] == 1
+    assert fields["why"].startswith("process 1 (host h1, pid 101) was lost: nothing was heard of it for 9 s")
+    assert fields["why"].endswith("It was last in step 7")
+    assert job.sent(1), "it hears so itself when it wakes up"
+    assert job.roster.news == [(1, fields["why"])]
+
+
+def test_a_closed_connection_is_a_loss_that_needs_no_news():
+    job = Job()
+    job.roster.fail(2, "it raised ValueError: x at a.py:1")
+    job.roster.close(2)
+    job.roster.close(0)
+    assert "raised ValueError: x at a.py:1" in job.roster.lost[2] and "without a word" in job.roster.lost[0]
+    assert job.roster.news == []  # whoever started them sees them end
+
+
+def test_who_finished_too_early_is_lost_when_others_need_it_in_more():
+    job = Job(2)
+    job.roster.finish(1, {"0,1": 4}, job.now)
+    job.roster.close(1)
+    job.beat(0, 4)
+    assert not job.roster.lost  # it may have nothing more to do with process 1
+    job.beat(0, 5, waits=0.2, text="in step 5, f")
+    why = job.roster.lost[1]
+    assert "its script ended after 4 programs together with others" in why and "in step 5, f" in why
+    assert job.roster.news == [(1, why)]
+
+
+def test_all_are_let_go_when_the_last_one_finishes_or_is_lost():
+    job = Job(3)
+    job.roster.finish(0, {}, job.now)
+    job.roster.finish(1, {}, job.now)
+    assert ("over", {}) not in job.sent(0)
+    job.roster.close(2)
+    assert ("over", {}) in job.sent(0)
+
+
+def test_who_keeps_others_waiting_is_named_first_and_lost_later():
+    job = Job(2, stall_s=20.0)
+    for second in range(25):
+        job.now += 1
+        job.beat(1, 6, text="at load.py:3 (read)")
+        job.beat(0, 7, waits=float(second), text="in step 7, f")
+    told = [fields["text"] for kind, fields in job.sent(0) if kind == "stalled"]
+    assert len(told) == 1 and "has waited 7 s for process 1 (host h1, pid 101), which is at load.py:3 (read)" in told[0]
+    assert set(job.roster.lost) == {1} and "kept others waiting for 21 s" in job.roster.lost[1]
+
+
+def test_a_long_step_in_which_somebody_computes_is_no_stall_and_compiling_neither():
+    job = Job(2)
+    job.beat(1, 3)
+    for doing in ({"idle": False}, {"idle": True, "compiling": True}):
+        job.beat(0, 3, waits=400.0, **doing)
+        job.beat(1, 3, waits=400.0, **doing)
+        assert not job.roster.lost and not job.sent(0)
+    job.beat(0, 3, waits=400.0, idle=True)
+    job.beat(1, 3, waits=400.0, idle=True)
+    assert job.roster.lost and "no process of 0,1 computes" in job.roster.lost[min(job.roster.lost)]
+
+
+def test_equal_programs_are_agreed_on():
+    job = Job(2)
+    job.roster.agree(0, "0,1", 0, {"digest": "a"}, job.now)
+    assert job.sent(0) == []
+    job.roster.agree(1, "0,1", 0, {"digest": "a"}, job.now)
+    assert job.sent(0) == job.sent(1) == [("agreed", {"circle": "0,1", "number": 0})]
+
+
+def test_different_programs_are_an_error_for_all_with_the_first_difference():
+    job = Job(3)
+    for p, name in enumerate(("f", "f", "g")):
+        job.roster.agree(p, "0,1,2", 4, {"digest": name, "name": name, "arguments": f"{p // 2}xf32"}, job.now)
+    assert [job.sent(p)[0][0] if p != 1 else job.sent(p) for p in range(3)] == ["explain", [], "explain"]
+    text = '%0 = {} %a loc(#loc1)\n#loc1 = loc("/x/{}.py":{}:0)\n'
+    job.roster.explained(0, "0,1,2", 4, text.format("add", "f", 3))
+    job.roster.explained(2, "0,1,2", 4, text.format("mul", "g", 9))
+    for p in range(3):
+        ((kind, fields),) = job.sent(p)
+        assert kind == "disagreed"
+    why = fields["why"]
+    assert "processes 0, 1 run f on 0xf32; process 2 runs g on 1xf32" in why
+    assert "function: f in process 0, g in process 2" in why
+    assert "%0 = add %a   at /x/f.py:3" in why and "%0 = mul %a   at /x/g.py:9" in why
+
+
+def test_whoever_needs_a_lost_process_to_agree_is_told_at_once():
+    job = Job(2)
+    job.roster.close(1)
+    job.sent(0)
+    job.roster.agree(0, "0,1", 0, {"digest": "a"}, job.now)
+    assert [kind for kind, _ in job.sent(0)] == ["lost"]
+
+
+def test_those_that_are_left_all_learn_the_same_of_who_is_alive():
+    job = Job(3)
+    job.roster.ask_alive(0, "0,1,2")
+    job.roster.ask_alive(1, "0,1,2")
+    assert job.sent(0) == []
+    job.roster.close(2)
+    answer = ("alive", {"circle": "0,1,2", "processes": [0, 1]})
+    assert answer in job.sent(0) and answer in job.sent(1)
+
+
+def test_those_that_are_left_go_on_under_new_numbers():
+    job = Job(3)
+    job.roster.close(0)
+    assert job.roster.regroup(2, job.now) is None
+    assert job.roster.regroup(1, job.now) == [1, 2]
+    job.roster.outbox.clear()
+    job.roster.regrouped("unix:/x")
+    assert job.sent(0) == [("regrouped", {"process": 0, "processes": 2, "former": [1, 2], "service": "unix:/x"})]
+    job.roster.agree(0, "0,1", 0, {"digest": "a"}, job.now)
+    job.roster.agree(1, "0,1", 0, {"digest": "a"}, job.now)
+    assert ("agreed", {"circle": "0,1", "number": 0}) in job.sent(1)
+
+
+def test_texts_that_cannot_be_had_leave_the_fields():
+    records = {0: {"digest": "a", "name": "f", "devices": "0,1"}, 1: {"digest": "b", "name": "f", "devices": "1,0"}}
+    why = differences.describe(records, {0: None, 1: None})
+    assert "order of devices: 0,1 in process 0, 1,0 in process 1" in why and "first difference" not in why
