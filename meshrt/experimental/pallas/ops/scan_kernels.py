@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,14 @@ class _Walk:
     @property
     def grid(self) -> tuple[int, int, int]:
         return self.batch, -(-self.channels // self.width), -(-self.steps // self.rows)
+
+    @property
+    def state(self) -> tuple[int, int]:
+        return self.states, self.width
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.rows, self.width
 
     def at(self, t: Any) -> Any:
         """The block of steps of turn `t`."""
@@ -102,32 +111,43 @@ def forward(x: Any, delta: Any, a: Any, b: Any, c: Any, blocks: Any) -> Any:
     wide, narrow = walk.of_channels(), walk.of_states()
     return walk.call(
         _forward_kernel, "selective_scan", [wide, wide, walk.coefficients(), narrow, narrow], wide,
-        ShapeDtypeStruct(x.shape, x.dtype), [(walk.states, walk.width)],
+        ShapeDtypeStruct(x.shape, x.dtype), [walk.state, *[walk.block] * 3],
     )(x, delta, a, b, c)  # fmt: skip
 
 
-def _step(walk: _Walk, t: Any, h: Any, x: Any, delta: Any, a: Any, b: Any) -> Any:
-    """The states after step `t` of a block: (states, channels)."""
-    row = lambda ref: ref[pl.ds(t, 1), :].astype(walk.acc)
-    return jnp.exp(row(delta) * a) * h + b[t].astype(walk.acc) * (row(delta) * row(x))
+def _step(walk: _Walk, t: Any, h: Any, wide: Any, a: Any, b: Any) -> Any:
+    """The states after step `t` of a block: (states, channels). `wide` are x and delta."""
+    x, delta = (ref[pl.ds(t, 1), :] for ref in wide)
+    return jnp.exp(delta * a) * h + b[t].astype(walk.acc) * (delta * x)
+
+
+def _widened(walk: _Walk, refs: Sequence[Any], scratch: Sequence[Any]) -> Sequence[Any]:
+    """The blocks in the dtype of sums: of narrower ones, of which several lie in one word, no single row can be read.
+    They are zero beyond the last channel, for sums over channels."""
+    for ref, wide in zip(refs, scratch):
+        wide[...] = within(ref[...].astype(walk.acc), pl.program_id(1), 1, walk.channels)
+    return scratch
 
 
 def _forward_kernel(
-    x_ref: Any, delta_ref: Any, a_ref: Any, b_ref: Any, c_ref: Any, y_ref: Any, h_ref: Any, *, walk: _Walk
-) -> None:
+    x_ref: Any, delta_ref: Any, a_ref: Any, b_ref: Any, c_ref: Any, y_ref: Any, h_ref: Any, *scratch: Any, walk: _Walk
+) -> None:  # fmt: skip
     turn = pl.program_id(2)
     a = a_ref[...].astype(walk.acc)
+    *wide, y_wide = scratch
+    _widened(walk, (x_ref, delta_ref), wide)
 
     @pl.when(turn == 0)
     def _start() -> None:
         h_ref[...] = jnp.zeros(h_ref.shape, walk.acc)
 
     def step(t: Any, h: Any) -> Any:
-        h = _step(walk, t, h, x_ref, delta_ref, a, b_ref)
-        y_ref[pl.ds(t, 1), :] = jnp.sum(c_ref[t].astype(walk.acc) * h, axis=0, keepdims=True).astype(y_ref.dtype)
+        h = _step(walk, t, h, wide, a, b_ref)
+        y_wide[pl.ds(t, 1), :] = jnp.sum(c_ref[t].astype(walk.acc) * h, axis=0, keepdims=True)
         return h
 
     h_ref[...] = lax.fori_loop(0, walk.length(turn), step, h_ref[...])
+    y_ref[...] = y_wide[...].astype(y_ref.dtype)
 
 
 def backward(x: Any, delta: Any, a: Any, b: Any, c: Any, cotangent: Any, blocks: Any) -> tuple[Any, ...]:
@@ -138,7 +158,7 @@ def backward(x: Any, delta: Any, a: Any, b: Any, c: Any, cotangent: Any, blocks:
     grid, type_of = ahead.grid, ShapeDtypeStruct
     first = ahead.call(
         _states_kernel, "selective_scan_states", [wide, wide, ahead.coefficients(), narrow], ahead.of_first(),
-        type_of((ahead.batch, grid[2], ahead.states, ahead.channels), ahead.acc), [(ahead.states, ahead.width)],
+        type_of((ahead.batch, grid[2], ahead.states, ahead.channels), ahead.acc), [ahead.state, *[ahead.block] * 2],
     )(x, delta, a, b)  # fmt: skip
     walk = _Walk.over(x, a, blocks, backwards=True)
     wide, narrow, sums = walk.of_channels(), walk.of_states(), walk.of_sums()
@@ -151,29 +171,30 @@ def backward(x: Any, delta: Any, a: Any, b: Any, c: Any, cotangent: Any, blocks:
             type_of(x.shape, x.dtype), type_of(delta.shape, delta.dtype),
             type_of((walk.batch, walk.states, walk.channels), walk.acc), of_sums, of_sums,
         ],
-        [(walk.states, walk.width), (walk.rows, walk.states, walk.width)],
+        [walk.state, (walk.rows, *walk.state), *[walk.block] * 5],
     )(x, delta, a, b, c, cotangent, first)  # fmt: skip
 
 
 def _states_kernel(
-    x_ref: Any, delta_ref: Any, a_ref: Any, b_ref: Any, first_ref: Any, h_ref: Any, *, walk: _Walk
-) -> None:
+    x_ref: Any, delta_ref: Any, a_ref: Any, b_ref: Any, first_ref: Any, h_ref: Any, *wide: Any, walk: _Walk
+) -> None:  # fmt: skip
     """Writes the states before each block."""
     turn = pl.program_id(2)
     a = a_ref[...].astype(walk.acc)
+    _widened(walk, (x_ref, delta_ref), wide)
 
     @pl.when(turn == 0)
     def _start() -> None:
         h_ref[...] = jnp.zeros(h_ref.shape, walk.acc)
 
     first_ref[...] = h_ref[...]
-    step = lambda t, h: _step(walk, t, h, x_ref, delta_ref, a, b_ref)
+    step = lambda t, h: _step(walk, t, h, wide, a, b_ref)
     h_ref[...] = lax.fori_loop(0, walk.length(turn), step, h_ref[...])
 
 
 def _backward_kernel(
     x_ref: Any, delta_ref: Any, a_ref: Any, b_ref: Any, c_ref: Any, g_ref: Any, first_ref: Any, dx_ref: Any,
-    ddelta_ref: Any, da_ref: Any, db_ref: Any, dc_ref: Any, dh_ref: Any, before_ref: Any, *, walk: _Walk,
+    ddelta_ref: Any, da_ref: Any, db_ref: Any, dc_ref: Any, dh_ref: Any, before_ref: Any, *scratch: Any, walk: _Walk,
 ) -> None:  # fmt: skip
     """Walks through a block twice: ahead, to note the states before each step, and back, with what is pulled back to
     them."""
@@ -181,6 +202,8 @@ def _backward_kernel(
     length = walk.length(turn)
     inside = lambda v: within(v.astype(walk.acc), block, 1, walk.channels)  # sums over channels follow
     a = inside(a_ref[...])
+    *wide, dx_wide, ddelta_wide = scratch
+    _widened(walk, (x_ref, delta_ref, g_ref), wide)
 
     @pl.when(turn == 0)
     def _start() -> None:
@@ -189,15 +212,14 @@ def _backward_kernel(
 
     def ahead(t: Any, h: Any) -> Any:
         before_ref[t] = h
-        return inside(_step(walk, t, h, x_ref, delta_ref, a, b_ref))
+        return _step(walk, t, h, wide[:2], a, b_ref)
 
     lax.fori_loop(0, length, ahead, inside(first_ref[...]))
 
     def back(k: Any, carry: Any) -> Any:
         dh, da = carry
         t = length - 1 - k
-        row = lambda ref: inside(ref[pl.ds(t, 1), :])
-        x, delta, g = row(x_ref), row(delta_ref), row(g_ref)
+        x, delta, g = (ref[pl.ds(t, 1), :] for ref in wide)
         b, c, before = b_ref[t].astype(walk.acc), c_ref[t].astype(walk.acc), before_ref[t]
         decay = jnp.exp(delta * a)
         h = decay * before + b * (delta * x)
@@ -205,11 +227,10 @@ def _backward_kernel(
         dc_ref[t] = jnp.sum(h * g, axis=1, keepdims=True)
         db_ref[t] = jnp.sum(dh * (delta * x), axis=1, keepdims=True)
         through, entered = dh * before * decay, jnp.sum(dh * b, axis=0, keepdims=True)
-        ddelta_ref[pl.ds(t, 1), :] = (
-            jnp.sum(through * a, axis=0, keepdims=True) + entered * x
-        ).astype(ddelta_ref.dtype)  # fmt: skip
-        dx_ref[pl.ds(t, 1), :] = (entered * delta).astype(dx_ref.dtype)
+        ddelta_wide[pl.ds(t, 1), :] = jnp.sum(through * a, axis=0, keepdims=True) + entered * x
+        dx_wide[pl.ds(t, 1), :] = entered * delta
         return dh * decay, da + through * delta
 
     dh, da = lax.fori_loop(0, length, back, (dh_ref[...], da_ref[...]))
     dh_ref[...], da_ref[...] = dh, da
+    dx_ref[...], ddelta_ref[...] = dx_wide[...].astype(dx_ref.dtype), ddelta_wide[...].astype(ddelta_ref.dtype)
