@@ -1,4 +1,4 @@
-"""The kernels that ship, forward and backward, with the compiler for TPUs, which needs no hardware (`make test-tpu`)."""
+"""The kernels that ship, forward and backward, with the compiler for TPUs, without hardware (`make test-tpu`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ STEPS, STATES = _kind(2, 512, 1024), _kind(2, 512, 16)
 BIAS = _kind(1, 8, 1024, 1024, dtype=np.float32)
 PAGES, LENGTHS, TABLE = _kind(8, 64, 16, 128), _kind(8, dtype=np.int32), _kind(8, 16, dtype=np.int32)
 PROGRAMS = {
-    "matmul": (lambda x, w, b: ops.matmul(x, w, b, activation="gelu"), [_kind(1024, 1024), _kind(1024, 2048), _kind(2048)]),
+    "matmul": (
+        lambda x, w, b: ops.matmul(x, w, b, activation="gelu"), [_kind(1024, 1024), _kind(1024, 2048), _kind(2048)],
+    ),
     "edges": (ops.matmul, [_kind(1000, 700), _kind(700, 1300)]),
     "attention": (lambda q, k, v: ops.flash_attention(q, k, v, causal=True), [Q, KV, KV]),
     "attention with everything": (
