@@ -182,7 +182,7 @@ def _check_aliases(
 
 
 def trace_kernel(
-    kernel: Callable[..., None], mapping: GridMapping, arguments: KernelArguments, name: str | None
+    kernel: Callable[..., Any], mapping: GridMapping, arguments: KernelArguments, name: str | None
 ) -> tuple[Jaxpr, list[Any]]:
     """The kernel's Jaxpr and the references that it captured, which are its first arguments."""
     scratch = arguments.scratch

@@ -19,6 +19,7 @@ from meshrt.core.references import AbstractRef, RefEffect, effects_by_position, 
 from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.experimental.kernels.backends import backend_for
+from meshrt.experimental.kernels.checks import check_kernel
 from meshrt.experimental.kernels.devices import COMMUNICATION
 from meshrt.experimental.kernels.loop import loop_program, lower_loop
 from meshrt.experimental.kernels.mapping import INDEX, BlockMapping, GridMapping
@@ -60,8 +61,9 @@ def _lower(ctx: Any, eqn: Eqn, *operands: Any) -> Sequence[Any]:
     if hasattr(interpret, "lower"):
         written: Sequence[Any] = interpret.lower(ctx, eqn, operands)
         return written
-    if interpret:
+    if interpret or ctx.module.platform == "cpu":
         return lower_loop(ctx, eqn, operands)
+    check_kernel(eqn.params)
     return backend_for(ctx.module.platform, eqn.params["kernel"])(ctx, eqn, operands)
 
 
@@ -167,7 +169,7 @@ def _discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     count = sum(type(a) is Cell for a in args)
     cells, operands = args[:count], args[count:]
     held = [aval_of(c.value) for c in cells]
-    blocks = tuple([_whole(a.bare(), mapping) for a in held])  # type: ignore[arg-type]
+    blocks = tuple([_whole(a.bare(), mapping) for a in held])
     widened = mapping.replace(
         blocks=(*blocks, *mapping.in_blocks, *blocks, *mapping.out_blocks),
         num_inputs=mapping.num_inputs + count, num_outputs=mapping.num_outputs + count,

@@ -218,5 +218,5 @@ def core_barrier(sem: Any, *, core_axis_name: str) -> None:
     if count == 1:
         return
     for other in range(count):
-        when(own != other)(lambda other=other: semaphore_signal(sem, 1, core_index=other))
+        when(own != other)(functools.partial(semaphore_signal, sem, 1, core_index=other))
     semaphore_wait(sem, count - 1)

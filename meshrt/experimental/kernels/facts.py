@@ -7,12 +7,14 @@ so does what `meshrt inspect` shows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from meshrt.core.jaxpr import Eqn, Jaxpr, Var
 from meshrt.core.references import AbstractRef
+from meshrt.core.trace import trace_to_jaxpr
+from meshrt.core.tracebacks import boundary
 from meshrt.experimental.kernels.grid import DYNAMIC
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
 from meshrt.experimental.kernels.memory import CoreMemorySpace, MemorySpace, TpuMemorySpace, is_semaphore
@@ -21,8 +23,11 @@ from meshrt.primitives import compositions, contract, elementwise, gamma, reduce
 from meshrt.primitives.control import scan_p
 from meshrt.primitives.control_branches import cond_p
 from meshrt.primitives.control_while import while_p
+from meshrt.sharding.typed import abstract
+from meshrt.transforms.arguments import fun_name
+from meshrt.tree_util import tree_flatten, tree_leaves, tree_unflatten
 
-__all__ = ["BlockFacts", "KernelFacts", "kernel_facts"]
+__all__ = ["BlockFacts", "KernelFacts", "estimate_cost", "kernel_facts"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,23 @@ def kernel_facts(params: Mapping[str, Any]) -> KernelFacts:
     scratch = [_whole(f"scratch {i}", a, 0) for i, a in enumerate(mapping.scratch_avals)]
     facts = (*scalars, *blocks, *scratch)
     return KernelFacts(params["name"], grid, facts, params["cost_estimate"] or _estimate(params, grid, facts))
+
+
+@boundary
+def estimate_cost(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> CostEstimate:
+    """What a function of arrays computes, and the bytes of its arguments and results, for `pallas_call`.
+
+    >>> import numpy as np
+    >>> x = np.ones((4, 8), np.float32)
+    >>> estimate_cost(lambda x, y: x @ y.T, x, x)
+    CostEstimate(flops=256, transcendentals=0, bytes_accessed=320, remote_bytes_transferred=0)
+    """
+    leaves, tree = tree_flatten(args)
+    avals = [abstract(x).bare() for x in leaves]
+    whole = lambda *xs: tree_leaves(fun(*tree_unflatten(tree, xs), **kwargs))
+    jaxpr = trace_to_jaxpr(whole, avals, fun_name(fun), requires_low=False).jaxpr
+    flops, transcendentals = _work(jaxpr)
+    return CostEstimate(flops, transcendentals, sum(a.size * a.dtype.itemsize for a in (*avals, *jaxpr.out_avals)))
 
 
 def _memory(aval: AbstractRef) -> str:
@@ -194,6 +216,9 @@ def _work_of(eqn: Eqn) -> tuple[int, int]:
     if primitive is contract.dot_general_p:
         ((contracted, _), _), x = params["dimension_numbers"], eqn.invars[0].aval
         return 2 * eqn.outvars[0].aval.size * math.prod([x.shape[d] for d in contracted]), 0
+    if primitive is elementwise.integer_pow_p:  # squared again and again, and multiplied where a bit of y is set
+        y = abs(params["y"])
+        return eqn.outvars[0].aval.size * (y.bit_length() - 1 + y.bit_count() if y > 1 else 0), 0
     if primitive in _TRANSCENDENTAL:
         return 0, eqn.outvars[0].aval.size
     if primitive in _ARITHMETIC:

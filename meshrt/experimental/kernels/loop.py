@@ -280,7 +280,7 @@ def call_types(mapping: GridMapping) -> list[ShapedArray]:
     """The bare types of what a call takes."""
     scalars = [a.inner_aval for a in mapping.scalar_avals]
     sizes = [ShapedArray((), _I32)] * mapping.num_dynamic
-    return [*sizes, *scalars, *[b.array_aval.bare() for b in mapping.in_blocks]]  # type: ignore[list-item]
+    return [*sizes, *scalars, *[b.array_aval.bare() for b in mapping.in_blocks]]
 
 
 def lower_loop(ctx: Any, eqn: Eqn, operands: Sequence[Any]) -> Sequence[Any]:

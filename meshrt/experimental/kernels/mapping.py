@@ -191,7 +191,7 @@ def block_mapping(
     space = MemorySpace.DEFAULT if spec.memory_space is None else spec.memory_space
     index_map = spec.index_map if spec.index_map is not None else lambda *_: (0,) * array.ndim
     return BlockMapping(
-        shape, array, AbstractRef(array.bare().update(shape=seen, weak_type=False), space),  # type: ignore[attr-defined]
+        shape, array, AbstractRef(array.bare().update(shape=seen, weak_type=False), space),
         _index_jaxpr(index_map, origin, shape, grid, scalars, scalar_tree), origin, spec.pipeline_mode,
     )  # fmt: skip
 

@@ -114,8 +114,8 @@ def _shared(
     nothing = (0,) * len(sizes)
     if core_axis is None and name is None:
         return tuple(sizes), nothing
-    count = num_programs(core_axis) if name is None else lax.axis_size(name)
-    own = program_id(core_axis) if name is None else lax.axis_index(name)
+    count = lax.axis_size(name) if core_axis is None else num_programs(core_axis)
+    own = lax.axis_index(name) if core_axis is None else program_id(core_axis)
     if count == 1:
         return tuple(sizes), nothing
     parallel = [
@@ -322,10 +322,10 @@ def _steps(
         for o, count, is_new in zip(far, counts, new):
             if o.is_output:
                 finished = jnp.logical_or(is_last, o.is_other(now, after))
-                when(finished)(lambda o=o: o.start(slots[id(o)], o.block(now)))
+                when(finished)(functools.partial(o.start, slots[id(o)], o.block(now)))
                 if o.count > 1:
                     await_sent(o, count, is_new)
-                when(is_last)(lambda o=o: o.wait(slots[id(o)], o.block(now)))
+                when(is_last)(functools.partial(o.wait, slots[id(o)], o.block(now)))
         return counts
 
     for o in far:

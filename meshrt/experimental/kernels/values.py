@@ -39,7 +39,7 @@ def _bits(dtype: Any) -> int:
 def _rolled(x: Any, shift: Any, *, axis: int, stride: int | None, stride_axis: int | None) -> Any:
     if stride is None:
         return jnp.roll(x, shift, axis)
-    parts = jnp.split(x, x.shape[stride_axis], stride_axis)  # type: ignore[index]
+    parts = jnp.split(x, x.shape[stride_axis], stride_axis)
     return jnp.concatenate([jnp.roll(p, shift + i * stride, axis) for i, p in enumerate(parts)], stride_axis)
 
 
@@ -278,7 +278,7 @@ def _print_lower(ctx: Any, eqn: Any, *operands: Any) -> list[Any]:
     return write_composed(ctx, eqn, operands, [v.aval for v in eqn.invars], show)
 
 
-debug_print_p = Primitive(
+debug_print_p: Primitive = Primitive(
     "debug_print", lambda *avals, fmt: [], multiple_results=True, typed=True, lower=_print_lower,
     jvp=lambda primals, tangents, *, fmt: (debug_print_p.bind(*primals, fmt=fmt), []),
     batch=lambda size, args, dims, params: (debug_print_p.bind(*args, **params), []),

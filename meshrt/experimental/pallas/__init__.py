@@ -5,6 +5,7 @@ from meshrt.experimental.kernels.call import pallas_call
 from meshrt.experimental.kernels.call_primitive import pallas_call_p
 from meshrt.experimental.kernels.core_map import core_map
 from meshrt.experimental.kernels.cores import kernel
+from meshrt.experimental.kernels.facts import estimate_cost
 from meshrt.experimental.kernels.grid import num_programs, program_id
 from meshrt.experimental.kernels.helpers import (
     align_to,
@@ -76,6 +77,7 @@ __all__ = [
     "empty",
     "empty_like",
     "empty_ref_like",
+    "estimate_cost",
     "kernel",
     "loop",
     "max_contiguous",

@@ -69,7 +69,7 @@ def _dot(x: Any, y: Any, *, dimension_numbers: Any, preferred_element_type: Any 
     out = [left[i] for i in bx]
     out += [left[i] for i in range(x.ndim) if i not in (*cx, *bx)]
     out += [right[j] for j in range(y.ndim) if j not in (*cy, *by)]
-    wide = np.float64 if dtypes.issubdtype(x.dtype, np.floating) else np.int64
+    wide: Any = np.float64 if dtypes.issubdtype(x.dtype, np.floating) else np.int64
     if dtypes.issubdtype(x.dtype, np.complexfloating):
         wide = np.complex128
     return np.einsum(f"{''.join(left)},{''.join(right)}->{''.join(out)}", x.astype(wide), y.astype(wide))

@@ -259,7 +259,8 @@ def _read_semaphore(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
 
 
 def _barrier(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
-    inner = eqn.outvars[0].aval.inner_aval
+    ref: Any = eqn.outvars[0].aval
+    inner = ref.inner_aval
     make = lambda: Semaphores(inner, "the barrier semaphore", "barrier")
     for device in range(core.machine.num_devices):
         core.machine.share(device, "barrier", make)

@@ -1,0 +1,109 @@
+"""What is checked of a kernel before it is handed to a compiler, which would not notice: see docs/kernels.md.
+
+copies        each that is started is waited for somewhere in the kernel
+blocks        index maps name blocks that exist, at every step of the grid (or at so many of them)
+dimensions    dimension_semantics speak of each dimension of the grid
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import errors, tree_util
+from meshrt.core.jaxpr import Eqn, Jaxpr
+from meshrt.experimental.kernels.copies import dma_start_p, dma_wait_p
+from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
+from meshrt.experimental.kernels.simulator.evaluator import exhausted
+from meshrt.experimental.kernels.specs import Blocked, Element, Squeezed
+from meshrt.primitives.state_views import View
+
+__all__ = ["check_kernel"]
+
+# Chosen: 4096 steps of an index map take some tens of milliseconds; of larger grids the corners are looked at.
+CHECKED_STEPS = 4096
+
+
+def check_kernel(params: dict[str, Any]) -> None:
+    """Checks the kernel of a call with these parameters.
+
+    Raises:
+      MissingWaitError: a copy that nothing waits for.
+      KernelBoundsError: a block beyond the end of its array.
+      ArgumentValueError: `dimension_semantics` of another length than the grid.
+    """
+    _check_copies(params["jaxpr"], params["kernel"])
+    mapping: GridMapping = params["grid_mapping"]
+    semantics = getattr(params["compiler_params"], "dimension_semantics", None)
+    if semantics is not None and len(semantics) != len(mapping.kernel_dims):
+        raise errors.ArgumentValueError(
+            f"dimension_semantics of the kernel {params['kernel']} are {semantics}, but its grid has "
+            f"{len(mapping.kernel_dims)} dimensions: say one of each"
+        )
+    if mapping.num_dynamic or mapping.num_scalars:
+        return  # what index maps give is known only when the program runs
+    for block in mapping.blocks:
+        if not block.is_whole and all(isinstance(d, Blocked | Element | Squeezed) for d in block.block_shape):
+            _check_block(block, mapping.grid, params["kernel"])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Copies
+
+
+def _check_copies(jaxpr: Jaxpr, kernel: str) -> None:
+    started: dict[Any, Eqn] = {}
+    awaited: set[Any] = set()
+    for eqn, roots in _equations(jaxpr, {v: v for v in jaxpr.invars}):
+        if eqn.primitive not in (dma_start_p, dma_wait_p):
+            continue
+        copy = tree_util.tree_unflatten(eqn.params["tree"], [roots.get(a) for a in eqn.invars])
+        semaphores: Sequence[tuple[Any, View]] = [s for s in (copy.arrived, copy.sent) if s is not None]
+        if eqn.primitive is dma_start_p:
+            for ref, _ in semaphores:
+                started.setdefault(ref, eqn)
+        else:
+            awaited.add((copy.sent if eqn.params["of_send"] else copy.arrived)[0])
+    for ref, eqn in started.items():
+        if ref is not None and ref not in awaited:
+            raise errors.MissingWaitError(
+                f"the copy that the kernel {kernel} starts at {eqn.source} is not waited for: nothing waits for its "
+                "semaphore. Call .wait() of it before what it copies is used, and before the kernel ends"
+            )
+
+
+def _equations(jaxpr: Jaxpr, roots: dict[Any, Any]) -> Iterator[tuple[Eqn, dict[Any, Any]]]:
+    """All equations, those of programs inside too, with what each variable that is an argument stands for outside."""
+    for eqn in jaxpr.eqns:
+        for v in eqn.outvars:
+            roots[v] = v
+        yield eqn, roots
+        inside = () if eqn.primitive.applies is None else eqn.primitive.applies(eqn.params)
+        for program, positions in inside:
+            known = {v: roots.get(eqn.invars[p]) for v, p in zip(program.invars, positions)}
+            yield from _equations(program, known)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Blocks
+
+
+def _check_block(block: BlockMapping, grid: Sequence[int], kernel: str) -> None:
+    if int(np.prod(grid, dtype=np.int64)) <= CHECKED_STEPS:
+        points: Any = itertools.product(*map(range, grid))
+    else:
+        points = itertools.product(*[sorted({0, n - 1}) for n in grid])
+    core: Any = None  # index maps touch no memory
+    for point in points:
+        place = [int(i) for i in exhausted(core, block.index_map, [np.int32(i) for i in point])]
+        for d, (index, dim, size) in enumerate(zip(place, block.block_shape, block.array_aval.shape)):
+            low, high = dim.padding if isinstance(dim, Element) else (0, 0)
+            start = index * dim.block_size if isinstance(dim, Blocked) else index
+            if size and not 0 <= start < size + low + high:
+                raise errors.KernelBoundsError(
+                    f"{block.origin} of the kernel {kernel}: at the step {point} of the grid {tuple(grid)} the index "
+                    f"map gives {tuple(place)}, which begins at element {start} of dimension {d}, of size {size}"
+                )
