@@ -265,7 +265,10 @@ def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = True) -> Any:
 
 def _canonicalize_explicit(dt: np.dtype, where: str | None, stacklevel: int) -> np.dtype:
     if dt not in _VALID:
-        raise DTypeError(f"{where or 'a dtype'}: {described(dt)} is not one that arrays can have; {EXAMPLES}")
+        raise DTypeError(
+            f"{where or 'a dtype'}: {described(dt)} is not one that arrays can have; {EXAMPLES}. "
+            "JAX only supports number, bool, and string dtypes"
+        )
     if dt not in _TO_32 or _x64_source():
         return dt
     place = f" requested in {where}" if where else ""
@@ -275,6 +278,11 @@ def _canonicalize_explicit(dt: np.dtype, where: str | None, stacklevel: int) -> 
         stacklevel=stacklevel,
     )
     return _TO_32[dt]
+
+
+def is_held(dtype: np.dtype) -> bool:
+    """Whether arrays can have elements of ``dtype`` (of 64 bits, as far as x64 is on)."""
+    return dtype in _VALID
 
 
 def check_user_dtype(dtype: Any, where: str | None = None) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.jit import jit
 from meshrt.numpy.arrays import asarray, operand_array, promoted, promoted_inexact
 from meshrt.numpy.choose import choose
 from meshrt.numpy.operands import ShapeError, canonical_axes
@@ -130,6 +131,7 @@ def _between(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
     return lax.slice_in_dim(x, *slice(start, stop).indices(x.shape[axis])[:2], axis=axis)
 
 
+@functools.partial(jit, static_argnames=("axis",))
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """The integral of samples ``y`` along ``axis`` by the trapezoidal rule.
 

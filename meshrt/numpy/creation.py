@@ -14,9 +14,9 @@ from meshrt.core.dimensions.expression import DimExpr, as_size
 from meshrt.core.trace import NOT_CONCRETE
 from meshrt.dispatch import at_once
 from meshrt.lax.filled import full as lax_full
-from meshrt.lax.filled import full_like as lax_full_like
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, held_dtype, placed
+from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.operands import (
     PYTHON_SCALARS,
     ShapeError,
@@ -48,7 +48,7 @@ def arange(
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
     """start, start + step, ... below stop (or 0, 1, ... below ``start`` if it is alone). All must be static."""
-    named = zip(("stop",) if stop is None else ("start", "stop", "step"), (start, stop, step))
+    named = zip(("stop" if stop is None else "start", "stop", "step"), (start, stop, step))
     given = [_static_scalar("arange", v, which) for which, v in named if v is not None]
     if dtype is None:
         dtype = dtypes.result_type(*[0 if isinstance(v, DimExpr) else v for v in given])
@@ -90,7 +90,9 @@ def _static_scalar(name: str, value: Any, argument: str = "") -> Any:
         held_dtype(name, value, concrete)
         scalar = concrete[()]
     if isinstance(scalar, (complex, np.complexfloating)):
-        raise errors.ArgumentValueError(f"{name}: the arguments must be real, got {scalar}")
+        raise errors.ArgumentValueError(
+            f"{name}: Passing complex start/stop/step to jnp.{name} is not supported, got {scalar}"
+        )
     return scalar
 
 
@@ -271,7 +273,7 @@ def _triangle(name: str, m: Any, k: int, lower: bool) -> Any:
     rows, columns = m.shape[-2:]
     mask = _diagonal_mask(rows, columns, k if lower else k - 1, el.ge_p)
     mask = broadcast_to_shape(mask, m.shape)
-    zero = lax_full_like(m, 0)
+    zero = zeros_like(m)
     return el.select_n_p.bind(mask, zero, m) if lower else el.select_n_p.bind(mask, m, zero)
 
 

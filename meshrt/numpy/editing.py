@@ -236,7 +236,9 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
         case "raise":
             refuse_traced("jnp.choose", index)
             if any_(logical_or(index < 0, index >= len(given))):
-                raise errors.ArgumentValueError(f"choose: a position lies outside the {len(given)} choices")
+                raise errors.ArgumentValueError(
+                    f"invalid entry in choice array: choose got a position outside of {len(given)} choices"
+                )
         case "wrap":
             index = remainder(index, len(given))
         case "clip":

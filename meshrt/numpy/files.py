@@ -27,12 +27,15 @@ def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     """Reads an array, or a mapping of arrays, that :func:`save` or :func:`savez` wrote; arguments are ``numpy.load``'s.
 
-    It unpickles only with ``allow_pickle=True``.
+    It unpickles only with ``allow_pickle=True``. Elements that no array of ours can have, objects among them, stay in
+    NumPy's.
     """
     out = np.load(file, *args, **kwargs)
     if not isinstance(out, np.ndarray):
         return out
-    return asarray(out.view(dtypes.bfloat16) if out.dtype == np.dtype("V2") else out)  # the format has no bfloat16
+    if out.dtype == np.dtype("V2"):  # the format has no bfloat16
+        return asarray(out.view(dtypes.bfloat16))
+    return asarray(out) if dtypes.is_held(out.dtype) else out
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:

@@ -28,8 +28,8 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, 
 def _full(name: str, shape: Any, fill_value: Any, dtype: Any, device: Any, out_sharding: Any) -> Any:
     if type(dtype) is int:
         raise dtypes.DTypeError(
-            f"{name}: dtype={dtype} is not a dtype. Did you accidentally write `meshrt.numpy.{name}({shape}, {dtype})` "
-            f"when you meant `meshrt.numpy.{name}({(*shape_tuple(shape), dtype)})`, with one tuple for the shape?"
+            f"{name}: dtype={dtype} is not a dtype. Did you accidentally write `jax.numpy.{name}({shape}, {dtype})` "
+            f"when you meant `jax.numpy.{name}({(*shape_tuple(shape), dtype)})`, with one tuple for the shape?"
         )
     shape = shape_tuple(shape, name)
     if isinstance(dtype, KeyType) and isinstance(fill_value, int):  # keys whose words are all alike

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.contexts import numpy_dtype_promotion
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import NOT_CONCRETE
 from meshrt.numpy import prims as el
@@ -59,7 +60,8 @@ class _Grid:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return _range(self._name, key)
-        vectors = promoted(self._name, *(_range(self._name, k) for k in key)) if key else []
+        with numpy_dtype_promotion("standard"):  # the ranges of one grid are no operands that a user put together
+            vectors = promoted(self._name, *(_range(self._name, k) for k in key)) if key else []
         grid = meshgrid(*vectors, indexing="ij", sparse=self._open)
         if self._open:
             return grid
@@ -228,7 +230,9 @@ def _bounded(parts: list[Any], sizes: tuple[int, ...], mode: str) -> list[Any]:
             refuse_traced("ravel_multi_index", *parts)
             for x, n in zip(parts, sizes):
                 if any_(logical_or(x < 0, x >= n)):
-                    raise errors.ArgumentValueError(f"ravel_multi_index: a position lies outside a size of {n}")
+                    raise errors.ArgumentValueError(
+                        f"invalid entry in coordinates array: ravel_multi_index got a position outside a size of {n}"
+                    )
             return parts
         case "clip":
             return [clip(x, 0, n - 1) for x, n in zip(parts, sizes)]
@@ -247,7 +251,7 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
         raise errors.ArgumentValueError(f"unravel_index: a shape is one size or a sequence of them, got {shape}")
     out: list[Any] = []
     for n in reversed(sizes):
-        rest, position = divmod_(rest, operator.index(n))
+        rest, position = divmod_(rest, n if isinstance(n, ArrayOperators) else operator.index(n))
         out.append(position)
     above = rest > 0
     unsigned = dtypes.issubdtype(rest.dtype, np.unsignedinteger)

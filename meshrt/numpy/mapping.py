@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors, lax
+from meshrt.jit import jit
 from meshrt.numpy.arrays import asarray, operand_array
 from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.operands import ShapeError, broadcast_shapes, canonical_axis
@@ -69,20 +70,26 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
             f"piecewise: with {count} condition(s), either {count} or {count + 1} functions are expected; got "
             f"{len(functions)}"
         )
-    conditions = asarray(condlist, bool)
+    constants = {i: f for i, f in enumerate(functions) if not callable(f)}
+    given = frozenset((i, f) for i, f in enumerate(functions) if callable(f))
+    return _chosen(value, asarray(condlist, bool), constants, given, args, kw)
+
+
+@functools.partial(jit, static_argnums=3)
+def _chosen(
+    x: Any, conditions: Any, constants: dict[int, Any], functions: frozenset[Any], args: Sequence[Any],
+    kw: dict[str, Any],
+) -> Any:  # fmt: skip
+    """One branch per element: only what is asked for decides, also in derivatives. Functions are traced once."""
     # The running count of true conditions is largest, for the first time, at the last true one.
-    counts = cumsum(concatenate([zeros_like(conditions[:1]), conditions], 0), 0)
-    return _chosen(value, argmax(counts, 0), functions, args, kw)
+    which = argmax(cumsum(concatenate([zeros_like(conditions[:1]), conditions], 0), 0), 0)
+    by_number = dict(functions)
 
-
-def _chosen(x: Any, which: Any, functions: Sequence[Any], args: Sequence[Any], kw: dict[str, Any]) -> Any:
-    """One branch per element: only what is asked for decides, also in derivatives."""
-
-    def branch(f: Any) -> Callable[[Any], Any]:
-        return lambda v: asarray(f(v, *args, **kw) if callable(f) else f).astype(x.dtype)
+    def branch(i: int) -> Callable[[Any], Any]:
+        return lambda v: asarray(by_number[i](v, *args, **kw) if i in by_number else constants[i]).astype(x.dtype)
 
     def element(i: Any, v: Any) -> Any:
-        return lax.switch(i, [branch(f) for f in functions], v)
+        return lax.switch(i, [branch(k) for k in range(len(constants) + len(by_number))], v)
 
     shape = broadcast_shapes(which.shape, x.shape)
     flat = [v.ravel() for v in broadcast_arrays(which, x)]

@@ -67,7 +67,7 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, A
         rest = rest.at[k : k + n + 1].add(-factor * divisor)
     if trim_leading_zeros:
         values = concrete("polydiv", "its operands", rest, "pass trim_leading_zeros=False")
-        used = np.flatnonzero(np.abs(values) >= np.sqrt(dtypes.finfo(rest.dtype).eps))
+        used = np.flatnonzero(~(np.abs(values) < np.sqrt(dtypes.finfo(rest.dtype).eps)))  # NaN is not zero
         rest = rest[used[0] if used.size else rest.shape[0] :]
     return quotient, rest
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.contexts import numpy_dtype_promotion
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
@@ -144,7 +145,9 @@ def _of_rows(x: Any, q: Any, method: str, weights: Any, skip_nan: bool) -> Any:
     if method == "inverted_cdf":
         return _first_reaching(x, q, weights, skip_nan)
     (q,) = promoted_inexact("quantile", q)
-    q = el.convert_element_type(q, dtypes.promote_types(q.dtype, x.dtype)) if not q.aval.weak_type else q
+    if not q.aval.weak_type:
+        with numpy_dtype_promotion("standard"):  # q is no operand beside the elements: the result has their dtype
+            q = el.convert_element_type(q, dtypes.promote_types(q.dtype, x.dtype))
     size = total(el.not_p.bind(isnan(x)), -1, q.dtype, keepdims=True) if skip_nan else asarray(x.shape[-1], q.dtype)
     return _between(x, expand_dims(q, 0) if q.ndim == 0 else q, size, method, q.ndim == 0)
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import lax
+from meshrt import dtypes, lax
 from meshrt.core.dimensions.expression import DimExpr
+from meshrt.core.operators import ArrayOperators
 from meshrt.numpy.arrays import operand_array
-from meshrt.numpy.operands import ShapeError, canonical_axis, static_int, static_size
+from meshrt.numpy.operands import ShapeError, canonical_axis, is_unknown, static_int, static_size
 from meshrt.numpy.shapes import ndim
 
 __all__ = ["array_split", "dsplit", "hsplit", "split", "vsplit"]
@@ -35,7 +36,7 @@ def _sections(name: str, n: int, parts: Any) -> list[int]:
             f"{name}: jax.numpy.split with a symbolic number of sections is not supported, as it decides how many "
             f"arrays there are; got {parts}"
         )
-    known = int(parts) if isinstance(parts, (float, np.floating)) else parts
+    known = int(parts) if _is_known_float(parts) else parts
     count = static_int(known, f"{name}: the number of parts")
     if count <= 0:
         raise NoPartsError(f"{name}: the number of parts must be positive, got {count}")
@@ -46,6 +47,12 @@ def _sections(name: str, n: int, parts: Any) -> list[int]:
     for i in range(count):
         bounds.append(bounds[-1] + each + (i < rest))
     return bounds
+
+
+def _is_known_float(x: Any) -> bool:
+    if isinstance(x, (float, np.floating)):
+        return True
+    return isinstance(x, ArrayOperators) and not is_unknown(x) and dtypes.issubdtype(x.dtype, np.floating)
 
 
 def _split(name: str, ary: Any, parts: Any, axis: int) -> list[Any]:

@@ -19,6 +19,7 @@ from meshrt.numpy.choose import choose
 from meshrt.numpy.filled import full_like
 from meshrt.numpy.operands import (
     fit_shapes,
+    is_unknown,
     operand,
     pairwise,
     promote,
@@ -294,9 +295,11 @@ def fmod(x: Any, y: Any, /) -> Any:
 
 
 def power(x: Any, y: Any, /) -> Any:
-    """x to the power of y, elementwise. An exponent that is a static integer becomes repeated products."""
+    """x to the power of y, elementwise. An exponent that is one known integer becomes repeated products."""
     if isinstance(y, np.ndarray) and y.ndim == 0:
         y = y[()]
+    elif isinstance(y, ArrayOperators) and y.ndim == 0 and dtypes.issubdtype(y.dtype, np.integer) and not is_unknown(y):
+        y = operator.index(y)
     if isinstance(y, (int, np.integer)) and not isinstance(y, (bool, np.bool_)):
         return _integer_power(x, operator.index(y))
     x, y = operand("power", x), operand("power", y, 1)

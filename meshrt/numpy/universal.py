@@ -46,7 +46,7 @@ class ufunc:
         accumulate: Callable[..., Any] | None = None, at: Callable[..., Any] | None = None,
         reduceat: Callable[..., Any] | None = None,
     ):  # fmt: skip
-        self._func = func
+        self._function = func
         self.__doc__ = func.__doc__
         self.__name__ = name or func.__name__
         self._nin, self._nout, self._nargs = operator.index(nin), operator.index(nout), operator.index(nargs or nin)
@@ -54,6 +54,7 @@ class ufunc:
         self._call = jit(vectorize(func)) if call is None else call
         self._reduce, self._accumulate, self._at, self._reduceat = reduce, accumulate, at, reduceat
 
+    _func = property(lambda self: self._function, doc="What is called.")
     nin = property(lambda self: self._nin, doc="How many operands it has.")
     nout = property(lambda self: self._nout, doc="How many results it has.")
     nargs = property(lambda self: self._nargs, doc="How many arguments it takes.")

@@ -196,7 +196,11 @@ def _branch(
     given = lambda captured: check_distinct(what, fun_name(branches[0]), leaves, captured, paths_of(branches[0], tree))
     given(())
     with branching(chosen):
-        staged = [stage(b, tree, avals, kind=what) for b in branches]
+        # What branches do while they are traced happens in the order in which they are written: true_fun comes first.
+        turns = reversed(branches) if what == "cond" else branches
+        staged = [stage(b, tree, avals, kind=what) for b in turns]
+        if what == "cond":
+            staged.reverse()
     given([c for s in staged for c in s.consts])
     for s, name in zip(staged[1:], names[1:]):
         if s.out_tree != staged[0].out_tree:

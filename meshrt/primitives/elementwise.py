@@ -230,8 +230,21 @@ def _where_zero(o: Any) -> Any:
     return select_n_p.bind(eq_p.bind(o, _scalar(o, 0)), o, _ones(o))
 
 
+_NARROW = frozenset([*dtypes.NARROW_SIGNED, *dtypes.NARROW_UNSIGNED])
+
+
+def _no_narrow_integers(name: str, avals: Sequence[ShapedArray]) -> None:
+    """Refuses integers of fewer than eight bits, for which few operations are defined on all platforms."""
+    for a in avals:
+        if a.dtype in _NARROW:
+            raise errors.ArgumentTypeError(
+                f"{name} does not accept dtype {a.dtype}: integers of so few bits are for arithmetic and conversions; "
+                "convert with astype('int8')"
+            )
+
+
 abs_p = unary(
-    "abs", "stablehlo.abs", _abs_derivative, kinds="ifc",
+    "abs", "stablehlo.abs", _abs_derivative, kinds="ifc", check=_no_narrow_integers,
     out_dtype=lambda a: np.empty((), a.dtype).real.dtype if a.dtype.kind == "c" else a.dtype, cheap=True, finite=True,
 )  # fmt: skip
 real_p: Primitive = unary(

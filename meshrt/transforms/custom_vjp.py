@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import bring_to_front, reduce_sum_p
@@ -311,7 +313,9 @@ def _checked(ct: Any, aval: ShapedArray, title: str) -> Any:
     if want.dtype == dtypes.float0:
         return None
     got = leaf_aval(ct, title)
-    if type_mismatch(got, want):
+    # A cotangent of another dtype (computed in fewer bits, say) is what the rule says that it is.
+    free = got.shape == want.shape and (dtypes.issubdtype(want.dtype, np.inexact) or got.is_key)
+    if type_mismatch(got, want) and not free:
         raise errors.ArgumentValueError(
             f"{title} must have the type of the argument that it belongs to, {want.str_short()}, but has "
             f"type {got.str_short()}"

@@ -190,7 +190,7 @@ def nary(
 
     def infer(*avals: ShapedArray, **params: Any) -> ShapedArray:
         shape = joint_shape(name, avals, kinds)
-        if arity > 1:
+        if arity > 1 or check is not same_dtype:
             check(name, avals)
         weak = all(a.weak_type for a in avals)
         return ShapedArray(shape, avals[0].dtype if out_dtype is None else out_dtype(*avals, **params), weak)

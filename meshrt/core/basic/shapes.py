@@ -173,11 +173,18 @@ _NO_ARRAYS = int | float | bool | complex | np.ndarray
 def broadcast_in_dim(
     operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None
 ) -> Any:
-    """Maps dimension i of `operand` to dimension `broadcast_dimensions[i]` of a result of `shape`, replicating."""
+    """Maps dimension i of `operand` to dimension `broadcast_dimensions[i]` of a result of `shape`, replicating.
+
+    Dimensions that are named in another order than they have are brought into it first.
+    """
     shape = canonical_shape(shape)
     dims = tuple(broadcast_dimensions)
     wanted = asked(out_sharding, len(shape), "broadcast_in_dim")
     aval = aval_of(operand)
+    ordered = tuple(sorted(dims))
+    if dims != ordered and len(dims) == aval.ndim:
+        operand = transpose(operand, sorted(range(len(dims)), key=dims.__getitem__))
+        aval, dims = aval_of(operand), ordered
     if shape == aval.shape and len(dims) == len(shape) and not isinstance(operand, _NO_ARRAYS) and not wanted:
         return operand
     return broadcast_in_dim_p.bind(operand, shape=shape, broadcast_dimensions=dims, **wanted)

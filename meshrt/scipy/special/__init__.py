@@ -12,6 +12,7 @@ from meshrt.scipy.special import (
     hypergeometric,
     information,
     integrals,
+    legendre,
     normal,
 )
 from meshrt.scipy.special.bessel import *  # noqa: F403
@@ -21,10 +22,12 @@ from meshrt.scipy.special.gammas import *  # noqa: F403
 from meshrt.scipy.special.hypergeometric import *  # noqa: F403
 from meshrt.scipy.special.information import *  # noqa: F403
 from meshrt.scipy.special.integrals import *  # noqa: F403
+from meshrt.scipy.special.legendre import *  # noqa: F403
 from meshrt.scipy.special.normal import *  # noqa: F403
 
 _FAMILIES = (
-    bessel, error_functions, exponential_integrals, gammas, hypergeometric, information, integrals, normal,
+    bessel, error_functions, exponential_integrals, gammas, hypergeometric, information, integrals,
+    legendre, normal,
 )  # fmt: skip
 __all__ = sorted(name for family in _FAMILIES for name in family.__all__)  # noqa: PLE0605
 __getattr__ = _missing(__name__, __all__)

@@ -52,6 +52,17 @@ LOOPS = {
 }
 
 
+def test_branches_are_traced_as_they_are_written():
+    def order(l):
+        seen = []
+        note = lambda name: lambda x: (seen.append(name), x)[1]
+        l.lax.cond(True, note("true"), note("false"), 1.0)
+        l.jit(lambda i: l.lax.switch(i, [note("first"), note("second")], 1.0))(0)
+        return seen
+
+    assert_alike(order)
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_as_in_jax(name):
     assert_alike(LOOPS[name])

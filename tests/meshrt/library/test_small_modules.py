@@ -79,6 +79,8 @@ def test_check_grads_finds_what_is_wrong():
     meshrt.test_util.check_grads(lambda a, n: {"y": a * n}, (x, np.array([2, 3])), order=1)
     meshrt.test_util.check_grads(lambda a: a * a * 1j, (x + 1j,), order=2)
 
+    meshrt.test_util.check_grads(lambda a: jnp.stack([a[0], jnp.float32(-jnp.inf)]), (x,), order=2)  # no change there
+
     @meshrt.custom_jvp
     def wrong(a):
         return a * a

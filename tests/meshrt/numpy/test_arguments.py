@@ -104,12 +104,61 @@ PROGRAMS = {
     "bytes": lambda l: bytes(l.numpy.ones(2)),
     "pickled structure": lambda l: str(pickle.loads(pickle.dumps(l.tree_util.tree_structure({"a": (1, [2, None])})))),
     "no target": lambda l: l.device_put(A, "cpu"),
+    # what is known while a function is traced
+    "a power that is an array": lambda l: equations(l, l.numpy.power, l.numpy.int32(2)),
+    "a power in another dtype": lambda l: l.numpy.int8(3) ** l.numpy.int32(2),
+    "as many parts as a known float": lambda l: l.jvp(lambda n: l.numpy.split(A, n)[1], (2.0,), (1.0,))[0],
+    "as many parts as a traced float": lambda l: l.jit(lambda n: l.numpy.split(A, n))(2.0),
+    "positions in a traced shape": lambda l: l.jit(l.numpy.unravel_index)(np.arange(7), (2, 3)),
+    # grids and ranges
+    "grids of floats and integers": lambda l: strictly(l, lambda: l.numpy.mgrid[1:6:8j, 2:4]),
+    "a quantile in more bits": lambda l: strictly(l, lambda: l.numpy.quantile(A.astype(np.float16), np.float32(0.5))),
+    "a grid without an end": lambda l: [l.numpy.mgrid[:], l.numpy.ogrid[:], l.numpy.arange(3, None, 2)],
+    "a range of complex numbers": lambda l: l.numpy.arange(1 + 2j, 5 + 3j),
+    # refusals
+    "records": lambda l: l.numpy.array(3, [("a", "<i4")]),
+    "a position outside, taken": lambda l: l.numpy.choose(np.array([5]), [A, A]),
+    "a position outside, raveled": lambda l: l.numpy.ravel_multi_index((np.array([5]),), (2,)),
+    "a shape in two arguments": lambda l: l.numpy.ones(2, 3),
+    # the rest
+    "a remainder of what is no number": lambda l: l.numpy.polydiv(np.ones(3), np.zeros(2), trim_leading_zeros=True),
+    "the upper triangle of keys": lambda l: l.random.key_data(l.numpy.triu(l.random.split(l.random.key(0), (3, 3)))),
+    "an integral in bfloat16": lambda l: l.numpy.trapezoid(A.astype("bfloat16"), A[0].astype("bfloat16")),
 }
+
+
+def equations(l, f, *known):
+    return [e.primitive.name for e in l.make_jaxpr(lambda x: f(x, *known))(1).jaxpr.eqns]
+
+
+def strictly(l, f):
+    with l.numpy_dtype_promotion("strict"):
+        return f()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_in_jax(name):
     assert_alike(PROGRAMS[name])
+
+
+def test_pieces_are_traced_once():
+    traced = []
+
+    def piece(v):
+        traced.append(v)
+        return v
+
+    x = meshrt.numpy.arange(4.0)
+    for _ in range(3):
+        assert meshrt.numpy.piecewise(x, [x < 2], [piece, 0.0]).tolist() == [0, 1, 0, 0]
+    assert len(traced) == 1
+
+
+def test_objects_in_a_file_stay_numpys(tmp_path):
+    given = np.array([1, "a"], dtype=object)
+    meshrt.numpy.save(tmp_path / "a.npy", given)
+    read = meshrt.numpy.load(tmp_path / "a.npy", allow_pickle=True)
+    assert type(read) is np.ndarray and read.tolist() == given.tolist()
 
 
 def test_structures_are_copied():

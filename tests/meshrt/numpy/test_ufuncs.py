@@ -159,3 +159,10 @@ def test_unknown_operand_gets_its_turn():
     assert mj.zeros(2) + Other() == "other"
     with pytest.raises(TypeError):
         mj.zeros(2) + "text"
+
+
+def test_what_a_function_is_made_of_stays():
+    for f in (mj.add, mj.frompyfunc(lambda x, y: x + y, 2, 1, identity=0)):
+        for name in ("nargs", "nin", "nout", "identity", "_func"):
+            with pytest.raises(AttributeError):
+                setattr(f, name, getattr(f, name))

@@ -80,6 +80,24 @@ def test_values_of_contractions_of_two_dtypes(x, y):
         assert_alike(lambda l: l.grad(loss(l), (0, 1))(l.numpy.asarray(A, y), l.numpy.asarray(A.T, x)))
 
 
+def test_dimensions_broadcast_in_another_order():
+    def program(l):
+        turned = lambda x: l.lax.broadcast_in_dim(x, (3, 4, 2), (2, 0))
+        return turned(A), turned(l.numpy.asarray(A)), l.jit(turned)(A), l.vmap(turned)(A[None])
+
+    assert_alike(program)
+    square = meshrt.numpy.asarray(A[:, :2])
+    np.testing.assert_array_equal(meshrt.lax.broadcast_in_dim(square, (2, 2), (1, 0)), A[:, :2].T)
+    assert_alike(lambda l: l.lax.broadcast_in_dim(A[:, :2], (2, 2), (1, 1)))
+    ct = meshrt.vjp(lambda x: meshrt.lax.broadcast_in_dim(x, (3, 2), (1, 0)), A)[1](A.T)[0]
+    np.testing.assert_array_equal(ct, A)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint2", "int8"])
+def test_absolute_values_of_narrow_integers(dtype):
+    assert_alike(lambda l: l.lax.abs(l.numpy.asarray([1, 0], dtype)))
+
+
 def test_operands_by_name():
     for name, operands in (("complex", "xy"), ("polygamma", "mx"), ("mul", "xy")):
         assert_alike(lambda l, n=name, o=operands: getattr(l.lax, n)(**dict(zip(o, (A, A + 1)))))

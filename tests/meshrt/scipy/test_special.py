@@ -102,6 +102,32 @@ def test_bessel_functions_of_all_orders():
     np.testing.assert_allclose(np.asarray(single), scipy.special.jn(orders, z), 2e-5, 1e-6)
 
 
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_legendre_functions_of_all_orders(n):
+    z = np.array([-0.99, -0.3, 0.0, 0.5, 0.9])
+    with meshrt.enable_x64(True):
+        values, slopes = ours.lpmn(n, n, z)
+        step = (ours.lpmn_values(n, n, z + 1e-6, False) - ours.lpmn_values(n, n, z - 1e-6, False)) / 2e-6
+        np.testing.assert_allclose(slopes, step, 1e-5, 1e-5)
+        for order in range(n + 1):
+            wanted = [scipy.special.assoc_legendre_p(l, order, z)[0] for l in range(n + 1)]
+            np.testing.assert_allclose(values[order], wanted, 1e-11, 1e-13)
+            angles = np.arccos(z)
+            wanted = [np.real(scipy.special.sph_harm_y(l, order, angles, 0.0)) for l in range(n + 1)]
+            np.testing.assert_allclose(ours.lpmn_values(n, n, z, True)[order], wanted, 1e-11, 1e-13)
+
+
+def test_legendre_functions_refuse():
+    for arguments, error in (
+        ((1, 2, np.ones(2)), NotImplementedError),
+        ((1, 1, np.ones((2, 2))), ValueError),
+        ((1, 1, np.ones(2, int)), TypeError),
+        ((-1, -1, np.ones(2)), ValueError),
+    ):
+        with pytest.raises(error):
+            ours.lpmn(*arguments)
+
+
 def test_spherical_harmonics():
     n, m = (np.array(x) for x in zip(*[(n, m) for n in range(5) for m in range(-n, n + 1)], strict=True))
     theta, phi = np.linspace(0, np.pi, len(n)), np.linspace(-3, 6, len(n))

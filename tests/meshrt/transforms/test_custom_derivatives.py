@@ -429,6 +429,17 @@ def test_a_backward_rule_runs_where_the_function_after_it_answers_none():
     agree(make, X, X + 1)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "int32"])
+def test_a_cotangent_may_have_another_dtype(dtype):
+    def make(jx, np_):
+        f = jx.custom_vjp(lambda x: x * 2)
+        f.defvjp(lambda x: (x * 2, None), lambda _, g: (g.astype(dtype),))
+        slope = jx.grad(lambda x: f(x).sum())
+        return lambda x: (slope(x), jx.jit(slope)(x), jx.grad(lambda x: jx.jit(f)(np_.stack([x, x])).sum())(x))
+
+    agree(make, X)
+
+
 @pytest.mark.parametrize("answer", [lambda g: (g, None), lambda g: ({"a": g, "b": None}, g), lambda g: (g, {"c": g})])
 def test_one_cotangent_may_stand_for_all_leaves_of_an_argument(answer):
     def make(jx, np_):
