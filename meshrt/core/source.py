@@ -16,7 +16,8 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 __all__ = [
-    "Source", "capture", "exclude", "include", "is_internal", "marked", "named_scope", "replayed", "user_stacklevel",
+    "Source", "capture", "exclude", "include", "is_internal", "marked", "named_scope", "own_scope", "path_of",
+    "replayed", "transformed", "transposed", "user_stacklevel",
 ]  # fmt: skip
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -36,7 +37,8 @@ _excluded: tuple[str, ...] = ()
 class Source(NamedTuple):
     """One place in the user's program, and what was said around it.
 
-    `scope` is the path of `named_scope`s and transformations, `compute` what `compute_on` named, `marks` are what
+    `scope` is the path of `named_scope`s and transformations, `a/vmap(b)/c`: one that is under way wraps the next name,
+    or nothing yet, `a/vmap()`. A Jaxpr's paths begin with itself. `compute` what `compute_on` named, `marks` are what
     compilers are to read at operations from there (`marked`).
     """
 
@@ -80,7 +82,10 @@ UNKNOWN = Source(None, 0)
 
 class _State(threading.local):
     replay: Source | None = None
+    # The path that `Source.scope` has, made of the one that is complete and of the transformations after it.
     scope: str = ""
+    complete: str = ""
+    around: tuple[str, ...] = ()
     compute: str = ""
     marks: tuple[tuple[str, str], ...] = ()
 
@@ -175,12 +180,81 @@ def set_replay(source: Source | None) -> Source | None:
 @contextmanager
 def named_scope(name: str) -> Iterator[str]:
     """Adds `name` to the scope of every equation traced inside (jax.named_scope)."""
-    saved = _state.scope
-    _state.scope = f"{saved}/{name}" if saved else name
+    saved = _enter(_below(_state.complete, _state.around, name), ())
     try:
         yield name
     finally:
-        _state.scope = saved
+        _enter(*saved)
+
+
+class transformed:
+    """Inside a `with`, the scope of equations says that they are what a transformation, "vmap", makes of a function."""
+
+    __slots__ = ("_saved", "kind")
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+    def __enter__(self) -> None:
+        state = _state
+        self._saved = state.around, state.scope
+        around = state.around = (*state.around, self.kind)
+        state.scope = _below(state.complete, around, "")
+
+    def __exit__(self, *_: object) -> None:
+        _state.around, _state.scope = self._saved
+
+
+class own_scope:
+    """Inside a `with`, scopes begin anew: what is traced is a Jaxpr of its own, which may be used in several places."""
+
+    __slots__ = ("_saved",)
+
+    def __enter__(self) -> None:
+        self._saved = _enter("", ())
+
+    def __exit__(self, *_: object) -> None:
+        _enter(*self._saved)
+
+
+def _enter(complete: str, around: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Sets the path and the transformations after it; returns the previous ones."""
+    saved = _state.complete, _state.around
+    _state.complete, _state.around = complete, around
+    _state.scope = _below(complete, around, "") if around else complete
+    return saved
+
+
+def _below(path: str, around: tuple[str, ...], name: str) -> str:
+    for kind in reversed(around):
+        name = f"{kind}({name})"
+    return f"{path}/{name}" if path else name
+
+
+def transposed(where: Source) -> Source:
+    """The place of what transposition makes of a linear equation at `where`: `jvp(a)` becomes `transpose(jvp(a))`."""
+    return where._replace(scope=_transposed(where.scope)) if "jvp(" in where.scope else where
+
+
+@functools.lru_cache(maxsize=4096)
+def _transposed(scope: str) -> str:
+    start = scope.rindex("jvp(")
+    if scope.endswith("transpose(", 0, start):
+        return scope
+    end, depth = start + len("jvp("), 1
+    while depth and end < len(scope):
+        depth += {"(": 1, ")": -1}.get(scope[end], 0)
+        end += 1
+    return f"{scope[:start]}transpose({scope[start:end]}){scope[end:]}"
+
+
+def path_of(path: str, scope: str, name: str, is_call: bool = False) -> str:
+    """The path of an equation in a program around which `path` is. The name of a call is what transformations that
+    are under way wrap: `vmap(jit(f))`."""
+    at = scope.rfind("()") if is_call else -1
+    if at >= 0 and not scope[at + 2 :].strip(")"):
+        scope, name = f"{scope[: at + 1]}{name}{scope[at + 1 :]}", ""
+    return "/".join(filter(None, (path, scope, name)))
 
 
 class computed_on:

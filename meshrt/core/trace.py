@@ -374,7 +374,7 @@ def trace_to_jaxpr(
     names = arg_names or [f"argument {i}" for i in range(len(in_avals))]
     args = [trace.argument(a, n) for a, n in zip(in_avals, names)]
     try:
-        with set_trace(trace):
+        with set_trace(trace), source.own_scope():
             outs = fun(*args)
             return trace.close(args, outs)
     finally:

@@ -17,7 +17,7 @@ from meshrt import errors
 from meshrt.core.basic.shapes import i64_array
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from meshrt.core.source import Source
+from meshrt.core.source import Source, path_of
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
 from meshrt.lowering.marks import NOT_INLINED, with_marks
@@ -73,7 +73,7 @@ class ModuleLowering:
         self.callers: Mapping[Any, int] = {}
         self._maximal: dict[int, str] = {}
         self._names: dict[str, int] = {}
-        self._locations: dict[tuple[Source, str], str] = {}
+        self._locations: dict[tuple[Source, str, str], str] = {}
 
     @property
     def platform(self) -> str:
@@ -129,13 +129,13 @@ class ModuleLowering:
         self.customs[key] = what
         return key
 
-    def location(self, where: Source | None, primitive: str) -> str:
+    def location(self, where: Source | None, primitive: str, path: str = "", is_call: bool = False) -> str:
         if where is None or where.code is None:
             return ""
-        key = (where, primitive)
+        key = (where, primitive, path)
         alias = self._locations.get(key)
         if alias is None:
-            name = f"{where.scope}/{primitive}" if where.scope else primitive
+            name = path_of(path, where.scope, primitive, is_call)
             text = f"{quote(name)}({quote(where.file)}:{max(where.line, 1)}:1)"
             alias = self._locations[key] = self.writer.location(text)
         return alias
@@ -203,13 +203,17 @@ class LoweringContext:
     """Where a lowering rule writes: a body of a function, at the source line of the equation being lowered.
 
     `manual` is the mesh of the manual region (`shard_map`) that the body stands in, with the axis types of its inside:
-    axes of all enclosing regions are Manual. None outside of such regions.
+    axes of all enclosing regions are Manual. None outside of such regions. `path` are the names of equations around, in
+    whose Jaxprs the ones being lowered stand.
     """
 
-    __slots__ = ("_constants", "body", "loc", "manual", "module")
+    __slots__ = ("_constants", "_eqn", "body", "loc", "manual", "module", "path")
 
-    def __init__(self, module: ModuleLowering, body: Body, loc: str = "", manual: AbstractMesh | None = None):
-        self.module, self.body, self.loc, self.manual = module, body, loc, manual
+    def __init__(
+        self, module: ModuleLowering, body: Body, loc: str = "", manual: AbstractMesh | None = None, path: str = ""
+    ):
+        self.module, self.body, self.loc, self.manual, self.path = module, body, loc, manual, path
+        self._eqn: Eqn | None = None
         self._constants: dict[Any, Ref] = {}
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -324,9 +328,14 @@ class LoweringContext:
 
     # -- nested programs -----------------------------------------------------------------------------------------------
 
-    def nested(self, body: Body) -> LoweringContext:
-        """A context that writes into a nested body."""
-        return LoweringContext(self.module, body, self.loc, self.manual)
+    def nested(self, body: Body, part: str = "") -> LoweringContext:
+        """A context that writes into a nested body: a part of the equation being lowered, which may have a name."""
+        return LoweringContext(self.module, body, self.loc, self.manual, self._inside(part))
+
+    def _inside(self, part: str = "") -> str:
+        """The path of what stands in a part of the equation being lowered."""
+        eqn = self._eqn
+        return self.path if eqn is None else path_of(path_of(self.path, eqn.source.scope, eqn.primitive.name), part, "")
 
     def region(self, jaxpr: Jaxpr, arg_types: Sequence[str] | None = None) -> Body:
         """A region that computes `jaxpr` of its block arguments and returns its results."""
@@ -347,15 +356,20 @@ class LoweringContext:
         symbol = self.module.outlined(jaxpr, name, self.manual)
         outs = [mlir_type(v.aval) for v in jaxpr.outvars]
         marks = NOT_INLINED if apart else ""
+        if self._eqn is not None:
+            eqn = self._eqn
+            self.loc = self.module.location(eqn.source, f"{eqn.primitive.name}({name})", self.path, is_call=True)
         return self.body.ops("func.call", operands, outs, f"callee = @{symbol}", (), self.loc, marks)
 
-    def jaxpr(self, jaxpr: Jaxpr, args: Sequence[Ref]) -> list[Ref]:
-        """Writes every equation of a Jaxpr without constvars; returns its results."""
+    def jaxpr(self, jaxpr: Jaxpr, args: Sequence[Ref], part: str = "") -> list[Ref]:
+        """Writes every equation of a Jaxpr without constvars, which may have a name as a `part` of the equation being
+        lowered; returns its results."""
         if jaxpr.constvars:
             raise errors.InternalError("a Jaxpr with captured constants reached lowering; hoist them first")
         env: dict[Var, Ref] = dict(zip(jaxpr.invars, args))
         location = self.module.location
-        saved = self.loc
+        saved = self.loc, self.path, self._eqn
+        self.path = path = self._inside(part)
         items, region = self.body.items, self.pinned_region()
         several = len(self.module.platforms) > 1
         for eqn in jaxpr.eqns:
@@ -365,7 +379,7 @@ class LoweringContext:
                 raise errors.UnsupportedError(
                     f"the primitive '{primitive.name}' has no lowering (used at {eqn.source})"
                 )
-            self.loc = location(eqn.source, primitive.name)
+            self._eqn, self.loc = eqn, location(eqn.source, primitive.name, path)
             if primitive.literals:
                 operands = [a if type(a) is Literal else env[a] for a in eqn.invars]
             else:
@@ -387,7 +401,7 @@ class LoweringContext:
                 if region is not None:
                     (out,) = self._pinned(eqn, (out,), start, region)
                 env[eqn.outvars[0]] = out
-        self.loc = saved
+        self.loc, self.path, self._eqn = saved
         return [self.literal(a) if type(a) is Literal else env[a] for a in jaxpr.outvars]
 
     def mark(self, marks: Sequence[tuple[str, str]], start: int, end: int | None = None) -> None:

@@ -13,6 +13,7 @@ from meshrt import config, errors, tree_util
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.lojax import lower_to_lojax
 from meshrt.core.references import is_ref_type
+from meshrt.core.source import own_scope
 from meshrt.core.trace import JaxprTrace, checked, eval_jaxpr, must_check, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.cells import CLOSED_OVER, ClosesOver, Writes, finished
@@ -257,7 +258,7 @@ def _stage(
 ) -> tuple[ClosedJaxpr, Any]:
     tracers = [jaxpr_trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
     try:
-        with set_trace(jaxpr_trace):
+        with set_trace(jaxpr_trace), own_scope():
             # Here, as classes of nodes may note in which trace they are made.
             args, kwargs = tree.unflatten(tracers)
             if captured:

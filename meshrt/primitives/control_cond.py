@@ -86,9 +86,9 @@ def _lower(ctx: LoweringContext, eqn: Eqn, index: Any, *operands: Any) -> Any:
     if PLATFORMS in eqn.params:
         return ctx.jaxpr(eqn.params["branches"][branch_for(ctx.module.platform, eqn.params[PLATFORMS])], operands)
     regions = []
-    for branch in eqn.params["branches"]:
+    for i, branch in enumerate(eqn.params["branches"]):
         body = ctx.body.body([])
-        body.ret(ctx.nested(body).jaxpr(branch, operands), loc=ctx.loc)
+        body.ret(ctx.nested(body, f"branch_{i}_fun").jaxpr(branch, operands), loc=ctx.loc)
         regions.append(body)
     return ctx.ops("stablehlo.case", [index], [v.aval for v in eqn.outvars], regions=regions)
 

@@ -49,8 +49,8 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     cond_consts, body_consts, carry = split3(operands, p["cond_nconsts"], p["body_nconsts"])
     kinds = [r.type for r in carry]
     test, body = ctx.body.body(kinds), ctx.body.body(kinds)
-    test.ret(ctx.nested(test).jaxpr(p["cond_jaxpr"], [*cond_consts, *test.args]))
-    body.ret(ctx.nested(body).jaxpr(p["body_jaxpr"], [*body_consts, *body.args]), loc=ctx.loc)
+    test.ret(ctx.nested(test, "cond").jaxpr(p["cond_jaxpr"], [*cond_consts, *test.args]))
+    body.ret(ctx.nested(body, "body").jaxpr(p["body_jaxpr"], [*body_consts, *body.args]), loc=ctx.loc)
     return ctx.ops("stablehlo.while", carry, [v.aval for v in eqn.outvars], regions=[test, body])
 
 

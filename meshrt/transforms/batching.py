@@ -13,6 +13,7 @@ from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.lojax import inlined_call, may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.references import is_ref
+from meshrt.core.source import transformed
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
 from meshrt.transforms.discharge import settled, through_values
@@ -167,7 +168,7 @@ def mapping(axis: MappedAxis) -> Iterator[BatchTrace]:
     named: tuple[NamedAxis, ...] = ()
     if axis.name is not None or axis.mesh_axes:
         named = (NamedAxis(UNNAMED if axis.name is None else axis.name, axis.size, along=axis.mesh_axes),)
-    with bind_axes(named), set_trace(trace):
+    with bind_axes(named), set_trace(trace), transformed("vmap"):
         yield trace
 
 

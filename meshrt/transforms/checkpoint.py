@@ -165,7 +165,7 @@ def _lower(ctx: Any, eqn: Eqn, *refs: Any) -> Any:
             )
             for i, ref in zip(at, behind):
                 operands[i] = ref
-    return ctx.jaxpr(eqn.params["jaxpr"], operands)
+    return ctx.jaxpr(eqn.params["jaxpr"], operands, "rematted_computation" if eqn.params["differentiated"] else "")
 
 
 def _jvp(primals, tangents, *, jaxpr, **params):

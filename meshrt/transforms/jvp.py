@@ -12,6 +12,7 @@ from meshrt.core.basic.shapes import instantiate
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.lojax import may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
+from meshrt.core.source import transformed
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of, in_program
 from meshrt.transforms.discharge import Cell, differentiated_refs, settled, through_values
@@ -125,7 +126,7 @@ def jvp_flat(fun: Any, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple
     """Values and tangents (None for zero) of a flat function, in the current trace."""
     trace = JVPTrace(context.trace)
     args = [trace.wrap(p, t) for p, t in zip(primals, tangents)]
-    with set_trace(trace):
+    with set_trace(trace), transformed("jvp"):
         outs = fun(*args)
     pairs = [trace.unwrap(o) for o in outs]
     return [p for p, _ in pairs], [t for _, t in pairs]

@@ -218,7 +218,7 @@ def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
     step_cts = [env.pop(v, None) for v in outvars]
     if primitive.transpose is None:
         raise missing_rule(primitive, "transpose", "cannot be differentiated in reverse mode")
-    source.set_replay(where)
+    source.set_replay(source.transposed(where))
     operands = [Undefined(a.aval) if type(a) is Var else a for a in args]
     pulled = primitive.transpose(step_cts if primitive.multiple_results else step_cts[0], *operands, **params)
     for a, ct in zip(args, pulled):

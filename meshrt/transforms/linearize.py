@@ -11,7 +11,7 @@ from meshrt.core.basic.parts import from_parts_p, to_parts_p
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive
 from meshrt.core.references import is_ref, is_ref_type
-from meshrt.core.source import UNKNOWN
+from meshrt.core.source import UNKNOWN, transformed
 from meshrt.core.trace import JaxprTrace, JaxprTracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import ShapedArray, aval_of, in_program
 from meshrt.transforms.discharge import Cell, settled
@@ -44,7 +44,7 @@ def linearize_flat(
     inputs = [None if a is None else linear.input(a) for a in held]
     cells = [Cell(t) if t is not None and is_ref(p) else None for p, t in zip(primals, inputs)]
     args = [trace.wrap(p, t if cell is None else cell) for p, t, cell in zip(primals, inputs, cells)]
-    with set_trace(trace):
+    with set_trace(trace), transformed("jvp"):
         outs = fun(*args)
     pairs = [trace.unwrap(o) for o in outs]
     states = [cell.value for cell in cells if cell is not None]
