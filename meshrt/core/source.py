@@ -82,10 +82,9 @@ UNKNOWN = Source(None, 0)
 
 class _State(threading.local):
     replay: Source | None = None
-    # The path that `Source.scope` has, made of the one that is complete and of the transformations after it.
+    # The path that `Source.scope` has, and what it is made of: one that is complete, and transformations after it.
     scope: str = ""
-    complete: str = ""
-    around: tuple[str, ...] = ()
+    made_of: tuple[str, tuple[str, ...]] = ("", ())
     compute: str = ""
     marks: tuple[tuple[str, str], ...] = ()
 
@@ -180,11 +179,14 @@ def set_replay(source: Source | None) -> Source | None:
 @contextmanager
 def named_scope(name: str) -> Iterator[str]:
     """Adds `name` to the scope of every equation traced inside (jax.named_scope)."""
-    saved = _enter(_below(_state.complete, _state.around, name), ())
+    state = _state
+    saved = state.made_of, state.scope
+    path = _below(*state.made_of, name)
+    state.made_of, state.scope = (path, ()), path
     try:
         yield name
     finally:
-        _enter(*saved)
+        state.made_of, state.scope = saved
 
 
 class transformed:
@@ -197,12 +199,13 @@ class transformed:
 
     def __enter__(self) -> None:
         state = _state
-        self._saved = state.around, state.scope
-        around = state.around = (*state.around, self.kind)
-        state.scope = _below(state.complete, around, "")
+        made_of = state.made_of
+        self._saved = made_of, state.scope
+        state.made_of, state.scope = _within(made_of, self.kind)
 
     def __exit__(self, *_: object) -> None:
-        _state.around, _state.scope = self._saved
+        state = _state
+        state.made_of, state.scope = self._saved
 
 
 class own_scope:
@@ -211,18 +214,20 @@ class own_scope:
     __slots__ = ("_saved",)
 
     def __enter__(self) -> None:
-        self._saved = _enter("", ())
+        state = _state
+        self._saved = state.made_of, state.scope
+        state.made_of, state.scope = ("", ()), ""
 
     def __exit__(self, *_: object) -> None:
-        _enter(*self._saved)
+        state = _state
+        state.made_of, state.scope = self._saved
 
 
-def _enter(complete: str, around: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Sets the path and the transformations after it; returns the previous ones."""
-    saved = _state.complete, _state.around
-    _state.complete, _state.around = complete, around
-    _state.scope = _below(complete, around, "") if around else complete
-    return saved
+@functools.lru_cache(maxsize=4096)
+def _within(made_of: tuple[str, tuple[str, ...]], kind: str) -> tuple[tuple[str, tuple[str, ...]], str]:
+    """A path within one more transformation, taken apart and as text."""
+    path, around = made_of[0], (*made_of[1], kind)
+    return (path, around), _below(path, around, "")
 
 
 def _below(path: str, around: tuple[str, ...], name: str) -> str:
@@ -233,7 +238,8 @@ def _below(path: str, around: tuple[str, ...], name: str) -> str:
 
 def transposed(where: Source) -> Source:
     """The place of what transposition makes of a linear equation at `where`: `jvp(a)` becomes `transpose(jvp(a))`."""
-    return where._replace(scope=_transposed(where.scope)) if "jvp(" in where.scope else where
+    code, lasti, scope, compute, marks = where
+    return Source(code, lasti, _transposed(scope), compute, marks) if "jvp(" in scope else where
 
 
 @functools.lru_cache(maxsize=4096)

@@ -28,8 +28,8 @@ DTYPES = [
     (lambda: jnp.ones(3, "U5"), f"ones: dtype <U5 (text) is not one that arrays can have; {EXAMPLES}"),
     (lambda: jnp.empty(3, object), "empty: dtype object (Python objects) is not one that arrays can have"),
     (lambda: jnp.ones_like(jnp.ones(2), dtype="foo"), "ones_like: dtype='foo' is not a dtype"),
-    (lambda: jnp.zeros(3, 4), "zeros: dtype=4 is not a dtype. Did you accidentally write `meshrt.numpy.zeros(3, 4)` "
-                              "when you meant `meshrt.numpy.zeros((3, 4))`, with one tuple for the shape?"),
+    (lambda: jnp.zeros(3, 4), "zeros: dtype=4 is not a dtype. Did you accidentally write `jax.numpy.zeros(3, 4)` "
+                              "when you meant `jax.numpy.zeros((3, 4))`, with one tuple for the shape?"),
     (lambda: jnp.ones(3).astype("foo"), f"astype: dtype='foo' is not a dtype; {EXAMPLES}"),
     (lambda: meshrt.ShapeDtypeStruct((3,), "foo"), f"'foo' is not the name of a dtype; {EXAMPLES}"),
 ]  # fmt: skip
