@@ -340,6 +340,23 @@ def _meshes(effort: Effort) -> list[Result]:
     return out
 
 
+@figure("export", "a 12-layer train step as an exported function: each stage, and the size of its file")
+def _export(effort: Effort) -> list[Result]:
+    out, layers = [], 12
+    with Peers() as peers:
+        for stage, must, pairs in (
+            ("export", 0.5, 5), ("serialize", 0.5, 7), ("deserialize", 0.5, 7), ("first call", 0.7, 3),
+        ):  # fmt: skip
+            task = {"layers": layers, "stage": stage}
+            ours = lambda: peers.ours("export_seconds", **task)
+            theirs = lambda: peers.theirs("export_seconds", **task)
+            taken = alternate(ours, theirs, effort.pairs(pairs))
+            out.append(Result.of(f"{stage}, {layers} layers", taken, must=must))
+        sizes = (peers.ours("export_size", layers=layers),), (peers.theirs("export_size", layers=layers),)
+        out.append(Result.of(f"size of the file, {layers} layers", Pairs(*sizes), must=1.0, unit="B"))
+    return out
+
+
 def _stations(peers: Peers, name: str, task: dict[str, Any], pairs: int) -> list[Result]:
     """Both stations of ours against JAX's trace + lower."""
     theirs = lambda: peers.theirs("trace_lower", **task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import statistics
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.checkpoints import Checkpoints
+from benchmarks.exports import Exports
 from benchmarks.vision import Vision
 
 __all__ = ["EAGER", "Tasks"]
@@ -396,6 +398,20 @@ class Tasks:
         )
         params = [{n: make(s, specs[n]) for n, s in shapes.items()} for _ in range(layers)]
         return jax.jit(step), (params, make((16, 32, width), P("data")))
+
+    # -- exported functions ----------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _exports(self) -> Exports:
+        return Exports(self.jax)
+
+    def export_seconds(self, layers: int, stage: str) -> float:
+        """Seconds of a stage of an exported train step."""
+        return self._exports.seconds(layers, stage)
+
+    def export_size(self, layers: int) -> int:
+        """Bytes of an exported train step in a file."""
+        return self._exports.size(layers)
 
     # -- communication ---------------------------------------------------------------------------------------
 
