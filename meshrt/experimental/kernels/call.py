@@ -77,9 +77,10 @@ def pallas_call(
       metadata: strings that are noted beside the call.
 
     >>> import meshrt, meshrt.numpy as jnp, numpy as np
+    >>> from meshrt.experimental import pallas as pl
     >>> def add_one(x_ref, y_ref):
     ...     y_ref[...] = x_ref[...] + 1
-    >>> block = BlockSpec((2,), lambda i: (i,))
+    >>> block = pl.BlockSpec((2,), lambda i: (i,))
     >>> f = pallas_call(add_one, meshrt.ShapeDtypeStruct((4,), np.int32), grid=2, in_specs=[block], out_specs=block)
     >>> f(jnp.arange(4))
     Array([1, 2, 3, 4], dtype=int32)

@@ -33,16 +33,9 @@ def check_kernel(params: dict[str, Any]) -> None:
     Raises:
       MissingWaitError: a copy that nothing waits for.
       KernelBoundsError: a block beyond the end of its array.
-      ArgumentValueError: `dimension_semantics` of another length than the grid.
     """
     _check_copies(params["jaxpr"], params["kernel"])
     mapping: GridMapping = params["grid_mapping"]
-    semantics = getattr(params["compiler_params"], "dimension_semantics", None)
-    if semantics is not None and len(semantics) != len(mapping.kernel_dims):
-        raise errors.ArgumentValueError(
-            f"dimension_semantics of the kernel {params['kernel']} are {semantics}, but its grid has "
-            f"{len(mapping.kernel_dims)} dimensions: say one of each"
-        )
     if mapping.num_dynamic or mapping.num_scalars:
         return  # what index maps give is known only when the program runs
     for block in mapping.blocks:

@@ -63,12 +63,6 @@ def test_a_wait_for_each_copy(awaited):
             check_kernel(params)
 
 
-def test_semantics_of_each_dimension():
-    options = {"compiler_params": pltpu.CompilerParams(dimension_semantics=["parallel", "arbitrary"]), "grid": 2}
-    with pytest.raises(errors.ArgumentValueError, match="1 dimensions"):
-        check_kernel(params_of(_copy, np.zeros(4, np.float32), **options))
-
-
 def test_costs_are_those_of_jax():
     x = np.ones((4, 8), np.float32)
     for f in (lambda x, y: x @ y.T, lambda x, y: x + y, lambda x, y: x**5 * y):
