@@ -9,7 +9,9 @@ The public names are JAX's, so a training script changes its import line:
 import importlib
 from typing import TYPE_CHECKING
 
-from meshrt import _collection
+from meshrt import _collection, _start
+
+_start.launch_if_asked()
 
 with _collection.paused():
     from meshrt import (

@@ -8,7 +8,6 @@ so starting up stays fast: heavy imports belong inside the command's function.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -44,6 +43,8 @@ class Commands(click.Group):
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
+        import importlib.metadata  # start-up time: to show versions only
+
         versions = [f"{name} {importlib.metadata.version(name)}" for name in ("meshrt", "jaxlib")]
         click.echo(f"{versions[0]} ({versions[1]}, Python {sys.version.split()[0]})")
         ctx.exit()

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import select
 import sys
 from collections import deque
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from meshrt.launch.noise import without_noise
 
 LINE_LIMIT = 64 * 1024  # bytes; a longer line is cut into several
 TAIL_LINES = 50
+_ERASES = re.compile(r"\x1b\[[02]?K")
 _REDRAW_S = 1.0  # a progress bar redraws its line with carriage returns; one picture a second is enough in a log
 
 
 class LineSplitter:
-    """Bytes in, whole lines out. Of a line redrawn with carriage returns it gives the newest picture, once a second."""
+    """Bytes in, whole lines out, carriage returns included.
+
+    A line that is redrawn before it ends is given in pieces, once a second: what was drawn so far.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
@@ -24,53 +31,87 @@ class LineSplitter:
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
         """The lines that `data` completes, without their ends; `now` in seconds."""
-        *lines, rest = (self._rest + data).split(b"\n")
-        out = [_newest_picture(line) for line in lines]
+        *out, rest = (self._rest + data).split(b"\n")
         while len(rest) > LINE_LIMIT:
             out.append(rest[:LINE_LIMIT])
             rest = rest[LINE_LIMIT:]
         if b"\r" in rest and now - self._redrawn_at >= _REDRAW_S:
-            pictures, _, rest = rest.rpartition(b"\r")
-            if picture := _newest_picture(pictures):
-                out.append(picture)
+            drawn, _, rest = rest.rpartition(b"\r")
+            if drawn:
+                out.append(drawn)
             self._redrawn_at = now
         self._rest = rest
         return out
 
     def close(self) -> list[bytes]:
         """The last line, if the stream ended within one."""
-        rest, self._rest = _newest_picture(self._rest), b""
+        rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
 
-def _newest_picture(line: bytes) -> bytes:
-    return line.rstrip(b"\r").rpartition(b"\r")[2]
+def picture(line: bytes) -> bytes:
+    """What a terminal shows of a line: behind a carriage return its characters are overwritten, one by one."""
+    if b"\r" not in line:
+        return line
+    shown = ""
+    for text in line.decode("utf-8", "surrogateescape").rstrip("\r").split("\r"):
+        erased = _ERASES.search(text) is not None  # to the end of the line, or all of it
+        shown = text if erased else text + shown[len(text) :]
+    return shown.encode("utf-8", "surrogateescape")
 
 
 class Console:
     """The launcher's own stdout and stderr, written line by line so that lines of several ranks never mix."""
 
     def __init__(self, out: BinaryIO | None = None, err: BinaryIO | None = None):
-        self._streams = {"stdout": out or sys.stdout.buffer, "stderr": err or sys.stderr.buffer}
+        self._streams = {"stdout": out or _own(sys.stdout), "stderr": err or _own(sys.stderr)}
         self.closed = False
 
     def write(self, stream: str, prefix: str, lines: list[bytes]) -> None:
-        """Writes `lines` behind ``[prefix] ``. When the reader has gone (``| head``), `closed` becomes true."""
-        if self.closed or not lines:
+        """Writes `lines` behind ``[prefix] ``. When the reader has gone (``| head``), `closed` becomes true; a stream
+        that cannot be written for another reason (a full disk) ends there, with a word on the other one."""
+        target = self._streams[stream]
+        if self.closed or not lines or target is None:
             return
         head = f"[{prefix}] ".encode() if prefix else b""
-        target = self._streams[stream]
         try:
-            target.write(b"".join(head + line + b"\n" for line in lines))
-            target.flush()
-        except BrokenPipeError:
-            self.closed = True
+            _write_all(target, b"".join(head + line + b"\n" for line in lines))
+        except OSError as e:
             with open(os.devnull, "wb") as nowhere:  # else the interpreter fails again when it flushes at its exit
                 os.dup2(nowhere.fileno(), target.fileno())
+            self._streams[stream] = None
+            if isinstance(e, BrokenPipeError):
+                self.closed = True
+            else:
+                other = "stderr" if stream == "stdout" else "stdout"
+                words = f"meshrt launch: {stream} ends here, it cannot be written: {e.strerror}. The job goes on"
+                self.write(other, "", [words.encode()])
 
     def say(self, text: str) -> None:
         """Tells the user something of the launcher's own, on stderr."""
         self.write("stderr", "", [line.encode("utf-8", "replace") for line in text.splitlines()])
+
+
+def _own(stream: TextIO | None) -> BinaryIO | None:
+    """The bytes of one of this process's streams; None where it was started with that one closed."""
+    return None if stream is None else stream.buffer
+
+
+def _write_all(target: BinaryIO, data: bytes) -> None:
+    """Writes and flushes, also where somebody who shares the terminal made it one that does not wait."""
+    try:
+        target.write(data)
+    except BlockingIOError as e:
+        rest = data[e.characters_written :]
+        select.select([], [target.fileno()], [])
+        _write_all(target, rest)
+        return
+    while True:
+        try:
+            target.flush()
+            return
+        except BlockingIOError:
+            select.select([], [target.fileno()], [])
 
 
 class Stream:
@@ -101,6 +142,7 @@ class Stream:
     def _emit(self, lines: list[bytes]) -> None:
         if self._log is not None and lines:
             self._log.write(lines)
+        lines = [picture(line) for line in lines]
         if not self._verbose:
             lines = [own for line in lines if (own := without_noise(line)) is not None]
         self._tail.extend(lines)
@@ -136,6 +178,9 @@ class Log:
                 return  # what it could not write was announced by `write`
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
 class Logs:
     """Log files of a job: ``g0000/r0001.log`` (stdout and stderr together), ``g0000/service.log``."""
 
@@ -143,7 +188,15 @@ class Logs:
         self._directory, self._console = directory, console
 
     def open(self, generation: int, name: str) -> Log | None:
-        """The log of one process; None when no directory was asked for. OSError when it cannot be made."""
+        """The log of one process; None when no directory was asked for, or the disk is full, which is said. OSError
+        when it cannot be made for another reason."""
         if self._directory is None:
             return None
-        return Log(self._directory / f"g{generation:04d}" / f"{name}.log", self._console)
+        path = self._directory / f"g{generation:04d}" / f"{name}.log"
+        try:
+            return Log(path, self._console)
+        except OSError as e:
+            if e.errno not in _FULL:
+                raise
+            self._console.say(f"meshrt launch: there will be no {path}: {e.strerror}")
+            return None

@@ -134,7 +134,11 @@ class _Shell:
         finally:
             self._engine.close()
         if self._directory is not None:
-            report.write_json(self._state, self._exit_code, self._directory / "report.json")
+            path = self._directory / "report.json"
+            try:
+                report.write_json(self._state, self._exit_code, path)
+            except OSError as e:
+                self._console.say(f"meshrt launch: {path} cannot be written: {e.strerror}")
         return self._exit_code
 
     def _check_capabilities(self) -> None:

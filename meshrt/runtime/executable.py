@@ -218,13 +218,13 @@ class PortableExecutable:
         bound = self._from_disk(key, kind, devices)
         if bound is not None:
             return bound
-        if len({d.process_index for d in devices}) > 1:
-            # Compilers of several processes may wait for each other, so none waits for a lock; one writes.
+        if self.platform != "cpu" and len({d.process_index for d in devices}) > 1:
+            # Compilers for accelerators may wait for those of other processes, so none waits for a lock; one writes.
             bound, seconds = self._compile(devices, calls)
             if devices[0].process_index == devices[0].client.process_index():
                 self._to_disk(key, bound, kind, seconds)
             return bound
-        with compile_cache.making(key) as waited:
+        with circles.compiling(self.name), compile_cache.making(key) as waited:
             bound = self._from_disk(key, kind, devices) if waited else None
             if bound is None:
                 bound, seconds = self._compile(devices, calls)
@@ -374,10 +374,11 @@ class LoadedExecutable:
     def runner(self, handlers: list[Any]) -> Callable[[Sequence[Any]], list[Any]]:
         """`run(buffers) -> buffers` with everything that can be prepared done; `handlers` make the results' buffers."""
         if self.circle is not None:
-            return _shared_runner(self, handlers, self.circle)
-        if self.calls.callbacks:
+            run = _shared_runner(self, handlers, self.circle)
+        elif self.calls.callbacks:
             return _awaiting_runner(self.execute_sharded, handlers, self.calls)
-        run = _runner(self.execute_sharded, handlers, self.flight)
+        else:
+            run = _runner(self.execute_sharded, handlers, self.flight)
         # Only calls that are made ready inside of callbacks are looked at: others shall not pay for it.
         return run if len(self.devices) == 1 or busy_devices() is None else _refusing_runner(run, self.devices)
 

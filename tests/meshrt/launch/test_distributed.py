@@ -259,6 +259,22 @@ def test_a_launcher_blames_who_is_silent_and_who_finished_early(launch):
         assert text in result.report and "rank 0 lost its connection to a peer" in result.report
 
 
+def test_one_process_compiles_and_the_others_load(alone, tmp_path):
+    setting = f"import meshrt\nmeshrt.config.update('compilation_cache_dir', {str(tmp_path / 'cache')!r})\n"
+    body = (
+        setting
+        + JOB
+        + (
+            "from meshrt.runtime import events\n"
+            "with events.count('compile') as n: jax.jit(lambda x: (x - 1).max(0))(x).block_until_ready()\n"
+            "print('compiled', n.compile)"
+        )
+    )
+    found = alone(body, body)
+    assert all(code == 0 for _, _, code in found), found
+    assert sum(int(out.split()[-1]) for out, _, _ in found) == 1, found
+
+
 ENTERING = """
 try:
     meshrt.distributed.initialize(initialization_timeout=10)

@@ -18,7 +18,7 @@ from meshrt.launch import bootstrap, settings, wire
 from meshrt.launch.address import join_address, split_address
 from meshrt.launch.environment import Place, worker_environment
 from meshrt.launch.noise import without_noise
-from meshrt.launch.output import LINE_LIMIT, LineSplitter
+from meshrt.launch.output import LINE_LIMIT, LineSplitter, picture
 from meshrt.launch.service import listen
 
 # --- lines.
@@ -37,11 +37,27 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(data, cuts):
 
 def test_a_redrawn_line_is_shown_once_a_second_and_at_its_end():
     splitter = LineSplitter()
-    assert splitter.feed(b"1%\r2%\r", 0.0) == [b"2%"]
+    assert splitter.feed(b"1%\r2%\r", 0.0) == [b"1%\r2%"]
     assert splitter.feed(b"3%\r4%\r", 0.5) == []
-    assert splitter.feed(b"5%\r", 1.5) == [b"5%"]
-    assert splitter.feed(b"99%\r100%\nnext", 1.6) == [b"100%"]
+    assert splitter.feed(b"5%\r", 1.5) == [b"3%\r4%\r5%"]
+    assert splitter.feed(b"99%\r100%\nnext", 1.6) == [b"99%\r100%"]
     assert splitter.close() == [b"next"]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"plain", b"plain"),
+        (b"dos\r", b"dos"),
+        (b"1%\r100%", b"100%"),
+        (b"loading weights\rdone", b"doneing weights"),  # as a terminal has it: nothing that is left is lost
+        (b"loading weights\r\x1b[Kdone", b"\x1b[Kdone"),
+        ("größer\rok".encode(), "okößer".encode()),
+        (b"\xff\xfe\r.", b".\xfe"),
+    ],
+)
+def test_a_line_with_carriage_returns_is_shown_as_by_a_terminal(line, shown):
+    assert picture(line) == shown
 
 
 def test_an_endless_line_is_cut():

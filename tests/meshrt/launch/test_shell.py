@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from meshrt import _start
 from tests.meshrt.launch.conftest import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes through /proc")
@@ -221,6 +223,69 @@ def test_a_full_disk_ends_the_log_and_not_the_job(launch):
     assert result.code == 0 and result.out == "[0] one\n[0] two\n"
     reason = "it cannot be written: No space left on device"
     assert result.err == f"meshrt launch: logs/g0000/r0000.log ends here, {reason}\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("redirection", "err"),
+    [
+        (">/dev/full", "stdout ends here, it cannot be written: No space left on device. The job goes on"),
+        (">&-", ""),
+        (">&- 2>&-", ""),
+    ],
+)
+def test_a_closed_or_full_stdout_does_not_end_the_job(launch, redirection, err):
+    script = launch.script("print('one'); open('done', 'w').close()")
+    command = f"exec {sys.executable} -m meshrt launch {script} {redirection}"
+    result = subprocess.run(
+        ["sh", "-c", command], cwd=launch.folder, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0 and (launch.folder / "done").exists(), result.stderr
+    assert err in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_leaves_out_the_report(launch):
+    (launch.folder / "logs").mkdir()
+    (launch.folder / "logs" / "report.json").symlink_to("/dev/full")
+    result = launch("--log-dir", "logs", body="print('one')")
+    assert result.code == 0 and "report.json cannot be written: No space left on device" in result.err
+
+
+def test_what_is_overwritten_on_the_terminal_stands_in_the_log(launch):
+    result = launch("--log-dir", "logs", body="sys.stdout.write('weights 10%\\rweights 99%\\rready\\n')")
+    assert result.out == "[0] readyts 99%\n"
+    assert (launch.folder / "logs/g0000/r0000.log").read_bytes() == b"weights 10%\rweights 99%\rready\n"
+
+
+def test_the_launcher_starts_without_the_library(launch):
+    script = launch.script("pass")
+    code = (
+        "import sys; sys.argv[1:] = ['launch', {!r}]; sys.argv[0] = 'bin/meshrt'\n"
+        "try: import meshrt\n"
+        "except SystemExit as e: print(e.code, [m for m in ('jaxlib', 'numpy', 'meshrt.core') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code.format(str(script))], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "0 []\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("original", "arguments", "expected"),
+    [
+        (["python", "-m", "meshrt", "launch", "x.py"], ["-m", "launch", "x.py"], True),
+        (["python", "-X", "dev", "-m", "meshrt", "launch"], ["-m", "launch"], True),
+        (["python", "-m", "other", "launch", "x.py"], ["-m", "launch", "x.py"], False),
+        (["python", "/v/bin/meshrt", "launch", "x.py"], ["/v/bin/meshrt", "launch", "x.py"], True),
+        (["python", "/v/bin/meshrt", "inspect", "launch"], ["/v/bin/meshrt", "inspect", "launch"], False),
+        (["python", "launch.py", "launch"], ["launch.py", "launch"], False),
+        (["python"], [""], False),
+        ([], [], False),
+    ],
+)
+def test_which_processes_are_the_launcher(original, arguments, expected):
+    assert _start._is_launcher(original, arguments) is expected
 
 
 def test_classes_of_the_script_can_be_pickled_and_threads_outlive_it(launch):
