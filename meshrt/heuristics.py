@@ -82,6 +82,11 @@ CALLED_RANDOM_ELEMENTS = 1 << 20
 # beyond 16 MiB restoring onto other splits reads much that it does not need.
 CHECKPOINT_TILE_BYTES = 4 << 20
 
+# Bytes of an array up to which a checkpoint stores it in one piece, where one process holds all of it: putting it
+# together costs less than describing, checking and reading its parts. Measured: 2000 arrays of 256 bytes over 8 devices
+# are saved in half the time, and restored in a third.
+CHECKPOINT_WHOLE_BYTES = 64 << 10
+
 # Threads that write or read the files of a checkpoint, at most; and bytes of arrays that are read ahead of those that
 # are being placed on devices. Chosen: reading, checksums and copies leave Python alone.
 CHECKPOINT_THREADS = 8

@@ -47,6 +47,7 @@ def dtype_named(name: str) -> np.dtype:
     return found
 
 
+@functools.cache
 def bits_of(dtype: np.dtype) -> int:
     return _BITS.get(dtype.name, 8 * dtype.itemsize)
 

@@ -30,6 +30,7 @@ __all__ = [
 
 _LOCK = "lock"
 _LEFT = re.compile(r"\..+\.(saving|removed)-[0-9a-f]{16}")
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -106,7 +107,7 @@ class Unfinished:
                     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
                 except FileNotFoundError:
                     continue
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                _lock(lock)
                 if os.fstat(lock).st_nlink:
                     return Unfinished(path, folder, lock)
                 os.close(lock)
@@ -130,6 +131,15 @@ class Unfinished:
         shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self._lock)
+
+
+def _lock(handle: int) -> None:
+    """Takes the lock of a directory, where the file system has locks; elsewhere nothing is ever taken for left."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError as e:
+        if e.errno not in _NO_LOCKS:
+            raise
 
 
 def _exists(path: Path) -> errors.CheckpointExistsError:
@@ -300,7 +310,7 @@ def remove(path: Path) -> None:
                 f"the checkpoint {path} is being read, so it was not removed. Try again when it has been restored"
             ) from None
         except OSError as e:
-            if e.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF):
+            if e.errno not in _NO_LOCKS:
                 raise
         doomed = path.parent / f".{path.name}.removed-{secrets.token_hex(8)}"
         with telling(path, "removing it"):

@@ -22,7 +22,7 @@ from meshrt.checkpoint.grid import Box, Grid
 from meshrt.core.high import is_high_value
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
-from meshrt.heuristics import CHECKPOINT_TILE_BYTES
+from meshrt.heuristics import CHECKPOINT_TILE_BYTES, CHECKPOINT_WHOLE_BYTES
 from meshrt.runtime.array import Array
 from meshrt.runtime.signature import local_parts
 from meshrt.sharding.as_data import row_to_data
@@ -71,11 +71,22 @@ class PlannedArray:
 
         def read(box: Box) -> np.ndarray:
             k = numbers.get(box)
-            if k is None:  # it is a piece of a part
-                k = next(k for k, part in enumerate(parts) if grids.inside(box, part))
+            if k is None:  # it is a piece of a part, or made of several
+                k = next((k for k, part in enumerate(parts) if grids.inside(box, part)), None)
+            return assembled(box) if k is None else part_of(k)[grids.relative(box, parts[k])]
+
+        def part_of(k: int) -> np.ndarray:
             if k not in fetched:
                 fetched[k] = array._shard_numpy(held.which.index(k))
-            return fetched[k][grids.relative(box, parts[k])]
+            return fetched[k]
+
+        def assembled(box: Box) -> np.ndarray:
+            out = np.empty(grids.extents(box), self.dtype)
+            for k, part in enumerate(parts):
+                both = grids.meet(part, box)
+                if both is not None:
+                    out[grids.relative(both, box)] = part_of(k)[grids.relative(both, part)]
+            return out
 
         return read
 
@@ -169,7 +180,10 @@ class _Planner:
             raise _unsupported(path, value)
         grid = grids.even_grid(value.shape, sharding.tiling(value.ndim)) + ((0,),) * (physical.ndim - value.ndim)
         holders: list[tuple[int, ...]] | None = None
-        if self.processes > 1 and not sharding.is_fully_addressable:
+        alone = self.processes == 1 or sharding.is_fully_addressable
+        if alone and size_of(physical.shape, physical.dtype) <= CHECKPOINT_WHOLE_BYTES:
+            grid = ((0,),) * physical.ndim
+        elif not alone:
             by_tile = self._processes_of(sharding, value.ndim)
             grid = _shared(grid, physical.shape, physical.dtype, min(map(len, by_tile.values())))
             part = sharding.shard_shape(value.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +31,9 @@ __all__ = [
     "read_tile",
     "start_reading",
 ]
+
+# Bytes, and tiles, that a thread reads one after the other.
+_TOGETHER, _MOST_TOGETHER = 1 << 20, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,11 @@ def start_reading(
     """Begins to read the parts of an array (equal ones are one object)."""
     out = [aligned_empty(grids.extents(part), array.dtype) for part in parts]
 
-    def fetch(tile: StoredTile, touched: Sequence[int]) -> None:
+    def fetch(rows: Sequence[tuple[StoredTile, list[int]]]) -> None:
+        for tile, touched in rows:
+            fetch_tile(tile, touched)
+
+    def fetch_tile(tile: StoredTile, touched: Sequence[int]) -> None:
         place = _direct(tile, [parts[k] for k in touched], [out[k] for k in touched], array)
         data = read_tile(opened, path, array, tile, place)
         if place is None:
@@ -146,8 +153,19 @@ def start_reading(
                 out[k][grids.relative(both, parts[k])] = value[grids.relative(both, tile.box)]
         meter.add(tile.size)
 
-    work = [pool.submit(fetch, tile, touched) for tile, touched in _needed(array, parts).values()]
-    return PartsBeingRead(out, work)
+    return PartsBeingRead(out, [pool.submit(fetch, rows) for rows in _batches(_needed(array, parts).values())])
+
+
+def _batches(rows: Iterable[tuple[StoredTile, list[int]]]) -> Iterator[list[tuple[StoredTile, list[int]]]]:
+    """Small tiles together: handing one to a thread costs as much as reading it."""
+    batch: list[tuple[StoredTile, list[int]]] = []
+    for row in rows:
+        batch.append(row)
+        if sum(tile.size for tile, _ in batch) >= _TOGETHER or len(batch) >= _MOST_TOGETHER:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def _direct(tile: StoredTile, parts: list[Box], out: list[np.ndarray], array: StoredArray) -> memoryview | None:

@@ -141,7 +141,8 @@ def described(leaf: StoredLeaf, like: Any = None) -> Any:
 def _values(opened: Opened, targets: Sequence[Target], progress: OnProgress | bool | None) -> Iterator[Any]:
     """The leaves in order. While one is put on devices, those after it are being read."""
     jobs = [(t, [_boxes(stored, on) for stored, on in zip(t.leaf.arrays, t.arrays)]) for t in targets]
-    total = sum(bytes_for(a, boxes) for t, rows in jobs for a, boxes in zip(t.leaf.arrays, rows))
+    arrays = [(a, boxes) for t, rows in jobs for a, boxes in zip(t.leaf.arrays, rows)]
+    total = sum(bytes_for(a, boxes) for a, boxes in arrays) if progress else 0
     meter = Meter(progress, "restore", str(opened.path), total)
     meter.start()
     ahead: collections.deque[tuple[Target, list[PartsBeingRead], int]] = collections.deque()

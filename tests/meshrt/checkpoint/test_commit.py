@@ -137,6 +137,21 @@ def test_what_dead_writers_left_is_removed_and_what_living_ones_write_is_not(tmp
     alive.abandon()
 
 
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(folder.fcntl, "flock", refuse)
+    with checkpoint.CheckpointManager(tmp_path, keep_last=1) as manager:
+        other = folder.Unfinished.begin(manager.path(9))
+        manager.save(1, TREE)
+        manager.save(2, TREE)
+    assert manager.steps() == [2] and manager.restore()["step"] == 7
+    checkpoint.CheckpointManager(tmp_path)
+    assert other.folder.is_dir()  # whether its maker lives cannot be told
+    checkpoint.remove(manager.path(2))
+
+
 WRITER = """
 import os, random, signal, sys, time
 import numpy as np

@@ -43,6 +43,15 @@ def test_every_kind_of_leaf(path, mesh, x64, asynchronous):
         assert checkpoint.verify(path) == []
 
 
+def test_small_arrays_are_stored_in_one_piece(path, mesh, whole):
+    tree = arrays(mesh)
+    checkpoint.save(path, tree)
+    with folder.Opened(path) as opened:
+        assert all(len(a.pieces) == 1 for leaf in opened.manifest.leaves for a in leaf.arrays)
+    with meshrt.set_mesh(mesh):
+        assert_same(checkpoint.restore(path), tree)
+
+
 def test_without_a_mesh_one_like_that_which_was_saved_is_made(path):
     mesh = mesh_of((2, 4), ("x", "y"), AxisType.Explicit)
     tree = put(np.arange(16.0, dtype=np.float32).reshape(8, 2), mesh, "y", "x")
