@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt.core.jaxpr import Eqn, Jaxpr, Var
 from meshrt.core.references import AbstractRef
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
+from meshrt.experimental.kernels.copies import CopyOperands, dma_start_p
 from meshrt.experimental.kernels.grid import DYNAMIC
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
 from meshrt.experimental.kernels.memory import CoreMemorySpace, MemorySpace, TpuMemorySpace, is_semaphore
@@ -23,11 +24,12 @@ from meshrt.primitives import compositions, contract, elementwise, gamma, reduce
 from meshrt.primitives.control import scan_p
 from meshrt.primitives.control_branches import cond_p
 from meshrt.primitives.control_while import while_p
+from meshrt.primitives.state_views import view_type
 from meshrt.sharding.typed import abstract
 from meshrt.transforms.arguments import fun_name
 from meshrt.tree_util import tree_flatten, tree_leaves, tree_unflatten
 
-__all__ = ["BlockFacts", "KernelFacts", "estimate_cost", "kernel_facts"]
+__all__ = ["BlockFacts", "KernelFacts", "Work", "estimate_cost", "kernel_facts"]
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,35 @@ class BlockFacts:
         return self.bytes * self.copies
 
 
+class Work(NamedTuple):
+    """What a part of a kernel does: operations, transcendental ones; copies that it starts, their bytes, and how many
+    of these go to other chips."""
+
+    flops: int = 0
+    transcendentals: int = 0
+    copies: int = 0
+    moved: int = 0
+    sent: int = 0
+
+    def times(self, count: int) -> Work:
+        return Work(*[value * count for value in self])
+
+    def with_(self, other: Work) -> Work:
+        return Work(*[a + b for a, b in zip(self, other)])
+
+
 @dataclass(frozen=True)
 class KernelFacts:
-    """One call of a kernel on one device. Sizes that are computed count as 1."""
+    """One call of a kernel on one device. Sizes that are computed count as 1, and so do turns of loops whose number is.
+
+    `cost` is what the compiler is told: what the user said, or what follows from the kernel. `inside` is what all steps
+    together do, the copies among it that the kernel starts itself.
+    """
 
     name: str
     grid: tuple[int, ...]
     blocks: tuple[BlockFacts, ...]
+    inside: Work
     cost: CostEstimate
 
     @property
@@ -80,11 +104,13 @@ class KernelFacts:
 
     @property
     def copies(self) -> int:
-        return sum(b.copies for b in self.blocks)
+        """How many copies there are: of blocks, and those that the kernel starts."""
+        return sum(b.copies for b in self.blocks) + self.inside.copies
 
     @property
     def moved(self) -> int:
-        return sum(b.moved for b in self.blocks)
+        """Their bytes."""
+        return sum(b.moved for b in self.blocks) + self.inside.moved
 
 
 def kernel_facts(params: Mapping[str, Any]) -> KernelFacts:
@@ -109,7 +135,8 @@ def kernel_facts(params: Mapping[str, Any]) -> KernelFacts:
     blocks = [_block(b, grid) for b in mapping.blocks]
     scratch = [_whole(f"scratch {i}", a, 0) for i, a in enumerate(mapping.scratch_avals)]
     facts = (*scalars, *blocks, *scratch)
-    return KernelFacts(params["name"], grid, facts, params["cost_estimate"] or _estimate(params, grid, facts))
+    inside = _work(params["jaxpr"]).times(math.prod(grid))
+    return KernelFacts(params["name"], grid, facts, inside, params["cost_estimate"] or _estimate(inside, facts))
 
 
 @boundary
@@ -125,8 +152,8 @@ def estimate_cost(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> CostEst
     avals = [abstract(x).bare() for x in leaves]
     whole = lambda *xs: tree_leaves(fun(*tree_unflatten(tree, xs), **kwargs))
     jaxpr = trace_to_jaxpr(whole, avals, fun_name(fun), requires_low=False).jaxpr
-    flops, transcendentals = _work(jaxpr)
-    return CostEstimate(flops, transcendentals, sum(a.size * a.dtype.itemsize for a in (*avals, *jaxpr.out_avals)))
+    work = _work(jaxpr)
+    return CostEstimate(work.flops, work.transcendentals, sum(a.size * a.dtype.itemsize for a in (*avals, *jaxpr.out_avals)))
 
 
 def _memory(aval: AbstractRef) -> str:
@@ -197,40 +224,50 @@ _REDUCTIONS = frozenset(
 )
 
 
-def _estimate(params: Mapping[str, Any], grid: Sequence[int], facts: Sequence[BlockFacts]) -> CostEstimate:
-    """What is known without running the kernel: branches count as the dearest, loops of unknown length as one turn."""
-    flops, transcendentals = _work(params["jaxpr"])
-    steps = math.prod(grid)
-    moved = sum(f.moved if f.buffers else f.bytes for f in facts)
-    return CostEstimate(flops * steps, transcendentals * steps, moved)
+def _estimate(inside: Work, facts: Sequence[BlockFacts]) -> CostEstimate:
+    """What the compiler is told: of arrays that a kernel has as wholes all bytes, if it copies nothing itself."""
+    whole = 0 if inside.copies else sum(f.bytes for f in facts if not f.buffers)
+    moved = sum(f.moved for f in facts) + inside.moved + whole
+    return CostEstimate(inside.flops, inside.transcendentals, moved, inside.sent)
 
 
-def _work(jaxpr: Jaxpr) -> tuple[int, int]:
-    """(operations, transcendental ones) of a program."""
-    total = [_work_of(eqn) for eqn in jaxpr.eqns]
-    return sum(f for f, _ in total), sum(t for _, t in total)
+def _work(jaxpr: Jaxpr) -> Work:
+    """Of branches that of the dearest counts, of loops of unknown length that of one turn."""
+    total = Work()
+    for eqn in jaxpr.eqns:
+        total = total.with_(_work_of(eqn))
+    return total
 
 
-def _work_of(eqn: Eqn) -> tuple[int, int]:
+def _work_of(eqn: Eqn) -> Work:
     primitive, params = eqn.primitive, eqn.params
     if primitive is contract.dot_general_p:
         ((contracted, _), _), x = params["dimension_numbers"], eqn.invars[0].aval
-        return 2 * eqn.outvars[0].aval.size * math.prod([x.shape[d] for d in contracted]), 0
+        return Work(2 * eqn.outvars[0].aval.size * math.prod([x.shape[d] for d in contracted]))
     if primitive is elementwise.integer_pow_p:  # squared again and again, and multiplied where a bit of y is set
         y = abs(params["y"])
-        return eqn.outvars[0].aval.size * (y.bit_length() - 1 + y.bit_count() if y > 1 else 0), 0
+        return Work(eqn.outvars[0].aval.size * (y.bit_length() - 1 + y.bit_count() if y > 1 else 0))
     if primitive in _TRANSCENDENTAL:
-        return 0, eqn.outvars[0].aval.size
+        return Work(transcendentals=eqn.outvars[0].aval.size)
     if primitive in _ARITHMETIC:
-        return eqn.outvars[0].aval.size, 0
+        return Work(eqn.outvars[0].aval.size)
     if primitive in _REDUCTIONS:
-        return eqn.invars[0].aval.size, 0
+        return Work(eqn.invars[0].aval.size)
+    if primitive is dma_start_p:
+        return _copied(eqn)
     if primitive is cond_p:
         return max(map(_work, params["branches"]))
     if primitive is scan_p:
-        flops, others = _work(params["jaxpr"])
-        return flops * params["length"], others * params["length"]
+        return _work(params["jaxpr"]).times(params["length"])
     if primitive is while_p:
         return _work(params["body_jaxpr"])
     inner = params.get("jaxpr")
-    return _work(inner) if isinstance(inner, Jaxpr) else (0, 0)
+    return _work(inner) if isinstance(inner, Jaxpr) else Work()
+
+
+def _copied(eqn: Eqn) -> Work:
+    operands: CopyOperands = tree_unflatten(eqn.params["tree"], [a.aval for a in eqn.invars])
+    ref, view = operands.source
+    part = view_type(view, ref.inner_aval)
+    size = part.size * part.dtype.itemsize
+    return Work(copies=1, moved=size, sent=size if operands.is_remote else 0)

@@ -23,6 +23,7 @@ from tests.meshrt.kernels.hardware import (
     add,
     attention,
     counters,
+    double_buffered,
     kind,
     matmul,
     over_chips,
@@ -309,3 +310,15 @@ def test_facts_of_a_kernel():
     assert facts.memory == {"vmem": 4 * block + 2 * 128 * 128 * 2 + words}
     assert facts.moved == facts.cost.bytes_accessed == 64 * block + 16 * 128 * 128 * 2
     assert facts.cost.flops >= 2 * 512**3
+
+
+def test_copies_that_kernels_start_are_counted():
+    f, args = double_buffered(OURS)
+    (eqn,) = [e for e in meshrt.make_jaxpr(f)(*args).jaxpr.eqns if e.primitive.name == "pallas_call"]
+    facts = kernel_facts(eqn.params)
+    block = 64 * 256 * 4
+    assert facts.inside.copies == facts.copies == 1 + 4 + 4 and facts.moved == facts.cost.bytes_accessed == 9 * block
+    assert facts.memory == {"vmem": 3 * block}
+    f, (block,) = ring_all_gather(OURS)
+    (config,) = configs(over_chips(f, block).as_text())
+    assert config["custom_call_config"]["cost_estimate"]["remote_bytes_transferred"] == 7 * 64 * 128 * 4
