@@ -153,7 +153,8 @@ def estimate_cost(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> CostEst
     whole = lambda *xs: tree_leaves(fun(*tree_unflatten(tree, xs), **kwargs))
     jaxpr = trace_to_jaxpr(whole, avals, fun_name(fun), requires_low=False).jaxpr
     work = _work(jaxpr)
-    return CostEstimate(work.flops, work.transcendentals, sum(a.size * a.dtype.itemsize for a in (*avals, *jaxpr.out_avals)))
+    size = sum(a.size * a.dtype.itemsize for a in (*avals, *jaxpr.out_avals))
+    return CostEstimate(work.flops, work.transcendentals, size)
 
 
 def _memory(aval: AbstractRef) -> str:

@@ -159,11 +159,6 @@ class _Writer:
         mapping, asked = self.mapping, self.params.dimension_semantics
         dims = mapping.kernel_dims
         given = ["arbitrary"] * len(dims) if asked is None else [_semantic(s) for s in asked]
-        if len(given) != len(dims):
-            raise errors.ArgumentValueError(
-                f"dimension_semantics of the kernel {self.walk.kernel} has {len(given)} entries {tuple(given)}, and "
-                f"its grid {tuple([mapping.grid[d] for d in dims])} has {len(dims)} dimensions: name each once"
-            )
         found = dict(zip(dims, given))
         return [found.get(d, "parallel") for d in range(len(mapping.grid))]
 
