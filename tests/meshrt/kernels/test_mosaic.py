@@ -224,7 +224,7 @@ def test_elements_of_64_bits_are_refused():
 
 def test_semantics_name_each_dimension_once():
     params = pltpu.CompilerParams(dimension_semantics=("parallel",))
-    with pytest.raises(errors.ArgumentValueError, match="dimension_semantics.*its grid has 2 dimensions"):
+    with pytest.raises(errors.ArgumentValueError, match=r"dimension_semantics.*its grid has 2 dimensions"):
         run(far, grid=(2, 2), compiler_params=params)
 
 
