@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
@@ -14,7 +15,7 @@ from meshrt.numpy.contractions import einsum
 from meshrt.numpy.creation import arange
 from meshrt.numpy.operands import ShapeError
 from meshrt.numpy.selection import where
-from meshrt.numpy.shapes import expand_dims, reshape, transpose
+from meshrt.numpy.shapes import broadcast_to, expand_dims, reshape, transpose
 
 __all__ = ["dot_product_attention"]
 
@@ -36,12 +37,13 @@ def dot_product_attention(
       is_causal: attend to positions up to one's own only.
       query_seq_lengths, key_value_seq_lengths: int32 (batch,), how many positions are valid.
       local_window_size: how many positions before and after one's own may be attended to.
-      implementation: None or "xla".
+      implementation: None or "xla": scores are arrays of the program. "flash": a kernel that never writes them
+        (`meshrt.experimental.pallas.ops.flash_attention`); queries that may attend to nothing get zeros.
       return_residual: also return the log of the normaliser, (batch, T, heads).
     """
-    if implementation not in (None, "xla", "cudnn"):
+    if implementation not in (None, "xla", "cudnn", "flash"):
         raise errors.ArgumentValueError(
-            f"dot_product_attention: Unsupported implementation option: {implementation!r}; leave it None"
+            f"dot_product_attention: Unsupported implementation option: {implementation!r}; use 'xla', 'flash', or None"
         )
     if implementation == "cudnn":
         raise errors.UnsupportedError(f"dot_product_attention: implementation {implementation!r} is not available")
@@ -50,6 +52,12 @@ def dot_product_attention(
     _check(q, k, v)
     batch, length, heads, dim = q.shape
     groups = k.shape[2]
+    if implementation == "flash":
+        out, log = _flash(
+            q, k, v, bias, mask, scale, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size
+        )
+        out = reshape(_valid(out, query_seq_lengths), shape)
+        return (out, reshape(log.astype(k.dtype), shape[:-1])) if return_residual else out
     q = reshape(q, (batch, length, groups, heads // groups, dim))
     logits_dtype = dtypes.promote_types(q.dtype, np.float32)
     logits = einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=logits_dtype)
@@ -64,14 +72,43 @@ def dot_product_attention(
     logits = logits.astype(np.float32)
     weights = softmax(logits, -1).astype(k.dtype)
     out = reshape(einsum("bkgts,bskh->btkgh", weights, v), (batch, length, heads, dim))
-    if query_seq_lengths is not None:
-        valid = arange(length)[None, :] < asarray(query_seq_lengths)[:, None]
-        out = out * valid[:, :, None, None].astype(out.dtype)
-    out = reshape(out, shape)
+    out = reshape(_valid(out, query_seq_lengths), shape)
     if not return_residual:
         return out
     residual = transpose(reshape(logsumexp(logits, -1).astype(k.dtype), (batch, heads, length)), (0, 2, 1))
     return out, reshape(residual, shape[:-1])
+
+
+def _valid(out: Any, lengths: Any) -> Any:
+    """Results (batch, T, heads, dim), zero behind each sequence's end."""
+    if lengths is None:
+        return out
+    valid = arange(out.shape[1])[None, :] < asarray(lengths)[:, None]
+    return out * valid[:, :, None, None].astype(out.dtype)
+
+
+def _flash(
+    q: Any, k: Any, v: Any, bias: Any, mask: Any, scale: Any, is_causal: bool, q_lengths: Any, kv_lengths: Any,
+    window: Any,
+) -> Any:  # fmt: skip
+    """(results, logs of normalisers) by the kernel. Keys behind a sequence's end are a segment of their own."""
+    kernels = importlib.import_module("meshrt.experimental.pallas.ops")  # it stands above, and most programs need none
+    if scale is not None and not isinstance(scale, int | float | np.number):
+        q, scale = (q * asarray(scale)).astype(q.dtype), 1.0  # a value of the program
+    segments: dict[str, Any] = {}
+    if q_lengths is not None or kv_lengths is not None:
+        ends = zip((q, k), (q_lengths, kv_lengths))
+        own, others = (
+            broadcast_to(
+                np.int32(0) if n is None else (arange(x.shape[1]) >= asarray(n)[:, None]).astype(np.int32), x.shape[:2]
+            )
+            for x, n in ends
+        )
+        segments = {"query_segments": 2 * own, "key_segments": others}
+    return kernels.flash_attention(
+        q, k, v, None if bias is None else _four(bias), mask=None if mask is None else _four(mask), scale=scale,
+        causal=is_causal, window=window, return_residual=True, **segments,
+    )  # fmt: skip
 
 
 def _four(x: Any) -> Any:
