@@ -239,8 +239,11 @@ class Wanted:
     def add_argument(self, i: int, leaf: Any, aval: ShapedArray, given: Any) -> None:
         origin = lambda: f"argument {self.path(i)} of {self.function.name} with shape {aval.str_short()}"
         sharding = getattr(leaf, "sharding", None) if type(leaf) is Array or not hasattr(leaf, "__array__") else None
-        if isinstance(sharding, NamedSharding) and sharding.mesh.is_scalar:
-            sharding = SingleDeviceSharding(sharding.device_assignment[0])
+        if isinstance(sharding, NamedSharding):
+            if sharding.mesh.is_scalar:
+                sharding = SingleDeviceSharding(sharding.device_assignment[0])
+            elif sharding.mesh.empty:  # a type that says nothing, `meshrt.typeof(x)`
+                sharding = None
         committed = isinstance(sharding, Sharding) and (type(leaf) is not Array or leaf.committed)
         chosen: NamedSharding | None = None
         if committed and isinstance(sharding, NamedSharding) and self.function.options.device is None:

@@ -129,9 +129,10 @@ def _write(
     device = _TARGETS.get(ctx.module.platform)
     if device is None or ctx.module.is_export:
         what = "an exported program" if ctx.module.is_export else f"a program for {ctx.module.platform}"
+        said = "serialization of host_callbacks is not yet implemented: " if ctx.module.is_export else ""
         raise errors.UnsupportedError(
-            f"{host.name}: {what} cannot call Python functions of this process; programs for CPUs and GPUs can. Take "
-            "the callback out of it"
+            f"{said}{host.name}: {what} cannot call Python functions of this process; programs for CPUs and GPUs can. "
+            "Take the callback out of it"
         )
     index = len(ctx.module.callbacks)
     ctx.module.callbacks.append(host)

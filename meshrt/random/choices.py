@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.core.types import aval_of
 from meshrt.numpy import ufuncs as uf
 from meshrt.numpy.arrays import asarray
@@ -36,7 +37,8 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, o
     key, _ = typed("permutation", key)
     canonical_axis(axis, aval_of(x).ndim or 1, "permutation")
     if aval_of(x).ndim == 0:
-        return placed(_shuffled(key, arange(static_int(x, "permutation: x")), 0), out_sharding)
+        count = x if is_symbolic_dim(x) else static_int(x, "permutation: x")
+        return placed(_shuffled(key, arange(count), 0), out_sharding)
     x = asarray(x)
     axis = canonical_axis(axis, x.ndim, "permutation")
     if independent or x.ndim == 1:
@@ -45,13 +47,24 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, o
     return placed(take(x, order, axis, unique_indices=True), out_sharding)
 
 
+# How many elements are shuffled well in no round, in one, in two: of n elements the keys, 2**32 - 1 of them, are taken
+# for different where their number to the power of the rounds is at least n**3.
+_MOST_IN_ROUNDS = tuple(int(math.exp(rounds * math.log(dtypes.iinfo(np.uint32).max) / 3)) for rounds in range(3))
+
+
 def _shuffled(key: Any, x: Any, axis: int) -> Any:
     """Sorts by random 32-bit keys, as often as it takes to make equal keys all the way through improbable."""
-    rounds = math.ceil(3 * math.log(max(1, x.size)) / math.log(dtypes.iinfo(np.uint32).max))
-    for _ in range(rounds):
+
+    def once(key: Any, x: Any) -> tuple[Any, Any]:
         keys = rn.random_split(key, (2,))
-        key = keys[0]
-        _, x = lax.sort_key_val(rn.random_bits(keys[1], 32, x.shape), x, axis)
+        return keys[0], lax.sort_key_val(rn.random_bits(keys[1], 32, x.shape), x, axis)[1]
+
+    if is_symbolic_dim(x.size):
+        size = asarray(x.size)
+        rounds = sum((size > most).astype(np.int32) for most in _MOST_IN_ROUNDS)
+        return lax.fori_loop(0, rounds, lambda _, c: once(*c), (key, x))[1]
+    for _ in range(sum(x.size > most for most in _MOST_IN_ROUNDS)):
+        key, x = once(key, x)
     return x
 
 

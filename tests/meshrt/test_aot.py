@@ -290,3 +290,9 @@ def test_device_assignments_must_fit():
     assert not any(made[k] for k in ("propagate", "partition", "compile")), "nothing is made before devices are checked"
     out = lowered.compile(device_assignment=tuple(meshrt.devices()[4:]))(np.ones(8, np.float32))
     assert out.sharding.device_set == set(meshrt.devices()[4:])
+
+
+def test_types_are_arguments_without_a_mesh():
+    for x in (np.ones(3, np.float32), meshrt.random.key(0)):
+        lowered = meshrt.jit(lambda x: x).trace(meshrt.typeof(x)).lower()
+        assert lowered.mesh is None and "num_partitions = 1" in lowered.as_text()

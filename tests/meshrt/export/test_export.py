@@ -310,6 +310,21 @@ def test_shape_checks_of_calls_within(inner, outer, said, later):
         np.testing.assert_array_equal(around.call(x), 2 * np.reshape(x, (-1, 4)))
 
 
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_orders_of_symbolic_sizes(size):
+    """The same as of known sizes."""
+    key, x = meshrt.random.key(3), np.arange(size, dtype=np.float32)
+    functions = {
+        "vector": lambda k, x: meshrt.random.permutation(k, x),
+        "rows": lambda k, x: meshrt.random.permutation(k, jnp.stack([x, -x], axis=1)),
+        "each": lambda k, x: meshrt.random.permutation(k, jnp.stack([x, -x], axis=1), independent=True),
+        "size": lambda k, x: meshrt.random.permutation(k, x.shape[0]),
+    }
+    for name, f in functions.items():
+        exported = export.export(meshrt.jit(f))(meshrt.typeof(key), spec("b"))
+        np.testing.assert_array_equal(exported.call(key, x), f(key, x), err_msg=name)
+
+
 def test_results_with_expressions():
     def shape(b):
         return (b + b, b - b, b * b, (b + 13) // b, (b + 13) % b)
