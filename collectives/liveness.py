@@ -64,14 +64,24 @@ class Liveness:
 
     def __init__(self, functions: dict[str, LocalFunction]):
         self._functions = functions
+        self._blocks: dict[Region, _Block] = {}
         self._found: dict[Region, tuple[list[Span], list[float]]] = {}
 
     def spans(self, region: Region, results: Sequence[LocalValue] = ()) -> tuple[list[Span], list[float]]:
         """The buffers that a region makes, and per item the most bytes that live within it. Arguments and what comes
         from outside are left out; `results` live to the end of the region."""
         if region not in self._found:
-            self._found[region] = _Block(self, region, results).spans()
+            self._found[region] = self._block(region, results).spans()
         return self._found[region]
+
+    def kept(self, region: Region, results: Sequence[LocalValue] = ()) -> frozenset[LocalValue]:
+        """The values of a region that are written to memory, rather than computed where they are read."""
+        return frozenset(self._block(region, results).kept)
+
+    def _block(self, region: Region, results: Sequence[LocalValue]) -> _Block:
+        if region not in self._blocks:
+            self._blocks[region] = _Block(self, region, results)
+        return self._blocks[region]
 
     def loads(self, region: Region) -> list[float]:
         """Bytes that live while each item of a region runs, those within it included."""

@@ -30,11 +30,12 @@ from .partition import unreduced
 from .partition.context import Context
 from .partition.provenance import RESHARD
 from .passes.bits import as_bits
-from .passes.machine import machine_of
+from .passes.machine import Machine, machine_of
 from .plan import CommunicationPlan, Finding, human, plan_of
 from .printing import program_text
 from .realise import APART
 from .reshard import Planner, step_cost
+from .timing import Timing, timing_of
 from .topology import Topology
 
 __all__ = ["PartitionedProgram", "partition_program"]
@@ -62,6 +63,8 @@ class PartitionedProgram:
     propagated: Propagated | None = None
     _text: str | None = field(default=None)
     _memory: MemoryPlan | None = field(default=None)
+    _machine: Machine | None = field(default=None)
+    _timing: Timing | None = field(default=None)
 
     def as_text(self) -> str:
         """The module as StableHLO text."""
@@ -81,6 +84,14 @@ class PartitionedProgram:
         if self._memory is None:
             self._memory = memory_of(self._builder.functions, self._builder.locations)
         return self._memory
+
+    @property
+    def timing(self) -> Timing:
+        """How long one device takes for a run, predicted for the topology that the program was partitioned for."""
+        if self._timing is None:
+            assert self._machine is not None, "programs are partitioned for a machine"
+            self._timing = timing_of(self._builder.functions, self._machine)
+        return self._timing
 
     @property
     def fingerprint(self) -> str:
@@ -293,7 +304,9 @@ def _partition(
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
     returned = tuple(_sharding(s, mesh, v) for s, v in zip(results, main.returned))
     propagated = known.propagated if isinstance(known, Propagation) else None
-    return PartitionedProgram(builder, plan, tuple(ctx.findings), mesh, arg_shardings, returned, propagated)
+    return PartitionedProgram(
+        builder, plan, tuple(ctx.findings), mesh, arg_shardings, returned, propagated, _machine=machine
+    )
 
 
 def _laid(topology: Topology, mesh: Mesh, main: Func) -> Topology:

@@ -116,7 +116,7 @@ class Topology:
         axes = ", ".join(f"{n}={s}" for n, s in mesh.axes)
         text = f"{self.spec} has {math.prod(self.shape)} devices, the mesh ({axes}) has {mesh.size}"
         limits = self.network.limits if self.network is not None else self.shape
-        fitting = _shape_for(mesh.size, limits)
+        fitting = shape_for(mesh.size, limits)
         base = self.name
         if fitting is None:
             most = "x".join(map(str, limits))
@@ -159,14 +159,14 @@ def _places(spec: str, shape: tuple[int, ...], mesh: Mesh) -> dict[str, tuple[Di
     return out
 
 
-def _shape_for(devices: int, limits: tuple[int, ...]) -> tuple[int, ...] | None:
+def shape_for(devices: int, limits: tuple[int, ...]) -> tuple[int, ...] | None:
     """The most nearly square shape within `limits` of as many devices."""
     if len(limits) == 1:
         return (devices,) if devices <= limits[0] else None
     root = round(devices ** (1 / len(limits)))
     for first in sorted((n for n in range(1, min(limits[0], devices) + 1) if devices % n == 0),
                         key=lambda n: (abs(n - root), n)):  # fmt: skip
-        rest = _shape_for(devices // first, limits[1:])
+        rest = shape_for(devices // first, limits[1:])
         if rest is not None:
             return (first, *rest)
     return None

@@ -1,9 +1,9 @@
 """The stages: what is done to a module, in order.
 
-`import` prepares, `propagated` decides and returns to the module's own structure, `closed` is what a partitioner
-wants, `pipeline` all that Shardy's own pipeline does, down to the reshards that XLA's partitioner needs. `basic`,
-`aggressive`, `op_priority` and `user_priority` run one propagation on the module as it stands, `insert_reshards` only
-inserts explicit reshards, `rules` only writes the sharding rules.
+`import` prepares, `inlined` is what the decisions are made on, `propagated` decides and returns to the module's own
+structure, `closed` is what a partitioner wants, `pipeline` all that Shardy's own pipeline does, down to the reshards
+that XLA's partitioner needs. `basic`, `aggressive`, `op_priority` and `user_priority` run one propagation on the module
+as it stands, `insert_reshards` only inserts explicit reshards, `rules` only writes the sharding rules.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SWITCHES = (
     "origins", "edges", "xla_order",
 )  # fmt: skip
 OLDEST = (0, 10)  # the first version whose rules are known
-STAGES = ("rules", *ALONE, "import", "propagated", "closed", "pipeline", "insert_reshards")
+STAGES = ("rules", *ALONE, "import", "inlined", "propagated", "closed", "pipeline", "insert_reshards")
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +315,7 @@ def _run_stage(
         run_import(run)
         if stage != "import":
             run_prepare(run)
+        if stage not in ("import", "inlined"):
             run_propagation(run)
             run_export(run)
         if stage in ("closed", "pipeline"):

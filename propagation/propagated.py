@@ -31,9 +31,15 @@ class Propagated:
     log         every decision, in order
     """
 
-    def __init__(self, run: Run, stage: str, original: Callable[[], ir.Module] | None = None):
+    def __init__(
+        self,
+        run: Run,
+        stage: str,
+        original: Callable[[], ir.Module] | None = None,
+        annotate: Callable[[Program, Shardings], None] | None = None,
+    ):
         self._run = run
-        self._original = original
+        self._original, self._annotate = original, annotate
         self.stage = stage
         self.program: Program = run.program
         self.shardings: Shardings = run.shardings
@@ -63,12 +69,14 @@ class Propagated:
         given = [self._with_priorities(v) for v in self.program.main.args]
 
         def annotate(program: Program, shardings: Shardings) -> None:
+            if self._annotate is not None:
+                self._annotate(program, shardings)
             for arg, sharding in zip(program.main.args, given, strict=True):
                 if sharding is not None:
                     shardings.set(arg, sharding)
 
         done = run_stage(read(self._original()), self.stage, replace(self.options, **changes), annotate)
-        return Propagated(done, self.stage, self._original)
+        return Propagated(done, self.stage, self._original, self._annotate)
 
     def _with_priorities(self, value: Value) -> TensorSharding | None:
         """The sharding of a value as an annotation from which the same priorities follow."""
@@ -162,6 +170,7 @@ def run(
     stage: str = "closed",
     *,
     file: str | None = None,
+    annotate: Callable[[Program, Shardings], None] | None = None,
     **options: Any,
 ) -> Propagated:
     """Propagates the shardings of a module.
@@ -170,10 +179,11 @@ def run(
              is taken over and changed)
     stage    one of `propagation.STAGES`; "closed" is what a partitioner wants
     file     the file that a text was read from, for the places of operations without a location (see `read`)
+    annotate what may change the shardings that the module says before any is propagated (`propagation.overrides`)
     options  the fields of `propagation.Options`
 
     Raises the errors of `propagation.errors`.
     """
     program = module if isinstance(module, Program) else read(module, file)
     original = None if isinstance(module, Program) else program.read
-    return Propagated(run_stage(program, stage, Options.of(options)), stage, original)
+    return Propagated(run_stage(program, stage, Options.of(options), annotate), stage, original, annotate)

@@ -13,6 +13,7 @@ import click
 from meshrt.errors import InspectError
 
 if TYPE_CHECKING:
+    from meshrt.inspect.annotations import Annotations
     from meshrt.inspect.model import Report
 
 _STAGES = click.Choice(["lowered", "propagated", "partitioned"])
@@ -36,9 +37,13 @@ def _print_schema(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.command(name="inspect", epilog=_EPILOG)
-@click.option("--mesh", metavar="AXIS=N,...", help="The mesh, for FILE.py:FUNCTION. No devices are needed.")
+@click.option("--mesh", metavar="AXIS=N,...",
+              help="The mesh, for FILE.py:FUNCTION and for files that name none. No devices are needed.")  # fmt: skip
 @click.option("--arguments", "hook", default="example_arguments", show_default=True, metavar="NAME",
               help="The function of FILE.py that takes the mesh and returns FUNCTION's arguments.")  # fmt: skip
+@click.option("--annotations", metavar="FILE", help="Shardings of arguments by patterns of their names, in TOML.")
+@click.option("--annotate", multiple=True, metavar="PATTERN=AXES",
+              help="One of them, as in 'params/*/w1=,model'; again for more.")  # fmt: skip
 @click.option("--stage", type=_STAGES, help="Print the program at this stage instead of the report.")
 @click.option(
     "--explain", metavar="VALUE:DIM", help="Say why a dimension is sharded: of an argument, a result or FILE:LINE."
@@ -58,6 +63,8 @@ def command(
     target: str,
     mesh: str | None,
     hook: str,
+    annotations: str | None,
+    annotate: tuple[str, ...],
     stage: str | None,
     explain: str | None,
     topology: str | None,
@@ -84,19 +91,20 @@ def command(
         raise click.UsageError("--update goes with --check FILE")
     if topology is not None and os.path.exists(topology):
         open_regular(topology, "a file as in configs/topologies, or a name such as v5e:4x4").close()
+    given = _annotations(annotations, annotate)
+    mesh = mesh or (given.mesh if given is not None else None)
     python = split_target(target)
     if python is not None:
         if mesh is None:
             raise click.UsageError(f"{target} needs a mesh, such as --mesh data=4,model=2")
         from meshrt.inspect.program import inspect_function  # start-up time, as above
 
-        reply = inspect_function(*python, parse_mesh(mesh), hook, stage, explain, topology)
+        reply = inspect_function(*python, parse_mesh(mesh), hook, stage, explain, topology, given)
     else:
-        if mesh is not None:
-            raise click.UsageError("--mesh goes with FILE.py:FUNCTION; a StableHLO file names its own mesh")
         if target.endswith(".py"):
             raise InspectError(f"{target}: name a function of it, as in {target}:step")
-        reply = inspect_file(target, stage, explain, topology, Limits(seconds=timeout))
+        over = None if mesh is None else parse_mesh(mesh)
+        reply = inspect_file(target, stage, explain, topology, Limits(seconds=timeout), over, given)
     if "text" in reply:
         click.echo(reply["text"], nl=False)
         return 0
@@ -116,6 +124,18 @@ def command(
 
         render(report, console())
     return 0
+
+
+def _annotations(file: str | None, texts: tuple[str, ...]) -> Annotations | None:
+    """What a file and options say of arguments; None if nothing does."""
+    if file is None and not texts:
+        return None
+    from meshrt.inspect.annotations import Annotations, annotation_of, read_annotations  # start-up time, as above
+
+    found = Annotations() if file is None else read_annotations(Path(file))
+    for text in texts:
+        found = found.and_(annotation_of(text))
+    return found
 
 
 def _check(report: Report, path: Path, update: bool) -> int:

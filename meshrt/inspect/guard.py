@@ -13,13 +13,14 @@ import signal
 import stat
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 from meshrt.errors import InspectError
 from meshrt.export.container import MAGIC, module_of
+from meshrt.inspect.annotations import Annotations
 
-__all__ = ["Limits", "inspect_file", "open_regular"]
+__all__ = ["Limits", "inspect_file", "open_regular", "read_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +38,22 @@ def inspect_file(
     explain: str | None = None,
     topology: str | None = None,
     limits: Limits | None = None,
+    mesh: dict[str, int] | None = None,
+    annotations: Annotations | None = None,
 ) -> dict[str, Any]:
     """{"report": Report.as_json()} of a StableHLO file, or {"text": ...} of a stage of it. A `path` of "-" is
-    standard input.
+    standard input. `mesh` is for a module that names none, `annotations` for its arguments.
 
     Raises `InspectError` for anything that cannot be read or partitioned within the limits.
     """
     limits = Limits() if limits is None else limits
-    data = _read(path, limits)
+    data, path_of_text = read_file(path, limits), None if path == "-" else path
     if data.startswith(MAGIC):
         data, path_of_text = module_of(data), None
-    else:
-        path_of_text = None if path == "-" else path
     options = {
         "name": path, "stage": stage, "explain": explain, "topology": topology, "file": path_of_text,
-        "memory_bytes": limits.memory_bytes, "seconds": limits.seconds,
+        "memory_bytes": limits.memory_bytes, "seconds": limits.seconds, "mesh": mesh,
+        "annotations": None if annotations is None else asdict(annotations),
     }  # fmt: skip
     child = subprocess.Popen(
         [sys.executable, "-m", "meshrt.inspect.child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -102,7 +104,8 @@ _KINDS = (
 )
 
 
-def _read(path: str, limits: Limits) -> bytes:
+def read_file(path: str, limits: Limits) -> bytes:
+    """The bytes of a module. InspectError for what is none, or is longer than the limit."""
     if not path:
         raise InspectError("no file was named; give a StableHLO file or FILE.py:FUNCTION")
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from collectives.errors import CollectivesError
 from collectives.topology import load
 from meshrt.errors import InspectError
+from meshrt.inspect.annotations import Annotations
 from meshrt.inspect.child import answer
 from meshrt.inspect.model import report_of
 from meshrt.inspect.target import ForeignText, lower_target
@@ -19,15 +21,30 @@ __all__ = ["inspect_function"]
 
 
 def inspect_function(
-    path: Path, name: str, mesh: dict[str, int], hook: str, stage: str | None, query: str | None, topology: str | None
+    path: Path,
+    name: str,
+    mesh: dict[str, int],
+    hook: str,
+    stage: str | None,
+    query: str | None,
+    topology: str | None,
+    annotations: Annotations | None = None,
 ) -> dict[str, Any]:
-    """{"report": Report.as_json()} of a function over an AbstractMesh, or {"text": ...} of one of its stages.
+    """{"report": Report.as_json()} of a function over an AbstractMesh, or {"text": ...} of one of its stages;
+    `annotations` say how its arguments are sharded instead.
 
     Raises `InspectError` where the file, the function or the program cannot be used.
     """
-    lowered = lower_target(path, name, mesh, hook)
+    lowered = lower_target(path, name, mesh, hook, annotations=annotations)
     if isinstance(lowered, ForeignText):
-        options = {"name": f"{path}:{name}", "stage": stage, "explain": query, "topology": topology, "file": None}
+        options: dict[str, Any] = {
+            "name": f"{path}:{name}",
+            "stage": stage,
+            "explain": query,
+            "topology": topology,
+            "file": None,
+        }
+        options |= {"mesh": None, "annotations": None if annotations is None else asdict(annotations)}
         try:
             return answer(options, lowered.encode())
         except (PropagationError, CollectivesError) as e:

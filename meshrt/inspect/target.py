@@ -25,10 +25,12 @@ from typing import Any
 
 from meshrt import config
 from meshrt.errors import InspectError
+from meshrt.inspect.annotations import Annotations, argument_axes
 from meshrt.jit import jit
+from meshrt.pipeline.traced import TraceRecord
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, use_abstract_mesh
-from meshrt.tree_util import tree_map
+from meshrt.tree_util import tree_flatten, tree_map, tree_unflatten
 
 __all__ = ["ForeignText", "lower_target", "parse_mesh", "split_target", "stage_target"]
 
@@ -59,13 +61,18 @@ def split_target(target: str) -> tuple[Path, str] | None:
 
 
 def lower_target(
-    path: Path, name: str, mesh: dict[str, int], hook: str = "example_arguments", platform: str = "cpu"
+    path: Path,
+    name: str,
+    mesh: dict[str, int],
+    hook: str = "example_arguments",
+    platform: str = "cpu",
+    annotations: Annotations | None = None,
 ) -> Any:
-    """The `Lowered` of a function of a file over an AbstractMesh, or of one of jax's a `ForeignText`. InspectError says
-    what the file lacks."""
+    """The `Lowered` of a function of a file over an AbstractMesh, or of one of jax's a `ForeignText`. `annotations` say
+    how arguments of ours are sharded instead. InspectError says what the file lacks."""
     lower = lambda function, args, kwargs: function.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
     foreign = lambda function, arguments: _lower_with_jax(path, name, hook, function, arguments, mesh, platform)
-    return stage_target(path, name, mesh, hook, lower, foreign)
+    return stage_target(path, name, mesh, hook, lower, foreign, annotations)
 
 
 def stage_target(
@@ -75,6 +82,7 @@ def stage_target(
     hook: str,
     stage: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any],
     foreign: Callable[[Any, Callable[[Any], Any]], Any],
+    annotations: Annotations | None = None,
 ) -> Any:
     """What `stage(function, args, kwargs)` makes of a function of a file over an AbstractMesh.
 
@@ -95,6 +103,9 @@ def stage_target(
         args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
         with use_abstract_mesh(abstract):
             made = _call(path, name, lambda: stage(function, args, kwargs))
+            if annotations is not None:
+                args, kwargs = _annotated((args, kwargs), annotations, made.record, abstract)
+                made = _call(path, name, lambda: stage(function, args, kwargs))
             if abstract.size > 1 and made.mesh is None:
                 # Nothing in the program names the mesh: it runs on all of it, everywhere the same.
                 args, kwargs = _replicated((args, kwargs), abstract)
@@ -132,6 +143,25 @@ def _replicated(arguments: Any, mesh: AbstractMesh) -> Any:
     whole = NamedSharding(mesh, PartitionSpec())
     place = lambda x: ShapeDtypeStruct(x.shape, x.dtype, sharding=whole) if hasattr(x, "shape") else x
     return tree_map(place, arguments)
+
+
+def _annotated(arguments: Any, annotations: Annotations, record: TraceRecord, mesh: AbstractMesh) -> Any:
+    """Arguments with the shardings that annotations give those whose names fit."""
+    leaves, tree = tree_flatten(arguments)
+    arrays = [i for i, x in enumerate(leaves) if hasattr(x, "shape")]
+    paths = record.arg_paths()
+    if len(arrays) != len(paths):
+        raise InspectError(
+            f"{annotations.source}: {record.fun_name} has arguments that are no arrays; annotate the others in Python"
+        )
+    axes = argument_axes(
+        annotations, paths, [leaves[i].shape for i in arrays], {str(name): size for name, size in mesh.shape_tuple}
+    )
+    for i, found in zip(arrays, axes):
+        if found is not None:
+            spec = PartitionSpec(*(d or None for d in found))
+            leaves[i] = ShapeDtypeStruct(leaves[i].shape, leaves[i].dtype, sharding=NamedSharding(mesh, spec))
+    return tree_unflatten(tree, leaves)
 
 
 def _is_of_jax(function: Any) -> bool:

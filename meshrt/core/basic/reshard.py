@@ -37,8 +37,8 @@ def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str
     own = aval_of(x).sharding
     entries = list(sharding.spec.partitions)
     # (The dimension that is batched over keeps its axes where the other mesh has them too.)
-    keeps = own is not None and own.mesh.shape_tuple == sharding.mesh.shape_tuple
-    entries.insert(d, own.spec.partitions[d] if keeps else None)
+    is_other = own is None or own.mesh.shape_tuple != sharding.mesh.shape_tuple
+    entries.insert(d, None if own is None or is_other else own.spec.partitions[d])
     return reshard_p.bind(x, sharding=sharding.update(spec=sharding.spec.update(partitions=entries))), d
 
 

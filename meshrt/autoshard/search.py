@@ -1,0 +1,169 @@
+"""The search for a layout: single decisions first, then a beam over what one more change makes of the best.
+
+The space is decisions x axes of the mesh (`layouts`), its judge the pipeline itself (`judge`). Layouts that fit into
+memory come before those that do not; among those that fit the faster one is better, among the others the smaller one.
+Same layouts of all arguments are judged once. (Alpa, arXiv 2201.12023, and TOAST, arXiv 2508.15010, search such spaces
+with models of their costs.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+
+from meshrt.autoshard.figures import Figures
+from meshrt.autoshard.judges import Judges
+from meshrt.autoshard.layouts import Argument, Decision, Layout, argument_axes
+from meshrt.inspect.annotations import ArgumentAxes
+
+__all__ = ["Candidate", "Found", "Space", "search"]
+
+# Layouts that each round goes on from. Chosen; measured on GPT, Llama, experts, U-Net and DLRM blocks: 2 found as good
+# ones but for the blocks with experts, 8 no better ones.
+BEAM = 4
+# How much faster a layout has to be for the search to prefer it to one with fewer changes: predictions differ by more.
+# Chosen, not measured.
+WORTH = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What is searched: the program's arguments and decisions, the mesh, bytes that a device may hold (None: any)."""
+
+    arguments: tuple[Argument, ...]
+    decisions: tuple[Decision, ...]
+    mesh: Mapping[str, int]
+    memory: float | None
+
+    def axes(self, layout: Layout) -> tuple[ArgumentAxes, ...]:
+        return tuple(argument_axes(layout, self.decisions, self.arguments, self.mesh))
+
+    def fits(self, figures: Figures) -> bool:
+        return figures.why is None and (self.memory is None or figures.peak <= self.memory)
+
+    def rank(self, figures: Figures) -> tuple[int, float, float]:
+        """The smaller, the better."""
+        if figures.why is not None:
+            return 2, 0.0, 0.0
+        return (0, figures.seconds, figures.peak) if self.fits(figures) else (1, figures.peak, figures.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A layout, the axes of each argument that follow from it, and its figures."""
+
+    layout: Layout
+    axes: tuple[ArgumentAxes, ...]
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found: the best candidate, all that were judged (the best first), seconds that it took, and whether
+    it ended by itself rather than at the end of its time."""
+
+    best: Candidate
+    judged: tuple[Candidate, ...]
+    seconds: float
+    is_complete: bool
+
+
+# Told after each judgement: candidates judged, the best so far.
+Progress = Callable[[int, Candidate], None]
+
+
+def search(space: Space, judges: Judges, budget: float, progress: Progress | None = None) -> Found:
+    """The best layout that is found within `budget` seconds."""
+    begun = time.monotonic()
+    desk = _Desk(space, judges, begun + budget, progress)
+    beam = desk.best(desk.judge([Layout()]))
+    rounds = desk.judge(_singles(space))
+    beam = desk.best([*beam, *rounds])
+    best = beam[0]
+    while desk.has_time:
+        fresh = desk.judge([change for c in beam for change in _changes(space, c.layout)])
+        beam = desk.best([*beam, *fresh])
+        if not _is_better(space, beam[0], best):
+            break
+        best = beam[0]
+    judged = tuple(sorted(desk.judged.values(), key=lambda c: space.rank(c.figures)))
+    return Found(best, judged, time.monotonic() - begun, desk.has_time)
+
+
+def _is_better(space: Space, one: Candidate, other: Candidate) -> bool:
+    new, old = space.rank(one.figures), space.rank(other.figures)
+    return new[0] < old[0] or (new[0] == old[0] and new[1] < old[1] * (1 - WORTH))
+
+
+def _singles(space: Space) -> list[Layout]:
+    """One decision over one axis, or over all of them; and arguments stored over them too."""
+    axes = [a for a, n in space.mesh.items() if n > 1]
+    found = []
+    for number in range(len(space.decisions)):
+        for axis in axes:
+            single = Layout().toggled(number, axis)
+            found += [single, single.storing(axis)]
+        if len(axes) > 1:
+            every = Layout()
+            for axis in axes:
+                every = every.toggled(number, axis)
+            stored = every
+            for axis in axes:
+                stored = stored.storing(axis)
+            found += [every, stored]
+    return found
+
+
+def _changes(space: Space, layout: Layout) -> list[Layout]:
+    """What one change makes of a layout: an axis more or less somewhere, or moved from one decision to another."""
+    axes = [a for a, n in space.mesh.items() if n > 1]
+    found = [layout.storing(axis) for axis in axes]
+    for number in range(len(space.decisions)):
+        found += [layout.toggled(number, axis) for axis in axes]
+    for number, have in layout.axes:
+        for axis in have:
+            without = layout.toggled(number, axis)
+            found += [without.toggled(other, axis) for other in range(len(space.decisions)) if other != number]
+    return found
+
+
+class _Desk:
+    """What was judged so far, by the axes of all arguments."""
+
+    def __init__(self, space: Space, judges: Judges, until: float, progress: Progress | None):
+        self.space, self.judges, self.until, self.progress = space, judges, until, progress
+        self.judged: dict[tuple[ArgumentAxes, ...], Candidate] = {}
+
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() < self.until
+
+    def judge(self, layouts: Sequence[Layout]) -> list[Candidate]:
+        """The candidates of layouts that were not judged before, as far as time allows."""
+        todo: dict[tuple[ArgumentAxes, ...], Layout] = {}
+        for layout in layouts:
+            axes = self.space.axes(layout)
+            if axes not in self.judged:
+                todo.setdefault(axes, layout)
+        waiting = list(todo.items())[::-1]
+        asked: dict[Future[Figures], tuple[tuple[ArgumentAxes, ...], Layout]] = {}
+        found = []
+        while waiting or asked:
+            while waiting and len(asked) < 2 * self.judges.count and (self.has_time or not self.judged):
+                axes, layout = waiting.pop()
+                asked[self.judges.ask(self.space.mesh, axes)] = axes, layout
+            if not asked:
+                break
+            for done in wait(asked, return_when=FIRST_COMPLETED).done:
+                axes, layout = asked.pop(done)
+                made = self.judged[axes] = Candidate(layout, axes, done.result())
+                found.append(made)
+                if self.progress is not None:
+                    self.progress(len(self.judged), self.best(list(self.judged.values()))[0])
+        return found
+
+    def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The best few of candidates."""
+        return sorted(candidates, key=lambda c: self.space.rank(c.figures))[:BEAM]

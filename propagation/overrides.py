@@ -1,0 +1,75 @@
+"""Shardings of a module's arguments other than those that it says, and a mesh for modules that name none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from jaxlib.mlir import ir
+
+from .errors import BadOptionError
+from .graph import Program
+from .model import DimSharding, Mesh, TensorSharding
+from .shardings import Shardings
+
+__all__ = ["ArgumentAxes", "annotating"]
+
+# Per dimension the axes that split it, from major to minor.
+ArgumentAxes = Sequence[Sequence[str]]
+
+
+def annotating(
+    mesh: Mapping[str, int] | None, arguments: Sequence[ArgumentAxes | None]
+) -> Callable[[Program, Shardings], None]:
+    """What `run(..., annotate=)` takes: gives the arguments of the entry function these shardings in place of their
+    own, closed; None leaves an argument as it is. A result that takes the
+    place of a donated argument is sharded as that. `mesh` are the axes of the mesh (None: the module's own).
+
+    Raises `BadOptionError` when it is run on a module with shardings over another mesh, with another number of
+    arguments, or with an argument of another rank.
+    """
+
+    def annotate(program: Program, shardings: Shardings) -> None:
+        over = _mesh(program, shardings, mesh)
+        main = program.main
+        if len(arguments) != len(main.args):
+            raise BadOptionError(
+                f"the module has {len(main.args)} arguments, and shardings were given for {len(arguments)}"
+            )
+        for number, (value, axes) in enumerate(zip(main.args, arguments)):
+            if axes is None:
+                continue
+            if len(axes) != value.type.rank:
+                raise BadOptionError(
+                    f"argument {number} has {value.type.rank} dimensions ({value.type.text}), and axes were given for "
+                    f"{len(axes)}"
+                )
+            dims = [DimSharding(tuple(over.axis(name) for name in dim)) for dim in axes]
+            sharding = TensorSharding(over, dims)
+            shardings.set(value, sharding)
+            alias = main.arg_attrs[number].get("tf.aliasing_output")
+            if alias is not None:  # the next run takes the result as this argument
+                shardings.results[main][ir.IntegerAttr(alias).value] = sharding
+
+    return annotate
+
+
+def _mesh(program: Program, shardings: Shardings, wanted: Mapping[str, int] | None) -> Mesh:
+    """The program's mesh of these axes, which is added if there is none."""
+    named = [m for m in program.meshes.values() if m.axes]
+    if wanted is None:
+        if not named:
+            raise BadOptionError("the module names no mesh; give one")
+        return named[0]
+    axes = tuple(wanted.items())
+    found = next((m for m in named if m.axes == axes and m.device_ids is None), None)
+    if found is not None:
+        return found
+    used = next((s.mesh for s in shardings.table if s is not None and s.mesh.axes), None)
+    if used is not None:
+        have = ",".join(f"{n}={s}" for n, s in used.axes)
+        raise BadOptionError(f"the module has shardings over its own mesh {have}; leave the mesh out, or give that one")
+    for mesh in named:  # nothing is said over them
+        del program.meshes[mesh.name]
+    made = Mesh("mesh", axes)
+    program.meshes[made.name] = made
+    return made

@@ -1,0 +1,215 @@
+"""The search for layouts: beside trying all of them, and on blocks whose good layouts are known."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from collectives.topology import load
+from meshrt.autoshard.figures import subject_of
+from meshrt.autoshard.judge import described, judge
+from meshrt.autoshard.judges import Judges
+from meshrt.autoshard.layouts import Argument, Layout, argument_axes, decisions_of
+from meshrt.autoshard.plan import mesh_splits, sized
+from meshrt.autoshard.search import Space, search
+from meshrt.autoshard.suggest import suggest
+from meshrt.autoshard.target import bytes_of
+from meshrt.cli.main import main
+from meshrt.errors import InspectError
+from propagation.correspondence import ArgumentDim, DimensionClass
+
+# Two layers, tanh(tanh(x @ w0) @ w1), and the sum of their squares: f32[B, 64], f32[64, 256], f32[256, 64].
+LAYERS = """
+func.func @main(%x: tensor<BATCHx64xf32> loc("x"), %w0: tensor<64x256xf32> loc("layers[0]['w']"),
+                %w1: tensor<256x64xf32> loc("layers[1]['w']")) -> tensor<BATCHx64xf32> {
+  %0 = stablehlo.dot_general %x, %w0, contracting_dims = [1] x [0]
+      : (tensor<BATCHx64xf32>, tensor<64x256xf32>) -> tensor<BATCHx256xf32>
+  %1 = stablehlo.tanh %0 : tensor<BATCHx256xf32>
+  %2 = stablehlo.dot_general %1, %w1, contracting_dims = [1] x [0]
+      : (tensor<BATCHx256xf32>, tensor<256x64xf32>) -> tensor<BATCHx64xf32>
+  return %2 : tensor<BATCHx64xf32>
+}
+"""
+STEP = """
+import meshrt
+import meshrt.numpy as jnp
+
+
+def loss(params, x):
+    for layer in params:
+        x = x + jnp.tanh(x @ layer["up"]) @ layer["down"]
+    return (x * x).mean()
+
+
+@meshrt.jit
+def step(params, x):
+    return meshrt.tree.map(lambda p, g: p - 0.1 * g, params, meshrt.grad(loss)(params, x))
+
+
+def example_arguments(mesh):
+    like = lambda *shape: meshrt.ShapeDtypeStruct(shape, "float32")
+    return [{"up": like(256, 1024), "down": like(1024, 256)} for _ in range(3)], like(ROWS, 256)
+"""
+
+
+def layers(batch: int) -> str:
+    return LAYERS.replace("BATCH", str(batch))
+
+
+def test_what_repeats_is_one_decision() -> None:
+    arguments = [Argument(f"p[{i}]['{n}']", s, "f32") for i in (0, 1) for n, s in (("up", (4, 8)), ("down", (8, 4)))]
+    wide = [DimensionClass((ArgumentDim(2 * i, 1, 8), ArgumentDim(2 * i + 1, 0, 8)), True, 3) for i in (0, 1)]
+    (decision,) = decisions_of(wide, arguments)
+    assert decision.name in ("p/*/up:1", "p/*/down:0") and len(decision.dims) == 4
+    layout = Layout().toggled(0, "x").storing("y")
+    assert argument_axes(layout, [decision], arguments, {"x": 2, "y": 4})[:2] == [(("y",), ("x",)), (("x",), ("y",))]
+    assert layout.toggled(0, "x").storing("y") == Layout()
+
+
+def test_axes_that_do_not_divide_or_are_taken_are_left_out() -> None:
+    argument = Argument("w", (6, 4), "f32")
+    classes = [DimensionClass((ArgumentDim(0, d, argument.shape[d]),), False, 1) for d in (0, 1)]
+    decisions = decisions_of(classes, [argument])
+    both = Layout().toggled(0, "x").toggled(1, "x")
+    assert argument_axes(both, decisions, [argument], {"x": 2}) == [(("x",), ())]
+    assert argument_axes(both, decisions, [argument], {"x": 4}) == [((), ("x",))]
+
+
+@pytest.mark.parametrize("batch", [8, 4096])
+def test_nothing_is_better_among_all_layouts(batch) -> None:
+    """Whatever way the three arguments are split over the axes, the search has found one as good."""
+    text, mesh = layers(batch), {"x": 2, "y": 2}
+    axes = [(), ("x",), ("y",), ("x", "y")]
+    machine = load("v5e:2x2")
+    best = min(
+        judge(text, mesh, given, machine).seconds
+        for given in itertools.product(*[
+            [[a, b] for a, b in itertools.product(axes, axes) if not set(a) & set(b)] for _ in range(3)
+        ])
+    ) if batch == 8 else None  # fmt: skip
+    with Judges("layers", text, "v5e:2x2", 60, 1) as judges:
+        subject = judges.subject
+        space = Space(subject.arguments, tuple(decisions_of(subject.classes, subject.arguments)), mesh, None)
+        found = search(space, judges, 60)
+    assert found.is_complete and space.fits(found.best.figures)
+    if best is not None:
+        assert found.best.figures.seconds <= best * 1.02
+    else:
+        assert all(axes[0] for axes in (found.best.axes[0],)), "a large batch is split"
+
+
+def test_a_module_is_described() -> None:
+    subject = subject_of(described(layers(8)))
+    assert [a.name for a in subject.arguments] == ["x", "layers[0]['w']", "layers[1]['w']"]
+    assert subject.mesh is None and subject.axes == (None, None, None)
+    assert len(subject.classes) == 4
+
+
+def test_what_does_not_fit_is_not_suggested() -> None:
+    """With all arguments whole a device holds more than it may, so they are split however slow that is."""
+    text = layers(8)
+    free = suggest("layers", text, {"x": 4}, "v5e:2x2", budget=20, count=1)
+    tight = suggest("layers", text, {"x": 4}, "v5e:2x2", budget=20, count=1, memory=0.5 * free.replicated.peak)
+    assert tight.fits and tight.suggested.peak <= 0.5 * free.replicated.peak
+    assert tight.suggested.seconds >= free.suggested.seconds
+    none = suggest("layers", text, {"x": 4}, "v5e:2x2", budget=20, count=1, memory=10.0)
+    assert not none.fits and none.suggested.peak <= tight.suggested.peak
+
+
+def test_a_module_that_is_none() -> None:
+    with pytest.raises(InspectError, match=r"^foreign: "), Judges("foreign", "func.func @main(", None, 1, 1):
+        pass
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(capfd, *args: str) -> Done:
+    """What the command prints, run in this process, which starts the judges."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(args))
+    out, err = capfd.readouterr()
+    return Done(int(ended.value.code or 0), out, err)
+
+
+def run_apart(*args: str) -> Done:
+    """The same in a process of its own: functions are lowered before any device is used."""
+    done = subprocess.run([sys.executable, "-m", "meshrt", *args], capture_output=True, text=True, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(("rows", "split"), [(65536, True), (8, False)])
+def test_a_step_gets_its_batch_or_its_parameters_split(rows, split, tmp_path) -> None:
+    """With many rows data parallelism wins, with few the parameters stay where they are and activations move."""
+    path, output = tmp_path / "s.py", tmp_path / "a.toml"
+    path.write_text(STEP.replace("ROWS", str(rows)))
+    options = ("--mesh", "x=4", "--topology", "v5e:2x2", "--budget", "20", "--processes", "1")
+    done = run_apart("suggest", f"{path}:step", *options, "--json", "-o", str(output))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["suggested"]["seconds"] <= min(found["now"]["seconds"], found["replicated"]["seconds"])
+    rows_of = {r["pattern"]: r for r in found["rows"]}
+    assert set(rows_of) == {"params/*/up", "params/*/down", "x"} and rows_of["params/*/up"]["count"] == 3
+    assert (rows_of["x"]["suggested"][0] == ["x"]) is split
+    assert any(rows_of["params/*/up"]["suggested"]) is not split or split
+    written = tomllib.loads(output.read_text())
+    assert written["mesh"] == "x=4" and set(written["annotations"]) == set(rows_of)
+    shown = run_apart("inspect", f"{path}:step", "--annotations", str(output), "--topology", "v5e:2x2", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["totals"]["bytes_sent_per_device"] == found["suggested"]["bytes"]
+
+
+def test_meshes_are_compared(tmp_path) -> None:
+    path = tmp_path / "s.py"
+    path.write_text(STEP.replace("ROWS", "64").replace("like(64, 256)", "split(mesh, 64)") + (
+        "\n\ndef split(mesh, rows):\n    spec = meshrt.NamedSharding(mesh, meshrt.P('data'))\n"
+        "    return meshrt.ShapeDtypeStruct((rows, 256), 'float32', sharding=spec)\n"
+    ))  # fmt: skip
+    done = run_apart("plan", f"{path}:step", "--topology", "v5e", "--axes", "data,model", "--devices", "2,4", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert sorted(tuple(r["mesh"].values()) for r in rows) == [(1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
+    seconds = [r["figures"]["seconds"] for r in rows]
+    assert seconds == sorted(seconds)
+    table = run_apart("plan", f"{path}:step", "--topology", "v5e:2x2", "--mesh", "data=4", "--mesh", "data=3")
+    assert table.returncode == 0 and "not possible" in table.stdout and "does not divide" not in table.stderr
+
+
+def test_splits_and_sizes() -> None:
+    assert mesh_splits(12, ["a", "b", "c"])[:3] == [dict(a=1, b=1, c=12), dict(a=1, b=2, c=6), dict(a=1, b=3, c=4)]
+    assert len(mesh_splits(12, ["a", "b", "c"])) == 18
+    assert sized("v5e", 32) == "v5e:4x8" and sized("h100:8", 4) == "h100:4"
+    with pytest.raises(InspectError, match="not made with 1024 devices"):
+        sized("v5e", 1024)
+    assert bytes_of("16GiB") == 16 << 30 and bytes_of("1.5KB") == 1500
+    with pytest.raises(InspectError, match="no number of bytes"):
+        bytes_of("much")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("suggest", "no.mlir", "--mesh", "x=2", "--topology", "v5e:2x2"), "no.mlir: No such file"),
+        (("suggest", "s.py", "--mesh", "x=2", "--topology", "v5e:2x2"), "name a function of it"),
+        (("suggest", "m.mlir", "--mesh", "x=2", "--topology", "v9:2"), "no topology 'v9:2'"),
+        (("suggest", "m.mlir", "--mesh", "x=2", "--topology", "v5e:2x2"), "has 4 devices, the mesh (x=2) has 2"),
+        (("plan", "m.mlir", "--topology", "v5e:2x2"), "say which meshes"),
+        (("plan", "m.mlir", "--topology", "v5e", "--axes", "x"), "v5e has no size"),
+        (("plan", "m.mlir", "--topology", "v5e", "--axes", "x", "--devices", "two"), "expected numbers"),
+    ],
+)
+def test_mistakes_are_one_line(args, message, tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.mlir").write_text(layers(8))
+    done = run(capfd, *args)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
