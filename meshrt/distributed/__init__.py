@@ -21,66 +21,42 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from meshrt.distributed import clusters, connection, leaving
+from meshrt.distributed.elastic import elastic
 from meshrt.distributed.leaving import note_failure
+from meshrt.distributed.living import live_devices, reached_preemption_sync_point
 from meshrt.distributed.member import Member
+from meshrt.distributed.state import SHUTDOWN_S, DistributedContext, adopt, context, forget
+from meshrt.distributed.store import barrier, key_value_delete, key_value_get, key_value_set
 from meshrt.errors import ConfigError, DistributedError, PeerLost, ProgramsDifferError
 from meshrt.launch import bootstrap
 from meshrt.launch.membership.roster import SILENT_S
-from meshrt.runtime import backend, circles
+from meshrt.runtime import backend
 
 if TYPE_CHECKING:
     from meshrt.launch.local_service import LocalService
 
 __all__ = [
-    "DistributedContext", "PeerLost", "ProgramsDifferError", "context", "initialize", "is_initialized", "note_failure",
-    "shutdown",
+    "DistributedContext", "PeerLost", "ProgramsDifferError", "barrier", "context", "elastic", "initialize",
+    "is_initialized", "key_value_delete", "key_value_get", "key_value_set", "live_devices", "note_failure",
+    "reached_preemption_sync_point", "shutdown",
 ]  # fmt: skip
 
-# How long a process that finished stays for its peers: without a launcher as JAX; beside one only for the collectives
-# on their way, so that a peer which waits for more of them fails instead of hanging.
-_SHUTDOWN_S, _LAUNCHED_SHUTDOWN_S = 300, 30
+# How long a process that finished stays for its peers beside a launcher: only for the collectives on their way, so that
+# a peer which waits for more of them fails instead of hanging.
+_LAUNCHED_SHUTDOWN_S = 30.0
 STALL_TIMEOUT = "MESHRT_STALL_TIMEOUT"  # how long a process may keep others waiting in a program (process 0's counts)
 _LAUNCHER_WAIT_S = 7 * 24 * 3600  # to come together beside a launcher, which ends the wait and says who is missing
 
 
-@dataclass(frozen=True, slots=True)
-class DistributedContext:
-    """This process's place in the job and its connection: what the backend needs to show all devices.
-
-    `client` is jaxlib's client of the coordination service, `node_id` this process's number among
-    `num_nodes`, `local_address` the address of this host that its peers can reach, `service` the coordination
-    service if this process started it, `launched` whether meshrt's launcher is in charge. `member` is this
-    process's connection to the door of the job, which `entrance` led through.
-    """
-
-    client: Any
-    node_id: int
-    num_nodes: int
-    local_address: str = "127.0.0.1"
-    local_device_ids: tuple[int, ...] | None = None
-    service: LocalService | None = None
-    launched: bool = False
-    shutdown_timeout_s: float = _SHUTDOWN_S
-    member: Member | None = None
-    entrance: connection.Entrance | None = None
-
-
 _lock = threading.Lock()
-_context: DistributedContext | None = None
-
-
-def context() -> DistributedContext | None:
-    """The connection of this process; None before `initialize` and after `shutdown`."""
-    return _context
 
 
 def is_initialized() -> bool:
     """Whether this process is part of a job of several processes."""
-    return _context is not None
+    return context() is not None
 
 
 def initialize(
@@ -110,13 +86,12 @@ def initialize(
     when called twice, after devices have been used, when the coordinator's name is unknown or nobody answers there, or
     when it does not let this process in.
     """
-    global _context
     identity = clusters.identify(
         os.environ, coordinator_address, num_processes, process_id, local_device_ids, cluster_detection_method
     )
     silent_s = _silence(heartbeat_timeout_seconds)
     with _lock:
-        if _context is not None:
+        if context() is not None:
             raise DistributedError("meshrt.distributed.initialize() was called before; it can be called only once")
         _check_no_backend()
         bootstrap.send(kind="joining")
@@ -127,12 +102,12 @@ def initialize(
                 identity.num_processes, silent_s, initialization_timeout,
             )  # fmt: skip
         try:
-            _context = _join(identity, service, silent_s, initialization_timeout, shutdown_timeout_seconds)
+            joined = _join(identity, service, silent_s, initialization_timeout, shutdown_timeout_seconds)
         except BaseException:
             if service is not None:
                 service.stop()
             raise
-        _introduce(_context)
+        adopt(joined)
         bootstrap.send(kind="meshed")
         leaving.install(is_initialized, _tell, _finish)
 
@@ -149,26 +124,11 @@ def _join(
         member.close()
         raise
     if shutdown_s is None:
-        shutdown_s = _LAUNCHED_SHUTDOWN_S if identity.launched else _SHUTDOWN_S
+        shutdown_s = _LAUNCHED_SHUTDOWN_S if identity.launched else SHUTDOWN_S
     return DistributedContext(
         client, identity.process_id, identity.num_processes, entrance.local_address, identity.local_device_ids, service,
         identity.launched, shutdown_s, member, entrance,
     )  # fmt: skip
-
-
-def _introduce(ctx: DistributedContext) -> None:
-    """Tells the runtime who its peers are."""
-    backend.set_process_info(
-        backend.ProcessInfo(ctx.client, ctx.node_id, ctx.num_nodes, ctx.local_address, ctx.local_device_ids)
-    )
-    circles.set_job(ctx.member)
-
-
-def _adopt(ctx: DistributedContext) -> None:
-    """Makes `ctx` this process's place, after the runtime has let go of the former one."""
-    global _context
-    _context = ctx
-    _introduce(ctx)
 
 
 def shutdown() -> None:
@@ -176,19 +136,16 @@ def shutdown() -> None:
 
     Raises DistributedError if not all come within the time that `initialize` was given for it.
     """
-    global _context
     with _lock:
-        ctx = _context
+        ctx = context()
         if ctx is None:
             return
         assert ctx.member is not None  # of a context that `initialize` made
         _await_others(ctx, ctx.member)
-        _context = None
+        forget()
         ctx.member.close()
         if ctx.service is not None:
             ctx.service.stop()
-        backend.set_process_info(None)
-        circles.set_job(None)
 
 
 def _await_others(ctx: DistributedContext, member: Member) -> None:
@@ -205,8 +162,9 @@ def _await_others(ctx: DistributedContext, member: Member) -> None:
 
 
 def _tell(why: str) -> None:
-    if _context is not None and _context.member is not None:
-        _context.member.fail(why)
+    ctx = context()
+    if ctx is not None and ctx.member is not None:
+        ctx.member.fail(why)
 
 
 def _finish() -> int:

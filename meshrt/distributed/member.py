@@ -48,7 +48,7 @@ class Member:
         self._agreed: set[tuple[str, int]] = set()
         self._disagreed: dict[tuple[str, int], str] = {}
         self._texts: dict[tuple[str, int], Callable[[], str | None]] = {}
-        self._alive: dict[str, list[int]] = {}
+        self._alive: dict[tuple[str, str], list[int]] = {}
         self._regrouped: Mapping[str, Any] | None = None
         self._ports: list[int] = []
         self._lost_at = 0.0
@@ -93,15 +93,22 @@ class Member:
         """Whether programs of these processes cannot go on without `lost`."""
         return lost in processes or lost in (DOOR, self.process)
 
-    def alive(self, processes: Collection[int]) -> list[int]:
-        """Those of `processes` that are there, when all of them have asked: they all get the same answer."""
-        circle = ",".join(map(str, sorted(processes)))
-        self._send("alive", circle=circle)
-        answered = lambda: circle in self._alive or DOOR in self.lost or self.process in self.lost
-        self._wait(answered)
-        if circle not in self._alive:
+    def alive(self, processes: Collection[int], name: str = "", timeout_s: float | None = None) -> list[int]:
+        """Those of `processes` that are there, when all of them have asked under this name: all get the same answer.
+
+        DistributedError if not all have asked within `timeout_s`; PeerLost if this process is no member any more.
+        """
+        key = (",".join(map(str, sorted(processes))), name)
+        self._send("alive", circle=key[0], name=name)
+        answered = lambda: key in self._alive or DOOR in self.lost or self.process in self.lost
+        if not self._wait(answered, timeout_s):
+            raise DistributedError(
+                f"process {self.process} waited {timeout_s:g} s at {name!r}, and not all of the processes {key[0]} "
+                "came there. Every one must make the same calls in the same order"
+            )
+        if key not in self._alive:
             raise PeerLost("; ".join(self.lost.values()), self.lost)
-        return self._alive.pop(circle)
+        return self._alive.pop(key)
 
     def await_loss(self, seconds: float) -> bool:
         """Waits until somebody is known to be lost; False if nobody is within `seconds`."""
@@ -209,7 +216,7 @@ class Member:
                 case "explain":
                     self._explain((str(fields["circle"]), int(fields["number"])))
                 case "alive":
-                    self._alive[str(fields["circle"])] = list(fields["processes"])
+                    self._alive[str(fields["circle"]), str(fields["name"])] = list(fields["processes"])
                 case "over":
                     self._over = True
                 case "regrouped":

@@ -166,7 +166,7 @@ class Door:
 
     def _act(self, process: int, fields: Mapping[str, Any], now: float) -> None:
         roster = self._roster
-        if process in roster.lost and fields["kind"] != "regroup":
+        if process in roster.lost:
             return
         match fields["kind"]:
             case "beat":
@@ -181,11 +181,9 @@ class Door:
                 text = _unpacked(fields.get("text"))
                 roster.explained(process, str(fields["circle"]), int(fields["number"]), text)
             case "alive":
-                roster.ask_alive(process, str(fields["circle"]))
+                roster.ask_alive(process, str(fields["circle"]), str(fields["name"]))
             case "regroup":
-                left = roster.regroup(process, now)
-                if left is not None:
-                    self._regroup(left)
+                roster.regroup(process, now)
 
     def _regroup(self, left: list[int]) -> None:
         self._service = self._make_service(len(left))
@@ -197,7 +195,9 @@ class Door:
         self._roster.regrouped(self._service)
 
     def _settle(self) -> None:
-        """Sends what the roster wants to be sent, and tells its news."""
+        """Sends what the roster wants to be sent, tells its news, and makes the smaller job that all want."""
+        if left := self._roster.to_regroup():
+            self._regroup(left)
         while self._roster.outbox or self._roster.news:
             outbox, self._roster.outbox = self._roster.outbox, []
             news, self._roster.news = self._roster.news, []

@@ -104,7 +104,7 @@ class Roster:
         self._doomed: str | None = None
         self._agreements: dict[tuple[str, int], _Agreement] = {}
         self._reported: dict[tuple[str, int], float] = {}
-        self._asking: dict[str, set[int]] = {}  # who of a circle wants to know who is there
+        self._asking: dict[tuple[str, str], set[int]] = {}  # who of a circle wants to know who is there
 
     # --- who is here.
 
@@ -322,26 +322,29 @@ class Roster:
 
     # --- going on with those that are left.
 
-    def ask_alive(self, process: int, circle: str) -> None:
-        """`process` asks who of the circle is there; all of them are answered when all have asked."""
-        self._asking.setdefault(circle, set()).add(process)
+    def ask_alive(self, process: int, circle: str, name: str) -> None:
+        """`process` asks who of the circle is there; all of them are answered when all have asked. Several questions
+        may be open at once under different names."""
+        self._asking.setdefault((circle, name), set()).add(process)
         self._answer_alive()
 
     def _answer_alive(self) -> None:
-        for circle, asking in list(self._asking.items()):
+        for (circle, name), asking in list(self._asking.items()):
             alive = [m.process for m in self._in(circle) if not m.finished]
             if asking >= set(alive):
-                del self._asking[circle]
-                self.outbox += [Send(p, "alive", {"circle": circle, "processes": alive}) for p in asking]
+                del self._asking[circle, name]
+                fields = {"circle": circle, "name": name, "processes": alive}
+                self.outbox += [Send(p, "alive", fields) for p in asking]
 
-    def regroup(self, process: int, now: float) -> list[int] | None:
-        """`process` wants a smaller job; the processes of it when all that are left have said so."""
+    def regroup(self, process: int, now: float) -> None:
+        """`process` wants to go on in a smaller job."""
         self.members[process].regrouping = True
         self.members[process].heard_at = now
+
+    def to_regroup(self) -> list[int]:
+        """The processes of the smaller job, once all that are left have asked for it; empty before."""
         left = [m for m in self.present if not m.finished]
-        if not all(m.regrouping for m in left):
-            return None
-        return [m.process for m in left]
+        return [m.process for m in left] if left and all(m.regrouping for m in left) else []
 
     def regrouped(self, service: str) -> None:
         """The smaller job has a service: the processes that are left get new numbers."""

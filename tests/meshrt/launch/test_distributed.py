@@ -259,6 +259,96 @@ def test_a_launcher_blames_who_is_silent_and_who_finished_early(launch):
         assert text in result.report and "rank 0 lost its connection to a peer" in result.report
 
 
+ELASTIC = (
+    SETUP
+    + """
+meshrt.distributed.initialize()
+import meshrt as jax, numpy as np
+job = meshrt.distributed.elastic(min_processes=int(os.environ.get("AT_LEAST", 1)))
+me, total = jax.process_index(), jax.jit(lambda x: x.sum(0))
+while not job.finished:
+    with job:
+        n = jax.device_count()
+        s = jax.NamedSharding(jax.make_mesh((n,), ("d",)), jax.P("d"))
+        x = jax.make_array_from_callback((n, 2), s, lambda i: np.ones((n, 2), np.float32)[i])
+        for step in range(8):
+            y = total(x).block_until_ready()
+            if step == 3 and job.generation == 0 and me == 0:
+                os.kill(os.getpid(), 9)
+print("sum", y, "as", jax.process_index(), "of", jax.process_count(), "generation", job.generation)
+"""
+)
+
+
+def test_those_that_are_left_go_on_in_the_same_processes_also_without_process_0(alone):
+    _, one, two = alone(ELASTIC, ELASTIC, ELASTIC)
+    for new, (out, err, code) in enumerate((one, two)):
+        assert code == 0, err
+        assert out.splitlines()[-1] == f"sum [2. 2.] as {new} of 2 generation 1"
+        assert "going on without those that were lost: process 0" in err
+
+
+def test_with_too_few_left_the_loss_reaches_the_caller(alone):
+    _, (_, err, code) = alone(ELASTIC, ELASTIC, AT_LEAST="2")
+    assert code == 1 and "PeerLost: process 0" in err
+
+
+def test_beside_a_launcher_all_are_started_again(launch):
+    body = ELASTIC.replace("job.generation == 0", "os.environ['MESHRT_GENERATION'] == '0'")
+    result = launch("--nproc", 2, "--devices-per-process", 1, "--max-restarts", 1, body=body)
+    assert result.code == 0 and result.out.count("sum [2. 2.]") == 2, result.err
+    assert "rank 0 failed first: killed by SIGKILL" in result.report
+
+
+STORE = """
+from meshrt import distributed
+from meshrt.errors import DistributedError
+distributed.initialize()
+me = distributed.context().node_id
+def outcome(call):
+    try:
+        return call()
+    except DistributedError as e:
+        return f"{type(e).__name__}: {e}".replace(chr(10), " ")
+if me == 0:
+    time.sleep(0.2)
+    distributed.key_value_set("port", "4711")
+print(distributed.key_value_get("port"))
+distributed.barrier("read")
+if me == 0:
+    print(outcome(lambda: distributed.key_value_set("port", b"1")))
+    distributed.key_value_delete("port")
+    print(outcome(lambda: distributed.key_value_get("port", 0.1)))
+    print(outcome(lambda: distributed.barrier("nobody", 0.1)))
+    print(outcome(lambda: distributed.barrier("others", processes=[1])))
+    distributed.key_value_set("done", b"")
+else:
+    distributed.key_value_get("done")
+    sys.exit(0)
+print(outcome(lambda: distributed.barrier("gone")))
+"""
+
+
+def test_values_and_barriers(alone):
+    (out, err, code), (other, _, _) = alone(SETUP + STORE, SETUP + STORE)
+    assert code == 0, err
+    value, taken, missing, late, foreign, gone = out.splitlines()
+    assert value == "b'4711'" == other.strip()
+    assert "'port' cannot be set" in taken and "no process has set 'port' within 0.1 s" in missing
+    assert "not all of the processes 0,1 came there" in late and "process 0 is not one of [1]" in foreign
+    assert gone == "PeerLost: barrier 'gone': process 1 ended its script"
+
+
+def test_values_need_a_job(no_job):
+    for call in (
+        lambda: distributed.key_value_get("x"),
+        lambda: distributed.barrier("x"),
+        distributed.elastic().__enter__,
+    ):
+        with pytest.raises(DistributedError, match="this process is in no job"):
+            call()
+
+
 def test_one_process_compiles_and_the_others_load(alone, tmp_path):
     setting = f"import meshrt\nmeshrt.config.update('compilation_cache_dir', {str(tmp_path / 'cache')!r})\n"
     body = (

@@ -169,19 +169,22 @@ def test_whoever_needs_a_lost_process_to_agree_is_told_at_once():
 
 def test_those_that_are_left_all_learn_the_same_of_who_is_alive():
     job = Job(3)
-    job.roster.ask_alive(0, "0,1,2")
-    job.roster.ask_alive(1, "0,1,2")
+    job.roster.ask_alive(0, "0,1,2", "a")
+    job.roster.ask_alive(1, "0,1,2", "a")
+    job.roster.ask_alive(0, "0,1,2", "b")
     assert job.sent(0) == []
     job.roster.close(2)
-    answer = ("alive", {"circle": "0,1,2", "processes": [0, 1]})
+    answer = ("alive", {"circle": "0,1,2", "name": "a", "processes": [0, 1]})
     assert answer in job.sent(0) and answer in job.sent(1)
 
 
 def test_those_that_are_left_go_on_under_new_numbers():
     job = Job(3)
     job.roster.close(0)
-    assert job.roster.regroup(2, job.now) is None
-    assert job.roster.regroup(1, job.now) == [1, 2]
+    job.roster.regroup(2, job.now)
+    assert job.roster.to_regroup() == []
+    job.roster.regroup(1, job.now)
+    assert job.roster.to_regroup() == [1, 2]
     job.roster.outbox.clear()
     job.roster.regrouped("unix:/x")
     assert job.sent(0) == [("regrouped", {"process": 0, "processes": 2, "former": [1, 2], "service": "unix:/x"})]

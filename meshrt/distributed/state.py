@@ -1,0 +1,65 @@
+"""This process's place in its job, once it has one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshrt.distributed.connection import Entrance
+from meshrt.distributed.member import Member
+from meshrt.runtime import backend, circles
+
+if TYPE_CHECKING:
+    from meshrt.launch.local_service import LocalService
+
+__all__ = ["SHUTDOWN_S", "DistributedContext", "adopt", "context", "forget"]
+
+SHUTDOWN_S = 300.0  # how long a process that finished stays for its peers, as in JAX
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedContext:
+    """This process's place in the job and its connection: what the backend needs to show all devices.
+
+    `client` is jaxlib's client of the coordination service, `node_id` this process's number among
+    `num_nodes`, `local_address` the address of this host that its peers can reach, `service` the coordination
+    service if this process started it, `launched` whether meshrt's launcher is in charge. `member` is this
+    process's connection to the door of the job, which `entrance` led through.
+    """
+
+    client: Any
+    node_id: int
+    num_nodes: int
+    local_address: str = "127.0.0.1"
+    local_device_ids: tuple[int, ...] | None = None
+    service: LocalService | None = None
+    launched: bool = False
+    shutdown_timeout_s: float = SHUTDOWN_S
+    member: Member | None = None
+    entrance: Entrance | None = None
+
+
+_context: DistributedContext | None = None
+
+
+def context() -> DistributedContext | None:
+    """The connection of this process; None before `initialize` and after `shutdown`."""
+    return _context
+
+
+def adopt(ctx: DistributedContext) -> None:
+    """Makes `ctx` this process's place, and tells the runtime who its peers are; before it has started a client."""
+    global _context
+    backend.set_process_info(
+        backend.ProcessInfo(ctx.client, ctx.node_id, ctx.num_nodes, ctx.local_address, ctx.local_device_ids)
+    )
+    circles.set_job(ctx.member)
+    _context = ctx
+
+
+def forget() -> None:
+    """This process has no place any more."""
+    global _context
+    _context = None
+    backend.set_process_info(None)
+    circles.set_job(None)
