@@ -25,7 +25,8 @@ from meshrt import errors
 from meshrt.checkpoint.manifest import MANIFEST, MAX_MANIFEST, Manifest, from_bytes
 
 __all__ = [
-    "Opened", "Unfinished", "clean", "fsync_directory", "is_committed", "named", "remove", "telling", "write_file",
+    "Opened", "Unfinished", "clean", "committed_in", "fsync_directory", "is_committed", "named", "remove", "telling",
+    "write_file",
 ]  # fmt: skip
 
 _LOCK = "lock"
@@ -35,10 +36,19 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def named(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of a checkpoint or of a directory of them. ArgumentTypeError if it is no path."""
+    """The absolute path of a checkpoint or of a directory of them. ArgumentTypeError if it is no path, UnsupportedError
+    if it is an address of something else than a file system."""
     if not isinstance(path, str | os.PathLike):
         raise errors.ArgumentTypeError(f"the path of a checkpoint is a string or a Path. Got {path!r}")
-    return Path(os.path.abspath(os.path.expanduser(path)))
+    text = os.fspath(path)
+    if isinstance(text, bytes):
+        text = os.fsdecode(text)
+    if scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
+        raise errors.UnsupportedError(
+            f"checkpoints are directories of a file system, and {text!r} is an address of {scheme[0]}. Mount it, or "
+            "save to a disk and copy the directory when it has been committed"
+        )
+    return Path(os.path.abspath(os.path.expanduser(text)))
 
 
 @contextlib.contextmanager
@@ -191,6 +201,13 @@ def is_committed(path: Path) -> bool:
     return os.path.isfile(path / MANIFEST)
 
 
+def committed_in(root: Path) -> list[Path]:
+    """The committed checkpoints in a directory, by name."""
+    if not root.is_dir():
+        return []
+    return sorted(p for p in root.iterdir() if not _LEFT.fullmatch(p.name) and is_committed(p))
+
+
 class Opened:
     """A committed checkpoint that is being read. While it is open nobody removes it; its files are opened once each."""
 
@@ -283,7 +300,7 @@ class Opened:
 def _not_found(path: Path) -> errors.CheckpointNotFoundError:
     hint = "Check the path"
     if path.is_dir():
-        inside = sorted(p.name for p in path.iterdir() if is_committed(p))
+        inside = [p.name for p in committed_in(path)]
         hint = f"In this directory are the checkpoints {', '.join(inside[-3:])}" if inside else "It has no manifest"
     return errors.CheckpointNotFoundError(
         f"there is no committed checkpoint at {path}. {hint}; `meshrt checkpoint ls {path.parent}` lists others"

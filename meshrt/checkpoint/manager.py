@@ -10,7 +10,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.checkpoint import folder
 from meshrt.checkpoint.background import Saving
-from meshrt.checkpoint.folder import is_committed, named
+from meshrt.checkpoint.folder import committed_in, named
 from meshrt.checkpoint.functions import TIMEOUT_S, Checkpoint, PathLike, describe, restore
 from meshrt.checkpoint.job import current
 from meshrt.checkpoint.progress import OnProgress
@@ -27,9 +27,7 @@ _STEP = re.compile(r"step_(\d{8,18})")
 
 def steps_in(directory: Path) -> list[int]:
     """The steps of which there is a committed checkpoint, in ascending order."""
-    if not directory.is_dir():
-        return []
-    found = (_STEP.fullmatch(p.name) for p in directory.iterdir() if is_committed(p))
+    found = (_STEP.fullmatch(p.name) for p in committed_in(directory))
     return sorted(int(m[1]) for m in found if m is not None)
 
 
@@ -111,9 +109,7 @@ class CheckpointManager:
         taken = take(path, tree, metadata, data_state, job, self.asynchronous)
 
         def work() -> None:
-            write(taken, job, self._progress)
-            if job.leads:
-                self._drop()
+            write(taken, job, self._progress, then=self._drop)
 
         if self.asynchronous:
             self._saving = Saving(path, work)

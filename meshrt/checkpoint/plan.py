@@ -110,7 +110,7 @@ def plan(tree: Any, processes: int) -> tuple[list[PlannedLeaf], list[AbstractMes
     """
     planner = _Planner(processes)
     leaves = []
-    names: set[str] = set()
+    names = {"__metadata__"}  # which has a meaning in files of safetensors
     paths: set[str] = set()
     for keys, value in tree_util.tree_leaves_with_path(tree):
         path = tree_util.keystr(keys)

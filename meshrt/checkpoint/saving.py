@@ -14,10 +14,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,8 +149,14 @@ def _state_of(data_state: Any) -> Any:
 # Writing
 
 
-def write(taken: Snapshot, job: Job, progress: OnProgress | bool | None) -> None:
-    """Writes and commits. All processes of the job return, or all raise."""
+def write(
+    taken: Snapshot, job: Job, progress: OnProgress | bool | None, then: Callable[[], None] = lambda: None
+) -> None:  # fmt: skip
+    """Writes and commits. All processes of the job return, or all raise.
+
+    Args:
+      then: called in process 0 when it is committed, before any process returns.
+    """
     unfinished = _begin(taken, job) if job.leads else None
     try:
         try:
@@ -168,6 +175,11 @@ def write(taken: Snapshot, job: Job, progress: OnProgress | bool | None) -> None
             job.tell("end", {"error": f"{type(e).__name__}: {e}"})
             unfinished.abandon()
         raise
+    if unfinished is not None:
+        try:
+            then()
+        finally:
+            job.tell("end", {})
 
 
 def _begin(taken: Snapshot, job: Job) -> Unfinished:
@@ -185,6 +197,8 @@ def _told_folder(taken: Snapshot, job: Job) -> Path:
     if "error" in told:
         raise errors.CheckpointError(f"the checkpoint {taken.path} was not begun by process 0: {told['error']}")
     folder = taken.path.parent / str(told["name"])
+    with contextlib.suppress(OSError):  # a file system over a network may remember that it was not there
+        os.listdir(folder.parent)
     if not folder.is_dir():
         raise errors.CheckpointWriteError(
             f"process {job.rank} does not see {folder}, which process 0 has made: the directory of a checkpoint must "
@@ -248,7 +262,6 @@ def _finish(taken: Snapshot, unfinished: Unfinished, own: dict[str, Any], job: J
                 (unfinished.folder / index_name(process)).unlink()
         folders.write_file(unfinished.folder / MANIFEST, to_bytes(manifest))
     unfinished.commit()
-    job.tell("end", {})
 
 
 def _indexes(taken: Snapshot, folder: Path, own: dict[str, Any], job: Job) -> list[dict[str, Any]]:

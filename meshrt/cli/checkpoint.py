@@ -89,15 +89,19 @@ def rm(paths: tuple[str, ...]) -> None:
 
 def _checkpoints(path: str) -> list[Path]:
     """The checkpoint at a path, or those in a directory."""
-    from meshrt.checkpoint.folder import is_committed, named  # start-up time: `meshrt --help` shows every command
+    from meshrt.checkpoint.folder import (
+        committed_in,
+        is_committed,
+        named,
+    )  # start-up time: `meshrt --help` shows every command
 
     root = named(path)
     if is_committed(root):
         return [root]
-    found = sorted(p for p in root.iterdir() if is_committed(p)) if root.is_dir() else []
+    found = committed_in(root)
     if not found:
         raise CheckpointNotFoundError(f"there is no committed checkpoint at {root} or in it; check the path")
-    return [p for p in found if not p.name.startswith(".")]
+    return found
 
 
 def _opened(path: Path) -> tuple[Path, Checkpoint | str]:

@@ -91,6 +91,8 @@ def test_missing_files_and_things_that_are_no_files(path, tmp_path):
         checkpoint.describe(tmp_path / "none")
     with pytest.raises(errors.ArgumentTypeError, match=r"the path of a checkpoint is a string or a Path\. Got 3"):
         checkpoint.restore(3)
+    with pytest.raises(errors.UnsupportedError, match="'gs://bucket/run' is an address of gs://"):
+        checkpoint.save("gs://bucket/run", 1)
 
 
 # --- manifests that a stranger wrote, with right checksums

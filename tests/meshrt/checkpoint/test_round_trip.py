@@ -240,11 +240,12 @@ def test_high_values_are_saved_by_what_they_consist_of(path):
 
 def test_the_files_are_safetensors(path, mesh):
     safetensors = pytest.importorskip("safetensors")
-    tree = {"a": {"w": jnp.arange(6.0).reshape(2, 3)}, "split": put(np.arange(8, dtype=np.int16), mesh, "data")}
+    tree = {"a": {"w": jnp.arange(6.0).reshape(2, 3)}, "split": put(np.arange(8, dtype=np.int16), mesh, "data"),
+            "__metadata__": np.arange(2)}  # fmt: skip
     checkpoint.save(path, tree)
     with safetensors.safe_open(path / "process_00000.safetensors", "numpy") as file:
         assert same_bits(file.get_tensor("a/w"), np.asarray(tree["a"]["w"]))
-        assert file.get_tensor("split[2:4]").tolist() == [2, 3] and len(file.keys()) == 5
+        assert file.get_tensor("split[2:4]").tolist() == [2, 3] and len(file.keys()) == 6
 
 
 def test_progress_is_told(path):
