@@ -76,6 +76,7 @@ __all__ = [
     "ProcessesDisagreeError",
     "ProgramsDifferError",
     "RankMismatchError",
+    "ReferenceOperandError",
     "ReplicationError",
     "ShardingError",
     "ShardingRuleError",
@@ -218,6 +219,10 @@ class ArgumentTypeError(MeshrtError, TypeError):
 
 class ArgumentValueError(MeshrtError, ValueError):
     """An argument has a right type and a wrong value."""
+
+
+class ReferenceOperandError(ArgumentTypeError, ArgumentValueError):
+    """A reference where an array is needed."""
 
 
 class ArgumentShapeError(ArgumentTypeError, ArgumentValueError):

@@ -359,7 +359,7 @@ class Primitive:
             raise errors.UnsupportedError(f"the primitive {self.name} has no type rule")
         if self.discharge is None and self.cache_types and any(map(is_ref_type, avals)):
             ref = next(filter(is_ref_type, avals))
-            raise errors.ArgumentTypeError(
+            raise errors.ReferenceOperandError(
                 f"Attempting to pass a Ref {ref} to a primitive: {self.name} -- did you forget to unpack ([...]) the "
                 "ref? ref[...] is the array that it holds"
             )

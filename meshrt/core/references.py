@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshrt.core.effects import Effect
-from meshrt.core.spaces import DEVICE
+from meshrt.core.spaces import DEVICE, Space
 from meshrt.core.types import AbstractValue, ShapedArray, aval_of
 from meshrt.dtypes import ExtendedDType
 
@@ -192,7 +192,8 @@ class AbstractRef(AbstractValue):
         return self._with(self.inner_aval.to_tangent_aval())
 
     def _written(self, inner: str) -> str:
-        space = "" if self.memory_space is DEVICE else f"<{getattr(self.memory_space, 'name', self.memory_space)}>"
+        own = self.memory_space
+        space = "" if own is DEVICE else f"<{own.name if isinstance(own, Space) else own}>"
         return f"Ref{space}{{{inner}}}"
 
     def str_short(self) -> str:

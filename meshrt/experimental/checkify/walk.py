@@ -8,6 +8,7 @@ from typing import Any
 from meshrt import errors, tree_util
 from meshrt.core import source
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, subjaxprs
+from meshrt.core.primitive import Primitive
 from meshrt.core.trace import context, trace_to_jaxpr
 from meshrt.core.types import aval_of
 from meshrt.experimental.checkify.automatic import failures_of
@@ -28,7 +29,7 @@ from meshrt.transforms.custom_jvp import custom_jvp_call_p
 from meshrt.transforms.custom_vjp import custom_vjp_call_p
 from meshrt.transforms.high import flatten
 
-__all__ = ["checkify"]
+__all__ = ["checkify", "take_as"]
 
 
 def checkify(f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_checks) -> Callable[..., tuple[Error, Any]]:
@@ -103,6 +104,8 @@ class _Walk:
         primitive = eqn.primitive
         if primitive is check_p:
             return self._check(eqn, state, args), []
+        if primitive in _TAKEN_AS:
+            return self._apply(_TAKEN_AS[primitive](eqn), state, args)
         inner = list(subjaxprs(eqn.params))
         if inner and self.sites.is_open:
             for jaxpr in inner:
@@ -209,6 +212,16 @@ def _unchecked(jaxpr: Jaxpr) -> Jaxpr:
         return jaxpr
     unseeing = _Walk(Sites(frozenset()))
     return trace_to_jaxpr(lambda *xs: unseeing.run(jaxpr, (), (), xs)[1], jaxpr.in_avals, jaxpr.name).jaxpr
+
+
+# Operations of other rooms in whose place another equation, of equal meaning, is looked into.
+_TAKEN_AS: dict[Primitive, Callable[[Eqn], Eqn]] = {}
+
+
+def take_as(primitive: Primitive, equation: Callable[[Eqn], Eqn]) -> None:
+    """Looks into `equation(eqn)` where a program has an equation `eqn` of this primitive. It has to give the same one
+    each time."""
+    _TAKEN_AS[primitive] = equation
 
 
 _CALLS = frozenset({checkpoint_p, custom_jvp_call_p, custom_vjp_call_p})

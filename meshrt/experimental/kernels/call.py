@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from meshrt import errors, tree_util
-from meshrt.core.axes import Here, NamedAxis, bind_axes
+from meshrt import config, errors, tree_util
+from meshrt.core.axes import Here, NamedAxis, axes_in_scope, bind_axes
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.references import is_ref
 from meshrt.core.source import named_scope
@@ -100,10 +100,11 @@ def pallas_call(
     if isinstance(out_shape, list):
         out_shape = tuple(out_shape)
     spec = grid_spec
+    staged: dict[Any, Any] = {}
 
     def run(dynamic: Sequence[Any], args: tuple[Any, ...]) -> Any:
         with nullcontext() if name is None else named_scope(name):
-            return _bind(kernel, spec, out_shape, dict(input_output_aliases), name, params, dynamic, args)
+            return _bind(kernel, spec, out_shape, dict(input_output_aliases), name, params, staged, dynamic, args)
 
     run.__name__ = run.__qualname__ = name or fun_name(kernel)
     jitted = jit(run)
@@ -128,10 +129,37 @@ def _refuse_both(**given: tuple[Any, Any]) -> None:
 
 def _bind(
     kernel: Callable[..., None], spec: GridSpec, out_shape: Any, aliases: dict[int, int], name: str | None,
-    params: dict[str, Any], dynamic: Sequence[Any], args: tuple[Any, ...],
+    params: dict[str, Any], staged: dict[Any, Any], dynamic: Sequence[Any], args: tuple[Any, ...],
 ) -> Any:  # fmt: skip
     leaves, tree = flatten(args)
-    types = tree_util.tree_unflatten(tree, [aval_of(x) for x in leaves])
+    avals = tuple([aval_of(x) for x in leaves])
+    key = (tree, avals, config.trace_key(), axes_in_scope())
+    made = staged.get(key)
+    if made is None:
+        made = _stage(kernel, spec, out_shape, aliases, name, tree, avals)
+        if not made[2]:  # references are captured anew
+            staged[key] = made
+    mapping, jaxpr, captured, out_avals, out_tree = made
+    if params["debug"]:
+        print(f"The kernel jaxpr in pallas_call {described(kernel)}:\n{jaxpr}")
+    varying: frozenset[Any] = frozenset().union(*[a.vma for a in avals])
+    results = [a.update(vma=a.vma.union(varying)) if varying else a for a in out_avals]
+    is_simulated = hasattr(params["interpret"], "lower")
+    outs = pallas_call_p.bind(
+        *captured, *[convert_element_type(d, INDEX.dtype) for d in dynamic], *leaves,
+        jaxpr=jaxpr, grid_mapping=mapping, input_output_aliases=tuple(aliases.items()), out_avals=tuple(results),
+        name=name or fun_name(kernel), kernel=described(kernel),
+        axes=chip_axes() if is_simulated or COMMUNICATION in jaxpr.effects else (), **params,
+    )  # fmt: skip
+    return tree_util.tree_unflatten(out_tree, outs)
+
+
+def _stage(
+    kernel: Callable[..., None], spec: GridSpec, out_shape: Any, aliases: dict[int, int], name: str | None, tree: Any,
+    avals: Sequence[Any],
+) -> tuple[Any, ...]:  # fmt: skip
+    """(grid mapping, kernel, references that it captured, types of results, their structure)."""
+    types = tree_util.tree_unflatten(tree, avals)
     origins = [f"args{tree_util.keystr(path)}" for path, _ in tree_util.tree_leaves_with_path(types)]
     is_type = lambda x: hasattr(x, "get_array_aval")
     out_paths = tree_util.tree_leaves_with_path(out_shape, is_leaf=is_type)
@@ -139,19 +167,9 @@ def _bind(
     out_origins = [f"outputs{tree_util.keystr(path)}" for path, _ in out_paths]
     mapping, arguments = grid_mapping(spec, types, origins, out, out_origins)
     out_avals, out_tree = tree_util.tree_flatten(out)
-    _check_aliases(aliases, [aval_of(x) for x in leaves], origins, out_avals, out_origins)
+    _check_aliases(aliases, avals, origins, out_avals, out_origins)
     jaxpr, captured = trace_kernel(kernel, mapping, arguments, name)
-    if params["debug"]:
-        print(f"The kernel jaxpr in pallas_call {described(kernel)}:\n{jaxpr}")
-    varying = frozenset().union(*[aval_of(x).vma for x in leaves])
-    results = [a.update(vma=a.vma.union(varying)) if varying else a for a in out_avals]
-    outs = pallas_call_p.bind(
-        *captured, *[convert_element_type(d, INDEX.dtype) for d in dynamic], *leaves,
-        jaxpr=jaxpr, grid_mapping=mapping, input_output_aliases=tuple(aliases.items()), out_avals=tuple(results),
-        name=name or fun_name(kernel), kernel=described(kernel), **params,
-        axes=chip_axes() if COMMUNICATION in jaxpr.effects or hasattr(params["interpret"], "lower") else (),
-    )  # fmt: skip
-    return tree_util.tree_unflatten(out_tree, outs)
+    return mapping, jaxpr, captured, out_avals, out_tree
 
 
 def _out_type(ty: Any) -> ShapedArray:

@@ -253,8 +253,7 @@ def _index_value(value: Any, at: int, where: str, origin: str) -> Any:
     aval = aval_of(value)
     if aval.shape or not np.issubdtype(aval.dtype, np.integer):
         raise errors.ArgumentValueError(
-            f"Index map function {where} for {origin} must return integer scalars. Output[{at}] has type "
-            f"{aval.str_short()}."
+            f"Index map function {where} for {origin} must return integer scalars. Output[{at}] has type {aval}."
         )
     return convert_element_type(value, np.dtype(np.int32))
 
@@ -310,7 +309,11 @@ def _blocks(
 
 
 def _unlike_trees(names: tuple[str, str], one: Any, other: Any) -> str:
-    return (
-        f"Pytree for {names[0]} and {names[1]} do not match: {names[0]} is {one}, {names[1]} is {other}. There must be "
-        "one BlockSpec per array"
-    )
+    found = []
+    differences = list(tree_util.equality_errors(*[t.unflatten([0] * t.num_leaves) for t in (one, other)]))
+    for path, mine, theirs, why in differences:
+        where = f"at {tree_util.keystr(path)}, " if path else ""
+        mine, theirs = ["a pytree leaf" if x.startswith("a leaf") else x for x in (mine, theirs)]
+        found.append(f"    * {where}{names[0]} is {mine} but {names[1]} is {theirs}, so {why}")
+    count = f"There are {len(differences)} mismatches, including:"
+    return "\n".join([f"Pytree for {names[0]} and {names[1]} do not match. {count}", *found])

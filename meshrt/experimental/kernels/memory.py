@@ -103,7 +103,7 @@ class MemoryRef:
     """The type of a reference in a kernel's memory: what `scratch_shapes` and `run_scoped` take, and results too.
 
     >>> TpuMemorySpace.VMEM((8, 128), np.float32).get_ref_aval()
-    Ref<VMEM>{float32[8,128]}
+    Ref<vmem>{float32[8,128]}
     """
 
     inner_aval: Any
@@ -212,7 +212,7 @@ class SemaphoreType(enum.Enum):
     """Kinds of semaphores; called with a shape, the type of an array of them.
 
     >>> SemaphoreType.DMA((2,)).get_ref_aval()
-    Ref<SEMAPHORE>{dma_sem[2]}
+    Ref<semaphore_mem>{dma_sem[2]}
     """
 
     REGULAR = "regular"

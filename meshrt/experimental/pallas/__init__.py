@@ -1,8 +1,8 @@
 """Kernels under the names of ``jax.experimental.pallas``: see docs/kernels.md and `meshrt.experimental.kernels`."""
 
-from meshrt.experimental.checkify import debug_check
 from meshrt.experimental.kernels.call import pallas_call
 from meshrt.experimental.kernels.call_primitive import pallas_call_p
+from meshrt.experimental.kernels.checked import debug_check
 from meshrt.experimental.kernels.core_map import core_map
 from meshrt.experimental.kernels.cores import kernel
 from meshrt.experimental.kernels.facts import estimate_cost
