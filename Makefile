@@ -9,7 +9,7 @@ NEWEST ?= $(shell for p in python3.13 python3.12 $(HOME)/.pyenv/versions/3.13*/b
 # The compilers whose tests `make test-tpu` runs; with cuda12 too where jaxlib and the CUDA plugin are of one version.
 COMPILERS ?= tpu
 
-.PHONY: demo test test-all test-libraries test-tpu smoke lint bench bench-communication bench-launch clean
+.PHONY: demo test test-all test-libraries test-tpu smoke lint bench bench-communication bench-kernels bench-launch clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +60,10 @@ bench: $(VENV)/.installed-dev
 
 bench-communication: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.communication $(BENCH_ARGS)
+
+# What the compiler for TPUs says of kernels, beside programs of array operations; without hardware.
+bench-kernels: .venv-tpu/.installed
+	.venv-tpu/bin/python -m benchmarks.kernels $(BENCH_ARGS)
 
 bench-launch: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.launch $(BENCH_ARGS)

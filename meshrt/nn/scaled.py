@@ -138,8 +138,8 @@ def _product(x: Any, y: Any, scales: Any, forms: tuple[_Form, ...], preferred: A
     """x @ yᵀ of batches of matrices, both quantised."""
     of_x, of_y = scales
     narrow = forms[0].mode == "nvfp4"
-    parts = [_quantized(v, s, f) for v, s, f in zip((x, y), scales, forms)]
-    out = scaled_matmul(*[p[0] for p in parts], *[p[1] for p in parts], np.float32 if narrow else preferred)
+    (xq, x_scales), (yq, y_scales) = (_quantized(v, s, f) for v, s, f in zip((x, y), scales, forms))
+    out = scaled_matmul(xq, yq, x_scales, y_scales, np.float32 if narrow else preferred)
     if narrow:
         out = (out * (of_x * of_y)).astype(preferred)
     return out

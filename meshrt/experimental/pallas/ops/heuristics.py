@@ -10,7 +10,8 @@ from __future__ import annotations
 
 __all__ = [
     "ATTENTION_KEYS", "ATTENTION_QUERIES", "LOSS_TOKENS", "LOSS_VOCABULARY", "MATMUL_COLUMNS", "MATMUL_DEPTH",
-    "MATMUL_ROWS", "NORM_ELEMENTS", "SCAN_CHANNELS", "SCAN_STEPS", "block_of", "rows_of",
+    "MATMUL_ROWS", "NORM_ELEMENTS", "RING_BYTES", "SCAN_CHANNELS", "SCAN_STEPS", "block_of", "columns_beside",
+    "rows_of",
 ]  # fmt: skip
 
 # Rows, columns and summed dimension of a product. Chosen: 512 cubed does 512 operations per element fetched, twice what
@@ -37,6 +38,19 @@ LOSS_VOCABULARY = 1024
 # steps x states x channels: 4 MiB in f32 with 16 states.
 SCAN_STEPS = 128
 SCAN_CHANNELS = 512
+
+
+# Bytes of a core's memory that the windows of a ring's kernel may take. Chosen: what a v5e grants less a quarter, for
+# what the compiler keeps on its stack. Measured on its compiler: 8 MiB of rows beside 8 MiB of columns were refused.
+RING_BYTES = 12 << 20
+
+
+def columns_beside(held: int, column: int) -> int:
+    """Columns of a block beside `held` bytes, where one takes `column` bytes: a power of two of at least 128."""
+    columns = MATMUL_COLUMNS
+    while columns > 128 and held + columns * column > RING_BYTES:
+        columns //= 2
+    return columns
 
 
 def block_of(size: int, wanted: int) -> int:

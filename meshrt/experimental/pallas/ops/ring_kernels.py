@@ -31,10 +31,11 @@ def _wait_for_neighbours(axis: str, count: int) -> None:
     pl.semaphore_wait(barrier, 2)
 
 
-def _columns(w: Any, turned: bool, block: int | None) -> tuple[int, int, Any]:
+def _columns(m: int, w: Any, turned: bool, block: int | None) -> tuple[int, int, Any]:
     """(columns, columns of a block, the window of w) in a grid whose second dimension are blocks of columns."""
     n, k = w.shape if turned else w.shape[::-1]
-    size = heuristics.block_of(n, block or heuristics.MATMUL_COLUMNS)
+    item = w.dtype.itemsize  # windows of w and of the result have two buffers each
+    size = heuristics.block_of(n, block or heuristics.columns_beside(m * k * item, 2 * (m + k) * item))
     if turned:
         return n, size, pl.BlockSpec((size, k), lambda s, j, mine: (j, 0))
     return n, size, pl.BlockSpec((k, size), lambda s, j, mine: (0, j))
@@ -45,7 +46,7 @@ def all_gather(x: Any, w: Any, axis: str, turned: bool, block: int | None) -> tu
     s places before this one)."""
     count, mine = lax.axis_size(axis), lax.axis_index(axis)
     m, k = x.shape
-    n, size, window = _columns(w, turned, block)
+    n, size, window = _columns(m, w, turned, block)
     return tuple(
         pl.pallas_call(
             functools.partial(_all_gather_kernel, axis=axis, count=count, turned=turned, acc=accumulator(x)),
@@ -135,7 +136,7 @@ def reduce_scatter(x: Any, w: Any, axis: str, turned: bool, block: int | None) -
     """
     count, mine = lax.axis_size(axis), lax.axis_index(axis)
     m, k = x.shape[0] // count, x.shape[1]
-    n, size, window = _columns(w, turned, block)
+    n, size, window = _columns(m, w, turned, block)
     acc, blocks = accumulator(x), pl.cdiv(n, size)
     out, _ = pl.pallas_call(
         functools.partial(_reduce_scatter_kernel, axis=axis, count=count, turned=turned, acc=acc),
