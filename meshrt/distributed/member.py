@@ -80,7 +80,7 @@ class Member:
         """Returns when all of the circle are about to launch the program of this record; see `circles.Job`."""
         key = (circle.key, number)
         self._texts[key] = text
-        self._send("agree", circle=circle.key, number=number, record=dict(record))
+        self._send("agree", circle=circle.key, number=number, record=dict(record), port=backend.collectives_port())
         hopeless = lambda: any(self.needs(p, circle.processes) for p in self.lost)
         self._wait(lambda: key in self._agreed or key in self._disagreed or hopeless())
         del self._texts[key]

@@ -176,6 +176,7 @@ class Door:
             case "finished":
                 roster.finish(process, fields["launched"], now)
             case "agree":
+                roster.members[process].port = fields.get("port")  # a stopped process may have said nothing since
                 roster.agree(process, str(fields["circle"]), int(fields["number"]), dict(fields["record"]), now)
             case "explained":
                 text = _unpacked(fields.get("text"))
