@@ -27,7 +27,7 @@ from meshrt.primitives.state import whole_read, whole_write
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import from_numpy, put_leaf
 from meshrt.sharding.typed import abstract, without_sums
-from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name, split_aux
+from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name, require_function, split_aux
 from meshrt.transforms.discharge import Cell
 from meshrt.transforms.high import flatten
 from meshrt.transforms.high_derivatives import check_derivative, no_derivative
@@ -94,6 +94,7 @@ def value_and_grad(
     >>> import meshrt, meshrt.numpy as jnp
     >>> value, gradient = meshrt.value_and_grad(lambda x: jnp.sum(x * x))(jnp.arange(3.0))
     """
+    require_function(fun)
     single = isinstance(argnums, int | np.integer)
 
     @boundary
@@ -137,6 +138,7 @@ def grad(
     reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:
     """A function that returns the gradient of `fun`, which must return a scalar; see `value_and_grad`."""
+    require_function(fun)
     with_value = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
     @boundary
@@ -247,6 +249,7 @@ def _float0(x: Any) -> np.ndarray:
 @boundary
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """(fun(*primals), pullback) where `pullback(ct)` is the tuple of cotangents of the primals."""
+    require_function(fun)
     leaves, tree = flatten(primals)
     leaves = into_branch(leaves)
     flat = _Flat(fun, tree, has_aux)
@@ -389,6 +392,7 @@ def _flat_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: str
 @boundary
 def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
     """(fun(*primals), tangents of the result), the directional derivative along `tangents`."""
+    require_function(fun)
     if not isinstance(primals, tuple | list) or not isinstance(tangents, tuple | list):
         raise errors.ArgumentTypeError(
             "primal and tangent arguments to jax.jvp must be tuples or lists; "
@@ -460,6 +464,7 @@ def _flat_tangents(avals, tangents, tree, fun, of_push: str = "") -> list[Any]:
 @boundary
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """(fun(*primals), push) where `push(*tangents)` is the derivative at `primals`, without running `fun` again."""
+    require_function(fun)
     leaves, tree = flatten(primals)
     leaves = into_branch(leaves)
     flat = _Flat(fun, tree, has_aux)
@@ -500,6 +505,7 @@ def _linear_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: s
 @boundary
 def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()) -> Callable[..., Any]:
     """The transpose of a linear function, given example arguments (only their types matter)."""
+    require_function(fun)
     leaves, tree = flatten(primals)
     avals = [abstract(x) for x in leaves]
     flat = _Flat(fun, tree)

@@ -16,15 +16,18 @@ import logging
 import string
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from meshrt import errors, tree_util
 from meshrt.core.effects import DebugEffect, OrderedDebugEffect
 from meshrt.core.source import capture
+from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.types import aval_of
-from meshrt.primitives.callback import bind_debug
+from meshrt.pipeline.breakpoints import Prompt, frames_of_user, traced_in
+from meshrt.primitives.callback import bind_debug, pure_callback
+from meshrt.primitives.identity import stop_gradient
 from meshrt.primitives.inspect_sharding import inspect_sharding_p
 from meshrt.sharding.drawing import visualize_sharding
 from meshrt.transforms.high import opened
@@ -131,12 +134,49 @@ def visualize_array_sharding(arr: Any, **options: Any) -> None:
     inspect_array_sharding(arr, callback=lambda sharding: visualize_sharding(shape, sharding, **options))
 
 
-def breakpoint(**options: Any) -> NoReturn:
-    """Not implemented: raises UnsupportedError. Use `callback` with Python's `breakpoint` inside the function."""
-    raise errors.UnsupportedError(
-        "debug.breakpoint is not implemented; meshrt.debug.callback(f, *values) calls f while the program runs, and "
-        "Python's own breakpoint() inside f stops there with the values"
-    )
+def breakpoint(
+    *, backend: str | None = None, filter_frames: bool = True, num_frames: int | None = None, ordered: bool = False,
+    token: Any = None, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Stops when the program gets there, and asks at a prompt what to show: variables, lines, callers.
+
+    The prompt knows `p` and `pp` (the value of an expression), `l`, `bt`, `u`, `d`, `c` and `q`; `help` lists them. It
+    stops for every member of a batch under vmap, and changes nothing otherwise, as `callback`.
+
+    Args:
+      backend: there is one kind of prompt, "cli".
+      filter_frames: show frames of the user's functions only.
+      num_frames: how many frames to show at most.
+      ordered: see `callback`.
+      token: a pytree of arrays; it stops once they are computed, and only if what is returned is used.
+      kwargs: `stdin` and `stdout`, files that the prompt reads and writes.
+
+    Returns:
+      `token`.
+
+    Raises:
+      ArgumentValueError: both `ordered` and `token` are given.
+
+    >>> meshrt.jit(lambda x: (meshrt.debug.breakpoint(), x)[1])(1.0)   # doctest: +SKIP
+    """
+    if token is not None and ordered:
+        raise errors.ArgumentValueError(
+            "`ordered` and `token` are mutually exclusive arguments of debug.breakpoint; give one of them"
+        )
+    stops = frames_of_user(sys._getframe(1), filter_frames, num_frames)
+    operands, with_values = traced_in(stops)
+
+    def stop(*values: Any) -> None:
+        Prompt(with_values(values), **kwargs).run()
+
+    if token is not None:
+        token, operands = stop_gradient((token, operands))
+        return pure_callback(lambda t, *values: (stop(*values), t)[1], token, token, *operands)
+    if current_trace() is EVAL:
+        stop()
+    else:
+        bind_debug(stop, tuple(operands), {}, "debug.breakpoint", ordered, False)
+    return None
 
 
 def _in_one_or_two_calls(

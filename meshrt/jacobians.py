@@ -15,7 +15,7 @@ from meshrt.core.basic.shapes import reshape
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.primitives.slice import slice_in_dim
-from meshrt.transforms.arguments import check_argnums, split_aux
+from meshrt.transforms.arguments import check_argnums, require_function, split_aux
 from meshrt.transforms.high import flatten
 from meshrt.transforms.vmap import vmap
 from meshrt.tree_util import tree_unflatten
@@ -27,6 +27,7 @@ def jacfwd(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
     """The Jacobian by forward mode: one pass per input element, batched."""
+    require_function(fun)
 
     @boundary
     @functools.wraps(fun)
@@ -65,6 +66,7 @@ def jacrev(
     allow_int: bool = False,
 ) -> Callable[..., Any]:
     """The Jacobian by reverse mode: one pass per output element, batched."""
+    require_function(fun)
 
     @boundary
     @functools.wraps(fun)
@@ -105,6 +107,7 @@ def hessian(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
     """The matrix of second derivatives, forward over reverse."""
+    require_function(fun)
     return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 
 

@@ -36,7 +36,14 @@ from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums, signature_of
+from meshrt.transforms.arguments import (
+    argument_paths,
+    as_tuple,
+    fun_name,
+    require_function,
+    resolve_argnums,
+    signature_of,
+)
 from meshrt.transforms.high import flatten, taken_apart
 from meshrt.transforms.references import check_distinct
 from meshrt.tree_util import tree_leaves
@@ -354,16 +361,7 @@ def jit(
             keep_unused=keep_unused, device=device, backend=backend, inline=inline, compiler_options=compiler_options,
             max_traces=max_traces,
         )  # fmt: skip
-    if isinstance(fun, staticmethod):
-        raise errors.ArgumentTypeError(
-            f"staticmethod arguments are not supported, got {fun}: write @staticmethod above @jit"
-        )
-    if not callable(fun):
-        raise errors.ArgumentTypeError(f"Expected a callable value, got {fun!r} of type {type(fun).__name__}")
-    if inspect.isgeneratorfunction(fun):
-        raise errors.ArgumentTypeError(
-            f"Expected a function, got a generator function: {fun!r}. A program has one result: return a tuple"
-        )
+    require_function(fun)
     if device is not None and backend is not None:
         raise errors.ArgumentValueError(f"can't specify both a device and a backend for jit: {device} and {backend}")
     for given, shardings in (("in_shardings", in_shardings), ("out_shardings", out_shardings)):

@@ -14,7 +14,7 @@ from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.typed import abstract, told_sharding
-from meshrt.transforms.arguments import as_tuple, fun_name
+from meshrt.transforms.arguments import as_tuple, fun_name, require_function
 from meshrt.transforms.high import flatten
 from meshrt.tree_util import tree_leaves, tree_unflatten
 
@@ -34,6 +34,7 @@ def make_jaxpr(
       axis_env: names and sizes of axes that collectives in `fun` may name, as if it was mapped over them.
       return_shape: the function returns a pair of the Jaxpr and the types of the results.
     """
+    require_function(fun)
     static = as_tuple(static_argnums)
     named = [NamedAxis(name, size) for name, size in axis_env or ()]
 

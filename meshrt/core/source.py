@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -176,9 +176,19 @@ def set_replay(source: Source | None) -> Source | None:
     return previous
 
 
+def named_scope(name: str) -> AbstractContextManager[str]:
+    """Adds `name` to the scope of every equation traced inside (jax.named_scope).
+
+    Raises:
+      TypeError: `name` is no string.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"named_scope name argument must be a string, got {name!r} of type {type(name).__name__}")
+    return _named_scope(name)
+
+
 @contextmanager
-def named_scope(name: str) -> Iterator[str]:
-    """Adds `name` to the scope of every equation traced inside (jax.named_scope)."""
+def _named_scope(name: str) -> Iterator[str]:
     state = _state
     saved = state.made_of, state.scope
     path = _below(*state.made_of, name)

@@ -56,6 +56,22 @@ def _static_key(value: Any) -> tuple[Any, ...]:
     return kind, value
 
 
+def require_function(fun: Any) -> None:
+    """Raises ArgumentTypeError unless `fun` is what transformations take: something callable that returns values."""
+    if isinstance(fun, staticmethod):
+        raise errors.ArgumentTypeError(
+            f"staticmethod arguments are not supported, got {fun}: write @staticmethod above the transformation"
+        )
+    if not callable(fun):
+        raise errors.ArgumentTypeError(
+            f"the first argument must be callable. Expected a callable value, got {fun!r} of type {type(fun).__name__}"
+        )
+    if getattr(getattr(fun, "__code__", None), "co_flags", 0) & inspect.CO_GENERATOR:
+        raise errors.ArgumentTypeError(
+            f"Expected a function, got a generator function: {fun!r}. A program has one result: return a tuple"
+        )
+
+
 def fun_name(fun: Callable[..., Any]) -> str:
     """The name to show for a function."""
     while hasattr(fun, "func") and not hasattr(fun, "__name__"):

@@ -9,7 +9,7 @@ from meshrt import dtypes, errors, tree_util
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import Tracer, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import aval_of
-from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.arguments import fun_name, require_function
 from meshrt.transforms.custom_arguments import SymbolicZero, instantiate_zero
 from meshrt.transforms.custom_jvp import custom_jvp
 from meshrt.transforms.custom_vjp import CustomVJPPrimal, custom_vjp
@@ -100,6 +100,7 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
 
     So a function argument of a custom_vjp function can be differentiated with respect to what it closes over.
     """
+    require_function(fun)
     jaxpr, consts, in_tree, out_tree = _staged(fun, example_args)
     is_hoisted = [isinstance(c, Tracer) and c.aval.is_differentiable for c in consts]
     hoisted = [c for c, h in zip(consts, is_hoisted) if h]

@@ -11,7 +11,7 @@ from meshrt.core.basic.shapes import bring_to_front, move_dim
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.spec import PartitionSpec, axes_of
-from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name
+from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, require_function
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.high import flatten, leaf_paths, opened
 from meshrt.transforms.mapped import MappingSpec, check_in_axes, mapped_dims, mapped_size, result_dims
@@ -47,6 +47,7 @@ def vmap(
     Raises:
       ShardingError: `spmd_axis_name`, and a mapped dimension that is split over other, Explicit, axes.
     """
+    require_function(fun)
     mesh_axes = as_tuple(spmd_axis_name)
     by_specs = any(isinstance(d, MappingSpec) for d in tree_leaves((in_axes, out_axes)))
     if isinstance(in_axes, list):

@@ -108,11 +108,32 @@ SHAPES = {
     "bitcast": lambda l: l.lax.bitcast_convert_type(np.ones(3, np.int8), np.int32),
     "out_shardings": lambda l: l.jit(lambda x: x, out_shardings=open_sharding(l))(np.ones(8)),
 }
+
+
+def generator(x):
+    yield x
+
+
+TRANSFORMATIONS = {
+    "grad": lambda l, f: l.grad(f), "value_and_grad": lambda l, f: l.value_and_grad(f), "vmap": lambda l, f: l.vmap(f),
+    "jacfwd": lambda l, f: l.jacfwd(f), "jacrev": lambda l, f: l.jacrev(f), "hessian": lambda l, f: l.hessian(f),
+    "jit": lambda l, f: l.jit(f), "jvp": lambda l, f: l.jvp(f, (1.0,), (1.0,)), "vjp": lambda l, f: l.vjp(f, 1.0),
+    "linearize": lambda l, f: l.linearize(f, 1.0), "make_jaxpr": lambda l, f: l.make_jaxpr(f),
+    "closure_convert": lambda l, f: l.closure_convert(f, 1.0),
+    "linear_transpose": lambda l, f: l.linear_transpose(f, 1.0), "eval_shape": lambda l, f: l.eval_shape(f),
+}  # fmt: skip
+FUNCTIONS = {
+    **{f"{name} of no function": lambda l, t=t: t(l, 0) for name, t in TRANSFORMATIONS.items()},
+    **{f"{n} of a generator": lambda l, n=n: TRANSFORMATIONS[n](l, generator) for n in ("grad", "vmap", "jvp", "jit")},
+    "grad of a static method": lambda l: l.grad(staticmethod(lambda x: x)),
+    "a scope without a name": lambda l: l.named_scope(1),
+}
+
 EVERYTHING = {
     f"{group}: {name}": program
     for group, programs in {
         "dimensions twice": DIMENSIONS, "indices": INDICES, "derivatives": DERIVATIVES, "vmap": MAPPED,
-        "masks": MASKS, "numbers": NUMBERS, "shapes": SHAPES,
+        "masks": MASKS, "numbers": NUMBERS, "shapes": SHAPES, "functions": FUNCTIONS,
     }.items()
     for name, program in programs.items()
 }  # fmt: skip

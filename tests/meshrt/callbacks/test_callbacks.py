@@ -78,11 +78,6 @@ def test_log_goes_to_the_logger_with_the_users_line(caplog):
     assert record.getMessage() == "x is 1.0" and record.filename == "test_callbacks.py"
 
 
-def test_breakpoint_says_what_to_use():
-    with pytest.raises(NotImplementedError, match=r"debug\.callback"):
-        meshrt.debug.breakpoint()
-
-
 # -- what they get and give -------------------------------------------------------------------------------------------
 
 KINDS = ["bool", "int8", "uint16", "int32", "float16", "bfloat16", "float32", "complex64", "float8_e4m3fn", "int4"]
