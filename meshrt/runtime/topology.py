@@ -254,12 +254,25 @@ _HARDWARE = {"tpu": _tpu_devices, "cuda": _cuda_devices}
 
 _OUT_OF_MEMORY = re.compile(r"Ran out of memory|RESOURCE_EXHAUSTED|exceeds available HBM", re.IGNORECASE)
 _NEEDED = re.compile(r"\((\d[\d.]*[KMGT]?)\) exceeds available HBM|Used ([\d.]+[KMGT]?) of", re.IGNORECASE)
+# A kernel's own memory on a chip: what it asks for, what there is.
+_CORE_MEMORY = re.compile(
+    r"Scoped allocation with size ([\d.]+[KMGT]?) and limit ([\d.]+[KMGT]?) exceeded scoped vmem|"
+    r"Shared memory size limit exceeded: requested (\d+), available: (\d+)"
+)
 _NO_KERNEL = re.compile(r"(?:custom[- ]call(?: target)?|No registered implementation)[^\n]*", re.IGNORECASE)
 
 
 def explained(error: errors.CompileError, topology: Topology) -> errors.CompileError:
     """The compiler's refusal in words that say what to do; the compiler's own message stands at the end."""
     message = str(error)
+    core = _CORE_MEMORY.search(message)
+    if core is not None:
+        asked, limit = filter(None, core.groups())
+        return errors.DeviceMemoryError(
+            f"{topology.spec}: the blocks and scratch memory of a kernel need {asked} bytes of a core's memory, and "
+            f"there are {limit}. Take smaller blocks or fewer buffers (pl.Buffered(1), num_stages); on TPUs "
+            f"CompilerParams(vmem_limit_bytes=...) allows more than is usual.\nThe compiler: {message}"
+        )
     if _OUT_OF_MEMORY.search(message):
         needed = _NEEDED.search(message)
         amount = f"{needed[1] or needed[2]}iB" if needed else "more than there is"

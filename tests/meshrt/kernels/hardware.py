@@ -143,8 +143,8 @@ def matmul(lib):
             o_ref[...] = acc_ref[...].astype(o_ref.dtype)
 
     f = pl.pallas_call(
-        kernel, kind(lib, (512, 512), BF16), grid=(4, 4, 2),
-        in_specs=[pl.BlockSpec((128, 256), lambda i, j, k: (i, k)), pl.BlockSpec((256, 128), lambda i, j, k: (k, j))],
+        kernel, kind(lib, (512, 512), BF16), grid=(4, 4, 4),
+        in_specs=[pl.BlockSpec((128, 128), lambda i, j, k: (i, k)), pl.BlockSpec((128, 128), lambda i, j, k: (k, j))],
         out_specs=pl.BlockSpec((128, 128), lambda i, j, k: (i, j)),
         scratch_shapes=[lib.pltpu.VMEM((128, 128), np.float32)],
         compiler_params=lib.pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),

@@ -15,7 +15,7 @@ import meshrt
 from meshrt import lax
 from propagation.contexts import new_context
 from tests.meshrt.kernels.evaluator import run_mosaic, run_triton
-from tests.meshrt.kernels.hardware import ANYWHERE, ON_TPUS, dynamic_grid, gather_rows, instructions, kind
+from tests.meshrt.kernels.hardware import ANYWHERE, ON_TPUS, dynamic_grid, gather_rows, instructions, kind, matmul
 from tests.meshrt.kernels.programs import OURS
 from tests.meshrt.kernels.test_mosaic import configs, read_back
 
@@ -94,7 +94,7 @@ def test_tpu_kernels_compute_what_the_loop_does(program):
     close(evaluated("tpu", f, args), expected_of(f, args))
 
 
-@pytest.mark.parametrize("program", [*ANYWHERE, gather_rows], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("program", [*ANYWHERE, gather_rows, matmul], ids=lambda p: p.__name__)
 def test_gpu_kernels_compute_what_the_loop_does(program):
     f, kinds = program(OURS)
     args = drawn(kinds)
@@ -179,9 +179,9 @@ def test_edges_of_arrays_on_gpus():
     def double(x_ref, o_ref):
         o_ref[...] = x_ref[...] * 2
 
-    block = pl.BlockSpec((16, 8), lambda i, j: (i, j))
-    f = pl.pallas_call(double, kind(OURS, (20, 13)), grid=(2, 2), in_specs=[block], out_specs=block)
-    args = drawn([kind(OURS, (20, 13))])
+    block = pl.BlockSpec((16, 128), lambda i, j: (i, j))
+    f = pl.pallas_call(double, kind(OURS, (20, 130)), grid=(2, 2), in_specs=[block], out_specs=block)
+    args = drawn([kind(OURS, (20, 130))])
     for platform in ("tpu", "cuda"):
         close(evaluated(platform, f, args), expected_of(f, args))
 

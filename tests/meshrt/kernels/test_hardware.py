@@ -9,7 +9,15 @@ import pytest
 
 import meshrt
 from meshrt.runtime import backend
-from tests.meshrt.kernels.hardware import ANYWHERE, ON_TPUS, gather_rows, over_chips, reductions, ring_all_gather
+from tests.meshrt.kernels.hardware import (
+    ANYWHERE,
+    ON_TPUS,
+    gather_rows,
+    matmul,
+    over_chips,
+    reductions,
+    ring_all_gather,
+)
 from tests.meshrt.kernels.programs import JAX, OURS
 
 needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
@@ -46,7 +54,7 @@ def test_tpus_compile_kernels_that_talk_to_other_chips(spec):
 
 @pytest.mark.tpu
 @needs_cuda
-@pytest.mark.parametrize("program", [*ANYWHERE, gather_rows], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("program", [*ANYWHERE, gather_rows, matmul], ids=lambda p: p.__name__)
 def test_gpus_compile_kernels(program):
     f, args = program(OURS)
     compiled = meshrt.jit(f).trace(*args).lower(lowering_platforms=("cuda",)).compile(topology="h100:1")

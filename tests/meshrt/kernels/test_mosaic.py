@@ -228,6 +228,28 @@ def test_semantics_name_each_dimension_once():
         run(far, grid=(2, 2), compiler_params=params)
 
 
+@pytest.mark.parametrize(
+    ("array", "block", "dtype", "fits"),
+    [
+        ((70, 300), (7, 100), F32, False), ((70, 300), (8, 128), F32, True), ((70, 300), (70, 128), F32, True),
+        ((64, 300), (16, 300), F32, True), ((3, 128), (None, 128), F32, False),
+        ((3, 8, 128), (None, 8, 128), F32, True),
+        ((4096,), (1024,), F32, True), ((4096,), (128,), F32, True), ((4096,), (128,), np.int8, False),
+        ((4096,), (384,), F32, False), ((300,), (300,), F32, True),
+    ],
+)  # fmt: skip
+def test_blocks_are_whole_tiles_as_in_jax(array, block, dtype, fits):
+    spec = pl.BlockSpec(block, lambda i: (i,) + (0,) * (len(block) - 1))
+    f = pl.pallas_call(
+        lambda x, o: o.__setitem__(..., x[...]), kind(OURS, array, dtype), grid=(2,), in_specs=[spec], out_specs=spec
+    )
+    if fits and block[0] != array[0]:
+        assert "tpu_custom_call" in compile_text(f, kind(OURS, array, dtype))
+    elif not fits:
+        with pytest.raises(errors.ArgumentValueError, match=r"args\[0\] of the kernel .* does not hold in whole tiles"):
+            compile_text(f, kind(OURS, array, dtype))
+
+
 def test_an_id_without_a_barrier_is_refused_as_in_jax():
     params = pltpu.CompilerParams(collective_id=3)
     with pytest.raises(errors.ArgumentValueError, match="collective_id has to be unspecified or None"):
@@ -303,12 +325,12 @@ def test_facts_of_a_kernel():
     f, args = matmul(OURS)
     (eqn,) = [e for e in meshrt.make_jaxpr(f)(*args).jaxpr.eqns if e.primitive.name == "pallas_call"]
     facts = kernel_facts(eqn.params)
-    assert facts.grid == (4, 4, 2) and facts.steps == 32
+    assert facts.grid == (4, 4, 4) and facts.steps == 64
     x, y, o, acc = facts.blocks
-    assert [(b.copies, b.buffers) for b in (x, y, o, acc)] == [(32, 2), (32, 2), (16, 2), (0, 1)]
-    block, words = 128 * 256 * 2, 128 * 128 * 4
-    assert facts.memory == {"vmem": 4 * block + 2 * 128 * 128 * 2 + words}
-    assert facts.moved == facts.cost.bytes_accessed == 64 * block + 16 * 128 * 128 * 2
+    assert [(b.copies, b.buffers) for b in (x, y, o, acc)] == [(64, 2), (64, 2), (16, 2), (0, 1)]
+    block, words = 128 * 128 * 2, 128 * 128 * 4
+    assert facts.memory == {"vmem": 6 * block + words}
+    assert facts.moved == facts.cost.bytes_accessed == (128 + 16) * block
     assert facts.cost.flops >= 2 * 512**3
 
 

@@ -10,7 +10,7 @@ import pytest
 import meshrt
 from meshrt import errors
 from meshrt.experimental.pallas import triton
-from tests.meshrt.kernels.hardware import ANYWHERE, gather_rows, kind, matmul
+from tests.meshrt.kernels.hardware import ANYWHERE, double_buffered, gather_rows, kind, matmul
 from tests.meshrt.kernels.programs import OURS
 
 pl, jnp = OURS.pl, OURS.np
@@ -102,9 +102,15 @@ def test_what_gpus_lack_is_refused_with_operation_and_line(body, said):
         lowered(pl.pallas_call(body, kind(OURS, (64,))), kind(OURS, (64,)))
 
 
-def test_scratch_is_refused():
+def test_scratch_is_carried_through_the_steps_of_a_program():
     f, args = matmul(OURS)
-    with pytest.raises(errors.UnsupportedError, match="have no scratch memory"):
+    text = lowered(f, *args)
+    assert launch(text) == [4, 4, 1] and text.count("scf.for") == 1 and "iter_args" in text
+
+
+def test_semaphores_are_refused():
+    f, args = double_buffered(OURS)
+    with pytest.raises(errors.UnsupportedError, match="have no semaphores and copy nothing"):
         lowered(f, *args)
 
 

@@ -92,6 +92,11 @@ def test_refusals_are_explained():
     assert "needs 32.00GiB (temporaries alone) and has 16.00 GiB" in str(said) and "E1000" in str(said)
     kernel = errors.CompileError("UNIMPLEMENTED: custom call target lapack_sgetrf_ffi is not supported")
     assert "only on another platform" in str(explained(kernel, v5e))
+    vmem = "Scoped allocation with size 128.00M and limit 16.00M exceeded scoped vmem limit by 112.00M"
+    shared = "Shared memory size limit exceeded: requested 401408, available: 232448"
+    for message, sizes in ((vmem, "need 128.00M bytes of a core's memory, and there are 16.00M"), (shared, "401408")):
+        said = explained(errors.CompileError(f"RESOURCE_EXHAUSTED: {message}"), v5e)
+        assert isinstance(said, errors.DeviceMemoryError) and sizes in str(said) and "smaller blocks" in str(said)
     assert str(explained(errors.CompileError("something else"), v5e)).startswith("v5e:2x2: something else")
 
 

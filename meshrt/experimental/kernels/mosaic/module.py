@@ -98,8 +98,16 @@ class _Writer:
                     if far else "there is no grid: give one, or leave block_shape out"
                 )
             )  # fmt: skip
-        if not far and not block.array_aval.ndim and space_of(block.ref_aval) != "smem":
+        if far or (space_of(block.ref_aval) == "smem" and block.is_whole):
+            return
+        if not block.array_aval.ndim:
             self._refuse(f"{block.origin} has no dimensions; keep it in SMEM, or reshape it to (1, 1)")
+        rule = _tiling(block)
+        if rule is not None:
+            raise errors.ArgumentValueError(
+                f"{block.origin} of the kernel {self.walk.kernel} has blocks of {block.sizes} of an array of "
+                f"{block.array_aval.shape}, which a core's memory does not hold in whole tiles: {rule}"
+            )
 
     def _refuse(self, why: str) -> None:
         raise errors.UnsupportedError(f"Mosaic (TPU): the kernel {self.walk.kernel} cannot be compiled: {why}")
@@ -159,6 +167,11 @@ class _Writer:
         mapping, asked = self.mapping, self.params.dimension_semantics
         dims = mapping.kernel_dims
         given = ["arbitrary"] * len(dims) if asked is None else [_semantic(s) for s in asked]
+        if len(given) != len(dims):
+            raise errors.ArgumentValueError(
+                f"dimension_semantics of the kernel {self.walk.kernel} are {tuple(given)}, but its grid has "
+                f"{len(dims)} dimensions: say one of each"
+            )
         found = dict(zip(dims, given))
         return [found.get(d, "parallel") for d in range(len(mapping.grid))]
 
@@ -212,6 +225,26 @@ class _Writer:
         indices, scalars = entry.arguments[: len(mapping.grid)], entry.arguments[len(mapping.grid) :]
         with ir.InsertionPoint(entry):
             func.return_(self.walk.jaxpr(block.index_map, [*indices, *map(Place.whole, scalars)]))
+
+
+def _tiling(block: BlockMapping) -> str | None:
+    """Why blocks do not consist of whole tiles of vector memory; None if they do."""
+    sizes, whole = block.sizes, block.array_aval.shape
+    if len(sizes) > 1:
+        fits = all(b == n or b % tile == 0 for b, n, tile in zip(sizes[-2:], whole[-2:], (_SUBLANES, _LANES)))
+        rule = f"the last two dimensions of your block shape are divisible by {_SUBLANES} and {_LANES} respectively"
+        return None if fits else f"see that {rule}, or be equal to the respective dimensions of the overall array"
+    (size,), least = sizes, _LANES * max(1, 4 // block.ref_aval.dtype.itemsize)
+    is_power = size & (size - 1) == 0
+    if size == whole[0] or size % (_SUBLANES * _LANES) == 0 or (size >= least and is_power):
+        return None
+    return (
+        f"rank 1 block shapes are the array's, a multiple of {_SUBLANES * _LANES}, or a power of 2 and at least {least}"
+    )
+
+
+# A tile of vector memory: rows and columns of words.
+_SUBLANES, _LANES = 8, 128
 
 
 def _semantic(asked: Any) -> str:

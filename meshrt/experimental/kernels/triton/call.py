@@ -7,9 +7,10 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.core.jaxpr import Eqn
+from meshrt.experimental.kernels.mapping import GridMapping
 from meshrt.experimental.kernels.mosaic.call import symbol
-from meshrt.experimental.kernels.params import TritonCompilerParams
-from meshrt.experimental.kernels.triton.module import kernel_text, launch_grid
+from meshrt.experimental.kernels.params import GridDimensionSemantics, TpuCompilerParams, TritonCompilerParams
+from meshrt.experimental.kernels.triton.module import kernel_text
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.ffi import Target, whole_rule, write_call
 from propagation.quoting import quote
@@ -32,10 +33,10 @@ def lower(ctx: LoweringContext, eqn: Eqn, operands: Sequence[Any]) -> Sequence[A
     params, mapping = eqn.params, eqn.params["grid_mapping"]
     asked = _compiler_params(params["compiler_params"])
     name = symbol(params["name"])
-    text = kernel_text(name, params["jaxpr"], mapping)
+    text, launch = kernel_text(name, params["jaxpr"], mapping, _sequential(params["compiler_params"], mapping))
     ins, outs = [a.aval for a in eqn.invars], [v.aval for v in eqn.outvars]
     target = Target(
-        TARGET, _config(name, text, launch_grid(mapping.grid), asked), 4, None, None, bool(eqn.effects),
+        TARGET, _config(name, text, launch, asked), 4, None, None, bool(eqn.effects),
         tuple(params["input_output_aliases"]), None,
     )  # fmt: skip
     in_layouts, out_layouts = ([tuple(range(a.ndim - 1, -1, -1)) for a in avals] for avals in (ins, outs))
@@ -48,6 +49,16 @@ def lower(ctx: LoweringContext, eqn: Eqn, operands: Sequence[Any]) -> Sequence[A
         out_layouts,
         whole_rule([a.shape for a in ins], [a.shape for a in outs]),
     )
+
+
+def _sequential(given: Any, mapping: GridMapping) -> tuple[int, ...]:
+    """The dimensions of the grid whose steps one program runs one after the other: those that are said to be
+    `arbitrary`; with scratch memory, which steps hand on, all that are not said to be parallel."""
+    said = given.dimension_semantics if isinstance(given, TpuCompilerParams) else None
+    if said is None:
+        return mapping.kernel_dims if mapping.scratch_avals else ()
+    names = [s.value if isinstance(s, GridDimensionSemantics) else s for s in said]
+    return tuple([d for d, name in zip(mapping.kernel_dims, names) if name == GridDimensionSemantics.ARBITRARY.value])
 
 
 def _compiler_params(given: Any) -> TritonCompilerParams:

@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith
+from jaxlib.mlir.dialects import arith, scf
 from jaxlib.triton import dialect as tt
 
 from meshrt import errors
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.types import ShapedArray
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
+from meshrt.experimental.kernels.memory import is_semaphore
 from meshrt.experimental.kernels.specs import Blocked, Element, Squeezed
-from meshrt.experimental.kernels.triton.pointers import STORED_BOOL, Block
+from meshrt.experimental.kernels.triton.pointers import STORED_BOOL, Block, outside
 from meshrt.experimental.kernels.triton.walk import TritonWalk
+from meshrt.transforms.discharge import discharged, settled
 from propagation.contexts import new_context
 
 __all__ = ["kernel_text", "launch_grid"]
@@ -33,8 +35,12 @@ def launch_grid(grid: Sequence[int]) -> tuple[int, int, int]:
     return int(np.prod(grid)), 1, 1
 
 
-def kernel_text(name: str, jaxpr: Jaxpr, mapping: GridMapping) -> str:
-    """The module of a kernel, as text.
+def kernel_text(
+    name: str, jaxpr: Jaxpr, mapping: GridMapping, sequential: Sequence[int] = ()
+) -> tuple[str, tuple[int, int, int]]:
+    """The module of a kernel, as text, and the sizes of its launch.
+
+    Each program runs all steps along the `sequential` dimensions of the grid, one after the other.
 
     Raises:
       UnsupportedError: something that GPUs or Triton lack, with the operation and its line.
@@ -51,7 +57,7 @@ def kernel_text(name: str, jaxpr: Jaxpr, mapping: GridMapping) -> str:
             function = _function(name, kinds)
         with ir.InsertionPoint(function.regions[0].blocks[0]):
             pointers = list(function.regions[0].blocks[0].arguments)
-            _write(walk, jaxpr, mapping, pointers)
+            launch = _Program(walk, jaxpr, mapping, sequential, pointers).write()
             tt.return_([])
         try:
             module.operation.verify()
@@ -60,7 +66,7 @@ def kernel_text(name: str, jaxpr: Jaxpr, mapping: GridMapping) -> str:
             raise errors.UnsupportedError(
                 f"Triton (GPU): the kernel {name} is not one that this dialect takes: {found}"
             ) from None
-        return str(module.operation.get_asm())
+        return str(module.operation.get_asm()), launch
 
 
 def _stored(aval: ShapedArray) -> Any:
@@ -71,9 +77,8 @@ def _check(name: str, mapping: GridMapping) -> None:
     refused = None
     if mapping.num_dynamic:
         refused = "a launch on a GPU has sizes known while compiling; make the grid's sizes ints"
-    elif mapping.scratch_avals:
-        kinds = ", ".join(map(str, mapping.scratch_avals))
-        refused = f"a GPU's programs have no scratch memory ({kinds}); carry values through loops instead"
+    elif any(map(is_semaphore, mapping.scratch_avals)):
+        refused = "a GPU's programs have no semaphores and copy nothing; give operands blocks"
     for b in mapping.blocks:
         if not all(isinstance(d, Blocked | Element | Squeezed) for d in b.block_shape):
             refused = f"{b.origin}: blocks have fixed sizes; {b.block_shape}"
@@ -93,24 +98,67 @@ def _function(name: str, kinds: Sequence[ir.Type]) -> Any:
     return function
 
 
-def _write(walk: TritonWalk, jaxpr: Jaxpr, mapping: GridMapping, pointers: Sequence[ir.Value]) -> None:
-    indices = _indices(walk, mapping.grid)
-    scalars = [
-        Block(p, a.shape, (0,) * a.ndim, a.shape, (False,) * a.ndim, (False,) * a.ndim, a.dtype)
-        for p, a in zip(pointers, mapping.scalar_avals)
-    ]
-    blocks = [
-        _block(walk, b, p, walk.jaxpr(b.index_map, [*indices, *scalars]))
-        for b, p in zip(mapping.blocks, pointers[mapping.num_scalars :])
-    ]
-    walk.jaxpr(jaxpr, [*[indices[d] for d in mapping.kernel_dims], *scalars, *blocks])
+class _Program:
+    """Writes the body of a function: of the steps of one program.
+
+    Scratch memory is what the loops over its steps carry, and so are references that the kernel makes itself.
+    """
+
+    def __init__(
+        self,
+        walk: TritonWalk,
+        jaxpr: Jaxpr,
+        mapping: GridMapping,
+        sequential: Sequence[int],
+        pointers: Sequence[ir.Value],
+    ):
+        self.walk, self.mapping, self.sequential = walk, mapping, tuple(sequential)
+        self.scalars = [_scalars(p, a) for p, a in zip(pointers, mapping.scalar_avals)]
+        self.pointers = pointers[mapping.num_scalars :]
+        kept = len(jaxpr.invars) - len(mapping.scratch_avals)
+        flags = tuple([i >= kept for i in range(len(jaxpr.invars))])
+        self.body = discharged(settled(jaxpr), flags, flags).closed.jaxpr if mapping.scratch_avals else settled(jaxpr)
+
+    def write(self) -> tuple[int, int, int]:
+        """Writes all steps; the sizes of the launch."""
+        grid = self.mapping.grid
+        parallel = [d for d in range(len(grid)) if d not in self.sequential]
+        launch = launch_grid([grid[d] for d in parallel])
+        places = dict(zip(parallel, _indices(self.walk, [grid[d] for d in parallel], launch)))
+        scratch = [self.walk.constant(outside(a.dtype), a.shape, a.dtype) for a in self.mapping.scratch_avals]
+        self._steps(places, self.sequential, scratch)
+        return launch
+
+    def _steps(self, places: dict[int, ir.Value], left: Sequence[int], scratch: list[Any]) -> list[Any]:
+        """The steps along the dimensions that are left; what scratch memory holds after them."""
+        if not left:
+            return self._step([places[d] for d in range(len(self.mapping.grid))], scratch)
+        first, *rest = left
+        op = scf.ForOp(self.walk.i32(0), self.walk.i32(self.mapping.grid[first]), self.walk.i32(1), scratch)
+        with ir.InsertionPoint(op.body):
+            here = {**places, first: op.induction_variable}
+            scf.yield_(self._steps(here, rest, list(op.inner_iter_args)))
+        return list(op.results)
+
+    def _step(self, indices: Sequence[ir.Value], scratch: list[Any]) -> list[Any]:
+        mapping, walk = self.mapping, self.walk
+        blocks = [
+            _block(walk, b, p, walk.jaxpr(b.index_map, [*indices, *self.scalars]))
+            for b, p in zip(mapping.blocks, self.pointers)
+        ]
+        return walk.jaxpr(self.body, [*[indices[d] for d in mapping.kernel_dims], *self.scalars, *blocks, *scratch])
 
 
-def _indices(walk: TritonWalk, grid: Sequence[int]) -> list[ir.Value]:
+def _scalars(pointer: ir.Value, aval: Any) -> Block:
+    """Scalars that are fetched before, as the whole array that they are."""
+    nowhere = (False,) * aval.ndim
+    return Block(pointer, aval.shape, (0,) * aval.ndim, aval.shape, nowhere, nowhere, aval.dtype)
+
+
+def _indices(walk: TritonWalk, grid: Sequence[int], launch: Sequence[int]) -> list[ir.Value]:
     """The program's place in the grid."""
     axis = lambda name: tt.get_program_id(getattr(tt.ProgramIDDim, name))
-    sizes = launch_grid(grid)
-    if sizes[: len(grid)] == tuple(grid) and len(grid) <= 3:
+    if len(grid) <= 3 and launch[: len(grid)] == tuple(grid):
         return [axis(_AXES[d]) for d in range(len(grid))]
     rest: ir.Value = axis("X")
     found: list[ir.Value] = []

@@ -26,7 +26,7 @@ from meshrt.primitives import state
 from meshrt.primitives.elementwise import add_p
 from meshrt.primitives.state_views import Indexer, Slice, view_of
 
-__all__ = ["RULES", "Block", "element_bytes", "load", "store"]
+__all__ = ["RULES", "Block", "element_bytes", "load", "outside", "store"]
 
 _I32, _I64 = np.dtype(np.int32), np.dtype(np.int64)
 STORED_BOOL = np.dtype(np.int8)
@@ -153,7 +153,8 @@ def _target(walk: Walk, block: Block, aval: Any, view: Sequence[Any], shape: tup
     return _Target(walk, block, view[0] if view else whole, shape)
 
 
-def _outside(dtype: Any) -> Any:
+def outside(dtype: Any) -> Any:
+    """What stands where nobody has written: NaN, the least integer, False."""
     if dtypes.issubdtype(dtype, np.floating):
         return np.nan
     return dtypes.iinfo(dtype).min if dtypes.issubdtype(dtype, np.integer) else 0
@@ -168,7 +169,7 @@ def load(
     kind = STORED_BOOL if block.dtype == np.bool_ else block.dtype
     inside = target.inside if mask is None else mask if target.inside is None else arith.andi(mask, target.inside)
     if inside is not None and other is None:
-        other = walk.constant(_outside(block.dtype), shape, kind)
+        other = walk.constant(outside(block.dtype), shape, kind)
     elif other is not None and block.dtype == np.bool_:
         other = converted(walk, other, shape, block.dtype, kind)
     value = tt.load(target.pointers, mask=inside, other=other, **how)
