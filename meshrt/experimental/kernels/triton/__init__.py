@@ -6,8 +6,8 @@
     module.py       the program: its function, where its blocks begin
     call.py         the custom call and its launch
 
-Programs of a grid run beside one another, in any order, and none may rely on what another wrote. Where steps hand scratch
-memory on, or dimensions of the grid are said to be `arbitrary`, one program runs those steps in a loop that carries it.
+Programs of a grid run beside one another, in any order, and none may rely on what another wrote. Where steps hand
+scratch memory on, or dimensions of the grid are said to be `arbitrary`, one program runs those steps in a loop.
 """
 
 from __future__ import annotations
