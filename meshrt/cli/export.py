@@ -52,7 +52,9 @@ def command(
     if python is None:
         raise click.UsageError(f"{target} names no function; write FILE.py:FUNCTION")
     path, name = python
-    version = int(stablehlo_version) if (stablehlo_version or "").isdigit() else stablehlo_version
+    version: str | int | None = stablehlo_version
+    if stablehlo_version is not None and stablehlo_version.isdigit():
+        version = int(stablehlo_version)
 
     def stage(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return export(function, platforms=platforms, stablehlo_version=version)(*args, **kwargs)

@@ -49,7 +49,8 @@ def command(file: Path, inputs: Path | None, mesh: str | None, output: Path | No
     args, kwargs = meshrt.tree_util.tree_unflatten(exported.in_tree, leaves)
     results = exported.call(*args, **kwargs)
     names = ["result" + meshrt.tree_util.keystr(p) for p in leaf_paths(exported.out_tree)]
-    found = {n: np.asarray(r) for n, r in zip(names, meshrt.tree_util.tree_leaves(results), strict=True)}
+    leaves = meshrt.tree_util.tree_leaves(results)
+    found: dict[str, Any] = {n: np.asarray(r) for n, r in zip(names, leaves, strict=True)}
     if output is not None:
         with output.open("wb") as f:
             np.savez(f, **found)

@@ -63,7 +63,7 @@ def write_artifact(text: str, version: str) -> bytes:
         raise errors.CompileError(f"the program cannot be written for StableHLO {version}: {e}") from None
 
 
-def read_artifact(data: bytes, *, trusted: bool) -> ir.Module:
+def read_artifact(data: str | bytes, *, trusted: bool) -> ir.Module:
     """The module of a portable artifact or of bytecode. What this process has not written is read with limits.
 
     Raises:

@@ -8,7 +8,7 @@ from meshrt.export.calling import call_exported
 from meshrt.export.planning import plan_of
 from meshrt.export.record import Record
 from meshrt.export.saving import serialize
-from meshrt.sharding.mesh import BaseMesh
+from meshrt.sharding.mesh import AbstractMesh, Mesh
 
 if TYPE_CHECKING:
     from collectives.plan import CommunicationPlan
@@ -38,7 +38,7 @@ class Exported(Record):
         """
         return call_exported(self, args, kwargs)
 
-    def plan(self, mesh: BaseMesh, **sizes: int) -> CommunicationPlan:
+    def plan(self, mesh: Mesh | AbstractMesh, **sizes: int) -> CommunicationPlan:
         """What a call on a mesh communicates: every collective with its cause and its bytes. Nothing is compiled.
 
         >>> import meshrt, numpy as np

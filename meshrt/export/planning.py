@@ -13,7 +13,7 @@ from meshrt.export.record import Record
 from meshrt.jit import jit
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.context import use_abstract_mesh
-from meshrt.sharding.mesh import AbstractMesh, BaseMesh
+from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["plan_of"]
 
 
-def plan_of(exported: Record, mesh: BaseMesh, sizes: Mapping[str, int]) -> CommunicationPlan:
+def plan_of(exported: Record, mesh: Mesh | AbstractMesh, sizes: Mapping[str, int]) -> CommunicationPlan:
     """See `meshrt.export.Exported.plan`."""
     over = mesh.abstract_mesh
     if exported.nr_devices not in (1, over.size):

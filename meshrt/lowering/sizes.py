@@ -220,6 +220,25 @@ def _has_names(text: str) -> bool:
     return any(c.isalpha() for c in text)
 
 
+class _Unseen(dict[str, Ref]):
+    """The variables in a region that sees no value of outside.
+
+    Computed there from its own arguments' sizes they would be valid, but what specialises programs for known sizes
+    (jaxlib's refinement) ends the process on such regions.
+    """
+
+    def __init__(self, where: str):
+        super().__init__()
+        self.where = where
+
+    def __missing__(self, name: str) -> Ref:
+        raise errors.UnsupportedError(
+            f"the per-device program of the shard_map at {self.where or 'an unknown line'} computes with the symbolic "
+            f"size {name}, which exported programs cannot: compute with it outside of shard_map, and pass what "
+            "that gives as an argument"
+        )
+
+
 class _Rewriter:
     """Rewrites one function."""
 
@@ -247,9 +266,21 @@ class _Rewriter:
         items, body.items = body.items, []
         for item in items:
             for inner in item[4]:
-                self.body(inner)
+                if item[0] == "sdy.manual_computation":
+                    self.isolated(inner, item[5])
+                else:
+                    self.body(inner)
             self.at_hand = body
             self.item(body, item)
+
+    def isolated(self, body: Body, loc: str) -> None:
+        """A region that sees no value of outside: sizes that are numbers are written into it."""
+        outside = self.head, self.sizes
+        self.head = body.body([])
+        self.sizes = SizeWriter(self.head, _Unseen(self.writer.locations.get(loc, "")), self.constants.integer)
+        self.body(body)
+        body.items[:0] = self.head.items
+        self.head, self.sizes = outside
 
     def plain_ref(self, ref: Ref) -> Ref:
         if "{" not in ref.type:

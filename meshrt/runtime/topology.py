@@ -113,9 +113,9 @@ def compile_for(
     devices = devices_of(topology) if devices is None else devices
     extra = _CUDA_OPTIONS if topology.compiler == "cuda" else ()
     chosen = jaxlib_api.compile_options(devices, mode=mode, xla_options=[*extra, *options])
-    module = legalize(module, capabilities_of(platform_of(topology)))
+    legal = legalize(module, capabilities_of(platform_of(topology)))
     try:
-        executable = jaxlib_api.compile_only(module, devices, chosen)
+        executable = jaxlib_api.compile_only(legal, devices, chosen)
     except errors.CompileError as e:
         raise explained(e, topology) from e
     compiled = TopologyExecutable(executable, topology)

@@ -14,7 +14,7 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors, export
-from meshrt.sharding import AbstractMesh, Mesh, NamedSharding, P
+from meshrt.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, P
 
 X = np.arange(4, dtype=np.float32)
 
@@ -323,6 +323,27 @@ def test_orders_of_symbolic_sizes(size):
     for name, f in functions.items():
         exported = export.export(meshrt.jit(f))(meshrt.typeof(key), spec("b"))
         np.testing.assert_array_equal(exported.call(key, x), f(key, x), err_msg=name)
+
+
+def test_symbolic_sizes_within_shard_map():
+    """Values of such sizes are computed with, as in JAX; the sizes themselves are not, which is said with the line."""
+    (b,) = export.symbolic_shape("b")
+    mesh = meshrt.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    split = NamedSharding(mesh.abstract_mesh, P("x"))
+    x = meshrt.device_put(np.arange(16, dtype=np.float32).reshape(8, 2), NamedSharding(mesh, P("x")))
+
+    def exported(body, *axes):
+        mapped = meshrt.shard_map(body, mesh=mesh.abstract_mesh, in_specs=(P("x"),), out_specs=P(*axes))
+        made = export.export(meshrt.jit(mapped))(meshrt.ShapeDtypeStruct((4 * b, 2), np.float32, sharding=split))
+        return export.deserialize(made.serialize())
+
+    np.testing.assert_allclose(exported(jnp.sin, "x").call(x), np.sin(x), rtol=1e-6)
+    total = exported(lambda x: meshrt.lax.psum(x.sum(0) + jnp.zeros(2), "x"))
+    np.testing.assert_allclose(total.call(x), np.sum(x, axis=0))
+    assert str(exported(lambda x: jnp.concatenate([x, x]), "x").out_avals[0].shape) == "(8*b, 2)"
+    for body in (lambda x: x * x.shape[0], lambda x: x + jnp.ones(x.shape)):
+        with pytest.raises(errors.UnsupportedError, match=r"shard_map at .*test_export\.py.*symbolic size b"):
+            exported(body, "x")
 
 
 def test_results_with_expressions():
