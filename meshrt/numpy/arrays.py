@@ -24,7 +24,7 @@ from meshrt.runtime.transfer import from_numpy
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.sharding.typed import check_out_sharding
+from meshrt.sharding.typed import check_out_sharding, fitted
 
 __all__ = ["array", "asarray", "copy", "from_dlpack"]
 
@@ -79,13 +79,14 @@ def promoted_inexact(name: str, *xs: Any) -> list[Any]:
 
 def placed(out: Any, device: Any, out_sharding: Any) -> Any:
     """``out`` moved to ``device`` or ``out_sharding``, at most one of them given; constrained to it while tracing."""
-    where = device if device is not None else out_sharding
     if device is not None and out_sharding is not None:
         raise errors.ArgumentTypeError("give either device or out_sharding, not both")
-    if where is None:
-        return out
     if out_sharding is not None:
         check_out_sharding(out_sharding, "jnp.array")
+        out_sharding = fitted(out_sharding, aval_of(out).ndim)
+    where = device if device is not None else out_sharding
+    if where is None:
+        return out
     if isinstance(out, Tracer):
         if isinstance(where, NamedSharding | PartitionSpec) and (where is out_sharding or is_explicit(where)):
             return constrained(out, where, "array")

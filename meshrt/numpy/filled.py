@@ -15,7 +15,7 @@ from meshrt.lax.filled import sharding_like, varying_like
 from meshrt.numpy.arrays import asarray, placed
 from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError, aval_for, broadcast_to_shape, operand, shape_tuple
 from meshrt.primitives.random import random_wrap
-from meshrt.sharding.typed import check_out_sharding
+from meshrt.sharding.typed import check_out_sharding, fitted
 
 __all__ = ["empty", "empty_like", "full", "full_like", "ones", "ones_like", "zeros", "zeros_like"]
 
@@ -52,6 +52,7 @@ def _fill(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, out_shard
         raise errors.ArgumentTypeError("give either device or out_sharding, not both")
     if out_sharding is not None:
         check_out_sharding(out_sharding, "jnp.full")
+        out_sharding = fitted(out_sharding, len(shape))
     return lax_full(shape, value, dtype, sharding=device if device is not None else out_sharding)
 
 

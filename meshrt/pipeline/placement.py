@@ -506,6 +506,13 @@ def _broadcast_in(function: Jitted, tree: Any) -> list[Any] | None:
     try:
         return tree_util.broadcast_prefix(given, args, is_leaf=is_sharding)
     except ValueError as e:
+        why = str(e)
+        if type(given) is tuple and len(given) != len(args):
+            sizes = f"a tuple or list of length {len(given)} for an args tuple of length {len(args)}"
+            why = f"it is the wrong length: {sizes}"
+        elif not isinstance(given, tuple) or hasattr(given, "_fields"):
+            why = f"in_shardings is not a tuple, and might need to be wrapped in one: {e}"
         raise errors.TreeError(
-            f"in_shardings of {function.name} must be a pytree prefix of its positional arguments: {e}"
+            f"in_shardings of {function.name} must be a pytree prefix of its positional arguments, one sharding or a "
+            f"tuple with an entry for each: {why}"
         ) from None

@@ -189,6 +189,6 @@ def _put_traced(leaf: Any, target: Any) -> Any:
 
 def _no_mesh(target: PartitionSpec) -> errors.MeshContextError:
     return errors.MeshContextError(
-        f"device_put with {target!r} needs a mesh in the context: use `with meshrt.set_mesh(mesh):`, or pass "
-        "NamedSharding(mesh, spec)"
+        f"device_put with {target!r} needs a mesh in the context. Please set a mesh via `meshrt.set_mesh` if a "
+        "PartitionSpec is passed to device_put, or pass NamedSharding(mesh, spec)"
     )

@@ -81,7 +81,8 @@ rng_bit_generator_p: Primitive = Primitive(
 
 @in_auto_mode
 def _placed_bits(*state: Any, out_sharding: Any = None, **params: Any) -> Any:
-    return with_sharding_constraint(rng_bit_generator_p.bind(*state, **params)[1], out_sharding)
+    bits = rng_bit_generator_p.bind(*state, **params)[1]
+    return bits if out_sharding is None else with_sharding_constraint(bits, out_sharding)
 
 
 def rng_bit_generator(

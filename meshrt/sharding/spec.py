@@ -276,6 +276,14 @@ class PartitionSpec:
                 )
         return True
 
+    def fitted(self, ndim: int) -> PartitionSpec:
+        """The same without entries of None beyond `ndim` dimensions: those that say how a result's type is split
+        need not know its rank, as where a function is mapped that was given the type of an operand."""
+        kept = self.partitions
+        while len(kept) > ndim and kept[-1] is None:
+            kept = kept[:-1]
+        return self if kept is self.partitions else self.update(partitions=kept)
+
     def padded(self, ndim: int) -> tuple[Any, ...]:
         """The entries for a value of `ndim` dimensions. RankMismatchError if there are more entries."""
         if len(self.partitions) > ndim:

@@ -25,7 +25,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
 __all__ = [
-    "abstract", "asked", "check_out_sharding", "entries_of", "mesh_of", "on", "sharding_of", "told_sharding",
+    "abstract", "asked", "check_out_sharding", "entries_of", "fitted", "mesh_of", "on", "sharding_of", "told_sharding",
     "type_sharding", "typed", "without_sums",
 ]  # fmt: skip
 
@@ -140,6 +140,14 @@ def check_out_sharding(out_sharding: Any, function: str) -> None:
             )
 
 
+def fitted(out_sharding: Any, ndim: int) -> Any:
+    """`out_sharding`, a NamedSharding or a PartitionSpec, without entries of None for dimensions that there are not."""
+    if isinstance(out_sharding, PartitionSpec):
+        return out_sharding.fitted(ndim)
+    spec = out_sharding.spec.fitted(ndim)
+    return out_sharding if spec is out_sharding.spec else out_sharding.update(spec=spec)
+
+
 def asked(out_sharding: Any, ndim: int, function: str, is_consistent: bool = True) -> NamedSharding | None:
     """`out_sharding` as `function` was given it, for a result of `ndim` dimensions, with one entry for each.
 
@@ -163,7 +171,7 @@ def asked(out_sharding: Any, ndim: int, function: str, is_consistent: bool = Tru
             f"{function}. This error occurs at source: {source.capture()}. Build the sharding over the mesh in "
             "context, or give a PartitionSpec"
         )
-    entries = [None if e is UNCONSTRAINED else e for e in spec.padded(ndim)]
+    entries = [None if e is UNCONSTRAINED else e for e in spec.fitted(ndim).padded(ndim)]
     return NamedSharding(mesh, spec.update(partitions=entries))
 
 

@@ -1,5 +1,7 @@
 """Ahead of time: statements 003 of the reference, fields of the stages and mismatches; JAX is the judge."""
 
+import collections
+
 import jax
 import numpy as np
 import pytest
@@ -162,6 +164,22 @@ def test_003_14_the_older_spelling_has_the_same_stages():
     np.testing.assert_array_equal(np.asarray(compiled(np.arange(8.0, dtype=np.float32))), 2 * np.arange(8.0))
     with pytest.raises(AttributeError, match="xmap"):
         meshrt.xmap
+
+
+def test_the_older_spelling_takes_shardings_by_position():
+    from meshrt.experimental.pjit import pjit
+
+    mesh = meshrt.make_mesh((8,), ("x",), meshrt.sharding.AxisType.Auto)
+    x = np.arange(8.0, dtype=np.float32)
+    with mesh:
+        assert pjit(lambda x, y: x + y, P("x"), P())(x, x).sharding.spec == P()
+        wrong = r"prefix of its positional arguments.* wrong length: a tuple or list of length 3 .* length 2"
+        with pytest.raises(ValueError, match=wrong):
+            pjit(lambda x, y: x, [None, None, None], None)(x, x)
+        one = collections.namedtuple("One", ["x"])
+        with pytest.raises(ValueError, match=r"in_shardings is not a tuple.*might need to be wrapped"):
+            pjit(lambda one: one, one(None), one(None))(one(x))
+        assert pjit(lambda one: one, (one(None),), one(None))(one(x)).x.shape == (8,)
 
 
 def test_003_15_the_staged_view(stages):

@@ -70,3 +70,50 @@ def test_einsum_leaves_addends_of_one_product() -> None:
         for subscripts, operands in (("ij->j", (a,)), ("ij,jk,kl->il", (a, b, b))):
             with pytest.raises(NotImplementedError, match="of one product of two operands only"):
                 jnp.einsum(subscripts, *operands, out_sharding=meshrt.P(unreduced={"y"}))
+
+
+ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
+LONGER = {
+    "einsum": lambda lib, np_, a: np_.einsum("ij,jk->ik", a, np_.ones((3, 2)), out_sharding=lib.P("x", None, None)),
+    "reshape": lambda lib, np_, a: np_.reshape(a, (12,), out_sharding=lib.P("x", None)),
+    "zeros": lambda lib, np_, a: np_.zeros((4,), out_sharding=lib.P("x", None)),
+    "arange": lambda lib, np_, a: np_.arange(4, out_sharding=lib.P("x", None)),
+    "normal": lambda lib, np_, a: lib.random.normal(lib.random.key(0), (4,), out_sharding=lib.P("x", None)),
+    "reshard": lambda lib, np_, a: lib.reshard(a, lib.P("x", None, None)),
+    "auto_axes": lambda lib, np_, a: lib.sharding.auto_axes(lambda a: 2 * a, out_sharding=lib.P("x", None, None))(a),
+    # The type of an operand, given where the function is mapped over the dimension that makes up for its rank.
+    "get": lambda lib, np_, a: lib.vmap(lambda r: r.at[1].get(out_sharding=lib.typeof(r).sharding))(a),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("name", LONGER)
+def test_entries_of_none_beyond_the_rank(name, jitted):
+    def outcome(lib, np_):
+        mesh = lib.make_mesh((2,), ("x",), devices=lib.devices()[:2])
+        with lib.set_mesh(mesh):
+            a = lib.device_put(ROWS, lib.P("x"))
+            f = lambda a: LONGER[name](lib, np_, a)
+            return str(lib.typeof((lib.jit(f) if jitted else f)(a)))
+
+    assert outcome(meshrt, jnp) == outcome(jax, xnp)
+
+
+def test_axes_beyond_the_rank_are_refused():
+    mesh = meshrt.make_mesh((2,), ("x",), devices=meshrt.devices()[:2])
+    with meshrt.set_mesh(mesh), pytest.raises(ValueError, match="only valid for values of rank at least 2"):
+        jnp.zeros((4,), out_sharding=meshrt.P(None, "x"))
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_bits_of_the_compilers_generator(jitted):
+    def outcome(lib):
+        mesh = lib.make_mesh((2,), ("x",), devices=lib.devices()[:2])
+        f = lambda key: lib.lax.rng_bit_generator(key, (4, 8), out_sharding=lib.P("x"))
+        with lib.set_mesh(mesh):
+            state, bits = (lib.jit(f) if jitted else f)(np.array([1, 2, 3, 4], np.uint32))
+        return [str(lib.typeof(v)) for v in (state, bits)], np.asarray(bits)
+
+    (types, bits), (their_types, their_bits) = outcome(meshrt), outcome(jax)
+    assert types == their_types
+    np.testing.assert_array_equal(bits, their_bits)

@@ -117,7 +117,7 @@ def test_overflow():
 
 
 def test_spec_without_a_mesh():
-    with pytest.raises(errors.MeshContextError, match="needs a mesh in the context"):
+    with pytest.raises(errors.MeshContextError, match=r"Please set a mesh via `meshrt.set_mesh`"):
         meshrt.device_put(VALUE, P("x"))
     mesh = make_mesh((4, 2), ("x", "y"))
     with pytest.raises(errors.ShardingError, match="AbstractMesh, which has no devices"):
