@@ -175,10 +175,10 @@ def test_a_ring_of_chips():
     np.testing.assert_array_equal(np.asarray(out).reshape(4, 8), np.tile(np.arange(8), (4, 1)))
 
 
-def test_cores_share_parallel_steps_in_any_order():
+def test_cores_share_parallel_steps():
     seen = []
     checks = pltpu.InterpretParams(
-        num_cores_or_threads=2, random_seed=1, grid_point_recorder=lambda point, core: seen.append((point, int(core)))
+        num_cores_or_threads=2, grid_point_recorder=lambda point, core: seen.append((point, int(core)))
     )
     block = pl.BlockSpec((1,), lambda i: (i,))
     f = pl.pallas_call(
@@ -186,7 +186,41 @@ def test_cores_share_parallel_steps_in_any_order():
         compiler_params=pltpu.CompilerParams(dimension_semantics=["parallel"]),
     )  # fmt: skip
     np.testing.assert_array_equal(f(X), X)
-    assert sorted(point[0] for point, _ in seen) == [0, 1, 2, 3] and {core for _, core in seen} == {0, 1}
+    assert sorted((int(point[0]), core) for point, core in seen) == [(0, 0), (1, 0), (2, 1), (3, 1)]
+
+
+def test_parallel_steps_are_shuffled_as_by_jax():
+    def program(lib):
+        def kernel(s_ref, o_ref):
+            s_ref[0] = s_ref[0] + 1
+            o_ref[...] = lib.np.full_like(o_ref, s_ref[0])
+
+        return lib.pl.pallas_call(
+            kernel, lib.jax.ShapeDtypeStruct((32, 512), np.float32), grid=(4, 4),
+            in_specs=[lib.pl.BlockSpec(memory_space=lib.pltpu.SMEM)],
+            out_specs=lib.pl.BlockSpec((8, 128), lambda i, j: (i, j)),
+            interpret=lib.pltpu.InterpretParams(random_seed=12345),
+            compiler_params=lib.pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        )(np.zeros(1, np.int32))  # fmt: skip
+
+    np.testing.assert_array_equal(program(p.OURS), program(p.JAX))
+
+
+def test_aliases_are_one_memory():
+    def kernel(x_ref, o_ref, step):
+        first = (pl.program_id(0) == 0) & (pl.program_id(1) == 0)
+        step[0] = jnp.where(first, 0, step[0] + 1)
+        o_ref[...] = x_ref[...] + step[0]
+
+    f = pl.pallas_call(
+        kernel, of((4, 4)), grid=(4, 4), in_specs=[pl.BlockSpec((1, 1), lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((1, 1), lambda i, j: (j, i)), scratch_shapes=[pltpu.SMEM((1,), np.int32)],
+        input_output_aliases={0: 0}, interpret=pltpu.InterpretParams(),
+    )  # fmt: skip
+    expected = np.zeros((4, 4), np.float32)
+    for step, (i, j) in enumerate(np.ndindex(4, 4)):
+        expected[j, i] = expected[i, j] + step
+    np.testing.assert_array_equal(f(np.zeros((4, 4), np.float32)), expected)
 
 
 def test_values_that_are_no_choice():

@@ -9,13 +9,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from meshrt import errors, lax
+from meshrt import errors, lax, random
 from meshrt import numpy as jnp
 from meshrt.core.axes import bind_axes
 from meshrt.core.jaxpr import Eqn
+from meshrt.core.trace import EVAL, set_trace
 from meshrt.experimental.kernels.devices import own_id
+from meshrt.experimental.kernels.grid import DYNAMIC
+from meshrt.experimental.kernels.mapping import GridMapping
 from meshrt.experimental.kernels.modes import force, forced
-from meshrt.experimental.kernels.simulator.steps import Call, simulate
+from meshrt.experimental.kernels.simulator.steps import Call, parallel_dims, simulate
 from meshrt.lowering.composed import write_composed
 from meshrt.primitives.callback import io_callback
 from meshrt.shape_dtype import ShapeDtypeStruct
@@ -39,7 +42,7 @@ class InterpretParams:
         raises UninitializedReadError.
       num_cores_or_threads: cores of each chip; they share the steps along parallel dimensions of the grid.
       dma_execution_mode: when copies are done: "on_wait", as late as possible, or "eager", when they are started.
-      random_seed: shuffles the steps along parallel dimensions.
+      random_seed: how the steps along parallel dimensions are shuffled, where one core runs them all.
       grid_point_recorder: called with the indices of each step and the core that runs it.
       skip_floating_point_ops, vector_clock_size, logging_mode, allow_hbm_allocation_in_run_scoped, buffer_bounds: taken
         for the sake of programs written for JAX; only their default values have a meaning here.
@@ -87,13 +90,32 @@ class InterpretParams:
         """Writes a call of the simulator for a kernel's call; in a manual region one for all chips."""
         p = eqn.params
         semantics = getattr(p["compiler_params"], "dimension_semantics", None)
-        call = Call(p["jaxpr"], p["grid_mapping"], p["input_output_aliases"], semantics, p["kernel"])
+        orders = _orders(p["grid_mapping"], semantics, self, p["kernel"])
+        call = Call(p["jaxpr"], p["grid_mapping"], p["input_output_aliases"], orders, p["kernel"])
         axes = [a._replace(is_checked=False) for a in p["axes"]]
         outs = [ShapeDtypeStruct(a.shape, a.dtype) for a in p["out_avals"]]
         with bind_axes(axes):
             return write_composed(
                 ctx, eqn, operands, [v.aval for v in eqn.invars], lambda *xs: _called(call, self, axes, outs, xs)
             )
+
+
+def _orders(mapping: GridMapping, semantics: Any, checks: InterpretParams, kernel: str) -> dict[int, Sequence[int]]:
+    """The order of the indices along each parallel dimension of the grid: shuffled, where one core runs all steps."""
+    found: dict[int, Sequence[int]] = {}
+    with set_trace(EVAL):
+        key = random.key(checks.random_seed or 0)
+        for d in parallel_dims(mapping, semantics):
+            size = mapping.grid[d]
+            if size is DYNAMIC:
+                raise errors.ConcretizationError(
+                    f"dimension {d} of the grid of the kernel {kernel} is parallel, so its size has to be known when "
+                    "the program is traced: the simulator shuffles its steps. Call it arbitrary, or give an int"
+                )
+            key, own = random.split(key)
+            order = np.asarray(random.permutation(own, size)) if checks.num_cores_or_threads == 1 else np.arange(size)
+            found[d] = order.tolist()
+    return found
 
 
 def _called(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ class Call:
     jaxpr: Jaxpr
     mapping: GridMapping
     aliases: Sequence[tuple[int, int]]
-    semantics: Sequence[Any] | None
+    orders: Mapping[int, Sequence[int]]  # of parallel dimensions of the grid: the order of the indices along them
     kernel: str
 
 
@@ -40,7 +40,7 @@ def simulate(call: Call, checks: Any, axes: Sequence[Any], operands: Sequence[np
     mapping = call.mapping
     sizes = mapping.sizes([int(x[0]) for x in operands[: mapping.num_dynamic]])
     on_cores = mapping.grid_names is not None
-    points = [list(p) for p in itertools.product(*[range(n) for n in sizes])]
+    points = [list(p) for p in itertools.product(*[call.orders.get(d, range(n)) for d, n in enumerate(sizes)])]
     plans = [[p] for p in points] if on_cores else _shared_out(points, call, checks)
     machine = Machine(checks, axes, max(1, len(plans)), call.kernel)
     arrays = operands[mapping.num_dynamic :]
@@ -58,25 +58,21 @@ def simulate(call: Call, checks: Any, axes: Sequence[Any], operands: Sequence[np
 
 
 def _shared_out(points: list[list[int]], call: Call, checks: Any) -> list[list[list[int]]]:
-    """The steps of each core: those along parallel dimensions are dealt out, in any order."""
-    dims = _parallel_dims(call)
-    if not dims:
-        return [points, *[[] for _ in range(checks.num_cores_or_threads - 1)]]
+    """The steps of each core: those along parallel dimensions are dealt out."""
+    count = checks.num_cores_or_threads
+    if count == 1 or not call.orders:
+        return [points, *[[] for _ in range(count - 1)]]
     groups: dict[tuple[int, ...], list[list[int]]] = {}
     for p in points:
-        groups.setdefault(tuple([p[d] for d in dims]), []).append(p)
+        groups.setdefault(tuple([p[d] for d in call.orders]), []).append(p)
     order = list(groups)
-    if checks.random_seed is not None:
-        order = [order[i] for i in np.random.RandomState(checks.random_seed).permutation(len(order))]
-    per_core = -(-len(order) // checks.num_cores_or_threads)
-    parts = [order[i * per_core : (i + 1) * per_core] for i in range(checks.num_cores_or_threads)]
-    return [[p for key in part for p in groups[key]] for part in parts]
+    per_core = -(-len(order) // count)
+    return [[p for key in order[i * per_core : (i + 1) * per_core] for p in groups[key]] for i in range(count)]
 
 
-def _parallel_dims(call: Call) -> list[int]:
+def parallel_dims(mapping: GridMapping, semantics: Sequence[Any] | None) -> list[int]:
     """The dimensions of the grid whose steps may run in any order."""
-    mapping = call.mapping
-    kinds = dict(zip(mapping.kernel_dims, call.semantics or ()))
+    kinds = dict(zip(mapping.kernel_dims, semantics or ()))
     names = (GridDimensionSemantics.PARALLEL, GridDimensionSemantics.CORE_PARALLEL, "parallel", "core_parallel")
     return [d for d in range(len(mapping.grid)) if kinds.get(d) in names]
 
@@ -84,7 +80,7 @@ def _parallel_dims(call: Call) -> list[int]:
 def _place_arrays(machine: Machine, device: int, call: Call, arrays: Sequence[Any]) -> None:
     """Puts a chip's operands and results into its large memory."""
     mapping = call.mapping
-    begin = {o: arrays[i] for i, o in call.aliases}
+    begun = {o: i - mapping.num_scalars for i, o in call.aliases if i >= mapping.num_scalars}
     for i, (aval, x) in enumerate(zip(mapping.scalar_avals, arrays)):
         made = _memory(machine, aval.inner_aval, f"scalar {i}", ("scalar", i))
         made.fill(x)
@@ -92,9 +88,10 @@ def _place_arrays(machine: Machine, device: int, call: Call, arrays: Sequence[An
     for i, (block, x) in enumerate(zip(mapping.in_blocks, arrays[mapping.num_scalars :])):
         _array(machine, device, block, ("input", i)).fill(x)
     for o, block in enumerate(mapping.out_blocks):
-        memory = _array(machine, device, block, ("output", o))
-        if o in begin:
-            memory.fill(begin[o])
+        if o in begun:  # one memory, as on a chip
+            machine.shared[device, ("output", o)] = machine.shared[device, ("input", begun[o])]
+        else:
+            _array(machine, device, block, ("output", o))
 
 
 def _memory(machine: Machine, aval: Any, name: str, key: Any) -> Memory:
