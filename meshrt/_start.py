@@ -14,7 +14,7 @@ def launch_if_asked() -> None:
     Called as the package begins to be imported, for either way to start the program imports the package first.
     """
     if _is_launcher(sys.orig_argv, sys.argv):
-        from meshrt.cli.main import main  # only here: it imports the package
+        from meshrt.cli.main import main  # start-up time: of every other process
 
         main()
 

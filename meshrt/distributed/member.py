@@ -176,8 +176,10 @@ class Member:
         known = circles.circles()
         pending = {c.key: seconds for c in known if (seconds := c.pending()) is not None}
         launched = {c.key: c.launched for c in known}
-        port = backend.collectives_port()
-        self._send("beat", launched=launched, pending=pending, doing=self._observer.look(), port=port)
+        self._send(
+            "beat", launched=launched, pending=pending, doing=self._observer.look(), port=backend.collectives_port(),
+            trails={c.key: c.trail() for c in known},
+        )  # fmt: skip
 
     def _read(self, seconds: float) -> None:
         """Hears what comes within `seconds`."""

@@ -10,6 +10,7 @@ import contextlib
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ _COLLECTIVE = re.compile(
     r"stablehlo\.(all_reduce|all_gather|all_to_all|reduce_scatter|collective_permute|collective_broadcast)\b"
 )
 _SHOWN_COLLECTIVES = 3
+_TRAIL = 64  # launches whose programs are remembered; a difference before them shows in the digest
 # The type of `main` in MLIR's generic form, as our partitioner writes it, and in the pretty one.
 _MAIN = re.compile(
     r'sym_name = "main", function_type = \((?P<takes>.*)\) -> (?P<gives>\(.*?\)|\S+)[,}]'
@@ -190,7 +192,9 @@ class Circle:
         self.launched = 0
         self.current: Shared | None = None
         self.agreeing: Shared | None = None
-        self._agreed: set[str] = set()
+        self._agreed: dict[str, int] = {}  # by digest, in the order agreed on, which is the same in all processes
+        self._trail: deque[tuple[int, int, int]] = deque(maxlen=_TRAIL)
+        self._order = 0
         self._latest: tuple[int, Any] = (0, None)  # of the launches that came back: number, token
         self._finished = 0
         self._busy_since = 0.0  # or when something came out last
@@ -209,6 +213,9 @@ class Circle:
             self._busy_since = time.monotonic()
         self.current = program
         self.launched += 1
+        number = self._agreed[program.digest]
+        self._order = hash((self._order, number))  # of whole numbers: the same in every process
+        self._trail.append((self.launched, number, self._order))
 
     def launch(self, execute: Callable[..., Any], buffers: Any) -> tuple[Any, Any]:
         """The results of a launch and its token."""
@@ -226,9 +233,13 @@ class Circle:
                 _job.agree(self, len(self._agreed), program.record, program.text)
             finally:
                 self.agreeing = None
-            self._agreed.add(program.digest)
+            self._agreed[program.digest] = len(self._agreed)
             if len(self._agreed) == 1:
                 threading.Thread(target=self._follow, name=f"meshrt-circle-{self.key}", daemon=True).start()
+
+    def trail(self) -> list[tuple[int, int, int]]:
+        """The last launches: which one, the number of its program, and a digest of all launches up to it."""
+        return list(self._trail)
 
     def pending(self) -> float | None:
         """For how many seconds a launch has been unfinished without anything coming out; None if all have finished."""

@@ -27,6 +27,7 @@ __all__ = ["REPORT_S", "SILENT_S", "STALL_S", "Patience", "RefusedError", "Roste
 SILENT_S, REPORT_S, STALL_S = 8.0, 6.0, 300.0
 # A wait that was reported is reported again when it lasts this many times as long.
 _REPORT_AGAIN = 10
+_TRAILS = 4096  # launches of a circle that are remembered, to be compared with what slower processes tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class Roster:
         self._doomed: str | None = None
         self._agreements: dict[tuple[str, int], _Agreement] = {}
         self._reported: dict[tuple[str, int], float] = {}
+        self._trails: dict[str, dict[int, tuple[int, int, int]]] = {}  # launch: who told first, program, digest
+        self._names: dict[tuple[str, int], str] = {}  # of the programs that were agreed on
         self._asking: dict[tuple[str, str], set[int]] = {}  # who of a circle wants to know who is there
 
     # --- who is here.
@@ -163,6 +166,8 @@ class Roster:
         member.launched = {str(k): int(v) for k, v in _mapping(fields.get("launched")).items()}
         pending = _mapping(fields.get("pending"))  # seconds for which nothing has come out
         member.waiting_since = {str(circle): now - float(seconds) for circle, seconds in pending.items()}
+        for circle, trail in _mapping(fields.get("trails")).items():
+            self._compare(member, str(circle), trail)
         self._look_for_stalls(now)
 
     def fail(self, process: int, why: str) -> None:
@@ -299,6 +304,7 @@ class Roster:
             return
         if len({r.get("digest") for r in agreement.records.values()}) == 1:
             del self._agreements[circle, number]
+            self._names[circle, number] = str(record.get("name"))
             for p in agreement.records:
                 self.outbox.append(Send(p, "agreed", {"circle": circle, "number": number}))
             return
@@ -319,6 +325,29 @@ class Roster:
         for p in agreement.records:
             self.outbox.append(Send(p, "disagreed", {"circle": circle, "number": number, "why": why}))
         self.news.append((min(agreement.asked[1:], default=process), why))
+
+    def _compare(self, member: _Member, circle: str, trail: Any) -> None:
+        """Programs that were agreed on must also be launched in the same order."""
+        if self._broken(circle):
+            return
+        known = self._trails.setdefault(circle, {})
+        for count, number, order in trail:
+            there = known.setdefault(int(count), (member.process, int(number), int(order)))
+            if there[2] != order:
+                other = self.members[there[0]].name
+                here, said = self._names.get((circle, number)), self._names.get((circle, there[1]))
+                what = (
+                    f"launch {count} was {said} there and {here} here"
+                    if number != there[1]
+                    else f"before launch {count}"
+                )
+                self._lose(
+                    member.process, f"it launched other programs than {other}: {what}. All processes must launch the "
+                    "same programs in the same order; what they computed together since is wrong",
+                )  # fmt: skip
+                return
+        for count in sorted(known)[:-_TRAILS]:
+            del known[count]
 
     # --- going on with those that are left.
 
@@ -353,6 +382,8 @@ class Roster:
         self._agreements.clear()
         self._reported.clear()
         self._asking.clear()
+        self._trails.clear()
+        self._names.clear()
         self.lost, self._ended = {}, set()
         former = [m.process for m in left]
         self.members = dict(enumerate(left))

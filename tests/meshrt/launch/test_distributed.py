@@ -243,6 +243,18 @@ def test_processes_that_run_different_programs_are_told_what_differs(alone, one,
         assert all(text in out for text in texts), out
 
 
+def test_known_programs_in_another_order_are_found_out(alone):
+    body = JOB + (
+        "other = jax.jit(lambda x: (x * 3).sum(0))\nother(x)\n"
+        "try:\n"
+        "    for i in range(10**6): (other if i == me else total)(x).block_until_ready(); time.sleep(0.05)\n"
+        "except PeerLost as e: print('lost', e, flush=True)\n"
+    )
+    for out, err, code in alone(body, body):
+        assert code == 0 and "it launched other programs than process" in out, err
+        assert "was total there and <lambda> here" in out or "was <lambda> there and total here" in out
+
+
 def test_a_launcher_blames_who_is_silent_and_who_finished_early(launch):
     body = (
         SETUP

@@ -159,6 +159,22 @@ def test_different_programs_are_an_error_for_all_with_the_first_difference():
     assert "%0 = add %a   at /x/f.py:3" in why and "%0 = mul %a   at /x/g.py:9" in why
 
 
+def test_programs_that_were_agreed_on_are_launched_in_one_order():
+    job = Job(2)
+    for number, name in enumerate("fg"):
+        for p in range(2):
+            job.roster.agree(p, "0,1", number, {"digest": name, "name": name}, job.now)
+    beat = lambda p, trail: job.roster.beat(p, {"launched": {"0,1": len(trail)}, "trails": {"0,1": trail}}, job.now)
+    beat(0, [(1, 0, 11), (2, 1, 12), (3, 0, 13)])
+    beat(1, [(1, 0, 11), (2, 1, 12)])
+    assert not job.roster.lost
+    beat(1, [(2, 1, 12), (3, 1, 99)])
+    assert (
+        "it launched other programs than process 0 (host h0, pid 100): launch 3 was f there and g here"
+        in (job.roster.lost[1])
+    )
+
+
 def test_whoever_needs_a_lost_process_to_agree_is_told_at_once():
     job = Job(2)
     job.roster.close(1)
