@@ -13,7 +13,7 @@ from .cost import seconds_to_send
 from .emit import Collective, LocalFunction, LocalOp, Region
 from .layout import Atoms
 from .passes.machine import Machine
-from .passes.schedule import simulate
+from .timing import timing_of
 from .topology import Topology
 
 __all__ = ["CommunicationPlan", "Finding", "Origin", "PlanEntry", "human", "human_time", "origin", "plan_of"]
@@ -184,8 +184,7 @@ def plan_of(main: LocalFunction, functions: dict[str, LocalFunction], machine: M
     sent = visit(main.region, 1)
     exposed = None
     if machine.chosen:
-        total, computing = simulate(main.region.items, machine, functions)
-        exposed = total - computing
+        exposed = timing_of([main, *(f for f in functions.values() if f is not main)], machine).exposed
     return CommunicationPlan(tuple(entries), float(sent.most.max()), exposed, float(sent.least.max()))
 
 

@@ -60,7 +60,7 @@ class Suggestion:
         # (Strings of JSON are strings of TOML.)
         lines = [f"# found by meshrt suggest for {self.topology}", "mesh = " + json.dumps(mesh_text(self.mesh)), ""]
         lines.append("[annotations]")
-        for row in self.rows:
+        for row in {r.pattern: r for r in self.rows}.values():  # rows of one pattern differ in types only
             dims = [d[0] if len(d) == 1 else list(d) or "" for d in row.suggested]
             lines.append(f"{json.dumps(row.pattern)} = {json.dumps(dims)}")
         return "\n".join(lines) + "\n"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from collectives.plan import human_time
 from meshrt.errors import InspectError
 from meshrt.inspect.model import CollectiveRow, Report, ValueRow
 
@@ -84,6 +85,9 @@ def compare(before: Report, after: Report) -> Comparison:
     mesh = [", ".join(f"{n}={s}" for n, s in report.mesh) for report in (before, after)]
     figures = [Change("mesh", *mesh)] if mesh[0] != mesh[1] else []
     figures += [Change(text, old[key], new[key]) for key, text in FIGURES.items() if old[key] != new[key]]
+    times = [None if r.timing is None else human_time(r.timing.seconds) for r in (before, after)]
+    if times[0] != times[1]:
+        figures.append(Change("predicted time per run", *times))
     shardings = [
         *_shardings("", before.arguments, after.arguments),
         *_shardings("result ", before.results, after.results),

@@ -19,12 +19,13 @@ _SPECIAL = "\\`*_{}[]<>#|!~&$@"
 def report_markdown(report: Report) -> str:
     """The whole report, long tables folded."""
     totals = report.as_json()["totals"]
-    seconds = totals["seconds_predicted"]
+    seconds = totals["seconds_sending"]
     lines = [
         f"### {_text(report.name)}", "",
         f"{report.devices} devices, mesh {_text(', '.join(f'{n}={s}' for n, s in report.mesh) or 'none')}: "
         f"**{human(report.bytes)}** sent per device and run ({human_time(seconds)} predicted)"
-        + ("" if report.memory is None else f", **{human(report.memory.peak_bytes)}** held at most (estimated)"),
+        + ("" if report.memory is None else f", **{human(report.memory.peak_bytes)}** held at most (estimated)")
+        + ("" if report.timing is None else f", **{human_time(report.timing.seconds)}** per run (predicted)"),
         "",
     ]  # fmt: skip
     lines += [f"- :warning: {_text(shorten(f.where))}: {_text(f.message)} ({human(f.bytes)})" for f in report.findings]

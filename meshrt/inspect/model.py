@@ -10,6 +10,7 @@ from collectives.cost import item_bytes
 from collectives.memory import MemoryPlan
 from collectives.module import PartitionedProgram
 from collectives.plan import CommunicationPlan
+from collectives.timing import Timing
 from meshrt.pipeline.names import argument_names, output_names, type_text
 from propagation import Propagated
 from propagation.model import TensorSharding
@@ -23,6 +24,7 @@ __all__ = [
     "MemoryRow",
     "MomentRow",
     "Report",
+    "TimingRow",
     "ValueRow",
     "collective_rows",
     "report_of",
@@ -133,10 +135,21 @@ class MemoryRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TimingRow:
+    """Predicted seconds of one device and run on the topology that was named: from begin to end, of them computing and
+    waiting for messages; and what the collectives take one after the other, hidden behind computing or not."""
+
+    seconds: float
+    computing: float
+    waiting: float
+    sending: float
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """A whole program. `mesh` are (axis, size) pairs; `explanations` the answers to `--explain`, one line each. `bytes`
     are sent by the busiest device per run of the program, `least_bytes` if it takes other branches (see
-    `collectives.CommunicationPlan`)."""
+    `collectives.CommunicationPlan`). There is a `timing` where a topology was named."""
 
     name: str
     mesh: tuple[tuple[str, int], ...]
@@ -148,6 +161,7 @@ class Report:
     bytes: float = 0.0
     least_bytes: float = 0.0
     memory: MemoryRow | None = None
+    timing: TimingRow | None = None
 
     @property
     def devices(self) -> int:
@@ -164,7 +178,8 @@ class Report:
             "result_bytes_per_device": sum(v.device_bytes for v in self.results),
             "replicated_argument_bytes": sum(v.device_bytes for v in self.arguments if v.is_replicated),
             "peak_bytes_per_device": None if self.memory is None else self.memory.peak_bytes,
-            "seconds_predicted": sum(c.seconds * (c.times or 1) for c in self.collectives),
+            "seconds_sending": sum(c.seconds * (c.times or 1) for c in self.collectives),
+            "seconds_per_run": None if self.timing is None else self.timing.seconds,
         }  # fmt: skip
         return {**asdict(self), "mesh": dict(self.mesh), "totals": totals}
 
@@ -183,6 +198,7 @@ class Report:
             bytes=data["bytes"],
             least_bytes=data["least_bytes"],
             memory=None if data["memory"] is None else _memory_from(data["memory"]),
+            timing=None if data["timing"] is None else TimingRow(**data["timing"]),
         )
 
 
@@ -216,7 +232,12 @@ def report_of(
         bytes=partitioned.plan.bytes,
         least_bytes=partitioned.plan.bytes if partitioned.plan.least_bytes is None else partitioned.plan.least_bytes,
         memory=memory_row(partitioned.memory, arg_names, result_names, source),
+        timing=None if partitioned.plan.exposed is None else _timing_row(partitioned.timing),
     )
+
+
+def _timing_row(timing: Timing) -> TimingRow:
+    return TimingRow(timing.seconds, timing.computing, timing.exposed, timing.sending)
 
 
 def memory_row(plan: MemoryPlan, arg_names: Sequence[str], result_names: Sequence[str], source: str = "") -> MemoryRow:

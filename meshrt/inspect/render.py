@@ -17,7 +17,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from collectives.plan import human
+from collectives.plan import human, human_time
 from meshrt.inspect.changes import Change, Comparison
 from meshrt.inspect.model import CollectiveRow, MemoryRow, Report, ValueRow
 from meshrt.inspect.totals import by_axes, by_line
@@ -188,6 +188,12 @@ def render(report: Report, out: Console) -> None:
     note = f"; {unknown} in loops of unknown length count once" if unknown else ""
     if report.collectives:
         out.print(Text(f"{human(report.bytes)} sent per device and run{note}"))
+    if report.timing is not None:
+        t = report.timing
+        out.print(
+            f"{human_time(t.seconds)} per run predicted: {human_time(t.computing)} computing, {human_time(t.waiting)} "
+            f"waiting for messages, which take {human_time(t.sending)} one after the other"
+        )
 
 
 MEMORY_NOTE = (

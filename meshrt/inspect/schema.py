@@ -16,7 +16,8 @@ _PLAIN: dict[type, str] = {str: "string", int: "integer", float: "number"}
 TOTALS = {
     "devices": "integer", "bytes_sent_per_device": "number", "argument_bytes_per_device": "number",
     "result_bytes_per_device": "number", "replicated_argument_bytes": "number",
-    "peak_bytes_per_device": ["number", "null"], "seconds_predicted": "number",
+    "peak_bytes_per_device": ["number", "null"], "seconds_sending": "number",
+    "seconds_per_run": ["number", "null"],
 }  # fmt: skip
 
 

@@ -203,3 +203,20 @@ def test_budgets_and_comparisons_on_the_command_line(tmp_path):
     assert "are those of" in run("--markdown", "--against", str(tmp_path / "main.json"))[1]
     assert json.loads(run("--json", "--against", str(tmp_path / "main.json"))[1])["collectives"] == []
     assert run("--update")[0] == 2
+
+
+def test_a_topology_predicts_the_time_of_a_run():
+    lowered = layers.lower(struct((64, 32), "data"), struct((32, 128), None, "model"))
+    made, slower = (report(lowered, name="f", topology=name) for name in ("v5p:2x2x2", "v5e:2x4"))
+    data = json.loads(json.dumps(made.as_json()))
+    jsonschema.validate(data, report_schema())
+    assert Report.from_json(data).as_json() == made.as_json()
+    timing = made.timing
+    assert timing is not None and timing.seconds == pytest.approx(timing.computing + timing.waiting)
+    out = Console(file=io.StringIO(), width=200)
+    render(made, out)
+    assert "per run predicted: " in out.file.getvalue() and "per run (predicted)" in report_markdown(made)
+    (change,) = [c for c in compare(made, slower).figures if c.what == "predicted time per run"]
+    assert str(change.before).endswith("us") and change.before != change.after
+    assert "predicted time per run" in comparison_markdown(compare(made, slower))
+    assert of_layers(None, "model").timing is None
