@@ -15,7 +15,16 @@ import meshrt
 from meshrt import lax
 from propagation.contexts import new_context
 from tests.meshrt.kernels.evaluator import run_mosaic, run_triton
-from tests.meshrt.kernels.hardware import ANYWHERE, ON_TPUS, dynamic_grid, gather_rows, instructions, kind, matmul
+from tests.meshrt.kernels.hardware import (
+    ANYWHERE,
+    ON_TPUS,
+    dynamic_grid,
+    gather_rows,
+    instructions,
+    kind,
+    matmul,
+    reductions,
+)
 from tests.meshrt.kernels.programs import OURS
 from tests.meshrt.kernels.test_mosaic import configs, read_back
 
@@ -92,6 +101,15 @@ def test_tpu_kernels_compute_what_the_loop_does(program):
     f, kinds = program(OURS)
     args = [np.int32(4), *drawn(kinds[1:])] if program is dynamic_grid else drawn(kinds)
     close(evaluated("tpu", f, args), expected_of(f, args))
+
+
+@pytest.mark.parametrize("program", [p for p in EXACT if p is not reductions], ids=lambda p: p.__name__)
+def test_numbers_of_python_are_words_where_wider_types_are_enabled(program):
+    """(The places of greatest elements are asked to be of 64 bits then.)"""
+    with meshrt.enable_x64(True):
+        f, kinds = program(OURS)
+        args = [np.int32(4), *drawn(kinds[1:])] if program is dynamic_grid else drawn(kinds)
+        close(evaluated("tpu", f, args), expected_of(f, args))
 
 
 @pytest.mark.parametrize("program", [*ANYWHERE, gather_rows, matmul], ids=lambda p: p.__name__)

@@ -217,9 +217,25 @@ def test_what_a_core_lacks_is_refused_with_operation_and_line(body, options, sai
         run(body, **options)
 
 
+def wide(x_ref, o_ref):
+    o_ref[...] = x_ref[...] + jnp.arange(128, dtype=np.int64).astype(F32)
+
+
+def too_large(x_ref, o_ref):
+    n = meshrt.lax.fori_loop(0, 3, lambda i, n: n * 2, 2**40)
+    o_ref[...] = x_ref[...] + n.astype(F32)
+
+
 def test_elements_of_64_bits_are_refused():
     with meshrt.enable_x64(True), pytest.raises(errors.UnsupportedError, match=r"holds float64.*at most 32 bits"):
         run(far, np.float64)
+    with (
+        meshrt.enable_x64(True),
+        pytest.raises(errors.UnsupportedError, match=r"no elements of int64.*at most 32 bits"),
+    ):
+        run(wide)
+    with meshrt.enable_x64(True), pytest.raises(errors.UnsupportedError, match="no elements of int64"):
+        run(too_large)
 
 
 def test_semantics_name_each_dimension_once():

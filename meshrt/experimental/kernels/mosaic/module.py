@@ -18,6 +18,7 @@ from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.references import AbstractRef
 from meshrt.experimental.kernels.grid import DYNAMIC
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
+from meshrt.experimental.kernels.mlir.words import in_words
 from meshrt.experimental.kernels.mosaic.types import Place, reference_type, space_of
 from meshrt.experimental.kernels.mosaic.walk import MosaicWalk
 from meshrt.experimental.kernels.params import GridDimensionSemantics, TpuCompilerParams
@@ -135,7 +136,7 @@ class _Writer:
         with ir.InsertionPoint(block):
             leading = [indices[d] for d in mapping.kernel_dims]
             leading += [tpu.iteration_bound(d) for d, g in enumerate(mapping.grid) if g is DYNAMIC]
-            self.walk.jaxpr(jaxpr, [*leading, *self._places(references)])
+            self.walk.jaxpr(in_words(jaxpr), [*leading, *self._places(references)])
             func.return_([])
         self._describe(function, [self._window(i, b) for i, b in enumerate(mapping.blocks)])
 
@@ -224,7 +225,7 @@ class _Writer:
         entry = function.add_entry_block()
         indices, scalars = entry.arguments[: len(mapping.grid)], entry.arguments[len(mapping.grid) :]
         with ir.InsertionPoint(entry):
-            func.return_(self.walk.jaxpr(block.index_map, [*indices, *map(Place.whole, scalars)]))
+            func.return_(self.walk.jaxpr(in_words(block.index_map), [*indices, *map(Place.whole, scalars)]))
 
 
 def _tiling(block: BlockMapping) -> str | None:
