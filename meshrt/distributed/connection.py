@@ -15,6 +15,7 @@ from meshrt.errors import DistributedError
 from meshrt.launch.address import FUSE_S, join_address, split_address
 from meshrt.launch.environment import SECRET
 from meshrt.launch.membership import frames
+from meshrt.launch.membership.neighbours import where
 from meshrt.launch.membership.tunnel import Tunnel, reachable
 from meshrt.runtime import jaxlib_api
 from meshrt.version import __version__
@@ -89,7 +90,7 @@ def enter(identity: Identity, timeout_s: float) -> Entrance:
         hello = frames.receive(sock, cut)
         place = (identity.process_id, identity.num_processes)
         about = {
-            "host": socket.gethostname(), "pid": os.getpid(),
+            "host": socket.gethostname(), "pid": os.getpid(), "where": where(),
             "versions": {"meshrt": __version__, "jaxlib": jaxlib_api.RELEASE},
         }  # fmt: skip
         sock.sendall(frames.encode(

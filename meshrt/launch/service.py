@@ -27,6 +27,7 @@ from meshrt.launch.address import FUSE_S, join_address, split_address
 from meshrt.launch.environment import SECRET
 from meshrt.launch.membership.door import Door
 from meshrt.launch.membership.folders import private_folder, remove_folder
+from meshrt.launch.membership.neighbours import cpu_seconds
 from meshrt.launch.membership.roster import REPORT_S, SILENT_S, STALL_S, Patience, Roster
 
 _PORT_WAIT_S = 3.0  # a former job may be holding the port that long
@@ -92,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     services = Services(folder)
     try:
         patience = Patience(options.silent, min(REPORT_S, options.stall), options.stall)
-        roster = Roster(options.num_processes, patience)
+        roster = Roster(options.num_processes, patience, cpu_seconds)
         door = Door(listener, os.environ.get(SECRET, ""), roster, services.make, _tell, _log)
         door.serve(_stdin_ended if options.until_eof else lambda: False)
     finally:

@@ -16,7 +16,7 @@ descriptions are agreed on, different ones are answered to all with what differs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ __all__ = ["REPORT_S", "SILENT_S", "STALL_S", "Patience", "RefusedError", "Roste
 SILENT_S, REPORT_S, STALL_S = 8.0, 6.0, 300.0
 # A wait that was reported is reported again when it lasts this many times as long.
 _REPORT_AGAIN = 10
+_LOOK_S, _WORKING = 1.0, 0.2  # a silent process computes if it used so much of a core in that time
 _TRAILS = 4096  # launches of a circle that are remembered, to be compared with what slower processes tell
 
 
@@ -68,6 +69,7 @@ class _Member:
     finished: bool = False  # its script ended
     gone: bool = False  # and its process too
     regrouping: bool = False
+    computed: tuple[float, float] | None = None  # since it is silent: when, and for how many seconds it had computed
     port: int | None = None  # on which its peers reach it in collectives
 
     @property
@@ -93,8 +95,13 @@ class _Agreement:
 class Roster:
     """Takes what happens, each with its time; what is to be sent collects in `outbox`, losses in `news`."""
 
-    def __init__(self, count: int, patience: Patience | None = None):
+    def __init__(
+        self, count: int, patience: Patience | None = None,
+        cpu_seconds: Callable[[Mapping[str, Any]], float | None] = lambda about: None,
+    ):  # fmt: skip
+        """`cpu_seconds` tells how long a process has computed, where that can be seen."""
         self.count = count
+        self._cpu_seconds = cpu_seconds
         self.patience = patience or Patience()
         self.members: dict[int, _Member] = {}
         self.lost: dict[int, str] = {}
@@ -161,7 +168,7 @@ class Roster:
     def beat(self, process: int, fields: Mapping[str, Any], now: float) -> None:
         """A sign of life, with what the process does: `launched` and `pending` per circle, `doing` for people."""
         member = self.members[process]
-        member.heard_at = now
+        member.heard_at, member.computed = now, None
         member.doing, member.port = _mapping(fields.get("doing")), fields.get("port")
         member.launched = {str(k): int(v) for k, v in _mapping(fields.get("launched")).items()}
         pending = _mapping(fields.get("pending"))  # seconds for which nothing has come out
@@ -198,11 +205,21 @@ class Roster:
         """Time passed: who is silent?"""
         for member in self.present:
             silent = now - member.heard_at
-            if silent > self.patience.silent_s:
+            if silent > self.patience.silent_s and not self._computes(member, now):
                 self._lose(
                     member.process, f"nothing was heard of it for {silent:.0f} s: it is stopped, or its host is cut off"
                 )
         self._look_for_stalls(now)
+
+    def _computes(self, member: _Member, now: float) -> bool:
+        """Whether a silent process is at work all the same, which is looked at for a second."""
+        used = self._cpu_seconds(member.about)
+        if used is None:
+            return False
+        since, before = member.computed or (now, used)
+        if member.computed is None or now - since >= _LOOK_S:
+            member.computed = (now, used)
+        return now - since < _LOOK_S or used - before > _WORKING * (now - since)
 
     def _lose(self, process: int, why: str, visible: bool = False) -> None:
         """`visible`: who watches the process itself sees that it ended, and how."""

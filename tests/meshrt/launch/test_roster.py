@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
-from meshrt.launch.membership import differences
+from meshrt.launch.membership import differences, neighbours
 from meshrt.launch.membership.roster import Patience, RefusedError, Roster
 
 VERSIONS = {"meshrt": "1", "jaxlib": "0.10.2"}
@@ -79,6 +82,24 @@ def test_a_silent_process_is_lost_with_what_it_last_did_and_all_are_told():
     assert fields["why"].endswith("It was last in step 7")
     assert job.sent(1), "it hears so itself when it wakes up"
     assert job.roster.news == [(1, fields["why"])]
+
+
+@pytest.mark.parametrize(("per_second", "lost"), [(0.0, True), (1.0, False), (None, True)])
+def test_a_silent_process_that_computes_is_not_lost(per_second, lost):
+    job = Job()
+    job.roster._cpu_seconds = lambda about: None if per_second is None else job.now * per_second
+    job.pass_time(20, silent={1})
+    assert (1 in job.roster.lost) is lost
+
+
+def test_what_a_process_computed_is_seen_on_its_own_system():
+    about = {"pid": os.getpid(), "where": neighbours.where()}
+    before = neighbours.cpu_seconds(about)
+    while time.process_time() < before + 0.1:
+        continue
+    assert neighbours.cpu_seconds(about) > before
+    assert neighbours.cpu_seconds(about | {"where": "elsewhere"}) is None
+    assert neighbours.cpu_seconds(about | {"pid": 2**30}) is None
 
 
 def test_a_closed_connection_is_a_loss_that_needs_no_news():
