@@ -227,3 +227,27 @@ def test_values_that_are_no_choice():
     for wrong in ({"num_cores_or_threads": 0}, {"vector_clock_size": 0}, {"dma_execution_mode": "later"}):
         with pytest.raises(errors.ArgumentValueError):
             pltpu.InterpretParams(**wrong)
+
+
+OPERATIONS = {
+    "sort": jnp.sort, "argmax": lambda x: jnp.argmax(x, 1), "cumsum": lambda x: jnp.cumsum(x, 0),
+    "softmax": meshrt.nn.softmax, "einsum": lambda x: jnp.einsum("ij,kj->ik", x, x), "pad": lambda x: jnp.pad(x, 1),
+    "remainder": lambda x: (10 * x).astype(np.int32) % 4, "quotient": lambda x: (10 * x).astype(np.int32) // 3,
+    "narrow": lambda x: x.astype(jnp.bfloat16) * 2, "bits": lambda x: meshrt.lax.bitcast_convert_type(x, np.int32),
+    "triangle": lambda x: jnp.tril(x @ x.T), "erf": meshrt.lax.erf, "reverse": lambda x: x[::-1],
+    "loop": lambda x: meshrt.lax.while_loop(lambda c: c.max() < 100, lambda c: 2 * c, jnp.abs(x) + 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_what_numpy_computes_is_what_programs_compute(name):
+    x = p.normal(4, 6)
+    expected = OPERATIONS[name](x)
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = OPERATIONS[name](x_ref[...])
+
+    found = pl.pallas_call(kernel, of(expected.shape, expected.dtype), interpret=pltpu.InterpretParams())(x)
+    assert found.dtype == expected.dtype
+    tolerance = 1e-2 if expected.dtype == jnp.bfloat16 else 1e-5
+    np.testing.assert_allclose(found.astype(np.float32), expected.astype(np.float32), tolerance, 1e-6)
