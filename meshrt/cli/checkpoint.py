@@ -89,11 +89,8 @@ def rm(paths: tuple[str, ...]) -> None:
 
 def _checkpoints(path: str) -> list[Path]:
     """The checkpoint at a path, or those in a directory."""
-    from meshrt.checkpoint.folder import (
-        committed_in,
-        is_committed,
-        named,
-    )  # start-up time: `meshrt --help` shows every command
+    # Start-up time: `meshrt --help` shows every command.
+    from meshrt.checkpoint.folder import committed_in, is_committed, named
 
     root = named(path)
     if is_committed(root):
