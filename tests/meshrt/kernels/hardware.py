@@ -242,6 +242,22 @@ def double_buffered(lib):
     return f, [kind(lib, (steps * rows, 256))]
 
 
+def pipelined(lib):
+    """A grid inside of the kernel, which copies its blocks."""
+    pl, pltpu = lib.pl, lib.pltpu
+
+    def kernel(x_ref, o_ref):
+        def body(x_block, o_block):
+            o_block[...] = x_block[...] * 2
+
+        block = pl.BlockSpec((64, 256), lambda i: (i, 0))
+        pltpu.emit_pipeline(body, grid=(4,), in_specs=[block], out_specs=[block])(x_ref, o_ref)
+
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+    f = pl.pallas_call(kernel, kind(lib, (256, 256)), in_specs=[anywhere], out_specs=anywhere)
+    return f, [kind(lib, (256, 256))]
+
+
 def instructions(lib):
     """Rotations, other readings of bits, approximate inverses, stores under a mask, prints."""
     pl, pltpu = lib.pl, lib.pltpu
@@ -304,4 +320,4 @@ def over_chips(f, block, count=8):
 
 
 ANYWHERE = [add, softmax_rows, looped_matmul, attention, reductions, branches]
-ON_TPUS = [matmul, gather_rows, counters, dynamic_grid, double_buffered, instructions]
+ON_TPUS = [matmul, gather_rows, counters, dynamic_grid, double_buffered, pipelined, instructions]
