@@ -11,6 +11,7 @@ from collectives.kinds import kinds
 from collectives.plan import human
 from collectives.topology import load
 from meshrt.errors import InspectError
+from meshrt.inspect.kernels import kernel_rows
 from meshrt.inspect.markdown import report_markdown
 from meshrt.inspect.model import CollectiveRow, Report, report_of
 from meshrt.inspect.totals import by_kind
@@ -61,7 +62,8 @@ def report(program: Any, *, name: str = "program", topology: str | None = None) 
         propagated = program.result.propagated
         if propagated is None:
             raise InspectError("the program was partitioned from shardings of its own; give the stage before")
-        made = report_of(name, propagated, program.result, *names_of(program.lowered))
+        kernels = kernel_rows(program.lowered, propagated)
+        made = report_of(name, propagated, program.result, *names_of(program.lowered), kernels=kernels)
     elif isinstance(program, str | bytes) or hasattr(program, "operation"):
         propagated = propagation.run(program, xla_order=True)
         partitioned = collectives.partition(propagated, **options)

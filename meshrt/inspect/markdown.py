@@ -43,6 +43,16 @@ def report_markdown(report: Report) -> str:
     if report.memory is not None:
         held = [(h.what, h.type, str(h.count), human(h.bytes), shorten(h.where)) for h in report.memory.alive]
         lines += _folded("Held at the peak", _table(("what", "type", "count", "bytes", "source"), held))
+    lines += _folded("Kernels", _table(
+        ("kernel", "grid", "held by a core", "copies", "copied", "sent", "source"),
+        [
+            (
+                k.name, "x".join(map(str, k.grid)) or "-", ", ".join(f"{m.memory} {human(m.bytes)}" for m in k.memory),
+                str(k.copies), human(k.moved), human(k.sent), shorten(k.where),
+            )
+            for k in report.kernels
+        ],
+    ))  # fmt: skip
     lines += [_text(line) for line in report.explanations]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -20,6 +20,8 @@ __all__ = [
     "CollectiveRow",
     "FindingRow",
     "HeldRow",
+    "KernelMemoryRow",
+    "KernelRow",
     "MemberRow",
     "MemoryRow",
     "MomentRow",
@@ -146,6 +148,36 @@ class TimingRow:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelMemoryRow:
+    """Bytes that a kernel holds in one of a core's memories, all buffers of its windows counted."""
+
+    memory: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A kernel, with one device's pieces. `copies` is how often blocks are fetched or written back in one call, `moved`
+    the bytes of that, `sent` those to other devices by its own copies, `operations` its floating-point operations;
+    `places` is how often it stands in the program."""
+
+    name: str
+    grid: tuple[int, ...]
+    memory: tuple[KernelMemoryRow, ...]
+    copies: int
+    moved: float
+    sent: float
+    operations: float
+    where: str | None
+    places: int
+
+    @property
+    def held(self) -> int:
+        """Bytes in all of a core's memories."""
+        return sum(m.bytes for m in self.memory)
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """A whole program. `mesh` are (axis, size) pairs; `explanations` the answers to `--explain`, one line each. `bytes`
     are sent by the busiest device per run of the program, `least_bytes` if it takes other branches (see
@@ -162,6 +194,7 @@ class Report:
     least_bytes: float = 0.0
     memory: MemoryRow | None = None
     timing: TimingRow | None = None
+    kernels: tuple[KernelRow, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -199,6 +232,7 @@ class Report:
             least_bytes=data["least_bytes"],
             memory=None if data["memory"] is None else _memory_from(data["memory"]),
             timing=None if data["timing"] is None else TimingRow(**data["timing"]),
+            kernels=tuple(_kernel(row) for row in data.get("kernels", ())),  # reports of before had none
         )
 
 
@@ -210,6 +244,7 @@ def report_of(
     result_names: Sequence[str] | None = None,
     explanations: Sequence[str] = (),
     source: str = "",
+    kernels: Sequence[KernelRow] = (),
 ) -> Report:
     """The report of a partitioned program. Names default to what the module itself says of its arguments and results.
 
@@ -233,6 +268,7 @@ def report_of(
         least_bytes=partitioned.plan.bytes if partitioned.plan.least_bytes is None else partitioned.plan.least_bytes,
         memory=memory_row(partitioned.memory, arg_names, result_names, source),
         timing=None if partitioned.plan.exposed is None else _timing_row(partitioned.timing),
+        kernels=tuple(kernels),
     )
 
 
@@ -269,6 +305,12 @@ def _memory_from(row: dict[str, Any]) -> MemoryRow:
     values = {f.name: row[f.name] for f in fields(MemoryRow)}
     alive = tuple(HeldRow(**held) for held in row["alive"])
     return MemoryRow(**{**values, "alive": alive, "moments": tuple(MomentRow(**m) for m in row["moments"])})
+
+
+def _kernel(row: dict[str, Any]) -> KernelRow:
+    values = {f.name: row[f.name] for f in fields(KernelRow)}
+    memory = tuple(KernelMemoryRow(**m) for m in row["memory"])
+    return KernelRow(**{**values, "grid": tuple(row["grid"]), "memory": memory})
 
 
 def _collective(row: dict[str, Any]) -> CollectiveRow:

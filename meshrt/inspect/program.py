@@ -11,6 +11,7 @@ from collectives.topology import load
 from meshrt.errors import InspectError
 from meshrt.inspect.annotations import Annotations
 from meshrt.inspect.child import answer
+from meshrt.inspect.kernels import kernel_rows
 from meshrt.inspect.model import report_of
 from meshrt.inspect.target import ForeignText, lower_target
 from meshrt.pipeline.explain import explain
@@ -62,5 +63,8 @@ def inspect_function(
         raise InspectError(f"{path}:{name}: {e}") from e
     if stage == "partitioned":
         return {"text": partitioned.as_text()}
-    report = report_of(f"{path}:{name}", propagated.result, partitioned.result, *names, explanations)
+    kernels = kernel_rows(lowered, propagated.result)
+    report = report_of(
+        f"{path}:{name}", propagated.result, partitioned.result, *names, explanations, kernels=kernels
+    )  # fmt: skip
     return {"report": report.as_json()}

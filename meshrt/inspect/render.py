@@ -19,7 +19,7 @@ from rich.text import Text
 
 from collectives.plan import human, human_time
 from meshrt.inspect.changes import Change, Comparison
-from meshrt.inspect.model import CollectiveRow, MemoryRow, Report, ValueRow
+from meshrt.inspect.model import CollectiveRow, KernelRow, MemoryRow, Report, ValueRow
 from meshrt.inspect.totals import by_axes, by_line
 
 __all__ = [
@@ -172,6 +172,9 @@ def render(report: Report, out: Console) -> None:
         alone = "there is one device" if report.devices == 1 else "every device works on its own"
         out.print(f"No collectives: {alone}.")
     _render_totals(report, out)
+    if report.kernels:
+        out.print(kernels_table(out, report.kernels))
+        out.print(Text(KERNELS_NOTE, style="dim"))
     if report.memory is not None:
         out.print(memory_table(out, report.memory))
         out.print(Text(MEMORY_NOTE, style="dim"))
@@ -194,6 +197,33 @@ def render(report: Report, out: Console) -> None:
             f"{human_time(t.seconds)} per run predicted: {human_time(t.computing)} computing, {human_time(t.waiting)} "
             f"waiting for messages, which take {human_time(t.sending)} one after the other"
         )
+
+
+KERNELS_NOTE = (
+    "of one call on one device: bytes held in a core's memories, blocks copied to and from the device's memory, bytes "
+    "of these copies, bytes sent to other devices by the kernel itself."
+)
+
+
+def kernels_table(out: Console, rows: Sequence[KernelRow]) -> Table:
+    """The kernels of a program, as wide as the console has room for: the operations are left out first."""
+    wide = [
+        (
+            row.name + (f" ({row.places} places)" if row.places > 1 else ""), "x".join(map(str, row.grid)) or "-",
+            ", ".join(f"{m.memory} {human(m.bytes)}" for m in row.memory) or "-", str(row.copies), human(row.moved),
+            human(row.sent), f"{row.operations:,.0f}", shorten(row.where),
+        )
+        for row in rows
+    ]  # fmt: skip
+    columns: Sequence[Column] = (
+        ("kernel", "left"), ("grid", "left"), ("held by a core", "left"), ("copies", "right"), ("copied", "right"),
+        ("sent", "right"), ("operations", "right"), ("source", "left"),
+    )  # fmt: skip
+    narrow = (*columns[:6], columns[7])
+    return fitting(out, (
+        _table("Kernels", columns, wide, ("",) * 8),
+        _table("Kernels", narrow, [(*r[:6], r[7]) for r in wide], ("",) * 7),
+    ))  # fmt: skip
 
 
 MEMORY_NOTE = (

@@ -90,6 +90,7 @@ def write_local_bodies(
         inner = body.program(local, _groups(mesh, local.sums))
         replace_by_manual(program, shardings, op, inner, local.ins, local.outs, free)
         op.data["sums_last"] = bool(local.sums)
+        op.data["local_call"] = local.call  # for reports
 
 
 def _closed(sharding: TensorSharding | None, mesh: Mesh, rank: int) -> TensorSharding:

@@ -1,0 +1,50 @@
+"""The kernels of a program, as rows of its report: what each one takes of a core, copies and computes in one call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import propagation
+from meshrt.core.jaxpr import Eqn, Jaxpr, subjaxprs
+from meshrt.inspect.model import KernelMemoryRow, KernelRow
+from meshrt.pipeline.lowered import Lowered
+
+__all__ = ["kernel_rows"]
+
+_KERNEL, _PARTITIONED = "pallas_call", "custom_partitioning"
+
+
+def kernel_rows(lowered: Lowered, propagated: propagation.Propagated) -> tuple[KernelRow, ...]:
+    """A row for each kernel that one device runs, with its own pieces: those that stand in the program, and those of
+    operations that their users partition, once shardings are known."""
+    mesh = lowered.request.mesh
+    is_split = mesh is not None and mesh.size > 1
+    found = list(_kernels(lowered.record.live, is_split))
+    for op in propagated.program.ops():
+        call = (op.data or {}).get("local_call")
+        if call is not None:
+            found += _kernels(call.jaxpr, False)
+    return tuple(replace(row, places=count) for row, count in Counter(map(_row, found)).items())
+
+
+def _kernels(jaxpr: Jaxpr, is_split: bool) -> Iterator[Eqn]:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == _KERNEL:
+            yield eqn
+        elif not (is_split and eqn.primitive.name == _PARTITIONED):
+            for inner in subjaxprs(eqn.params):
+                yield from _kernels(inner, is_split)
+
+
+def _row(eqn: Eqn) -> KernelRow:
+    # Start-up time: most programs have no kernels.
+    from meshrt.experimental.kernels.facts import kernel_facts
+
+    facts = kernel_facts(eqn.params)
+    memory = tuple(KernelMemoryRow(name, held) for name, held in sorted(facts.memory.items()))
+    cost = facts.cost
+    sent = getattr(cost, "remote_bytes_transferred", 0) or 0
+    where = None if eqn.source is None else str(eqn.source)
+    return KernelRow(facts.name, facts.grid, memory, facts.copies, facts.moved, sent, cost.flops, where, 1)
