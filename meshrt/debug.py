@@ -171,7 +171,12 @@ def breakpoint(
 
     if token is not None:
         token, operands = stop_gradient((token, operands))
-        return pure_callback(lambda t, *values: (stop(*values), t)[1], token, token, *operands)
+
+        def stop_behind(token: Any, *values: Any) -> Any:
+            stop(*values)
+            return token
+
+        return pure_callback(stop_behind, token, token, *operands)
     if current_trace() is EVAL:
         stop()
     else:

@@ -214,7 +214,11 @@ def _checked(function: Callable[..., Any], sizes: dict[str, int], outs: Any, con
     def checked(*args: Any) -> Any:
         result = function(*args)
         results = result if isinstance(result, tuple) else (result,)
-        if (len(outs) > 1 and not isinstance(result, tuple)) or len(results) != len(outs):
+        if len(outs) > 1 and not isinstance(result, tuple):
+            raise errors.ArgumentTypeError(
+                f"output must be a tuple when multiple outputs are expected, got: {result!r} {context}"
+            )
+        if len(results) != len(outs):
             raise errors.ArgumentTypeError(
                 f"wrong number of output arguments: expected {len(outs)}, got {result!r} {context}"
             )

@@ -172,9 +172,9 @@ def promote_weak(values: list[Any], in_avals: Sequence[ShapedArray], out_avals: 
     changed = False
     for i, (a, b) in enumerate(zip(in_avals, out_avals)):
         if a.weak_type and not b.is_high and a.dtype != b.dtype and not isinstance(b.dtype, dtypes.ExtendedDType):
-            dtype, weak = dtypes.promote_dtypes((a.dtype, a.weak_type), (b.dtype, b.weak_type))
+            dtype, _ = dtypes.promote_dtypes((a.dtype, a.weak_type), (b.dtype, b.weak_type))
             if dtype != a.dtype:
-                values[i] = convert_element_type(values[i], dtype, weak)
+                values[i] = convert_element_type(values[i], dtype)  # a dtype that was asked for is not weak
                 changed = True
     return changed
 

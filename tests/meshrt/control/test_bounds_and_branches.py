@@ -23,6 +23,13 @@ LOOPS = {
     "uint8 and int": lambda l: l.lax.fori_loop(np.uint8(1), 4, lambda i, c: c + i, 0),
     "array": lambda l: l.lax.fori_loop(l.numpy.int32(1), 4, lambda i, c: c + i, 0),
     "vector": lambda l: l.lax.fori_loop(0, X, lambda i, c: c + i, 0),
+    "an int that becomes a weak float": lambda l: (
+        l.lax.fori_loop(0, 3, lambda i, c: c + 1.0, 0),
+        l.lax.scan(lambda c, x: (c + 1.0, c), 0, X),
+        l.lax.while_loop(lambda c: c < 3, lambda c: c + 1.0, 0),
+        l.lax.scan(lambda c, x: (c + 1j, None), 0.0, X)[0],
+        l.lax.scan(lambda c, x: (c * 2, None), 0.0, X)[0],
+    ),
     "backwards": lambda l: l.lax.fori_loop(3, 0, lambda i, c: c + 1, 0),
     **{
         f"fori_loop unrolled by {n!r}": lambda l, n=n: l.lax.fori_loop(0, 3, lambda i, c: c + i, 0, unroll=n)
