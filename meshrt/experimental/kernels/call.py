@@ -214,12 +214,14 @@ def trace_kernel(
         sizes = iter(values[dims:count])
         grid = [next(sizes) if g is DYNAMIC else g for g in mapping.grid]
         given, keywords = tree_util.tree_unflatten(tree, values[count:])
+        # Types inside say nothing of the region around: kernels work on each chip's own memory.
+        around = [a._replace(is_checked=False) for a in chip_axes()]
         named = [
             NamedAxis(name, size, here=Here(index))
             for name, size, index in zip(mapping.grid_names or (), grid, values)
             if name is not None
         ]
-        with in_grid(GridFrame(values[:dims], grid)), bind_axes(named):
+        with in_grid(GridFrame(values[:dims], grid)), bind_axes([*around, *named]):
             out = kernel(*given, **keywords)
         if tree_util.tree_structure(out) != tree_util.tree_structure(None):
             raise errors.ArgumentValueError(

@@ -17,11 +17,12 @@ from meshrt import errors
 from meshrt.core.axes import bind_axes
 from meshrt.core.basic.shapes import reshape
 from meshrt.core.basic.varying import in_order, vary
-from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr
+from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
 from meshrt.core.references import AccumEffect, WriteEffect, effects_by_position
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import NOT_VARYING, ShapedArray, aval_of
 from meshrt.experimental.kernels.backends import register_backend
+from meshrt.experimental.kernels.devices import COMMUNICATION
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
 from meshrt.experimental.kernels.specs import Blocked, BoundedSlice, Indirect
 from meshrt.primitives.control import scan
@@ -266,6 +267,8 @@ def loop_program(params: dict[str, Any], avals: Sequence[Any] | None = None) -> 
     jaxpr, mapping, aliases = params["jaxpr"], params["grid_mapping"], params["input_output_aliases"]
 
     def make() -> ClosedJaxpr:
+        if COMMUNICATION in jaxpr.effects:
+            _refuse_divergence(jaxpr, set(), params["kernel"])
         types = call_types(mapping) if avals is None else avals
         run = lambda *args: run_grid(args, jaxpr, mapping, aliases)
         with bind_axes([a._replace(is_checked=False) for a in params["axes"]]):
@@ -274,6 +277,25 @@ def loop_program(params: dict[str, Any], avals: Sequence[Any] | None = None) -> 
     key = (mapping, aliases, params["axes"], None if avals is None else tuple(avals))
     made: ClosedJaxpr = _programs.get(jaxpr, key, make)
     return made
+
+
+def _refuse_divergence(jaxpr: Jaxpr, own: set[Any], kernel: str) -> None:
+    """Refuses communication that some chips reach and others do not, by their place in the mesh: as a collective it
+    would wait for ever. `own` are variables that depend on that place."""
+    for eqn in jaxpr.eqns:
+        depends = [type(a) is Var and a in own for a in eqn.invars]
+        if COMMUNICATION in eqn.effects:
+            chosen = depends[0] if eqn.primitive.name == "cond" else eqn.primitive.name == "while" and any(depends)
+            if chosen:
+                raise errors.UnsupportedError(
+                    f"the kernel {kernel} communicates at {eqn.source} on some chips only, as their place in the mesh "
+                    "says: in a loop of array operations all chips have to take part. Use "
+                    "interpret=pltpu.InterpretParams(), which runs each chip by itself"
+                )
+        for program, positions in () if eqn.primitive.applies is None else eqn.primitive.applies(eqn.params):
+            _refuse_divergence(program, {v for v, p in zip(program.invars, positions) if depends[p]}, kernel)
+        if eqn.primitive.name == "axis_index" or any(depends):
+            own.update(eqn.outvars)
 
 
 def call_types(mapping: GridMapping) -> list[ShapedArray]:

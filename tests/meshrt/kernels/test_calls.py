@@ -136,6 +136,22 @@ def test_copies_to_the_next_chip():
     np.testing.assert_array_equal(out, np.roll(x, 2))
 
 
+def test_some_chips_alone_cannot_communicate_in_a_loop():
+    mesh, spec = meshrt.make_mesh((2,), ("x",)), meshrt.P("x")
+
+    def kernel(x_ref, o_ref, sem):
+        @OURS.pl.when(meshrt.lax.axis_index("x") == 0)
+        def _():
+            OURS.pl.semaphore_signal(sem, 1, device_id=(1,))
+
+        o_ref[...] = x_ref[...]
+
+    f = call(OURS, kernel, (2,), scratch_shapes=[OURS.pltpu.SemaphoreType.REGULAR])
+    x = meshrt.device_put(np.arange(4, dtype=np.float32), meshrt.NamedSharding(mesh, spec))
+    with pytest.raises(meshrt.errors.UnsupportedError, match="on some chips only"):
+        meshrt.jit(meshrt.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec))(x)
+
+
 REFUSED = {
     "rank": lambda lib: call(lib, _copy, (4,), grid=2, in_specs=[lib.pl.BlockSpec((2, 2), lambda i: (i, 0))]),
     "index map gives two": lambda lib: call(
