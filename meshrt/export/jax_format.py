@@ -40,15 +40,20 @@ _AXES = (AxisType.Auto, AxisType.Auto, AxisType.Explicit, AxisType.Manual)
 _LEAF, _NONE, _TUPLE, _LIST, _DICT = range(5)
 
 
-def from_jax(blob: bytes | bytearray | memoryview) -> Exported:
+def from_jax(blob: bytes | bytearray | memoryview, *, trusted: bool = False) -> Exported:
     """The exported function that JAX wrote with ``Exported.serialize``.
+
+    Args:
+      trusted: read the program in this process, as JAX does. These files have no checksums, and MLIR's reader ends the
+        process on some that are damaged; hence the first call reads in a process of its own, which takes a fraction of
+        a second, unless the file is known to be whole.
 
     Raises:
       SavedProgramError: no such bytes, or cut off. UnsupportedError: what meshrt has no counterpart of: containers that
         are registered with JAX, effects.
     """
     try:
-        return _exported(Reader.root(memoryview(blob).cast("B")))
+        return _exported(Reader.root(memoryview(blob).cast("B")), trusted)
     except (errors.SavedProgramError, errors.UnsupportedError):
         raise
     except (errors.MeshrtError, KeyError, IndexError, ValueError, TypeError, OverflowError, RecursionError) as e:
@@ -57,7 +62,7 @@ def from_jax(blob: bytes | bytearray | memoryview) -> Exported:
         ) from None
 
 
-def _exported(table: Reader) -> Exported:
+def _exported(table: Reader, trusted: bool) -> Exported:
     scope = SymbolicScope()
     avals = [_aval(t, scope) for t in table.tables(19)]
     meshes = [_mesh(t) for t in table.tables(20)]
@@ -101,8 +106,8 @@ def _exported(table: Reader) -> Exported:
         module_kept_var_idx=kept,
         uses_global_constants=bool(table.number(16, "<B")),
         mesh=mesh if devices > 1 else None,
-        _get_vjp=None if derivative is None else lambda primal: _exported(derivative),
-        _is_trusted=False,
+        _get_vjp=None if derivative is None else lambda primal: _exported(derivative, trusted),
+        _is_trusted=trusted,
     )
 
 
