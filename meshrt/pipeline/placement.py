@@ -22,6 +22,7 @@ from meshrt.pipeline.origins import Origin, made_at, on, said, way_out
 from meshrt.pipeline.static_arguments import Static, bound
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.pipeline.written import Written, written
+from meshrt.primitives.layout_constraint import constrained_layouts
 from meshrt.primitives.sharding import Caller, abstract_sharding
 from meshrt.runtime import backend
 from meshrt.runtime.array import Array
@@ -448,6 +449,7 @@ class Wanted:
             own = getattr(self.function.fun, "result_shardings", None)
             given = None if own is None else own()
         if given is None:
+            self.layouts = constrained_layouts(record.closed.jaxpr)
             return (None,) * len(avals)
         try:
             flat = tree_util.broadcast_prefix(given, result_of(numbered(record.out_tree)), is_leaf=is_sharding)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
-from meshrt.core.jaxpr import Eqn
+from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import Tracer
 from meshrt.core.types import aval_of
@@ -80,3 +80,10 @@ layout_constraint_p: Primitive = Primitive(
     "layout_constraint", lambda x, *, layout: x, lower=_lower, jvp=_jvp, batch=_batch,
     transpose=lambda ct, x, *, layout: [layout_constraint_p.bind(ct, layout=layout)],
 )  # fmt: skip
+
+
+def constrained_layouts(jaxpr: Jaxpr) -> tuple[Layout | None, ...]:
+    """The layouts of a program's results that are constrained values themselves; empty if there are none."""
+    asked = {eqn.outvars[0]: eqn.params["layout"] for eqn in jaxpr.eqns if eqn.primitive is layout_constraint_p}
+    found = tuple([asked.get(v) for v in jaxpr.outvars]) if asked else ()
+    return found if any(found) else ()

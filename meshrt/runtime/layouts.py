@@ -1,7 +1,8 @@
 """Other orders of the elements in a device's memory than row-major.
 
 Programs take and return row-major parts. An array in another layout is brought into row-major order where it enters a
-program, and a result for which another one is asked is brought into it behind the program, by a copy on its devices.
+program, and a result for which another one is asked, or that is constrained to one, is brought into it behind the
+program, by a copy on its devices.
 """
 
 from __future__ import annotations

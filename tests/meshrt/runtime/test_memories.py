@@ -12,6 +12,7 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
+from meshrt.experimental import layout
 from meshrt.experimental.layout import Format, Layout, with_layout_constraint
 from meshrt.sharding import NamedSharding, SingleDeviceSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
@@ -236,6 +237,23 @@ def test_arrays_from_callbacks_have_the_layout_that_was_asked_for():
     y = jax.make_array_from_callback(VALUE.shape, theirs, lambda index: VALUE[index])
     assert x.format.layout.major_to_minor == y.format.layout.major_to_minor == (1, 0)
     np.testing.assert_array_equal(np.asarray(x), VALUE)
+
+
+def test_results_lie_as_they_were_constrained():
+    def orders(lib, lay, np_):
+        def f(x):
+            rows, columns = lay.Layout((0, 1)), lay.Layout((1, 0))
+            laid = lay.with_layout_constraint
+            return laid(x.T, columns), laid(x.T + 3, rows), laid(x * 2, columns) + 1, {"a": laid(x * 2, columns)}, x
+
+        x = np_.asarray(VALUE)
+        out = lib.tree.leaves(lib.jit(f)(x))
+        formats = lib.tree.leaves(lib.jit(f).lower(x).compile().output_formats)
+        assert not any(y.committed for y in out)
+        assert [y.format.layout.major_to_minor for y in out] == [at.layout.major_to_minor for at in formats]
+        return [(y.format.layout.major_to_minor, np.asarray(y).tolist()) for y in out]
+
+    assert orders(meshrt, layout, jnp) == orders(jax, jax_layout, jax.numpy)
 
 
 def test_with_layout_constraint():
