@@ -145,11 +145,11 @@ def _of_rows(x: Any, q: Any, method: str, weights: Any, skip_nan: bool) -> Any:
     if method == "inverted_cdf":
         return _first_reaching(x, q, weights, skip_nan)
     (q,) = promoted_inexact("quantile", q)
-    if not q.aval.weak_type:
-        with numpy_dtype_promotion("standard"):  # q is no operand beside the elements: the result has their dtype
+    with numpy_dtype_promotion("standard"):  # q is no operand beside the elements: the result has their dtype
+        if not q.aval.weak_type:
             q = el.convert_element_type(q, dtypes.promote_types(q.dtype, x.dtype))
-    size = total(el.not_p.bind(isnan(x)), -1, q.dtype, keepdims=True) if skip_nan else asarray(x.shape[-1], q.dtype)
-    return _between(x, expand_dims(q, 0) if q.ndim == 0 else q, size, method, q.ndim == 0)
+        size = total(el.not_p.bind(isnan(x)), -1, q.dtype, keepdims=True) if skip_nan else asarray(x.shape[-1], q.dtype)
+        return _between(x, expand_dims(q, 0) if q.ndim == 0 else q, size, method, q.ndim == 0)
 
 
 def _between(x: Any, q: Any, size: Any, method: str, single: bool) -> Any:
