@@ -84,6 +84,8 @@ layout_constraint_p: Primitive = Primitive(
 
 def constrained_layouts(jaxpr: Jaxpr) -> tuple[Layout | None, ...]:
     """The layouts of a program's results that are constrained values themselves; empty if there are none."""
-    asked = {eqn.outvars[0]: eqn.params["layout"] for eqn in jaxpr.eqns if eqn.primitive is layout_constraint_p}
+    asked: dict[Any, Layout] = {
+        eqn.outvars[0]: eqn.params["layout"] for eqn in jaxpr.eqns if eqn.primitive is layout_constraint_p
+    }
     found = tuple([asked.get(v) for v in jaxpr.outvars]) if asked else ()
     return found if any(found) else ()
