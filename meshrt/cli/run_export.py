@@ -29,6 +29,7 @@ def command(file: Path, inputs: Path | None, mesh: str | None, output: Path | No
     # Start-up time: `meshrt --help` shows every command.
     import numpy as np
 
+    # Start-up time too: these are what a command needs that runs.
     import meshrt
     from meshrt.export import deserialize
     from meshrt.export.record import argument_names

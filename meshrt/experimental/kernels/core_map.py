@@ -66,7 +66,7 @@ def core_map(
         "metadata": metadata,
     }  # fmt: skip
     if not isinstance(mesh, Mesh | AbstractMesh):
-        # (Kernels need all of the user's library; this function, which shard_map's users call too, does not.)
+        # Start-up time: kernels need all of the user's library; shard_map's users, who call this too, do not.
         from meshrt.experimental.kernels.cores import need_cores, on_cores
 
         cores = need_cores(mesh, "core_map takes a meshrt.sharding.Mesh or AbstractMesh, or")
