@@ -13,7 +13,7 @@ from queue import Queue
 from types import TracebackType
 from typing import Any
 
-from meshrt.autoshard.figures import Figures, Subject, subject_of
+from meshrt.autoshard.figures import Figures, Subject, impossible, subject_of
 from meshrt.errors import InspectError
 from meshrt.inspect.annotations import ArgumentAxes
 from meshrt.inspect.guard import Limits
@@ -31,7 +31,7 @@ class Judges:
 
     `name` is what messages call the program, `topology` a name or a file, `seconds` bound the processor time of each.
 
-    Raises InspectError, also out of an answer, if the program cannot be read or a judge died of it.
+    Raises InspectError if the program cannot be read. A candidate of which a judge dies is one that cannot be made.
     """
 
     def __init__(self, name: str, module: str | bytes, topology: str | None, seconds: float, count: int | None = None):
@@ -106,11 +106,11 @@ class Judges:
         try:
             self._write(process, line)
             return Figures(**self._read(process))
-        except InspectError:
-            with self._lock:  # others may still be asked
+        except InspectError as e:  # it ended: the candidate is none, and the others are still to be judged
+            with self._lock:
                 process = self._start()
                 self._read(process)
-            raise
+            return impossible(str(e))
         finally:
             self._idle.put(process)
 

@@ -123,6 +123,17 @@ def test_what_does_not_fit_is_not_suggested() -> None:
     assert not none.fits and none.suggested.peak <= tight.suggested.peak
 
 
+def test_a_judge_that_dies_costs_its_candidate_only() -> None:
+    with Judges("layers", layers(8), "v5e:2x2", 60, 1) as judges:
+        (process,) = judges._all
+        process.kill()
+        process.wait()
+        axes = [((),) * len(a.shape) for a in judges.subject.arguments]
+        first, second = (judges.ask({"x": 4}, axes).result() for _ in range(2))
+    assert first.why is not None and "ended with code" in first.why
+    assert second.why is None and second.seconds > 0
+
+
 def test_a_module_that_is_none() -> None:
     with pytest.raises(InspectError, match=r"^foreign: "), Judges("foreign", "func.func @main(", None, 1, 1):
         pass
