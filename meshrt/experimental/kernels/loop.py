@@ -25,8 +25,11 @@ from meshrt.experimental.kernels.backends import register_backend
 from meshrt.experimental.kernels.devices import COMMUNICATION
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
 from meshrt.experimental.kernels.specs import Blocked, BoundedSlice, Indirect
+from meshrt.primitives.collective import axis_index_p
 from meshrt.primitives.control import scan
+from meshrt.primitives.control_cond import cond_p
 from meshrt.primitives.control_loops import while_loop
+from meshrt.primitives.control_while import while_p
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.dynamic_slice import dynamic_slice, dynamic_update_slice
 from meshrt.primitives.elementwise import add, and_p, eq_p, lt_p, mul, rem_p
@@ -285,7 +288,7 @@ def _refuse_divergence(jaxpr: Jaxpr, own: set[Any], kernel: str) -> None:
     for eqn in jaxpr.eqns:
         depends = [type(a) is Var and a in own for a in eqn.invars]
         if COMMUNICATION in eqn.effects:
-            chosen = depends[0] if eqn.primitive.name == "cond" else eqn.primitive.name == "while" and any(depends)
+            chosen = depends[0] if eqn.primitive is cond_p else eqn.primitive is while_p and any(depends)
             if chosen:
                 raise errors.UnsupportedError(
                     f"the kernel {kernel} communicates at {eqn.source} on some chips only, as their place in the mesh "
@@ -294,7 +297,7 @@ def _refuse_divergence(jaxpr: Jaxpr, own: set[Any], kernel: str) -> None:
                 )
         for program, positions in () if eqn.primitive.applies is None else eqn.primitive.applies(eqn.params):
             _refuse_divergence(program, {v for v, p in zip(program.invars, positions) if depends[p]}, kernel)
-        if eqn.primitive.name == "axis_index" or any(depends):
+        if eqn.primitive is axis_index_p or any(depends):
             own.update(eqn.outvars)
 
 
