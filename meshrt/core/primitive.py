@@ -58,6 +58,7 @@ high values by operations on the arrays that they consist of, and more where the
                        written to them becomes results
     mutates            from operand types and parameters: operand position -> type state that the operand has then; by
                        default what follows from `applies`
+    kernel_facts       from parameters: what reports say of a kernel that an application runs
     boxes              how an application on a mutable value passes through a trace that transforms: an object with
                        methods jvp and batch of (trace, args, params)
 
@@ -150,6 +151,7 @@ class Primitive:
         "impl",
         "infer_rule",
         "jvp",
+        "kernel_facts",
         "linearize",
         "literals",
         "lower",
@@ -220,6 +222,7 @@ class Primitive:
     applies: Final[Callable[[dict[str, Any]], Sequence[tuple[Jaxpr, Sequence[int]]]] | None]
     unbox: Final[Rule | None]
     mutates: Final[Callable[[Sequence[Any], dict[str, Any]], dict[int, Any]] | None]
+    kernel_facts: Final[Callable[[dict[str, Any]], Any] | None]
     boxes: Final[Any]
     absent: Final[Mapping[str, str]]
     _types: Final[dict[Any, tuple[ShapedArray, ...]]]
@@ -269,6 +272,7 @@ class Primitive:
         applies: Callable[[dict[str, Any]], Sequence[tuple[Jaxpr, Sequence[int]]]] | None = None,
         unbox: Rule | None = None,
         mutates: Callable[[Sequence[Any], dict[str, Any]], dict[int, Any]] | None = None,
+        kernel_facts: Callable[[dict[str, Any]], Any] | None = None,
         boxes: Any = None,
         absent: Mapping[str, str] = _NOTHING,
     ):
@@ -288,6 +292,7 @@ class Primitive:
         self.names, self.to_lojax, self.optional = names, to_lojax, optional
         self.place, self.varies = place, varies
         self.applies, self.unbox, self.mutates, self.boxes = applies, unbox, mutates, boxes
+        self.kernel_facts = kernel_facts
         self.absent = absent
         self._types = {}
 

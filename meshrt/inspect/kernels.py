@@ -10,10 +10,9 @@ import propagation
 from meshrt.core.jaxpr import Eqn, Jaxpr, subjaxprs
 from meshrt.inspect.model import KernelMemoryRow, KernelRow
 from meshrt.pipeline.lowered import Lowered
+from meshrt.primitives.custom_partitioning import custom_partitioning_p
 
 __all__ = ["kernel_rows"]
-
-_KERNEL, _PARTITIONED = "pallas_call", "custom_partitioning"
 
 
 def kernel_rows(lowered: Lowered, propagated: propagation.Propagated) -> tuple[KernelRow, ...]:
@@ -31,18 +30,16 @@ def kernel_rows(lowered: Lowered, propagated: propagation.Propagated) -> tuple[K
 
 def _kernels(jaxpr: Jaxpr, is_split: bool) -> Iterator[Eqn]:
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name == _KERNEL:
+        if eqn.primitive.kernel_facts is not None:
             yield eqn
-        elif not (is_split and eqn.primitive.name == _PARTITIONED):
+        elif not (is_split and eqn.primitive is custom_partitioning_p):
             for inner in subjaxprs(eqn.params):
                 yield from _kernels(inner, is_split)
 
 
 def _row(eqn: Eqn) -> KernelRow:
-    # Start-up time: most programs have no kernels.
-    from meshrt.experimental.kernels.facts import kernel_facts
-
-    facts = kernel_facts(eqn.params)
+    assert eqn.primitive.kernel_facts is not None, "only kernels have rows"
+    facts = eqn.primitive.kernel_facts(eqn.params)
     memory = tuple(KernelMemoryRow(name, held) for name, held in sorted(facts.memory.items()))
     cost = facts.cost
     sent = getattr(cost, "remote_bytes_transferred", 0) or 0

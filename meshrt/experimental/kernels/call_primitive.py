@@ -213,8 +213,15 @@ def _on_outputs(jaxpr: Jaxpr, count: int, widened: GridMapping) -> Jaxpr:
     return trace_to_jaxpr(flat, [*[INDEX] * lead, *widened.ref_avals], jaxpr.name, requires_low=False).jaxpr  # type: ignore[list-item]
 
 
+def _facts(params: dict[str, Any]) -> Any:
+    # Start-up time: only reports ask.
+    from meshrt.experimental.kernels.facts import kernel_facts
+
+    return kernel_facts(params)
+
+
 pallas_call_p: Primitive = Primitive(
     "pallas_call", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, batch=_batch, batch_axis=True,
-    discharge=_discharge, effects=_effects, multiple_results=True, typed=True, cache_types=False,
+    discharge=_discharge, effects=_effects, kernel_facts=_facts, multiple_results=True, typed=True, cache_types=False,
     absent={"transpose": "derivatives are those of the loop that it means"},
 )  # fmt: skip
