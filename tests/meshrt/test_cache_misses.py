@@ -19,6 +19,8 @@ from meshrt.runtime import events
 from meshrt.sharding import AxisType, Mesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
 
+pytestmark = pytest.mark.collects
+
 
 def mesh_of(order=(0, 1, 2, 3), types=(AxisType.Auto,) * 2, shape=(2, 2), names=("x", "y")):
     devices = meshrt.devices()

@@ -17,6 +17,8 @@ import meshrt.numpy
 from meshrt import errors
 from meshrt._jax_settings import FIXED, WITHOUT_EFFECT
 
+pytestmark = pytest.mark.collects
+
 LIBRARIES = [meshrt, jax]
 
 

@@ -8,6 +8,8 @@ import pytest
 
 import meshrt
 
+pytestmark = pytest.mark.collects
+
 AWAIT = {
     "an array": lambda x: x.block_until_ready(),
     "a tree": lambda x: meshrt.block_until_ready([x]),

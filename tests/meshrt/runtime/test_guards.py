@@ -13,6 +13,8 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import config, errors
 
+pytestmark = pytest.mark.collects
+
 LEVELS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
 DIRECTIONS = ("host_to_device", "device_to_device", "device_to_host")
 
