@@ -160,7 +160,7 @@ class Door:
     def _hear(self, connection: _Connection, fields: Mapping[str, Any]) -> None:
         try:
             self._act(connection.process, fields, time.monotonic())
-        except (KeyError, TypeError, ValueError, zlib.error, binascii.Error) as e:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, zlib.error, binascii.Error) as e:
             self._log(f"process {connection.process} sent a message that cannot be read: {e!r}")
         self._settle()
 
@@ -189,11 +189,24 @@ class Door:
     def _regroup(self, left: list[int]) -> None:
         self._service = self._make_service(len(left))
         former = [self._connections[p] for p in left]
+        for process, connection in self._connections.items():
+            if process not in left:
+                self._dismiss(connection, process)
         self._connections = {}
         for new, connection in enumerate(former):
             connection.process = new
             self._connections[new] = connection
         self._roster.regrouped(self._service)
+
+    def _dismiss(self, connection: _Connection, process: int) -> None:
+        """Ends the connection of one that is not in the smaller job: its number is another's from now on, and what it
+        says when it wakes up must not count as said by that one."""
+        connection.process = -1
+        connection.on_message = lambda fields: None
+        connection.on_end = lambda why: None
+        if process not in self._roster.lost:
+            connection.send("over")  # its script ended
+        connection.end("the job goes on without it")
 
     def _settle(self) -> None:
         """Sends what the roster wants to be sent, tells its news, and makes the smaller job that all want."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 
 from meshrt.launch.membership.frames import new_nonce
+from meshrt.launch.membership.neighbours import where
 
 __all__ = ["private_folder", "remove_folder"]
 
-_NAME = "meshrt-door-"  # then the number of the process, and a nonce
+_NAME = "meshrt-door-"  # then a digest of the running system, the number of the process in it, and a nonce
 _LONGEST = 50  # bytes of the path of the parent: a socket's path is at most about 100 long on every system
 
 
@@ -18,24 +20,37 @@ def private_folder() -> str:
     places = (os.environ.get(name, "") for name in ("XDG_RUNTIME_DIR", "TMPDIR"))
     parent = next((p for p in places if os.path.isdir(p) and os.access(p, os.W_OK) and len(p) <= _LONGEST), "/tmp")
     _sweep(parent)
-    folder = f"{parent}/{_NAME}{os.getpid()}-{new_nonce()}"
+    folder = f"{parent}/{_here()}{os.getpid()}-{new_nonce()[:12]}"
     os.mkdir(folder, 0o700)
     return folder
 
 
 def _sweep(parent: str) -> None:
-    """Removes those whose processes were killed before they could."""
+    """Removes those whose processes were killed before they could, on this system: containers and hosts may share the
+    parent, and their processes' numbers mean nothing here."""
+    if not where():
+        return
     for name in os.listdir(parent):
-        pid = name.removeprefix(_NAME).partition("-")[0]
-        if not name.startswith(_NAME) or not pid.isdigit() or os.path.exists(f"/proc/{pid}"):
+        pid = name.removeprefix(_here()).partition("-")[0]
+        if not name.startswith(_here()) or not pid.isdigit() or os.path.exists(f"/proc/{pid}"):
             continue
         with contextlib.suppress(OSError):  # another user's, or another process is at it too
-            if os.path.isdir("/proc/self"):
-                remove_folder(f"{parent}/{name}")
+            remove_folder(f"{parent}/{name}")
+
+
+def _here() -> str:
+    return f"{_NAME}{hashlib.sha256(where().encode()).hexdigest()[:8]}-"
 
 
 def remove_folder(folder: str) -> None:
-    """Removes it with its sockets."""
-    for name in os.listdir(folder):
-        os.unlink(f"{folder}/{name}")
+    """Removes it with its sockets. OSError if it is not this user's own: where everybody may write, anybody can put a
+    link of such a name that leads to this user's files."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(handle).st_uid != os.getuid():
+            raise PermissionError(f"{folder} belongs to another user")
+        for name in os.listdir(handle):
+            os.unlink(name, dir_fd=handle)
+    finally:
+        os.close(handle)
     os.rmdir(folder)

@@ -172,9 +172,9 @@ class Roster:
         member.doing, member.port = _mapping(fields.get("doing")), fields.get("port")
         member.launched = {str(k): int(v) for k, v in _mapping(fields.get("launched")).items()}
         pending = _mapping(fields.get("pending"))  # seconds for which nothing has come out
-        member.waiting_since = {str(circle): now - float(seconds) for circle, seconds in pending.items()}
+        member.waiting_since = {self._circle(c): now - float(seconds) for c, seconds in pending.items()}
         for circle, trail in _mapping(fields.get("trails")).items():
-            self._compare(member, str(circle), trail)
+            self._compare(member, self._circle(circle), trail)
         self._look_for_stalls(now)
 
     def fail(self, process: int, why: str) -> None:
@@ -298,6 +298,13 @@ class Roster:
             self._reported[circle, number] = waited * _REPORT_AGAIN
             self._tell_all("stalled", text=f"{text}. The job ends if this lasts {self.patience.stall_s:.0f} s")
 
+    def _circle(self, text: object) -> str:
+        """A circle as a process names it. ValueError before it is kept, if it is none: every look at the others would
+        stumble over it."""
+        if not all(0 <= int(p) < self.count for p in str(text).split(",")):
+            raise ValueError(f"{text!r} is no circle of this job's {self.count} processes")
+        return str(text)
+
     def _broken(self, circle: str) -> bool:
         """Whether one of the circle is lost: nobody has to be blamed for it any more."""
         return any(int(p) in self.lost for p in circle.split(","))
@@ -310,7 +317,7 @@ class Roster:
 
     def agree(self, process: int, circle: str, number: int, record: Mapping[str, Any], now: float) -> None:
         """`process` is about to launch its `number`-th new program together with the others of `circle`."""
-        agreement = self._agreements.setdefault((circle, number), _Agreement(now))
+        agreement = self._agreements.setdefault((self._circle(circle), number), _Agreement(now))
         agreement.records[process] = record
         gone = [p for p in map(int, circle.split(",")) if p in self.lost]
         if gone:
@@ -371,7 +378,7 @@ class Roster:
     def ask_alive(self, process: int, circle: str, name: str) -> None:
         """`process` asks who of the circle is there; all of them are answered when all have asked. Several questions
         may be open at once under different names."""
-        self._asking.setdefault((circle, name), set()).add(process)
+        self._asking.setdefault((self._circle(circle), name), set()).add(process)
         self._answer_alive()
 
     def _answer_alive(self) -> None:

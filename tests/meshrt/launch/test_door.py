@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import threading
 import time
 
 import pytest
 
-from meshrt.launch.membership import frames
+from meshrt.launch.membership import folders, frames
 from meshrt.launch.membership.door import Door
 from meshrt.launch.membership.folders import private_folder, remove_folder
 from meshrt.launch.membership.roster import Roster
@@ -104,6 +106,7 @@ def test_members_are_welcomed_by_a_door_that_proves_itself_and_hear_of_losses(do
     [
         (lambda g: g.join(1, 2, "wrong"), "it does not know this job's secret"),
         (lambda g: g.send("join", process=1, processes=2), "it does not know this job's secret"),
+        (lambda g: g.send("join", process=1, processes=2, proof="\ud800"), "it does not know this job's secret"),
         (lambda g: g.join(0, 2, "s3cret"), "has joined as process 0 already"),
         (lambda g: g.join(5, 2, "s3cret"), "process_id is a whole number"),
         (lambda g: g.join("1", 2, "s3cret"), "cannot come first"),
@@ -150,6 +153,11 @@ def test_a_wrong_number_of_processes_is_told_to_all(door):
         {"kind": "agree", "circle": "0,1", "number": "one", "record": {}},
         {"kind": "explained", "circle": "0,1", "number": 0, "text": "!!!"},
         {"kind": "no such kind"},
+        {"kind": "finished", "launched": [1]},
+        {"kind": "beat", "launched": {"0,1": float("inf")}},
+        {"kind": "beat", "pending": {"0,x": 1.0}},
+        {"kind": "agree", "circle": "x", "number": 0, "record": {}},
+        {"kind": "alive", "circle": "7", "name": "n"},
     ],
 )
 def test_a_member_that_sends_nonsense_harms_nobody(door, message):
@@ -191,3 +199,48 @@ def test_a_door_closes_behind_its_last_member(door):
     one.sock.close()
     door.thread.join(5)
     assert not door.thread.is_alive()
+
+
+def test_one_that_wakes_up_after_the_others_went_on_without_it_does_not_speak_for_another(door):
+    door.roster.count = 4
+    guests = [door.knock() for _ in range(4)]
+    for process, guest in enumerate(guests):
+        guest.join(process, 4, door.secret)
+        guest.until("formed" if process == 3 else "welcome")
+    first, stopped, ended, last = guests
+    ended.send("finished", launched={})
+    stopped.send("failed", why="it stopped")
+    assert first.until("lost")["process"] == 1
+    while not door.roster.members[2].finished:
+        time.sleep(0.01)
+    first.send("regroup")
+    last.send("regroup")
+    assert [g.until("regrouped")["process"] for g in (first, last)] == [0, 1]
+    ended.until("over")
+    with contextlib.suppress(OSError):  # its connection has ended
+        stopped.send("failed", why="it woke up")
+    last.send("failed", why="its own words")
+    assert "its own words" in first.until("lost")["why"]
+    first.sock.close()
+    last.sock.close()
+
+
+def test_a_link_to_other_files_in_the_place_of_a_left_folder_is_not_followed(monkeypatch, tmp_path):
+    parent, precious = tmp_path / "t", tmp_path / "precious"
+    parent.mkdir()
+    precious.mkdir()
+    (precious / "file").touch()
+    monkeypatch.setattr(folders, "_LONGEST", 1000)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(parent))
+    living = private_folder()
+    stem = living.rpartition(f"-{os.getpid()}-")[0]
+    nobody = 1 << 22  # more than any process's number
+    os.symlink(precious, f"{stem}-{nobody}-0")
+    os.mkdir(f"{stem}-{nobody}-1")
+    os.mkdir(f"{parent}/meshrt-door-00000000-{nobody}-2")  # of another host that shares the folder
+    remove_folder(private_folder())
+    left = sorted(os.listdir(parent))
+    assert os.path.basename(living) in left and f"meshrt-door-00000000-{nobody}-2" in left
+    assert (precious / "file").exists() and f"{stem}-{nobody}-1" not in [f"{parent}/{name}" for name in left]
+    with pytest.raises(OSError, match=r"."):
+        remove_folder(f"{stem}-{nobody}-0")
