@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshrt.distributed.clusters import Identity
@@ -38,7 +38,7 @@ class Entrance:
     address: tuple[str, int]
     local_address: str
     service: str
-    secret: str
+    secret: str = field(repr=False)
 
 
 def bind_address(coordinator_address: str) -> str:

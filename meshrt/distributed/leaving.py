@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import traceback
@@ -73,9 +74,10 @@ def _at_exit(is_member: Callable[[], bool], tell: Callable[[str], None], finish:
 
 
 def flush() -> None:
-    """Writes out what is buffered."""
+    """Writes out what is buffered, where somebody reads it still: who leaves must get away in any case."""
     if "logging" in sys.modules:
         sys.modules["logging"].shutdown()
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+        with contextlib.suppress(OSError, ValueError):  # a pipe that was closed at the other end, or a closed file
+            if stream is not None:
+                stream.flush()
