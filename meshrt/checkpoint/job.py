@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import threading
 from typing import Any
 
 from meshrt import distributed, errors
+from meshrt.distributed.state import next_number
 from meshrt.runtime import jaxlib_api
 
 __all__ = ["Job", "current"]
 
-_numbers = itertools.count()
-_lock = threading.Lock()
 _LONGEST = 20_000  # characters of a text: the service refuses messages of megabytes
 
 
@@ -64,8 +61,7 @@ class Job:
 
 def current(timeout_s: float) -> Job:
     """The job for one call; numbered, so every process must ask for it once per call."""
-    with _lock:
-        number = next(_numbers)
+    number = next_number("checkpoint")
     context = distributed.context()
     if context is None:
         return Job(None, 0, 1, "", timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from meshrt.runtime import backend, circles
 if TYPE_CHECKING:
     from meshrt.launch.local_service import LocalService
 
-__all__ = ["SHUTDOWN_S", "DistributedContext", "adopt", "context", "forget"]
+__all__ = ["SHUTDOWN_S", "DistributedContext", "adopt", "context", "forget", "next_number"]
 
 SHUTDOWN_S = 300.0  # how long a process that finished stays for its peers, as in JAX
 
@@ -40,11 +41,25 @@ class DistributedContext:
 
 
 _context: DistributedContext | None = None
+_numbers: dict[str, int] = {}
+_lock = threading.Lock()
 
 
 def context() -> DistributedContext | None:
     """The connection of this process; None before `initialize` and after `shutdown`."""
     return _context
+
+
+def next_number(kind: str) -> int:
+    """The number of a call of a kind that all processes of the job make in the same order: a name that they agree on.
+
+    Each job counts from 0, also one that goes on with fewer processes: the loss may have interrupted those that are
+    left in different calls.
+    """
+    with _lock:
+        number = _numbers.get(kind, 0)
+        _numbers[kind] = number + 1
+    return number
 
 
 def adopt(ctx: DistributedContext) -> None:
@@ -54,6 +69,8 @@ def adopt(ctx: DistributedContext) -> None:
         backend.ProcessInfo(ctx.client, ctx.node_id, ctx.num_nodes, ctx.local_address, ctx.local_device_ids)
     )
     circles.set_job(ctx.member)
+    with _lock:
+        _numbers.clear()
     _context = ctx
 
 

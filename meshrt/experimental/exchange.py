@@ -5,7 +5,6 @@ Every process must make the same calls in the same order. In a job of one proces
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 
@@ -13,13 +12,13 @@ import ml_dtypes  # noqa: F401 -- makes bfloat16 and its like known to numpy by 
 import numpy as np
 
 from meshrt import distributed
+from meshrt.distributed.state import next_number
 from meshrt.errors import DistributedError
 
 __all__ = ["bounds_of", "decode", "encode", "exchange", "meet"]
 
 _TIMEOUT_MS = 300_000
 _CHUNK = 1 << 20  # bytes of one value in the service's store
-_numbers = itertools.count()
 
 
 def encode(value: np.ndarray, bounds: list | None = None) -> bytes:
@@ -44,7 +43,7 @@ def exchange(data: bytes) -> list[bytes]:
     context = distributed.context()
     if context is None:
         return [data]
-    client, prefix = context.client, f"meshrt/gather/{next(_numbers)}"
+    client, prefix = context.client, f"meshrt/gather/{next_number('gather')}"
     count = math.ceil(len(data) / _CHUNK)
     own = {f"{prefix}/{context.node_id}/{i}": data[i * _CHUNK : (i + 1) * _CHUNK] for i in range(count)}
     for key, chunk in own.items():

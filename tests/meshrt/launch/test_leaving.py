@@ -1,0 +1,63 @@
+"""How a process leaves its job, and what the next job does not inherit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from meshrt.checkpoint import job
+from meshrt.distributed import state
+from meshrt.distributed.connection import Entrance
+from meshrt.launch.membership.frames import Frames
+
+FAILS = """
+import os, sys
+from meshrt.distributed import leaving
+leaving.install(lambda: True, lambda why: os.write(2, b"told: " + why.encode()), lambda: 0)
+sys.stdout = open(int(sys.argv[1]), "w", buffering=4096, closefd=False)
+print("nobody reads this")
+{end}
+"""
+
+
+def _left(end):
+    reading, writing = os.pipe()
+    os.close(reading)
+    script = FAILS.format(end=end)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(writing)],
+        check=False, pass_fds=[writing], capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    os.close(writing)
+    return done
+
+
+def test_who_fails_gets_away_although_nobody_reads_its_output():
+    done = _left("raise RuntimeError('boom')")
+    assert done.returncode == 1 and "told: it raised RuntimeError: boom" in done.stderr
+    assert "BrokenPipeError" not in done.stderr  # else the interpreter went on to wait for the peers
+
+
+def test_a_code_is_kept_although_nobody_reads_the_output():
+    done = _left("leaving.note_failure(7)")
+    assert done.returncode == 7 and "BrokenPipeError" not in done.stderr
+
+
+def test_calls_of_all_processes_are_counted_by_job(monkeypatch):
+    told = []
+    monkeypatch.setattr(state.backend, "set_process_info", told.append)
+    monkeypatch.setattr(state.circles, "set_job", told.append)
+    context = lambda count: state.DistributedContext(object(), 0, count)
+    state.adopt(context(3))
+    try:
+        first = [job.current(1.0).prefix for _ in range(2)]
+        state.adopt(context(2))  # one was lost; another of those left may have made one call only
+        assert [job.current(1.0).prefix for _ in range(2)] == first == ["meshrt/checkpoint/0", "meshrt/checkpoint/1"]
+    finally:
+        state.forget()
+
+
+def test_a_place_in_a_job_does_not_show_its_secret():
+    entrance = Entrance(None, Frames(), ("h", 1), "h", "unix:/x", "s3cret")  # type: ignore[arg-type]
+    assert "s3cret" not in repr(state.DistributedContext(None, 0, 1, entrance=entrance))
