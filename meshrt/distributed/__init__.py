@@ -32,7 +32,7 @@ from meshrt.distributed.state import SHUTDOWN_S, DistributedContext, adopt, cont
 from meshrt.distributed.store import barrier, key_value_delete, key_value_get, key_value_set
 from meshrt.errors import ConfigError, DistributedError, PeerLost, ProgramsDifferError
 from meshrt.launch import bootstrap
-from meshrt.launch.membership.roster import SILENT_S
+from meshrt.launch.membership.roster import LEAST_SILENT_S, SILENT_S
 from meshrt.runtime import backend
 
 if TYPE_CHECKING:
@@ -181,8 +181,11 @@ def _finish() -> int:
 
 def _silence(given: float | None) -> float:
     seconds = SILENT_S if given is None else given
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise ConfigError(f"heartbeat_timeout_seconds={given!r}: expected a time in seconds, more than 0")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= LEAST_SILENT_S:
+        raise ConfigError(
+            f"heartbeat_timeout_seconds={given!r}: expected a time in seconds, at least {LEAST_SILENT_S:g}: processes "
+            "say once a second that they live"
+        )
     return float(seconds)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.errors import ConfigError
-from meshrt.launch.membership.roster import SILENT_S, STALL_S
+from meshrt.launch.membership.roster import LEAST_SILENT_S, SILENT_S, STALL_S
 from meshrt.launch.model import Policy
 
 _SIZE_LIMIT = 1 << 20  # bytes of a configuration file
@@ -45,6 +45,11 @@ class Settings:
         _check_seconds("grace", self.grace)
         for name in ("start_timeout", "heartbeat_timeout", "stall_timeout"):
             _check_seconds(name, getattr(self, name))
+        if self.heartbeat_timeout < LEAST_SILENT_S:
+            raise ConfigError(
+                f"heartbeat_timeout = {self.heartbeat_timeout!r}: expected at least {LEAST_SILENT_S:g} s, as ranks "
+                "say once a second that they live"
+            )
         if self.log_dir is not None and not isinstance(self.log_dir, str):
             raise ConfigError(f"log_dir = {self.log_dir!r}: expected the path of a directory, as text")
         if not isinstance(self.verbose, bool):

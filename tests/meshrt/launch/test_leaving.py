@@ -6,10 +6,15 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+import meshrt.distributed
 from meshrt.checkpoint import job
 from meshrt.distributed import state
 from meshrt.distributed.connection import Entrance
+from meshrt.errors import ConfigError
 from meshrt.launch.membership.frames import Frames
+from meshrt.launch.settings import Settings
 
 FAILS = """
 import os, sys
@@ -61,3 +66,12 @@ def test_calls_of_all_processes_are_counted_by_job(monkeypatch):
 def test_a_place_in_a_job_does_not_show_its_secret():
     entrance = Entrance(None, Frames(), ("h", 1), "h", "unix:/x", "s3cret")  # type: ignore[arg-type]
     assert "s3cret" not in repr(state.DistributedContext(None, 0, 1, entrance=entrance))
+
+
+@pytest.mark.parametrize("seconds", [0.8, 0, -1, float("nan"), True, "8"])
+def test_a_silence_that_processes_which_are_well_keep_too_is_refused(seconds):
+    with pytest.raises(ConfigError, match=r"heartbeat_timeout_seconds=.*at least 2"):
+        meshrt.distributed.initialize("127.0.0.1:1", 2, 1, heartbeat_timeout_seconds=seconds)
+    if seconds == 0.8:
+        with pytest.raises(ConfigError, match=r"heartbeat_timeout = 0\.8: expected at least 2"):
+            Settings(heartbeat_timeout=seconds)
