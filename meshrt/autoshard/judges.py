@@ -47,6 +47,7 @@ class Judges:
         self._all: list[Process] = []
         self._threads = ThreadPoolExecutor(self.count)
         self._lock = threading.Lock()
+        self._is_over = False
         self._subject: Subject | None = None
 
     def __enter__(self) -> Judges:
@@ -108,8 +109,9 @@ class Judges:
             return Figures(**self._read(process))
         except InspectError as e:  # it ended: the candidate is none, and the others are still to be judged
             with self._lock:
-                process = self._start()
-                self._read(process)
+                if not self._is_over:
+                    process = self._start()
+                    self._read(process)
             return impossible(str(e))
         finally:
             self._idle.put(process)
@@ -118,6 +120,8 @@ class Judges:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:  # no judge is started from here on
+            self._is_over = True
         for process in self._all:
             process.kill()
         for process in self._all:
