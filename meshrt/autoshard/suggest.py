@@ -121,10 +121,13 @@ def _made(
     name: str, topology: str, space: Space, found: Found, now: Figures, whole: Figures,
     said: Sequence[ArgumentAxes | None],
 ) -> Suggestion:  # fmt: skip
-    best = found.best
+    axes, figures = found.best.axes, found.best.figures
+    present = tuple(a for a in said if a is not None)
+    if len(present) == len(said) and space.rank(now) < space.rank(figures):
+        axes, figures = present, now  # what the arguments have is a candidate too: no search may end with worse
     return Suggestion(
-        name, dict(space.mesh), topology, space.memory, tuple(_rows(space.arguments, said, best.axes)), now, whole,
-        best.figures, space.fits(best.figures), len(found.judged), found.seconds, found.is_complete,
+        name, dict(space.mesh), topology, space.memory, tuple(_rows(space.arguments, said, axes)), now, whole,
+        figures, space.fits(figures), len(found.judged), found.seconds, found.is_complete,
     )  # fmt: skip
 
 

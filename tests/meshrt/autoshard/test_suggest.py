@@ -224,3 +224,22 @@ def test_mistakes_are_one_line(args, message, tmp_path, monkeypatch, capfd) -> N
     Path("m.mlir").write_text(layers(8))
     done = run(capfd, *args)
     assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_what_the_arguments_have_is_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that had time for nothing suggests nothing worse than what is there."""
+    monkeypatch.setattr(
+        "meshrt.autoshard.suggest.search", lambda space, judges, _, told: search(space, judges, 0.0, told)
+    )
+    text = 'sdy.mesh @mesh = <["data"=8]>\n' + layers(8192)
+    for name, axes in (("x", '{"data"}, {}'), ("w0", "{}, {}"), ("layers[1]['w']", "{}, {}")):
+        shape = {"x": "8192x64xf32", "w0": "64x256xf32", "layers[1]['w']": "256x64xf32"}[name]
+        place = {"x": "%x", "w0": "%w0"}.get(name, "%w1")
+        text = text.replace(
+            f"{place}: tensor<{shape}>",
+            f"{place}: tensor<{shape}> {{sdy.sharding = #sdy.sharding<@mesh, [{axes}]>}}",
+            1,
+        )
+    made = suggest("layers", text, {"data": 8}, "v5e:2x4", budget=5, count=1)
+    assert made.judged == 1 and made.now.seconds < made.replicated.seconds
+    assert made.suggested == made.now
