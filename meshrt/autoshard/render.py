@@ -65,7 +65,8 @@ def render_suggestion(found: Suggestion, out: Console) -> None:
         rows.add_row(clean(row.pattern) + count, row.type, axes_text(row.now), axes_text(row.suggested))
     out.print(rows)
     end = "nothing better is one change away" if found.is_complete else "the time was up"
-    out.print(f"{found.judged} layouts judged in {found.seconds:.1f} s; {end}")
+    judged = "1 layout" if found.judged == 1 else f"{found.judged} layouts"
+    out.print(f"{judged} judged in {found.seconds:.1f} s; {end}")
     if found.suggested.why is not None:
         out.print(clean(f"no layout could be made: {found.suggested.why}"), markup=False)
     elif not found.fits and found.memory is not None:

@@ -54,8 +54,11 @@ def command(
 
     if not axes and not meshes:
         raise click.UsageError("say which meshes: --axes data,model for all of them, or --mesh data=4,model=2")
+    shape_of(topology)  # there is one of that name
     chosen = [(parse_mesh(m), topology) for m in meshes]
     names = [n.strip() for n in axes.split(",")] if axes else []
+    if len(set(names)) < len(names) or not all(n.isidentifier() for n in names):
+        raise click.UsageError(f"--axes {axes!r}: expected names that differ, such as data,model")
     if names:
         for name in [sized(topology, int(n)) for n in _numbers(devices)] or [topology]:
             shape = shape_of(name)

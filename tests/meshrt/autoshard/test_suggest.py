@@ -216,6 +216,9 @@ def test_splits_and_sizes() -> None:
         (("suggest", "m.mlir", "--mesh", "x=2", "--topology", "v5e:2x2"), "has 4 devices, the mesh (x=2) has 2"),
         (("plan", "m.mlir", "--topology", "v5e:2x2"), "say which meshes"),
         (("plan", "m.mlir", "--topology", "v5e", "--axes", "x"), "v5e has no size"),
+        (("plan", "m.mlir", "--topology", "v5e:2x2", "--axes", "x,x"), "expected names that differ"),
+        (("plan", "m.mlir", "--topology", "v9:4x4", "--mesh", "x=4"), "no topology 'v9:4x4'"),
+        (("plan", "m.mlir", "--topology", "v5e:4x", "--mesh", "x=4"), "no topology 'v5e:4x'"),
         (("plan", "m.mlir", "--topology", "v5e", "--axes", "x", "--devices", "two"), "expected numbers"),
     ],
 )
