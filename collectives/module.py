@@ -300,13 +300,15 @@ def _partition(
     if limit is not None:
         capacity.check_inside(item, builder)
     ctx.findings.extend([*unpropagated(known), *unresolved(known)])
-    plan = plan_of(item, {f.name: f for f in builder.functions}, machine)
+    timing = timing_of(builder.functions, machine) if machine.chosen else None
+    plan = plan_of(item, {f.name: f for f in builder.functions}, machine, timing)
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
     returned = tuple(_sharding(s, mesh, v) for s, v in zip(results, main.returned))
     propagated = known.propagated if isinstance(known, Propagation) else None
     return PartitionedProgram(
-        builder, plan, tuple(ctx.findings), mesh, arg_shardings, returned, propagated, _machine=machine
-    )
+        builder, plan, tuple(ctx.findings), mesh, arg_shardings, returned, propagated, _machine=machine,
+        _timing=timing,
+    )  # fmt: skip
 
 
 def _laid(topology: Topology, mesh: Mesh, main: Func) -> Topology:

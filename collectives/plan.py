@@ -13,7 +13,7 @@ from .cost import seconds_to_send
 from .emit import Collective, LocalFunction, LocalOp, Region
 from .layout import Atoms
 from .passes.machine import Machine
-from .timing import timing_of
+from .timing import Timing
 from .topology import Topology
 
 __all__ = ["CommunicationPlan", "Finding", "Origin", "PlanEntry", "human", "human_time", "origin", "plan_of"]
@@ -154,8 +154,11 @@ def human_time(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def plan_of(main: LocalFunction, functions: dict[str, LocalFunction], machine: Machine) -> CommunicationPlan:
-    """The plan of a built program, read off its items: what is written is what is counted."""
+def plan_of(
+    main: LocalFunction, functions: dict[str, LocalFunction], machine: Machine, timing: Timing | None = None
+) -> CommunicationPlan:
+    """The plan of a built program, read off its items: what is written is what is counted. `timing` is that of the
+    program on a machine that somebody chose."""
     atoms, topology = machine.atoms, machine.topology
     entries: list[PlanEntry] = []
 
@@ -182,9 +185,7 @@ def plan_of(main: LocalFunction, functions: dict[str, LocalFunction], machine: M
         return sent
 
     sent = visit(main.region, 1)
-    exposed = None
-    if machine.chosen:
-        exposed = timing_of([main, *(f for f in functions.values() if f is not main)], machine).exposed
+    exposed = None if timing is None else timing.exposed
     return CommunicationPlan(tuple(entries), float(sent.most.max()), exposed, float(sent.least.max()))
 
 

@@ -48,12 +48,12 @@ class Timing:
 def timing_of(functions: Sequence[LocalFunction], machine: Machine) -> Timing:
     """The predicted times of a per-device program, whose first function is its main one."""
     by_name = {f.name: f for f in functions}
-    return _Clock(machine, Liveness(by_name)).region(functions[0].region, functions[0].results)
+    return _Clock(machine, Liveness(by_name), by_name).region(functions[0].region, functions[0].results)
 
 
 class _Clock:
-    def __init__(self, machine: Machine, lives: Liveness):
-        self.machine, self.lives = machine, lives
+    def __init__(self, machine: Machine, lives: Liveness, functions: dict[str, LocalFunction]):
+        self.machine, self.lives, self.functions = machine, lives, functions
         self._known: dict[Region, Timing] = {}
 
     def region(self, region: Region, results: Sequence[LocalValue] = ()) -> Timing:
@@ -91,10 +91,13 @@ class _Clock:
 
     def _inside(self, item: LocalOp) -> Timing | None:
         """What the regions of an item take together; None if it has none that run."""
+        if item.name == "func.call":
+            called = self.functions[item.attrs.partition("@")[2]]
+            return self.region(called.region, called.results)
         regions = self.lives.inner(item)
         if not regions:
             return None
-        each = [(1 if r.kind == "function" else r.trips or 1, self.region(r)) for r in regions]
+        each = [(r.trips or 1, self.region(r)) for r in regions]
         if regions[0].kind == "branch":
             return max((t for _, t in each), key=lambda t: t.seconds)
         total = lambda name: sum(n * getattr(t, name) for n, t in each)

@@ -135,6 +135,7 @@ class _Desk:
     def __init__(self, space: Space, judges: Judges, until: float, progress: Progress | None):
         self.space, self.judges, self.until, self.progress = space, judges, until, progress
         self.judged: dict[tuple[ArgumentAxes, ...], Candidate] = {}
+        self.best_yet: Candidate | None = None  # for the progress that is shown
 
     @property
     def has_time(self) -> bool:
@@ -161,7 +162,8 @@ class _Desk:
                 made = self.judged[axes] = Candidate(layout, axes, done.result())
                 found.append(made)
                 if self.progress is not None:
-                    self.progress(len(self.judged), self.best(list(self.judged.values()))[0])
+                    self.best_yet = min(self.best_yet or made, made, key=lambda c: self.space.rank(c.figures))
+                    self.progress(len(self.judged), self.best_yet)
         return found
 
     def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:

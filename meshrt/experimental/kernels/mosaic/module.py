@@ -18,6 +18,7 @@ from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.references import AbstractRef
 from meshrt.experimental.kernels.grid import DYNAMIC
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
+from meshrt.experimental.kernels.mlir.verify import verify
 from meshrt.experimental.kernels.mlir.words import in_words
 from meshrt.experimental.kernels.mosaic.types import Place, reference_type, space_of
 from meshrt.experimental.kernels.mosaic.walk import MosaicWalk
@@ -57,7 +58,7 @@ def kernel_module(
         walk = MosaicWalk(name, mesh)
         with ir.InsertionPoint(module.body):
             _Writer(walk, mapping, params).write(name, jaxpr)
-        _verify(module, name)
+        verify(module, "Mosaic (TPU)", name)
         text = str(module.operation.get_asm())
         communicates, meets = tpu.private_has_communication(module.operation)
         return KernelModule(serialized(module), text, communicates, meets)
@@ -69,16 +70,6 @@ def serialized(module: ir.Module) -> bytes:
     out = io.BytesIO()
     module.operation.write_bytecode(out, desired_version=0)
     return out.getvalue()
-
-
-def _verify(module: ir.Module, name: str) -> None:
-    try:
-        module.operation.verify()
-    except ir.MLIRError as e:
-        found = "; ".join(f"{d.message} ({d.location})" for d in e.error_diagnostics) or str(e)
-        raise errors.UnsupportedError(
-            f"Mosaic (TPU): the kernel {name} is not one that this dialect takes: {found}"
-        ) from None
 
 
 class _Writer:

@@ -15,6 +15,7 @@ from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.types import ShapedArray
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
 from meshrt.experimental.kernels.memory import is_semaphore
+from meshrt.experimental.kernels.mlir.verify import verify
 from meshrt.experimental.kernels.specs import Blocked, Element, Squeezed
 from meshrt.experimental.kernels.triton.pointers import STORED_BOOL, Block, outside
 from meshrt.experimental.kernels.triton.walk import TritonWalk
@@ -59,13 +60,7 @@ def kernel_text(
             pointers = list(function.regions[0].blocks[0].arguments)
             launch = _Program(walk, jaxpr, mapping, sequential, pointers).write()
             tt.return_([])
-        try:
-            module.operation.verify()
-        except ir.MLIRError as e:
-            found = "; ".join(f"{d.message} ({d.location})" for d in e.error_diagnostics) or str(e)
-            raise errors.UnsupportedError(
-                f"Triton (GPU): the kernel {name} is not one that this dialect takes: {found}"
-            ) from None
+        verify(module, "Triton (GPU)", name)
         return str(module.operation.get_asm()), launch
 
 
