@@ -114,3 +114,16 @@ def test_faster_machines_take_less(text) -> None:
         assert timing(text, faster).seconds <= base.seconds * (1 + 1e-9)
     twice = replace(MACHINE, flops=2e9, memory_bandwidth=2e8, default=Link(5e-7, 2e7))
     assert math.isclose(timing(text, twice).seconds, base.seconds / 2, rel_tol=1e-9)
+
+
+def test_a_call_takes_what_its_function_takes_written_out() -> None:
+    body = CHAIN[CHAIN.index("  %0") : CHAIN.index("}", CHAIN.index("return"))].replace("return", "func.return")
+    called = (
+        CHAIN[: CHAIN.index("  %0")]
+        + "  %0 = func.call @f(%x) : (tensor<64x32xf32>) -> tensor<64x32xf32>\n  return %0 : tensor<64x32xf32>\n}\n"
+        + "func.func private @f(%x: tensor<64x32xf32>) -> tensor<64x32xf32> {\n"
+        + body
+        + "}\n"
+    )
+    assert timing(called).seconds == pytest.approx(timing(CHAIN).seconds)
+    assert timing(called).seconds > 0
