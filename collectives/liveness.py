@@ -64,22 +64,26 @@ class Liveness:
 
     def __init__(self, functions: dict[str, LocalFunction]):
         self._functions = functions
+        self._returned = {f.region: f.results for f in functions.values()}
         self._blocks: dict[Region, _Block] = {}
         self._found: dict[Region, tuple[list[Span], list[float]]] = {}
 
-    def spans(self, region: Region, results: Sequence[LocalValue] = ()) -> tuple[list[Span], list[float]]:
+    def spans(self, region: Region, results: Sequence[LocalValue] | None = None) -> tuple[list[Span], list[float]]:
         """The buffers that a region makes, and per item the most bytes that live within it. Arguments and what comes
-        from outside are left out; `results` live to the end of the region."""
+        from outside are left out; `results` (by default those of the function
+        whose region it is) live to the end of the region."""
         if region not in self._found:
             self._found[region] = self._block(region, results).spans()
         return self._found[region]
 
-    def kept(self, region: Region, results: Sequence[LocalValue] = ()) -> frozenset[LocalValue]:
+    def kept(self, region: Region) -> frozenset[LocalValue]:
         """The values of a region that are written to memory, rather than computed where they are read."""
-        return frozenset(self._block(region, results).kept)
+        return frozenset(self._block(region).kept)
 
-    def _block(self, region: Region, results: Sequence[LocalValue]) -> _Block:
+    def _block(self, region: Region, results: Sequence[LocalValue] | None = None) -> _Block:
         if region not in self._blocks:
+            if results is None:
+                results = self._returned.get(region, ())
             self._blocks[region] = _Block(self, region, results)
         return self._blocks[region]
 

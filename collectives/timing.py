@@ -47,24 +47,23 @@ class Timing:
 
 def timing_of(functions: Sequence[LocalFunction], machine: Machine) -> Timing:
     """The predicted times of a per-device program, whose first function is its main one."""
-    by_name = {f.name: f for f in functions}
-    return _Clock(machine, Liveness(by_name), by_name).region(functions[0].region, functions[0].results)
+    return _Clock(machine, Liveness({f.name: f for f in functions})).region(functions[0].region)
 
 
 class _Clock:
-    def __init__(self, machine: Machine, lives: Liveness, functions: dict[str, LocalFunction]):
-        self.machine, self.lives, self.functions = machine, lives, functions
+    def __init__(self, machine: Machine, lives: Liveness):
+        self.machine, self.lives = machine, lives
         self._known: dict[Region, Timing] = {}
 
-    def region(self, region: Region, results: Sequence[LocalValue] = ()) -> Timing:
+    def region(self, region: Region) -> Timing:
         """One run of a region."""
         found = self._known.get(region)
         if found is None:
-            found = self._known[region] = self._run(region, results)
+            found = self._known[region] = self._run(region)
         return found
 
-    def _run(self, region: Region, results: Sequence[LocalValue]) -> Timing:
-        kept = self.lives.kept(region, results)
+    def _run(self, region: Region) -> Timing:
+        kept = self.lives.kept(region)
         clock = network = arithmetic = memory = sending = 0.0
         arrives: dict[LocalOp, float] = {}
         for item in [*region.prologue, *region.items]:
@@ -91,9 +90,6 @@ class _Clock:
 
     def _inside(self, item: LocalOp) -> Timing | None:
         """What the regions of an item take together; None if it has none that run."""
-        if item.name == "func.call":
-            called = self.functions[item.attrs.partition("@")[2]]
-            return self.region(called.region, called.results)
         regions = self.lives.inner(item)
         if not regions:
             return None
