@@ -15,7 +15,7 @@ from meshrt.core.basic.reshard import as_split, cotangent_type
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.jaxpr import Jaxpr
-from meshrt.core.references import is_ref, is_ref_type
+from meshrt.core.references import inner_type, is_ref, is_ref_type
 from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
@@ -255,7 +255,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
     flat = _Flat(fun, tree, has_aux)
     is_state = [is_ref(x) for x in leaves]
     # Of a reference, what it holds is differentiated.
-    in_avals = [aval_of(x).inner_aval if s else aval_of(x) for x, s in zip(leaves, is_state)]  # type: ignore[attr-defined]
+    in_avals = [inner_type(x) if s else aval_of(x) for x, s in zip(leaves, is_state)]
     nonzeros = [a.is_differentiable for a in in_avals]
     outs, linear = linearize_flat(flat, leaves, nonzeros)
     outs, aux = flat.split(outs)
@@ -413,7 +413,7 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     for state in states:
         if state is not None and state[1].written:
             ref, cell = state
-            whole_write(ref, _typed(cell.value, aval_of(ref).inner_aval))  # type: ignore[attr-defined]
+            whole_write(ref, _typed(cell.value, inner_type(ref)))
     outs, aux = flat.split(outs)
     filled = [_tangent_or_zero(t, aval_of(o)) for t, o in zip(out_tangents, outs)]
     result = tree_unflatten(flat.out_tree, outs), tree_unflatten(flat.out_tree, filled)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACCUM", "ALLOC", "READ", "WRITE", "AbstractRef", "AccumEffect", "AllocEffect", "ReadEffect", "RefEffect",
-    "WriteEffect", "allocates", "effects_by_position", "is_ref", "is_ref_type", "ref_type", "settled_effects",
-    "touches_refs",
+    "WriteEffect", "allocates", "effects_by_position", "inner_type", "is_ref", "is_ref_type", "ref_type",
+    "settled_effects", "touches_refs",
 ]  # fmt: skip
 
 
@@ -208,6 +208,13 @@ class AbstractRef(AbstractValue):
 def is_ref_type(aval: Any) -> bool:
     """Whether a type is that of a reference."""
     return type(aval) is AbstractRef
+
+
+def inner_type(ref: Any) -> ShapedArray:
+    """The type of what a value that is known to be a reference refers to."""
+    aval: Any = aval_of(ref)
+    inner: ShapedArray = aval.inner_aval
+    return inner
 
 
 def is_ref(value: Any) -> bool:

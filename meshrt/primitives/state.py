@@ -21,7 +21,7 @@ from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, instantia
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
-from meshrt.core.references import ACCUM, ALLOC, READ, WRITE, AbstractRef, is_ref_type
+from meshrt.core.references import ACCUM, ALLOC, READ, WRITE, AbstractRef, inner_type, is_ref_type
 from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import Tracer, leaked
 from meshrt.core.types import ShapedArray, aval_of
@@ -222,7 +222,7 @@ def _held(cell: Cell, ref: Any) -> Any:
     """The tangent in a cell as an array."""
     if cell.value is not None:
         return cell.value
-    inner: ShapedArray = aval_of(ref).inner_aval  # type: ignore[attr-defined]
+    inner: ShapedArray = inner_type(ref)
     return zeros(inner.to_tangent_aval())
 
 

@@ -11,9 +11,8 @@ import numpy as np
 from meshrt import errors, lax, tree_util
 from meshrt import numpy as jnp
 from meshrt.core.dimensions.expression import is_symbolic_dim
-from meshrt.core.references import is_ref
+from meshrt.core.references import inner_type, is_ref
 from meshrt.core.tracebacks import boundary
-from meshrt.core.types import aval_of
 from meshrt.experimental.kernels.hints import multiple_of
 from meshrt.experimental.kernels.memory import MemoryRef, MemorySpace
 from meshrt.experimental.kernels.scopes import run_scoped
@@ -158,7 +157,7 @@ def with_scoped(*types: Any, collective_axes: Any = (), **kw_types: Any) -> Call
 def shown_type(ref: Any) -> Any:
     """The type of what a reference, or a view of one, shows."""
     if type(ref) is RefView:
-        return view_type(ref.steps, aval_of(ref.ref).inner_aval)  # type: ignore[attr-defined]
+        return view_type(ref.steps, inner_type(ref.ref))
     if not is_ref(ref):
         raise errors.ArgumentTypeError(f"expected a reference, or a view of one, got {ref!r}")
-    return aval_of(ref).inner_aval  # type: ignore[attr-defined]
+    return inner_type(ref)

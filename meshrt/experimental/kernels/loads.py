@@ -18,7 +18,7 @@ from meshrt import errors, tree_util
 from meshrt import numpy as jnp
 from meshrt.core.dimensions.arithmetic import broadcast_shapes
 from meshrt.core.primitive import Primitive
-from meshrt.core.references import READ, WRITE, is_ref_type
+from meshrt.core.references import READ, WRITE, inner_type, is_ref_type
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.experimental.kernels.semaphores import KERNEL_ONLY, only_in_kernels, ref_and_view
@@ -51,7 +51,7 @@ def _place(ref: Any, idx: Any = None) -> tuple[Any, View]:
 def load(ref: Any, *, mask: Any = None, other: Any = None) -> Any:
     """What a reference, or a view of one, shows; where `mask` is False anything, or `other` if that is given."""
     whole, view = _place(ref)
-    kind = view_type(view, aval_of(whole).inner_aval)  # type: ignore[attr-defined]
+    kind = view_type(view, inner_type(whole))
     if other is not None:
         other = jnp.broadcast_to(jnp.asarray(other, kind.dtype), kind.shape)
     leaves, tree = tree_util.tree_flatten((view, _mask(mask), other))
@@ -80,8 +80,8 @@ def _atomic(kind: str) -> Any:
     @boundary
     def update(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
         ref, view = _place(x_ref_or_view, idx)
-        value = jnp.asarray(val, aval_of(ref).inner_aval.dtype)  # type: ignore[attr-defined]
-        shape = view_type(view, aval_of(ref).inner_aval).shape  # type: ignore[attr-defined]
+        value = jnp.asarray(val, inner_type(ref).dtype)
+        shape = view_type(view, inner_type(ref)).shape
         leaves, tree = tree_util.tree_flatten((view, (jnp.broadcast_to(value, shape),), _mask(mask)))
         return atomic_update_p.bind(ref, *leaves, tree=tree, kind=kind)
 
@@ -113,7 +113,7 @@ def atomic_cas(ref: Any, cmp: Any, val: Any) -> Any:
     """Replaces a scalar by `val` if it equals `cmp`, as one step that no other program sees a part of; returns what was
     there."""
     whole, view = _place(ref)
-    inner = view_type(view, aval_of(whole).inner_aval)  # type: ignore[attr-defined]
+    inner = view_type(view, inner_type(whole))
     if inner.shape:
         raise errors.ArgumentValueError(f"ref must be scalar, got one of shape {inner.shape}")
     operands = tuple([jnp.asarray(v, inner.dtype) for v in (cmp, val)])
