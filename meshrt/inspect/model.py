@@ -22,9 +22,11 @@ __all__ = [
     "HeldRow",
     "KernelMemoryRow",
     "KernelRow",
+    "LintRow",
     "MemberRow",
     "MemoryRow",
     "MomentRow",
+    "RemedyRow",
     "Report",
     "TimingRow",
     "ValueRow",
@@ -96,6 +98,32 @@ class FindingRow:
     message: str
     where: str | None
     bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class RemedyRow:
+    """A change that was tried on the program. Before and after: bytes that the busiest device sends per run, the most
+    bytes that it holds, and predicted seconds, where a topology was named."""
+
+    text: str
+    bytes_before: float
+    bytes_after: float
+    peak_before: float
+    peak_after: float
+    seconds_before: float | None = None
+    seconds_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LintRow:
+    """Something that costs more than it need, found by the rule of that name; `bytes` are what it costs each device,
+    sent per run or held, as the message says. `remedy` is a change that was found to be better."""
+
+    rule: str
+    message: str
+    where: str | None
+    bytes: float
+    remedy: RemedyRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +209,8 @@ class KernelRow:
 class Report:
     """A whole program. `mesh` are (axis, size) pairs; `explanations` the answers to `--explain`, one line each. `bytes`
     are sent by the busiest device per run of the program, `least_bytes` if it takes other branches (see
-    `collectives.CommunicationPlan`). There is a `timing` where a topology was named."""
+    `collectives.CommunicationPlan`). There is a `timing` where a topology was named, `lint` where it was asked
+    for."""
 
     name: str
     mesh: tuple[tuple[str, int], ...]
@@ -195,6 +224,7 @@ class Report:
     memory: MemoryRow | None = None
     timing: TimingRow | None = None
     kernels: tuple[KernelRow, ...] = ()
+    lint: tuple[LintRow, ...] | None = None
 
     @property
     def devices(self) -> int:
@@ -233,6 +263,7 @@ class Report:
             memory=None if data["memory"] is None else _memory_from(data["memory"]),
             timing=None if data["timing"] is None else TimingRow(**data["timing"]),
             kernels=tuple(_kernel(row) for row in data.get("kernels", ())),  # reports of before had none
+            lint=None if data.get("lint") is None else tuple(_lint(row) for row in data["lint"]),
         )
 
 
@@ -305,6 +336,11 @@ def _memory_from(row: dict[str, Any]) -> MemoryRow:
     values = {f.name: row[f.name] for f in fields(MemoryRow)}
     alive = tuple(HeldRow(**held) for held in row["alive"])
     return MemoryRow(**{**values, "alive": alive, "moments": tuple(MomentRow(**m) for m in row["moments"])})
+
+
+def _lint(row: dict[str, Any]) -> LintRow:
+    values = {f.name: row[f.name] for f in fields(LintRow)}
+    return LintRow(**{**values, "remedy": None if row["remedy"] is None else RemedyRow(**row["remedy"])})
 
 
 def _kernel(row: dict[str, Any]) -> KernelRow:
