@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from propagation.program import Op, source
+from propagation.program import Op, scope, source
 
 from .cost import seconds_to_send
 from .emit import Collective, LocalFunction, LocalOp, Region
@@ -39,6 +39,7 @@ class Origin:
     where: str | None
     cause: str
     bytes: float
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class PlanEntry:
     cause       that operation, and why
     seconds     predicted time each time
     members     of a combined collective: what each of its members came from
+    scope       the scopes that this operation was made in, `jvp(layer0)/mlp`; "" if none are known
     mesh_axes   `axes` as (name, pre, size): the whole axis has pre 1, a sub-axis parts of product `pre` to its left
     """
 
@@ -69,6 +71,7 @@ class PlanEntry:
     seconds: float
     members: tuple[Origin, ...] = ()
     mesh_axes: tuple[tuple[str, int, int], ...] = ()
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +225,17 @@ def _entry(item: LocalOp, times: int | None, atoms: Atoms, topology: Topology) -
     groups, size = c.groups
     text = "" if c.atoms is None else atoms.axes_text(c.atoms)
     where, cause = origin(c)
-    members = tuple(Origin(*origin(m), m.bytes) for m in c.members)
+    members = tuple(Origin(*origin(m), m.bytes, _scope(m)) for m in c.members)
     if members:
         causes = dict.fromkeys(m.cause for m in members)
         cause = f"{c.cause}: {next(iter(causes))}" + (", ..." if len(causes) > 1 else "")
     time = seconds_to_send(c.kind, size, c.bytes, link)
     triples = tuple((a.name, a.pre, a.size) for a in axes)
-    return PlanEntry(c.kind, text, groups, size, c.bytes, times, where, cause, time, members, triples)
+    return PlanEntry(c.kind, text, groups, size, c.bytes, times, where, cause, time, members, triples, _scope(c))
+
+
+def _scope(c: Collective) -> str:
+    return "" if c.op is None else scope(c.op)
 
 
 def origin(c: Collective) -> tuple[str | None, str]:

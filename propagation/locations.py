@@ -17,7 +17,7 @@ from jaxlib.mlir import ir
 if TYPE_CHECKING:
     from .graph import Func, Op, Value
 
-__all__ = ["argument_locations", "argument_names", "location_text", "source", "value_source"]
+__all__ = ["argument_locations", "argument_names", "location_text", "scope", "source", "value_source"]
 
 _INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python\d[^/\\]*)[/\\]|^<frozen ")
 
@@ -67,6 +67,29 @@ def source(op: Op | Func) -> str | None:
             return found
         place = place.parent_op if hasattr(place, "parent_op") else place.caller
     return _name(op.loc)
+
+
+def scope(op: Op | Func) -> str:
+    """The scopes that `op` was made in, as its location's name tells them: `jvp(layer0)/mlp` of `jvp(layer0)/mlp/tanh`.
+    Of an operation without a name, those of the operation around it; "" if the module says nothing."""
+    place: Op | Func | None = op
+    while place is not None and hasattr(place, "parent_op"):
+        path = _path(place.loc)
+        if path:
+            return path.rpartition("/")[0]
+        place = place.parent_op
+    return ""
+
+
+def _path(loc: object) -> str:
+    """The outermost name of a location; names further in are those of Python's functions."""
+    if isinstance(loc, ir.NameLoc):
+        return str(loc.name_str)
+    if isinstance(loc, ir.CallSiteLoc):
+        return _path(loc.callee)
+    if isinstance(loc, ir.FusedLoc):
+        return next((n for part in loc.locations if (n := _path(part))), "")
+    return ""
 
 
 def value_source(value: Value) -> str | None:

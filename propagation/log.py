@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from .axes import contains, difference
@@ -206,9 +207,11 @@ class Log:
 
     # ---- asking
 
-    def explain(self, value: Value, dim: int, axes: tuple[AxisRef, ...] | None = None) -> list[list[ProvenanceStep]]:
+    def explain(
+        self, value: Value, dim: int, axes: tuple[AxisRef, ...] | None = None, most: int | None = None
+    ) -> list[list[ProvenanceStep]]:
         """For each of `axes` (default: all that were decided) on dimension `dim` of `value`, the chain of steps from
-        `value` back to an annotation. Empty for a value that was made after the decisions."""
+        `value` back to an annotation, the first `most` of them. Empty for a value that was made after the decisions."""
         if not self.knows(value):
             return []
         slot = self.slot_of(value)
@@ -218,7 +221,7 @@ class Log:
         found = []
         for axis in axes:
             if value.op is None or _covers(final, dim, axis):
-                found.append(self._chain(slot, dim, axis, value))
+                found.append(self._chain(slot, dim, axis, value, most))
             else:
                 where = source(value.op)
                 step = ProvenanceStep(value, dim, axis, None, None, None, None, None, (), where, is_inserted=True)
@@ -251,11 +254,10 @@ class Log:
         # Not what the last event says: it was made while dimensions of lower priority were held back.
         return self._table[slot]
 
-    def _chain(self, slot: int, dim: int, axis: AxisRef, value: Value | None) -> list[ProvenanceStep]:
-        steps: list[ProvenanceStep] = []
-        for at in self._walk(slot, dim, axis, value, len(self.events)):
-            steps.append(self._step(*at))
-        return steps
+    def _chain(
+        self, slot: int, dim: int, axis: AxisRef, value: Value | None, most: int | None = None
+    ) -> list[ProvenanceStep]:
+        return [self._step(*at) for at in islice(self._walk(slot, dim, axis, value, len(self.events)), most)]
 
     def annotation(self, slot: int, dim: int, axis: AxisRef, before: int | None = None) -> ProvenanceStep:
         """The annotation from which `axis` came to dimension `dim` of the value at `slot` before event `before`."""

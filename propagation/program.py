@@ -25,7 +25,7 @@ from .edits import Edits, erase, replace_all_uses
 from .functions import check_calls
 from .graph import Block, Func, Op, OtherType, Program, TensorType, Use, Value, attribute_items
 from .gspmd import import_gspmd
-from .locations import argument_names, location_text, source
+from .locations import argument_names, location_text, scope, source
 from .model import Mesh
 from .parsing import parse, utf8_errors
 
@@ -44,6 +44,7 @@ __all__ = [
     "location_text",
     "read",
     "replace_all_uses",
+    "scope",
     "source",
 ]
 

@@ -113,12 +113,18 @@ class Propagated:
             return []
         return self.log.explain_result(at.func, at.result, dim, sharding.dims[dim].axes)
 
-    def _explain_value(self, value: Value, dim: int) -> list[list[ProvenanceStep]]:
+    def first_steps(self, value: Value) -> list[ProvenanceStep]:
+        """The first step of the explanation of each axis of a value: the rest is that of its `source`. Linear in the
+        size of the program for all values together, which the whole chains are not."""
+        return [chain[0] for d in range(value.type.rank) for chain in self._explain_value(value, d, most=1)]
+
+    def _explain_value(self, value: Value, dim: int, most: int | None = None) -> list[list[ProvenanceStep]]:
         sharding = self.shardings.get(value)
         if sharding is None or dim >= len(sharding.dims):
             return []
         stands_for = (value.op.data or {}).get("stands_for") if value.op is not None else None
-        return self.log.explain(stands_for[value.number] if stands_for else value, dim, sharding.dims[dim].axes)
+        asked = stands_for[value.number] if stands_for else value
+        return self.log.explain(asked, dim, sharding.dims[dim].axes, most)
 
     def missing(self) -> list[Missing]:
         """Every dimension of a value that stayed whole though another operand or result of an operation is sharded

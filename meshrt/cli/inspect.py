@@ -50,6 +50,8 @@ def _print_schema(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 )
 @click.option("--topology", metavar="FILE", help="Bandwidths and latencies, as in configs/topologies.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, which fits --schema.")
+@click.option("--program", "with_program", is_flag=True,
+              help="With --json: all operations as well, which --html --against draws.")  # fmt: skip
 @click.option("--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
               help="Print the JSON schema of --json and exit.")  # fmt: skip
 @click.option("--markdown", is_flag=True, help="Print the report as Markdown, with --against what changed.")
@@ -69,6 +71,7 @@ def command(
     explain: str | None,
     topology: str | None,
     as_json: bool,
+    with_program: bool,
     markdown: bool,
     against: str | None,
     budget: str | None,
@@ -87,6 +90,8 @@ def command(
     from meshrt.inspect.model import Report
     from meshrt.inspect.target import parse_mesh, split_target
 
+    if with_program and not as_json:
+        raise click.UsageError("--program goes with --json")
     if update and budget is None:
         raise click.UsageError("--update goes with --check FILE")
     if topology is not None and os.path.exists(topology):
@@ -99,12 +104,13 @@ def command(
             raise click.UsageError(f"{target} needs a mesh, such as --mesh data=4,model=2")
         from meshrt.inspect.program import inspect_function  # start-up time, as above
 
-        reply = inspect_function(*python, parse_mesh(mesh), hook, stage, explain, topology, given)
+        reply = inspect_function(*python, parse_mesh(mesh), hook, stage, explain, topology, given, with_program)
     else:
         if target.endswith(".py"):
             raise InspectError(f"{target}: name a function of it, as in {target}:step")
         over = None if mesh is None else parse_mesh(mesh)
-        reply = inspect_file(target, stage, explain, topology, Limits(seconds=timeout), over, given)
+        limits = Limits(seconds=timeout)
+        reply = inspect_file(target, stage, explain, topology, limits, over, given, with_program)
     if "text" in reply:
         click.echo(reply["text"], nl=False)
         return 0

@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from collectives.topology import load
 from meshrt.errors import MeshrtError
 from meshrt.inspect.annotations import Annotations, argument_axes
 from meshrt.inspect.model import report_of
+from meshrt.inspect.program_graph import program_row
 from meshrt.inspect.undivided import undivided_annotations
 from meshrt.pipeline.explain import explain
 from meshrt.pipeline.names import argument_names, output_names
@@ -27,8 +29,9 @@ from propagation.overrides import annotating
 from propagation.program import argument_names as argument_names_of
 
 
-def answer(options: dict[str, Any], data: bytes) -> dict[str, Any]:
-    """What the options ask for: {"report": ...} of the module, or {"text": ...} of the stage that they name."""
+def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:
+    """What the options ask for: {"report": ...} of the module, or {"text": ...} of the stage that they name. `read`
+    gives the text of a source file; by default there is that of the module only, which may name any file at all."""
     module = data if data.startswith(b"ML\xefR") else data.decode("utf-8")
     annotate = _annotating(module, options)
     if options["stage"] == "lowered":
@@ -44,7 +47,11 @@ def answer(options: dict[str, Any], data: bytes) -> dict[str, Any]:
         return {"text": partitioned.module.operation.get_asm(enable_debug_info=False)}
     name = options["name"]
     report = report_of(name, propagated, partitioned, *names, explanations, source=name)
-    return {"report": replace(report, findings=undivided_annotations(propagated, *names) + report.findings).as_json()}
+    report = replace(report, findings=undivided_annotations(propagated, *names) + report.findings)
+    if options.get("with_program"):
+        own = lambda path: module if path == name and isinstance(module, str) else None
+        report = replace(report, program=program_row(propagated, *names, read or own, name))
+    return {"report": report.as_json()}
 
 
 def _annotating(module: str | bytes, options: dict[str, Any]) -> Any:

@@ -40,9 +40,11 @@ def inspect_file(
     limits: Limits | None = None,
     mesh: dict[str, int] | None = None,
     annotations: Annotations | None = None,
+    with_program: bool = False,
 ) -> dict[str, Any]:
     """{"report": Report.as_json()} of a StableHLO file, or {"text": ...} of a stage of it. A `path` of "-" is
-    standard input. `mesh` is for a module that names none, `annotations` for its arguments.
+    standard input. `mesh` is for a module that names none, `annotations` for its arguments, `with_program` asks for all
+    operations.
 
     Raises `InspectError` for anything that cannot be read or partitioned within the limits.
     """
@@ -53,7 +55,7 @@ def inspect_file(
     options = {
         "name": path, "stage": stage, "explain": explain, "topology": topology, "file": path_of_text,
         "memory_bytes": limits.memory_bytes, "seconds": limits.seconds, "mesh": mesh,
-        "annotations": None if annotations is None else asdict(annotations),
+        "annotations": None if annotations is None else asdict(annotations), "with_program": with_program,
     }  # fmt: skip
     child = subprocess.Popen(
         [sys.executable, "-m", "meshrt.inspect.child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

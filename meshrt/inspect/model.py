@@ -11,6 +11,7 @@ from collectives.memory import MemoryPlan
 from collectives.module import PartitionedProgram
 from collectives.plan import CommunicationPlan
 from collectives.timing import Timing
+from meshrt.inspect.program_rows import ProgramRow, program_from
 from meshrt.pipeline.names import argument_names, output_names, type_text
 from propagation import Propagated
 from propagation.model import TensorSharding
@@ -32,12 +33,15 @@ __all__ = [
     "ValueRow",
     "collective_rows",
     "report_of",
+    "spec_axes",
     "spec_text",
+    "value_row",
 ]
 
 
 REPLICATED = "replicated"  # instead of axes
 MOST_MOMENTS = 400  # points of a time line
+VERSION = 2  # of the JSON schema: 1 had no scopes, lint and program
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +69,14 @@ class MemberRow:
     where: str | None
     cause: str
     bytes: float
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRow:
     """A collective. `bytes` are sent by the busiest device each time, `times` is None in a loop of unknown length;
-    `members` are what a combined one was made of."""
+    `members` are what a combined one was made of, `scope` the scopes of the operation that caused it,
+    `jvp(layer0)/mlp`."""
 
     kind: str
     axes: str
@@ -82,6 +88,7 @@ class CollectiveRow:
     cause: str
     seconds: float
     members: tuple[MemberRow, ...] = ()
+    scope: str = ""
 
     @property
     def total(self) -> float:
@@ -210,7 +217,7 @@ class Report:
     """A whole program. `mesh` are (axis, size) pairs; `explanations` the answers to `--explain`, one line each. `bytes`
     are sent by the busiest device per run of the program, `least_bytes` if it takes other branches (see
     `collectives.CommunicationPlan`). There is a `timing` where a topology was named, `lint` where it was asked
-    for."""
+    for, and a `program` where all operations were. `version` is that of the schema."""
 
     name: str
     mesh: tuple[tuple[str, int], ...]
@@ -225,6 +232,8 @@ class Report:
     timing: TimingRow | None = None
     kernels: tuple[KernelRow, ...] = ()
     lint: tuple[LintRow, ...] | None = None
+    program: ProgramRow | None = None
+    version: int = VERSION
 
     @property
     def devices(self) -> int:
@@ -264,6 +273,7 @@ class Report:
             timing=None if data["timing"] is None else TimingRow(**data["timing"]),
             kernels=tuple(_kernel(row) for row in data.get("kernels", ())),  # reports of before had none
             lint=None if data.get("lint") is None else tuple(_lint(row) for row in data["lint"]),
+            program=None if data.get("program") is None else program_from(data["program"]),
         )
 
 
@@ -285,7 +295,7 @@ def report_of(
     arg_names = argument_names(propagated) if arg_names is None else arg_names
     result_names = output_names(propagated) if result_names is None else result_names
     values = lambda names, vs, shardings: tuple(
-        _value_row(n, v, s) for n, v, s in zip(names, vs, shardings, strict=True)
+        value_row(n, v, s) for n, v, s in zip(names, vs, shardings, strict=True)
     )
     return Report(
         name,
@@ -350,7 +360,7 @@ def _kernel(row: dict[str, Any]) -> KernelRow:
 
 
 def _collective(row: dict[str, Any]) -> CollectiveRow:
-    values = {f.name: row[f.name] for f in fields(CollectiveRow)}
+    values = {f.name: row[f.name] for f in fields(CollectiveRow) if f.name in row}  # those of before had no scope
     return CollectiveRow(**{**values, "members": tuple(MemberRow(**m) for m in row["members"])})
 
 
@@ -358,11 +368,13 @@ def collective_rows(plan: CommunicationPlan, name: str = "") -> tuple[Collective
     """The entries of a plan. `name` stands for the file in places of a module without locations."""
     rows = []
     for e in plan:
-        members = tuple(MemberRow(_place(m.where, name), m.cause, m.bytes) for m in e.members)
+        members = tuple(MemberRow(_place(m.where, name), m.cause, m.bytes, m.scope) for m in e.members)
         place = _place(e.where, name)
         rows.append(
-            CollectiveRow(e.kind, e.axes, e.groups, e.group_size, e.bytes, e.times, place, e.cause, e.seconds, members)
-        )
+            CollectiveRow(
+                e.kind, e.axes, e.groups, e.group_size, e.bytes, e.times, place, e.cause, e.seconds, members, e.scope
+            )
+        )  # fmt: skip
     return tuple(rows)
 
 
@@ -373,7 +385,8 @@ def _place(where: str | None, name: str) -> str | None:
     return name + where[1:] if name else None
 
 
-def _value_row(name: str, value: Value, sharding: TensorSharding | None) -> ValueRow:
+def value_row(name: str, value: Value, sharding: TensorSharding | None) -> ValueRow:
+    """The row of a value; one without known sizes has no bytes."""
     kind = value.type
     if not isinstance(kind, TensorType) or not kind.is_static:
         return ValueRow(name, type_text(value), "-", 0.0, 0.0)
@@ -390,5 +403,13 @@ def spec_text(sharding: TensorSharding | None) -> str:
     """`(data, -, model+expert)`: the axes of each dimension; `replicated` if there are none."""
     if sharding is None or sharding.is_fully_replicated:
         return REPLICATED
+    return "(" + ", ".join("+".join(axes) or "-" for axes in spec_axes(sharding)[0]) + ")"
+
+
+def spec_axes(sharding: TensorSharding | None) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    """The axes of each dimension, and those over which partial sums are left to be added; a part of an axis is
+    `model:(1)2`."""
+    if sharding is None:
+        return (), ()
     axis = lambda a: a.name if a.is_full(sharding.mesh) else f"{a.name}:({a.pre}){a.size}"
-    return "(" + ", ".join("+".join(map(axis, d.axes)) or "-" for d in sharding.dims) + ")"
+    return tuple(tuple(map(axis, d.axes)) for d in sharding.dims), tuple(map(axis, sharding.unreduced))

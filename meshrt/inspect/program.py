@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from meshrt.inspect.annotations import Annotations
 from meshrt.inspect.child import answer
 from meshrt.inspect.kernels import kernel_rows
 from meshrt.inspect.model import report_of
+from meshrt.inspect.program_graph import loaded_source, program_row
 from meshrt.inspect.target import ForeignText, lower_target
 from meshrt.pipeline.explain import explain
 from meshrt.pipeline.names import names_of
@@ -30,24 +31,22 @@ def inspect_function(
     query: str | None,
     topology: str | None,
     annotations: Annotations | None = None,
+    with_program: bool = False,
 ) -> dict[str, Any]:
     """{"report": Report.as_json()} of a function over an AbstractMesh, or {"text": ...} of one of its stages;
-    `annotations` say how its arguments are sharded instead.
+    `annotations` say how its arguments are sharded instead, `with_program` asks for all operations.
 
     Raises `InspectError` where the file, the function or the program cannot be used.
     """
     lowered = lower_target(path, name, mesh, hook, annotations=annotations)
     if isinstance(lowered, ForeignText):
         options: dict[str, Any] = {
-            "name": f"{path}:{name}",
-            "stage": stage,
-            "explain": query,
-            "topology": topology,
-            "file": None,
-        }
-        options |= {"mesh": None, "annotations": None if annotations is None else asdict(annotations)}
+            "name": f"{path}:{name}", "stage": stage, "explain": query, "topology": topology, "file": None,
+            "mesh": None, "annotations": None if annotations is None else asdict(annotations),
+            "with_program": with_program,
+        }  # fmt: skip
         try:
-            return answer(options, lowered.encode())
+            return answer(options, lowered.encode(), loaded_source)
         except (PropagationError, CollectivesError) as e:
             raise InspectError(f"{path}:{name}: {e}") from e
     if stage == "lowered":
@@ -67,4 +66,6 @@ def inspect_function(
     report = report_of(
         f"{path}:{name}", propagated.result, partitioned.result, *names, explanations, kernels=kernels
     )  # fmt: skip
+    if with_program:
+        report = replace(report, program=program_row(propagated.result, *names))
     return {"report": report.as_json()}

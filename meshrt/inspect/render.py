@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -127,7 +128,8 @@ def collectives_table(out: Console, title: str, rows: Iterable[CollectiveRow]) -
     """
     merged: dict[CollectiveRow, int] = {}
     for row in rows:
-        merged[row] = merged.get(row, 0) + 1
+        same = replace(row, scope="", members=tuple(replace(m, scope="") for m in row.members))
+        merged[same] = merged.get(same, 0) + 1
     wide = [cells for row, count in merged.items() for cells in _collective_cells(row, count)]
     runs = str(sum((r.times or 1) * n for r, n in merged.items()))
     total = human(sum(r.total * n for r, n in merged.items()))

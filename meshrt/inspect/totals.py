@@ -1,4 +1,4 @@
-"""What the collectives of a report come to: by kind, by mesh axis, by source line."""
+"""What the collectives of a report come to: by kind, by mesh axis, by source line, by layer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from meshrt.inspect.model import CollectiveRow, Report
+from meshrt.inspect.scopes import layer_of
 
-__all__ = ["Total", "by_axes", "by_kind", "by_line"]
+__all__ = ["Total", "by_axes", "by_kind", "by_layer", "by_line"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,15 @@ def by_line(report: Report) -> tuple[Total, ...]:
         (where or "-", sent, c)
         for c in report.collectives
         for where, sent in ([(m.where, m.bytes) for m in c.members] or [(c.where, c.bytes)])
+    )
+
+
+def by_layer(report: Report) -> tuple[Total, ...]:
+    """Per layer, the scopes that an operation was made in, the most bytes first; forward and backward pass are one."""
+    return _totals(
+        (layer_of(scope) or "-", sent, c)
+        for c in report.collectives
+        for scope, sent in ([(m.scope, m.bytes) for m in c.members] or [(c.scope, c.bytes)])
     )
 
 

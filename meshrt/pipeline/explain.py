@@ -19,7 +19,7 @@ from propagation.errors import BadOptionError
 from propagation.log import Missing, ProvenanceStep
 from propagation.program import Func, Op, Value, source
 
-__all__ = ["explain", "missing"]
+__all__ = ["Names", "explain", "missing"]
 
 # What the operations that carry values into and out of control flow are to the user.
 _NAMES = {"sdy.data_flow_edge": "the loop or branch", "stablehlo.while": "the loop", "stablehlo.case": "the branch"}
@@ -40,7 +40,7 @@ def explain(propagated: Propagated, query: str, arg_names: Sequence[str], result
             f"explain {query!r}: expected VALUE:DIM, such as {arg_names[0] if arg_names else 'arg0'}:0 or train.py:57:0"
         )
     dim, found = int(number), _addressed(propagated, what, arg_names, result_names)
-    names = _Names(propagated, arg_names, result_names)
+    names = Names(propagated, arg_names, result_names)
     lines: list[str] = []
     fitting = [at for at in found if dim < at.value.type.rank]
     if not fitting:
@@ -59,11 +59,11 @@ def explain(propagated: Propagated, query: str, arg_names: Sequence[str], result
 def missing(propagated: Propagated, arg_names: Sequence[str], result_names: Sequence[str]) -> list[str]:
     """A line for each dimension that stayed unsharded next to a sharded one, with what kept the axes from coming:
     a conflict with another operand, a size that does not divide, a closed dimension."""
-    names = _Names(propagated, arg_names, result_names)
+    names = Names(propagated, arg_names, result_names)
     return [m.text(names.of) for m in propagated.missing()]
 
 
-def _why_not(propagated: Propagated, at: Address, dim: int, names: _Names) -> str:
+def _why_not(propagated: Propagated, at: Address, dim: int, names: Names) -> str:
     stopped = [m for m in propagated.missing() if _is_of(m, at, dim)]
     reasons = "; ".join(c.text(names.of) for m in stopped for c in m.causes) or "no annotation reaches it"
     return f"dimension {dim} of {names.of(at.value)} is not sharded: {reasons}"
@@ -93,7 +93,7 @@ def _addressed(
     )
 
 
-class _Names:
+class Names:
     """What the user calls the values of a program."""
 
     def __init__(self, propagated: Propagated, arg_names: Sequence[str], result_names: Sequence[str]):
@@ -105,13 +105,18 @@ class _Names:
         """`x (f32[8,4])` for an argument or result, else `f32[8,4] of tanh (train.py:7)`."""
         if value is None:
             return "the result"
-        name = self._named.get(value.index)
+        name = self.given(value)
         if name is not None:
             return f"{name} ({type_text(value)})"
         op = value.op
         return f"{type_text(value)} of {_called(op) + _place(op) if op is not None else 'the body of a loop or branch'}"
 
+    def given(self, value: Value) -> str | None:
+        """The name of an argument or result of the program; None for what lies in between."""
+        return self._named.get(value.index)
+
     def line(self, step: ProvenanceStep) -> str:
+        """The sentence of one step of an explanation."""
         head = f"dimension {step.dim} of {self.of(step.value)}"
         if step.op is None:
             begun = step.constraint
