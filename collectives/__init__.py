@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from jaxlib.mlir import ir
+from jaxlib.mlir.ir import Module
 
 from propagation import Propagated
 from propagation.collector import collector_paused
@@ -19,11 +19,12 @@ from propagation.program import Program, read, source
 
 from . import errors
 from .annotations import Annotated, KnownShardings, Propagation
-from .memory import Held, MemoryPlan, Moment
+from .findings import Finding
 from .module import PartitionedProgram, partition_program
 from .network import Link, Network
 from .options import Options
-from .plan import CommunicationPlan, Finding, Origin, PlanEntry
+from .plan.communication import CommunicationPlan, Origin, PlanEntry
+from .plan.memory import Held, MemoryPlan, Moment
 from .planning import PlannedReshard, PlannedStep, plan_reshard
 from .reordered import in_xla_order
 from .spec import as_mesh, as_sharding
@@ -53,7 +54,7 @@ __all__ = [
 
 
 def partition(
-    propagated: Propagated | Program | ir.Module | str | bytes,
+    propagated: Propagated | Program | Module | str | bytes,
     topology: Topology | str | os.PathLike | None = None,
     **options: Any,
 ) -> PartitionedProgram:
@@ -67,7 +68,7 @@ def partition(
     numbers of the flattened mesh: replica i is the device at position i of the mesh. Raises subclasses of
     `errors.CollectivesError`, and for a text or bytecode that is no module those of `propagation.errors`.
     """
-    if isinstance(propagated, str | bytes | ir.Module):
+    if isinstance(propagated, str | bytes | Module):
         propagated = read(propagated)
     elif not isinstance(propagated, Program | Propagated):
         raise errors.InputError(

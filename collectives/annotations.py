@@ -12,7 +12,7 @@ from propagation.program import Op, Program, Value, source
 from propagation.sdy_text import read_sharding
 from propagation.shardings import Shardings
 
-from .plan import Finding
+from .findings import Finding
 
 __all__ = ["Annotated", "KnownShardings", "Propagation", "unpropagated", "unresolved"]
 

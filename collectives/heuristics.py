@@ -21,7 +21,7 @@ __all__: list[str] = []  # constants are imported by name
 # Derived from that text; larger meshes are a typed error.
 MAX_DEVICES = 1 << 20
 
-# -- the reshard planner: search.py, reshard.py, pieces.py, boxes.py, tiles.py ----------------------------------------
+# -- the reshard planner: search.py, planner.py, pieces.py, boxes.py, tiles.py ----------------------------------------
 # "measured" here: bytes of the plans of the 98 programs of `benchmarks/communication`, without a topology.
 
 # Bytes that one more step of a plan, or one more message of exact pieces, counts as where no topology was chosen: it
@@ -90,7 +90,7 @@ EXCHANGED_BOXES = 1 << 16
 # Chosen, not measured.
 PAIRS_PER_BOX = 16
 
-# -- the program being built: emit.py, realise*.py, capacity.py -----------------------------------------------------
+# -- the program being built: ir, reshard/realise*.py, plan/capacity.py ----------------------------------------------
 
 # Elements up to which a value that is larger than all that it is made of (a broadcast, an iota) is computed outside of
 # a loop and carried in, rather than computed again inside, where it becomes part of what uses it.

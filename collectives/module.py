@@ -17,26 +17,27 @@ from propagation.program import Func, Op, Program, Value, source
 
 from .annotations import KnownShardings, Propagation, unpropagated, unresolved
 from .boundary import argument_text, check_divided, check_reduced, mesh_of, result_text
-from .capacity import Capacity
-from .emit import LocalFunction, LocalValue, ModuleBuilder
 from .errors import FullGatherError, TopologyError, UnsupportedShardingError
+from .findings import Finding, human
+from .ir.printer import program_text
+from .ir.program import LocalFunction, LocalValue, ModuleBuilder
 from .layout import Atoms, Dims
-from .memory import MemoryPlan, memory_of
+from .layouts.state import RESHARD
+from .machine import Machine, machine_of
 from .optimize import optimize
 from .options import Options
 from .overlapping import CAUSE as OVERLAPS
 from .overlapping import Overlapping
-from .partition import unreduced
-from .partition.context import Context
-from .partition.provenance import RESHARD
-from .passes.bits import as_bits
-from .passes.machine import Machine, machine_of
-from .plan import CommunicationPlan, Finding, human, plan_of
-from .printing import program_text
-from .realise import APART
-from .reshard import Planner, step_cost
-from .timing import Timing, timing_of
+from .partial_sums import unreduced
+from .passes.compilers.cpu import as_bits
+from .plan.capacity import Capacity
+from .plan.communication import CommunicationPlan, plan_of
+from .plan.memory import MemoryPlan, memory_of
+from .plan.timing import Timing, timing_of
+from .reshard.planner import Planner, step_cost
+from .reshard.realise import APART
 from .topology import Topology
+from .walk.walk import Walk
 
 __all__ = ["PartitionedProgram", "partition_program"]
 
@@ -103,8 +104,8 @@ class PartitionedProgram:
         return f"<PartitionedProgram over {axes or 'one device'}: {self.plan!r}, {len(self.findings)} findings>"
 
 
-class Module(Context):
-    """The context, and what it takes to partition functions."""
+class Module(Walk):
+    """The walk, and what it takes to partition functions."""
 
     def __init__(
         self,

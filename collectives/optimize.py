@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from .emit import ModuleBuilder
+from .ir.program import ModuleBuilder
+from .machine import Machine
 from .options import Options
 from .passes.combine import combine
+from .passes.compilers.tpu.kernels import kernels_first
+from .passes.compilers.tpu.listing import list_as_needed
+from .passes.compilers.tpu.transposed import transpose_first
 from .passes.dead import remove_dead, remove_dead_start
 from .passes.hoist import hoist
-from .passes.kernels import kernels_first
-from .passes.listing import list_as_needed
-from .passes.machine import Machine
 from .passes.memory import Budget
 from .passes.merge import merge
 from .passes.release import release
 from .passes.schedule import order
-from .passes.transposed import transpose_first
 from .passes.windowed import pipeline
-from .realise import Realiser
+from .reshard.realise import Realiser
 
 __all__ = ["optimize"]
 

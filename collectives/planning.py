@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 from propagation.model import AxisRef, DimSharding, Mesh, TensorSharding
 
-from .boxes import boxes_between
 from .cost import item_bytes, seconds
 from .errors import OptionError, ReshardError, TopologyError, UnsupportedShardingError
+from .findings import human, human_time
 from .layout import Atoms, Dims
-from .moves import ReshardStep
-from .plan import human, human_time
-from .reshard import Planner, ReshardPlan, step_cost
-from .search import operand_bytes, piece_bytes, step_bytes
+from .reshard.boxes import boxes_between
+from .reshard.moves import ReshardStep
+from .reshard.planner import Planner, ReshardPlan, step_cost
+from .reshard.search import operand_bytes, piece_bytes, step_bytes
+from .reshard.tiles import exchange, lacking, summing, tiles
 from .spec import as_element_type, as_mesh, as_shape, as_sharding
-from .tiles import exchange, lacking, summing, tiles
 from .topology import Topology, load
 
 __all__ = ["PlannedReshard", "PlannedStep", "plan_reshard"]

@@ -58,10 +58,7 @@ def function_level_imports(path: Path) -> list[tuple[int, str]]:
     return found
 
 
-# The partitioner's rules import one another in circles until their redesign.
-@pytest.mark.parametrize(
-    "path", [p for p in PRODUCT if p.parent.name != "partition"], ids=lambda p: str(p.relative_to(ROOT))
-)
+@pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_inside_functions_say_why(path):
     for line, reason in function_level_imports(path):
         assert re.search(r"start-up time|optional wheel|child process", reason, re.IGNORECASE), (
@@ -108,8 +105,7 @@ def test_no_modules_import_one_another_in_a_circle():
     edges = {
         name: {n for n in absolute_imports(name, path) if n in names and n != name} for name, path in names.items()
     }
-    left = [c for c in circles(edges) if not all(name.startswith("collectives.partition") for name in c)]
-    assert left == []
+    assert circles(edges) == []
 
 
 def test_a_circle_is_found():

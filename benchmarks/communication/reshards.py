@@ -21,7 +21,7 @@ import numpy as np
 
 from collectives.cost import sent_bytes
 from collectives.layout import Atoms
-from collectives.reshard import Planner, ReshardPlan
+from collectives.reshard.planner import Planner, ReshardPlan
 from meshrt.runtime import hlo, mlir
 from propagation.model import DimSharding, Mesh, TensorSharding
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..emit import LocalFunction, LocalOp, Region
 from ..heuristics import (
     COMBINED_GROWTH_SHARE,
     COMBINED_LATENCIES,
@@ -25,9 +24,10 @@ from ..heuristics import (
     PACKING_LATENCY_SHARE,
     SMALL_LATENCIES,
 )
-from ..realise import Realiser
-from .graph import contract, effects, inputs, walk
-from .machine import Machine, ref_bytes
+from ..ir.program import LocalFunction, LocalOp, Region
+from ..ir.walker import contract, effects, inputs, walk
+from ..machine import Machine, ref_bytes
+from ..reshard.realise import Realiser
 from .memory import Lives, boundary
 from .packing import abreast, groups_text, one_reducer, pack
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from propagation.ops import TERMINATORS
 
-from ..emit import LocalFunction, LocalOp, LocalValue, Region
-from .graph import effects
+from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
+from ..ir.walker import effects
 
 __all__ = ["remove_dead", "remove_dead_start"]
 

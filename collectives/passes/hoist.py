@@ -8,8 +8,8 @@ out of branches, since a branch may not run.
 
 from __future__ import annotations
 
-from ..emit import LocalOp, Region
-from .graph import effects, inputs
+from ..ir.program import LocalOp, Region
+from ..ir.walker import effects, inputs
 from .memory import Budget
 
 __all__ = ["hoist"]

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from propagation.ops import having
 
-from ..emit import LocalFunction, LocalOp, LocalValue, Region
 from ..heuristics import MEMORY_GROWTH_BYTES
-from .graph import inputs
-from .machine import Machine, ref_bytes
+from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
+from ..ir.walker import inputs
+from ..machine import Machine, ref_bytes
 
 __all__ = ["Budget", "Lives", "Room", "Span", "boundary", "crest", "need_of", "peak"]
 

@@ -7,8 +7,8 @@ get one number if they have the same name, attributes and numbers of operands, a
 
 from __future__ import annotations
 
-from ..emit import LocalFunction, LocalOp, LocalValue, Region
-from .graph import replace
+from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
+from ..ir.walker import replace
 from .packing import one_reducer
 
 __all__ = ["merge"]

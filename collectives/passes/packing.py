@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import re
 
-from ..emit import Collective, LocalOp, LocalValue, Region
-from ..realise import Realiser
-from .graph import Scratch
+from ..ir.program import Collective, LocalOp, LocalValue, Region
+from ..ir.walker import Scratch
+from ..reshard.realise import Realiser
 
 __all__ = ["abreast", "dimension_of", "groups_text", "one_reducer", "pack"]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..emit import LocalFunction, LocalOp, LocalValue, Region
 from ..heuristics import RELEASED_VALUES
-from .graph import inputs
-from .machine import Machine, ref_bytes
+from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
+from ..ir.walker import inputs
+from ..machine import Machine, ref_bytes
 from .memory import boundary, crest
 
 __all__ = ["release"]

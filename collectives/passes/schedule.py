@@ -13,10 +13,10 @@ import heapq
 import math
 from collections.abc import Sequence
 
-from ..emit import LocalFunction, LocalOp, LocalValue, Region
 from ..heuristics import ORDER_TIME_SHARE
-from .graph import effects, inputs, walk
-from .machine import Machine, ref_bytes
+from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
+from ..ir.walker import effects, inputs, walk
+from ..machine import Machine, ref_bytes
 from .memory import Budget, peak
 
 __all__ = ["order", "simulate"]

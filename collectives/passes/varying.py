@@ -6,7 +6,7 @@ matmul over a contracted dimension) is right only where no device holds a replic
 
 from __future__ import annotations
 
-from ..emit import LocalFunction, LocalOp, LocalValue, Region
+from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
 
 __all__ = ["varying"]
 

@@ -24,11 +24,11 @@ from functools import partial
 import numpy as np
 
 from ..cost import item_bytes, seconds
-from ..emit import Collective, LocalFunction, LocalOp, LocalValue, Region
 from ..heuristics import RING_DEVICES, RING_RENAMED, RING_TIME_SHARE
-from ..realise import APART, Realiser
-from .graph import Scratch, captured, contract, effects, inputs, walk
-from .machine import Machine, dot_dimensions, flops, ref_bytes
+from ..ir.program import Collective, LocalFunction, LocalOp, LocalValue, Region
+from ..ir.walker import Scratch, captured, contract, effects, inputs, walk
+from ..machine import Machine, dot_dimensions, flops, ref_bytes
+from ..reshard.realise import APART, Realiser
 from .memory import Budget, Room
 from .packing import dimension_of, one_reducer
 from .varying import varying

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from collectives.plan import human, human_time
+from collectives.findings import human, human_time
 from meshrt.autoshard import search
 from meshrt.autoshard.figures import Figures
 from meshrt.autoshard.plan import MeshRow, Plan

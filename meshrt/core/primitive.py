@@ -62,7 +62,7 @@ high values by operations on the arrays that they consist of, and more where the
     boxes              how an application on a mutable value passes through a trace that transforms: an object with
                        methods jvp and batch of (trace, args, params)
 
-How it is sharded follows from the StableHLO it lowers to: `propagation.rules` and `collectives.partition` hold that
+How it is sharded follows from the StableHLO it lowers to: `propagation.rules` and `collectives.ops` hold that
 for its family under the same stem.
 """
 

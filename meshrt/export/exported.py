@@ -11,7 +11,7 @@ from meshrt.export.saving import serialize
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 
 if TYPE_CHECKING:
-    from collectives.plan import CommunicationPlan
+    from collectives.plan.communication import CommunicationPlan
 
 __all__ = ["Exported"]
 

@@ -18,7 +18,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec
 
 if TYPE_CHECKING:
-    from collectives.plan import CommunicationPlan
+    from collectives.plan.communication import CommunicationPlan
 
 __all__ = ["plan_of"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import collectives
 import propagation
+from collectives.findings import human
 from collectives.kinds import kinds
-from collectives.plan import human
 from collectives.topology import load
 from meshrt.errors import InspectError
 from meshrt.inspect.kernels import kernel_rows

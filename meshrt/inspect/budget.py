@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collectives.findings import human
 from collectives.kinds import kinds
-from collectives.plan import human
 from meshrt.errors import InspectError
 from meshrt.inspect.model import Report
 from meshrt.inspect.totals import by_kind, by_line

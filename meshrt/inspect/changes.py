@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collectives.plan import human_time
+from collectives.findings import human_time
 from meshrt.errors import InspectError
 from meshrt.inspect.model import CollectiveRow, Report, ValueRow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collectives.plan import human, human_time
+from collectives.findings import human, human_time
 from meshrt.inspect.changes import FIGURES, Change, CollectiveChange, Comparison
 from meshrt.inspect.model import Report, ValueRow
 from meshrt.inspect.render import clean, shorten

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from collectives.cost import item_bytes
-from collectives.memory import MemoryPlan
 from collectives.module import PartitionedProgram
-from collectives.plan import CommunicationPlan
-from collectives.timing import Timing
+from collectives.plan.communication import CommunicationPlan
+from collectives.plan.memory import MemoryPlan
+from collectives.plan.timing import Timing
 from meshrt.inspect.program_rows import ProgramRow, program_from
 from meshrt.pipeline.names import argument_names, output_names, type_text
 from propagation import Propagated

@@ -18,7 +18,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from collectives.plan import human, human_time
+from collectives.findings import human, human_time
 from meshrt.inspect.changes import Change, Comparison
 from meshrt.inspect.model import CollectiveRow, KernelRow, MemoryRow, Report, ValueRow
 from meshrt.inspect.totals import by_axes, by_line

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from collectives.errors import DeviceMemoryError, TopologyError
-from collectives.plan import CommunicationPlan
+from collectives.plan.communication import CommunicationPlan
 from collectives.topology import Topology
 from meshrt import errors, tree_util
 from meshrt.pipeline.lowered import Lowered

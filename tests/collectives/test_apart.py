@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import collectives
-from collectives.emit import ModuleBuilder
+from collectives.analysis import divergence
+from collectives.ir.program import ModuleBuilder
 from collectives.layout import Atoms
-from collectives.partition import varying
-from collectives.realise import Realiser
+from collectives.reshard.realise import Realiser
 from propagation.model import Mesh
 from propagation.program import read
 
@@ -171,7 +171,7 @@ def test_digits_of_a_device_are_known_only_while_they_are_digits(steps, digits):
             text += f"%{i} = stablehlo.{name} {last}, %c{i} : tensor<ui32>\n"
         last = f"%{i}"
     program = read(f"func.func @main() -> tensor<ui32> {{\n{text}return {last} : tensor<ui32>\n}}")
-    assert varying._digits(program.main.returned[0]) == digits
+    assert divergence._digits(program.main.returned[0]) == digits
 
 
 PERMUTE = f"""%v = "stablehlo.collective_permute"(%a) <{{source_target_pairs = dense<PAIRS> : tensor<COUNTx2xi64>}}>

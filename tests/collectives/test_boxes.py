@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from collectives.boxes import boxes_between, fewest_between
 from collectives.layout import Atoms, local_shape
-from collectives.tiles import _cut, exchange, lacking, tiles
+from collectives.reshard.boxes import boxes_between, fewest_between
+from collectives.reshard.tiles import _cut, exchange, lacking, tiles
 from propagation.model import Mesh
 
 SIZES = {"6": (2, 3), "8": (2, 2, 2), "4": (4,)}

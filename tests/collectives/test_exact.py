@@ -6,7 +6,7 @@ import pytest
 
 import collectives
 import propagation
-from collectives.partition import monoid
+from collectives.analysis import monoids
 
 from . import harness
 from .text_side import MESH, _plain, check_text, over, per_value
@@ -261,7 +261,7 @@ def test_a_function_that_turns_at_a_number_has_no_neutral_element(number, neutra
   return %r : tensor<f32>
 }}"""
     (op, _) = propagation.program.read(text).main.body.ops
-    assert monoid.is_neutral(op.regions[0], float(number)) is (neutral and border is None)
+    assert monoids.is_neutral(op.regions[0], float(number)) is (neutral and border is None)
 
 
 # -- loops, branches ------------------------------------------------------------------------------------------

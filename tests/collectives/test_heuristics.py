@@ -12,7 +12,7 @@ from collectives import heuristics
 
 ROOM = Path(heuristics.__file__).parent
 # What follows from a number format is no threshold: what is far from overflow in f32, how many codes fit into 16 bits.
-FORMATS = {"ranges.py": {"LARGEST", "LARGEST_HALF", "SMALLEST"}, "common_sums.py": {"CODED_DEVICES"}}
+FORMATS = {"value_ranges.py": {"LARGEST", "LARGEST_HALF", "SMALLEST"}, "common_factors.py": {"CODED_DEVICES"}}
 FILES = sorted(p for p in ROOM.rglob("*.py") if p.name != "heuristics.py")
 
 

@@ -107,18 +107,18 @@ collectives.kinds.__path__.append(sys.argv[1])  # as if the file lay there
 
 import numpy as np
 from collectives.cost import seconds, sent_bytes
-from collectives.emit import Collective, ModuleBuilder
+from collectives.ir.program import Collective, ModuleBuilder
 from collectives.kinds import kind_of
 from collectives.layout import Atoms
 from collectives.network import Link
 from collectives.optimize import optimize
 from collectives.options import Options
-from collectives.passes.bits import as_bits
-from collectives.passes.machine import machine_of
+from collectives.passes.compilers.cpu import as_bits
+from collectives.machine import machine_of
 from collectives.passes.varying import varying
 from collectives.plan import plan_of
-from collectives.printing import program_text
-from collectives.realise import Realiser
+from collectives.ir.printer import program_text
+from collectives.reshard.realise import Realiser
 from collectives.topology import Topology
 from meshrt.runtime.hlo import collectives as read
 from propagation.model import Mesh
@@ -159,7 +159,7 @@ ENTRY %main (p: f32[4,2]) -> f32[4,2] {
 (found,) = read(HLO, 4)
 assert (found.kind, found.bytes) == ("half_swap", 16.0)
 
-from collectives.partition import rules
+from collectives.walk.families import rules
 assert "stablehlo.half_swap" in rules()
 '''
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from collectives.moves import ReshardStep, _fill, successors
+from collectives.reshard.moves import ReshardStep, _fill, successors
 
 SIZES = (2, 3, 2)
 

@@ -18,8 +18,8 @@ from collectives import plan_reshard
 from collectives.errors import ReshardError
 from collectives.heuristics import EXACT_ROUNDS
 from collectives.layout import Atoms
-from collectives.pieces import fewest, pieces_between
-from collectives.reshard import Planner
+from collectives.reshard.pieces import fewest, pieces_between
+from collectives.reshard.planner import Planner
 from propagation.model import DimSharding, Mesh, TensorSharding
 
 from .test_reshard import MESHES, lacking, run_identity, shardings

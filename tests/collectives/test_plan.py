@@ -8,7 +8,8 @@ import pytest
 
 import collectives
 import propagation
-from collectives.plan import CommunicationPlan, Origin, PlanEntry, human, human_time
+from collectives.findings import human, human_time
+from collectives.plan.communication import CommunicationPlan, Origin, PlanEntry
 
 from . import harness
 

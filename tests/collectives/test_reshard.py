@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import collectives
 from collectives import plan_reshard
 from collectives.layout import Atoms
-from collectives.reshard import Planner
+from collectives.reshard.planner import Planner
 from propagation.model import AxisRef, DimSharding, Mesh, TensorSharding
 
 from . import harness
@@ -404,7 +404,7 @@ def test_planners_of_equal_meshes_share_what_they_found(monkeypatch):
     move = ((0,), ()), ((), (0,))
     ask = lambda atoms, **kind: Planner(atoms, **kind).plan((1040, 528), 4.0, *((*d,) for d in move))
     first = ask(mesh("a", "b"))
-    monkeypatch.setattr("collectives.reshard.search", lambda *_: pytest.fail("searched again"))
+    monkeypatch.setattr("collectives.reshard.planner.search", lambda *_: pytest.fail("searched again"))
     assert ask(mesh("c", "d")) is first
     with pytest.raises(pytest.fail.Exception):
         ask(mesh("a", "b"), memory=1 << 30)

@@ -8,10 +8,9 @@ import math
 
 import pytest
 
-from collectives import reshard
 from collectives.layout import Atoms
-from collectives.reshard import Planner
-from collectives.search import (
+from collectives.reshard.planner import Planner
+from collectives.reshard.search import (
     PieceSizes,
     _gather_all,
     even,
@@ -22,7 +21,7 @@ from collectives.search import (
     search,
     step_bytes,
 )
-from collectives.tiles import summing, tiles
+from collectives.reshard.tiles import summing, tiles
 from propagation.model import Mesh
 
 from .test_moves import SIZES, check_step, layouts, successors
@@ -138,7 +137,7 @@ def test_where_one_is_already_nothing_is_sent():
 
 
 def test_plans_are_remembered_up_to_a_number(monkeypatch):
-    monkeypatch.setattr(reshard, "REMEMBERED_PLANS", 5)
+    monkeypatch.setattr("collectives.reshard.planner.REMEMBERED_PLANS", 5)
     planner = Planner(Atoms(Mesh("m", (("only here", 14),))))
     for n in range(14, 14 * 20, 14):
         first = planner.plan((n,), 4.0, ((0,),), ((),))

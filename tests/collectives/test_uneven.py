@@ -11,8 +11,8 @@ import pytest
 
 import collectives
 from collectives import plan_reshard
-from collectives.boxes import boxes_between
 from collectives.layout import Atoms
+from collectives.reshard.boxes import boxes_between
 from propagation.model import AxisRef, DimSharding, Mesh, TensorSharding
 
 from . import harness

@@ -14,11 +14,11 @@ import collectives
 import propagation
 from collectives.__main__ import main
 from collectives.layout import Atoms
-from collectives.passes.machine import flops, machine_of
+from collectives.machine import flops, machine_of
 from collectives.passes.memory import boundary, need_of
 from collectives.passes.schedule import simulate
 from collectives.passes.varying import varying
-from collectives.reshard import Planner, step_cost
+from collectives.reshard.planner import Planner, step_cost
 from collectives.topology import Link, Topology, load
 from propagation.model import Mesh
 

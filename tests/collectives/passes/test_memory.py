@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collectives.emit import LocalFunction, LocalOp, LocalValue, ModuleBuilder, Region
+from collectives.ir.program import LocalFunction, LocalOp, LocalValue, ModuleBuilder, Region
 from collectives.passes.memory import Lives, need_of
 
 DEPTH = 64

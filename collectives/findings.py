@@ -1,0 +1,37 @@
+"""Findings: what could not stay sharded; and how amounts are written for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Finding", "human", "human_time"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something the user may want to change. `bytes` are sent per device and run of the operation."""
+
+    kind: str
+    message: str
+    where: str | None
+    bytes: float
+
+    def __str__(self) -> str:
+        return f"{self.where or '?'}: {self.message} ({human(self.bytes)} per device)"
+
+
+def human(n: float) -> str:
+    """`3.5 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.4g} {unit}"
+        n /= 1024
+    raise AssertionError
+
+
+def human_time(seconds: float) -> str:
+    """`12.5 us`."""
+    for factor, unit in ((1e6, "us"), (1e3, "ms")):
+        if seconds * factor < 1000:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,0 +1,83 @@
+"""The text of a per-device program. `propagation.asm` has the forms of its parts, in MLIR's generic syntax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from propagation import asm
+
+from .program import LocalFunction, LocalValue, ModuleBuilder, Region, tensor_text
+
+__all__ = ["function_text", "program_text"]
+
+
+def program_text(builder: ModuleBuilder) -> str:
+    """The whole module, after the aliases that it uses."""
+    functions = [function_text(f) for f in builder.functions]
+    body = asm.module_text(builder.name, builder.attributes, (), functions, builder.locations)
+    aliases = "".join(f"{name} = {text}\n" for text, name in builder.aliases.items() if name in body)
+    return aliases + body
+
+
+def function_text(function: LocalFunction) -> str:
+    """A `func.func`. Values are numbered in the order in which they are written."""
+    region, printer = function.region, _Printer()
+    args = printer.arguments(region)
+    lines = printer.lines(region)
+    results = [printer.values[r] for r in function.results]
+    lines.append(asm.line("", "func.return", results, "()", "", "", function.loc, ""))
+    return asm.function_text(
+        function.name, [t for _, t in args], [t for _, t in results], function.public, function.arg_attrs,
+        function.result_attrs, asm.block_text(args, lines), function.loc,
+    )  # fmt: skip
+
+
+class _Printer:
+    """Writes the items of one function; `values` has the name and the type's text of every value written so far."""
+
+    __slots__ = ("count", "values")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.values: dict[LocalValue, tuple[str, str]] = {}
+
+    def arguments(self, region: Region) -> list[tuple[str, str]]:
+        """Names the arguments of a region."""
+        out = []
+        for r in region.args:
+            self.count += 1
+            pair = self.values[r] = f"%{self.count}", r.type
+            out.append(pair)
+        return out
+
+    def region(self, region: Region) -> str:
+        args = self.arguments(region)
+        return asm.block_text(args, self.lines(region))
+
+    def lines(self, region: Region) -> list[str]:
+        """A line (or more, if it has regions) for each item."""
+        values, out, line = self.values, [], asm.line
+        for item in (*region.prologue, *region.items) if region.prologue else region.items:
+            regions = ", ".join([self.region(r) for r in item.regions]) if item.regions else ""
+            operands = [values[r] for r in item.operands]
+            results = item.results
+            if len(results) == 1:
+                (r,) = results
+                self.count += 1
+                name, types = f"%{self.count}", r.type_text or tensor_text(r.shape, r.dtype)
+                values[r] = name, types
+                head = f"{name} = "
+            else:
+                head, types = self._several(results)
+            out.append(line(head, item.name, operands, types, item.attrs, regions, item.loc, item.extra))
+        return out
+
+    def _several(self, results: Sequence[LocalValue]) -> tuple[str, str]:
+        """Names the results of an item that has none or several; the text in front of it, and that of their types."""
+        if not results:
+            return "", "()"
+        self.count += 1
+        name = f"%{self.count}"
+        for i, r in enumerate(results):
+            self.values[r] = f"{name}#{i}", r.type
+        return f"{name}:{len(results)} = ", f"({', '.join([r.type for r in results])})"

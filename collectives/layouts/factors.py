@@ -1,0 +1,351 @@
+"""Choosing how to split an operation: which mesh axes each of its factors gets.
+
+Factors are the loops of the operation: of a matrix product lhs[m, k] @ rhs[k, n] they are m, n (pass-through: splitting
+them costs nothing) and k (reduced: splitting it leaves a partial sum). Every axis that splits some operand or is wanted
+for the result may go to one of the factors at which it stands there, or to none. All such assignments are priced, by
+the reshard plans that they need for operands and results, plus the time that redundant computation takes on the
+topology, in bytes that could be sent meanwhile.
+
+With lhs f32[1024@x, 512], rhs f32[512, 256@x] and the result wanted [1024@x, 256], axis x stands at m and at n: for m,
+rhs is all-gathered; for n, lhs is moved by an all-to-all and the result back; the cheaper one wins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from propagation.program import Value
+
+from ..heuristics import ASSIGNMENTS, ELSEWHERE_SHARE, EQUAL_COST_BYTES, RESHARD_LATER_SHARE
+from ..ir.program import LocalValue, Region
+from ..layout import Dims
+from ..reshard.planner import runs_of
+from .context import Context
+from .state import State
+
+__all__ = [
+    "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "arranged", "choose", "gathered", "layout_of",
+    "note_gathered", "sent", "work_of",
+]  # fmt: skip
+
+PASS, REDUCE, WHOLE = 0, 1, 2
+
+
+class Factors(NamedTuple):
+    """The factors of an operation.
+
+    sizes     size of each factor
+    kinds     PASS, REDUCE (summed over, operands only) or WHOLE (must not be split)
+    operands  per operand, per dimension, its factor; -1 for a dimension that must be whole
+    results   the same for results
+    even      factors whose axes must divide their size
+    dealt     factors to which axes may go although no tensor has them there: those that count the look-ups of a gather,
+              whose indices are replicated mostly, so that splitting them is a local slice
+    idle      factors along which nothing is computed: the rows of a table, of which a gather touches only some
+    """
+
+    sizes: tuple[int, ...]
+    kinds: tuple[int, ...]
+    operands: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[int, ...], ...]
+    even: frozenset[int] = frozenset()
+    dealt: tuple[int, ...] = ()
+    idle: frozenset[int] = frozenset()
+
+
+class Choice(NamedTuple):
+    """The layouts that follow from an assignment of axes to factors. `pending` are the axes of reduced factors, over
+    which results are unreduced; `bytes` is its price."""
+
+    assigned: tuple[tuple[int, ...], ...]
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    pending: tuple[int, ...]
+    bytes: float
+
+
+class Border(Protocol):
+    """Prices the borders (halos) that operands laid out so still lack: bytes that a device receives for them."""
+
+    def __call__(self, ctx: Context, layouts: Sequence[Dims], /) -> float: ...
+
+    def __hash__(self) -> int: ...
+
+
+def choose(
+    ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], byte_per_work: float,
+    border: Border | None = None,
+) -> Choice:  # fmt: skip
+    """The cheapest assignment of axes to factors. `byte_per_work` prices one element of the product of all factors'
+    sizes, computed on a device; `border` adds the halos that operands in given layouts still need."""
+    states = [ctx.state(v) for v in operands]
+    wants = [ctx.want(v) for v in results]
+    key = (
+        factors,
+        tuple((_seen(ctx, s) or s.dims, s.partial and (s.partial.dims, tuple(s.partial.parts))) for s in states),
+        tuple(wants),
+        tuple(s.itemsize for s in states),
+        tuple(v.type.dtype for v in results),
+        tuple(tuple(r) for s in states for r in _local_versions(ctx, s)),
+        border,
+        tuple(map(ctx.runs_since, states)),
+    )
+    if any(s.recipe is not None for s in states):  # their cost depends on where the sources of their recomputation are
+        return _choose(ctx, factors, operands, results, states, wants, byte_per_work, border)
+    found = ctx.decisions.get(key)
+    if found is None:
+        found = ctx.decisions[key] = _choose(ctx, factors, operands, results, states, wants, byte_per_work, border)
+    return found
+
+
+def _seen(ctx: Context, state: State) -> tuple[Dims, ...]:
+    """The layouts of a value's versions, and of other values that share one of these versions."""
+    out = tuple(state.versions)
+    for ref in state.versions.values():
+        out += ctx.journal.layouts(ref, state.shape)
+    return out
+
+
+def _local_versions(ctx: Context, state: State) -> Iterator[dict[Dims, LocalValue]]:
+    """The versions of a value that only regions around the current operation know."""
+    region: Region | None = ctx.region
+    while region is not state.home and region is not None:
+        known = region.known.get(state)
+        if known:
+            yield known
+        region = region.parent
+
+
+_Tensor = tuple[tuple[int, ...], Dims]  # an operand or result: (factor per dimension, layout)
+_Run = tuple[int, ...]  # atoms that all layouts use together, in this order
+_Assigned = tuple[tuple[int, ...], ...]  # per factor, the atoms that split it
+_Work = tuple[float, Border | None]  # bytes that an element of work counts as, and what prices borders
+
+
+def _choose(
+    ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], states: Sequence[State],
+    wants: Sequence[Dims], byte_per_work: float, border: Border | None,
+) -> Choice:  # fmt: skip
+    sized: list[tuple[float, tuple[int, ...], Dims]] = []
+    for f, s in zip(factors.operands, states):
+        if s.dims is not None:
+            sized.append((math.prod(s.shape) * s.itemsize, f, s.dims))
+            sized += [(math.prod(s.shape) * s.itemsize - 1, f, d) for known in _local_versions(ctx, s) for d in known]
+    for f, v, w in zip(factors.results, results, wants):
+        sized.append((v.type.size, f, w))
+    tensors: list[_Tensor] = [(f, d) for _, f, d in sorted(sized, key=lambda t: -t[0])]
+    runs = runs_of([d for _, dims in tensors for d in dims])
+    runs = [r for r in runs if r]
+    places = [_places(ctx, run, tensors, factors) for run in runs]
+    work = byte_per_work, border
+    best: Choice | None = None
+    chosen: tuple[int, ...] = ()
+    light = _are_light(ctx, operands, results)
+    options = []
+    for run, p in zip(runs, places):
+        sure = len(p) == 1 and _agreed(run, p[0], tensors) and ctx.atoms.product(run) <= factors.sizes[p[0]]
+        if sure and light:
+            sure = factors.kinds[p[0]] != REDUCE
+        options.append(p if sure else [*p, -1])
+    if math.prod(map(len, options)) > ASSIGNMENTS:
+        options = [o[:2] for o in options]
+    for picks in itertools.islice(itertools.product(*options), ASSIGNMENTS):
+        assigned = _assign(ctx, factors, runs, picks, tensors)
+        if assigned is None:
+            continue
+        choice = _cost(ctx, factors, assigned, operands, results, work, None if best is None else best.bytes)
+        if choice is not None and (best is None or choice.bytes < best.bytes - EQUAL_COST_BYTES):
+            best, chosen = choice, picks
+    if best is not None and best.bytes > _heaviest(ctx, states) and not best.pending:  # one reduction is hard to beat
+        best = _elsewhere(ctx, factors, runs, places, chosen, tensors, operands, results, work, best)
+    if best is None:
+        best = _cost(ctx, factors, ((),) * len(factors.sizes), operands, results, work, None)
+        assert best is not None  # without a limit every assignment has a price
+    if factors.dealt and any(
+        best.assigned[f] for f in factors.dealt
+    ):  # chosen for sending less, not for computing less
+        plain = _choose(
+            ctx, factors._replace(dealt=()), operands, results, states, wants, byte_per_work, border
+        )  # fmt: skip
+        sent = [c.bytes - work_of(ctx, factors, c.assigned) * byte_per_work for c in (best, plain)]
+        best = best if sent[0] < ELSEWHERE_SHARE * sent[1] else plain
+    return best
+
+
+def _are_light(ctx: Context, operands: Sequence[Value], results: Sequence[Value]) -> bool:
+    """Whether gathering operands may send less than reducing results: in a loop, where operands from outside are
+    gathered once for all iterations. Elsewhere gathering would only make all devices compute the same."""
+    runs = [(s, ctx.runs_since(s)) for s in map(ctx.state, operands) if s.make is None]
+    if all(n == 1 for _, n in runs):
+        return False
+    return sum(s.bytes / n for s, n in runs) < 2 * sum(ctx.itemsize(r) * r.type.size for r in results)
+
+
+def _heaviest(ctx: Context, states: Sequence[State]) -> float:
+    """Bytes of a device's piece of the largest operand."""
+    return max((s.itemsize * ctx.elements(s.shape, s.dims) for s in states if s.dims is not None), default=0.0)
+
+
+def _elsewhere(
+    ctx: Context, factors: Factors, runs: Sequence[_Run], places: Sequence[list[int]], chosen: tuple[int, ...],
+    tensors: Sequence[_Tensor], operands: Sequence[Value], results: Sequence[Value], work: _Work, best: Choice,
+) -> Choice:  # fmt: skip
+    """A better choice, if there is one, in which one run of axes goes to a pass-through factor where no tensor has it:
+    where every other place costs an all-gather, an all-to-all to a free dimension and one back may cost less."""
+    for r, run in enumerate(runs):
+        n = ctx.atoms.product(run)
+        for factor in tensors[0][0]:
+            if factor < 0 or factor in places[r] or factor in chosen or factors.kinds[factor] != PASS:
+                continue
+            if factors.sizes[factor] % n:
+                continue
+            assigned = _assign(ctx, factors, runs, (*chosen[:r], factor, *chosen[r + 1 :]), tensors)
+            choice = assigned and _cost(ctx, factors, assigned, operands, results, work, ELSEWHERE_SHARE * best.bytes)
+            if choice and choice.bytes < ELSEWHERE_SHARE * best.bytes:
+                best = choice
+    return best
+
+
+def _places(ctx: Context, run: _Run, tensors: Sequence[_Tensor], factors: Factors) -> list[int]:
+    """The factors that a run of axes may go to: those where some tensor has it. A run that splits a dimension which
+    must be whole may also go to any pass-through factor that all operands have (by an all-to-all)."""
+    out: list[int] = []
+    displaced = False
+    for f, dims in tensors:
+        for factor, atoms in zip(f, dims):
+            if run[0] not in atoms:
+                continue
+            if factor < 0 or factors.kinds[factor] == WHOLE:
+                displaced = True
+            elif factor not in out:
+                out.append(factor)
+    if displaced:
+        n = ctx.atoms.product(run)
+        for factor, size in enumerate(factors.sizes):
+            everywhere = all(factor in f for f in factors.operands if f)
+            if factors.kinds[factor] == PASS and size % n == 0 and everywhere and factor not in out:
+                out.append(factor)
+    out += [f for f in factors.dealt if f not in out and factors.sizes[f] % ctx.atoms.product(run) == 0]
+    return out
+
+
+def _agreed(run: _Run, factor: int, tensors: Sequence[_Tensor]) -> bool:
+    """Whether every tensor that has the factor splits it by this run, and no other dimension does."""
+    for f, dims in tensors:
+        for g, atoms in zip(f, dims):
+            if (run[0] in atoms) != (g == factor):
+                return False
+    return True
+
+
+def _assign(
+    ctx: Context, factors: Factors, runs: Sequence[_Run], picks: tuple[int, ...], tensors: Sequence[_Tensor]
+) -> _Assigned | None:
+    """Axes per factor for a pick of a factor (-1: none) for each run. Several runs at one factor are ordered as in the
+    largest tensor that splits it by exactly these axes, else by some of them. None if an assignment does not fit."""
+    chosen: dict[int, list[_Run]] = {}
+    for run, pick in zip(runs, picks):
+        if pick >= 0:
+            chosen.setdefault(pick, []).append(run)
+    assigned: list[tuple[int, ...]] = [()] * len(factors.sizes)
+    for factor, members in chosen.items():
+        every = {a for m in members for a in m}
+        alike = (atoms for f, dims in tensors for g, atoms in zip(f, dims) if g == factor and set(atoms) == every)
+        ordered: list[int] = list(next(alike, ()))
+        for f, dims in tensors:
+            for g, atoms in zip(f, dims):
+                if g == factor:
+                    ordered += [a for a in atoms if a not in ordered and any(a in m for m in members)]
+        ordered += [a for m in members for a in m if a not in ordered]
+        assigned[factor] = tuple(ordered)
+        n, size = ctx.atoms.product(ordered), factors.sizes[factor]
+        if size % n and factor in factors.even:
+            return None
+        # Over more devices than it has elements a factor is split only where some tensor is split so already.
+        if size % n and n > size and not any((factor, assigned[factor]) in zip(f, dims) for f, dims in tensors):
+            return None
+    return tuple(assigned)
+
+
+def layout_of(dims_factors: Sequence[int], assigned: Sequence[tuple[int, ...]]) -> Dims:
+    """The layout of a tensor whose dimensions have given factors (-1 for none), of which each is split as assigned."""
+    return tuple([assigned[f] if f >= 0 else () for f in dims_factors])
+
+
+def gathered(
+    ctx: Context, factors: Factors, operands: Sequence[Value], layouts: Sequence[Dims], why: str,
+    which: slice = slice(None),
+) -> list[LocalValue]:  # fmt: skip
+    """The operands (`which` of them) in their layouts, with a full-gather finding for every dimension that was split
+    and must be whole."""
+    refs = []
+    for v, dims, fs in list(zip(operands, layouts, factors.operands))[which]:
+        have = ctx.state(v).dims or ((),) * len(dims)
+        refs.append(ctx.gathered(v, dims, why, [i for i, f in enumerate(fs) if _is_whole(ctx, factors, f, have[i])]))
+    return refs
+
+
+def note_gathered(ctx: Context, factors: Factors, operands: Sequence[Value], layouts: Sequence[Dims], why: str) -> None:
+    """The findings of `gathered` for operands that are fetched in another way: a lazy view is not cut out for them."""
+    for v, dims, fs in zip(operands, layouts, factors.operands):
+        have = ctx.state(v).dims or ((),) * len(dims)
+        lost = [i for i, f in enumerate(fs) if have[i] and _is_whole(ctx, factors, f, have[i])]
+        if lost:
+            ctx.gathered(v, dims, why, lost)
+
+
+def _is_whole(ctx: Context, factors: Factors, factor: int, atoms: tuple[int, ...]) -> bool:
+    if factor < 0 or factors.kinds[factor] == WHOLE:
+        return True
+    return factor in factors.even and factors.sizes[factor] % ctx.atoms.product(atoms) != 0
+
+
+def work_of(ctx: Context, factors: Factors, assigned: Sequence[tuple[int, ...]]) -> int:
+    """The work of a device: the product of its shares of all factors' sizes."""
+    work = 1
+    for factor, (size, atoms) in enumerate(zip(factors.sizes, assigned)):
+        if factor not in factors.idle:
+            work *= -(-size // ctx.atoms.product(atoms)) if atoms else size
+    return work
+
+
+def _cost(
+    ctx: Context, factors: Factors, assigned: _Assigned, operands: Sequence[Value], results: Sequence[Value],
+    work: _Work, limit: float | None,
+) -> Choice | None:  # fmt: skip
+    """The choice of an assignment, with its price; None if that is known to be `limit` or more."""
+    byte_per_work, border = work
+    choice = arranged(factors, assigned)
+    total = work_of(ctx, factors, assigned) * byte_per_work
+    if border is not None:
+        total += border(ctx, choice.operands)
+    for v, dims in zip(operands, choice.operands):
+        total += ctx.move_cost(v, dims)
+        if limit is not None and total >= limit:
+            return None
+    for v, dims in zip(results, choice.results):
+        total += ctx.later_cost(v, dims, choice.pending)
+    return choice._replace(bytes=total)
+
+
+def arranged(factors: Factors, assigned: tuple[tuple[int, ...], ...]) -> Choice:
+    """The choice of an assignment, without a price."""
+    ins = tuple(layout_of(f, assigned) for f in factors.operands)
+    outs = tuple(layout_of(f, assigned) for f in factors.results)
+    pending = tuple(sorted(a for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for a in atoms))
+    return Choice(assigned, ins, outs, pending, 0.0)
+
+
+def sent(ctx: Context, operands: Sequence[Value], results: Sequence[Value], choice: Choice) -> float:
+    """Bytes that a choice sends, for its operands now and for its results later as far as that can be estimated."""
+    now = sum(ctx.cost(v, dims) / ctx.runs_since(ctx.state(v)) for v, dims in zip(operands, choice.operands))
+    return now + sum(_later(ctx, v, dims, choice.pending) for v, dims in zip(results, choice.results))
+
+
+def _later(ctx: Context, value: Value, dims: Dims, pending: tuple[int, ...]) -> float:
+    """`later_cost` without the discount."""
+    end = ctx.ends.get(value) if len(value.uses) == 1 else None
+    return ctx.later_cost(value, dims, pending) / (1.0 if pending else RESHARD_LATER_SHARE if end is None else end[1])

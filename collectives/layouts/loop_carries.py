@@ -1,0 +1,328 @@
+"""Layouts of the values that a loop carries, chosen by trial: the body is written in several, and the one that sends
+least stays.
+
+Propagation gives a carried value one sharding. In a small recurrent network, h = tanh(h @ W + x) with W split, that is
+W's, and every step all-gathers h; with h replicated, W is all-gathered once before the loop and no step communicates.
+What a layout costs shows only once the body is written. Candidates are the layouts that values of the same shape have
+in or around the loop; `_Forward` carries a candidate through the body by the sharding rules of its operations, in place
+of what propagation decided there. Trials are undone by the journal of `state.py`, and bounded by
+`heuristics.LOOP_TRIALS` and `TRIAL_OPERATIONS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from propagation.attributes import symbol
+from propagation.model import OpRule
+from propagation.program import Block, Op, Value
+from propagation.rules import RuleCache
+
+from ..findings import Finding
+from ..heuristics import LOOP_TRIALS, TRIAL_MEMORY_SHARE, TRIAL_OPERATIONS, TRIAL_SENT_SHARE, TRIAL_SHARE
+from ..ir.program import LocalOp, Region
+from ..layout import Dims, replicated
+from .context import Context
+from .state import Version
+
+__all__ = ["best"]
+
+Layouts = tuple[Dims, ...]
+Settle = Callable[[Layouts], tuple[list, list[Region]]]
+
+
+class _Tried(NamedTuple):
+    """A loop written with some carried layouts.
+
+    wants     layouts that were wanted in the body instead of propagation's
+    findings  what the body has to report, and `versions` the resharded values that it left outside of the loop
+    sent      bytes of all its iterations, of the reshards that it placed before the loop, and of resharding carried
+              values before it and results after it
+    inside    bytes of its iterations alone
+    held      bytes of a device's pieces of the carried values
+    """
+
+    layouts: Layouts
+    wants: dict[Value, Dims]
+    carries: list
+    regions: list[Region]
+    findings: list[Finding]
+    versions: list[Version]
+    sent: float
+    inside: float
+    held: float
+
+
+def best(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: Settle) -> tuple[list, list[Region]]:
+    """The carries and the regions of the loop `op`, in the layouts that send least. `settle` writes the loop for given
+    layouts; those of propagation are `layouts`."""
+    states = [ctx.state(v) for v in op.operands]
+    key = ("loop", op, layouts, tuple((s.dims, s.pending) for s in states), ctx.manual)
+    known = ctx.decisions.get(key)
+    marks = _marks(ctx.region)
+    if known is not None:
+        chosen = _attempt(ctx, op, known[0], known[1], trips, settle, marks)
+    else:
+        chosen = _attempt(ctx, op, layouts, {}, trips, settle, marks)
+        size = _size(ctx, op.regions[1])
+        if ctx.tries is None:
+            ctx.tries = max(TRIAL_OPERATIONS, int(TRIAL_SHARE * len(ctx.program.ops())))
+        if chosen.inside and not ctx.manual:
+            for others, wants in _alternatives(ctx, op, chosen):
+                if ctx.tries < size:
+                    break
+                ctx.tries -= size
+                tried = _attempt(ctx, op, others, wants, trips, settle, marks)
+                if tried.sent < TRIAL_SENT_SHARE * chosen.sent and tried.held <= TRIAL_MEMORY_SHARE * chosen.held:
+                    chosen = tried
+        ctx.decisions[key] = chosen.layouts, chosen.wants
+    ctx.findings += chosen.findings
+    for version in chosen.versions:
+        ctx.journal.remember(version)
+    return chosen.carries, chosen.regions
+
+
+def _attempt(
+    ctx: Context, op: Op, layouts: Layouts, wants: dict[Value, Dims], trips: int | None, settle: Settle,
+    marks: list[tuple[Region, int]],
+) -> _Tried:  # fmt: skip
+    """Writes the loop for trial; the versions and findings that it leaves outside are taken back."""
+    saved = {v: ctx.want(v) for v in wants}
+    decisions, mark, count = ctx.decisions, len(ctx.journal), len(ctx.findings)
+    if wants:
+        ctx.set_wants(wants)
+        ctx.decisions = {}
+    carries, regions = settle(layouts)
+    if wants:
+        ctx.set_wants(saved)
+        ctx.decisions = decisions
+    findings, versions = ctx.findings[count:], ctx.journal.forget(mark)
+    del ctx.findings[count:]
+    inside = _sent(ctx, regions[1]) * (trips or 1) + _sent(ctx, regions[0])
+    sent = inside + _outside(ctx.region, regions, marks)
+    held = 0.0
+    for v, r, c in zip(op.operands, op.results, carries):
+        if not c.fixed:
+            held += ctx.itemsize(r) * ctx.elements(r.type.shape, c.dims)
+            sent += 0.0 if c.pending else ctx.cost(v, c.dims)
+            sent += ctx.later_cost(r, c.dims, c.pending)
+    return _Tried(layouts, wants, carries, regions, findings, versions, sent, inside, held)
+
+
+# -- what is tried --------------------------------------------------------------------------------------------
+
+
+def _alternatives(ctx: Context, op: Op, base: _Tried) -> Iterator[tuple[Layouts, dict[Value, Dims]]]:
+    """(carried layouts, wanted layouts in the body) to try, different from those of `base`."""
+    body = op.regions[1]
+    found: dict[tuple[int, ...], dict[Dims, None]] = {}
+    _layouts_in(ctx, body, found, set())
+    for arg, v, r, c in zip(body.args, op.operands, op.results, base.carries):
+        for dims in (ctx.state(v).dims if c.fixed else c.dims, ctx.want(r), ctx.goal(r)):
+            if dims:  # the rows of what scans stack or take apart
+                found.setdefault(arg.type.shape[1:], {}).setdefault(dims[1:])
+    tried = {base.layouts}
+    order = sorted(range(len(body.args)), key=lambda i: -body.args[i].type.size)
+    for i in order:
+        arg, c = body.args[i], base.carries[i]
+        shape = arg.type.shape
+        if c.fixed or c.pending or not shape or not _computes(ctx, arg):
+            continue
+        outside = [ctx.state(op.operands[i]).dims, ctx.goal(op.results[i]), replicated(len(shape))]
+        for dims in (*found.get(shape, ()), *(d for d in outside if d is not None)):
+            if any(n % ctx.atoms.product(a) for n, a in zip(shape, dims)):
+                continue
+            layouts, wants = _closed(ctx, op, base, i, dims)
+            if layouts not in tried:
+                tried.add(layouts)
+                yield layouts, wants
+            if len(tried) > LOOP_TRIALS:
+                return
+
+
+def _computes(ctx: Context, arg: Value) -> bool:
+    """Whether a carried value takes part in the body's computation: it is no stack that a scan writes rows into or
+    reads rows from, and no accumulator that is only added to."""
+    names = list(_users(ctx, arg))
+    rows = all(name.endswith(("return", "dynamic_update_slice", "dynamic_slice")) for name in names)
+    return not rows and names != ["stablehlo.add"]
+
+
+def _users(ctx: Context, value: Value) -> Iterator[str]:
+    """The names of the operations that use a value, also in functions that it is given to."""
+    for use in value.uses:
+        callee = ctx.program.funcs.get(symbol(use.op.attrs["callee"])) if use.op.name == "func.call" else None
+        if callee is None:
+            yield use.op.name
+        else:
+            yield from _users(ctx, callee.args[use.number])
+
+
+def _layouts_in(ctx: Context, block: Block, found: dict, seen: set[str]) -> None:
+    """Adds to `found`, by shape, the layouts that propagation chose in a block and in the functions that it calls."""
+    for op in block.ops:
+        for r in op.results:
+            if r.type.shape:
+                found.setdefault(r.type.shape, {}).setdefault(ctx.want(r))
+        for inner in _blocks(ctx, op, seen):
+            _layouts_in(ctx, inner, found, seen)
+
+
+def _blocks(ctx: Context, op: Op, seen: set[str]) -> Sequence[Block]:
+    if op.name != "func.call":
+        return op.regions
+    name = symbol(op.attrs["callee"])
+    if name in seen or name not in ctx.program.funcs:
+        return ()
+    seen.add(name)
+    return (ctx.program.funcs[name].body,)
+
+
+def _size(ctx: Context, block: Block, seen: set[str] | None = None) -> int:
+    """Operations of a block and of what it calls."""
+    seen = set() if seen is None else seen
+    return sum(1 + sum(_size(ctx, inner, seen) for inner in _blocks(ctx, op, seen)) for op in block.ops)
+
+
+def _closed(ctx: Context, op: Op, base: _Tried, i: int, dims: Dims) -> tuple[Layouts, dict[Value, Dims]]:
+    """The carried layouts, and the wanted layouts in the body, that follow from carried value `i` being in `dims`: a
+    fixed point of propagating through the body."""
+    body = op.regions[1]
+    layouts = [c.dims for c in base.carries]
+    layouts[i] = dims
+    forward = _Forward(ctx)
+    for _ in range(LOOP_TRIALS):
+        forward = _Forward(ctx)
+        for arg, d, c in zip(body.args, layouts, base.carries):
+            if not c.fixed and d != ctx.want(arg):
+                forward.wants[arg] = d
+        forward.block(body)
+        before = tuple(layouts)
+        for j, (v, c) in enumerate(zip(body.terminator.operands, base.carries)):
+            if j != i and not c.fixed and v in forward.wants:
+                layouts[j] = forward.wants[v]
+        if tuple(layouts) == before:
+            break
+    return tuple(layouts), forward.wants
+
+
+class _Forward:
+    """Propagates layouts forward from the arguments of a block to its results by sharding rules: `wants` are those that
+    differ from propagation's."""
+
+    def __init__(self, ctx: Context):
+        self.ctx = ctx
+        self.rules = RuleCache()
+        self.wants: dict[Value, Dims] = {}
+
+    def block(self, block: Block) -> None:
+        for op in block.ops[:-1]:
+            if any(v in self.wants for v in op.operands):
+                self._op(op)
+
+    def _op(self, op: Op) -> None:
+        if op.name == "func.call":
+            self._call(op)
+            return
+        rule = None if op.regions and op.name.endswith((".while", ".case", ".if")) else self.rules.rule_for(op)
+        if rule is None:
+            return
+        given = self._factors(op, rule)
+        for r, tensor in zip(op.results, rule.results):
+            used: set[int] = set()
+            dims: list[tuple[int, ...]] = []
+            for factors, want in zip(tensor, self.ctx.want(r)):
+                atoms = given.get(factors[0], ()) if factors and factors[0] in given else want
+                atoms = () if factors and factors[0] in given and used & set(atoms) else atoms
+                dims.append(tuple(a for a in atoms if a not in used))
+                used.update(atoms)
+            self._want(r, tuple(dims))
+
+    def _factors(self, op: Op, rule: OpRule) -> dict[int, tuple[int, ...]]:
+        """The axes of the factors of an operation, as its operands are split; operands in new layouts come first."""
+        given: dict[int, tuple[int, ...]] = {}
+        used: set[int] = set()
+        rows = sorted(zip(op.operands, rule.operands), key=lambda row: (row[0] not in self.wants, -row[0].type.size))
+        for v, tensor in rows:
+            for factors, atoms in zip(tensor, self.wants.get(v) or self.ctx.want(v)):
+                if not factors:
+                    continue
+                f = factors[0]
+                fits = not used & set(atoms) and rule.sizes[f] % self.ctx.atoms.product(atoms) == 0
+                if atoms and fits and not given.get(f):
+                    given[f] = atoms
+                    used.update(atoms)
+                given.setdefault(f, ())
+        return given
+
+    def _call(self, op: Op) -> None:
+        callee = self.ctx.program.funcs.get(symbol(op.attrs["callee"]))
+        if callee is None:
+            return
+        for v, arg in zip(op.operands, callee.args):
+            if v in self.wants:
+                self._want(arg, self.wants[v])
+        self.block(callee.body)
+        for r, v in zip(op.results, callee.returned):
+            if v in self.wants:
+                self._want(r, self.wants[v])
+
+    def _want(self, value: Value, dims: Dims) -> None:
+        if dims != self.ctx.want(value):
+            self.wants[value] = dims
+
+
+# -- what is sent ---------------------------------------------------------------------------------------------
+
+
+def _marks(region: Region) -> list[tuple[Region, int]]:
+    """The number of items in the region and in each one around it, to tell later what was added."""
+    out = []
+    at: Region | None = region
+    while at is not None:
+        out.append((at, len(at.items)))
+        at = at.parent
+    return out
+
+
+def _sent(ctx: Context, region: Region) -> float:
+    """Bytes that one run of a region sends."""
+    total = 0.0
+    for item in region.items:
+        if item.collective is not None:
+            total += item.collective.bytes
+        if item.regions:
+            total += sum(_sent(ctx, r) * (r.trips or 1) for r in item.regions if r.kind != "body")
+        if item.name == "func.call":
+            name = item.attrs.partition("@")[2]
+            total += next(_sent(ctx, f.region) for f in ctx.builder.functions if f.name == name)
+    return total
+
+
+def _outside(region: Region, regions: Sequence[Region], marks: list[tuple[Region, int]]) -> float:
+    """Bytes sent by the collectives that were written into the enclosing regions since `marks` for use in `regions`,
+    per run of `region`."""
+    share: dict[LocalOp, float] = {}
+    part = 1.0
+    for at, count in marks:
+        share.update((item, part) for item in at.items[count:])
+        part /= max(1, at.trips or 1)
+    total, seen = 0.0, set()
+    todo = [item for r in regions for item in _items(r)]
+    while todo:
+        item = todo.pop()
+        if item.collective is not None and item in share:
+            total += item.collective.bytes * share[item]
+        for ref in item.operands:
+            made = ref.item
+            if made is not None and made in share and made not in seen:
+                seen.add(made)
+                todo.append(made)
+    return total
+
+
+def _items(region: Region) -> Iterator[LocalOp]:
+    for item in region.items:
+        yield item
+        for inner in item.regions:
+            yield from _items(inner)

@@ -1,0 +1,281 @@
+"""Gathers and scatters at indices known at compile time, along split dimensions: as strided slices, and updates of
+strided slices (`progressions.py` recognises them).
+
+x.at[1:-1].set(y) of x f32[1024@x] and y f32[1022@x] over 8 devices is one permute of a row and a masked select, instead
+of an all-gather of y and a masked scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxlib.mlir import ir
+
+from propagation.graph import TensorType, Use
+from propagation.program import Op, Value
+
+from ..analysis.progressions import StridedSlice, read, written
+from ..analysis.reducers import reduction_kind
+from ..halo.exchange import assemble
+from ..ir.program import LocalValue
+from ..layout import Dims
+from ..layouts.context import Context
+from ..layouts.state import Run
+from ..reshard.realise import REDUCERS
+
+__all__ = ["gather", "scatter"]
+
+# -- chains of operations -----------------------------------------------------------------------------------------
+
+
+# An operation of a chain: (name, attributes, global shape of the result, layout wanted for it).
+_Step = tuple[str, dict[str, tuple[int, ...]], tuple[int, ...], Dims]
+
+
+def _follow(ctx: Context, op: Op, value: Value, steps: Sequence[_Step], result: Value | None = None) -> Value:
+    """Partitions a chain of operations on `value` in the place of `op`. The last one's result is `result`, or else a
+    new value that `op` uses."""
+    for k, (name, attrs, shape, want) in enumerate(steps):
+        own: dict[str, ir.Attribute] = {
+            key: ir.DenseI64ArrayAttr.get(numbers, ctx.program.context) for key, numbers in attrs.items()
+        }
+        inner = Op(name, (value,), [], op._ir, own)
+        inner.parent = op.parent
+        if k == len(steps) - 1 and result is not None:
+            out = result
+        else:
+            out = Value(-1, TensorType(shape, value.type.dtype), inner, 0)
+            out.uses.append(Use(op, 0))
+            ctx.set_wants({out: want})
+        if k:
+            value.uses[:] = [Use(inner, 0)]
+        inner.results = (out,)
+        ctx.op = inner
+        ctx.families[name](ctx, inner)
+        ctx.op, value = op, out
+    return value
+
+
+def _splits(dims: Dims | None, stretches: tuple[StridedSlice, ...], shape: tuple[int, ...]) -> bool:
+    """Whether some dimension is split along which a slice has several positions, but not all."""
+    return dims is not None and any(
+        atoms and s.length > 1 and not s.is_whole(n) for atoms, s, n in zip(dims, stretches, shape)
+    )
+
+
+def _mapped(small: Dims, stretches: tuple[StridedSlice, ...]) -> Dims:
+    """The layout of the large tensor by that of the small one: corresponding dimensions are split alike."""
+    return tuple(() if s.along is None or s.length == 1 else small[s.along] for s in stretches)
+
+
+def gather(ctx: Context, op: Op) -> bool:
+    """Partitions a gather at known indices as slice, reverse, transpose and reshape; False if it is none."""
+    table, result = op.operands[0], op.results[0]
+    state = ctx.state(table)
+    shape = table.type.shape
+    if state.make is not None or not any(map(_any_split, (state.dims, ctx.want(result)))):
+        return False
+    stretches = read(op)
+    if stretches is None:
+        return False
+    want = _mapped(ctx.want(result), stretches)
+    if not (_splits(state.dims, stretches, shape) or _splits(want, stretches, shape)):
+        return False
+    counts = tuple(s.length for s in stretches)
+    steps: list[_Step] = []
+    if any(not s.is_whole(n) for s, n in zip(stretches, shape)):
+        attrs = {
+            "start_indices": tuple(s.first for s in stretches),
+            "limit_indices": tuple(max(s.start, s.last) + 1 for s in stretches),
+            "strides": tuple(abs(s.step) for s in stretches),
+        }
+        steps.append(("stablehlo.slice", attrs, counts, want))
+    flipped = tuple(d for d, s in enumerate(stretches) if s.step < 0 and s.length > 1)
+    if flipped:
+        steps.append(("stablehlo.reverse", {"dimensions": flipped}, counts, want))
+    order = _order(stretches)
+    if list(order) != sorted(order):
+        counts, want = tuple([counts[d] for d in order]), tuple([want[d] for d in order])
+        steps.append(("stablehlo.transpose", {"permutation": order}, counts, want))
+    if counts != result.type.shape:
+        steps.append(("stablehlo.reshape", {}, result.type.shape, ctx.want(result)))
+    _follow(ctx, op, table, steps, result)
+    return True
+
+
+def _any_split(dims: Dims | None) -> bool:
+    return dims is not None and any(dims)
+
+
+def _order(stretches: tuple[StridedSlice, ...]) -> tuple[int, ...]:
+    """The dimensions of the large tensor in the order of the small one's; those of one position stay behind the one
+    before them."""
+    at, keys = -1, []
+    for d, s in enumerate(stretches):
+        at = s.along if s.along is not None and s.length > 1 else at
+        keys.append((at, d))
+    return tuple(d for _, d in sorted(keys))
+
+
+# -- scatter ------------------------------------------------------------------------------------------------------
+
+
+def scatter(ctx: Context, op: Op) -> bool:
+    """Partitions a scatter at known indices: updates are moved to their positions by interval moves, and selected under
+    a mask. False if it is none, or its body is no known reduction."""
+    if len(op.results) != 1:
+        return False
+    target, _, update = op.operands
+    result = op.results[0]
+    state, shape = ctx.state(target), target.type.shape
+    if not any(map(_any_split, (state.dims, ctx.want(result), ctx.state(update).dims))):
+        return False
+    combine = _combination(op)
+    stretches = None if combine is None else written(op)
+    if stretches is None:
+        return False
+    candidates = [ctx.want(result)]
+    if state.dims is not None:
+        candidates.append(state.dims)
+    if (mine := ctx.state(update).dims) is not None:
+        candidates.append(_mapped(mine, stretches))
+    candidates = [dims for dims in dict.fromkeys(candidates) if _splits(dims, stretches, shape)]
+    if not candidates:
+        return False
+    part = _aligned(ctx, op, update, stretches)
+    best, inner = min(
+        ((dims, _cheapest(ctx, part, stretches, dims, shape)) for dims in candidates),
+        key=lambda c: ctx.move_cost(target, c[0]) + c[1][0] + ctx.later_cost(result, c[0]),
+    )
+    placed = _placed(ctx, part, stretches, inner[1], best, shape)
+    base = ctx.get(target, best)
+    new = placed
+    if combine is not None and combine != "set":
+        new = ctx.emit(combine, (base, placed), base.shape, base.dtype)
+    mask = _inside(ctx, stretches, best, base.shape, shape)
+    ctx.bind(result, best, ctx.emit("stablehlo.select", (mask, new, base), base.shape, base.dtype))
+    return True
+
+
+def _combination(op: Op) -> str | None:
+    """The operation that combines old and new elements ("stablehlo.add"); "set" if the new one replaces the old one."""
+    body = op.regions[0]
+    if len(body.ops) == 1 and list(body.terminator.operands) == [body.args[1]]:
+        return "set"
+    kind = reduction_kind(body)
+    return None if kind is None else REDUCERS[kind]
+
+
+def _aligned(ctx: Context, op: Op, update: Value, stretches: tuple[StridedSlice, ...]) -> Value:
+    """The updates with the dimensions of the target in its order, at increasing positions."""
+    order = [s.along for s in stretches if s.along is not None and s.length > 1]
+    counts, have = tuple(s.length for s in stretches), ctx.want(update)
+    want = _mapped(have, stretches)
+    steps: list[_Step] = []
+    kept = [j for j in range(len(update.type.shape)) if j in order]
+    if order != kept:
+        rest = [j for j in range(len(update.type.shape)) if j not in order]
+        permutation = (*order, *rest)
+        moved = tuple([update.type.shape[j] for j in permutation])
+        steps.append(
+            ("stablehlo.transpose", {"permutation": permutation}, moved, tuple([have[j] for j in permutation]))
+        )
+        if moved != counts:
+            steps.append(("stablehlo.reshape", {}, counts, want))
+    elif update.type.shape != counts:
+        steps.append(("stablehlo.reshape", {}, counts, want))
+    flipped = tuple(d for d, s in enumerate(stretches) if s.step < 0 and s.length > 1)
+    if flipped:
+        steps.append(("stablehlo.reverse", {"dimensions": flipped}, counts, want))
+    return _follow(ctx, op, update, steps)
+
+
+def _cheapest(
+    ctx: Context, part: Value, stretches: tuple[StridedSlice, ...], dims: Dims, shape: tuple[int, ...]
+) -> tuple[float, Dims]:
+    """(bytes, layout of the updates) of the cheapest way to bring them to their positions in a target laid out as
+    `dims`: split like it and moved by interval moves, or gathered."""
+    changed = [d for d, (s, n) in enumerate(zip(stretches, shape)) if dims[d] and not s.is_whole(n)]
+    short = [d for d in changed if stretches[d].length < ctx.atoms.product(dims[d])]
+    found = []
+    for whole in (short, changed):
+        inner = tuple(() if d in whole else atoms for d, atoms in enumerate(dims))
+        held = ctx.itemsize(part) * ctx.elements(shape, dims)
+        moved = sum(held * _lacking(ctx, stretches[d], dims[d], shape[d]) for d in changed if d not in whole)
+        found.append((ctx.move_cost(part, inner) + moved, inner))
+    return min(found, key=lambda c: c[0])
+
+
+def _lacking(ctx: Context, s: StridedSlice, atoms: Sequence[int], size: int) -> float:
+    """The largest share of its piece of the target, along a dimension, that a device receives from others."""
+    p = ctx.atoms.product(atoms)
+    have, piece, step = -(-s.length // p), -(-size // p), abs(s.step)
+    most = 0
+    for c in range(p):
+        needs = range(max(0, -(-(c * piece - s.first) // step)), min(s.length, -(-((c + 1) * piece - s.first) // step)))
+        held = range(max(needs.start, c * have), min(needs.stop, (c + 1) * have))
+        most = max(most, len(needs) - len(held))
+    return most / piece
+
+
+def _placed(
+    ctx: Context, part: Value, stretches: tuple[StridedSlice, ...], inner: Dims, dims: Dims, shape: tuple[int, ...]
+) -> LocalValue:
+    """The updates at their positions in a piece of the target; elsewhere anything."""
+    ref = ctx.get(part, inner)
+    realiser, region = ctx.realiser, ctx.region
+    changed = [d for d, (s, n) in enumerate(zip(stretches, shape)) if not s.is_whole(n)]
+    for d in sorted(changed, key=lambda d: not (dims[d] and inner[d])):  # moved before padding makes it larger
+        s, n, step = stretches[d], shape[d], abs(stretches[d].step)
+        if dims[d] and inner[d]:
+            ref = _moved(ctx, ref, d, dims[d], s, n)
+            continue
+        piece = -(-n // ctx.atoms.product(dims[d])) if dims[d] else n
+        high = piece * ctx.atoms.product(dims[d]) - s.first - (s.length - 1) * step - 1
+        ref = realiser.pad(region, ref, d, s.first, high, loc=ctx.loc, inner=step - 1)
+        if dims[d]:
+            ref = realiser.window(region, ref, d, realiser.offset(region, dims[d], piece), piece, ctx.loc)
+    return ref
+
+
+def _moved(ctx: Context, ref: LocalValue, d: int, atoms: Sequence[int], s: StridedSlice, size: int) -> LocalValue:
+    """Moves updates to their positions along one dimension. With a stride, the elements of each piece are first spaced
+    by interior padding, so that the pieces lie side by side again, mostly where they belong."""
+    step, count, p = abs(s.step), s.length, ctx.atoms.product(atoms)
+    lead = min(s.first, step - 1)
+    if step > 1:
+        ref = ctx.realiser.pad(ctx.region, ref, d, lead, step - 1 - lead, loc=ctx.loc, inner=step - 1)
+        count *= step
+    given = count if -(-count // p) == ref.shape[d] else p * ref.shape[d]
+    at = s.first - lead
+    run = Run(0, 0, at, min(count, size - at))
+    return assemble(ctx, d, atoms, [ref], [given], size, [run], ctx.realiser.zero(ctx.region, (), ref.dtype))
+
+
+def _inside(
+    ctx: Context, stretches: tuple[StridedSlice, ...], dims: Dims, local: tuple[int, ...], shape: tuple[int, ...]
+) -> LocalValue:
+    """The mask (i1) of the elements of a piece of the target that are written."""
+    mask = None
+    for d, (s, n) in enumerate(zip(stretches, shape)):
+        if s.is_whole(n):
+            continue
+        where = ctx.realiser.positions(ctx.region, local, d, dims[d], local[d])
+        step, last = abs(s.step), s.first + (s.length - 1) * abs(s.step)
+        tests = [("EQ", s.first)] if s.length == 1 else []
+        if s.length > 1:
+            tests = [("GE", s.first)] * (s.first > 0) + [("LE", last)] * (last < n - 1)
+        found = [_compared(ctx, where, direction, bound) for direction, bound in tests]
+        if s.length > 1 and step > 1:
+            every = ctx.realiser.constant(ctx.region, local, "i32", str(step))
+            rest = ctx.region.shared("stablehlo.remainder", (where, every), local, "i32")
+            found.append(_compared(ctx, rest, "EQ", s.first % step))
+        for test in found:
+            mask = test if mask is None else ctx.region.shared("stablehlo.and", (mask, test), local, "i1")
+    assert mask is not None
+    return mask
+
+
+def _compared(ctx: Context, where: LocalValue, direction: str, bound: int) -> LocalValue:
+    other = ctx.realiser.constant(ctx.region, where.shape, "i32", str(bound))
+    attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+    return ctx.region.shared("stablehlo.compare", (where, other), where.shape, "i1", attrs)

@@ -1,0 +1,265 @@
+"""Operations with batch dimensions: they work within some dimensions (which are gathered) and are independent along the
+others (which stay split): sorts, transforms, factorisations, random bits, custom calls.
+
+Which dimensions are independent comes from the sharding rule of the operation in `propagation.rules`: its pass-through
+factors. A sort of f32[64, 1024] along dimension 1 has the rule ([i, j]) -> ([i, j]) with j needing replication: layout
+((0,), ()) needs no communication, ((), (0,)) is brought to ((0,), ()) by an all-to-all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from jaxlib.mlir import ir
+
+from propagation.attributes import flag, string
+from propagation.model import FactorType, OpRule
+from propagation.program import Op, Value, source
+from propagation.rules import rule_for
+from propagation.rules.custom import is_opaque
+from propagation.rules.parse import parse_printed
+from propagation.rules.registered import user_rule
+
+from ..errors import UnsupportedOpError
+from ..ir.program import LocalOp, LocalValue
+from ..layout import Dims, replicated
+from ..layouts.context import Context
+from ..layouts.factors import PASS, REDUCE, WHOLE, Choice, Factors, arranged, choose, gathered, sent
+from .callback import is_host_call, on_one_device
+
+__all__ = ["along_batch", "apply", "by_rule", "factors_of", "in_row_major", "matrices", "rule_of", "whole"]
+
+
+def rule_of(op: Op) -> OpRule | None:
+    """The rule an operation carries, or that of its name."""
+    attr = op.attrs.get("sdy.sharding_rule")
+    if attr is not None:
+        return parse_printed(str(attr))
+    return rule_for(op)
+
+
+@functools.lru_cache(maxsize=4096)
+def factors_of(rule: OpRule, operands: tuple, results: tuple, sums: bool = False) -> Factors:
+    """The factors of a sharding rule, as `choose` takes them. Pass-through factors may be split if every dimension that
+    has them is that one factor; so may reduced factors if the operation `sums` over them. All others are gathered."""
+    of_type = {FactorType.PASS_THROUGH: PASS, **({FactorType.REDUCTION: REDUCE} if sums else {})}
+    kinds = [of_type.get(t, WHOLE) for t in rule.types]
+    for shapes, tensors in ((operands, rule.operands), (results, rule.results)):
+        for shape, dims in zip(shapes, tensors):
+            for n, factors in zip(shape, dims):
+                for f in factors:
+                    if len(factors) > 1 or n != rule.sizes[f]:
+                        kinds[f] = WHOLE
+
+    def flat(tensors: Sequence[Sequence[tuple[int, ...]]]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(f[0] if len(f) == 1 else -1 for f in dims) for dims in tensors)
+
+    used = {f for dims in flat(rule.operands) for f in dims}
+    kinds = [k if f in used else WHOLE for f, k in enumerate(kinds)]  # no operand says how to compute a part of these
+    for tensor in flat(rule.results):  # pass-through factors are in every result, reduced ones in none
+        kinds = [k if (f in tensor) == (k == PASS) else WHOLE for f, k in enumerate(kinds)]
+    even = frozenset(f for f, k in enumerate(kinds) if k == REDUCE)  # padding would be added up, with unknown effect
+    return Factors(rule.sizes, tuple(kinds), flat(rule.operands), flat(rule.results), even)
+
+
+def by_rule(
+    ctx: Context,
+    op: Op,
+    why: str = "the operation needs these dimensions whole",
+    sums: bool = False,
+    effect: bool = False,
+    row_major: bool = False,
+    gathers: bool = False,
+    attrs: str | None = None,
+) -> None:
+    """Partitions along the pass-through factors of the operation's rule, with its attributes unchanged unless `attrs`
+    replaces their text; also along reduced factors if the operation `sums` over them: each device makes a partial sum.
+    `effect`, `row_major` and `gathers` are those of `apply`."""
+    rule = rule_of(op)
+    if rule is None:
+        whole(ctx, op, "nothing is known about its dimensions", effect)
+        return
+    shapes = [tuple([v.type.shape for v in values]) for values in (op.operands, op.results)]
+    factors = factors_of(rule, *shapes, sums)
+    apply(ctx, op, factors, why, attrs, effect, row_major, gathers)
+
+
+def apply(
+    ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = None, effect: bool = False,
+    row_major: bool = False, gathers: bool = False,
+) -> None:  # fmt: skip
+    """Runs the operation on pieces, in the layouts of the cheapest assignment of axes to `factors`.
+
+    why        what a full-gather finding says of the dimensions that had to be gathered
+    effect     the operation has a side effect: it stays although nobody uses its results
+    row_major  operands and results are kept in row-major order in memory
+    gathers    axes that would need an all-to-all are gathered instead where that sends less, although all devices of
+               these axes then compute the same
+    """
+    # Work counts as one pass over the results: computing the same on all devices is avoided, but not by sending more.
+    byte = max(map(ctx.itemsize, op.results), default=0.0) * ctx.redundancy
+    choice = choose(ctx, factors, op.operands, op.results, byte)
+    if gathers and ctx.options.allow_full_gather:
+        choice = _gathered_instead(ctx, factors, op, choice)
+    operands = gathered(ctx, factors, op.operands, choice.operands, why)
+    shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, choice.results)]
+    if row_major:
+        operands = [in_row_major(ctx, x) for x in operands]
+    refs = ctx.local_copy(op, operands, shapes, attrs, effect)
+    if row_major:
+        refs = [in_row_major(ctx, x) for x in refs]
+    for r, dims, ref in zip(op.results, choice.results, refs):
+        ctx.bind_partial(r, dims, {choice.pending: ref})
+
+
+def _gathered_instead(ctx: Context, factors: Factors, op: Op, choice: Choice) -> Choice:
+    """`choice` without the axes that stand at dimensions which must be whole, if that sends less: all-gathering one
+    operand may be less than an all-to-all of it and an all-gather of every result. Axes that split some operand along a
+    factor stay: its work is distributed already."""
+    lost, dealt = set[int](), set[int]()
+    for v, fs in zip(op.operands, factors.operands):
+        for f, atoms in zip(fs, ctx.state(v).dims or ()):
+            (lost if f < 0 or factors.kinds[f] == WHOLE else dealt).update(atoms)
+    assigned = tuple(tuple(a for a in atoms if a in dealt or a not in lost) for atoms in choice.assigned)
+    if assigned == choice.assigned:
+        return choice
+    fewer = arranged(factors, assigned)
+    return fewer if sent(ctx, op.operands, op.results, fewer) < sent(ctx, op.operands, op.results, choice) else choice
+
+
+def in_row_major(ctx: Context, x: LocalValue) -> LocalValue:
+    """`x` in row-major order in memory, by the custom call `LayoutConstraint`. Not on TPUs, whose compiler finds
+    layouts for its transforms by itself, and does not know that call for complex numbers."""
+    rank = len(x.shape)
+    if rank < 2 or ctx.realiser.platform == "tpu":
+        return x
+    layouts = f"[dense<[{', '.join(map(str, reversed(range(rank))))}]> : tensor<{rank}xindex>]"
+    attrs = f'call_target_name = "LayoutConstraint", operand_layouts = {layouts}, result_layouts = {layouts}'
+    return ctx.region.op("stablehlo.custom_call", (x,), [(x.shape, x.dtype)], attrs, loc=ctx.loc)[0]
+
+
+def whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
+    """Every device runs the whole operation."""
+    operands = [ctx.gathered(v, replicated(len(v.type.shape)), why) for v in op.operands]
+    results = [LocalValue(r.type.shape, r.type.dtype, None if r.type.is_tensor else r.type.text) for r in op.results]
+    regions = [ctx.copy_region(b) for b in op.regions] if op.regions else ()
+    text = ctx.attr_text(op)
+    ctx.region.add(LocalOp(op.name, operands, results, extra=text, regions=regions, loc=ctx.loc, effect=effect))
+    for r, ref in zip(op.results, results):
+        ctx.bind(r, replicated(len(r.type.shape)), ref)
+
+
+# Libraries of dense linear algebra: all operands and results share their leading (batch) dimensions.
+_BATCHED_LIBRARIES = (
+    "lapack_", "cusolver_", "cusparse_", "cuhybrid_", "cublas_", "cu_", "hipsolver_", "hipsparse_", "hiphybrid_",
+    "hip_", "magma_", "cpu_", "tridiagonal_solve_",
+)  # fmt: skip
+
+
+def custom_call(ctx: Context, op: Op) -> None:
+    """In this order: the family that has an entry `stablehlo.custom_call@TARGET`; callbacks, which one device makes for
+    all; the sharding rule of the call; linear algebra libraries along their batch dimensions; kernels on gathered
+    operands, with a finding. A call that nothing is known of is refused sharded operands, unless the option
+    `gather_custom_calls` is set."""
+    target = string(op.attrs["call_target_name"])
+    if "called_computations" in op.attrs:
+        for symbol in ir.ArrayAttr(op.attrs["called_computations"]):
+            ctx.keep_function(ir.FlatSymbolRefAttr(symbol).value)
+    effect = "has_side_effect" in op.attrs and flag(op.attrs["has_side_effect"])
+    own = ctx.families.get(f"stablehlo.custom_call@{target}")
+    if own is not None and user_rule(target) is None:
+        own(ctx, op)
+    elif rule_of(op) is None and is_host_call(ctx, op, effect):
+        on_one_device(ctx, op, effect)
+    elif rule_of(op) is not None:
+        by_rule(ctx, op, sums=True, effect=effect, gathers=target.startswith(_BATCHED_LIBRARIES))
+    else:
+        _without_rule(ctx, op, target, effect)
+
+
+def _without_rule(ctx: Context, op: Op, target: str, effect: bool) -> None:
+    if effect and not ctx.manual and ctx.atoms.count > 1:
+        raise UnsupportedOpError(
+            f"custom_call @{target} has a side effect and no sharding rule, so it would run once per device; register "
+            'a rule for it, run it inside a manual computation, or use partitioner="xla"',
+            source(op),
+        )
+    if target.startswith(_BATCHED_LIBRARIES):
+        matrices(ctx, op, effect)
+        return
+    if not is_opaque(target) and not ctx.options.gather_custom_calls:
+        _refuse_sharded(ctx, op, target)
+    whole(ctx, op, f"custom_call @{target} has no sharding rule", effect)
+
+
+def matrices(ctx: Context, op: Op, effect: bool = False) -> None:
+    """Linear algebra on stacks of matrices: split along the batch dimensions that all operands and results share."""
+    factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
+    why = f"@{string(op.attrs['call_target_name'])} works on whole matrices"
+    apply(ctx, op, factors, why, effect=effect, gathers=True)
+
+
+def _refuse_sharded(ctx: Context, op: Op, target: str) -> None:
+    for i, v in enumerate(op.operands):
+        have = ctx.state(v).dims
+        if have is not None and any(have):
+            raise UnsupportedOpError(
+                f"custom_call @{target} has no sharding rule, and its operand {i} is sharded: "
+                f"{ctx.atoms.text(v.type.shape, v.type.dtype, have)}; register a rule for it "
+                "(register_sharding_rule, or an sdy.sharding_rule attribute), constrain the operand to be replicated, "
+                "or pass gather_custom_calls=True to have it gathered",
+                source(op),
+            )
+
+
+def along_batch(ctx: Context, op: Op, value: Value, dims: Dims) -> tuple[list[Dims], list[Dims]] | None:
+    """For linear algebra one of whose operands is `value` in layout `dims`: the layouts of all operands and results
+    that follow from splitting the batch dimensions so. None for other operations, and if `dims` splits a matrix."""
+    if op.name not in ("stablehlo.cholesky", "stablehlo.triangular_solve"):
+        if op.name != "stablehlo.custom_call":
+            return None
+        target = string(op.attrs["call_target_name"])
+        own = ctx.families.get(f"stablehlo.custom_call@{target}")
+        if not target.startswith(_BATCHED_LIBRARIES) and own is not matrices:
+            return None
+    factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
+    mine = factors.operands[op.operands.index(value)]
+    if any(atoms and f < 0 for atoms, f in zip(dims, mine)):
+        return None
+    assigned = {f: atoms for atoms, f in zip(dims, mine)}
+    of = lambda tensors: [tuple(assigned.get(f, ()) for f in t) for t in tensors]
+    return of(factors.operands), of(factors.results)
+
+
+@functools.lru_cache(maxsize=1024)
+def _batch_factors(operands: tuple, results: tuple) -> Factors:
+    """Leading dimensions that every tensor of rank 2 or more shares are batch dimensions (all but a matrix's two)."""
+    shape = max(operands, key=len)
+    batch = max(0, len(shape) - 2)
+    for s in (*operands, *results):
+        common = 0
+        while common < min(batch, len(s)) and s[common] == shape[common]:
+            common += 1
+        batch = common if s else batch
+
+    def dims(s: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(i if i < batch else -1 for i in range(len(s)))
+
+    return Factors(shape[:batch], (PASS,) * batch, tuple(map(dims, operands)), tuple(map(dims, results)))
+
+
+def rng_bit_generator(ctx: Context, op: Op) -> None:
+    """The stream of bits depends on the whole shape: every device makes all bits, and slices off its part later."""
+    key = op.operands[0]
+    state = ctx.gathered(key, replicated(len(key.type.shape)), "every device needs the whole state")
+    new, bits = ctx.local_copy(op, [state], [r.type.shape for r in op.results])
+    ctx.bind(op.results[0], replicated(len(op.results[0].type.shape)), new)
+    ctx.bind(op.results[1], replicated(len(op.results[1].type.shape)), bits)
+
+
+PARTITION = {
+    "stablehlo.batch_norm_inference": by_rule,
+    "stablehlo.rng_bit_generator": rng_bit_generator,
+    "stablehlo.custom_call": custom_call,
+}

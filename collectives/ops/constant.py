@@ -1,0 +1,72 @@
+"""Values that every device computes for itself in any layout, without communication: constants, iota, device
+numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from propagation.attributes import integer
+from propagation.program import Op
+
+from ..analysis.constants import is_splat
+from ..ir.program import LocalValue
+from ..layout import Dims, replicated
+from ..layouts.context import Context
+
+__all__: list[str] = []
+
+
+def constant(ctx: Context, op: Op) -> None:
+    """A splat constant is written in the local shape; of other constants each device slices out its piece."""
+    result = op.results[0]
+    shape, dtype = result.type.shape, result.type.dtype
+    attr = op.attrs["value"]
+    text = ctx.text_of(attr)
+
+    def make(dims: Dims) -> LocalValue:
+        local = ctx.piece_shape(result, dims)
+        if local == shape:
+            return ctx.region.entry("stablehlo.constant", (), shape, dtype, f"value = {text}")
+        if is_splat(attr):
+            literal = text[text.index("<") + 1 : text.rindex("> :")]
+            return ctx.region.entry(
+                "stablehlo.constant", (), local, dtype, f"value = dense<{literal}> : {_type(local, dtype)}"
+            )
+        full = ctx.region.entry("stablehlo.constant", (), shape, dtype, f"value = {text}")
+        return ctx.reshard(shape, full, replicated(len(shape)), dims)
+
+    ctx.bind_lazy(result, make)
+
+
+def _type(shape: Sequence[int], dtype: str) -> str:
+    return "tensor<" + "".join(f"{n}x" for n in shape) + f"{dtype}>"
+
+
+def iota(ctx: Context, op: Op) -> None:
+    """Indices along a dimension: if it is split, the local iota plus the index at which this device's piece starts."""
+    result = op.results[0]
+    d = integer(op.attrs["iota_dimension"])
+    dtype = result.type.dtype
+
+    def make(dims: Dims) -> LocalValue:
+        local = ctx.piece_shape(result, dims)
+        if not dims[d]:
+            return ctx.region.shared("stablehlo.iota", (), local, dtype, f"iota_dimension = {d} : i64", ctx.loc)
+        where = ctx.realiser.positions(ctx.region, local, d, dims[d], local[d])
+        return where if dtype == "i32" else ctx.region.shared("stablehlo.convert", (where,), local, dtype)
+
+    ctx.bind_lazy(result, make)
+
+
+def device_number(ctx: Context, op: Op) -> None:
+    """`partition_id` of a program written for N partitions is `replica_id` of one written for N replicas."""
+    ctx.bind(op.results[0], (), ctx.region.entry("stablehlo.replica_id", (), (), "ui32"))
+
+
+PARTITION = {
+    "stablehlo.constant": constant,
+    "sdy.constant": constant,
+    "stablehlo.iota": iota,
+    "stablehlo.partition_id": device_number,
+    "stablehlo.replica_id": device_number,
+}

@@ -1,0 +1,134 @@
+"""Contractions (dot_general): the cheapest way, in bytes, to assign mesh axes to batch, free and contracted dimensions.
+
+lhs[m, k] @ rhs[k, n] on an axis x: split along m or n, operands and result stay where they are; split along k, the
+result is a partial sum whose reduction is deferred (see `deferred_reduction`), to become an all-reduce or, where the
+result is wanted split, a reduce-scatter.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from jaxlib.mlir import ir
+
+from propagation.attributes import DotDims, dot_dims
+from propagation.program import Op
+
+from ..analysis.value_ranges import is_finite
+from ..heuristics import EQUAL_COST_BYTES
+from ..ir.program import LocalValue
+from ..layout import Dims
+from ..layouts.context import Context
+from ..layouts.factors import PASS, REDUCE, Factors, choose, layout_of, work_of
+from ..layouts.state import Partial
+from ..partial_sums import deferred_reduction
+
+
+@functools.lru_cache(maxsize=4096)
+def _dot_factors(dims: DotDims, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> Factors:
+    sizes: list[int] = []
+    kinds: list[int] = []
+    left, right, out = [-1] * len(lhs), [-1] * len(rhs), []
+
+    def factor(size: int, kind: int) -> int:
+        sizes.append(size)
+        kinds.append(kind)
+        return len(sizes) - 1
+
+    for i, j in zip(dims.lhs_batch, dims.rhs_batch):
+        left[i] = right[j] = factor(lhs[i], PASS)
+        out.append(left[i])
+    for i, j in zip(dims.lhs_contract, dims.rhs_contract):
+        left[i] = right[j] = factor(lhs[i], REDUCE)
+    for i, n in enumerate(lhs):
+        if left[i] < 0:
+            left[i] = factor(n, PASS)
+            out.append(left[i])
+    for j, n in enumerate(rhs):
+        if right[j] < 0:
+            right[j] = factor(n, PASS)
+            out.append(right[j])
+    return Factors(tuple(sizes), tuple(kinds), (tuple(left), tuple(right)), (tuple(out),))
+
+
+def dot_general(ctx: Context, op: Op) -> None:
+    """lhs[batch, m, k] x rhs[batch, k, n] -> [batch, m, n]; a split contraction leaves a partial sum."""
+    a, b = op.operands
+    result = op.results[0]
+    dims = dot_dims(op.attrs["dot_dimension_numbers"])
+    factors = _dot_factors(dims, a.type.shape, b.type.shape)
+    choice = choose(ctx, factors, (a, b), (result,), 2 * ctx.byte_per_flop)
+    if ctx.options.distribute is not False and _carry_on(ctx, op, factors, dims, choice.bytes):
+        return
+    operands = []
+    for v, layout, contract in zip((a, b), choice.operands, (dims.lhs_contract, dims.rhs_contract)):
+        operands.append(ctx.masked(ctx.get(v, layout), v.type.shape, layout, contract))
+    out = choice.results[0]
+    ref = ctx.local_copy(op, operands, [ctx.piece_shape(result, out)])[0]
+    ctx.bind_partial(result, out, {choice.pending: ref})
+
+
+def _carry_on(ctx: Context, op: Op, factors: Factors, dims: DotDims, limit: float) -> bool:
+    """Contracts an operand that is still unreduced part by part, so that only the result is reduced, if that costs less
+    than `limit` bytes: (sum of parts) @ b = sum of (part @ b)."""
+    best, plan = limit - EQUAL_COST_BYTES, None
+    for position, v in enumerate(op.operands):
+        other = op.operands[1 - position]
+        partial = None if other is v else deferred_reduction.deferred(ctx, v)
+        if partial is None or ctx.state(other).pending or partial.masked:
+            continue
+        if not ctx.options.distribute and not is_finite(ctx.program, other):
+            continue  # inf * (p + q) is infinite where inf * p + inf * q is not a number
+        assigned = _assigned(ctx, factors, position, partial, ctx.state(other).dims or ctx.want(other))
+        more = tuple(a for f, k in enumerate(factors.kinds) if k == REDUCE for a in assigned[f])
+        theirs = layout_of(factors.operands[1 - position], assigned)
+        out = layout_of(factors.results[0], assigned)
+        work = work_of(ctx, factors, assigned) * len(partial.parts)
+        cost = 2 * ctx.byte_per_flop * work + ctx.move_cost(other, theirs)
+        for atoms in partial.parts:
+            cost += ctx.later_cost(op.results[0], out, tuple(sorted({*atoms, *more})))
+        if cost < best:
+            best, plan = cost, (position, partial, theirs, out, more)
+    if plan is None:
+        return False
+    position, partial, theirs, out, more = plan
+    v, other = op.operands[position], op.operands[1 - position]
+    contracted = (dims.lhs_contract, dims.rhs_contract)
+    mine = partial.dims
+    factor = ctx.masked(ctx.get(other, theirs), other.type.shape, theirs, contracted[1 - position])
+
+    def local(ref: LocalValue) -> LocalValue:
+        ref = ctx.masked(ref, v.type.shape, mine, contracted[position])
+        refs = (ref, factor) if position == 0 else (factor, ref)
+        return ctx.local_copy(op, refs, [ctx.piece_shape(op.results[0], out)])[0]
+
+    deferred_reduction.apply(ctx, op, partial, out, local, more)
+    return True
+
+
+def _assigned(ctx: Context, factors: Factors, position: int, partial: Partial, have: Dims) -> list[tuple[int, ...]]:
+    """Axes per factor: those of the unreduced operand (the one at `position`); along factors that only the other
+    operand has, those that it has there, unless they are used or pending."""
+    assigned: list[tuple[int, ...]] = [()] * len(factors.sizes)
+    for f, atoms in zip(factors.operands[position], partial.dims):
+        assigned[f] = atoms
+    used = {a for atoms in (*partial.dims, *partial.parts) for a in atoms}
+    for f, atoms in zip(factors.operands[1 - position], have):
+        if f not in factors.operands[position] and not used & set(atoms):
+            assigned[f] = atoms
+    return assigned
+
+
+def dot(ctx: Context, op: Op) -> None:
+    """The old form of dot_general for vectors and matrices: contracts the last dimension of lhs with the first of
+    rhs."""
+    last = len(op.operands[0].type.shape) - 1
+    text = f"#stablehlo.dot<lhs_contracting_dimensions = [{last}], rhs_contracting_dimensions = [0]>"
+    attrs = {**op.attrs, "dot_dimension_numbers": ir.Attribute.parse(text, ctx.program.context)}
+    general = Op("stablehlo.dot_general", op.operands, [], op._ir, attrs)
+    general.results, general.parent = op.results, op.parent
+    ctx.op = general
+    dot_general(ctx, general)
+
+
+PARTITION = {"stablehlo.dot": dot, "stablehlo.dot_general": dot_general}

@@ -1,0 +1,427 @@
+"""Control flow and annotations: while, case, calls; sharding constraints, barriers, tokens, messages.
+
+Bodies are partitioned in place. What is special to loops: loop-invariant values are captured instead of carried, so
+that reshards of them are hoisted; and accumulators of partial sums are carried unreduced: `for i: s += dot(a[i],
+b[i])`, each dot a partial sum over x, is one all-reduce of s after the loop. Since how the body uses what it carries is
+only known once it is written, a body is written up to `LOOP_WRITES` times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from propagation.attributes import symbol
+from propagation.program import Block, Func, Op, Value, source
+
+from ..analysis.bodies import called, is_written_in_place
+from ..analysis.constants import scalar_constant
+from ..analysis.divergence import varying
+from ..errors import UnsupportedOpError
+from ..heuristics import LOOP_WRITES
+from ..ir.program import LocalValue, Region
+from ..layout import Dims
+from ..layouts.context import Context
+from ..layouts.loop_carries import best
+from ..layouts.provenance import asked
+from ..layouts.state import Partial, State
+from ..partial_sums import deferred_reduction
+from ..reshard.realise import APART
+from . import batch
+
+_CARRIED = "carried value {} of a loop"
+
+
+# -- loops ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Carry:
+    """How a loop carries a value.
+
+    dims     its layout
+    fixed    loop-invariant: the body returns it unchanged, so it is not carried but captured from outside
+    pending  the atoms over which it is carried as an unreduced sum, to be reduced once after the loop
+    masked   as in `Partial`
+    refused  the body, written again with the pending sum, did not return it as one
+    settled  not changed any more
+    """
+
+    dims: Dims
+    fixed: bool
+    pending: tuple[int, ...] = ()
+    masked: bool = False
+    refused: bool = False
+    settled: bool = False
+
+
+def while_(ctx: Context, op: Op) -> None:
+    """Carried values keep the layout that propagation gave the loop (or one that `loop_carries` finds cheaper), with
+    three exceptions: loop-invariant values stay outside, so that they are resharded once; a stack that a scan writes
+    rows into takes the layout that the rows are computed in; an accumulator of partial sums stays unreduced inside and
+    is reduced once, after the loop."""
+    body = op.regions[1]
+    carries = []
+    for r, v, ret, arg in zip(op.results, op.operands, body.terminator.operands, body.args):
+        carries.append(_Carry(ctx.want(r), ret is arg))
+        if ret is arg:  # each iteration uses it: an unreduced sum must not be used part by part inside
+            ctx.state(v).uses += 2
+    trips = trip_count(op)
+
+    def settle(layouts: tuple[Dims, ...]) -> tuple[list[_Carry], list[Region]]:
+        return _settle(ctx, op, [replace(c, dims=d) for c, d in zip(carries, layouts)], trips)
+
+    carries, regions = best(ctx, op, tuple([c.dims for c in carries]), trips, settle)
+    moving = [i for i, c in enumerate(carries) if not c.fixed]
+    starts = [_initial(ctx, op, i, carries[i]) for i in moving]
+    refs = _emit_loop(ctx, op, [ref for ref, _ in starts], regions)
+    for r, v, c in zip(op.results, op.operands, carries):
+        if c.fixed:
+            ctx.env[r] = ctx.env[v]
+            ctx.env[r].uses += len(r.uses)
+    for i, ref, (_, rest) in zip(moving, refs, starts):
+        r, c = op.results[i], carries[i]
+        ref.type_text = None if r.type.is_tensor else r.type.text
+        ctx.bind_partial(r, c.dims, {c.pending: ref, **rest}, masked=c.masked)
+        summed, end = ctx.state(r).partial, ctx.state(body.terminator.operands[i]).partial
+        if summed is not None and end is not None:
+            summed.op = end.op
+
+
+def _settle(ctx: Context, op: Op, carries: list[_Carry], trips: int | None) -> tuple[list[_Carry], list[Region]]:
+    """Writes the loop, again while its body suggests better carries, starting from given ones; the final carries and
+    the regions written with them."""
+    marks = len(ctx.findings)
+    regions, looks = _loop_regions(ctx, op, carries, trips), 1
+    # After LOOP_WRITES times only refused carries change, each once.
+    while (better := _reconsider(ctx, op, carries, looks < LOOP_WRITES)) is not None:
+        carries = better
+        del ctx.findings[marks:]
+        regions, looks = _loop_regions(ctx, op, carries, trips), looks + 1
+    return carries, regions
+
+
+def _emit_loop(ctx: Context, op: Op, inits: Sequence[LocalValue], regions: Sequence[Region]) -> list[LocalValue]:
+    types = [(ref.shape, ref.dtype) for ref in inits]
+    text = ctx.attr_text(op)
+    return ctx.region.op(op.name, inits, types, extra=text, regions=regions, loc=ctx.loc)
+
+
+def _initial(ctx: Context, op: Op, i: int, carry: _Carry) -> tuple[LocalValue, dict[tuple[int, ...], LocalValue]]:
+    """The initial value of a carried argument, and the parts to be added to the loop's result. A pending sum starts at
+    the part of its operand that is pending over the same axes (in an outer loop, its own sum so far), else at zero."""
+    value = op.operands[i]
+    if not carry.pending:
+        return asked(ctx, value, carry.dims, _CARRIED.format(i)), {}
+    rest: dict[tuple[int, ...], LocalValue] = {}
+    partial = deferred_reduction.deferred(ctx, value)
+    if partial is not None and partial.dims == carry.dims:
+        rest = dict(partial.parts)
+        carry.masked |= partial.masked
+    elif scalar_constant(value) != 0:
+        rest[()] = ctx.get(value, carry.dims)
+    start = rest.pop(carry.pending, None)
+    if start is None:
+        start = ctx.realiser.zero(ctx.region, ctx.piece_shape(value, carry.dims), value.type.dtype)
+    return start, rest
+
+
+def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None) -> list[Region]:
+    """Writes condition and body for given carries."""
+    outer, regions = ctx.region, []
+    apart = _apart(ctx, op.regions[0].terminator.operands[0]) if trips is None else None
+    for is_body, block in enumerate(op.regions):
+        count = trips if is_body else None if trips is None else trips + 1
+        region = ctx.region = Region("loop", outer, (), count)
+        if apart:
+            region.known[APART] = apart
+        for arg, carry, v in zip(block.args, carries, op.operands):
+            if carry.fixed:
+                ctx.env[arg] = ctx.env[v]
+                continue
+            text = None if arg.type.is_tensor else arg.type.text
+            ref = LocalValue(ctx.piece_shape(arg, carry.dims), arg.type.dtype, text)
+            region.args.append(ref)
+            ctx.bind_partial(arg, carry.dims, {carry.pending: ref}, masked=carry.masked)
+        if is_body:
+            ctx.ends.update((v, (c.dims, 1.0)) for v, c in zip(block.terminator.operands, carries) if not c.pending)
+        ctx.block(block.ops[:-1])
+        ctx.op = block.terminator
+        if not is_body:
+            out = [ctx.get(block.terminator.operands[0], ())]
+        else:
+            ends = enumerate(zip(block.terminator.operands, carries))
+            out = [_returned(ctx, v, c, _CARRIED.format(i)) for i, (v, c) in ends if not c.fixed]
+        region.op("stablehlo.return", out, ())
+        regions.append(region)
+        ctx.region, ctx.op = outer, op
+    return regions
+
+
+def _returned(ctx: Context, value: Value, carry: _Carry, because: str) -> LocalValue:
+    if carry.pending:
+        partial = ctx.state(value).partial
+        if partial is not None and (partial.kind, partial.dims) == ("add", carry.dims):
+            if set(partial.parts) == {carry.pending}:
+                return partial.parts[carry.pending]
+        carry.refused = True
+    return asked(ctx, value, carry.dims, because)
+
+
+def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list[_Carry] | None:
+    """Better carries, given the states that writing the body left; None if there are none. Without `look`, only carries
+    that the body refused are changed."""
+    cond, body = op.regions
+    out, changed = [], False
+    for i, (arg, ret, v, c) in enumerate(zip(body.args, body.terminator.operands, op.operands, carries)):
+        state, end = ctx.state(arg), ctx.state(ret)
+        new = c
+        if c.refused:
+            new = _Carry(ctx.want(op.results[i]), False, settled=True)
+        elif c.fixed or c.pending or c.settled or not look:
+            pass
+        elif not cond.args[i].uses and (partial := _accumulated(state, end)) is not None:
+            (pending,) = [p for p in partial.parts if p]
+            new = _Carry(partial.dims, False, pending, partial.masked)
+        elif state.hint is not None and ctx.state(v).make is not None and state.hint != c.dims:
+            new = _Carry(state.hint, False)
+        changed |= new is not c
+        out.append(new)
+    return out if changed else None
+
+
+def _accumulated(state: State, end: State) -> Partial | None:
+    """What a body returns (`end`) if that is its argument (`state`) plus one unreduced sum, the argument being used for
+    nothing else; else None."""
+    partial = end.partial
+    if state.uses != 1 or end.uses != 1 or partial is None or partial.kind != "add":
+        return None
+    parts = partial.parts
+    return partial if len(parts) == 2 and parts.get(()) is state.versions.get(partial.dims) else None
+
+
+def trip_count(op: Op) -> int | None:
+    """The trip count of a loop `for i in range(start, limit, step)` with constants; None for any other loop."""
+    cond, body = op.regions
+    test = cond.terminator.operands[0].op
+    if test is None or test.name != "stablehlo.compare" or test.parent is not cond:
+        return None
+    counter, limit = test.operands
+    if not counter.is_argument or counter.owner is not cond:
+        return None
+    i = counter.number
+    end = scalar_constant(_outside(op, cond, limit))
+    start = scalar_constant(op.operands[i])
+    step_op = body.terminator.operands[i].op
+    direction = str(test.attrs["comparison_direction"])
+    if end is None or start is None or step_op is None or step_op.name != "stablehlo.add" or "LT" not in direction:
+        return None
+    a, b = step_op.operands
+    step = scalar_constant(_outside(op, body, b if a is body.args[i] else a))
+    # Only integers: sums of floating-point steps are rounded, so their number is not the quotient.
+    if type(start) is not int or type(end) is not int or type(step) is not int or step <= 0:
+        return None
+    if body.args[i] not in (a, b):
+        return None
+    return max(0, -(-(end - start) // step))
+
+
+def _outside(op: Op, block: Block, value: Value) -> Value:
+    """The value outside of a loop that a loop-invariant argument stands for; other values as they are."""
+    while value.is_argument and value.owner is block:
+        body = op.regions[1]
+        if body.terminator.operands[value.number] is not body.args[value.number]:
+            return value
+        value = op.operands[value.number]
+    return value
+
+
+# -- branches -------------------------------------------------------------------------------------------------
+
+
+def case(ctx: Context, op: Op) -> None:
+    """Every branch returns the layouts that propagation gave the results. Versions made inside a branch are not visible
+    outside, since it may not run."""
+    index = ctx.get(op.operands[0], ())
+    layouts = [ctx.want(r) for r in op.results]
+    outer, regions = ctx.region, []
+    apart = _apart(ctx, op.operands[0])
+    for block in op.regions:
+        region = ctx.region = Region("branch", outer)
+        if apart:
+            region.known[APART] = apart
+        ctx.block(block.ops[:-1])
+        ctx.op = block.terminator
+        ends = enumerate(zip(block.terminator.operands, layouts))
+        out = [asked(ctx, v, dims, f"result {i} of the branches") for i, (v, dims) in ends]
+        region.op("stablehlo.return", out, ())
+        regions.append(region)
+        ctx.region = outer
+    ctx.op = op
+    types = [(ctx.piece_shape(r, dims), r.type.dtype) for r, dims in zip(op.results, layouts)]
+    refs = outer.op(op.name, [index], types, extra=ctx.attr_text(op), regions=regions, loc=ctx.loc)
+    for r, dims, ref in zip(op.results, layouts, refs):
+        ref.type_text = None if r.type.is_tensor else r.type.text
+        ctx.bind(r, dims, ref)
+
+
+def _apart(ctx: Context, predicate: Value) -> frozenset[int]:
+    """The atoms over which devices may diverge in a branch or loop: those over which its predicate may differ between
+    devices (in a manual computation), and those of the regions around."""
+    return varying(ctx, predicate) | (ctx.region.lookup(APART) or frozenset())
+
+
+# -- calls ----------------------------------------------------------------------------------------------------
+
+
+def call(ctx: Context, op: Op) -> None:
+    """Small callees, and those called once, are inlined; others become one function per set of layouts."""
+    callee = called(ctx, op)
+    if callee is None:
+        name = symbol(op.attrs["callee"])
+        raise UnsupportedOpError(f"call of @{name}, which the module does not define", source(op))
+    if is_written_in_place(ctx, op, callee):
+        inline(ctx, op, callee)
+    else:
+        _call(ctx, op, callee)
+
+
+def inline(ctx: Context, op: Op, callee: Func) -> None:
+    """Inlines a function in place of an operation whose operands and results are the function's."""
+    outer = ctx.env
+    for v, arg in zip(op.operands, callee.args):
+        # The call counts as one use of the operand; the callee's argument has as many as it has.
+        ctx.state(v).uses += max(0, len(arg.uses) - 1)
+    ctx.env = {arg: outer[v] for arg, v in zip(callee.args, op.operands)}
+    if ctx.calls(callee.name) > 1:
+        ctx.forget_estimates()  # estimates of the callee's values are those of another call
+    for v, r in zip(callee.returned, op.results):
+        end = ctx.ends.get(r) if len(r.uses) == 1 else None
+        if end is None:
+            ctx.ends.pop(v, None)
+            ctx.returned_as[v] = r
+        else:
+            ctx.ends[v] = end
+    ctx.block(callee.body.ops[:-1])
+    results = [ctx.env[v] for v in callee.returned]
+    ctx.env = outer
+    ctx.op = op
+    for r, state in zip(op.results, results):
+        ctx.env[r] = state
+        # The callee's return counts as one use; the call's result has as many as it has.
+        state.uses += max(0, len(r.uses) - 1)
+
+
+def _call(ctx: Context, op: Op, callee: Func) -> None:
+    layouts = tuple(ctx.want(a) for a in callee.args)
+    outs = tuple(ctx.want(v) for v in callee.returned)
+    apart = ctx.region.lookup(APART) or frozenset()
+    key = (callee.name, layouts, outs, ctx.manual, apart)
+    function = ctx.callees.get(key)
+    if function is None:
+        # A bare identifier, also for names like "<lambda>"; functions are counted before those that they call.
+        name = re.sub(r"^\d|[^\w.$]", "_", callee.name, flags=re.ASCII) + f"_{len(ctx.builder.functions)}"
+        function = ctx.callees[key] = ctx.function(callee, layouts, outs, name, False, apart=apart)
+        ctx.op = op
+    operands = [
+        asked(ctx, v, dims, f"argument {i} of @{callee.name}") for i, (v, dims) in enumerate(zip(op.operands, layouts))
+    ]
+    types = [(ref.shape, ref.dtype) for ref in function.results]
+    told = ctx.attr_text(op, skip=("callee",))  # what compilers are told of the call
+    refs = ctx.region.op("func.call", operands, types, f"callee = @{function.name}", told, loc=ctx.loc)
+    for r, dims, ref in zip(op.results, outs, refs):
+        ref.type_text = None if r.type.is_tensor else r.type.text
+        ctx.bind(r, dims, ref)
+
+
+# -- annotations ----------------------------------------------------------------------------------------------
+
+
+def constraint(ctx: Context, op: Op) -> None:
+    """A sharding constraint or reshard: the value in the layout of the annotation."""
+    value, result = op.operands[0], op.results[0]
+    state = ctx.state(value)
+    if state.make is not None or state.type_text is not None:
+        ctx.env[result] = state
+        return
+    dims = ctx.want(result)
+    sharding, partial = ctx.sharding(result), state.partial
+    if state.pending and partial is not None and partial.dims == dims and sharding is not None and sharding.unreduced:
+        same(ctx, op)
+        return
+    ctx.bind(result, dims, asked(ctx, value, dims, "annotation"))
+    ctx.state(result).recipe = state.recipe
+
+
+def reduced(ctx: Context, op: Op) -> None:
+    """`sdy.all_reduce` and `sdy.reduce_scatter`, which Shardy inserts behind an operation with a partial result. Values
+    of the global program are whole, so it is the operand itself, in the layout of the result. Of an argument that makes
+    sense only if it is declared unreduced."""
+    value = op.operands[0]
+    sharding = ctx.sharding(value)
+    if not isinstance(value.owner, Op) and not (sharding is not None and sharding.unreduced):
+        raise UnsupportedOpError(
+            f"{op.name} adds up what devices hold of an argument that is not declared unreduced; give the argument an "
+            "unreduced sharding, or reduce it in a manual computation",
+            source(op),
+        )
+    constraint(ctx, op)
+
+
+def same(ctx: Context, op: Op) -> None:
+    """The result is the operand: operations that only tell propagation something."""
+    for v, r in zip(op.operands, op.results):
+        ctx.env[r] = state = ctx.env[v]
+        state.uses += max(0, len(r.uses) - 1)
+
+
+def nothing(ctx: Context, op: Op) -> None:
+    pass
+
+
+def optimization_barrier(ctx: Context, op: Op) -> None:
+    """One barrier over the pieces of all operands: no collective or computation of theirs moves across it."""
+    layouts = [ctx.want(r) for r in op.results]
+    chosen = []
+    for v, want in zip(op.operands, layouts):
+        state = ctx.state(v)
+        chosen.append(want if state.dims is None or state.pending or want in state.versions else state.dims)
+    refs = [ctx.get(v, dims) for v, dims in zip(op.operands, chosen)]
+    outs = ctx.region.op(op.name, refs, [(r.shape, r.dtype) for r in refs], loc=ctx.loc)
+    for r, dims, ref, old in zip(op.results, chosen, outs, refs):
+        ref.type_text = old.type_text
+        ctx.bind(r, dims, ref)
+
+
+def token(ctx: Context, op: Op) -> None:
+    """Operations on tokens: run on every device."""
+    batch.whole(ctx, op, "it has no sharding of its own", effect=True)
+
+
+def message(ctx: Context, op: Op) -> None:
+    """Messages to and from the host (outfeed, send, ...): in a manual computation once on each device."""
+    if not ctx.manual and ctx.atoms.count > 1:
+        raise UnsupportedOpError(
+            f"{op.name} outside of a manual computation would run once per device; write it in one (shard_map), or use "
+            'partitioner="xla"',
+            source(op),
+        )
+    token(ctx, op)
+
+
+PARTITION = {
+    "stablehlo.while": while_,
+    "stablehlo.case": case,
+    "stablehlo.if": case,
+    "func.call": call,
+    "sdy.sharding_constraint": constraint,
+    "sdy.reshard": constraint,
+    **{f"sdy.{name}": constraint for name in ("all_gather", "all_slice", "all_to_all", "collective_permute")},
+    **{f"sdy.{name}": reduced for name in ("all_reduce", "reduce_scatter")},
+    "sdy.propagation_barrier": same,
+    "sdy.sharding_group": nothing,
+    "sdy.data_flow_edge": same,
+    "stablehlo.optimization_barrier": optimization_barrier,
+    **{f"stablehlo.{name}": token for name in ("after_all", "create_token")},
+    **{f"stablehlo.{name}": message for name in ("infeed", "outfeed", "send", "recv")},
+}

@@ -1,0 +1,294 @@
+"""Fourier transforms along split dimensions: pencil decomposition of several dimensions, six-step FFT of one.
+
+A transform over several dimensions is one along each of them, in any order (a real one begins, or ends if it is an
+inverse, with the last). So devices transform along the dimensions that they hold whole, swap dimensions by an
+all-to-all, and go on with the others. A single long dimension of n = n1 n2 elements is transformed as a matrix (Bailey,
+"FFTs in external or hierarchical memory", 1990): with t = t1 n2 + t2 and k = k1 + k2 n1,
+
+    X[k] = sum over t2 of  w(n)^(t2 k1)  w(n2)^(t2 k2)  sum over t1 of  w(n1)^(t1 k1) x[t]:
+
+transforms along t1, a multiplication by twiddle factors w(n)^(t2 k1), and transforms along t2, with an all-to-all
+(a distributed transpose) before, between and after. Of a real tensor only k1 up to n1 / 2 is computed; the other half
+of the result is the conjugate of what is there (`hermitian.py`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from propagation.attributes import integers
+from propagation.program import Op
+
+from ..ir.program import LocalValue
+from ..layout import Dims
+from ..layouts.context import Context
+from ..layouts.factors import choose
+from ..reshard.realise import array_text
+from .batch import by_rule, factors_of, in_row_major, rule_of
+from .hermitian import half_of, whole_of
+
+__all__ = ["in_place"]
+
+CAUSE = "transform"
+
+
+class _Leg(NamedTuple):
+    """Transforms along `dims`, done in the layout `layout`."""
+
+    layout: Dims
+    dims: tuple[int, ...]
+
+
+def fft(ctx: Context, op: Op) -> None:
+    """By whichever sends least: gathering what is transformed, one dimension after the other (`route`), or the six-step
+    transform of a single dimension (`_SixStep`)."""
+    value = op.operands[0]
+    have = ctx.state(value).dims
+    transform = _Transform(ctx, op)
+    if have is None or not any(have[d] for d in transform.dims):
+        by_rule(ctx, op, row_major=ctx.atoms.count > 1)
+        return
+    work = ctx.itemsize(op.results[0]) * ctx.redundancy
+    factors = factors_of(rule_of(op), (value.type.shape,), (op.results[0].type.shape,))
+    least = choose(ctx, factors, op.operands, op.results, work).bytes
+    mine = ctx.elements(value.type.shape, have) * work + ctx.move_cost(value, have)
+    legs, cost = transform.route(have)
+    two = _SixStep.of(transform, have)
+    if two is not None and two.cost() + 2 * mine < min(least, cost + len(legs) * mine):
+        two.write()
+    elif legs and cost + len(legs) * mine < least:
+        transform.follow(have, legs)
+    else:
+        by_rule(ctx, op, row_major=ctx.atoms.count > 1)
+
+
+def in_place(ctx: Context, op: Op, dims: Dims) -> float:
+    """Bytes that a transform sends whose operand and result are both laid out as `dims`; infinite if there is none."""
+    transform = _Transform(ctx, op)
+    if not any(dims[d] for d in transform.dims):
+        return 0.0
+    two = _SixStep.of(transform, dims)
+    return math.inf if two is None else two.moved()
+
+
+class _Transform:
+    """One transform operation: `kind` is FFT, IFFT, RFFT or IRFFT, `lengths` those along its last dimensions `dims`."""
+
+    def __init__(self, ctx: Context, op: Op):
+        self.ctx, self.op = ctx, op
+        self.shape, self.out = op.operands[0].type.shape, op.results[0].type.shape
+        lengths = tuple(integers(op.attrs["fft_length"]))
+        rank = len(self.shape)
+        self.kind = next(k for k in ("IRFFT", "RFFT", "IFFT", "FFT") if k in str(op.attrs["fft_type"]))
+        self.dims = tuple(range(rank - len(lengths), rank))
+        self.length = dict(zip(self.dims, lengths))
+        self.inverse = self.kind.startswith("I")
+        types = [op.operands[0].type.dtype, op.results[0].type.dtype]
+        self.complex = next(t for t in types if t.startswith("complex"))
+        self.real = self.complex[len("complex<") : -1]
+
+    def local(self, x: LocalValue, dims: Sequence[int], kind: str, lengths: Sequence[int]) -> LocalValue:
+        """`x` transformed along some of its dimensions, all of which are whole."""
+        ctx, rank = self.ctx, len(x.shape)
+        order = [*(d for d in range(rank) if d not in dims), *dims]
+        x = in_row_major(ctx, ctx.realiser.transpose(ctx.region, x, order, ctx.loc))
+        last = {"RFFT": lengths[-1] // 2 + 1, "IRFFT": lengths[-1]}.get(kind, x.shape[-1])
+        dtype = {"RFFT": self.complex, "IRFFT": self.real}.get(kind, x.dtype)
+        attrs = f"fft_type = #stablehlo<fft_type {kind}>, fft_length = {array_text(lengths)}"
+        x = in_row_major(ctx, ctx.emit("stablehlo.fft", (x,), (*x.shape[:-1], last), dtype, attrs))
+        return ctx.realiser.transpose(ctx.region, x, [order.index(d) for d in range(rank)], ctx.loc)
+
+    def stage(self, shape: tuple[int, ...], dims: Sequence[int]) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+        """(kind, lengths, shape afterwards) of the transforms along `dims` of a tensor of this shape."""
+        last = len(shape) - 1
+        lengths = tuple(self.length[d] for d in dims)
+        if last in dims and self.kind in ("RFFT", "IRFFT"):
+            return self.kind, lengths, (*shape[:-1], self.out[-1])
+        return ("IFFT" if self.inverse else "FFT"), lengths, shape
+
+    def itemsize(self, shape: tuple[int, ...], rest: frozenset[int]) -> float:
+        """Bytes per element when the dimensions `rest` are still to be transformed."""
+        last = len(shape) - 1
+        is_real = (self.kind == "RFFT" and last in rest) or (self.kind == "IRFFT" and last not in rest)
+        whole = self.ctx.itemsize(self.op.results[0] if self.kind != "IRFFT" else self.op.operands[0])
+        return whole / 2 if is_real else whole
+
+    def now(self, layout: Dims, rest: frozenset[int]) -> tuple[int, ...]:
+        """Those of the dimensions `rest` that can be transformed in a layout: its whole ones, as far as the real
+        transform's turn allows, which is first of all (RFFT) or last (IRFFT)."""
+        last = len(layout) - 1
+        whole = tuple(d for d in sorted(rest) if not layout[d])
+        if self.kind == "RFFT" and last in rest and last not in whole:
+            return ()
+        if self.kind == "IRFFT" and last in whole and len(whole) < len(rest):
+            return whole[:-1]
+        return whole
+
+    def route(self, have: Dims) -> tuple[list[_Leg], float]:
+        """The cheapest sequence of transforms and all-to-alls from layout `have` on, and its bytes, those of bringing
+        the result to its wanted layout included: Dijkstra's search over (layout, dimensions still to be
+        transformed)."""
+        ctx, result = self.ctx, self.op.results[0]
+        ties = itertools.count()
+        heap: list[tuple] = [(0.0, next(ties), have, frozenset(self.dims), self.shape, ())]
+        settled: set[tuple] = set()
+        while heap:
+            cost, _, layout, rest, shape, legs = heapq.heappop(heap)
+            if rest is None:
+                return list(legs), cost
+            dims = self.now(layout, rest)
+            if dims:
+                rest, shape, legs = rest - set(dims), self.stage(shape, dims)[2], (*legs, _Leg(layout, dims))
+            if (layout, rest) in settled:
+                continue
+            settled.add((layout, rest))
+            if not rest:
+                heapq.heappush(heap, (cost + ctx.later_cost(result, layout), next(ties), layout, None, shape, legs))
+                continue
+            for after in _moved(layout, rest):
+                step = ctx.planner.cost(shape, self.itemsize(shape, rest), layout, after)
+                heapq.heappush(heap, (cost + step, next(ties), after, rest, shape, legs))
+        return [], math.inf
+
+    def follow(self, have: Dims, legs: Sequence[_Leg]) -> None:
+        """Writes the legs and binds the result."""
+        ctx, shape, layout = self.ctx, self.shape, have
+        x = ctx.get(self.op.operands[0], have)
+        for leg in legs:
+            x = ctx.reshard(shape, x, layout, leg.layout, cause=CAUSE)
+            kind, lengths, shape = self.stage(shape, leg.dims)
+            x, layout = self.local(x, leg.dims, kind, lengths), leg.layout
+        ctx.bind(self.op.results[0], layout, x)
+
+
+def _moved(layout: Dims, rest: frozenset[int]) -> Iterator[Dims]:
+    """The layouts after an all-to-all that moves the axes of a dimension still to be transformed to another one."""
+    for d in sorted(rest):
+        if layout[d]:
+            without = (*layout[:d], (), *layout[d + 1 :])
+            for e, atoms in enumerate(without):
+                if e != d:
+                    yield (*without[:e], (*atoms, *layout[d]), *without[e + 1 :])
+
+
+class _SixStep:
+    """The six-step transform along a last dimension of n1 n2 elements, split by `atoms` over `p` devices: as a matrix
+    [n1, n2] whose columns, then rows, are transformed."""
+
+    def __init__(self, transform: _Transform, have: Dims, n1: int, n2: int):
+        self.transform, self.ctx, self.op = transform, transform.ctx, transform.op
+        self.have, self.n1, self.n2 = have, n1, n2
+        self.batch, self.atoms = transform.out[:-1], have[-1]
+        self.rows, self.columns = (*have[:-1], self.atoms, ()), (*have[:-1], (), self.atoms)
+        self.lead = len(self.batch)
+
+    @staticmethod
+    def of(transform: _Transform, have: Dims) -> _SixStep | None:
+        """None if the transform has several dimensions, or its length has no two factors that p divides."""
+        p = transform.ctx.atoms.product(have[-1])
+        n = transform.length[len(have) - 1]
+        if len(transform.dims) > 1 or p == 1:
+            return None
+        if transform.kind in ("RFFT", "IRFFT"):  # n2 as small as possible: the rows, n1 / 2 + 1, are padded
+            return _SixStep(transform, have, n // (2 * p), 2 * p) if n % (4 * p * p) == 0 else None
+        if n % (p * p):
+            return None
+        rest = n // (p * p)
+        middle = next(q for q in range(math.isqrt(rest), 0, -1) if rest % q == 0)
+        return _SixStep(transform, have, p * middle, n // (p * middle))
+
+    def cost(self) -> float:
+        """Bytes of the all-to-alls, and of bringing the result to its wanted layout."""
+        return self.moved() + self.ctx.later_cost(self.op.results[0], self.have)
+
+    def moved(self) -> float:
+        """Bytes of the all-to-alls."""
+        ctx, t = self.ctx, self.transform
+        itemsize = ctx.itemsize(self.op.results[0] if t.kind != "IRFFT" else self.op.operands[0])
+        whole = (*self.batch, self.n1, self.n2)
+        if t.kind in ("FFT", "IFFT"):
+            moves = [(whole, itemsize, 3)]
+        else:
+            moves = [(whole, itemsize / 2, 1), ((*self.batch, self.n1 // 2 + 1, self.n2), itemsize, 2)]
+        return sum(k * ctx.planner.cost(shape, b, self.rows, self.columns) for shape, b, k in moves)
+
+    def write(self) -> None:
+        x = self.ctx.get(self.op.operands[0], self.have)
+        out = {"RFFT": self.forward_real, "IRFFT": self.inverse_real}.get(self.transform.kind, self.plain)(x)
+        self.ctx.bind(self.op.results[0], self.have, out)
+
+    def plain(self, x: LocalValue) -> LocalValue:
+        """Complex to complex."""
+        t, kind = self.transform, self.transform.kind
+        x = self.move(self.reshape(x, self.n1 // self.p, self.n2), self.n1, False)
+        x = self.twiddled(t.local(x, (self.lead,), kind, (self.n1,)), self.columns)
+        x = t.local(self.move(x, self.n1, True), (self.lead + 1,), kind, (self.n2,))
+        return self.flat(self.turned(self.move(x, self.n1, False)))
+
+    def forward_real(self, x: LocalValue) -> LocalValue:
+        t, half = self.transform, self.n1 // 2 + 1
+        x = self.move(self.reshape(x, self.n1 // self.p, self.n2), self.n1, False)
+        x = self.twiddled(t.local(x, (self.lead,), "RFFT", (self.n1,)), self.columns)
+        x = t.local(self.move(x, half, True), (self.lead + 1,), "FFT", (self.n2,))
+        return half_of(self, x, half)
+
+    def inverse_real(self, x: LocalValue) -> LocalValue:
+        t, half = self.transform, self.n1 // 2 + 1
+        x = t.local(whole_of(self, x, half), (self.lead + 1,), "IFFT", (self.n2,))
+        x = self.move(self.twiddled(x, self.rows, half), half, False)
+        x = self.move(t.local(x, (self.lead,), "IRFFT", (self.n1,)), self.n1, True)
+        return self.flat(x)
+
+    @property
+    def p(self) -> int:
+        return self.ctx.atoms.product(self.atoms)
+
+    def reshape(self, x: LocalValue, *last: int) -> LocalValue:
+        """`x` with the dimensions after its batch dimensions reshaped to `last`."""
+        return self.ctx.realiser.reshape(self.ctx.region, x, (*x.shape[: self.lead], *last), self.ctx.loc)
+
+    def flat(self, x: LocalValue) -> LocalValue:
+        return self.reshape(x, x.shape[self.lead] * x.shape[self.lead + 1])
+
+    def turned(self, x: LocalValue) -> LocalValue:
+        """`x` with its last two dimensions transposed."""
+        order = [*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2]
+        return self.ctx.realiser.transpose(self.ctx.region, x, order, self.ctx.loc)
+
+    def move(self, x: LocalValue, size: int, to_rows: bool) -> LocalValue:
+        """A matrix of `size` rows brought from split columns to split rows, or back, by an all-to-all."""
+        before, after = (self.columns, self.rows) if to_rows else (self.rows, self.columns)
+        return self.ctx.reshard((*self.batch, size, self.n2), x, before, after, cause=CAUSE)
+
+    def twiddled(self, x: LocalValue, layout: Dims, rows: int = 0) -> LocalValue:
+        """`x`, a matrix of k1 and t2 (of `rows` rows if these are split), times w(n)^(t2 k1)."""
+        ctx, real, t = self.ctx, self.ctx.realiser, self.transform
+        shape, n = x.shape[self.lead :], self.n1 * self.n2
+        whole = "i64" if n >= 1 << 31 else "i32"
+        along = []
+        for d, size in enumerate((rows or self.n1, self.n2)):
+            atoms = layout[self.lead + d]
+            place = real.positions(ctx.region, shape, d, atoms, -(-size // ctx.atoms.product(atoms)))
+            along.append(place if whole == "i32" else ctx.region.shared("stablehlo.convert", (place,), shape, whole))
+        # The product is below n. Angles are taken in (-pi, pi], since floats are denser around zero.
+        turn = ctx.emit("stablehlo.multiply", along, shape, whole)
+        full, middle = (real.constant(ctx.region, shape, whole, str(k)) for k in (n, n // 2))
+        above = "comparison_direction = #stablehlo<comparison_direction GT>"
+        late = ctx.emit("stablehlo.compare", (turn, middle), shape, "i1", above)
+        turn = ctx.emit("stablehlo.select", (late, ctx.emit("stablehlo.subtract", (turn, full), shape, whole), turn),
+                        shape, whole)  # fmt: skip
+        angle = ctx.emit("stablehlo.convert", (turn,), shape, t.real)
+        unit = real.constant(ctx.region, shape, t.real, repr((1 if t.inverse else -1) * 2 * math.pi / n))
+        angle = ctx.emit("stablehlo.multiply", (angle, unit), shape, t.real)
+        parts = [ctx.emit(f"stablehlo.{f}", (angle,), shape, t.real) for f in ("cosine", "sine")]
+        factor = ctx.emit("stablehlo.complex", parts, shape, t.complex)
+        attrs = f"broadcast_dimensions = {array_text(range(self.lead, self.lead + 2))}"
+        factor = ctx.emit("stablehlo.broadcast_in_dim", (factor,), x.shape, t.complex, attrs)
+        return ctx.emit("stablehlo.multiply", (x, factor), x.shape, t.complex)
+
+
+PARTITION = {"stablehlo.fft": fft}

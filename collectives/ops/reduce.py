@@ -1,0 +1,158 @@
+"""Reductions: each device reduces its piece, and the result is unreduced over the axes of the reduced dimensions.
+
+sum of f32[1024@x, 64] over dimension 0 is a local sum of 128 rows and a pending all-reduce of 64 numbers over x, which
+later operations may defer (`deferred_reduction`) or share (`common_factors`). Bodies that are no known reduction are
+applied again to the gathered results of all devices."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from propagation.attributes import integers
+from propagation.program import Op, Value
+
+from ..analysis.constants import scalar_constant
+from ..analysis.reducers import identity_literal, is_identity, reduction_kinds
+from ..cost import item_bytes
+from ..ir.program import LocalValue
+from ..layout import Dims
+from ..layouts.context import Context
+from ..layouts.factors import PASS, REDUCE, Choice, Factors, choose
+from ..partial_sums import common_factors, deferred_reduction
+
+__all__: list[str] = []
+
+
+@functools.lru_cache(maxsize=4096)
+def _factors(shape: tuple[int, ...], reduced: tuple[int, ...], count: int) -> Factors:
+    kinds = tuple(REDUCE if i in reduced else PASS for i in range(len(shape)))
+    every = tuple(range(len(shape)))
+    kept = tuple(i for i in every if i not in reduced)
+    return Factors(shape, kinds, (every,) * count, (kept,) * count)
+
+
+class _Part(NamedTuple):
+    """One of the operands that are reduced together: the kind of its reduction, and the neutral element to start from
+    instead of its initial value; None if that is neutral itself."""
+
+    kind: str
+    start: str | None
+
+
+def _parts(op: Op, inits: Sequence[Value]) -> list[_Part] | None:
+    """The reduction of each operand; None for a body of unknown kind, or a type without a neutral element."""
+    out = []
+    for kind, init, result in zip(reduction_kinds(op.regions[0]) or (), inits, op.results):
+        dtype = result.type.dtype
+        fill = identity_literal(kind, dtype)
+        if fill is None:
+            return None
+        out.append(_Part(kind, None if is_identity(kind, dtype, scalar_constant(init)) else fill))
+    return out or None
+
+
+def reduce(ctx: Context, op: Op) -> None:
+    count = len(op.operands) // 2
+    inputs, inits = op.operands[:count], op.operands[count:]
+    reduced = integers(op.attrs["dimensions"])
+    parts = _parts(op, inits)
+    kind, neutral = (parts[0].kind, parts[0].start is None) if parts and count == 1 else (None, False)
+
+    def local(refs: Sequence[LocalValue], dims: Dims) -> list[LocalValue]:
+        """Reduces one piece, starting from neutral elements: an initial value must count once, not on every device."""
+        first = [ctx.get(v, ()) for v in inits]
+        for i, part in enumerate(parts or ()):
+            if part.start is not None:
+                first[i] = ctx.realiser.constant(ctx.region, (), op.results[i].type.dtype, part.start)
+        masked = [ctx.masked_with(ref, v.type.shape, dims, reduced, init) for v, ref, init in zip(inputs, refs, first)]
+        kept = tuple([n for i, n in enumerate(masked[0].shape) if i not in reduced])
+        return ctx.local_copy(op, [*masked, *first], [kept] * count)
+
+    partial = deferred_reduction.deferred(ctx, inputs[0]) if kind == "add" and neutral else None
+    if partial is not None:
+        dims = partial.dims
+        more = tuple(a for i in reduced for a in dims[i])
+        out = tuple(d for i, d in enumerate(dims) if i not in reduced)
+        deferred_reduction.apply(ctx, op, partial, out, lambda ref: local([ref], dims)[0], more)
+        return
+    factors = _factors(inputs[0].type.shape, tuple(reduced), count)
+    itemsize = sum(item_bytes(v.type.dtype) for v in inputs)
+    choice = choose(ctx, factors, inputs, op.results, itemsize * ctx.redundancy)
+    if 0 in inputs[0].type.shape:  # nothing is reduced, so nothing is pending
+        choice = choice._replace(pending=())
+    dims, out = choice.operands[0], choice.results[0]
+    summed = None
+    is_plain_sum = kind == "add" and neutral and choice.pending
+    alone = is_plain_sum and not deferred_reduction.saves(ctx, op.results[0], choice.pending)
+    if alone and ctx.options.distribute is not False:
+        summed = common_factors.product(ctx.state(inputs[0]), tuple(reduced))
+    if summed is not None and _factored(ctx, op, summed, choice, local):
+        return
+    refs = local([ctx.get(v, dims) for v in inputs], dims)
+    for r, ref, init, part in zip(op.results, refs, inits, parts or ()):
+        sums = {choice.pending: ref}
+        if part.start is not None:
+            given = ctx.realiser.splat(ctx.region, ctx.get(init, ()), ref.shape)
+            sums = {choice.pending: ref, (): given} if choice.pending else {(): ctx.combine(part.kind, given, ref)}
+        ctx.bind_partial(r, out, sums, part.kind)
+    if parts:
+        if summed is not None and not summed.is_scaled:
+            common_factors.note(ctx, summed, tuple(reduced), ctx.state(op.results[0]))
+        return
+    if choice.pending:
+        refs = _merge(ctx, op, refs, choice.pending, [ctx.get(v, ()) for v in inits])
+    for r, ref in zip(op.results, refs):
+        ctx.bind(r, out, ref)
+
+
+def _factored(
+    ctx: Context, op: Op, summed: common_factors.Product, choice: Choice,
+    local: Callable[[Sequence[LocalValue], Dims], list[LocalValue]],
+) -> bool:  # fmt: skip
+    """Writes a sum as a multiple of a sum that is known, or that later sums are multiples of too (`common_factors`);
+    False if there is none."""
+    reduced = tuple(integers(op.attrs["dimensions"]))
+    dims, out = choice.operands[0], choice.results[0]
+    exact = ctx.options.distribute or common_factors.is_exact(ctx, summed)
+    if not exact and ctx.atoms.product(choice.pending) >= common_factors.CODED_DEVICES:
+        return False
+    total = common_factors.known_sum(ctx, summed, reduced, out)
+    if total is None:
+        if not summed.is_scaled or not common_factors.applies(ctx, summed, dims):
+            return False
+        if not common_factors.is_awaited(ctx, op, summed):
+            return False
+        first, *more = [ctx.get_state(s, dims) for s in summed.varying]
+        for x in more:
+            first = ctx.emit("stablehlo.multiply", (first, x), first.shape, first.dtype)
+        total = common_factors.bound(ctx, op, summed, out, choice.pending, local([first], dims)[0])
+    result = common_factors.scaled(ctx, summed, reduced, total, out)
+    if not exact:
+        own = local([ctx.get(op.operands[0], dims)], dims)[0]
+        result = common_factors.guarded(ctx, result, own, out, choice.pending, op.results[0].type.shape)
+    ctx.bind(op.results[0], out, result)
+    return True
+
+
+def _merge(
+    ctx: Context, op: Op, refs: Sequence[LocalValue], atoms: Sequence[int], inits: Sequence[LocalValue]
+) -> list[LocalValue]:
+    """Combines the devices' results of any reduction body: all-gathered along a new dimension, and reduced by the same
+    body along it."""
+    n = ctx.atoms.product(atoms)
+    whole = []
+    for ref in refs:
+        row = ctx.realiser.reshape(ctx.region, ref, (1, *ref.shape), ctx.loc)
+        attrs = f"all_gather_dim = 0 : i64, {ctx.realiser.groups(atoms)}"
+        shape = (n, *ref.shape)
+        whole.append(
+            ctx.realiser.collective(
+                ctx.region, "all_gather", atoms, row, shape, attrs, ctx.op, "partial results", ctx.loc
+            )
+        )
+    return ctx.local_copy(op, [*whole, *inits], [r.shape for r in refs], attrs="dimensions = array<i64: 0>")
+
+
+PARTITION = {"stablehlo.reduce": reduce}

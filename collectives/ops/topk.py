@@ -1,0 +1,213 @@
+"""top_k and ApproxTopK along a split dimension, by candidates: the k largest of a row are among the k largest of each
+of its pieces, so only these candidates are exchanged, where that sends less than gathering rows.
+
+top_k(x, 8) of f32[64, 65536@x] over 8 devices: each device selects its 8 largest per row, an all-to-all brings the 64
+candidates of a row to one device, which selects 8 of them: 3.5 KiB of values and indices per device, instead of 1.75
+MiB for an all-to-all of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from jaxlib.mlir import ir
+
+from propagation.attributes import integer
+from propagation.program import Block, Op
+
+from ..analysis.reducers import identity_literal
+from ..cost import ITEM_BITS
+from ..ir.program import LocalValue, Region
+from ..layout import Dims
+from ..layouts.context import Context
+from ..layouts.factors import PASS, WHOLE, Factors, choose
+from .batch import apply, by_rule
+
+_ALL_ONES_ARE_NAN = frozenset(("bf16", "f16", "f32", "f64"))
+
+
+def meeting(
+    ctx: Context, shape: Sequence[int], itemsize: float, have: Dims, d: int, later: Callable[[Dims], float]
+) -> tuple[Dims, float]:
+    """(layout with dimension `d` whole, cost) that the candidates, split as `have`, are best brought to: an all-gather,
+    or an all-to-all to another dimension that can take the split. `later(dims)` is the cost of going on from there."""
+    without = (*have[:d], (), *have[d + 1 :])
+    n = ctx.atoms.product(have[d])
+    options = [without]
+    for e, size in enumerate(shape):
+        if e != d and size and size % (ctx.atoms.product(have[e]) * n) == 0:
+            options.append((*without[:e], (*have[e], *have[d]), *without[e + 1 :]))
+    costs = [ctx.planner.cost(tuple(shape), itemsize, have, dims) + later(dims) for dims in options]
+    best = min(range(len(options)), key=costs.__getitem__)
+    return options[best], costs[best]
+
+
+def top_k(ctx: Context, op: Op) -> None:
+    """chlo.top_k: along the last dimension, largest first; of equals the one with the lower index first."""
+    value = op.operands[0]
+    shape = value.type.shape
+    last = len(shape) - 1
+    every = tuple(range(len(shape)))
+    out = (*every[:-1], -1)
+    factors = Factors(shape, (*[PASS] * last, WHOLE), (every,), (out, out))
+    have = ctx.state(value).dims
+    if have is not None and have[last] and _select_candidates(ctx, op, factors, have):
+        return
+    apply(ctx, op, factors, "top_k selects from whole rows")
+
+
+def _select_candidates(ctx: Context, op: Op, factors: Factors, have: Dims) -> bool:
+    """Selects candidates of each piece, then among these; False if gathering rows sends less."""
+    value, result = op.operands[0], op.results[0]
+    shape, dtype = value.type.shape, value.type.dtype
+    last, k = len(shape) - 1, integer(op.attrs["k"])
+    p = ctx.atoms.product(have[last])
+    piece = -(-shape[last] // p)
+    few = min(k, piece)
+    fill = _least(dtype)
+    if not k or (fill is None and piece * p != shape[last]):
+        return False
+    candidates = (*shape[:last], p * few)
+    itemsize = ctx.itemsize(result) + ctx.itemsize(op.results[1])
+
+    def later(dims: Dims) -> float:
+        return sum(ctx.later_cost(r, dims) for r in op.results)
+
+    target, cost = meeting(ctx, candidates, itemsize, have, last, later)
+    per_element = ctx.itemsize(result) * ctx.redundancy
+    whole = choose(ctx, factors, op.operands, op.results, per_element)
+    if whole.bytes <= cost + ctx.move_cost(value, have) + ctx.elements(shape, have) * per_element:
+        return False
+    x = ctx.masked(ctx.get(value, have), shape, have, [last], fill)
+    values, where = _top(ctx, op, x, few)
+    start = ctx.realiser.offset(ctx.region, have[last], piece)
+    if start.dtype != where.dtype:
+        start = ctx.emit("stablehlo.convert", (start,), (), where.dtype)
+    start = ctx.realiser.splat(ctx.region, start, where.shape)
+    where = ctx.emit("stablehlo.add", (where, start), where.shape, where.dtype)
+    values = ctx.reshard(candidates, values, have, target, cause="candidates")
+    where = ctx.reshard(candidates, where, have, target, cause="candidates")
+    values, chosen = _top(ctx, op, values, k)
+    ctx.bind(op.results[0], target, values)
+    ctx.bind(op.results[1], target, _pick(ctx, where, chosen))
+    return True
+
+
+def _least(dtype: str) -> str | None:
+    """The element that is never selected before another one, as an MLIR literal, to fill padding with. Floats are
+    compared in total order, in which the NaN with all bits set comes last, after -inf. None if there is none."""
+    if dtype in _ALL_ONES_ARE_NAN:
+        return f"0x{(1 << int(ITEM_BITS[dtype])) - 1:X}"
+    return identity_literal("max", dtype)
+
+
+def _top(ctx: Context, op: Op, x: LocalValue, k: int) -> list[LocalValue]:
+    shape = (*x.shape[:-1], k)
+    types = [(shape, r.type.dtype) for r in op.results]
+    text = ctx.attr_text(op, skip=("k",))
+    attrs = f"k = {k} : i64" + (f", {text}" if text else "")
+    top = ctx.region.op(op.name, [x], types, extra=attrs, loc=ctx.loc)
+    # Compilers expand top_k into a sort and slices of it, and recognise that pattern again. Collectives slice results
+    # further, and slices of slices are merged: without a barrier the pattern is lost, and the whole sort runs.
+    return ctx.region.op("stablehlo.optimization_barrier", top, types, loc=ctx.loc)
+
+
+def _pick(ctx: Context, x: LocalValue, positions: LocalValue) -> LocalValue:
+    """x[..., positions[..., i]]"""
+    last = len(x.shape) - 1
+    batch = ", ".join(map(str, range(last)))
+    batching = f"operand_batching_dims = [{batch}], start_indices_batching_dims = [{batch}], " if last else ""
+    numbers = (
+        f"#stablehlo.gather<collapsed_slice_dims = [{last}], {batching}start_index_map = [{last}], "
+        f"index_vector_dim = {last + 1}>"
+    )
+    ones = ", ".join(["1"] * len(x.shape))
+    attrs = f"dimension_numbers = {numbers}, slice_sizes = array<i64: {ones}>, indices_are_sorted = false"
+    return ctx.emit("stablehlo.gather", (x, positions), positions.shape, x.dtype, attrs)
+
+
+def approx_top_k(ctx: Context, op: Op) -> None:
+    """ApproxTopK(values, positions, least value, its position), with a comparator, and k in its backend config."""
+    config = str(op.attrs.get("mhlo.backend_config", ""))
+    names = ("aggregate_to_topk", "reduction_dim", "top_k")
+    found = {n: re.search(rf"\b{n} = (-?\d+|true|false)", config) for n in names}
+    number = {n: m[1] for n, m in found.items() if m is not None}
+    if len(number) == len(found) and number["aggregate_to_topk"] == "true":
+        have = ctx.state(op.operands[0]).dims
+        d = int(number["reduction_dim"]) % len(op.operands[0].type.shape)
+        if have is not None and have[d] and _approximate_candidates(ctx, op, config, d, int(number["top_k"]), have):
+            return
+    by_rule(ctx, op, "ApproxTopK selects from whole rows")
+
+
+def _approximate_candidates(ctx: Context, op: Op, config: str, d: int, k: int, have: Dims) -> bool:
+    """Selects candidates of each piece, with the recall that is asked for the row, then the first of these in the
+    comparator's order; False if gathering rows sends less."""
+    values = op.operands[0]
+    shape = values.type.shape
+    p = ctx.atoms.product(have[d])
+    few = min(k, shape[d] // p)
+    if not k or shape[d] % p or op.results[0].type.shape[d] != k:
+        return False
+    candidates = (*shape[:d], p * few, *shape[d + 1 :])
+    told = 1 if _only_values(ctx, op) else 2  # tensors that are sent: values, and their positions if somebody uses them
+    itemsize = sum(ctx.itemsize(r) for r in op.results[:told])
+    later = lambda dims: sum(ctx.later_cost(r, dims) for r in op.results)
+    target, cost = meeting(ctx, candidates, itemsize, have, d, later)
+    cost += ctx.move_cost(values, have) + ctx.move_cost(op.operands[1], have)
+    every = tuple(range(len(shape)))
+    kinds = tuple(WHOLE if i == d else PASS for i in every)
+    factors = Factors(shape, kinds, (every, every), (tuple(-1 if i == d else i for i in every),) * 2)
+    work = itemsize * ctx.redundancy
+    if choose(ctx, factors, op.operands[:2], op.results, work).bytes <= cost + ctx.elements(shape, have) * work:
+        return False
+    piece = [ctx.get(v, have) for v in op.operands[:2]]
+    refs = _approximate(ctx, op, config, piece, d, few)
+
+    def best(count: int) -> list[LocalValue]:
+        moved = [ctx.reshard(candidates, x, have, target, cause="candidates") for x in refs[:count]]
+        return _first(ctx, op, moved, d, k)
+
+    for r, x in zip(op.results, best(told)):
+        ctx.bind(r, target, x)
+    if told == 1:  # nobody uses the positions
+        ctx.bind_lazy(op.results[1], lambda dims: ctx.reshard(op.results[1].type.shape, best(2)[1], target, dims))
+    return True
+
+
+def _only_values(ctx: Context, op: Op) -> bool:
+    """Whether nobody uses the positions of what is selected, the comparator included."""
+    return not op.results[1].uses and not any(arg.uses for arg in _comparator(ctx, op).args[2:])
+
+
+def _approximate(ctx: Context, op: Op, config: str, piece: list[LocalValue], d: int, k: int) -> list[LocalValue]:
+    """A selection of `k` from each piece. On machines without an approximate one (`is_fallback`) it is an exact, stable
+    sort."""
+    if "is_fallback = true" in config:
+        return _first(ctx, op, piece, d, k)
+    config = re.sub(r"\btop_k = \d+", f"top_k = {k}", config)
+    size = op.operands[0].type.shape[d]
+    config = config.replace("reduction_input_size_override = -1", f"reduction_input_size_override = {size}")
+    part = (*piece[0].shape[:d], k, *piece[0].shape[d + 1 :])
+    text = f"{ctx.attr_text(op, skip=('mhlo.backend_config',))}, mhlo.backend_config = {config}"
+    return ctx.local_copy(op, [*piece, *(ctx.whole(v) for v in op.operands[2:])], [part, part], attrs=text)
+
+
+def _first(ctx: Context, op: Op, refs: list[LocalValue], d: int, k: int) -> list[LocalValue]:
+    """The first `k` along `d` of a stable sort by the comparator."""
+    block = _comparator(ctx, op)
+    body = Region("body", ctx.region, [(a.type.shape, a.type.dtype) for a in block.args[: 2 * len(refs)]])
+    body.op("stablehlo.return", ctx.copy_ops(block, body, body.args), ())
+    types = [(x.shape, x.dtype) for x in refs]
+    attrs = f"dimension = {d} : i64, is_stable = true"
+    refs = ctx.region.op("stablehlo.sort", refs, types, attrs, regions=(body,), loc=ctx.loc)
+    return [ctx.realiser.cut(ctx.region, x, d, 0, k, ctx.loc) for x in refs]
+
+
+def _comparator(ctx: Context, op: Op) -> Block:
+    """The body of the comparator, which is a function of its own."""
+    (name,) = ir.ArrayAttr(op.attrs["called_computations"])
+    return ctx.program.funcs[ir.FlatSymbolRefAttr(name).value].body
+
+
+PARTITION = {"chlo.top_k": top_k, "stablehlo.custom_call@ApproxTopK": approx_top_k}

@@ -1,0 +1,212 @@
+"""reduce_window (pooling, cumulative sums): by halo exchange along split dimensions that the window moves over;
+cumulative reductions by a local one and an exclusive scan of the pieces' totals over devices.
+
+A max-pool of 3 with stride 1 over f32[1024@x] on 8 devices fetches one element from either neighbour (two permutes). A
+cumsum, which is a window of 1024 taps, is a local cumsum of 128 elements and 3 permutes of one total each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from propagation.attributes import integers
+from propagation.program import Op
+
+from ..analysis import monoids
+from ..analysis.constants import scalar_constant
+from ..analysis.reducers import identity_literal, is_identity, reduction_kind
+from ..halo.exchange import bordered, lacking, neighbours
+from ..halo.reach import Axis, Window, own_outputs, own_part, padding_of, per_dim
+from ..ir.program import LocalValue
+from ..layout import Dims
+from ..layouts.context import Context
+from ..layouts.factors import PASS, WHOLE, Choice, Factors, choose, note_gathered
+from .local_convolution import padding_text
+
+_WHY = "a window moves over this dimension"
+_Padding = Sequence[tuple[int, int]]
+
+
+def reduce_window(ctx: Context, op: Op) -> None:
+    """Every dimension may stay split: trivial windows pass through, others fetch halos, running totals are scanned."""
+    count = len(op.results)
+    shape, out = op.operands[0].type.shape, op.results[0].type.shape
+    rank = len(shape)
+    taps = integers(op.attrs["window_dimensions"])
+    names = ("window_dilations", "window_strides", "base_dilations")
+    spread, step, base = (per_dim(op, n, rank) for n in names)
+    padding = padding_of(op, rank)
+    lows = [low for low, _ in padding]
+    axes = [Axis(*row) for row in zip(shape, out, taps, spread, step, base, lows)]
+    kind = reduction_kind(op.regions[0]) if count == 1 else None
+    fill = None if kind is None else identity_literal(kind, op.results[0].type.dtype)
+    neutral = kind is not None and is_identity(kind, op.results[0].type.dtype, scalar_constant(op.operands[count]))
+    starts = kind is None and count == 1 and monoids.is_neutral(op.regions[0], scalar_constant(op.operands[1]))
+    # How often an initial value counts depends on the compiler: harmless if neutral, or for idempotent reductions.
+    totals = starts or (fill is not None and (neutral or kind in ("max", "min", "and", "or")))
+    factors, choice, plans, running = _split(ctx, op, axes, padding, totals)
+    dims = choice.operands[0]
+    neutral = neutral or (starts and bool(running))
+    note_gathered(ctx, factors, op.operands[:count], choice.operands, _WHY)
+    inits = [ctx.get(v, ()) for v in op.operands[count:]]
+    needs = {d: (plan.starts, plan.length, plan.counts) for d, plan in plans.items()}
+    # Compilers count the initial value once per window; halos beyond the tensor hold the neutral element instead.
+    around = None if fill is None else ctx.realiser.constant(ctx.region, (), op.results[0].type.dtype, fill)
+    refs = [
+        bordered(ctx, v, dims, needs, around or init, scalar_constant(w) if neutral or around is None else None)
+        for v, w, init in zip(op.operands, op.operands[count:], inits)
+    ] + inits
+    new_padding = [(plans[d].low, plans[d].high) if d in plans else pad for d, pad in enumerate(padding)]
+    shapes = [ctx.piece_shape(r, dims) for r in op.results]
+    if running:
+        given = None
+        if not neutral and around is not None:
+            given = refs.pop()  # it counts once, not on every device
+            refs.append(around)
+        total = _running_total(ctx, op, refs, running[0], dims, axes[running[0]], new_padding, kind, around)
+        if given is not None and kind is not None:
+            total = ctx.combine(kind, ctx.realiser.splat(ctx.region, given, total.shape), total)
+        ctx.bind(op.results[0], dims, total)
+        return
+    text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), padding_text(new_padding))))
+    shapes = [tuple([n + plans[d].more if d in plans else n for d, n in enumerate(shape)]) for shape in shapes]
+    for r, ref in zip(op.results, ctx.local_copy(op, refs, shapes, attrs=text)):
+        for d, plan in plans.items():
+            ref = own_part(ctx, ref, d, dims[d], plan)
+        ctx.bind(r, dims, ref)
+
+
+class _Split(NamedTuple):
+    """How windows are split: by dimension the windows of input to fetch, and the dimensions of running totals."""
+
+    factors: Factors
+    choice: Choice
+    plans: dict[int, Window]
+    running: list[int]
+
+
+def _split(ctx: Context, op: Op, axes: Sequence[Axis], padding: _Padding, totals: bool) -> _Split:
+    """The cheapest way. Dimensions that cannot stay split are blocked, and all else is chosen anew: those where devices
+    would need windows of different forms, and running totals beside other windows or (unless `totals`) without a known
+    neutral element."""
+    count, shape, out = len(op.results), op.operands[0].type.shape, op.results[0].type.shape
+    every = tuple(range(len(shape)))
+    byte = 2 * ctx.itemsize(op.results[0]) * ctx.redundancy
+    halo = _HaloPrice(tuple(axes), tuple(padding), shape, count * ctx.itemsize(op.operands[0]))
+    blocked: set[int] = set()
+    while True:
+        kinds = tuple(WHOLE if d in blocked else PASS for d in every)
+        factors = Factors(out, kinds, (every,) * count + ((),) * count, (every,) * count)
+        choice = choose(ctx, factors, op.operands, op.results, byte, halo)
+        dims = choice.operands[0]
+        moving = [d for d in every if dims[d] and not _trivial(axes[d], padding[d])]
+        running = [d for d in moving if _is_running(axes[d], padding[d])]
+        found = {d: own_outputs(axes[d], ctx.atoms.product(dims[d])) for d in moving if d not in running}
+        plans = {d: w for d, w in found.items() if w is not None}
+        lost = {*found} - {*plans}
+        if len(moving) > 1 or not totals:
+            lost.update(running)
+        if not lost:
+            return _Split(factors, choice, plans, running)
+        blocked |= lost
+
+
+class _HaloPrice(NamedTuple):
+    """Prices the halos of windows over a tensor of `shape` with `size` bytes per element (a `Border` of `choose`)."""
+
+    axes: tuple[Axis, ...]
+    padding: tuple[tuple[int, int], ...]
+    shape: tuple[int, ...]
+    size: float
+
+    def __call__(self, ctx: Context, operands: Sequence[Dims]) -> float:
+        total, dims = 0.0, operands[0]
+        for d, (axis, pad) in enumerate(zip(self.axes, self.padding)):
+            if not dims[d] or not axis.size or _trivial(axis, pad):
+                continue
+            p = ctx.atoms.product(dims[d])
+            row = self.size * ctx.elements(self.shape, dims) / -(-axis.size // p)
+            plan = None if _is_running(axis, pad) else own_outputs(axis, p)
+            total += row * (p.bit_length() if plan is None else lacking(plan.starts, plan.counts, axis.size))
+        return total
+
+
+def _trivial(axis: Axis, padding: tuple[int, int]) -> bool:
+    return axis.taps == axis.step == axis.base == 1 and tuple(padding) == (0, 0)
+
+
+def _is_running(axis: Axis, padding: tuple[int, int]) -> bool:
+    """Whether the window is a running total from one end (a cumulative sum, maximum, ...): it has a tap per element."""
+    n = axis.size
+    whole = axis.taps == axis.out == n and axis.step == axis.base == axis.spread == 1
+    return whole and tuple(padding) in ((n - 1, 0), (0, n - 1))
+
+
+def _running_total(
+    ctx: Context, op: Op, refs: Sequence[LocalValue], d: int, dims: Dims, axis: Axis,
+    padding: list[tuple[int, int]], kind: str | None, neutral: LocalValue | None,
+) -> LocalValue:  # fmt: skip
+    """The running total within the piece, combined with the totals of all devices before (or behind) this one: by the
+    reduction `kind`, or by the body if it is no known one. If `neutral` is None, the initial value is neutral."""
+    x, init = refs
+    forward = padding[d][0] > 0
+    piece, dtype = x.shape[d], x.dtype
+    neutral = init if neutral is None else neutral
+
+    def combine(a: LocalValue, b: LocalValue) -> LocalValue:
+        a, b = (a, b) if forward else (b, a)
+        return monoids.combine(ctx, op.regions[0], a, b) if kind is None else ctx.combine(kind, a, b)
+
+    inside = ctx.realiser.inside(ctx.region, x.shape, d, dims[d], axis.size)
+    if inside is not None:
+        x = ctx.emit("stablehlo.select", (inside, x, ctx.realiser.splat(ctx.region, neutral, x.shape)), x.shape, dtype)
+    taps = list(integers(op.attrs["window_dimensions"]))
+    taps[d] = piece
+    padding[d] = (piece - 1, 0) if forward else (0, piece - 1)
+    dims_text = f"window_dimensions = array<i64: {', '.join(map(str, taps))}>"
+    own = (ctx.attr_text(op, skip=("padding", "window_dimensions")), dims_text, padding_text(padding))
+    text = ", ".join(filter(None, own))
+    mine = ctx.local_copy(op, [x, init], [ctx.piece_shape(op.results[0], dims)], attrs=text)[0]
+    last = piece - 1 if forward else 0
+    total = ctx.realiser.cut(ctx.region, mine, d, last, last + 1, ctx.loc)
+    offset = _before(ctx, total, dims[d], forward, combine, neutral)
+    kept = ", ".join(str(i) for i in range(len(total.shape)))
+    offset = ctx.emit(
+        "stablehlo.broadcast_in_dim", (offset,), mine.shape, dtype, f"broadcast_dimensions = array<i64: {kept}>"
+    )
+    return combine(offset, mine)
+
+
+def _before(
+    ctx: Context,
+    total: LocalValue,
+    atoms: Sequence[int],
+    forward: bool,
+    combine: Callable[[LocalValue, LocalValue], LocalValue],
+    neutral: LocalValue,
+) -> LocalValue:
+    """The exclusive scan of `total` over the devices before (behind) this one, in log2(devices) rounds of permutes over
+    distances 1, 2, 4, ... (Kogge and Stone, 1973)."""
+    n, shape, dtype = ctx.atoms.product(atoms), total.shape, total.dtype
+    me = ctx.realiser.splat(ctx.region, ctx.realiser.coordinate(ctx.region, atoms), shape)
+    other = ctx.realiser.splat(ctx.region, neutral, shape)
+    before: LocalValue | None = None
+    distance = 1
+    while distance < n:
+        got = neighbours(ctx, total, atoms, distance if forward else -distance, "totals of the pieces")
+        edge = ctx.realiser.splat(
+            ctx.region, ctx.realiser.index(ctx.region, distance if forward else n - distance), shape
+        )
+        direction = f"comparison_direction = #stablehlo<comparison_direction {'GE' if forward else 'LT'}>"
+        inside = ctx.region.shared("stablehlo.compare", (me, edge), shape, "i1", direction)
+        got = ctx.emit("stablehlo.select", (inside, got, other), shape, dtype)
+        before = got if before is None else combine(got, before)
+        distance *= 2
+        if distance < n:
+            total = combine(got, total)
+    assert before is not None  # the dimension is split over several devices
+    return before
+
+
+PARTITION = {"stablehlo.reduce_window": reduce_window}

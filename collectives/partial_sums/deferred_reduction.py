@@ -1,0 +1,162 @@
+"""Deferred reductions: operations that are linear in an unreduced value (partial sums) are applied to its parts, so
+that the reduction over devices happens later, once for several sums, on a smaller tensor, or as a reduce-scatter.
+
+a @ w1 + b @ w2 with both contractions split over x: both products are partial sums over x, the add is local, and one
+all-reduce follows instead of two. If the sum is then wanted split over x, it is a reduce-scatter of half the bytes.
+
+Only values with a single use are deferred: with several, each use would reduce for itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from propagation.attributes import symbol
+from propagation.program import Op, Value
+
+from ..analysis.constants import scalar_constant
+from ..heuristics import DEFERRED_STEPS
+from ..ir.program import LocalValue
+from ..layout import Dims
+from ..layouts.context import Context
+from ..layouts.state import Partial
+from ..lookup.masked_lookup import MOVING
+
+__all__ = ["add", "apply", "deferred", "saves", "scale"]
+
+_SAME_SIZE = frozenset(
+    f"stablehlo.{name}"
+    for name in ("broadcast_in_dim", "convert", "divide", "multiply", "negate", "reduce", "reshape", "transpose")
+)
+_MERGING = frozenset(
+    f"{name if '.' in name else 'stablehlo.' + name}"
+    for name in (
+        "add", "concatenate", "dot_general", "dynamic_slice", "dynamic_update_slice", "pad",
+        "reduce", "return", "scatter", "slice", "subtract", "while",
+    )
+)  # fmt: skip
+
+
+def deferred(ctx: Context, value: Value) -> Partial | None:
+    """`value` as an unreduced sum that its only consumer may carry on without reducing it; None if it is none."""
+    state = ctx.env[value]
+    partial = state.partial
+    if partial is None or state.uses != 1 or partial.kind != "add":  # fast exit for most values
+        return None
+    pending = state.pending
+    return partial if pending and saves(ctx, value, pending) else None
+
+
+def saves(ctx: Context, value: Value, pending: tuple[int, ...]) -> bool:
+    """Whether deferring the reduction of a sum, pending over some atoms, may save bytes: whether the operations that
+    follow add it to something, make it smaller, or want it split. Otherwise it is better reduced at once, so that an
+    equal sum elsewhere can share it (`value_numbering`)."""
+    for _ in range(DEFERRED_STEPS):
+        if len(value.uses) != 1:
+            return False
+        op = value.uses[0].op
+        if op.name == "func.call":
+            callee = ctx.program.funcs.get(symbol(op.attrs["callee"]))
+            if callee is None:
+                return True
+            value = callee.args[value.uses[0].number]
+            continue
+        if op.name == "func.return":
+            if value not in ctx.returned_as:
+                if value in ctx.left_partial:
+                    return True
+                end = ctx.ends.get(value)
+                return _split_by(ctx.want(value) if end is None else end[0], pending)
+            value = ctx.returned_as[value]
+            continue
+        if op.name not in _SAME_SIZE or op.results[0].type.size != value.type.size:
+            return op.name in _MERGING
+        if op.results[0].type.dtype != value.type.dtype:
+            return False  # it is rounded once, after the sum
+        value = op.results[0]
+        if _split_by(ctx.want(value), pending):
+            return True
+    return True
+
+
+def _split_by(dims: Dims, axes: tuple[int, ...]) -> bool:
+    return any(a in axes for atoms in dims for a in atoms)
+
+
+def apply(
+    ctx: Context, op: Op, old: Partial, dims: Dims, local: Callable[[LocalValue], LocalValue],
+    more: tuple[int, ...] = (),
+) -> None:  # fmt: skip
+    """Binds the result of `op` to `local(part)` of every part of the deferred operand `old`; the result is pending over
+    the atoms `more` as well."""
+    parts: dict[tuple[int, ...], LocalValue] = {}
+    for atoms, ref in old.parts.items():
+        _put(ctx, parts, tuple(sorted({*atoms, *more})), local(ref))
+    ctx.bind_partial(op.results[0], dims, parts, masked=old.masked, chosen=old.chosen and op.name in MOVING)
+
+
+def _put(ctx: Context, parts: dict[tuple[int, ...], LocalValue], atoms: tuple[int, ...], ref: LocalValue) -> None:
+    """Adds `ref` to the part that is pending over `atoms`."""
+    old = parts.get(atoms)
+    parts[atoms] = ref if old is None else ctx.combine("add", old, ref)
+
+
+def add(ctx: Context, op: Op, negate_second: bool) -> bool:
+    """Adds (subtracts) operands of which one or both are unreduced; False if both should be reduced first."""
+    a, b = op.operands
+    waits = [deferred(ctx, v) for v in (a, b)]
+    first = waits[0] or waits[1]
+    if a is b or first is None:
+        return False
+    # Two looked-up values are sent as their sum: half the bytes. It is exact but for the sign of two negative zeros.
+    chosen = not all(waits) and first.chosen
+    if chosen and negate_second and waits[1]:
+        return False  # the zeros of devices that hold nothing would become negative
+    dims = first.dims
+    for v, wait in zip((a, b), waits):
+        if wait is not None and wait.dims != dims:
+            return False
+        if wait is None and ctx.cost(v, dims) > 0:
+            return False
+    parts: dict[tuple[int, ...], LocalValue] = {}
+    for second, (v, wait) in enumerate(zip((a, b), waits)):
+        mine = {(): ctx.get(v, dims)} if wait is None else wait.parts
+        for atoms, ref in mine.items():
+            if second and negate_second:
+                if atoms in parts:
+                    parts[atoms] = ctx.emit("stablehlo.subtract", (parts[atoms], ref), ref.shape, ref.dtype)
+                    continue
+                ref = ctx.emit("stablehlo.negate", (ref,), ref.shape, ref.dtype)
+            _put(ctx, parts, atoms, ref)
+    masked = any(wait is not None and wait.masked for wait in waits)
+    ctx.bind_partial(op.results[0], dims, parts, masked=masked, chosen=chosen)
+    return True
+
+
+def scale(ctx: Context, op: Op, position: int) -> bool:
+    """Multiplies (or divides) the unreduced operand at `position` by a complete one, part by part; False if it is to be
+    reduced first.
+
+    Floating-point parts only by a known finite number: (1 + 0) / 0 is infinite, but 1/0 + 0/0 is NaN.
+    """
+    value = op.operands[position]
+    other = op.operands[1 - position]
+    partial = None if other is value else deferred(ctx, value)
+    if partial is None:
+        return False
+    if not value.type.dtype.startswith(("i", "ui")):
+        number = scalar_constant(other)
+        if number is None or not number or not math.isfinite(abs(number)):
+            return False
+    dims = partial.dims
+    if ctx.state(other).pending or ctx.cost(other, dims) > 0:
+        return False
+    factor = ctx.get(other, dims)
+
+    def local(ref: LocalValue) -> LocalValue:
+        operands = (ref, factor) if position == 0 else (factor, ref)
+        return ctx.emit(op.name, operands, ref.shape, ref.dtype)
+
+    apply(ctx, op, partial, dims, local)
+    return True

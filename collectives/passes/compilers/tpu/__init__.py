@@ -1,0 +1,1 @@
+"""For the compiler of TPUs."""

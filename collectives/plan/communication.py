@@ -1,0 +1,217 @@
+"""The communication plan: every collective of a partitioned program, with its cause and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from propagation.program import Op, scope, source
+
+from ..cost import seconds_to_send
+from ..findings import human, human_time
+from ..ir.program import Collective, LocalFunction, LocalOp, Region
+from ..layout import Atoms
+from ..machine import Machine
+from ..topology import Topology
+from .timing import Timing
+
+__all__ = ["CommunicationPlan", "Origin", "PlanEntry", "origin", "plan_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What one member of a combined collective came from, and the bytes that the busiest device sends for it."""
+
+    where: str | None
+    cause: str
+    bytes: float
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEntry:
+    """One collective.
+
+    kind        the name of one of `kinds`: all_gather, reduce_scatter, all_reduce, all_to_all, collective_permute, ...
+    axes        mesh axes its devices differ in (`data,model:(2)2`); empty if the program gave the groups itself
+    groups      number of groups
+    group_size  devices per group
+    bytes       sent by the busiest device each time
+    times       how often it runs per run of the program; None inside a loop of unknown length
+    where       source line of the operation that caused it
+    cause       that operation, and why
+    seconds     predicted time each time
+    members     of a combined collective: what each of its members came from
+    scope       the scopes that this operation was made in, `jvp(layer0)/mlp`; "" if none are known
+    mesh_axes   `axes` as (name, pre, size): the whole axis has pre 1, a sub-axis parts of product `pre` to its left
+    """
+
+    kind: str
+    axes: str
+    groups: int
+    group_size: int
+    bytes: float
+    times: int | None
+    where: str | None
+    cause: str
+    seconds: float
+    members: tuple[Origin, ...] = ()
+    mesh_axes: tuple[tuple[str, int, int], ...] = ()
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationPlan:
+    """All collectives of a program, in program order.
+
+    `bytes` are those that the busiest device sends per run of the program; it need not be the busiest of every
+    collective. A permute counts for those that send, a loop as often as it runs (once where that is not known), and of
+    branches the one for which a device sends most; `least_bytes` is what is sent if the others are taken (None: not
+    known). `exposed` is the predicted time that no computing hides in the order of the program; None without a
+    topology.
+    """
+
+    entries: tuple[PlanEntry, ...]
+    bytes: float
+    exposed: float | None = None
+    least_bytes: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time without overlap."""
+        return sum(e.seconds * (e.times or 1) for e in self.entries)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many collectives of each kind run."""
+        out: dict[str, int] = {}
+        for e in self.entries:
+            out[e.kind] = out.get(e.kind, 0) + (e.times or 1)
+        return out
+
+    def as_json(self) -> list[dict]:
+        return [asdict(e) for e in self.entries]
+
+    def as_text(self) -> str:
+        """A table, one line per collective, and one for each member of a combined one."""
+        head = ("kind", "axes", "groups", "bytes", "time", "times", "source", "cause")
+        rows = []
+        for e in self.entries:
+            times = "?" if e.times is None else str(e.times)
+            sizes = (e.axes or "-", f"{e.groups}x{e.group_size}", human(e.bytes), human_time(e.seconds), times)
+            rows.append((e.kind, *sizes, e.where or "-", e.cause))
+            rows += [("  for", "", "", human(m.bytes), "", "", m.where or "-", m.cause) for m in e.members]
+        widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in [head, *rows]]
+        counts = ", ".join(f"{n} {k}" for k, n in sorted(self.counts.items())) or "no collectives"
+        time = human_time(self.seconds)
+        if self.exposed is not None:
+            time += f", {human_time(self.exposed)} of it not hidden behind computing"
+        return "\n".join([*lines, f"{counts}; {self.sent_text()} sent per device, {time}"])
+
+    def sent_text(self) -> str:
+        """`1.5 KiB`, or `0 B to 1.5 KiB` if that depends on the branches that are taken."""
+        most = human(self.bytes)
+        least = most if self.least_bytes is None else human(self.least_bytes)
+        return most if least == most else f"{least} to {most}"
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[PlanEntry]:
+        return iter(self.entries)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n} {k}" for k, n in sorted(self.counts.items())) or "nothing"
+        return f"<CommunicationPlan: {counts}, {self.sent_text()} per device>"
+
+
+def plan_of(
+    main: LocalFunction, functions: dict[str, LocalFunction], machine: Machine, timing: Timing | None = None
+) -> CommunicationPlan:
+    """The plan of a built program, read off its items: what is written is what is counted. `timing` is that of the
+    program on a machine that somebody chose."""
+    atoms, topology = machine.atoms, machine.topology
+    entries: list[PlanEntry] = []
+
+    def visit(region: Region, times: int | None) -> _Sent:
+        """Adds the entries of a region that runs so often, and gives what is sent each time."""
+        sent = _Sent.nothing(atoms.count)
+        for items in (region.prologue, region.items):
+            for item in items:
+                if item.collective is not None:
+                    entries.append(_entry(item, times, atoms, topology))
+                    sent.add_collective(item.collective)
+                inside = []
+                for inner in item.regions:
+                    if inner.kind != "body":
+                        known = None if times is None or inner.trips is None else times * inner.trips
+                        inside.append((inner, visit(inner, known)))
+                if inside and inside[0][0].kind == "branch":
+                    sent.add(_Sent.of_branches([each for _, each in inside]))
+                else:
+                    for inner, each in inside:
+                        sent.add(each, 1 if inner.trips is None else inner.trips)
+                if item.name == "func.call":
+                    sent.add(visit(functions[item.attrs.partition("@")[2]].region, times))
+        return sent
+
+    sent = visit(main.region, 1)
+    exposed = None if timing is None else timing.exposed
+    return CommunicationPlan(tuple(entries), float(sent.most.max()), exposed, float(sent.least.max()))
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Bytes that each device sends: f64[devices], the most and the least that branches make of them."""
+
+    most: np.ndarray
+    least: np.ndarray
+
+    @staticmethod
+    def nothing(devices: int) -> _Sent:
+        return _Sent(np.zeros(devices), np.zeros(devices))
+
+    @staticmethod
+    def of_branches(each: Sequence[_Sent]) -> _Sent:
+        most = np.max([sent.most for sent in each], axis=0)
+        return _Sent(most, np.min([sent.least for sent in each], axis=0))
+
+    def add_collective(self, collective: Collective) -> None:
+        senders = slice(None) if collective.senders is None else collective.senders
+        self.most[senders] += collective.bytes
+        self.least[senders] += collective.bytes
+
+    def add(self, other: _Sent, times: int = 1) -> None:
+        self.most += other.most * times
+        self.least += other.least * times
+
+
+def _entry(item: LocalOp, times: int | None, atoms: Atoms, topology: Topology) -> PlanEntry:
+    c = item.communication
+    axes = () if c.atoms is None else atoms.axes(c.atoms)
+    link = topology.link(a.name for a in axes)
+    groups, size = c.groups
+    text = "" if c.atoms is None else atoms.axes_text(c.atoms)
+    where, cause = origin(c)
+    members = tuple(Origin(*origin(m), m.bytes, _scope(m)) for m in c.members)
+    if members:
+        causes = dict.fromkeys(m.cause for m in members)
+        cause = f"{c.cause}: {next(iter(causes))}" + (", ..." if len(causes) > 1 else "")
+    time = seconds_to_send(c.kind, size, c.bytes, link)
+    triples = tuple((a.name, a.pre, a.size) for a in axes)
+    return PlanEntry(c.kind, text, groups, size, c.bytes, times, where, cause, time, members, triples, _scope(c))
+
+
+def _scope(c: Collective) -> str:
+    return "" if c.op is None else scope(c.op)
+
+
+def origin(c: Collective) -> tuple[str | None, str]:
+    """The source line of what caused a collective, and that with why."""
+    if c.op is None:
+        return None, c.cause
+    name = c.op.name if isinstance(c.op, Op) else f"result of @{c.op.name}"
+    return source(c.op), f"{name}: {c.cause}"
