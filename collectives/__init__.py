@@ -18,12 +18,13 @@ from propagation.pipeline import check_types
 from propagation.program import Program, read, source
 
 from . import errors
+from .alternatives import cheapest
 from .annotations import Annotated, KnownShardings, Propagation
 from .findings import Finding
 from .module import PartitionedProgram, partition_program
 from .network import Link, Network
 from .options import Options
-from .plan.communication import CommunicationPlan, Origin, PlanEntry
+from .plan.communication import Alternative, CommunicationPlan, Origin, PlanEntry
 from .plan.memory import Held, MemoryPlan, Moment
 from .planning import PlannedReshard, PlannedStep, plan_reshard
 from .reordered import in_xla_order
@@ -31,6 +32,7 @@ from .spec import as_mesh, as_sharding
 from .topology import Topology, load
 
 __all__ = [
+    "Alternative",
     "CommunicationPlan",
     "Finding",
     "Held",
@@ -85,6 +87,8 @@ def partition(
         known = in_xla_order(known)
     machine = _topology(topology)
     with collector_paused():  # nearly all that is made here lives on in the result
+        if chosen.reorder:
+            return cheapest(known, machine, chosen)
         return partition_program(known.program, known, machine, chosen)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+from dataclasses import asdict
 
 from propagation import read
 from propagation.errors import PropagationError
@@ -69,7 +70,8 @@ def _output(result: PartitionedProgram, args: argparse.Namespace) -> str:
         findings = [{"kind": f.kind, "message": f.message, "where": f.where, "bytes": f.bytes} for f in result.findings]
         sent = {"bytes": result.plan.bytes, "least_bytes": result.plan.least_bytes}
         plan = {**sent, "seconds": result.plan.seconds, "exposed": result.plan.exposed}
-        return json.dumps({**plan, "collectives": result.plan.as_json(), "findings": findings})
+        tried = [asdict(a) for a in result.plan.alternatives]
+        return json.dumps({**plan, "collectives": result.plan.as_json(), "findings": findings, "alternatives": tried})
     if args.plan:
         return "\n".join([result.plan.as_text(), *map(str, result.findings)])
     return result.as_text()

@@ -14,7 +14,10 @@ from propagation.shardings import Shardings
 
 from .findings import Finding
 
-__all__ = ["Annotated", "KnownShardings", "Propagation", "unpropagated", "unresolved"]
+__all__ = ["Annotate", "Annotated", "KnownShardings", "Propagation", "unpropagated", "unresolved"]
+
+# What changes the shardings that a module says, before any is propagated.
+Annotate = Callable[[Program, Shardings], None]
 
 
 class KnownShardings:
@@ -131,6 +134,10 @@ class Propagation(KnownShardings):
     def __init__(self, propagated: Propagated):
         super().__init__(propagated.program, propagated.shardings)
         self.propagated = propagated
+
+    def again(self, annotate: Annotate) -> Propagated | None:
+        """The same module propagated anew, with what `annotate` changes; None if nobody can make it once more."""
+        return self.propagated.again(annotate)
 
     def results(self) -> list[TensorSharding | None]:
         """As propagation left them, but unreduced only where @main declares it so: a caller who did not ask for addends

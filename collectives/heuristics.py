@@ -236,6 +236,16 @@ SEPARATE_HALOS = 5
 # Chosen, not measured.
 CONTRACTION_PARTS = 4
 
+# -- whole alternatives: alternatives.py ------------------------------------------------------------------------------
+
+# The share of the bytes of all tensors with a contested dimension that must be split otherwise for a second propagation
+# to be tried. Chosen, not measured.
+CONTESTED_SHARE = 1 / 16
+
+# The share of the first program's bytes (of its time, with a topology) that the second may send to be taken instead.
+# Chosen, not measured.
+ALTERNATIVE_SHARE = 0.98
+
 # -- partition/: loops and functions -----------------------------------------------------------------------------
 
 # Operations of a callee up to which it is written out at every call; longer ones become functions.

@@ -9,6 +9,8 @@ has such axes (`propagation.contested`), it is propagated once more in that orde
 
 from __future__ import annotations
 
+from jaxlib.mlir import ir
+
 from propagation import Propagated, run
 from propagation.annotations import WITH_IN_SHARDINGS
 from propagation.contested import depends_on_order
@@ -17,17 +19,23 @@ from propagation.ops import SHARDING_ATTRIBUTE
 from propagation.program import Program, read
 from propagation.shardings import Shardings
 
-from .annotations import KnownShardings, Propagation
+from .annotations import Annotate, KnownShardings, Propagation
 
-__all__ = ["in_xla_order"]
+__all__ = ["decided_again", "in_xla_order"]
 
 
 class _Again(Propagation):
-    """What another propagation decided; results of @main are as the first one left them."""
+    """What another propagation decided; results of @main are as the first one left them. `module` is what it was made
+    of, if that carries the shardings of an earlier one."""
 
-    def __init__(self, propagated: Propagated, results: list[TensorSharding | None]):
+    def __init__(self, propagated: Propagated, results: list[TensorSharding | None], module: ir.Module | None = None):
         super().__init__(propagated)
-        self._results = results
+        self._results, self._module = results, module
+
+    def again(self, annotate: Annotate) -> Propagated | None:
+        if self._module is None:
+            return super().again(annotate)
+        return run(_opened(read(self._module)), annotate=annotate, xla_order=self.propagated.options.xla_order)
 
     def results(self) -> list[TensorSharding | None]:
         return self._results
@@ -43,23 +51,51 @@ def in_xla_order(known: KnownShardings) -> KnownShardings:
     if len(meshes) != 1 or not depends_on_order(known.program, known.shardings, log):
         return known
     again = _opened_again(known) if first is None else first.again(xla_order=True)
-    return known if again is None else _Again(again, known.results())
+    module = known.program.module if first is None else None
+    return known if again is None else _Again(again, known.results(), module)
+
+
+def decided_again(known: KnownShardings, annotate: Annotate) -> KnownShardings | None:
+    """What another propagation of the same module decides, if `annotate` changes what it says first. None where that
+    would be the same, where somebody set priorities, and for shardings that no propagation is known to have decided."""
+    if isinstance(known, Propagation):
+        if known.propagated.stage != "closed" or _has_priorities(known.propagated):
+            return None
+        again = known.again(annotate)
+    elif (reopened := _reopened(known)) is None or _has_priorities(reopened):
+        return None
+    else:
+        again = run(_opened(read(known.program.module)), annotate=annotate)
+    if again is None or _decided(again.program, again.shardings) == _decided(known.program, known.shardings):
+        return None
+    return _Again(again, known.results())
+
+
+def _has_priorities(propagated: Propagated) -> bool:
+    """Whether somebody set user priorities other than the first, be it only on arguments."""
+    log = propagated.log
+    given = [log.initial(log.slot_of(v)) for v in propagated.program.main.args if log.knows(v)]
+    return any(event.round[0] for event in log.events) or any(d.priority for s in given if s for d in s.dims)
 
 
 def _opened_again(known: KnownShardings) -> Propagated | None:
-    """What XLA's order makes of a module that carries the shardings which propagation gave it. None if they are not
-    what propagation makes of its arguments, results and constraints, but somebody's own; and for a `Program` that was
+    """What XLA's order makes of a module that carries the shardings which propagation gave it. None if it has other
+    ones."""
+    found = _reopened(known)
+    if found is None or not depends_on_order(found.program, found.shardings, found.log):
+        return None
+    return run(_opened(read(known.program.module)), xla_order=True)
+
+
+def _reopened(known: KnownShardings) -> Propagated | None:
+    """The propagation of a module that carries the shardings which propagation gave it. None if they are not what
+    propagation makes of its arguments, results and constraints, but somebody's own; and for a `Program` that was
     changed since it was read."""
-    program = known.program
-    again = _as_read(program)
+    again = _as_read(known.program)
     if again is None:
         return None
     found = run(_opened(again))
-    if _decided(found.program, found.shardings) != _decided(program, known.shardings):
-        return None
-    if not depends_on_order(found.program, found.shardings, found.log):
-        return None
-    return run(_opened(read(program.module)), xla_order=True)
+    return found if _decided(found.program, found.shardings) == _decided(known.program, known.shardings) else None
 
 
 def _as_read(program: Program) -> Program | None:

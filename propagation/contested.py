@@ -23,7 +23,7 @@ from .schedule import ROUNDS, adds_unit_dimensions, direction, is_elementwise, k
 from .shardings import Shardings
 from .visit import Seen
 
-__all__ = ["depends_on_order"]
+__all__ = ["depends_on_order", "meets"]
 
 
 def depends_on_order(program: Program, shardings: Shardings, log: Log | None = None) -> bool:
@@ -44,6 +44,11 @@ def depends_on_order(program: Program, shardings: Shardings, log: Log | None = N
         if races.at(op, rule, found):
             return True
     return False
+
+
+def meets(program: Program, shardings: Shardings, axes: set[str]) -> bool:
+    """Whether one of `axes` splits dimensions that do not correspond at some operation of the program."""
+    return next(_meetings(program.ops(), shardings, axes), None) is not None
 
 
 def _meetings(ops: Iterable[Op], shardings: Shardings, axes: set[str]) -> Iterator[tuple[Op, OpRule, Seen]]:

@@ -20,14 +20,15 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from .dataflow import Edge
-from .graph import Value
+from .attributes import symbol
+from .dataflow import Edge, edges_of, is_data_flow_op
+from .graph import Program, Value
 from .model import FactorType, OpRule
 from .pipeline import Options, run_stage
 from .program import read
 from .rules import RuleCache
 
-__all__ = ["ArgumentDim", "DimensionClass", "dimension_classes"]
+__all__ = ["ArgumentDim", "Correspondence", "DimensionClass", "Place", "correspondence_of", "dimension_classes"]
 
 Place = tuple[int, int]  # a value's index, one of its dimensions
 
@@ -61,7 +62,7 @@ def dimension_classes(module: str | bytes | ir.Module, file: str | None = None) 
     program = read(module, file)
     arguments = list(program.main.args)
     run = run_stage(program, "inlined", Options())
-    joined = _Joined()
+    joined = Correspondence()
     rules = RuleCache(run.options.rules)
     for op in run.program.ops():
         rule = rules.rule_for(op)
@@ -72,7 +73,25 @@ def dimension_classes(module: str | bytes | ir.Module, file: str | None = None) 
     return _classes(joined, arguments)
 
 
-class _Joined:
+def correspondence_of(program: Program) -> Correspondence:
+    """The classes of all dimensions of a program that no edge operation is in, calls of functions included."""
+    joined = Correspondence()
+    rules = RuleCache()
+    for op in program.ops():
+        if op.name == "func.call":
+            callee = program.funcs.get(symbol(op.attrs["callee"]))
+            if callee is not None:
+                joined.follow_same(op.operands, callee.args)
+                joined.follow_same(op.results, callee.returned)
+        elif is_data_flow_op(op):
+            for edge in edges_of(op):
+                joined.follow_edge(edge)
+        elif (rule := rules.rule_for(op)) is not None:
+            joined.follow(rule, op.operands, op.results)
+    return joined
+
+
+class Correspondence:
     """A union of places, with what is known of each class under its first place."""
 
     def __init__(self) -> None:
@@ -81,6 +100,7 @@ class _Joined:
         self.uses: dict[Place, int] = {}
 
     def find(self, place: Place) -> Place:
+        """The place that stands for the class of a place."""
         root = place
         while (above := self._above.get(root, root)) != root:
             root = above
@@ -89,6 +109,7 @@ class _Joined:
         return root
 
     def join(self, places: list[Place], is_summed: bool) -> None:
+        """Makes one class of those of several places."""
         roots = sorted({self.find(p) for p in places})
         first = roots[0]
         self.uses[first] = sum(self.uses.pop(r, 0) for r in roots) + 1
@@ -115,8 +136,14 @@ class _Joined:
         for d in range(edge.owner.type.rank):
             self.join([(v.index, d) for v in values if v.type.rank > d], is_summed=False)
 
+    def follow_same(self, values: Sequence[Value], others: Sequence[Value]) -> None:
+        """Values that are the same under another name."""
+        for v, other in zip(values, others):
+            for d in range(v.type.rank if v.type.is_tensor else 0):
+                self.join([(v.index, d), (other.index, d)], is_summed=False)
 
-def _classes(joined: _Joined, arguments: list[Value]) -> list[DimensionClass]:
+
+def _classes(joined: Correspondence, arguments: list[Value]) -> list[DimensionClass]:
     found: dict[Place, list[ArgumentDim]] = {}
     for number, value in enumerate(arguments):
         for d, size in enumerate(value.type.shape):

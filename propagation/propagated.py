@@ -60,10 +60,11 @@ class Propagated:
         """Shardings of the entry function's results."""
         return list(self.shardings.results[self.program.main])
 
-    def again(self, **changes: Any) -> Propagated | None:
+    def again(self, then: Callable[[Program, Shardings], None] | None = None, **changes: Any) -> Propagated | None:
         """The same module propagated anew, with some of the options changed. Arguments of the entry function begin with
-        the shardings that they have here, each dimension at the user priority at which it got its axes. None if a
-        `Program` was handed in: only its owner can make it once more."""
+        the shardings that they have here, each dimension at the user priority at which it got its axes; `then` may
+        change what the module says besides. None if a `Program` was handed in: only its owner can make it once more.
+        """
         if self._original is None:
             return None
         given = [self._with_priorities(v) for v in self.program.main.args]
@@ -74,6 +75,8 @@ class Propagated:
             for arg, sharding in zip(program.main.args, given, strict=True):
                 if sharding is not None:
                     shardings.set(arg, sharding)
+            if then is not None:
+                then(program, shardings)
 
         done = run_stage(read(self._original()), self.stage, replace(self.options, **changes), annotate)
         return Propagated(done, self.stage, self._original, self._annotate)

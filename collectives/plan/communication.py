@@ -17,7 +17,7 @@ from ..machine import Machine
 from ..topology import Topology
 from .timing import Timing
 
-__all__ = ["CommunicationPlan", "Origin", "PlanEntry", "origin", "plan_of"]
+__all__ = ["Alternative", "CommunicationPlan", "Origin", "PlanEntry", "origin", "plan_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,32 @@ class PlanEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """Layouts of the whole program that were compared, the plan being that of the ones `taken`.
+
+    what     where their propagation differs from the program's annotations
+    bytes, seconds   as in the plan that they led to; None where they could not be partitioned, for the reason `why_not`
+    peak     bytes that a device holds at once, where that decided
+    """
+
+    what: str
+    taken: bool
+    bytes: float | None
+    seconds: float | None
+    peak: float | None = None
+    why_not: str | None = None
+
+    def __str__(self) -> str:
+        sent = (
+            f"not possible: {self.why_not}"
+            if self.bytes is None or self.seconds is None
+            else (f"{human(self.bytes)} sent per device, {human_time(self.seconds)}")
+        )
+        held = "" if self.peak is None else f", {human(self.peak)} held"
+        return f"{'taken' if self.taken else 'tried'}: {self.what}: {sent}{held}"
+
+
+@dataclass(frozen=True, slots=True)
 class CommunicationPlan:
     """All collectives of a program, in program order.
 
@@ -70,13 +96,15 @@ class CommunicationPlan:
     collective. A permute counts for those that send, a loop as often as it runs (once where that is not known), and of
     branches the one for which a device sends most; `least_bytes` is what is sent if the others are taken (None: not
     known). `exposed` is the predicted time that no computing hides in the order of the program; None without a
-    topology.
+    topology. `alternatives` are the whole layouts that were compared, this plan's among them; none for programs in
+    which no axis is contested (`alternatives.py`).
     """
 
     entries: tuple[PlanEntry, ...]
     bytes: float
     exposed: float | None = None
     least_bytes: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -109,7 +137,8 @@ class CommunicationPlan:
         time = human_time(self.seconds)
         if self.exposed is not None:
             time += f", {human_time(self.exposed)} of it not hidden behind computing"
-        return "\n".join([*lines, f"{counts}; {self.sent_text()} sent per device, {time}"])
+        tried = [str(a) for a in self.alternatives]
+        return "\n".join([*lines, f"{counts}; {self.sent_text()} sent per device, {time}", *tried])
 
     def sent_text(self) -> str:
         """`1.5 KiB`, or `0 B to 1.5 KiB` if that depends on the branches that are taken."""

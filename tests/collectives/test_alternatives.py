@@ -1,0 +1,170 @@
+"""Whole alternatives: contested axes given to the largest class of dimensions first, where that sends less."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+import collectives
+import propagation
+from collectives.alternatives import preference
+from collectives.annotations import Propagation
+from collectives.errors import UnsupportedShardingError
+
+from .jax_side import Case, check
+
+WIDTH, HIDDEN, VOCABULARY = 16, 64, 128
+
+
+def normal(*shape, seed=0, scale=0.2):
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def norm(x):
+    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5)
+
+
+def step(params, ids, labels):
+    def loss(params):
+        table, *layers = params
+        x = table[ids]
+        for down, gate, up in layers:
+            h = norm(x)
+            x = x + (jax.nn.silu(h @ gate) * (h @ up)) @ down
+        z = norm(x) @ table.T
+        return jnp.mean(jax.nn.logsumexp(z, -1) - jnp.take_along_axis(z, labels[..., None], -1)[..., 0])
+
+    value, grads = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+
+def arguments():
+    layers = [[normal(HIDDEN, WIDTH, seed=i), normal(WIDTH, HIDDEN), normal(WIDTH, HIDDEN, seed=i)] for i in (1, 2)]
+    ids = np.arange(32 * 64, dtype=np.int32).reshape(32, 64) * 7 % VOCABULARY
+    return [normal(VOCABULARY, WIDTH), *layers], ids, ids[::-1].copy()
+
+
+def case(mesh=(("x", 8),), over="x", beside=None):
+    specs = [P(beside, over), *[[P(beside, over), P(over, beside), P(over, beside)]] * 2]
+    return Case(dict(mesh), lambda _: step, arguments(), (specs, P(over), P(over)), (specs, P()))
+
+
+def test_weights_over_the_batch_are_gathered_without_constraints():
+    made = case()
+    result, sent = check(made, rtol=2e-3)
+    first, other = result.plan.alternatives
+    assert (first.taken, other.taken) == (False, True)
+    assert other.bytes == result.plan.bytes < 0.7 * first.bytes
+    assert "x first to dimension 0 of argument 7" in other.what
+    left = collectives.partition(propagation.run(made.text), reorder=False)
+    assert left.plan.bytes > sent and not left.plan.alternatives
+
+
+def test_the_other_axes_go_where_they_went():
+    plan = collectives.partition(propagation.run(case((("x", 4), ("y", 2)), "x", "y").text)).plan
+    first, other = plan.alternatives
+    assert other.taken and other.bytes < 0.9 * first.bytes
+    assert {e.axes for e in plan} >= {"x", "y"}
+
+
+def test_arguments_and_results_stay_and_the_rest_is_explained():
+    propagated = propagation.run(case().text)
+    result = collectives.partition(propagated)
+    for got, asked in zip(result.arg_shardings, propagated.arg_shardings, strict=True):
+        assert got.dims == asked.dims
+    for got, asked in zip(result.result_shardings, propagated.result_shardings, strict=True):
+        assert got.dims == asked.dims
+    assert result.propagated is not propagated
+    assert any(event.round[0] == 1 for event in result.propagated.log.events)
+
+
+def test_plans_say_what_was_compared():
+    lines = collectives.partition(propagation.run(case().text)).plan.as_text().splitlines()[-2:]
+    assert lines[0].startswith("tried: layouts as they were propagated: ")
+    assert lines[1].startswith("taken: x first to dimension 0 of argument 7: ")
+    assert all(" sent per device, " in line and line.endswith(" held") for line in lines)
+
+
+def test_a_closed_text_is_compared_like_what_it_came_from():
+    propagated = propagation.run(case().text)
+    direct, read = collectives.partition(propagated), collectives.partition(propagated.as_text())
+    assert read.plan.bytes == direct.plan.bytes
+    assert [a.what for a in read.plan.alternatives] == [a.what for a in direct.plan.alternatives]
+
+
+def test_with_a_topology_time_decides():
+    plan = collectives.partition(propagation.run(case().text), "v5e:2x4").plan
+    taken = next(a for a in plan.alternatives if a.taken)
+    assert taken.seconds == plan.seconds == min(a.seconds for a in plan.alternatives)
+
+
+def test_what_holds_much_more_is_not_taken(monkeypatch):
+    """Memory is compared where bytes would decide for the other layouts."""
+    held = lambda p: SimpleNamespace(peak=1000.0 * (2 if any(e.round[0] for e in p.propagated.log.events) else 1))
+    monkeypatch.setattr(collectives.module.PartitionedProgram, "memory", property(held))
+    first, other = collectives.partition(propagation.run(case().text)).plan.alternatives
+    assert (first.taken, other.taken) == (True, False)
+    assert (first.peak, other.peak) == (1000, 2000) and other.bytes < first.bytes
+
+
+def test_alternatives_that_cannot_be_partitioned_are_told(monkeypatch):
+    from collectives import alternatives
+
+    made, partition = [], alternatives.partition_program
+
+    def second_fails(*args):
+        if made:
+            raise UnsupportedShardingError("no such pieces")
+        made.append(partition(*args))
+        return made[0]
+
+    monkeypatch.setattr(alternatives, "partition_program", second_fails)
+    plan = collectives.partition(propagation.run(case().text)).plan
+    assert [a.taken for a in plan.alternatives] == [True, False]
+    assert "not possible: no such pieces" in plan.as_text()
+
+
+def test_nothing_is_tried_without_a_contest():
+    build = lambda _: lambda x, w: jnp.tanh(x @ w)
+    made = Case({"x": 8}, build, (normal(16, 32), normal(32, 64)), (P("x"), P()))
+    propagated = propagation.run(made.text)
+    assert preference(Propagation(propagated)) is None
+    assert collectives.partition(propagated).plan.alternatives == ()
+
+
+def test_nothing_is_tried_where_somebody_set_priorities():
+    text = case().text
+    head = next(line for line in text.splitlines() if "@main" in line)
+    assert "%arg7: tensor<32x64xi32>" in head
+    args, later = head.split("%arg7")
+    waiting = propagation.run(text.replace(head, "%arg7".join([args, later.replace('{"x"}', '{"x"}p1', 1)])))
+    assert 1 in {event.round[0] for event in waiting.log.events}
+    assert collectives.partition(waiting).plan.alternatives == ()
+
+
+def test_loops_and_functions_are_looked_into():
+    """The batch reaches what a scan carries, and the bodies of functions that are called."""
+
+    def build(constrain):
+        @jax.jit
+        def layer(h, w):
+            return jnp.tanh(h @ w + h)
+
+        def run(table, ws, ids):
+            def loss(table, ws):
+                h = jax.lax.scan(lambda h, w: (layer(h, w), None), table[ids], ws)[0]
+                return jnp.mean(jax.nn.logsumexp(h @ table.T, -1))
+
+            return jax.grad(loss, argnums=(0, 1))(table, ws)
+
+        return run
+
+    args = normal(VOCABULARY, WIDTH), normal(3, WIDTH, WIDTH, seed=1), arguments()[1]
+    specs = P(None, "x"), P(None, "x")
+    result, sent = check(Case({"x": 8}, build, args, (*specs, P("x")), specs), rtol=2e-3)
+    weights = (VOCABULARY * WIDTH + 3 * WIDTH * WIDTH) * 4
+    assert sent <= 7 / 8 * 3.5 * weights, result.plan.as_text()

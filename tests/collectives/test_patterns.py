@@ -1,0 +1,60 @@
+"""The patterns of `benchmarks/communication/patterns.py`: bytes beside an expert's, and the numbers of one device."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import collectives
+import propagation
+from benchmarks.communication import patterns
+from benchmarks.communication.library import PROGRAMS
+from benchmarks.communication.measure import staged
+
+from . import harness
+from .jax_side import jax_mesh
+
+# What is sent, over what an expert sends, where that is more than 1.
+RATIOS = {
+    "fsdp, tied embeddings": 1.13,
+    "recurrent layer, kernels sliced in every step": 16,
+    "adam, parameters whole and the gradient split": 3,
+    "muon under fsdp": 11,
+    "residual and two partial sums": 2,
+    "parallel block on a split residual stream": 1.5,
+    "contrastive loss and its transpose, shared labels": 1.04,
+    "fused q, k, v reshaped to (3, heads)": 1.35,
+    "fourier neural operator, split in space": 5.2,
+    "argmax over a split dimension": 5.34,
+    "categorical sampling over a split dimension": 5.34,
+    "reduction of three operands": 4,
+    "roll by a traced amount": 2.32,
+    "rotary embedding, head dimension split": 2,
+    "strided convolution split in space, gradient": 1.51,
+}
+OURS = [name for name, p in PROGRAMS.items() if p.function.__module__ == patterns.__name__]
+
+
+def test_ratios_are_of_programs():
+    assert set(RATIOS) <= set(OURS)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_sends_what_an_expert_sends(name):
+    program = PROGRAMS[name]
+    mesh = jax_mesh(dict(program.mesh))
+    jitted, _ = staged(program, mesh)
+    values = program.values()
+    result = collectives.partition(propagation.run(jitted.lower(*values).as_text(debug_info=True)))
+    if program.best is not None:
+        assert result.plan.bytes <= RATIOS.get(name, 1.0) * program.best + 8, result.plan.as_text()
+    expected = jax.tree.leaves(jax.jit(program.bind(lambda x, *spec: x))(*values))
+    flat = [np.asarray(a) for a in jax.tree.leaves(values)]
+    got, _ = harness.run_partitioned(result, flat, [e.shape for e in expected])
+    for g, e in zip(got, map(np.asarray, expected), strict=True):
+        assert g.dtype == e.dtype
+        if e.dtype.kind in "iub":
+            np.testing.assert_array_equal(g, e)
+        else:
+            np.testing.assert_allclose(g, e, rtol=1e-4, atol=1e-4 * float(np.max(np.abs(e), initial=0.0)))
