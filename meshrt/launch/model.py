@@ -1,8 +1,8 @@
 """The values of the launcher's state machine: phases, events, commands, incidents. Standard library only, all frozen.
 
-A *rank* is the number of a worker process, ``0 <= rank < num_processes``. A *generation* is one attempt at
-the job: a restart begins the next one, with a new coordination service on a new port. Times are seconds of a
-monotonic clock.
+A *rank* is the number of a worker process, from 0. A *generation* is one attempt at the job: a restart begins the
+next one, with a new coordination service on a new port. A job of several *hosts* knows them by name, and each
+generation runs on those that are there when it begins. Times are seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ class Phase(enum.Enum):
     """Where the job stands; README.md says what each phase promises."""
 
     NEW = "new"
+    GATHERING = "gathering"
     WAITING = "waiting"
     FORMING = "forming"
     RUNNING = "running"
@@ -33,6 +34,10 @@ FINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED})
 class Timer(enum.Enum):
     """The clocks the machine asks for; all but JOB belong to one phase and are cleared when it is left."""
 
+    GATHER = "gather"  # too few hosts are there
+    LAST_CALL = "last call"  # enough hosts are there, and more may come
+    BACKOFF = "backoff"  # rest before another attempt
+    REGROW = "regrow"  # a host came while the job runs on fewer than it may; more may come
     SERVICE = "service"  # the coordination service has not said where it listens
     FORM = "form"  # not every worker connected after the first one tried
     SETTLE = "settle"  # time for the workers to fail by themselves after a first failure
@@ -48,6 +53,7 @@ class IncidentKind(enum.Enum):
     SERVICE = "service"
     FORMATION = "formation"
     TIMEOUT = "timeout"
+    RESIZE = "resize"
     CANCEL = "cancel"
     INTERNAL = "internal"
 
@@ -57,11 +63,21 @@ NEVER_RESTART = 78  # EX_CONFIG of sysexits.h: another attempt with the same con
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the user asked of the job: sizes, budgets and patience (seconds)."""
+    """What the user asked of the job: sizes, budgets and patience (seconds).
+
+    `nodes` are the fewest and the most hosts of a job of several ones, and `num_processes` then counts those of each
+    host. Before the second restart and each later one the job rests: `backoff_s`, and then twice as long each time.
+    """
 
     num_processes: int
     max_restarts: int = 0
+    nodes: tuple[int, int] | None = None
     timeout_s: float | None = None
+    gather_s: float = 300.0
+    last_call_s: float = 30.0
+    backoff_s: float = 0.0
+    backoff_limit_s: float = 60.0
+    regrow_s: float = 5.0
     service_s: float = 60.0
     form_s: float = 300.0
     settle_s: float = 1.0
@@ -71,11 +87,13 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """How a process ended: by exit code, by signal, or it never started (`reason`)."""
+    """How a process ended: by exit code, by signal, with its host (`lost`, which says how), or it never started
+    (`reason`)."""
 
     code: int | None = None
     signal: int | None = None
     reason: str | None = None
+    lost: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -91,6 +109,8 @@ class ExitStatus:
 
     def describe(self) -> str:
         """For people: ``exit code 3``, ``killed by SIGKILL``."""
+        if self.lost is not None:
+            return f"lost with its host: {self.lost}"
         if self.reason is not None:
             return f"could not be started: {self.reason}"
         return f"killed by {signal_name(self.signal)}" if self.signal is not None else f"exit code {self.code}"
@@ -123,6 +143,7 @@ class Failure:
     error: WorkerError | None = None
     tail: tuple[str, ...] = ()
     consequence: str | None = None  # of what, in words; None: a failure of its own
+    host: str | None = None  # where it ran; None in a job of one machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +174,28 @@ class Event:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start(Event):
     """The user asked for the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostJoined(Event):
+    """A host is there on which processes can be started."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLost(Event):
+    """A host is not there any more; the ends of its processes are told beside this."""
+
+    host: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeRequested(Event):
+    """The user wants the job to run on `nodes` hosts from now on, if so many are there."""
+
+    nodes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,14 +282,17 @@ class StartService(Command):
     """Start a coordination service for this generation; answer ServiceReady or ServiceExited."""
 
     generation: int
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorkers(Command):
-    """Start every rank; each answers with one WorkerExited in the end, also when it cannot be started."""
+    """Start every rank; each answers with one WorkerExited in the end, also when it cannot be started. In a job of
+    several hosts, each of `hosts` gets as many ranks as any other, in this order."""
 
     generation: int
     address: str
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +350,12 @@ class State:
     policy: Policy
     phase: Phase = Phase.NEW
     generation: int = 0
+    hosts: tuple[str, ...] = ()  # that are there, in the order in which they came
+    chosen: tuple[str, ...] = ()  # of this generation
+    most: int | None = None  # hosts that the user wants at most, below the policy's
+    called: bool = False  # the last call for hosts is over
+    resting: bool = False
+    address: str = ""  # of this generation's coordination service
     live: frozenset[int] = frozenset()
     service_live: bool = False
     joining: frozenset[int] = frozenset()
@@ -313,3 +365,17 @@ class State:
     incidents: tuple[Incident, ...] = ()
     no_restart: bool = False
     story: tuple[StoryLine, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of ranks of this generation."""
+        return self.policy.num_processes * (1 if self.policy.nodes is None else len(self.chosen))
+
+    @property
+    def restarts(self) -> int:
+        """How many generations followed a failure, which the budget counts; those after a resize do not."""
+        return self.generation - sum(i.kind is IncidentKind.RESIZE for i in self.incidents)
+
+    def host_of(self, rank: int) -> str | None:
+        """Where a rank of this generation runs; None in a job of one machine."""
+        return self.chosen[rank // self.policy.num_processes] if self.chosen else None

@@ -22,10 +22,13 @@ from meshrt.launch.model import (
     ExitStatus,
     Failure,
     Finish,
+    HostJoined,
+    HostLost,
     Incident,
     IncidentKind,
     Phase,
     Policy,
+    ResizeRequested,
     RetireService,
     ServiceExited,
     ServiceReady,
@@ -83,13 +86,14 @@ def kinds(commands):
 # --- the table.
 
 # Which events each phase accepts, written down a second time.
-_ALWAYS = {Timer.JOB, CancelRequested}
+_ALWAYS = {Timer.JOB, CancelRequested, HostJoined, HostLost, ResizeRequested}
 _WORKERS = {WorkerJoining, WorkerMeshed, WorkerRaised, WorkerLost, WorkerExited}
 EXPECTED = {
     Phase.NEW: {Start},
+    Phase.GATHERING: _ALWAYS | {Timer.GATHER, Timer.LAST_CALL, Timer.BACKOFF},
     Phase.WAITING: _ALWAYS | {ServiceReady, ServiceExited, Timer.SERVICE},
     Phase.FORMING: _ALWAYS | _WORKERS | {ServiceExited, Timer.FORM},
-    Phase.RUNNING: _ALWAYS | _WORKERS | {ServiceExited},
+    Phase.RUNNING: _ALWAYS | _WORKERS | {ServiceExited, Timer.REGROW},
     Phase.SETTLING: _ALWAYS | _WORKERS | {ServiceExited, Timer.SETTLE},
     Phase.STOPPING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.GRACE},
     Phase.KILLING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.KILL},
@@ -101,6 +105,7 @@ _FIELDS = {
     ServiceReady: {"address": "h:1"}, ServiceExited: {"status": OK}, WorkerJoining: {"rank": 0},
     WorkerMeshed: {"rank": 0}, WorkerRaised: {"rank": 0, "error": GLOO}, WorkerExited: {"rank": 0, "status": OK},
     WorkerLost: {"rank": 0, "why": "silent"}, CancelRequested: {"signal": 2},
+    HostJoined: {"host": "a"}, HostLost: {"host": "a", "why": "silent"}, ResizeRequested: {"nodes": 2},
 }  # fmt: skip
 
 
@@ -133,6 +138,7 @@ def test_the_glossary_of_phases_is_complete():
 
 _SOUND: dict[Phase, dict] = {
     Phase.NEW: {},
+    Phase.GATHERING: {},
     Phase.WAITING: {"service_live": True},
     Phase.FORMING: {"service_live": True, "live": {0, 1}, "joining": {0}},
     Phase.RUNNING: {"service_live": True, "live": {1}, "finished": {0}, "meshed": {0, 1}},

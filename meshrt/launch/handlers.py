@@ -1,0 +1,322 @@
+"""What the launcher does about each thing that can happen: one small function per row of the table in machine.py."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+from meshrt.launch.causes import LOST
+from meshrt.launch.model import (
+    Announce,
+    CancelRequested,
+    Event,
+    HostJoined,
+    HostLost,
+    IncidentKind,
+    Phase,
+    ResizeRequested,
+    RetireService,
+    ServiceExited,
+    ServiceReady,
+    SetTimer,
+    Start,
+    StartWorkers,
+    State,
+    Timer,
+    TimerFired,
+    WorkerError,
+    WorkerExited,
+    WorkerJoining,
+    WorkerLost,
+    WorkerMeshed,
+    WorkerRaised,
+)
+from meshrt.launch.moves import (
+    Result,
+    blame,
+    conclude,
+    enter,
+    final,
+    gather,
+    kill,
+    make_incident,
+    most_hosts,
+    open_incident,
+    stop,
+)
+
+
+def start(state: State, event: Start) -> Result:
+    limit = state.policy.timeout_s
+    return gather(state, *(() if limit is None else (SetTimer(timer=Timer.JOB, seconds=limit),)))
+
+
+# --- hosts.
+
+
+def host_joined(state: State, event: HostJoined) -> Result:
+    return _with_host(state, event), ()
+
+
+def _with_host(state: State, event: HostJoined) -> State:
+    return state if event.host in state.hosts else replace(state, hosts=(*state.hosts, event.host))
+
+
+def host_joined_gathering(state: State, event: HostJoined) -> Result:
+    state = _with_host(state, event)
+    assert state.policy.nodes is not None  # of a job to which hosts come
+    after, commands = gather(state)
+    if after.phase is not Phase.GATHERING:
+        return after, commands
+    last_call = not state.called and len(state.hosts) == state.policy.nodes[0]
+    return state, (SetTimer(timer=Timer.LAST_CALL, seconds=state.policy.last_call_s),) if last_call else ()
+
+
+def host_joined_running(state: State, event: HostJoined) -> Result:
+    return _look_for_growth(_with_host(state, event))
+
+
+def _look_for_growth(state: State) -> Result:
+    """More hosts than those of this generation may be used: a little later, when others have come too."""
+    timer = (SetTimer(timer=Timer.REGROW, seconds=state.policy.regrow_s),) if _may_grow(state) else ()
+    return state, timer
+
+
+def _may_grow(state: State) -> bool:
+    return len(state.chosen) < min(len(state.hosts), most_hosts(state))
+
+
+def host_lost(state: State, event: HostLost) -> Result:
+    """What ran there ends beside this, and is blamed then."""
+    return replace(state, hosts=tuple(h for h in state.hosts if h != event.host)), ()
+
+
+def regrow(state: State, event: TimerFired) -> Result:
+    if not _may_grow(state):
+        return state, ()
+    return _resize(state, event)
+
+
+def _resize(state: State, event: Event) -> Result:
+    count = min(len(state.hosts), most_hosts(state))
+    detail = f"the job goes on with {count} hosts in place of {len(state.chosen)}"
+    return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
+
+
+def resize_requested(state: State, event: ResizeRequested) -> Result:
+    """Counts from the next generation on."""
+    return replace(state, most=event.nodes), ()
+
+
+def resize_running(state: State, event: ResizeRequested) -> Result:
+    state = replace(state, most=event.nodes)
+    return _resize(state, event) if _may_grow(state) or len(state.chosen) > most_hosts(state) else (state, ())
+
+
+def resize_gathering(state: State, event: ResizeRequested) -> Result:
+    return _gather_again(replace(state, most=event.nodes))
+
+
+def _gather_again(state: State) -> Result:
+    """Something changed while hosts are awaited: is that enough?"""
+    after, commands = gather(state)
+    return (state, ()) if after.phase is Phase.GATHERING else (after, commands)
+
+
+def last_call_over(state: State, event: TimerFired) -> Result:
+    return _gather_again(replace(state, called=True))
+
+
+def rested(state: State, event: TimerFired) -> Result:
+    return _gather_again(replace(state, resting=False))
+
+
+def gather_late(state: State, event: TimerFired) -> Result:
+    assert state.policy.nodes is not None  # of a job that waits for hosts
+    here = ", ".join(state.hosts) or "none"
+    detail = (
+        f"{len(state.hosts)} of at least {state.policy.nodes[0]} hosts are there after {state.policy.gather_s:g} s "
+        f"({here}). Does `meshrt launch agent` run on the others, and can they reach the coordinator?"
+    )
+    state = open_incident(state, event, IncidentKind.FORMATION, detail)
+    return stop(replace(state, no_restart=True), int(signal.SIGTERM))
+
+
+# --- the coordination service and the workers.
+
+
+def service_ready(state: State, event: ServiceReady) -> Result:
+    state = replace(state, live=frozenset(range(state.size)), address=event.address)
+    command = StartWorkers(generation=state.generation, address=event.address, hosts=state.chosen)
+    return enter(state, Phase.FORMING, command)
+
+
+def service_lost(state: State, event: ServiceExited) -> Result:
+    state = replace(state, service_live=False)
+    when = "before it was ready" if state.phase is Phase.WAITING else "while workers needed it"
+    state = open_incident(state, event, IncidentKind.SERVICE, f"the coordination service ended {when}")
+    state = blame(state, event, None, event.status, tail=event.tail)
+    return stop(state, int(signal.SIGTERM))
+
+
+def service_late(state: State, event: TimerFired) -> Result:
+    detail = f"the coordination service did not start within {state.policy.service_s:g} s"
+    return stop(open_incident(state, event, IncidentKind.SERVICE, detail), int(signal.SIGTERM))
+
+
+def joining(state: State, event: WorkerJoining) -> Result:
+    first = not state.joining
+    state = replace(state, joining=state.joining | {event.rank})
+    return state, (SetTimer(timer=Timer.FORM, seconds=state.policy.form_s),) if first else ()
+
+
+def meshed(state: State, event: WorkerMeshed) -> Result:
+    state = replace(state, meshed=state.meshed | {event.rank})
+    if len(state.meshed) < state.size:
+        return state, ()
+    running, commands = enter(state, Phase.RUNNING)
+    growing, timers = _look_for_growth(running)
+    return growing, (*commands, *timers)
+
+
+def form_late(state: State, event: TimerFired) -> Result:
+    missing = sorted(set(range(state.size)) - state.joining - state.finished)
+    gone = sorted(state.finished - state.joining)
+    parts = [f"rank {_ranks(missing)} did not call meshrt.distributed.initialize()"] if missing else []
+    parts += [f"rank {_ranks(gone)} finished without it"] if gone else []
+    reason = " and ".join(parts) or "the workers could not connect to each other"
+    detail = f"{reason} within {state.policy.form_s:g} s of the first rank's call"
+    return stop(open_incident(state, event, IncidentKind.FORMATION, detail), int(signal.SIGTERM))
+
+
+def _ranks(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def raised(state: State, event: WorkerRaised) -> Result:
+    state = blame(open_incident(state, event, IncidentKind.WORKER), event, event.rank, error=event.error)
+    return enter(state, Phase.SETTLING)
+
+
+def _gone(state: State, event: WorkerExited) -> State:
+    finished = state.finished | {event.rank} if event.status.ok else state.finished
+    return replace(state, live=state.live - {event.rank}, finished=finished)
+
+
+def exited(state: State, event: WorkerExited) -> Result:
+    state = _gone(state, event)
+    if not event.status.ok:
+        state = open_incident(state, event, IncidentKind.WORKER)
+        state = blame(state, event, event.rank, event.status, tail=event.tail)
+        return enter(state, Phase.SETTLING) if state.live else stop(state, int(signal.SIGTERM))
+    return (state, ()) if state.live else stop(state, int(signal.SIGTERM))
+
+
+def lost(state: State, event: WorkerLost) -> Result:
+    """The door blames a worker; the rest of them are about to fail for its sake."""
+    state = blame(open_incident(state, event, IncidentKind.WORKER), event, event.rank, error=_lost_error(event))
+    return enter(state, Phase.SETTLING)
+
+
+def lost_settling(state: State, event: WorkerLost) -> Result:
+    return blame(state, event, event.rank, error=_lost_error(event)), ()
+
+
+def _lost_error(event: WorkerLost) -> WorkerError:
+    return WorkerError(LOST, event.why)
+
+
+def raised_settling(state: State, event: WorkerRaised) -> Result:
+    return blame(state, event, event.rank, error=event.error), ()
+
+
+def exited_settling(state: State, event: WorkerExited) -> Result:
+    state = _blame_exit(state, event, stopped=False)
+    return (state, ()) if state.live else stop(state, int(signal.SIGTERM))
+
+
+def raised_stopping(state: State, event: WorkerRaised) -> Result:
+    return blame(state, event, event.rank, error=event.error, stopped=True) if state.incident else state, ()
+
+
+def exited_stopping(state: State, event: WorkerExited) -> Result:
+    state = _blame_exit(state, event, stopped=True)
+    if state.live:
+        return state, ()
+    return (state, (RetireService(),)) if state.service_live else conclude(state)
+
+
+def _blame_exit(state: State, event: WorkerExited, stopped: bool) -> State:
+    """A worker left after the incident opened; one that had raised before completes its record."""
+    state = _gone(state, event)
+    known = state.incident is not None and any(f.rank == event.rank for f in state.incident.failures)
+    if event.status.ok and not known:
+        return state
+    return blame(state, event, event.rank, event.status, tail=event.tail, stopped=stopped)
+
+
+def settled(state: State, event: TimerFired) -> Result:
+    return stop(state, int(signal.SIGTERM))
+
+
+def service_lost_settling(state: State, event: ServiceExited) -> Result:
+    state = blame(replace(state, service_live=False), event, None, event.status, tail=event.tail)
+    return stop(state, int(signal.SIGTERM))
+
+
+def service_gone(state: State, event: ServiceExited) -> Result:
+    """The service left while stopping: as asked when no worker is left, else as one more failure."""
+    state = replace(state, service_live=False)
+    if not state.live:
+        return conclude(state)
+    return blame(state, event, None, event.status, tail=event.tail, stopped=True), ()
+
+
+def grace_over(state: State, event: TimerFired) -> Result:
+    return kill(state)
+
+
+def unkillable(state: State, event: TimerFired) -> Result:
+    names = [f"rank {rank}" for rank in sorted(state.live)] or ["the coordination service"]
+    detail = f"{', '.join(names)} did not end within {state.policy.kill_s:g} s of SIGKILL and had to be left behind"
+    incident = state.incident or make_incident(state, event, IncidentKind.INTERNAL)
+    incident = replace(incident, detail="; ".join(filter(None, (incident.detail, detail))))
+    return final(replace(state, incident=incident), Phase.FAILED, Announce(incident=incident))
+
+
+def job_late(state: State, event: TimerFired) -> Result:
+    detail = f"the job did not finish within {state.policy.timeout_s:g} s (--timeout)"
+    return stop(open_incident(state, event, IncidentKind.TIMEOUT, detail), int(signal.SIGTERM))
+
+
+def job_late_ending(state: State, event: TimerFired) -> Result:
+    return replace(state, no_restart=True), ()
+
+
+def cancel(state: State, event: CancelRequested) -> Result:
+    return stop(open_incident(state, event, IncidentKind.CANCEL, signal=event.signal), _passed_on(event.signal))
+
+
+def cancel_settling(state: State, event: CancelRequested) -> Result:
+    return stop(replace(state, no_restart=True), _passed_on(event.signal))
+
+
+def _passed_on(number: int) -> int:
+    """Ctrl-C reaches the workers as such; whatever else stops the launcher (a closed terminal or pipe) as SIGTERM."""
+    return number if number == signal.SIGINT else int(signal.SIGTERM)
+
+
+def cancel_stopping(state: State, event: CancelRequested) -> Result:
+    """The first request while stopping forbids a restart; one more (a second Ctrl-C) ends the grace."""
+    if state.no_restart or (state.incident is not None and state.incident.kind is IncidentKind.CANCEL):
+        return kill(state)
+    return replace(state, no_restart=True), ()
+
+
+def cancel_killing(state: State, event: CancelRequested) -> Result:
+    return replace(state, no_restart=True), ()
+
+
+def note(state: State, event: Event) -> Result:
+    """Nothing to do: the event confirms what is known, or comes too late to matter."""
+    return state, ()
