@@ -9,7 +9,7 @@ NEWEST ?= $(shell for p in python3.13 python3.12 $(HOME)/.pyenv/versions/3.13*/b
 # The compilers whose tests `make test-tpu` runs; with cuda12 too where jaxlib and the CUDA plugin are of one version.
 COMPILERS ?= tpu
 
-.PHONY: demo test test-all test-libraries test-tpu smoke lint bench bench-communication bench-kernels bench-launch clean
+.PHONY: demo test test-all test-libraries test-tpu smoke lint bench bench-communication bench-kernels bench-launch protos clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -68,5 +68,11 @@ bench-kernels: .venv-tpu/.installed
 bench-launch: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.launch $(BENCH_ARGS)
 
+# What coordinators and agents say to each other, as Python. The oldest grpcio-tools that the extra `hosts` allows: code
+# that a newer one makes is refused by older libraries.
+protos:
+	test -e .venv-protos || { $(PYTHON) -m venv .venv-protos && .venv-protos/bin/python -m pip install --quiet --disable-pip-version-check 'grpcio-tools==1.76.0'; }
+	.venv-protos/bin/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --pyi_out=. meshrt/launch/hosts/wire/coordinator.proto
+
 clean:
-	rm -rf $(VENV) .venv-newest .venv-tpu .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) .venv-newest .venv-tpu .venv-protos .pytest_cache .ruff_cache .mypy_cache

@@ -178,9 +178,10 @@ class Start(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostJoined(Event):
-    """A host is there on which processes can be started."""
+    """A host is there on which processes can be started. `incarnation` names the life of its agent."""
 
     host: str
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import replace
 
@@ -124,15 +125,20 @@ def backoff(policy: Policy, restarts: int) -> float:
 def gather(state: State, *commands: Command) -> Result:
     """Starts the coordination service of this generation if enough hosts are there and the job has rested, else waits.
 
-    Hosts that were in the former generation come first, in their order, so that their ranks stay where they can.
+    Hosts that were in the former generation come first, in their order, so that their ranks stay where they can; then
+    others by name, with numbers in it in their order.
     """
     if state.resting or not _enough_hosts(state):
         return enter(replace(state, chosen=()), Phase.GATHERING, *commands)
     here = [h for h in state.chosen if h in state.hosts]
-    here += [h for h in state.hosts if h not in here]
+    here += sorted((h for h in state.hosts if h not in here), key=_natural)
     chosen = tuple(here[: most_hosts(state)])
     state = replace(state, chosen=chosen, service_live=True)
     return enter(state, Phase.WAITING, *commands, StartService(generation=state.generation, hosts=chosen))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def most_hosts(state: State) -> int:

@@ -152,10 +152,10 @@ class Stream:
 class Log:
     """The log file of one process. A full disk ends the log, with a word about it, and not the job."""
 
-    def __init__(self, path: Path, console: Console):
+    def __init__(self, path: Path, console: Console, append: bool = False):
         self._path, self._console = path, console
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: BinaryIO | None = open(path, "wb")  # noqa: SIM115 -- open as long as the process runs
+        self._file: BinaryIO | None = open(path, "ab" if append else "wb")  # noqa: SIM115 -- open as long as the process runs
 
     def write(self, lines: list[bytes]) -> None:
         """Appends `lines`."""
@@ -186,6 +186,7 @@ class Logs:
 
     def __init__(self, directory: Path | None, console: Console):
         self._directory, self._console = directory, console
+        self.append = False  # to logs that a former launcher of the same job has begun
 
     def open(self, generation: int, name: str) -> Log | None:
         """The log of one process; None when no directory was asked for, or the disk is full, which is said. OSError
@@ -194,7 +195,7 @@ class Logs:
             return None
         path = self._directory / f"g{generation:04d}" / f"{name}.log"
         try:
-            return Log(path, self._console)
+            return Log(path, self._console, self.append)
         except OSError as e:
             if e.errno not in _FULL:
                 raise

@@ -48,7 +48,8 @@ def _without_cause(incident: Incident) -> str:
 
 
 def _name(failure: Failure) -> str:
-    return "the coordination service" if failure.rank is None else f"rank {failure.rank}"
+    where = "" if failure.host is None else f" on {failure.host}"
+    return ("the coordination service" if failure.rank is None else f"rank {failure.rank}") + where
 
 
 def _reason(failure: Failure) -> str:
@@ -92,10 +93,9 @@ def _consequence(failure: Failure) -> str:
 
 def summary(state: State) -> str:
     """One line at the end, where there is something to say: nothing after an undisturbed success."""
-    if state.phase is Phase.SUCCEEDED and state.generation:
-        return f"meshrt launch: succeeded after {state.generation} restart{'s' if state.generation > 1 else ''}"
-    if state.phase is Phase.FAILED and state.generation:
-        return f"meshrt launch: gave up after {state.generation} restart{'s' if state.generation > 1 else ''}"
+    ending = {Phase.SUCCEEDED: "succeeded", Phase.FAILED: "gave up"}.get(state.phase)
+    if ending is not None and state.restarts:
+        return f"meshrt launch: {ending} after {state.restarts} restart{'s' if state.restarts > 1 else ''}"
     return ""
 
 
@@ -105,7 +105,7 @@ def write_json(state: State, exit_code: int, path: Path) -> None:
     content = {
         "phase": state.phase.value,
         "exit_code": exit_code,
-        "restarts": state.generation,
+        "restarts": state.restarts,
         "policy": dataclasses.asdict(state.policy),
         "incidents": [dataclasses.asdict(i) for i in (*state.incidents, *last)],
         "story": [dataclasses.asdict(line) for line in state.story],

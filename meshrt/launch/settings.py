@@ -15,14 +15,17 @@ from meshrt.launch.membership.roster import LEAST_SILENT_S, SILENT_S, STALL_S
 from meshrt.launch.model import Policy
 
 _SIZE_LIMIT = 1 << 20  # bytes of a configuration file
+_BACKOFF_S = 1.0  # before the second restart of several hosts: what ails one is seldom over at once
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options of ``meshrt launch``. Times in seconds; None means no limit or the default."""
+    """Options of ``meshrt launch``. Times in seconds; None means no limit or the default. `nodes` are the fewest and
+    the most hosts of a job of several ones, and `nproc` then counts the processes of each."""
 
     nproc: int = 1
+    nodes: tuple[int, int] | None = None  # also given as 2, "2" or "1:4"
     devices_per_process: int | None = None
     max_restarts: int = 0
     timeout: float | None = None
@@ -37,6 +40,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_int("nproc", self.nproc, 1, 65536)
+        if self.nodes is not None:
+            object.__setattr__(self, "nodes", _read_nodes(self.nodes))
         if self.devices_per_process is not None:
             _check_int("devices_per_process", self.devices_per_process, 1, 65536)
         _check_int("max_restarts", self.max_restarts, 0, 10**6)
@@ -63,9 +68,11 @@ class Settings:
 
     def policy(self) -> Policy:
         """What of this the state machine must know."""
+        rest = 0.0 if self.nodes is None else _BACKOFF_S
         return Policy(
-            self.nproc, self.max_restarts, timeout_s=self.timeout, form_s=self.start_timeout, grace_s=self.grace
-        )
+            self.nproc, self.max_restarts, self.nodes, backoff_s=rest, timeout_s=self.timeout,
+            gather_s=self.start_timeout, form_s=self.start_timeout, grace_s=self.grace,
+        )  # fmt: skip
 
 
 def read(path: Path) -> Settings:
@@ -121,6 +128,24 @@ def check_variable(name: object, value: object) -> None:
         raise ConfigError(f"env: {name!r} is not the name of an environment variable")
     if not isinstance(value, str) or "\0" in value:
         raise ConfigError(f'env: {name} = {value!r}: expected text, as in {name} = "{value}"')
+
+
+def _read_nodes(value: object) -> tuple[int, int]:
+    """One number of hosts, or the fewest and the most: 2, "2", "1:4"."""
+    if isinstance(value, tuple) and len(value) == 2:
+        ends: list[object] = list(value)
+    else:
+        found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", str(value))
+        if found is None or isinstance(value, bool | float):
+            raise ConfigError(f"nodes = {value!r}: expected a number of hosts, or the fewest and the most as in 2:4")
+        ends = [int(found[1]), int(found[2] or found[1])]
+    for end in ends:
+        _check_int("nodes", end, 1, 65536)
+    least, most = ends
+    assert isinstance(least, int) and isinstance(most, int)  # as checked
+    if least > most:
+        raise ConfigError(f"nodes = {least}:{most}: the fewest hosts are more than the most")
+    return least, most
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:

@@ -10,14 +10,29 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from meshrt.errors import ConfigError, InternalError
 from meshrt.launch import engines, machine, report, wire
-from meshrt.launch.engines.protocol import Engine, Exited, Output, Report, Said, ServiceSpec, Spec, Task, WorkerSpec
+from meshrt.launch.engines.protocol import (
+    Engine,
+    Exited,
+    HostDown,
+    HostUp,
+    Output,
+    Report,
+    ResizeAsked,
+    Said,
+    ServiceSpec,
+    Spec,
+    StopAsked,
+    Task,
+    WorkerSpec,
+)
 from meshrt.launch.environment import Place
 from meshrt.launch.membership.frames import new_secret
 from meshrt.launch.model import (
@@ -28,7 +43,10 @@ from meshrt.launch.model import (
     Event,
     ExitStatus,
     Finish,
+    HostJoined,
+    HostLost,
     Phase,
+    ResizeRequested,
     RetireService,
     ServiceExited,
     ServiceReady,
@@ -62,9 +80,29 @@ class Job:
     environ: Mapping[str, str] | None = None
 
 
+class Record(Protocol):
+    """What a launcher leaves behind for the one that takes its place if it is killed."""
+
+    @property
+    def secret(self) -> str:
+        """The job's, the same for both."""
+        ...
+
+    @property
+    def past(self) -> Sequence[Event]:
+        """The events that a former launcher had met; empty for a new job."""
+        ...
+
+    def write(self, event: Event) -> None:
+        """Keeps an event; called before anything is done about it."""
+        ...
+
+
 def run(
-    job: Job, console: Console | None = None, engine: Engine | None = None, clock: Callable[[], float] = time.monotonic
-) -> int:
+    job: Job, console: Console | None = None, engine: Engine | None = None,
+    clock: Callable[[], float] = time.monotonic, record: Record | None = None,
+    watch: Callable[[State], None] | None = None,
+) -> int:  # fmt: skip
     """Runs the job to its end and returns the exit code. Only from the main thread, since it handles signals.
 
     Args:
@@ -72,20 +110,22 @@ def run(
       console: where the processes' output and the launcher's own words go; this process's own streams if None.
       engine: another engine than the one that the settings name.
       clock: the engine's, in seconds.
+      record: where events are kept; one that has a past goes on where that ended.
+      watch: is given the state after each change.
 
     Raises:
       ConfigError: there is no such engine, it cannot do what the settings ask, or the log directory cannot be made.
     """
     environ = dict(os.environ if job.environ is None else job.environ)
     engine = engines.make(job.settings.engine, environ) if engine is None else engine
-    return _Shell(job, console or Console(), engine, clock).run()
+    return _Shell(job, console or Console(), engine, clock, record, watch).run()
 
 
 class _Printed:
     """What one task prints: two streams and their log."""
 
-    def __init__(self, task: Task, console: Console, log: Log | None, verbose: bool):
-        self._streams = {name: Stream(name, str(task), console, log, verbose) for name in ("stdout", "stderr")}
+    def __init__(self, name: str, console: Console, log: Log | None, verbose: bool):
+        self._streams = {stream: Stream(stream, name, console, log, verbose) for stream in ("stdout", "stderr")}
         self._log = log
 
     def feed(self, output: Output) -> None:
@@ -101,7 +141,10 @@ class _Printed:
 
 
 class _Shell:
-    def __init__(self, job: Job, console: Console, engine: Engine, clock: Callable[[], float]):
+    def __init__(
+        self, job: Job, console: Console, engine: Engine, clock: Callable[[], float], record: Record | None,
+        watch: Callable[[State], None] | None,
+    ):  # fmt: skip
         self._job = job
         self._console = console
         self._engine = engine
@@ -115,7 +158,8 @@ class _Shell:
         self._deadlines: dict[Timer, float] = {}
         self._started_at = clock()
         self._exit_code = 1
-        self._secret = new_secret()
+        self._record, self._watch = record, watch
+        self._secret = new_secret() if record is None else record.secret
         self._silenced = False
 
     # --- the loop.
@@ -126,7 +170,10 @@ class _Shell:
             if self._directory is not None:
                 _make_directory(self._directory)
             with self._signals() as wakeups:
-                self._push(Start)
+                if self._record is not None and self._record.past:
+                    self._take_up(self._record.past)
+                else:
+                    self._push(Start)
                 while self._state.phase not in FINAL:
                     self._drain_queue()
                     if self._state.phase not in FINAL:
@@ -157,8 +204,12 @@ class _Shell:
     def _drain_queue(self) -> None:
         while self._queue and self._state.phase not in FINAL:
             event = self._queue.popleft()
+            if self._record is not None:
+                self._record.write(event)
             self._state, commands = machine.step(self._state, event)
             machine.check(self._state)
+            if self._watch is not None:
+                self._watch(self._state)
             for command in commands:
                 self._perform(command)
 
@@ -178,6 +229,31 @@ class _Shell:
         for timer in [t for t, at in self._deadlines.items() if at <= now]:
             del self._deadlines[timer]
             self._push(TimerFired, timer=timer)
+
+    # --- after another launcher.
+
+    def _take_up(self, past: Sequence[Event]) -> None:
+        """Goes on where a launcher ended that met these events, with the processes that it has left.
+
+        What runs is started once more, which the engine knows to be running already unless the command was lost with
+        that launcher; what was asked to end is asked again. Clocks begin anew.
+        """
+        for event in past:
+            self._state, commands = machine.step(self._state, event)
+            for command in commands:
+                if isinstance(command, SetTimer | Finish):
+                    self._perform(command)
+        state, self._ids = self._state, itertools.count(past[-1].id + 1)
+        self._logs.append = True
+        self._console.say(f"meshrt launch: taking up the job where it was {state.phase.value}")
+        if state.service_live:
+            self._start([self._service(state.chosen)])
+        if state.live:
+            self._start(self._workers(sorted(state.live)))
+        if state.phase in (Phase.STOPPING, Phase.KILLING):
+            number = int(signal.SIGTERM if state.phase is Phase.STOPPING else signal.SIGKILL)
+            workers = [Task(state.generation, rank) for rank in sorted(state.live)]
+            self._signal(workers or [Task(state.generation)], number)
 
     # --- signals.
 
@@ -216,6 +292,20 @@ class _Shell:
     # --- what the engine reports.
 
     def _take(self, found: Report) -> None:
+        match found:
+            case HostUp():
+                self._push(HostJoined, found.at, host=found.host, incarnation=found.incarnation)
+            case HostDown():
+                self._console.say(f"meshrt launch: host {found.host} is gone: {found.why}")
+                self._push(HostLost, found.at, host=found.host, why=found.why)
+            case StopAsked():
+                self._push(CancelRequested, found.at, signal=int(signal.SIGTERM))
+            case ResizeAsked():
+                self._push(ResizeRequested, found.at, nodes=found.nodes)
+            case _:
+                self._take_of_task(found)
+
+    def _take_of_task(self, found: Output | Said | Exited) -> None:
         printed = self._tasks.get(found.task)
         if printed is None:
             raise InternalError(f"the engine reports {found} of a task that does not run. This is a bug of the engine.")
@@ -246,7 +336,7 @@ class _Shell:
         match message:
             case wire.Ready(address=address):
                 self._push(ServiceReady, said.at, address=address)
-            case wire.Lost(rank=lost, why=why) if 0 <= lost < self._job.settings.nproc:
+            case wire.Lost(rank=lost, why=why) if 0 <= lost < self._state.size:
                 self._push(WorkerLost, said.at, rank=lost, why=why)
             case wire.Joining():
                 self._push(WorkerJoining, said.at, rank=rank)
@@ -260,9 +350,9 @@ class _Shell:
     def _perform(self, command: Command) -> None:
         match command:
             case StartService():
-                self._start([self._service(command)])
+                self._start([self._service(command.hosts)])
             case StartWorkers():
-                self._start(self._workers(command))
+                self._start(self._workers(range(self._state.size)))
             case SignalWorkers():
                 self._signal([Task(self._state.generation, rank) for rank in command.ranks], command.signal)
             case RetireService():  # the first time it may put things in order
@@ -283,20 +373,23 @@ class _Shell:
         self._deadlines.pop(timer, None)
         self._queue = deque(e for e in self._queue if not (isinstance(e, TimerFired) and e.timer is timer))
 
-    def _service(self, command: StartService) -> Spec:
+    def _service(self, hosts: Sequence[str]) -> Spec:
         settings = self._job.settings
         return ServiceSpec(
-            command.generation, settings.nproc, secret=self._secret, silent_s=settings.heartbeat_timeout,
-            stall_s=settings.stall_timeout,
+            self._state.generation, self._state.size, secret=self._secret, silent_s=settings.heartbeat_timeout,
+            stall_s=settings.stall_timeout, host=hosts[0] if hosts else None,
         )  # fmt: skip
 
-    def _workers(self, command: StartWorkers) -> list[Spec]:
+    def _workers(self, ranks: Iterable[int]) -> list[Spec]:
         settings, target = self._job.settings, (*self._job.target, *self._job.arguments)
-        places = [
-            Place(rank, settings.nproc, command.generation, settings.max_restarts, command.address, self._secret)
-            for rank in range(settings.nproc)
-        ]
-        return [WorkerSpec(place, target, settings.devices_per_process, settings.env) for place in places]
+        state = self._state
+        return [
+            WorkerSpec(
+                Place(rank, state.size, state.generation, settings.max_restarts, state.address, self._secret),
+                target, settings.devices_per_process, settings.env, state.host_of(rank),
+            )
+            for rank in ranks
+        ]  # fmt: skip
 
     def _start(self, specs: Sequence[Spec]) -> None:
         """Starts those whose log can be opened; the others count as processes that could not be started."""
@@ -308,7 +401,8 @@ class _Shell:
             except OSError as e:
                 self._ended(Exited(task, self._clock(), ExitStatus(reason=str(e))), ())
                 continue
-            self._tasks[task] = _Printed(task, self._console, log, self._job.settings.verbose)
+            name = str(task) if spec.host is None else f"{spec.host}:{task}"
+            self._tasks[task] = _Printed(name, self._console, log, self._job.settings.verbose)
             able.append(spec)
         if able:
             self._engine.start(able)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from meshrt.launch.engines.protocol import Output, Report, Said, Task
+from meshrt.launch.keeper import MARK, end_marked
 from meshrt.launch.model import ExitStatus
 from meshrt.launch.wire import LINE_LIMIT
 
@@ -29,9 +30,9 @@ class Keeper:
         )  # fmt: skip
         self._stdin = _pipe(self._process.stdin)
 
-    def add(self, group: int) -> None:
-        """A process group that must not outlive the launcher."""
-        self._tell(f"add {group}\n")
+    def add(self, group: int, mark: str) -> None:
+        """A process group, and whoever else bears the mark, that must not outlive the launcher."""
+        self._tell(f"add {group} {mark}\n")
 
     def drop(self, group: int) -> None:
         """A process group that ended: its number may be given to another one."""
@@ -57,12 +58,13 @@ class Child:
     """
 
     def __init__(self, target: Sequence[str], environment: Callable[[int], Mapping[str, str]]):
+        self.mark = os.urandom(12).hex()
         read_end, write_end = os.pipe()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, str(_HERE / "bootstrap.py"), str(os.getpid()), *target],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=dict(environment(write_end)), pass_fds=(write_end,), start_new_session=True,
+                env={**environment(write_end), MARK: self.mark}, pass_fds=(write_end,), start_new_session=True,
             )  # fmt: skip
         except BaseException:
             os.close(read_end)
@@ -97,6 +99,7 @@ class Child:
         # While the leader is not reaped its number cannot be given to another group.
         self.signal(signal.SIGKILL)
         code = self._process.wait()
+        end_marked({self.mark})  # what has left the group, by a session of its own
         return ExitStatus(signal=-code) if code < 0 else ExitStatus(code=code)
 
     def close(self, task: Task, now: float) -> list[Report]:

@@ -35,6 +35,11 @@ class LocalEngine:
         self._keeper: Keeper | None = None
         self._unstarted: list[Report] = []
 
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Those that run."""
+        return tuple(self._children)
+
     def start(self, specs: Sequence[Spec]) -> None:
         """Starts a child for each."""
         self._keeper = self._keeper or Keeper()
@@ -45,7 +50,7 @@ class LocalEngine:
                 self._unstarted.append(Exited(spec.task, self._clock(), ExitStatus(reason=str(e))))
                 continue
             self._children[spec.task] = child
-            self._keeper.add(child.pid)
+            self._keeper.add(child.pid, child.mark)
             for fd in child.fds:
                 self._selector.register(fd, selectors.EVENT_READ, (spec.task, child))
 

@@ -32,11 +32,15 @@ __all__ = [
     "Capabilities",
     "Engine",
     "Exited",
+    "HostDown",
+    "HostUp",
     "Output",
     "Report",
+    "ResizeAsked",
     "Said",
     "ServiceSpec",
     "Spec",
+    "StopAsked",
     "Task",
     "WorkerSpec",
 ]
@@ -62,12 +66,14 @@ class Task:
 class ServiceSpec:
     """The coordination service of a generation. An engine whose ranks run on other hosts sets `bind` to an address of
     the service's host that they reach; port 0 is any free port. Who joins must have `secret`; a rank that says nothing
-    for `silent_s`, or keeps others waiting for `stall_s`, is lost."""
+    for `silent_s`, or keeps others waiting for `stall_s`, is lost. `host` is where it
+    runs, in a job of several hosts."""
 
     generation: int
     num_processes: int
     bind: str = "127.0.0.1:0"
     secret: str = field(default="", repr=False)
+    host: str | None = None
     silent_s: float = SILENT_S
     stall_s: float = STALL_S
 
@@ -90,12 +96,14 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """One rank. `target` are the arguments of bootstrap.py: ("script", path, ...) or ("module", name, ...)."""
+    """One rank. `target` are the arguments of bootstrap.py: ("script", path, ...) or ("module", name, ...). `host` is
+    where it runs, in a job of several hosts."""
 
     place: Place
     target: tuple[str, ...]
     devices_per_process: int | None
     variables: Mapping[str, str]
+    host: str | None = None
 
     @property
     def task(self) -> Task:
@@ -141,7 +149,40 @@ class Exited:
     status: ExitStatus
 
 
-Report = Output | Said | Exited
+@dataclass(frozen=True, slots=True)
+class HostUp:
+    """A host has come, on which tasks can be started; `incarnation` names the life of what starts them there."""
+
+    host: str
+    at: float
+    incarnation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostDown:
+    """A host has gone. The ends of its tasks are reported behind this, or were before."""
+
+    host: str
+    at: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Somebody asked the engine to end the job (`meshrt launch stop`)."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeAsked:
+    """Somebody asked for another number of hosts."""
+
+    at: float
+    nodes: int
+
+
+Report = Output | Said | Exited | HostUp | HostDown | StopAsked | ResizeAsked
 
 
 # --- the engine.

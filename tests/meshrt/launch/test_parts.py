@@ -157,7 +157,7 @@ def _config(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[launch]\nnprocs = 2", "unknown key nprocs in [launch]; known are nproc, devices_per_process"),
+        ("[launch]\nnprocs = 2", "unknown key nprocs in [launch]; known are nproc, nodes, devices_per_process"),
         ("[launch]\nnproc = '2'", "nproc = '2': expected a whole number from 1 to 65536"),
         ("[launch]\nnproc = true", "nproc = True: expected a whole number"),
         ("[launch]\ntimeout = -1", "timeout = -1: expected a time in seconds, more than 0"),

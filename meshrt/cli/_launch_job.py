@@ -1,0 +1,70 @@
+"""What all commands that start a job ask of their user: options, script, arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from meshrt.errors import ConfigError
+from meshrt.launch import settings as launch_settings
+from meshrt.launch.shell import Job
+
+_OPTIONS = [
+    click.option("--nproc", type=int, metavar="N", help="Number of processes, with --nodes of each host. [default: 1]"),
+    click.option("--nodes", type=str, metavar="MIN[:MAX]", help="Run on so many hosts. [default: this machine alone]"),
+    click.option("--engine", type=str, metavar="E", help="Where the processes run. [default: local]"),
+    click.option("--devices-per-process", type=int, metavar="D", help="CPU devices of each. [default: 4]"),
+    click.option("--max-restarts", type=int, metavar="K", help="Start all again after a failure, at most K times."),
+    click.option("--timeout", type=float, metavar="S", help="End the job after S seconds (exit code 124)."),
+    click.option("--grace", type=float, metavar="S", help="Seconds from asking to stop to SIGKILL. [default: 5]"),
+    click.option("--start-timeout", type=float, metavar="S", help="Seconds for all to connect. [default: 300]"),
+    click.option(
+        "--heartbeat-timeout", type=float, metavar="S", help="A rank silent for S seconds is lost. [default: 8]"
+    ),
+    click.option(
+        "--stall-timeout", type=float, metavar="S", help="So is one that others wait for so long. [default: 300]"
+    ),
+    click.option("--log-dir", type=str, metavar="DIR", help="Write each rank's output, and report.json, there."),
+    click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own messages, not only log them."),
+    click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable for the workers. Repeatable."),
+    click.option("--config", type=str, metavar="FILE", help="A TOML file, or a name in configs/launch."),
+    click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m."),
+    click.argument("target"),
+    click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+]
+
+Command = Callable[..., int]
+
+
+def job_options(function: Command) -> Command:
+    """Adds the options and arguments of a job to a command, whose function hands them all to `job_of`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def job_of(
+    ctx: click.Context, module: bool, target: str, arguments: tuple[str, ...], config: str | None,
+    env: tuple[str, ...], **options: object,
+) -> Job:  # fmt: skip
+    """The job that the user describes. ConfigError says what is wrong with it."""
+    base = launch_settings.Settings()
+    if config is not None:
+        base = launch_settings.read(launch_settings.find(config, launch_settings.folders()))
+    given = {k: v for k, v in options.items() if ctx.get_parameter_source(k) is not ParameterSource.DEFAULT}
+    settings = launch_settings.override(base, env=dict(map(_variable, env)), **given)
+    if not module and not Path(target).is_file():
+        raise ConfigError(f"{target}: no such script. To run a module, write -m before its name.")
+    if arguments[:1] == ("--",):  # optional, between TARGET and its arguments
+        arguments = arguments[1:]
+    return Job(settings, ("module" if module else "script", target), arguments)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise click.BadParameter(f"{text!r}: expected NAME=VALUE", param_hint="--env")
+    return name, value

@@ -1,0 +1,260 @@
+"""The agent of one host: starts processes there as the coordinator says, and says what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import queue
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from meshrt.errors import DistributedError
+from meshrt.launch.address import split_address
+from meshrt.launch.engines.local import LocalEngine
+from meshrt.launch.engines.protocol import Exited, Output, Report, Said
+from meshrt.launch.hosts.duties import Deed, Duties, EndAll, Kill, Leave, Start
+from meshrt.launch.hosts.link import Broken, Gone, Heard, Link, News, Opened
+from meshrt.launch.hosts.messages import Applicant, Leaving, Up
+from meshrt.launch.hosts.outbound import Outbound
+from meshrt.launch.hosts.security import Trust
+from meshrt.launch.membership.frames import new_nonce
+from meshrt.launch.model import ExitStatus, signal_name
+
+__all__ = ["Options", "run", "versions"]
+
+_TICK_S = 0.5
+_GRACE_S = 5.0  # from being told to stop to SIGKILL
+_FAREWELL_S = 1.0
+_END_S = 10.0  # for SIGKILL to take effect
+_NOT_STARTED = ExitStatus(reason="the agent of its host was told to stop")
+_LEASE_S = 8.0  # until the coordinator says how long
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked of an agent. `address` None: the one from which the coordinator is reached."""
+
+    coordinator: str
+    trust: Trust
+    name: str
+    address: str | None = None
+    join_timeout_s: float = 300.0
+
+
+def versions() -> dict[str, str]:
+    """What must be the same on all hosts."""
+    from importlib import metadata  # start-up time: of hosts that have just started an agent, once
+
+    return {name: metadata.version(name) for name in ("meshrt", "jaxlib")} | {
+        "Python": platform.python_version().rpartition(".")[0]
+    }
+
+
+def own_address(coordinator: str) -> str:
+    """The address of this host from which the coordinator is reached."""
+    host, port = split_address(coordinator)
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as e:
+        raise DistributedError(f"--coordinator {coordinator}: {e.strerror or e}") from None
+
+
+def run(options: Options, environ: Mapping[str, str], say: Callable[[str], None]) -> int:
+    """Serves the coordinator until the job is over; gives the job's exit code. From the main thread only.
+
+    Raises:
+      DistributedError: the coordinator's name does not resolve, it refuses this agent, or nobody answers within
+        `options.join_timeout_s`.
+    """
+    return _Agent(options, environ, say).run()
+
+
+class _Agent:
+    def __init__(self, options: Options, environ: Mapping[str, str], say: Callable[[str], None]):
+        self._options, self._say = options, say
+        self._address = options.address or own_address(options.coordinator)
+        self._versions = versions()
+        self._engine = LocalEngine(environ)
+        self._duties = Duties(new_nonce, _LEASE_S, time.monotonic())
+        self._outbound = Outbound()
+        self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._link: Link | None = None
+        self._session: int | None = None
+        self._joined = False
+        self._complained = False
+        self._lost_at = time.monotonic()
+        self._leaving: tuple[int, float] | None = None  # by which signal, and until when
+        self._kill_at = 0.0
+        self._code: int | None = None
+
+    def run(self) -> int:
+        try:
+            with self._wakeups() as (self._wake, self._waker):
+                self._link = Link(
+                    self._options.coordinator, self._options.trust, self._describe, self._tell, self._outbound
+                )
+                while self._code is None:
+                    self._turn()
+                self._link.close()
+        finally:
+            self._engine.close()
+        return self._code
+
+    def _turn(self) -> None:
+        for found in self._engine.wait(_TICK_S, self._wake):
+            self._report(found)
+        self._take_signals(self._wake)
+        while not self._news.empty():
+            self._hear(self._news.get())
+        self._do(self._duties.tick(time.monotonic()))
+        self._look_at_the_clock(time.monotonic())
+
+    # --- this process.
+
+    @contextmanager
+    def _wakeups(self) -> Iterator[tuple[int, int]]:
+        """A pipe that signals, ends of children and the link's thread write to."""
+        read_end, write_end = os.pipe()
+        for end in (read_end, write_end):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        for number in (*_ENDING, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        yield read_end, write_end
+        signal.set_wakeup_fd(-1)
+
+    def _take_signals(self, wake: int) -> None:
+        try:
+            data = os.read(wake, 4096)
+        except BlockingIOError:
+            return
+        for number in data:
+            if number in _ENDING:
+                self._told_to_end(number)
+
+    def _told_to_end(self, number: int) -> None:
+        """Its processes are asked to stop, and what becomes of them is still reported; once more, it ends at once."""
+        now = time.monotonic()
+        if self._leaving is not None:
+            self._engine.signal(tuple(self._duties.running), int(signal.SIGKILL))
+            self._leaving = (self._leaving[0], min(self._leaving[1], now + _FAREWELL_S))
+            return
+        self._leaving = (number, now + _GRACE_S + _FAREWELL_S)
+        self._kill_at = now + _GRACE_S
+        self._send(Leaving(f"its agent was stopped by {signal_name(number)}"))
+        self._engine.signal(tuple(self._duties.running), int(signal.SIGTERM))
+
+    def _look_at_the_clock(self, now: float) -> None:
+        if self._leaving is not None:
+            number, until = self._leaving
+            if now > self._kill_at and self._duties.running:
+                self._engine.signal(tuple(self._duties.running), int(signal.SIGKILL))
+            settled = not self._duties.running and (not self._duties.unsettled or self._session is None)
+            if settled or now > until:
+                self._code = 128 + number
+        elif self._session is None and now - self._lost_at > self._options.join_timeout_s:
+            raise DistributedError(
+                f"no coordinator let this host in at {self._options.coordinator} within "
+                f"{self._options.join_timeout_s:g} s (--join-timeout)"
+            )
+
+    # --- the coordinator.
+
+    def _describe(self) -> Applicant:
+        duties = self._duties
+        return Applicant(
+            self._options.name, self._address, duties.name, self._versions, duties.tasks, os.cpu_count() or 1,
+            self._joined,
+        )  # fmt: skip
+
+    def _tell(self, news: News) -> None:
+        self._news.put(news)
+        try:
+            os.write(self._waker, b"\0")
+        except (BlockingIOError, OSError):
+            return  # it is awake, or has ended
+
+    def _hear(self, news: News) -> None:
+        now = time.monotonic()
+        match news:
+            case Opened():
+                self._opened(news, now)
+            case Heard(number=number, message=message) if number == self._session:
+                self._do(self._duties.told(message, now))
+            case Broken(why=why):
+                if self._session is not None or not self._complained:
+                    self._complained = True
+                    self._say(f"{why}. Trying again")
+                if self._session is not None:
+                    self._session, self._lost_at = None, now
+            case Gone(error=error):
+                raise DistributedError(f"the coordinator at {self._options.coordinator} refused this host: {error}")
+
+    def _opened(self, news: Opened, now: float) -> None:
+        if not self._joined and os.path.isdir(news.directory):
+            os.chdir(news.directory)
+        if not self._joined or self._complained:
+            self._say(f"host {self._options.name} ({self._address}) is in the job of {self._options.coordinator}")
+        self._joined, self._complained, self._session = True, False, news.number
+        self._duties.lease_s = news.lease_s
+        for message in self._duties.opened(now):
+            self._send(message)
+        if self._leaving is not None:
+            self._send(Leaving(f"its agent was stopped by {signal_name(self._leaving[0])}"))
+
+    def _send(self, message: Up) -> None:
+        if self._link is not None and self._session is not None:
+            self._link.send(message)
+
+    def _do(self, deeds: list[Deed]) -> None:
+        for deed in deeds:
+            match deed:
+                case Start(specs=specs):
+                    if self._leaving is None:
+                        self._engine.start(specs)
+                    else:
+                        for spec in specs:
+                            self._report(Exited(spec.task, time.monotonic(), _NOT_STARTED))
+                case Kill(tasks=tasks, number=number):
+                    self._engine.signal(tasks, number)
+                case EndAll(why=why):
+                    self._end_all(why, self._wake)
+                case Leave(exit_code=code):
+                    self._code = code
+
+    def _end_all(self, why: str, wake: int) -> None:
+        """Returns when nothing is left of what ran: a later life may have tasks of the same names."""
+        if self._engine.tasks:
+            self._say(f"ending all processes of this host: {why}")
+        deadline = time.monotonic() + _END_S
+        while self._engine.tasks and time.monotonic() < deadline:
+            self._engine.signal(self._engine.tasks, int(signal.SIGKILL))
+            for found in self._engine.wait(0.05, wake):
+                self._report(found)
+
+    # --- the processes.
+
+    def _report(self, found: Report) -> None:
+        match found:
+            case Output():
+                if found.task in self._duties.running:
+                    self._outbound.put(found)
+            case Said() | Exited():
+                chunks = self._outbound.count(found.task) if isinstance(found, Exited) else 0
+                happened = self._duties.reported(found, chunks)
+                if happened is not None:
+                    self._send(happened)
+
+
+def complain(text: str) -> None:
+    """Says something on stderr, as one line of the agent's."""
+    print(f"meshrt agent: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,117 @@
+"""Calling a coordinator: the channel, the proofs that go with each call, and its refusals in one line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+# gRPC's own care for forks stops its threads around each process that an agent starts, and says so on stderr.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import grpc
+from google.protobuf.message import Message
+
+from meshrt.errors import ConfigError
+from meshrt.launch.hosts import codec
+from meshrt.launch.hosts.messages import RefusedError
+from meshrt.launch.hosts.security import Trust
+from meshrt.launch.hosts.wire import coordinator_pb2 as pb
+from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
+from meshrt.launch.membership import frames
+
+__all__ = ["Calls", "refusal", "unreachable"]
+
+_CALL_S = 10.0
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 * codec.MESSAGE_LIMIT),  # of a coordinator that has proved itself
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+)
+# Those with which a coordinator means no; all others are of the network, or pass.
+_FINAL = {
+    grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNIMPLEMENTED,
+}  # fmt: skip
+
+
+class Calls:
+    """A channel to the coordinator at `address`, which proves itself before anything is asked of it."""
+
+    def __init__(self, address: str, trust: Trust):
+        self._trust, self.address = trust, address
+        certificates = trust.certificates
+        if certificates is None:
+            self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        else:
+            from meshrt.launch.hosts.certificates import (
+                CERTIFIED_NAME,  # optional wheel: only for jobs with certificates
+            )
+
+            credentials = grpc.ssl_channel_credentials(
+                certificates.authority, certificates.key, certificates.certificate
+            )
+            named = (("grpc.ssl_target_name_override", CERTIFIED_NAME),)
+            self._channel = grpc.secure_channel(address, credentials, options=(*_OPTIONS, *named))
+        self._stub = stubs.CoordinatorStub(self._channel)
+
+    def close(self) -> None:
+        """Ends all calls."""
+        self._channel.close()
+
+    def knock(self) -> str:
+        """A nonce for one call. RefusedError if who answers does not know the job's secret; grpc.RpcError."""
+        own = frames.new_nonce()
+        reply = self._stub.Knock(pb.KnockRequest(nonce=own), timeout=_CALL_S)
+        if not frames.proves(reply.proof, self._trust.secret, "coordinator", own, reply.nonce):
+            raise RefusedError(
+                f"{self.address} did not prove that it knows this job's secret: it is of another job, or the secrets "
+                "differ", "PERMISSION_DENIED",
+            )  # fmt: skip
+        return str(reply.nonce)
+
+    def call(self, method: str, request: Message, nonce: str | None = None) -> Any:
+        """A call with one answer. RefusedError, grpc.RpcError."""
+        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).hexdigest()
+        metadata = self._metadata(method, digest, nonce or self.knock())
+        return getattr(self._stub, method)(request, metadata=metadata, timeout=_CALL_S)
+
+    def listen(self, method: str, request: Message) -> Iterator[Any]:
+        """A call that is answered by a stream, for as long as it takes."""
+        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).hexdigest()
+        answers: Iterator[Any] = getattr(self._stub, method)(
+            request, metadata=self._metadata(method, digest, self.knock())
+        )
+        return answers
+
+    def stream(self, method: str, requests: Iterable[Message], nonce: str) -> Any:
+        """A call that sends a stream."""
+        return getattr(self._stub, method)(iter(requests), metadata=self._metadata(method, "stream", nonce))
+
+    def _metadata(self, method: str, digest: str, nonce: str) -> tuple[tuple[str, str], ...]:
+        proof = frames.proof(self._trust.secret, "call", nonce, method, digest)
+        return (("meshrt-nonce", nonce), ("meshrt-proof", proof))
+
+
+def refusal(error: grpc.RpcError) -> RefusedError | None:
+    """What the coordinator said in refusing a call; None where it said nothing, or another attempt may help."""
+    code = error.code()
+    if code in _FINAL:
+        return RefusedError(str(error.details()), code.name)
+    if code is grpc.StatusCode.ABORTED:
+        return RefusedError(str(error.details()), code.name)
+    return None
+
+
+def unreachable(address: str, error: grpc.RpcError) -> ConfigError:
+    """For people: why nobody could be spoken to."""
+    details = str(error.details() or "").partition("\n")[0]
+    hint = "does it run there, and do both sides use --tls or neither?"
+    if "CERTIFICATE" in details.upper() or "handshake" in details.lower():
+        hint = "the certificates of the two sides are not of one job, or have expired"
+    return ConfigError(f"no coordinator answers at {address} ({details or error.code().name}); {hint}")

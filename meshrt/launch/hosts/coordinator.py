@@ -1,0 +1,107 @@
+"""`meshrt launch coordinator`: the launcher's shell over an engine whose processes run on other hosts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshrt.launch import shell
+from meshrt.launch.address import split_address
+from meshrt.launch.hosts.agent import versions
+from meshrt.launch.hosts.engine import HostsEngine
+from meshrt.launch.hosts.journal import Journal
+from meshrt.launch.hosts.security import Trust
+from meshrt.launch.hosts.server import Server
+from meshrt.launch.model import FINAL
+from meshrt.launch.output import Console
+
+__all__ = ["Options", "Placing", "run"]
+
+_LOG_EVERY_S = 0.2  # of what strangers do; more is counted
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked of a coordinator. `listen` is HOST:PORT, port 0 any free one; `journal` a file from which
+    another coordinator can go on."""
+
+    listen: str
+    trust: Trust
+    journal: Path | None = None
+    lease_s: float | None = None
+
+
+# What puts agents on hosts, if the coordinator is to do that: given the address, and who is told when one has ended
+# (its name, and how); ends them all when it is left.
+Placing = Callable[[str, Callable[[str, str], None]], AbstractContextManager[None]]
+
+
+def run(job: shell.Job, options: Options, console: Console | None = None, place: Placing | None = None) -> int:
+    """Runs the job over the agents that join; gives its exit code. From the main thread only.
+
+    Raises:
+      ConfigError: it cannot listen, strangers could reach it and nothing keeps them out, the journal is of another job.
+    """
+    console = console or Console()
+    host, port = split_address(options.listen)
+    options.trust.check_address(host)
+    command = shlex.join((*job.target[1:], *job.arguments))
+    journal = Journal(options.journal, _what(job))
+    say = _Sparing(console)
+    engine = HostsEngine(versions(), say.notice, journal.expected, options.lease_s)
+    server = Server(
+        engine, options.trust, host, port or int(journal.header.get("port", 0)), journal.job, os.getcwd(), command,
+        say.stranger,
+    )  # fmt: skip
+    address = server.start()
+    try:
+        journal.note(port=split_address(address)[1])
+        if place is None:
+            console.say(
+                f"meshrt launch: the coordinator listens; on each host: meshrt launch agent --coordinator {address}"
+            )
+        with nullcontext() if place is None else place(address, engine.agent_ended):
+            code = shell.run(job, console, engine, record=journal, watch=engine.watch)
+    finally:
+        engine.close()
+        server.stop()
+    if engine.state is not None and engine.state.phase in FINAL:
+        journal.finish()
+    return code
+
+
+def _what(job: shell.Job) -> Mapping[str, Any]:
+    """What must be the same for a coordinator that takes up a job."""
+    settings = job.settings
+    return {
+        "target": list(job.target), "arguments": list(job.arguments), "nproc": settings.nproc,
+        "nodes": list(settings.nodes or ()), "max_restarts": settings.max_restarts, "env": dict(settings.env),
+    }  # fmt: skip
+
+
+class _Sparing:
+    """Tells people what strangers do, but not each time that somebody hammers at the port."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._at, self._left_out = float("-inf"), 0
+
+    def notice(self, text: str) -> None:
+        """Something of the job's own."""
+        self._console.say(f"meshrt launch: {text}")
+
+    def stranger(self, text: str) -> None:
+        """Something that a caller did."""
+        now = time.monotonic()
+        if now - self._at < _LOG_EVERY_S:
+            self._left_out += 1
+            return
+        more = f" ({self._left_out} more were left out)" if self._left_out else ""
+        self._at, self._left_out = now, 0
+        self.notice(f"{text}{more}")

@@ -1,0 +1,155 @@
+"""What a coordinator writes down as it goes, so that another one can take its place: every event, before it counts.
+
+A file of one JSON object per line, readable by its user only: what the job is, then its events in order. A line that a
+kill cut off at the end is dropped; it had no consequences yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO, get_type_hints
+
+from meshrt.errors import ConfigError
+from meshrt.launch import machine
+from meshrt.launch.membership.frames import new_secret
+from meshrt.launch.model import Event, ExitStatus, HostJoined, HostLost, Timer, TimerFired, WorkerError
+
+__all__ = ["Journal"]
+
+_FORMAT = 1
+_KINDS = {kind.__name__: kind for kind in (*machine.EVENT_KINDS, TimerFired) if isinstance(kind, type)}
+_PARTS: dict[str, type[Any]] = {"ExitStatus": ExitStatus, "WorkerError": WorkerError}
+
+
+class Journal:
+    """The record of one job; `path` None keeps it nowhere. `what` says what the job is: one that says something else
+    is not this job's."""
+
+    def __init__(self, path: Path | None, what: Mapping[str, Any]):
+        self._path = path
+        self._file: TextIO | None = None
+        self.header: dict[str, Any] = {
+            "format": _FORMAT,
+            "what": dict(what),
+            "secret": new_secret(),
+            "job": new_secret(),
+        }
+        self.past: list[Event] = []
+        if path is None:
+            return
+        if path.exists() and path.stat().st_size:
+            self._read(path, what)
+        self._open(path)
+
+    @property
+    def secret(self) -> str:
+        """Of the job's ranks."""
+        return str(self.header["secret"])
+
+    @property
+    def job(self) -> str:
+        """The name of this life of the job."""
+        return str(self.header["job"])[:12]
+
+    @property
+    def expected(self) -> dict[str, str]:
+        """The hosts that were in the job, with the incarnations of their agents."""
+        hosts: dict[str, str] = {}
+        for event in self.past:
+            if isinstance(event, HostJoined):
+                hosts[event.host] = event.incarnation
+            elif isinstance(event, HostLost):
+                hosts.pop(event.host, None)
+        return hosts
+
+    def note(self, **fields: Any) -> None:
+        """Keeps something of the job that was found at its start, as the port."""
+        self.header.update(fields)
+        self._append({"header": fields})
+
+    def write(self, event: Event) -> None:
+        """Keeps an event."""
+        self._append({"event": type(event).__name__, **_plain(event)})
+
+    def finish(self) -> None:
+        """The job is over: nobody takes it up."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _append(self, fields: Mapping[str, Any]) -> None:
+        if self._file is None:
+            return
+        self._file.write(json.dumps(fields) + "\n")
+        self._file.flush()
+
+    def _open(self, path: Path) -> None:
+        fresh = not self.past and not (path.exists() and path.stat().st_size)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as e:
+            raise ConfigError(f"--journal {path}: cannot be written: {e.strerror}") from None
+        self._file = open(handle, "a")  # noqa: SIM115 -- open as long as the job lasts
+        if fresh:
+            self._append(self.header)
+
+    def _read(self, path: Path, what: Mapping[str, Any]) -> None:
+        try:
+            lines = path.read_text().split("\n")
+        except (OSError, UnicodeDecodeError) as e:
+            raise ConfigError(f"--journal {path}: cannot be read: {e}") from None
+        try:
+            header, *rest = [json.loads(line) for line in lines[:-1]]  # the last one has no end: empty, or cut off
+            for fields in rest:
+                if "header" in fields:
+                    header.update(fields["header"])
+                else:
+                    self.past.append(_event(fields))
+            other = header["format"] != _FORMAT or header["what"] != json.loads(json.dumps(dict(what)))
+        except (ValueError, LookupError, TypeError, AttributeError) as e:
+            raise ConfigError(f"--journal {path}: it is no journal of a job ({e}); remove it to start anew") from None
+        if other:
+            raise ConfigError(
+                f"--journal {path}: it is of another job: {header['what'].get('target')}; give the same command as "
+                "before, or remove the file to start anew"
+            )
+        self.header = header
+        if lines[-1]:
+            path.write_text("\n".join(lines[:-1]) + "\n")
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    fields = {}
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        if isinstance(value, Timer):
+            value = value.value
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = {"part": type(value).__name__, **dataclasses.asdict(value)}
+        fields[field.name] = value
+    return fields
+
+
+def _event(fields: Mapping[str, Any]) -> Event:
+    fields = dict(fields)
+    kind = _KINDS[fields.pop("event")]
+    hints = get_type_hints(kind)
+    return kind(**{name: _value(value, hints[name]) for name, value in fields.items()})
+
+
+def _value(value: Any, hint: Any) -> Any:
+    if hint is Timer:
+        return Timer(value)
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, dict):
+        made = _PARTS[value["part"]]
+        return made(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k != "part"})
+    return value

@@ -1,0 +1,155 @@
+"""An agent's connection to its coordinator: a thread that joins, stays in a session, and comes back after a break."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import grpc
+
+from meshrt.errors import DistributedError
+from meshrt.launch.hosts import codec
+from meshrt.launch.hosts.calls import Calls, refusal, unreachable
+from meshrt.launch.hosts.messages import Applicant, Beat, Down, RefusedError, Up
+from meshrt.launch.hosts.outbound import Outbound
+from meshrt.launch.hosts.security import Trust
+from meshrt.launch.hosts.wire import coordinator_pb2 as pb
+
+__all__ = ["Broken", "Gone", "Heard", "Link", "Opened"]
+
+_AGAIN_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session began."""
+
+    number: int
+    directory: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The coordinator said something in a session."""
+
+    number: int
+    message: Down
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The connection broke, or could not be made; another attempt follows."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The coordinator refuses this agent: there will be no other attempt."""
+
+    error: DistributedError
+
+
+News = Opened | Heard | Broken | Gone
+
+
+class Link:
+    """`describe` says who asks to join, as of now; `tell` is given what happens, from this thread."""
+
+    def __init__(
+        self, address: str, trust: Trust, describe: Callable[[], Applicant], tell: Callable[[News], None],
+        outbound: Outbound,
+    ):  # fmt: skip
+        self._address, self._trust, self._describe, self._tell = address, trust, describe, tell
+        self._outbound = outbound
+        self._outgoing: queue.SimpleQueue[Up | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._calls: Calls | None = None
+        self._number = 0
+        self._thread = threading.Thread(target=self._run, name="meshrt-link", daemon=True)
+        self._thread.start()
+
+    def send(self, message: Up) -> None:
+        """Says this in the present session; without one it is lost."""
+        self._outgoing.put(message)
+
+    def close(self) -> None:
+        """Leaves."""
+        self._closing.set()
+        self._outgoing.put(None)
+        self._outbound.begin_stream()
+        self._thread.join(1.0)
+        if self._calls is not None:
+            self._calls.close()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._calls = Calls(self._address, self._trust)
+            try:
+                self._live(self._calls)
+                why = "the session ended"
+            except RefusedError as e:
+                if e.kind != "ABORTED":
+                    self._tell(Gone(e))
+                    return
+                why = str(e)
+            except grpc.RpcError as e:
+                found = refusal(e)
+                if found is not None and found.kind != "ABORTED":
+                    self._tell(Gone(found))
+                    return
+                why = str(found or unreachable(self._address, e))
+            finally:
+                self._calls.close()
+            if not self._closing.is_set():
+                self._tell(Broken(why))
+            self._closing.wait(_AGAIN_S)
+
+    def _live(self, calls: Calls) -> None:
+        """One session, from joining to its end."""
+        who = self._describe()
+        joined = calls.call("Join", codec.from_applicant(who))
+        session_nonce, log_nonce = joined.nonces
+        self._outgoing = queue.SimpleQueue()
+        self._number += 1
+        number = self._number
+        answers = calls.stream("Session", self._say(who, self._outgoing, joined.beat_s), session_nonce)
+        self._tell(Opened(number, joined.directory, joined.lease_s))
+        stream = self._outbound.begin_stream()
+        log = threading.Thread(
+            target=self._stream_log, args=(calls, stream, who, log_nonce), name="meshrt-log", daemon=True
+        )
+        log.start()
+        try:
+            for answer in answers:
+                self._tell(Heard(number, codec.down(answer)))
+        finally:
+            self._outgoing.put(None)
+            self._outbound.begin_stream()
+
+    def _say(self, who: Applicant, outgoing: queue.SimpleQueue[Up | None], beat_s: float) -> Iterator[pb.AgentMessage]:
+        yield pb.AgentMessage(opening=pb.Opening(name=who.name, incarnation=who.incarnation))
+        beat_at = 0.0
+        while True:
+            now = time.monotonic()
+            if now >= beat_at:
+                beat_at = now + beat_s
+                yield codec.from_up(Beat(now))
+            try:
+                message = outgoing.get(timeout=max(0.0, beat_at - now))
+            except queue.Empty:
+                continue
+            if message is None:
+                return
+            yield codec.from_up(message)
+
+    def _stream_log(self, calls: Calls, stream: int, who: Applicant, nonce: str) -> None:
+        chunks = (codec.from_chunk(c, who.name, who.incarnation) for c in self._outbound.take(stream))
+        try:
+            calls.stream("ReportLog", chunks, nonce)
+        except (grpc.RpcError, ValueError):
+            return  # the session breaks too, or its channel was closed: the next one has a stream of its own

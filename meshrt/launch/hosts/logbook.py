@@ -1,0 +1,73 @@
+"""The last lines that each rank printed, for `meshrt launch logs`, and for those who follow them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meshrt.launch.engines.protocol import Output, Task
+from meshrt.launch.output import LineSplitter
+
+__all__ = ["Line", "Logbook"]
+
+LINES = 1000  # kept of each rank
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line that a task printed."""
+
+    host: str
+    task: Task
+    stderr: bool
+    data: bytes
+
+
+class Logbook:
+    """Lines of the present generation; a task's are forgotten when the next generation begins."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Task, deque[Line]] = {}
+        self._hosts: dict[Task, str] = {}
+        self._splitters: dict[tuple[Task, str], LineSplitter] = {}
+        self._followers: set[Callable[[Line], None]] = set()
+        self._lock = threading.Lock()
+
+    def begin(self, task: Task, host: str) -> None:
+        """A task is started on a host."""
+        with self._lock:
+            for old in [t for t in self._lines if t.generation < task.generation - 1]:
+                del self._lines[old], self._hosts[old]
+            self._splitters = {k: s for k, s in self._splitters.items() if k[0] in self._lines}
+            self._lines.setdefault(task, deque(maxlen=LINES))
+            self._hosts[task] = host
+
+    def feed(self, found: Output) -> None:
+        """A task printed this."""
+        with self._lock:
+            lines = self._lines.get(found.task)
+            if lines is None:
+                return
+            splitter = self._splitters.setdefault((found.task, found.stream), LineSplitter())
+            fresh = [
+                Line(self._hosts[found.task], found.task, found.stream == "stderr", data)
+                for data in splitter.feed(found.data, found.at)
+            ]
+            lines.extend(fresh)
+            for line in fresh:
+                for follow in self._followers:
+                    follow(line)
+
+    def last(self, count: int, follow: Callable[[Line], None] | None = None) -> list[Line]:
+        """The last `count` lines of each task of the newest generations; `follow` hears of each one after them."""
+        with self._lock:
+            if follow is not None:
+                self._followers.add(follow)
+            return [line for lines in self._lines.values() for line in list(lines)[-count:]] if count else []
+
+    def leave(self, follow: Callable[[Line], None]) -> None:
+        """A follower has gone."""
+        with self._lock:
+            self._followers.discard(follow)

@@ -1,0 +1,136 @@
+"""What coordinator and agents tell each other, as plain frozen values; codec.py puts them on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from meshrt.errors import DistributedError
+from meshrt.launch.engines.protocol import Exited, Said, Spec, Task
+
+__all__ = [
+    "Alive",
+    "Applicant",
+    "Beat",
+    "Chunk",
+    "Down",
+    "Happened",
+    "Leaving",
+    "Over",
+    "Prepare",
+    "RefusedError",
+    "Settled",
+    "Signal",
+    "Stale",
+    "Up",
+]
+
+
+class RefusedError(DistributedError):
+    """The coordinator does not do what somebody asks, and says why. `kind` names gRPC's status for it."""
+
+    def __init__(self, why: str, kind: str = "FAILED_PRECONDITION"):
+        super().__init__(why)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Applicant:
+    """An agent that wants to join, or to come back. `tasks` are those it has been told to start and that are not
+    settled; `incarnation` is another one after it has forgotten such."""
+
+    name: str
+    address: str
+    incarnation: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    tasks: tuple[Task, ...] = ()
+    cores: int = 1
+    again: bool = False
+
+
+# --- from an agent.
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """It lives; `at` is its clock."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """A report of its local engine, on its clock. It is sent again after a break until it is settled. `chunks` counts
+    the pieces of output that go ahead of the end of a task."""
+
+    seq: int
+    report: Said | Exited
+    chunks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """It was told to end, and ends its processes."""
+
+    why: str
+
+
+Up = Beat | Happened | Leaving
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a task's output."""
+
+    task: Task
+    at: float
+    stderr: bool
+    data: bytes
+
+
+# --- to an agent.
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The answer to a beat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Start these, but for those that you know."""
+
+    specs: tuple[Spec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Signal the processes of these tasks."""
+
+    tasks: tuple[Task, ...]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Reports up to this number need not be sent again."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """Nothing that you run belongs to the job any more."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The job has ended."""
+
+    exit_code: int
+    why: str = ""
+
+
+Down = Alive | Prepare | Signal | Settled | Stale | Over

@@ -1,0 +1,272 @@
+"""The coordinator's gRPC server: one thread with an event loop, however many agents there are."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from grpc.aio import ServicerContext as Context
+
+from meshrt.errors import ConfigError
+from meshrt.launch.address import join_address
+from meshrt.launch.hosts import codec, status
+from meshrt.launch.hosts.engine import HostsEngine
+from meshrt.launch.hosts.fleet import SELF_END_S
+from meshrt.launch.hosts.logbook import Line
+from meshrt.launch.hosts.messages import Applicant, Down, Over, RefusedError
+from meshrt.launch.hosts.security import Nonces, Trust
+from meshrt.launch.hosts.wire import coordinator_pb2 as pb
+from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
+from meshrt.launch.membership import frames
+
+__all__ = ["Server"]
+
+_BEAT_S = 1.0
+_BEAT_LIMIT_S = 2.5  # three in a lease
+_BEATS_PER_S = 2500.0  # Measured: some 60 us of one core each, so that 10,000 agents leave half of it
+_QUEUE = 4096  # messages that an agent may leave unread, or lines a follower, before it is given up
+_OPTIONS = (
+    ("grpc.max_receive_message_length", codec.MESSAGE_LIMIT),
+    ("grpc.so_reuseport", 0),  # else two coordinators could share one port
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+)
+
+
+class Server:
+    """Serves `engine` at `host` and `port` (0: any free one) from `start` to `stop`."""
+
+    def __init__(
+        self, engine: HostsEngine, trust: Trust, host: str, port: int, job: str, directory: str, command: str,
+        log: Callable[[str], None],
+    ):  # fmt: skip
+        self._engine, self._trust = engine, trust
+        self._host, self._port = host, port
+        self._job, self._directory, self._command, self._log = job, directory, command, log
+        self._nonces = Nonces()
+        self._joined: dict[str, Applicant] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="meshrt-coordinator", daemon=True)
+        self._ready = threading.Event()
+        self._failure: Exception | None = None
+        self._stopping: asyncio.Event | None = None
+
+    # --- life.
+
+    def start(self) -> str:
+        """Listens; gives the address. ConfigError if it cannot."""
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            where = join_address(self._host, self._port)
+            raise ConfigError(f"--listen {where}: the coordinator cannot listen there: {self._failure}")
+        return join_address(self._host, self._port)
+
+    def stop(self) -> None:
+        """Ends all calls."""
+        if self._stopping is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        self._stopping = asyncio.Event()
+        server = grpc.aio.server(options=_OPTIONS)
+        stubs.add_CoordinatorServicer_to_server(self, server)
+        address = join_address(self._host, self._port)
+        certificates = self._trust.certificates
+        try:
+            if certificates is None:
+                self._port = server.add_insecure_port(address)
+            else:
+                pair = [(certificates.key, certificates.certificate)]
+                credentials = grpc.ssl_server_credentials(pair, certificates.authority, require_client_auth=True)
+                self._port = server.add_secure_port(address, credentials)
+            await server.start()
+        except Exception as e:  # RuntimeError, or another of gRPC's: told to whoever started the server
+            self._failure = e
+            self._ready.set()
+            return
+        self._ready.set()
+        await self._stopping.wait()
+        await server.stop(0.5)
+
+    # --- who calls.
+
+    async def _admit(self, context: Context, method: str, request: Message | None) -> None:
+        """RefusedError unless the caller knows the job's secret, and the call is made for the first time."""
+        given = dict(context.invocation_metadata() or ())
+        digest = "stream" if request is None else _digest(request)
+        nonce, proof = str(given.get("meshrt-nonce", "")), str(given.get("meshrt-proof", ""))
+        self._nonces.spend(nonce, proof, self._trust.secret, method, digest, time.monotonic())
+        if not self._engine.serving:
+            raise RefusedError("the coordinator is starting or ending", "UNAVAILABLE")
+
+    async def _refuse(self, context: Context, method: str, error: RefusedError) -> None:
+        """Answers a call with an error; what a stranger does is logged, once."""
+        if error.kind != "UNAVAILABLE":
+            self._log(f"refused {method} from {_peer(context)}: {error}")
+        await context.abort(grpc.StatusCode[error.kind], str(error))
+
+    async def _answer(
+        self, context: Context, method: str, request: Message, act: Callable[[], Awaitable[Message]]
+    ) -> Message:
+        try:
+            await self._admit(context, method, request)
+            return await act()
+        except RefusedError as e:
+            await self._refuse(context, method, e)
+            raise  # `abort` has raised already
+
+    # --- calls of agents.
+
+    async def Knock(self, request: pb.KnockRequest, context: Context) -> pb.KnockReply:
+        nonce = self._nonces.new(time.monotonic())
+        proof = frames.proof(self._trust.secret, "coordinator", request.nonce, nonce)
+        return pb.KnockReply(nonce=nonce, proof=proof)
+
+    async def Join(self, request: pb.JoinRequest, context: Context) -> Message:
+        async def act() -> Message:
+            who = codec.applicant(request)
+            self._engine.join(who)
+            self._joined[who.name] = who
+            now = time.monotonic()
+            beat = min(_BEAT_LIMIT_S, max(_BEAT_S, len(self._joined) / _BEATS_PER_S))
+            return pb.JoinReply(
+                job=self._job, beat_s=beat, lease_s=SELF_END_S, directory=self._directory,
+                nonces=[self._nonces.new(now), self._nonces.new(now)],
+            )  # fmt: skip
+
+        return await self._answer(context, "Join", request, act)
+
+    async def Session(
+        self, requests: AsyncIterator[pb.AgentMessage], context: Context
+    ) -> AsyncIterator[pb.CoordinatorMessage]:
+        try:
+            await self._admit(context, "Session", None)
+            first = await anext(requests, None)
+            who = self._joined.get(first.opening.name) if first is not None and first.HasField("opening") else None
+            if first is None or who is None or who.incarnation != first.opening.incarnation:
+                raise RefusedError("a session of an agent that has not joined", "ABORTED")
+            outbox = _Outbox(self._loop)
+            self._engine.open(who, outbox.put)
+        except RefusedError as e:
+            await self._refuse(context, "Session", e)
+            return
+        reader = asyncio.ensure_future(self._listen(who, requests, outbox, context))
+        try:
+            while (message := await outbox.get()) is not None:
+                yield codec.from_down(message)
+                if isinstance(message, Over):
+                    break
+        finally:
+            reader.cancel()
+            self._engine.closed(who, outbox.put)
+
+    async def _listen(
+        self, who: Applicant, requests: AsyncIterator[pb.AgentMessage], outbox: _Outbox, context: Context
+    ) -> None:
+        try:
+            async for message in requests:
+                self._engine.receive(who, codec.up(message))
+        except RefusedError as e:
+            self._log(f"ended the session of host {who.name} ({_peer(context)}): {e}")
+        except grpc.RpcError as e:
+            self._log(f"the session of host {who.name} ended: {e}")
+        finally:
+            outbox.put(None)
+
+    async def ReportLog(self, requests: AsyncIterator[pb.LogChunk], context: Context) -> pb.LogReceipt:
+        count = 0
+        try:
+            await self._admit(context, "ReportLog", None)
+            async for message in requests:
+                self._engine.log(message.name, message.incarnation, codec.chunk(message))
+                count += 1
+        except RefusedError as e:
+            await self._refuse(context, "ReportLog", e)
+        return pb.LogReceipt(chunks=count)
+
+    # --- calls of the command line.
+
+    async def Status(self, request: pb.StatusRequest, context: Context) -> Message:
+        async def act() -> Message:
+            return status.reply(self._engine, self._job, self._command, time.monotonic())
+
+        return await self._answer(context, "Status", request, act)
+
+    async def Resize(self, request: pb.ResizeRequest, context: Context) -> Message:
+        async def act() -> Message:
+            return pb.ResizeReply(answer=status.resize(self._engine, request.nodes))
+
+        return await self._answer(context, "Resize", request, act)
+
+    async def Cancel(self, request: pb.CancelRequest, context: Context) -> Message:
+        async def act() -> Message:
+            self._log(f"the job was stopped from {_peer(context)}")
+            self._engine.ask_stop()
+            return pb.CancelReply(answer="the job is being stopped")
+
+        return await self._answer(context, "Cancel", request, act)
+
+    async def Logs(self, request: pb.LogsRequest, context: Context) -> AsyncIterator[pb.LogLine]:
+        try:
+            await self._admit(context, "Logs", request)
+        except RefusedError as e:
+            await self._refuse(context, "Logs", e)
+            return
+        wanted = set(request.ranks)
+        outbox: _Outbox = _Outbox(self._loop)
+        lines = self._engine.logbook.last(request.lines, outbox.put if request.follow else None)
+        try:
+            for line in lines:
+                if not wanted or line.task.rank in wanted:
+                    yield _log_line(line)
+            while request.follow and (line := await outbox.get()) is not None:
+                if not wanted or line.task.rank in wanted:
+                    yield _log_line(line)
+        finally:
+            self._engine.logbook.leave(outbox.put)
+
+
+class _Outbox:
+    """What goes to one caller, put in by any thread. One that does not read it is given up: its call ends."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self._loop = loop
+        self._queue: asyncio.Queue[Any] = asyncio.Queue()
+
+    def put(self, message: Down | Line | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._keep, message)
+        except RuntimeError:
+            return  # the loop has ended, and the call with it
+
+    def _keep(self, message: Any) -> None:
+        self._queue.put_nowait(None if self._queue.qsize() > _QUEUE else message)
+
+    def get(self) -> Coroutine[Any, Any, Any]:
+        return self._queue.get()
+
+
+def _digest(request: Message) -> str:
+    return hashlib.sha256(request.SerializeToString(deterministic=True)).hexdigest()
+
+
+def _peer(context: Context) -> str:
+    return str(context.peer()).replace("%5B", "[").replace("%5D", "]")
+
+
+def _log_line(line: Line) -> pb.LogLine:
+    return pb.LogLine(host=line.host, task=codec.from_task(line.task), stderr=line.stderr, line=line.data)

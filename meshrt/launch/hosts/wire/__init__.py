@@ -1,0 +1,1 @@
+"""The messages of coordinators and agents: coordinator.proto, and what `make protos` makes of it."""
