@@ -9,7 +9,7 @@ NEWEST ?= $(shell for p in python3.13 python3.12 $(HOME)/.pyenv/versions/3.13*/b
 # The compilers whose tests `make test-tpu` runs; with cuda12 too where jaxlib and the CUDA plugin are of one version.
 COMPILERS ?= tpu
 
-.PHONY: demo test test-all test-libraries test-tpu smoke lint bench bench-communication bench-kernels bench-launch protos clean
+.PHONY: demo page test test-all test-libraries test-tpu smoke lint bench bench-communication bench-kernels bench-launch protos clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +54,15 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check meshrt propagation collectives tests benchmarks examples
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+# The page of `meshrt inspect --html`: its sources and the npm packages that they import, as the bundle that is shipped.
+PAGE := meshrt/inspect/page
+$(PAGE)/node_modules/.installed: $(PAGE)/package.json $(PAGE)/package-lock.json
+	cd $(PAGE) && npm ci --no-audit --no-fund --ignore-scripts
+	@touch $@
+
+page: $(PAGE)/node_modules/.installed
+	cd $(PAGE) && node build.mjs
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

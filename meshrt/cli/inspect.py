@@ -23,6 +23,7 @@ Examples:
   meshrt inspect examples/train_lm.py:step --mesh data=8,model=4 --explain 'tokens:0'
   meshrt inspect program.mlir --json
   meshrt inspect program.mlir --stage partitioned > device.mlir
+  meshrt inspect train.py:step --mesh data=8 --html train.html
   meshrt inspect train.py:step --mesh data=8 --check budget.toml
   meshrt inspect train.py:step --mesh data=8 --markdown --against main.json
 """
@@ -55,6 +56,8 @@ def _print_schema(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
               help="Print the JSON schema of --json and exit.")  # fmt: skip
 @click.option("--markdown", is_flag=True, help="Print the report as Markdown, with --against what changed.")
+@click.option("--html", "page", metavar="FILE",
+              help="Write the report as a page: graph, source, tables; with --against two reports.")  # fmt: skip
 @click.option("--against", metavar="FILE", help="A report that --json wrote before: show what changed since.")
 @click.option("--check", "budget", metavar="FILE", help="Exit with code 1 if the program is above its budget in FILE.")
 @click.option("--update", is_flag=True, help="With --check: write the present figures into FILE as the budget.")
@@ -73,6 +76,7 @@ def command(
     as_json: bool,
     with_program: bool,
     markdown: bool,
+    page: str | None,
     against: str | None,
     budget: str | None,
     update: bool,
@@ -90,6 +94,8 @@ def command(
     from meshrt.inspect.model import Report
     from meshrt.inspect.target import parse_mesh, split_target
 
+    if page is not None and (as_json or markdown or stage is not None or budget is not None):
+        raise click.UsageError("--html goes with none of --json, --markdown, --stage and --check")
     if with_program and not as_json:
         raise click.UsageError("--program goes with --json")
     if update and budget is None:
@@ -104,17 +110,21 @@ def command(
             raise click.UsageError(f"{target} needs a mesh, such as --mesh data=4,model=2")
         from meshrt.inspect.program import inspect_function  # start-up time, as above
 
-        reply = inspect_function(*python, parse_mesh(mesh), hook, stage, explain, topology, given, with_program)
+        reply = inspect_function(
+            *python, parse_mesh(mesh), hook, stage, explain, topology, given, with_program or page is not None
+        )
     else:
         if target.endswith(".py"):
             raise InspectError(f"{target}: name a function of it, as in {target}:step")
         over = None if mesh is None else parse_mesh(mesh)
         limits = Limits(seconds=timeout)
-        reply = inspect_file(target, stage, explain, topology, limits, over, given, with_program)
+        reply = inspect_file(target, stage, explain, topology, limits, over, given, with_program or page is not None)
     if "text" in reply:
         click.echo(reply["text"], nl=False)
         return 0
     report = Report.from_json(reply["report"])
+    if page is not None:
+        return _write_page(report, page, against)
     if budget is not None:
         return _check(report, Path(budget), update)
     if against is not None:
@@ -162,6 +172,23 @@ def _check(report: Report, path: Path, update: bool) -> int:
     if not excess:
         click.echo(f"{report.name}: within its budget")
     return 1 if excess else 0
+
+
+def _write_page(report: Report, page: str, against: str | None) -> int:
+    """Writes the report as HTML, beside that of a file if one is named."""
+    from meshrt.inspect.changes import read_report  # start-up time, as above
+    from meshrt.inspect.page.document import document
+
+    text = document(report, None if against is None else read_report(Path(against)))
+    if page == "-":
+        click.echo(text, nl=False)
+        return 0
+    try:
+        Path(page).write_text(text, encoding="ascii")
+    except OSError as e:
+        raise InspectError(f"{page}: {e.strerror or e}; give --html a file that can be written") from None
+    click.echo(f"{page}: wrote the page of {report.name} ({len(text) / 1024:,.0f} KiB)")
+    return 0
 
 
 def _show_changes(report: Report, path: Path, as_json: bool, markdown: bool) -> None:

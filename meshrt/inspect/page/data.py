@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os.path
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -86,8 +87,7 @@ def _program(program: ProgramRow) -> dict[str, Any]:
         "values": {
             "name": texts.column(v.name for v in values), "type": texts.column(v.type for v in values),
             "part": texts.column(v.device_type for v in values),
-            "axes": [texts.number("|".join(",".join(d) for d in v.axes)) for v in values],
-            "rank": [len(v.axes) for v in values],
+            "axes": texts.column(json.dumps(v.axes) for v in values),
             "unreduced": texts.column(",".join(v.unreduced) for v in values),
             "bytes": [v.global_bytes for v in values], "held": [v.device_bytes for v in values],
         },

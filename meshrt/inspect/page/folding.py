@@ -19,6 +19,8 @@ __all__ = ["MOST_MEMBERS", "Tree", "by_function", "by_layer", "by_line"]
 # of boxes fits a screen.
 MOST_MEMBERS = 48
 NOWHERE = "no source line"
+# What is neither in the forward nor in the backward pass: what leads to them, and what is made of gradients.
+ARGUMENTS, BEFORE, AFTER = "arguments", "before the passes", "after the passes"
 
 
 @dataclass(slots=True)
@@ -53,13 +55,17 @@ def by_layer(program: ProgramRow) -> Tree:
     """By function of the module, by the operations with bodies that they are in, and by scopes."""
     operations = program.operations
     split = [split_scope(o.scope) for o in operations]
-    has_passes = any(side == BACKWARD for side, _ in split)
+    back = next((i for i, (side, _) in enumerate(split) if side == BACKWARD), None)
     functions = {o.function for o in operations}
     paths: list[tuple[str, ...]] = []
-    for op, (side, names) in zip(operations, split):
+    for i, (op, (side, names)) in enumerate(zip(operations, split)):
         if op.within is None:
             head = (f"@{op.function}",) if len(functions) > 1 else ()
-            paths.append((*head, *([side or "not differentiated"] if has_passes else []), *names))
+            if op.kind == "argument":
+                head = (*head, ARGUMENTS)
+            elif back is not None:
+                head = (*head, side or (BEFORE if i < back else AFTER))
+            paths.append((*head, *names))
         else:
             outer = split[op.within][1]
             paths.append(names[len(outer) :] if names[: len(outer)] == outer else names)
