@@ -137,7 +137,7 @@ def adapters(frozen, adapted, x, y):
 MICRO = 4
 PAIR = [Array((WIDTH, HIDDEN), (), 0.1), Array((HIDDEN, WIDTH), (), 0.06)]
 SPLIT_PAIR = [Array((WIDTH, HIDDEN), ("x", None), 0.1), Array((HIDDEN, WIDTH), (None, "x"), 0.06)]
-TOKENS = Array((BATCH * 2, WIDTH), ("x", None))
+TOKENS = Array((4096, WIDTH), ("x", None))
 
 
 def pair_loss(params, x, y):

@@ -7,6 +7,7 @@ applied again to the gathered results of all devices."""
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from propagation.program import Op, Value
 from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kinds
 from ..cost import item_bytes
+from ..heuristics import GATHERED_REDUCTION_BYTES
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -102,7 +104,7 @@ def reduce(ctx: Context, op: Op) -> None:
             common_factors.note(ctx, summed, tuple(reduced), ctx.state(op.results[0]))
         return
     if choice.pending:
-        refs = _merge(ctx, op, refs, choice.pending, [ctx.get(v, ()) for v in inits])
+        refs, out = _merge(ctx, op, refs, out, choice.pending, [ctx.get(v, ()) for v in inits])
     for r, ref in zip(op.results, refs):
         ctx.bind(r, out, ref)
 
@@ -137,22 +139,51 @@ def _factored(
 
 
 def _merge(
-    ctx: Context, op: Op, refs: Sequence[LocalValue], atoms: Sequence[int], inits: Sequence[LocalValue]
-) -> list[LocalValue]:
-    """Combines the devices' results of any reduction body: all-gathered along a new dimension, and reduced by the same
-    body along it."""
-    n = ctx.atoms.product(atoms)
-    whole = []
-    for ref in refs:
-        row = ctx.realiser.reshape(ctx.region, ref, (1, *ref.shape), ctx.loc)
-        attrs = f"all_gather_dim = 0 : i64, {ctx.realiser.groups(atoms)}"
-        shape = (n, *ref.shape)
-        whole.append(
-            ctx.realiser.collective(
-                ctx.region, "all_gather", atoms, row, shape, attrs, ctx.op, "partial results", ctx.loc
-            )
-        )
-    return ctx.local_copy(op, [*whole, *inits], [r.shape for r in refs], attrs="dimensions = array<i64: 0>")
+    ctx: Context, op: Op, refs: Sequence[LocalValue], out: Dims, atoms: tuple[int, ...], inits: Sequence[LocalValue]
+) -> tuple[list[LocalValue], Dims]:
+    """Combines the devices' results, laid out as `out`, of any reduction body; what comes of it, and its layout.
 
+    Each device is sent its part of everybody's results along some dimension, and reduces these by the same body; the
+    small results stay split until somebody needs them whole. What is too small for two steps, or has no dimension that
+    divides, is gathered. Either way devices' results are reduced in the order of the devices."""
+    n = ctx.atoms.product(atoms)
+    attrs = "dimensions = array<i64: 0>"
+    d = _dealt(op, refs, ctx.atoms.product, out, n)
+    rows = [_gathered(ctx, ref, atoms) if d is None else _exchanged(ctx, ref, d, atoms) for ref in refs]
+    layout = out if d is None else (*out[:d], (*out[d], *atoms), *out[d + 1 :])
+    return ctx.local_copy(op, [*rows, *inits], [r.shape[1:] for r in rows], attrs=attrs), layout
+
+
+def _dealt(
+    op: Op, refs: Sequence[LocalValue], parts: Callable[[Sequence[int]], int], out: Dims, n: int
+) -> int | None:  # fmt: skip
+    """The first dimension of the results along which each device may be given an equal part; None if they had better
+    be gathered."""
+    small = sum(math.prod(r.shape) * item_bytes(r.dtype) for r in refs) <= GATHERED_REDUCTION_BYTES
+    if n <= 2 or small:
+        return None
+    shape = op.results[0].type.shape
+    return next((d for d, size in enumerate(shape) if size % (parts(out[d]) * n) == 0), None)
+
+
+def _gathered(ctx: Context, ref: LocalValue, atoms: Sequence[int]) -> LocalValue:
+    """[n, *shape] on every device."""
+    row = ctx.realiser.reshape(ctx.region, ref, (1, *ref.shape), ctx.loc)
+    attrs = f"all_gather_dim = 0 : i64, {ctx.realiser.groups(atoms)}"
+    shape = (ctx.atoms.product(atoms), *ref.shape)
+    return ctx.realiser.collective(ctx.region, "all_gather", atoms, row, shape, attrs, ctx.op, _CAUSE, ctx.loc)
+
+
+def _exchanged(ctx: Context, ref: LocalValue, d: int, atoms: Sequence[int]) -> LocalValue:
+    """[n, ...]: of all devices' tensors the part along dimension `d` that is this device's."""
+    n = ctx.atoms.product(atoms)
+    row = ctx.realiser.reshape(ctx.region, ref, (1, *ref.shape), ctx.loc)
+    dims = f"split_dimension = {d + 1} : i64, concat_dimension = 0 : i64, split_count = {n} : i64"
+    attrs = f"{dims}, {ctx.realiser.groups(atoms)}"
+    shape = (n, *ref.shape[:d], ref.shape[d] // n, *ref.shape[d + 1 :])
+    return ctx.realiser.collective(ctx.region, "all_to_all", atoms, row, shape, attrs, ctx.op, _CAUSE, ctx.loc)
+
+
+_CAUSE = "partial results"
 
 PARTITION = {"stablehlo.reduce": reduce}

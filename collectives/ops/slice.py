@@ -374,6 +374,8 @@ def concatenate(ctx: Context, op: Op) -> None:
 
         ctx.bind_lazy(result, make)
         return
+    if _concatenate_sums(ctx, op, d):
+        return
     want = ctx.want(result)
     candidates = [want, _without(want, d)]
     for v in bound:
@@ -402,6 +404,26 @@ def concatenate(ctx: Context, op: Op) -> None:
         runs.append(Run(refs.index(ref), start, at, v.type.shape[d]))
         at += v.type.shape[d]
     _join(ctx, op, best, d, (refs, sizes, runs))
+
+
+def _concatenate_sums(ctx: Context, op: Op, d: int) -> bool:
+    """Joins unreduced sums part by part, so that they are reduced as one; False if operands are reduced first."""
+    sums = [deferred_reduction.deferred(ctx, v) for v in op.operands]
+    first = sums[0]
+    if first is None or first.dims[d]:
+        return False
+    alike = lambda p: p is not None and (p.dims, set(p.parts), p.chosen) == (first.dims, set(first.parts), first.chosen)
+    if not all(map(alike, sums)):
+        return False
+    shape = ctx.piece_shape(op.results[0], first.dims)
+    text = ctx.attr_text(op)
+    parts = {}
+    for atoms in first.parts:
+        refs = [p.parts[atoms] for p in sums if p is not None]
+        parts[atoms] = ctx.emit(op.name, refs, shape, refs[0].dtype, extra=text)
+    masked = any(p.masked for p in sums if p is not None)
+    ctx.bind_partial(op.results[0], first.dims, parts, masked=masked, chosen=first.chosen)
+    return True
 
 
 def _base(ctx: Context, value: Value, dims: Dims, d: int) -> tuple[LocalValue, int, int]:

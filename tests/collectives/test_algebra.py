@@ -251,3 +251,24 @@ def test_a_multiple_that_is_used_itself_is_summed_as_it_is():
     result, sent = check(Case({"x": 8}, lambda constrain: f, args, (rows, rows), (P(), rows)), rtol=1e-5)
     assert result.as_text().count("stablehlo.multiply") == 2
     assert sent == 4 * 2 * 7 / 8
+
+
+@pytest.mark.parametrize("out", [P(), P("x"), P(None, "x")])
+def test_sums_side_by_side_are_one_sum(out):
+    """The gradients of a kernel that is cut into gates: joined as addends, and reduced as one."""
+    build = lambda _: lambda x, a, b: jnp.concatenate([x.T @ a, x.T @ b], axis=1)
+    args = normal(64, 16), normal(64, 8, seed=1), normal(64, 24, seed=2)
+    result, sent = check(Case({"x": 8}, build, args, (P("x"),) * 3, out))
+    assert sent == (2 if out == P() else 1) * 7 / 8 * 16 * 32 * 4
+    assert len(result.plan) == 1
+
+
+def test_looked_up_rows_and_sums_are_joined_as_they_are():
+    """Rows that were looked up have to arrive bit by bit, which sums have not."""
+    build = lambda _: lambda t, i, a, b: jnp.concatenate([t[i], a @ b], axis=1)
+    ids = np.arange(16, dtype=np.int32) * 5 % 64
+    table = normal(64, 8)
+    table[5] = -0.0
+    args = table, ids, normal(16, 64, seed=1), normal(64, 8, seed=2)
+    result, _ = check(Case({"x": 8}, build, args, (P("x"), P(), P(None, "x"), P("x")), P()))
+    assert len([e for e in result.plan if not e.members]) + sum(len(e.members) for e in result.plan) == 2

@@ -18,7 +18,8 @@ from .jax_side import jax_mesh
 # What is sent, over what an expert sends, where that is more than 1.
 RATIOS = {
     "fsdp, tied embeddings": 1.13,
-    "recurrent layer, kernels sliced in every step": 16,
+    "microbatches, accumulator whole": 4,
+    "microbatches, accumulator split": 6,
     "adam, parameters whole and the gradient split": 3,
     "muon under fsdp": 11,
     "residual and two partial sums": 2,
@@ -26,9 +27,6 @@ RATIOS = {
     "contrastive loss and its transpose, shared labels": 1.04,
     "fused q, k, v reshaped to (3, heads)": 1.35,
     "fourier neural operator, split in space": 5.2,
-    "argmax over a split dimension": 5.34,
-    "categorical sampling over a split dimension": 5.34,
-    "reduction of three operands": 4,
     "roll by a traced amount": 2.32,
     "rotary embedding, head dimension split": 2,
     "strided convolution split in space, gradient": 1.51,

@@ -153,3 +153,45 @@ func.func @main(%x: tensor<16x64xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}
     (got,), _ = harness.run_partitioned(result, [x, y], [(32,)])
     near = {"f32": 1e-4, "bf16": 0.3}[to]
     np.testing.assert_allclose(got.astype(np.float32), (x @ y).sum(0), atol=near, rtol=near / 10)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "spec", "out", "n", "gathered"),
+    [
+        ({"x": 8}, P(None, "x"), P(), 8, True),
+        ({"x": 8}, P(None, "x"), P("x"), 8, False),
+        ({"x": 2, "y": 4}, P("x", "y"), P("x"), 4, True),
+        ({"x": 2, "y": 4}, P("x", "y"), P(("x", "y")), 4, False),
+        ({"x": 4, "y": 2}, P(None, ("y", "x")), P(), 8, True),
+    ],
+)
+def test_argmax_exchanges_candidates(mesh, spec, out, n, gathered):
+    """Ties go to the first position, NaN wins; each device combines its part, and only chosen positions are whole."""
+    x = np.random.default_rng(0).integers(0, 9, (256, 64)).astype(np.float32)
+    x[3, 40:44], x[5, ::2] = np.nan, np.inf
+    case = Case(mesh, lambda _: lambda x: jnp.argmax(x, axis=1), (x,), (spec,), out)
+    result = collectives.partition(propagation.run(case.text))
+    (got,), _ = harness.run_partitioned(result, [x], [(256,)])
+    np.testing.assert_array_equal(got, np.argmax(x, axis=1))
+    rows = 256 * n // 8
+    assert result.plan.bytes == (n - 1) / n * rows * (8 + 4 * gathered), result.plan.as_text()
+
+
+def test_devices_results_are_combined_in_their_order():
+    """Of a body that is associative, but does not commute: affine functions, one after the other."""
+    factor, offset = (np.random.default_rng(i).normal(size=(64, 64)).astype(np.float32) for i in range(2))
+
+    def chain(a, b):
+        join = lambda f, g: (f[0] * g[0], f[1] * g[0] + g[1])
+        return jax.lax.reduce((a, b), (jnp.float32(1), jnp.float32(0)), join, (0,))
+
+    for out in (P(), P("x")):
+        case = Case({"x": 8}, lambda _: chain, (factor, offset), (P("x"), P("x")), (out, out))
+        result = collectives.partition(propagation.run(case.text))
+        got, _ = harness.run_partitioned(result, [factor, offset], [(64,), (64,)])
+        total = np.zeros(64), np.ones(64)
+        for f, o in zip(factor.astype(np.float64), offset):
+            total = total[0] * f + o, total[1] * f
+        np.testing.assert_allclose(got[1], total[0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(got[0], total[1], rtol=1e-4)
+        assert "all_to_all" in result.plan.counts
