@@ -280,6 +280,24 @@ def _canonicalize_explicit(dt: np.dtype, where: str | None, stacklevel: int) -> 
     return _TO_32[dt]
 
 
+def named_dtype(x: Any) -> Any:
+    """The dtype that ``x`` names, a dtype, its name or a scalar type, as it is: not narrowed to 32 bits.
+
+    Raises:
+      DTypeError: it names none, or one that no array can have.
+    """
+    if isinstance(x, ExtendedDType):
+        return x
+    own = getattr(x, "dtype", None)
+    if isinstance(own, ExtendedDType):
+        return own
+    try:
+        dt = np.dtype(own if isinstance(own, np.dtype) else x)
+    except TypeError as e:
+        raise DTypeError(f"{x!r} is not a dtype; {EXAMPLES}") from e
+    return dt if dt in _VALID else _canonicalize_explicit(dt, None, 4)
+
+
 def is_held(dtype: np.dtype) -> bool:
     """Whether arrays can have elements of ``dtype`` (of 64 bits, as far as x64 is on)."""
     return dtype in _VALID

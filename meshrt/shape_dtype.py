@@ -38,7 +38,7 @@ class ShapeDtypeStruct:
         if dtype is None:
             raise errors.ArgumentValueError("ShapeDtypeStruct: dtype must be specified")
         self.shape = _sizes(shape)
-        self.dtype = dtype if isinstance(dtype, dtypes.ExtendedDType) else dtypes.dtype(dtype)
+        self.dtype = dtypes.named_dtype(dtype)
         self.layout: Layout | None = None
         if isinstance(sharding, Format):
             if sharding.layout is AUTO:

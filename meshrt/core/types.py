@@ -329,8 +329,11 @@ class ShapedArray(LowType, AbstractValue):
         texts = [f"{k}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}" for k, axes in found if axes]
         return f"{{{', '.join(texts)}}}" if texts else ""
 
-    def str_short(self) -> str:
-        """`f32[8,4]`."""
+    def str_short(self, short_dtypes: bool = True, mesh_axis_types: bool = False) -> str:
+        """`f32[8,4]`, without `short_dtypes` `float32[8,4]`. `mesh_axis_types` is for JAX's sake: types name Explicit
+        axes only."""
+        if not short_dtypes:
+            return dtypes_name(self.dtype) + self._dimensions()
         if self._str is None:
             self._str = short_dtype(self.dtype) + self._dimensions()
         return self._str

@@ -20,6 +20,7 @@ from meshrt.primitives.axis_types import constrained, is_explicit
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import expand_dims
 from meshrt.runtime import transfer
+from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import from_numpy
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.named import NamedSharding
@@ -39,6 +40,9 @@ def asarray(
       a: an array, a NumPy array, a scalar, or (nested) lists and tuples of these.
       dtype: dtype of the result; without it, what the elements promote to.
       device: a device or sharding to put the array on.
+
+    Raises:
+      DeviceAssignmentMismatchError: ``a`` is an array committed to other devices.
     """
     if isinstance(a, ArrayOperators) and dtype is None and device is None and out_sharding is None and not copy:
         return a
@@ -59,7 +63,23 @@ def array(
     out = _make(object, dtype, copy)
     if ndmin > out.ndim:
         out = reshape_p.bind(out, new_sizes=(1,) * (ndmin - out.ndim) + out.shape)
-    return placed(out, device, out_sharding)
+    if device is None and out_sharding is None:
+        return out
+    there = placed(out, device, out_sharding)
+    if type(object) is Array and object.committed and type(there) is Array:
+        _check_stays(object, there)
+    return there
+
+
+def _check_stays(given: Array, there: Array) -> None:
+    """DeviceAssignmentMismatchError if an array that was committed somewhere would go to other devices."""
+    if given.sharding.device_set != there.sharding.device_set:
+        here, others = ([d.id for d in x.sharding.device_assignment] for x in (given, there))
+        raise errors.DeviceAssignmentMismatchError(
+            f"Received incompatible devices for jitted computation. Got the argument of array with shape "
+            f"{given.aval.str_short()} and with device ids {here}, where it was committed to, and device ids {others} "
+            "that it is asked for. Move it with meshrt.device_put(x, device)"
+        )
 
 
 def operand_array(name: str, x: Any, position: int = 0) -> Any:

@@ -23,12 +23,11 @@ def with_layout_constraint(x: Any, layouts: Any) -> Any:
     """The arrays of a tree with their elements in the order of `layouts`, a Layout or a tree of them that is a prefix
     of `x`.
 
-    Outside of compiled functions it moves the elements. Inside, it binds the compiler at this place of the program;
-    the program must be for one device.
+    Outside of compiled functions it moves the elements. Inside, it binds the compiler at this place of the program; in
+    a program over a mesh each device's part lies so.
 
     Raises:
-      ArgumentValueError: something is no Layout, or one is for another rank. UnsupportedError: in a program over a
-        mesh.
+      ArgumentValueError: something is no Layout, or one is for another rank.
     """
     leaves, tree = tree_util.tree_flatten(x)
     given = tree_util.broadcast_prefix(layouts, x, is_leaf=lambda v: v is None or v is AUTO or isinstance(v, Layout))
@@ -51,12 +50,6 @@ def _constrain(leaf: Any, layout: Layout) -> Any:
 
 def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     layout, aval = eqn.params["layout"], eqn.outvars[0].aval
-    if ctx.module.mesh is not None:
-        raise errors.UnsupportedError(
-            f"with_layout_constraint at {eqn.source} in a program over the mesh {ctx.module.mesh}: layouts within "
-            "programs of several devices are not implemented; ask for the layout of a result in out_shardings, "
-            "Format(layout, sharding)"
-        )
     order = ", ".join(map(str, layout.major_to_minor[::-1]))
     laid = f"[dense<[{order}]> : tensor<{aval.ndim}xindex>]" if aval.ndim else "[dense<> : tensor<0xindex>]"
     attrs = f'call_target_name = "LayoutConstraint", operand_layouts = {laid}, result_layouts = {laid}'
