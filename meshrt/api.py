@@ -238,7 +238,7 @@ def _cotangent(value: Any, aval: ShapedArray) -> Any:
     if aval.is_high:
         return zeros(wanted) if value is None else value
     if value is None and wanted is not aval:
-        value = as_split(zeros(aval.update(sharding=present(without_sums(aval.sharding)))), wanted.sharding)
+        value = as_split(zeros(aval.update(sharding=present(without_sums(aval.explicit)))), wanted.explicit)
     return _typed(value, wanted)
 
 

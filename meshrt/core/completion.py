@@ -55,7 +55,7 @@ def complete(
 ) -> tuple[ShapedArray, ...]:
     """The types of the results of `primitive`, of which `types` are the bare ones."""
     vma = frozenset[str]().union(*[a.vma for a in avals])
-    if OUT_SHARDING in params or any(a.sharding is not None for a in avals):
+    if OUT_SHARDING in params or any(a.explicit is not None for a in avals):
         shardings = Completion.shardings(primitive, avals, params, types)
     else:
         shardings = (None,) * len(types)
@@ -97,10 +97,10 @@ def declared(aval: ShapedArray, others: Iterable[Any]) -> dict[str, Any]:
 
     For rules that know what the sharding of their result must be, as that of a cotangent.
     """
-    known = next((a.sharding for a in (aval, *others) if a.sharding is not None), None)
+    known = next((a.explicit for a in (aval, *others) if a.explicit is not None), None)
     if known is None:
         return {}
-    return {OUT_SHARDING: aval.sharding if aval.sharding is not None else known.replicated(aval.ndim)}
+    return {OUT_SHARDING: aval.explicit if aval.explicit is not None else known.replicated(aval.ndim)}
 
 
 def moved_as(aval: ShapedArray, x: ShapedArray) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def moved_as(aval: ShapedArray, x: ShapedArray) -> dict[str, Any]:
     params = declared(aval, [x])
     if params:
         wanted: Any = params[OUT_SHARDING]
-        own: Any = x.sharding.spec if x.sharding is not None else None
+        own: Any = x.explicit.spec if x.explicit is not None else None
         sums = (own.unreduced, own.reduced) if own is not None else (frozenset(), frozenset())
         if (wanted.spec.unreduced, wanted.spec.reduced) != sums:
             spec = wanted.spec.update(unreduced=sums[0], reduced=sums[1])

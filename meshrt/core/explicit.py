@@ -165,12 +165,12 @@ NO_AXES: Axes = frozenset()
 
 def unreduced_of(aval: Any) -> Axes:
     """The axes over which each device holds a part of the sum only."""
-    return NO_AXES if aval.sharding is None else aval.sharding.spec.unreduced
+    return NO_AXES if aval.explicit is None else aval.explicit.spec.unreduced
 
 
 def reduced_of(aval: Any) -> Axes:
     """The axes over which the value is copied and its cotangent a partial sum."""
-    return NO_AXES if aval.sharding is None else aval.sharding.spec.reduced
+    return NO_AXES if aval.explicit is None else aval.explicit.spec.reduced
 
 
 def alike_reduced(app: Application) -> Axes:

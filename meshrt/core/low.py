@@ -57,6 +57,6 @@ class LowType:
 
 def _as_told(aval: Any, other: Any) -> Any:
     """`other` in the form of `aval`: users are told of a sharding also where it splits nothing (`in_program`)."""
-    if aval.sharding is None or any(aval.sharding.spec.partitions) or other.sharding is not None:
+    if aval.explicit is None or any(aval.explicit.spec.partitions) or other.explicit is not None:
         return other
-    return other.update(sharding=aval.sharding.replicated(other.ndim))
+    return other.update(sharding=aval.explicit.replicated(other.ndim))

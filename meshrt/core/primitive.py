@@ -372,7 +372,7 @@ class Primitive:
             if OUT_SHARDING in params:
                 return self._complete(avals, params)
             for a in avals:
-                if a.sharding is not None or a.vma or a.memory_space is not DEVICE:
+                if a.explicit is not None or a.vma or a.memory_space is not DEVICE:
                     return self._complete(avals, params)
         out = self.infer_rule(*avals, **params)
         return tuple(out) if self.multiple_results else (out,)

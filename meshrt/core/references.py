@@ -145,6 +145,10 @@ class AbstractRef(AbstractValue):
         return self.inner_aval.weak_type
 
     @property
+    def explicit(self) -> Any:
+        return self.inner_aval.explicit
+
+    @property
     def sharding(self) -> Any:
         return self.inner_aval.sharding
 

@@ -339,12 +339,12 @@ def _captured_type(value: Any) -> ShapedArray:
     """
     aval = aval_of(value)
     if axes_in_scope():
-        if aval.sharding is not None:
+        if aval.explicit is not None:
             mesh = manual_mesh()
             aval = aval if mesh is None else aval.inside(mesh)
         if isinstance(value, Tracer) and not apart().issubset(aval.vma):
             aval = aval.update(vma=aval.vma.union(apart()))
-    elif aval.sharding is not None:  # in a region axes have other types
+    elif aval.explicit is not None:  # in a region axes have other types
         aval = Completion.captured(aval)
     return aval
 

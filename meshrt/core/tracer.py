@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,8 +70,8 @@ class Tracer(ArrayOperators):
     @property
     def sharding(self) -> Any:
         raise AttributeError(
-            f"{type(self).__name__} has no attribute 'sharding': where a traced value lies is decided later. What its "
-            "type says of it is meshrt.typeof(x).sharding"
+            f"The 'sharding' attribute is not available on traced array with shape {self.aval} ({type(self).__name__}):"
+            " where a traced value lies is decided later. What its type says of it is meshrt.typeof(x).sharding"
         )
 
     def concrete(self) -> Any:
@@ -154,6 +155,20 @@ class Tracer(ArrayOperators):
 register_aval(Tracer, lambda t: t.aval)
 
 
+# What arrays tell of their buffers, which traced values have none of.
+_OF_BUFFERS = ("addressable_shards", "committed", "global_shards", "is_fully_addressable", "is_fully_replicated")
+_METHODS_OF_BUFFERS = (
+    "addressable_data", "delete", "devices", "is_deleted", "on_device_size_in_bytes", "unsafe_buffer_pointer",
+)  # fmt: skip
+
+
+def _without_buffers(asked: str) -> Callable[..., Any]:
+    def refused(self: Tracer, *args: Any, **kwargs: Any) -> Any:
+        raise errors.ConcretizationError(concretization_message(self, f"{NOT_CONCRETE}: {asked} traced array"))
+
+    return refused
+
+
 # What everybody who looks for such an error looks for.
 NOT_CONCRETE = "Abstract tracer value encountered where concrete value is expected"
 _BRANCH = "Attempted boolean conversion (by if, while, assert, and, or, not) of traced array"
@@ -169,3 +184,9 @@ def concretization_message(tracer: Tracer, what: str) -> str:
         "for all values of its arguments. Use meshrt.numpy.where or meshrt.lax.cond for branches, "
         "meshrt.lax.while_loop or fori_loop for loops, or make the argument static (jit(..., static_argnums=...))"
     )
+
+
+for _name in _OF_BUFFERS:
+    setattr(Tracer, _name, property(_without_buffers(f"the '{_name}' attribute is not available on")))
+for _name in _METHODS_OF_BUFFERS:
+    setattr(Tracer, _name, _without_buffers(f"the {_name}() method was called on"))

@@ -39,6 +39,7 @@ class AbstractValue:
     is_high = False
     mutable = False
     # Only types of arrays have them: see ShapedArray.
+    explicit: Any = None
     sharding: Any = None
     vma: frozenset[str] = NOT_VARYING
     mat: ManualAxisType = NOWHERE
@@ -81,7 +82,7 @@ class ShapedArray(LowType, AbstractValue):
     >>> ShapedArray((4, 2), np.dtype("float32")) is ShapedArray((4, 2), np.dtype("float32"))
     True
 
-    On meshes with Explicit axes a type also says how they split its dimensions (`sharding`); inside manual regions,
+    On meshes with Explicit axes a type also says how they split its dimensions (`explicit`); inside manual regions,
     over which Manual axes the value differs (`vma`, varying manual axes); and of values beside the devices' memory, in
     which space they lie (`memory_space`). Where nobody uses them, which is everywhere on meshes of Auto axes, all are
     absent (None, the empty set, Space.Device) and no part of the key that types are interned by. Changing the shape
@@ -98,11 +99,11 @@ class ShapedArray(LowType, AbstractValue):
         "_strong",
         "_tangent",
         "dtype",
+        "explicit",
         "memory_space",
         "mlir",
         "ndim",
         "shape",
-        "sharding",
         "size",
         "vma",
         "weak_type",
@@ -115,7 +116,7 @@ class ShapedArray(LowType, AbstractValue):
     shape: tuple[int, ...]
     dtype: Any
     weak_type: bool
-    sharding: TypeSharding | None
+    explicit: TypeSharding | None
     vma: frozenset[str]
     memory_space: Space
     ndim: int
@@ -125,6 +126,9 @@ class ShapedArray(LowType, AbstractValue):
     _strong: ShapedArray | None
     _tangent: ShapedArray | None
     _physical: ShapedArray | None
+
+    # The sharding of a type in full over the mesh in context, by `meshrt.sharding.typed`, which knows of meshes.
+    in_full: ClassVar[Callable[[ShapedArray], Any]]
 
     def __new__(
         cls,
@@ -169,7 +173,7 @@ class ShapedArray(LowType, AbstractValue):
             if aval is None:
                 aval = object.__new__(cls)
                 aval.shape, aval.dtype, aval.weak_type = shape, dtype, weak_type
-                aval.sharding, aval.vma = sharding, frozenset(vma) if vma else NOT_VARYING
+                aval.explicit, aval.vma = sharding, frozenset(vma) if vma else NOT_VARYING
                 aval.memory_space = memory_space
                 aval.ndim = len(shape)
                 size = 1
@@ -185,17 +189,24 @@ class ShapedArray(LowType, AbstractValue):
         return aval
 
     def __reduce__(self) -> tuple[Any, ...]:
-        said = (self.shape, self.dtype, self.weak_type, self.sharding, self.vma, self.memory_space)
+        said = (self.shape, self.dtype, self.weak_type, self.explicit, self.vma, self.memory_space)
         return (ShapedArray, said)
+
+    @property
+    def sharding(self) -> Any:  # type: ignore[override]
+        """The sharding as users are told of it: a NamedSharding with an entry for every dimension, over the mesh in
+        context (an empty one without) where the type itself has none. What the type has is `explicit`.
+        """
+        return self.explicit if self.explicit is not None else ShapedArray.in_full(self)
 
     @property
     def mat(self) -> ManualAxisType:  # type: ignore[override]
         """What the type says of the Manual axes around the value: of all together what it varies, is unreduced and is
         reduced over. `unreduced` and `reduced` in the sharding name Explicit axes too.
         """
-        if self.sharding is None:
+        if self.explicit is None:
             return ManualAxisType(varying=self.vma) if self.vma else NOWHERE
-        spec, manual = self.sharding.spec, self.sharding.mesh.manual_axes
+        spec, manual = self.explicit.spec, self.explicit.mesh.manual_axes
         sums = [axes.intersection(manual) for axes in (spec.unreduced, spec.reduced)]
         return ManualAxisType(varying=self.vma, unreduced=sums[0], reduced=sums[1])
 
@@ -219,7 +230,7 @@ class ShapedArray(LowType, AbstractValue):
     @property
     def is_bare(self) -> bool:
         """Whether the type says nothing beside shape and dtype."""
-        return self.sharding is None and not self.vma and self.memory_space is DEVICE
+        return self.explicit is None and not self.vma and self.memory_space is DEVICE
 
     def bare(self) -> ShapedArray:
         """The type without sharding, varying axes and memory space."""
@@ -227,7 +238,7 @@ class ShapedArray(LowType, AbstractValue):
 
     def with_shape(self, shape: tuple[int, ...]) -> ShapedArray:
         """The same type with another shape, of whose sharding nothing is known."""
-        if self.sharding is not None and shape == self.shape:
+        if self.explicit is not None and shape == self.shape:
             return self
         return ShapedArray(shape, self.dtype, self.weak_type, None, self.vma, self.memory_space)
 
@@ -238,7 +249,7 @@ class ShapedArray(LowType, AbstractValue):
             shape,
             changes.get("dtype", self.dtype),
             changes.get("weak_type", self.weak_type),
-            changes.get("sharding", self.sharding if shape == self.shape else None),
+            changes.get("sharding", self.explicit if shape == self.shape else None),
             changes.get("vma", self.vma),
             changes.get("memory_space", self.memory_space),
         )
@@ -246,15 +257,15 @@ class ShapedArray(LowType, AbstractValue):
     def without(self, dim: int) -> ShapedArray:
         """The type without one dimension: that of one member of a batch."""
         shape = self.shape[:dim] + self.shape[dim + 1 :]
-        if self.sharding is None:
+        if self.explicit is None:
             return ShapedArray(shape, self.dtype, self.weak_type, None, self.vma, self.memory_space)
-        spec = self.sharding.spec
+        spec = self.explicit.spec
         rest = spec.partitions[:dim] + spec.partitions[dim + 1 :]
-        return self.update(shape=shape, sharding=present(self.sharding.update(spec=spec.update(partitions=rest))))
+        return self.update(shape=shape, sharding=present(self.explicit.update(spec=spec.update(partitions=rest))))
 
     def batched(self, size: int, along: TypeSharding | None = None) -> ShapedArray:
         """The type with a leading dimension, which is split as dimension 0 of `along` (None: not)."""
-        own = self.sharding
+        own = self.explicit
         if own is None and along is None:
             return self.with_shape((size, *self.shape))
         entry = None if along is None else along.spec.partitions[0]
@@ -266,7 +277,7 @@ class ShapedArray(LowType, AbstractValue):
         """The type in a manual region of a value from outside of it, of which each device has the whole along the
         Manual axes of `mesh`.
         """
-        own = self.sharding
+        own = self.explicit
         if own is None or own.mesh is mesh:
             return self
         manual, spec = mesh.manual_axes, own.spec
@@ -282,11 +293,11 @@ class ShapedArray(LowType, AbstractValue):
         if self._physical is None:
             self._physical = self
             if self.dtype == dtypes.float0:
-                self._physical = ShapedArray(self.shape, np.dtype(bool), False, self.sharding, self.vma)
+                self._physical = ShapedArray(self.shape, np.dtype(bool), False, self.explicit, self.vma)
             if isinstance(self.dtype, dtypes.ExtendedDType):
                 shape = self.shape + self.dtype.physical_suffix
                 self._physical = ShapedArray(
-                    shape, self.dtype.physical_dtype, False, self.sharding, self.vma, self.memory_space
+                    shape, self.dtype.physical_dtype, False, self.explicit, self.vma, self.memory_space
                 )
         return self._physical
 
@@ -308,8 +319,8 @@ class ShapedArray(LowType, AbstractValue):
         in the host's memory.
         """
         sizes = [str(d) for d in self.shape]
-        if self.sharding is not None:
-            for i, axes in zip(range(self.ndim), self.sharding.spec.partitions):
+        if self.explicit is not None:
+            for i, axes in zip(range(self.ndim), self.explicit.spec.partitions):
                 if isinstance(axes, str | tuple):  # else it is open
                     sizes[i] += f"@{axes if isinstance(axes, str) else '(' + ','.join(axes) + ')'}"
         space = "" if self.memory_space is DEVICE else f"<{self.memory_space.name.lower()}>"
@@ -317,11 +328,11 @@ class ShapedArray(LowType, AbstractValue):
 
     def _sums(self) -> str:
         """`{V:pipe, U:data}`: the axes that the value varies, is unreduced or is reduced over, in the mesh's order."""
-        if not self.vma and self.sharding is None:
+        if not self.vma and self.explicit is None:
             return ""
         spec, order = None, sorted(self.vma)
-        if self.sharding is not None:
-            spec, names = self.sharding.spec, self.sharding.mesh.axis_names
+        if self.explicit is not None:
+            spec, names = self.explicit.spec, self.explicit.mesh.axis_names
             order = [*[a for a in names if a in self.vma], *[a for a in order if a not in names]]
         found = [("V", order)]
         if spec is not None:
@@ -356,10 +367,10 @@ def in_program(aval: Any) -> Any:
     """The type as programs have it: what users are told of a type (`typeof`) has a sharding even where it splits
     nothing, and so have the types that they make high types of.
     """
-    if aval.is_high or aval.sharding is None:
+    if aval.is_high or aval.explicit is None:
         return aval
-    sharding = present(aval.sharding)
-    return aval if sharding is aval.sharding else aval.update(sharding=sharding)
+    sharding = present(aval.explicit)
+    return aval if sharding is aval.explicit else aval.update(sharding=sharding)
 
 
 def dtypes_name(dtype: Any) -> str:

@@ -68,7 +68,7 @@ def broadcast_like(arr: Any, like_arr: Any) -> Any:
             "aligned from the right, must be equal or 1"
         )
     dims = range(missing, like.ndim)
-    return broadcast_in_dim(arr, like.shape, dims, out_sharding=like.sharding)
+    return broadcast_in_dim(arr, like.shape, dims, out_sharding=like.explicit)
 
 
 def constrained_to(x: Any, where: Any) -> Any:
@@ -92,7 +92,7 @@ backend.on_clear(_filler.cache_clear)  # their shardings hold devices
 def sharding_like(x: Any, shape: tuple[int, ...]) -> Any:
     """The sharding that an array of `shape` made like `x` gets: that of `x` if it was placed, and fits the shape."""
     if isinstance(x, Tracer):
-        return x.aval.sharding if x.aval.shape == shape else None
+        return x.aval.explicit if x.aval.shape == shape else None
     sharding = getattr(x, "sharding", None)
     if sharding is None or not getattr(x, "committed", True) or getattr(x, "weak_type", False):
         return None

@@ -153,12 +153,12 @@ class ModuleLowering:
         Explicit axes that do not split the value are replicated; where some axes are Auto the dimensions are open, and
         so they are for values without axes where those may lie on a mesh of Auto axes (`is_bare_open`).
         """
-        key = (aval.sharding, aval.physical().ndim, region)
+        key = (aval.explicit, aval.physical().ndim, region)
         text = self._pins.get(key)
         if text is None:
             mesh = self.mesh or region
             symbol = self.mesh_symbol(mesh)
-            if self.is_bare_open and aval.sharding is None:
+            if self.is_bare_open and aval.explicit is None:
                 text = sharding_text(symbol, [dim_text((), is_open=True)] * key[1])
             else:
                 text = pinned_text(aval, region, symbol, mesh)
@@ -476,8 +476,8 @@ class LoweringContext:
             if place is not None and items[place][0] not in _CONSTANTS and "sdy." not in items[place][6]:
                 pins.setdefault(place, {})[ref] = self.module.pin_text(aval, region)
             elif (
-                aval.sharding is not None if place is not None else
-                any(a.aval.sharding is not aval.sharding for a in eqn.invars if type(a) is Var and a.aval.ndim)
+                aval.explicit is not None if place is not None else
+                any(a.aval.explicit is not aval.explicit for a in eqn.invars if type(a) is Var and a.aval.ndim)
             ):  # fmt: skip
                 text = self.module.pin_text(aval, region)
                 ref = self.op("sdy.sharding_constraint", [ref], aval, f"sharding = #sdy.sharding{text}")

@@ -114,8 +114,8 @@ def _asked(app: Application, mesh: Any, asked: Any, out: ShapedArray) -> Any:
 def _one_mesh(primitive: Primitive, avals: Sequence[ShapedArray], asked: Any) -> Any:
     mesh = None if asked is None else asked.mesh
     for a in avals:
-        if a.sharding is not None:
-            own = a.sharding.mesh
+        if a.explicit is not None:
+            own = a.explicit.mesh
             if mesh is not None and own is not mesh:
                 raise refusal(
                     primitive.name, avals, f"Mesh for all inputs should be equal. Got one mesh: {mesh} and another "

@@ -214,7 +214,7 @@ def _cutter(count: int) -> Any:
 
     def rows(x: Any, start: Any) -> Any:
         # Of an array that Explicit axes split: its rows are not.
-        chunk = cut(x, start) if x.aval.sharding is None else unsplit(cut, _whole_rows(x.aval, count), x, start)
+        chunk = cut(x, start) if x.aval.explicit is None else unsplit(cut, _whole_rows(x.aval, count), x, start)
         return shapes.unstack(chunk)
 
     return jit(rows)

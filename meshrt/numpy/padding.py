@@ -85,7 +85,7 @@ def repeat(
         x, axis = ravel(x), 0
     axis = canonical_axis(axis, x.ndim, "repeat")
     n = x.shape[axis]
-    sharding = aval_of(x).sharding
+    sharding = aval_of(x).explicit
     if out_sharding is None and sharding is not None and sharding.spec.partitions[axis] is not None:
         raise refusal(
             "repeat", [aval_of(x)], "Please pass sharding to `jnp.repeat` via `out_sharding` parameter.",

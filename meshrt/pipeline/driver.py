@@ -54,6 +54,7 @@ from meshrt.pipeline.traced import LoweringRequest, Traced, TraceRecord, trace, 
 from meshrt.pipeline.written import Written
 from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import backend, events
+from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.typed import abstract
@@ -330,7 +331,7 @@ class Driver:
         leaves: Sequence[Any] = (),
     ) -> Call:  # fmt: skip
         settings = (key.settings, config.compile_key())
-        committed = [bool(getattr(x, "committed", False)) for x in leaves]
+        committed = [type(x) is Array and x.committed for x in leaves]
         return call_of(
             self,
             self.history,

@@ -57,7 +57,7 @@ def _on_devices(
             _in_memories([single] * len(program.out_avals), program.out_memories),
         )
     if program.request.views:
-        typed = [a.sharding is not None for a in program.out_avals]
+        typed = [a.explicit is not None for a in program.out_avals]
         outs = tuple(program.request.as_asked(i, s, t) for i, (s, t) in enumerate(zip(outs, typed)))
     return (
         _in_memories([_concrete(s, mesh) for s in args], program.arg_memories),

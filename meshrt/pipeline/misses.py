@@ -313,7 +313,7 @@ def _arguments(earlier: Call, now: Call, paths: Sequence[str]) -> Iterator[Diffe
         if a is not b:
             yield from _types(where, a, b, same_mesh)
         s, t = (c.shardings[i] if i < len(c.shardings) else None for c in (earlier, now))
-        if same_mesh and s != t and a.shape == b.shape and a.sharding == b.sharding:
+        if same_mesh and s != t and a.shape == b.shape and a.explicit == b.explicit:
             yield Difference("lower", "sharding spec", where, _spec(s), _spec(t))
         c, d = (c.committed[i] if i < len(c.committed) else False for c in (earlier, now))
         if c != d and s == t and same_mesh:
@@ -325,7 +325,7 @@ def _types(where: str, a: ShapedArray, b: ShapedArray, same_mesh: bool) -> Itera
         before, now = getattr(a, attribute), getattr(b, attribute)
         if before != now:
             yield Difference("trace", component, where, str(before), str(now))
-    if same_mesh and a.sharding != b.sharding and a.shape == b.shape:
+    if same_mesh and a.explicit != b.explicit and a.shape == b.shape:
         yield Difference("trace", "sharding spec", where, str(a), str(b))
     if a.vma != b.vma:
         yield Difference("trace", "varying axes", where, str(sorted(a.vma)), str(sorted(b.vma)))

@@ -152,7 +152,7 @@ def boundary_shardings(result: Any, lowered: Lowered) -> tuple[tuple[NamedShardi
     assert mesh is not None, "a program of several devices has a mesh"
     args = tuple(_shown(named(s, mesh), lowered) for s in result.arg_shardings)
     outs = tuple(_shown(named(s, mesh), lowered) for s in result.result_shardings)
-    if AxisType.Explicit in mesh.axis_types or any(a.sharding is not None for a in lowered.record.closed.out_avals):
+    if AxisType.Explicit in mesh.axis_types or any(a.explicit is not None for a in lowered.record.closed.out_avals):
         outs = tuple(map(_as_typed, outs, lowered.record.closed.out_avals))
     if not lowered.request.uneven:
         return args, outs
@@ -175,12 +175,12 @@ def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
     the Explicit axes of size 1 too, which split nothing, unless Auto axes split it as well, of which types say nothing;
     and the axes that it is unreduced or reduced over.
     """
-    mesh: Any = sharding.mesh if aval.sharding is None else aval.sharding.mesh
+    mesh: Any = sharding.mesh if aval.explicit is None else aval.explicit.mesh
     if mesh.explicit_axes and mesh is not sharding.mesh:
         seen = as_seen_on(sharding, mesh) if mesh.shape_tuple != sharding.mesh.shape_tuple else None
         if seen is not None or mesh.shape_tuple == sharding.mesh.shape_tuple:
             sharding = (seen or sharding).update(mesh=mesh)
-        elif aval.sharding is not None:
+        elif aval.explicit is not None:
             return sharding  # jit was told to split it by the axes of another mesh
     mesh, spec = sharding.mesh, sharding.spec
     if AxisType.Explicit not in mesh.axis_types:
@@ -188,10 +188,10 @@ def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
     as_propagated = any(mesh._types[a] is AxisType.Auto for a in spec.axes)
     if not as_propagated:
         sharding = sharding.update(spec=spec.update(partitions=spec.padded(aval.ndim)))
-    if aval.sharding is None:
+    if aval.explicit is None:
         return sharding
     entries = []
-    for own, found in zip(aval.sharding.spec.partitions, spec.padded(aval.ndim)):
+    for own, found in zip(aval.explicit.spec.partitions, spec.padded(aval.ndim)):
         known = tuple(a for a in axes_of(own) if mesh._sizes[a] > 1 or not as_propagated)
         axes = (*known, *(a for a in axes_of(found) if a not in known))
         entries.append(axes or None)
@@ -201,7 +201,7 @@ def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
     if len(named_axes) == len(set(named_axes)):  # else jit was told to split other dimensions by the type's axes
         typed = sharding.update(spec=spec.update(partitions=entries))
         found = typed if typed.is_equivalent_to(sharding, aval.ndim) else sharding
-    own = aval.sharding.spec
+    own = aval.explicit.spec
     if not own.unreduced and not own.reduced:
         return found
     return found.update(spec=found.spec.update(unreduced=own.unreduced, reduced=own.reduced))

@@ -329,7 +329,7 @@ def _apply(
     avals = [entered(aval_of(x), inside) for x in leaves]
     if AxisType.Explicit in inside.axis_types:
         # What splits an argument over axes that are Auto outside is not known: their types are open, not replicated.
-        avals = [a if a.sharding is not None else opened_type(a, around) for a in avals]
+        avals = [a if a.explicit is not None else opened_type(a, around) for a in avals]
 
     def flat(*values: Any) -> Any:
         inner_args, inner_kwargs = tree_util.tree_unflatten(tree, values)

@@ -277,7 +277,7 @@ def _batch_debug(size: int, args: Sequence[Any], dims: Sequence[Any], params: di
 
 def _whole_along(x: Any, dim: int) -> Any:
     """`x` with the dimension `dim` on one device, if its type says otherwise."""
-    sharding = aval_of(x).sharding
+    sharding = aval_of(x).explicit
     if sharding is None:
         return x
     entries = list(sharding.spec.padded(aval_of(x).ndim))

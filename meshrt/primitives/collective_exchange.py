@@ -84,16 +84,16 @@ def gather_type(is_invariant: bool) -> Callable[..., ShapedArray]:
 
 def resharded(x: ShapedArray, dim: int, is_new: bool = False, is_gone: bool = False) -> Any:
     """The sharding over Explicit axes of a type after dimension `dim` has been put in, taken out or changed in size."""
-    if x.sharding is None:
+    if x.explicit is None:
         return None
-    entries = list(x.sharding.spec.padded(x.ndim))
+    entries = list(x.explicit.spec.padded(x.ndim))
     if is_new:
         entries.insert(dim, None)
     elif is_gone:
         del entries[dim]
     while entries and entries[-1] is None:
         entries.pop()
-    return x.sharding.update(spec=type(x.sharding.spec)(*entries)) if entries else None
+    return x.explicit.update(spec=type(x.explicit.spec)(*entries)) if entries else None
 
 
 def _gather_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
@@ -281,7 +281,7 @@ def _exchange_infer(
     shape = list(x.shape)
     shape[split_axis] //= axis_size
     shape[concat_axis] *= axis_size
-    return x.update(shape=tuple(shape), weak_type=False, sharding=x.sharding)
+    return x.update(shape=tuple(shape), weak_type=False, sharding=x.explicit)
 
 
 def _exchange_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:

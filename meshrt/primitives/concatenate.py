@@ -136,7 +136,7 @@ def _split_transpose(cts: Sequence[Any], x: Any, *, sizes: Sequence[int], axis: 
     parts = []
     for ct, size in zip(cts, sizes):
         shape = (*x.aval.shape[:axis], size, *x.aval.shape[axis + 1 :])
-        parts.append(zeros(x.aval.update(shape=shape, dtype=dtype, sharding=x.aval.sharding)) if ct is None else ct)
+        parts.append(zeros(x.aval.update(shape=shape, dtype=dtype, sharding=x.aval.explicit)) if ct is None else ct)
     return [concatenate_p.bind(*parts, dimension=axis)]
 
 

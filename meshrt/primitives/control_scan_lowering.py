@@ -45,8 +45,8 @@ def infer(
 
 def check_xs(xs: Sequence[ShapedArray]) -> None:
     """ShardingTypeError if Explicit axes split the dimension that a scan walks over."""
-    if any(not x.is_high and x.sharding is not None and x.sharding.spec.partitions[0] is not None for x in xs):
-        specs = ", ".join([str(x.sharding.spec) if x.sharding is not None else "P()" for x in xs])
+    if any(not x.is_high and x.explicit is not None and x.explicit.spec.partitions[0] is not None for x in xs):
+        specs = ", ".join([str(x.explicit.spec) if x.explicit is not None else "P()" for x in xs])
         raise refusal(
             "scan", xs, f"0th dimension of all xs should be replicated. Got {specs}.",
             "scan over another dimension (moveaxis)",

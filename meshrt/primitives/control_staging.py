@@ -224,7 +224,7 @@ def describe_difference(a: ShapedArray, b: ShapedArray) -> str | None:
         parts.append("the dtypes do not match")
     if a.shape != b.shape:
         parts.append("the shapes do not match")
-    if not parts and a.sharding is not b.sharding:
+    if not parts and a.explicit is not b.explicit:
         parts.append("the shardings do not match (reshard one with meshrt.sharding.reshard, or give out_sharding)")
     if not parts and a.memory_space is not b.memory_space:
         parts.append("the memories do not match (move one with meshrt.device_put(x, meshrt.memory.Space....))")

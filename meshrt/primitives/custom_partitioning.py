@@ -201,7 +201,7 @@ def _laid(ctx: LoweringContext, eqn: Eqn, mesh: AbstractMesh, x: Any, aval: Shap
 
 def _explicit(app: Application) -> list[Spec] | None:
     """Where axes are Explicit results are split as the rule says; without one, as the function's operations say."""
-    mesh = next(a.sharding.mesh for a in app.avals if a.sharding is not None)
+    mesh = next(a.explicit.mesh for a in app.avals if a.explicit is not None)
     bare = [a.bare() for a in app.avals]
     rule = app.params["partitioning"].op_rule(mesh, bare, app.types)
     return None if rule is None else by_rule(app, rule)

@@ -8,6 +8,7 @@ Nothing is known of such a function but what its caller says: how it is mapped (
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -181,10 +182,16 @@ def _effects(*_: ShapedArray, target: Target, **__: Any) -> Effects:
     return frozenset([IO]) if target.has_side_effect else NO_EFFECTS
 
 
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, target: Target, **_: Any) -> Any:
+    raise errors.ArgumentValueError(
+        f"The FFI call to `{target.name}` cannot be differentiated. You can use `jax.custom_jvp` or `jax.custom_vjp` "
+        f"around the call to say what its derivative is. It is called at {capture()}"
+    )
+
+
 ffi_call_p = Primitive(
-    "ffi_call", _infer, lower=_lower, batch=_batch, explicit=_explicit, multiple_results=True, effects=_effects,
-    absent={
-        "jvp": "a foreign function has none; use `jax.custom_jvp` or `jax.custom_vjp` around the call",
+    "ffi_call", _infer, lower=_lower, jvp=_jvp, batch=_batch, explicit=_explicit, multiple_results=True,
+    effects=_effects, absent={
         "transpose": "it is not known to be linear in any operand",
     },
 )  # fmt: skip
@@ -237,7 +244,7 @@ def ffi_call(
             f"{custom_call_api_version}."
         )
     several = isinstance(result_shape_dtypes, Sequence)
-    outs = tuple(map(_result, result_shape_dtypes if several else [result_shape_dtypes]))
+    outs = tuple(itertools.starmap(_result, enumerate(result_shape_dtypes if several else [result_shape_dtypes])))
     out_layouts = _layouts(outs, output_layouts if several or output_layouts is None else (output_layouts,), "outputs")
     rule = parse_rule(sharding_rule) if isinstance(sharding_rule, str) else sharding_rule
     if rule is not None and not isinstance(rule, ShardingRule):
@@ -264,23 +271,19 @@ def ffi_call(
     return call
 
 
-def _result(x: Any) -> ShapedArray:
+def _result(position: int, x: Any) -> ShapedArray:
+    """The type of a result. Of 64 bits too, also where arrays of ours are not: the target writes what it writes."""
     if not hasattr(x, "shape") or not hasattr(x, "dtype"):
-        raise errors.ArgumentTypeError(
-            f"All elements of result_shape_dtypes must have 'shape' and 'dtype' attributes, as meshrt.ShapeDtypeStruct "
-            f"has. Got {x!r} instead."
-        )
-    dtype = np.dtype(x.dtype)
-    if dtypes.canonicalize_dtype(dtype) != dtype:
         raise errors.ArgumentValueError(
-            f"result_shape_dtypes cannot specify 64-bit types when `jax_enable_x64` is disabled, but one is {dtype}"
+            f"All elements of result_shape_dtypes must have 'shape' and 'dtype' attributes. Got {x!r} at position "
+            f"{position}. Give a meshrt.ShapeDtypeStruct."
         )
-    return ShapedArray(tuple(x.shape), dtype)
+    return ShapedArray(tuple(x.shape), dtypes.named_dtype(x.dtype))
 
 
 def _layouts(avals: Sequence[ShapedArray], given: Sequence[Any] | None, what: str) -> Layouts:
     if given is None:
-        return tuple(tuple(reversed(range(a.ndim))) for a in avals)
+        return tuple(tuple(reversed(range(a.physical().ndim))) for a in avals)  # keys are rows of numbers
     if len(given) != len(avals):
         raise errors.ArgumentValueError(
             f"The number of {what} ({len(avals)}) must equal the number of layouts for them ({len(given)})."
@@ -309,8 +312,8 @@ def _aliases(
                 raise errors.ArgumentValueError(f"{said}with {name} index {number} outside the range [0, {count}).")
         if (ins[i].shape, ins[i].dtype) != (outs[o].shape, outs[o].dtype):
             raise errors.ArgumentValueError(
-                f"{said}referring to an input of type {ins[i].str_short()} and an output of a different one, "
-                f"{outs[o].str_short()}."
+                f"{said}referring to an input with abstract value {ins[i]} and an output with a different abstract "
+                f"value {outs[o]}."
             )
         if in_layouts[i] != out_layouts[o]:
             raise errors.ArgumentValueError(

@@ -34,9 +34,9 @@ __all__ = ["entered", "opened_type", "region_p"]
 
 def entered(aval: Any, inside: AbstractMesh) -> Any:
     """The type of a value of outside within a region: axes that are not Explicit there are gone."""
-    if aval.sharding is None:
+    if aval.explicit is None:
         return aval
-    spec = aval.sharding.spec
+    spec = aval.explicit.spec
     entries = [None if e is UNCONSTRAINED else e for e in spec.partitions]
     return aval.update(sharding=on(NamedSharding(inside, spec.update(partitions=entries)), aval.ndim))
 
@@ -45,14 +45,14 @@ def opened_type(aval: ShapedArray, mesh: AbstractMesh) -> ShapedArray:
     """The type of a value that was made where axes have the types of `mesh`: of Auto ones nothing is said."""
     if AxisType.Auto not in mesh.axis_types:
         return aval
-    entries = (None,) * aval.ndim if aval.sharding is None else aval.sharding.spec.partitions
+    entries = (None,) * aval.ndim if aval.explicit is None else aval.explicit.spec.partitions
     spec = PartitionSpec(*[UNCONSTRAINED if e is None else e for e in entries])
     return aval.update(sharding=present(NamedSharding(mesh, spec)))
 
 
 def _captured(aval: Any) -> Any:
     """The type that a value of outside has in the program that is being traced, where axes may have other types."""
-    mesh, own = get_abstract_mesh(), aval.sharding
+    mesh, own = get_abstract_mesh(), aval.explicit
     if mesh.empty or own.mesh is mesh or own.mesh.shape_tuple != mesh.shape_tuple:
         return aval
     return aval if UNCONSTRAINED in own.spec.partitions else entered(aval, mesh)

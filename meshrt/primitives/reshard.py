@@ -47,7 +47,7 @@ def typeof(x: Any) -> Any:
     ShapedArray(float32[8,4])
     """
     aval = abstract(x) if isinstance(x, ShapeDtypeStruct) else aval_of(x)
-    if aval.is_high or aval.sharding is not None:
+    if aval.is_high or aval.explicit is not None:
         return aval
     if isinstance(x, Tracer):
         mesh = get_abstract_mesh()
@@ -98,7 +98,7 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
 
 
 def _check_mesh(aval: ShapedArray, sharding: NamedSharding) -> None:
-    own = aval.sharding
+    own = aval.explicit
     if own is not None and own.mesh.size != sharding.mesh.size:
         raise errors.MeshMismatchError(
             f"reshard of a value of type {aval.str_short()} over {own.mesh} to {sharding} at {source.capture()}: "

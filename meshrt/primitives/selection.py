@@ -103,12 +103,12 @@ def _cases_alike(size: int, cases: Sequence[Any], dims: Sequence[Any]) -> list[A
     Else they would be split along the mapped dimension alone, and no longer pass for values that are not split.
     """
     out = [None if d is None else bring_to_front(size, c, d) for c, d in zip(cases, dims)]
-    known = next((aval_of(c).sharding for c in out if c is not None and aval_of(c).sharding is not None), None)
+    known = next((aval_of(c).explicit for c in out if c is not None and aval_of(c).explicit is not None), None)
     for i, c in enumerate(cases):
         if out[i] is not None:
             continue
         aval = aval_of(c)
-        if known is None or (aval.sharding is not None and aval.sharding.spec.axes):
+        if known is None or (aval.explicit is not None and aval.explicit.spec.axes):
             out[i] = bring_to_front(size, c, None)
             continue
         dimensions = tuple(range(1, aval.ndim + 1))

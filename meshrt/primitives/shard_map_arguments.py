@@ -20,10 +20,10 @@ __all__: list[str] = []
 
 def spec_in_type(region: Region, aval: ShapedArray) -> PartitionSpec:
     """What the type of an argument says of the Manual axes."""
-    if aval.sharding is None:
+    if aval.explicit is None:
         return PartitionSpec()
     entries = []
-    for entry in aval.sharding.spec.partitions:
+    for entry in aval.explicit.spec.partitions:
         axes = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
         mine = tuple(a for a in axes if a in region.manual_axes)
         if mine and axes[: len(mine)] != mine:
@@ -34,7 +34,7 @@ def spec_in_type(region: Region, aval: ShapedArray) -> PartitionSpec:
         entries.append(mine or None)
     if not region.is_full:
         return PartitionSpec(*entries)
-    own = aval.sharding.spec
+    own = aval.explicit.spec
     sums = [axes.intersection(region.manual_axes) for axes in (own.unreduced, own.reduced)]
     return PartitionSpec(*entries, unreduced=sums[0], reduced=sums[1])
 
@@ -47,7 +47,7 @@ def as_specified(
     leaves, avals = list(leaves), list(avals)
     for i, (spec, aval) in enumerate(zip(specs, avals)):
         wanted = None if spec is None else _type_of_spec(region, spec, aval.ndim)
-        if spec is None or wanted is aval.sharding:
+        if spec is None or wanted is aval.explicit:
             continue
         if not reshard_inputs:
             path = tree_util.keystr(tree_util.tree_leaves_with_path(args)[i][0])
@@ -75,9 +75,9 @@ def check_sums_named(
 ) -> None:
     """UnsupportedError for arguments that are unreduced or reduced over axes which their specs do not say it of."""
     for i, (spec, aval) in enumerate(zip(specs, avals)):
-        if spec is None or aval.sharding is None:
+        if spec is None or aval.explicit is None:
             continue
-        own = aval.sharding.spec
+        own = aval.explicit.spec
         left = (own.unreduced - spec.unreduced) | (own.reduced - spec.reduced)
         if left.intersection(region.manual_axes):
             path = tree_util.keystr(tree_util.tree_leaves_with_path(args)[i][0])

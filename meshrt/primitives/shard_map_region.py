@@ -88,7 +88,7 @@ class Region(NamedTuple):
         varies, a value that is summed up over Manual axes is each device's addend.
         """
         mine = spec if self.check_vma else _WHOLE
-        if aval.sharding is None and not mine.unreduced and not mine.reduced:
+        if aval.explicit is None and not mine.unreduced and not mine.reduced:
             return None
         return type_sharding(
             self.inside, entries_of(aval), mine.unreduced | self._outer(unreduced_of(aval)),

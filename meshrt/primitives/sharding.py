@@ -76,7 +76,7 @@ def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     if isinstance(sharding, SingleDeviceSharding) or sharding.mesh.is_scalar or eqn.params.get("advice"):
         return x  # the program runs there: see Wanted.finish in meshrt.pipeline.placement
     aval = eqn.outvars[0].aval
-    if aval.sharding is not None:  # Explicit axes split it too; those come first
+    if aval.explicit is not None:  # Explicit axes split it too; those come first
         own, given = entries_of(aval), sharding.spec.padded(aval.ndim)
         joined = [_joined(o, g) for o, g in zip(own, given)]
         sharding = NamedSharding(sharding.mesh.abstract_mesh, PartitionSpec(*joined))
@@ -275,7 +275,7 @@ def _left_open(sharding: Any, aval: ShapedArray) -> Any:
     Explicit axes split it, only the Auto ones; of one in a program without Explicit axes, everything."""
     if not isinstance(sharding, NamedSharding | PartitionSpec):
         return sharding
-    own: Any = aval.sharding
+    own: Any = aval.explicit
     around = get_abstract_mesh() if own is None else own.mesh
     if AxisType.Explicit not in around.axis_types:
         return sharding

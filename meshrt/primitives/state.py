@@ -94,9 +94,9 @@ def _written(name: str, ref: Any, value: ShapedArray, leaves: Sequence[Any], tre
             f"value along {'it' if len(axes) == 1 else 'them'}. Write meshrt.lax.psum(value, {axes}), or make the "
             f"reference of a value that varies: new_ref(meshrt.lax.pcast(x, {axes}, to='varying'))"
         )
-    if part.sharding is not value.sharding:
+    if part.explicit is not value.explicit:
         raise errors.ArgumentValueError(
-            f"Invalid sharding for `{name}`. Ref sharding: {part.sharding}. Value sharding: {value.sharding}. Use "
+            f"Invalid sharding for `{name}`. Ref sharding: {part.explicit}. Value sharding: {value.explicit}. Use "
             "meshrt.sharding.reshard"
         )
     return part

@@ -158,7 +158,7 @@ def accumulate(x: Any, view: View, value: Any) -> Any:
 
 
 def _refuse_sharded(aval: ShapedArray, what: str) -> None:
-    if aval.sharding is not None:
+    if aval.explicit is not None:
         raise errors.UnsupportedError(
             f"{what} of a reference to {aval.str_short()}, which Explicit axes split, is not implemented: read the "
             "whole with ref[...] and change the array"
@@ -207,20 +207,20 @@ class Indexer(Step):
         return (*sizes[:at], *self.int_shape, *sizes[at:])
 
     def infer(self, aval: ShapedArray) -> ShapedArray:
-        if aval.sharding is None:
+        if aval.explicit is None:
             return aval.with_shape(self.out_shape())
         if self.int_dims:
             raise errors.ArgumentTypeError(
                 f"sharded ref (array reference) can only be indexed by slices, not integers: it refers to "
                 f"{aval.str_short()}"
             )
-        for d, (s, n, axes) in enumerate(zip(self.indices, self.shape, aval.sharding.spec.partitions)):
+        for d, (s, n, axes) in enumerate(zip(self.indices, self.shape, aval.explicit.spec.partitions)):
             if axes is not None and s != Slice(0, n):
                 raise errors.ArgumentValueError(
                     f"sharded ref (array reference) can only be sliced along unsharded axes, but ref of shape "
                     f"{self.shape} was sliced on axis {d}, which is sharded like {axes}"
                 )
-        return aval.update(shape=self.out_shape(), sharding=aval.sharding)
+        return aval.update(shape=self.out_shape(), sharding=aval.explicit)
 
     # -- slices and single indices: one block
 

@@ -66,7 +66,7 @@ def pinned_text(aval: Any, mesh: BaseMesh, mesh_name: str, program: BaseMesh | N
     do not split the value are replicated. `program` is the mesh that `mesh_name` stands for, where it is another one of
     the same devices: a type over yet another mesh is written over the parts of its axes.
     """
-    sharding, ndim = aval.sharding, aval.physical().ndim
+    sharding, ndim = aval.explicit, aval.physical().ndim
     if program is not None and sharding is not None and program.shape_tuple != sharding.mesh.shape_tuple:
         return _pinned_over(sharding, ndim, program, mesh_name)
     spec = sharding.spec if sharding is not None else PartitionSpec()

@@ -2,8 +2,8 @@
 
 A type's sharding is a NamedSharding over an AbstractMesh whose spec has one entry per dimension and names Explicit
 axes only (and Manual ones, inside of their regions, among those that the value is unreduced or reduced over). It is
-None where no such axis splits the value: a replicated value's type is the bare one, and so is every type on meshes of
-Auto axes.
+`aval.explicit`, None where no such axis splits the value: a replicated value's type is the bare one, and so is every
+type on meshes of Auto axes. Users are told of `aval.sharding`, which is never None.
 """
 
 from __future__ import annotations
@@ -75,28 +75,28 @@ def typed(aval: ShapedArray, sharding: Any) -> ShapedArray:
     """The type of a value of type `aval` laid out by a concrete or abstract sharding of any kind, in its memory."""
     known = on(sharding, aval.ndim) if isinstance(sharding, NamedSharding) else None
     space = space_of_kind(getattr(sharding, "memory_kind", None))
-    if known is aval.sharding and space is aval.memory_space:
+    if known is aval.explicit and space is aval.memory_space:
         return aval
     return aval.update(sharding=known, memory_space=space)
 
 
 def entries_of(aval: Any) -> tuple[Entry, ...]:
     """One entry per dimension of a type: None, an axis or a tuple of axes."""
-    if aval.sharding is None:
+    if aval.explicit is None:
         return (None,) * int(aval.ndim)
-    known: tuple[Entry, ...] = aval.sharding.spec.partitions
+    known: tuple[Entry, ...] = aval.explicit.spec.partitions
     return known
 
 
 def mesh_of(avals: Iterable[Any]) -> Any:
     """The mesh of the first type that has a sharding, else None."""
-    return next((a.sharding.mesh for a in avals if a.sharding is not None), None)
+    return next((a.explicit.mesh for a in avals if a.explicit is not None), None)
 
 
 def sharding_of(aval: Any, mesh: BaseMesh) -> NamedSharding:
     """The sharding of a type in full, as `typeof` shows it: replicated where the type has none."""
-    if aval.sharding is not None:
-        known: NamedSharding = aval.sharding
+    if aval.explicit is not None:
+        known: NamedSharding = aval.explicit
         return known
     return NamedSharding(_abstract(mesh), PartitionSpec(*((None,) * aval.ndim)))
 
@@ -105,7 +105,7 @@ def told_sharding(aval: Any, mesh: BaseMesh | None) -> NamedSharding | None:
     """What a ShapeDtypeStruct of a value over `mesh` says: the sharding of its type in full where every axis is
     Explicit (or Manual), None where propagation decides along some.
     """
-    mesh = mesh if aval.sharding is None else aval.sharding.mesh
+    mesh = mesh if aval.explicit is None else aval.explicit.mesh
     if mesh is None or AxisType.Explicit not in mesh.axis_types or AxisType.Auto in mesh.axis_types:
         return None
     return sharding_of(aval, mesh)
@@ -179,6 +179,7 @@ def _sums(mesh: Any, ndim: int, unreduced: frozenset[Any], reduced: frozenset[An
     return type_sharding(mesh, (None,) * ndim, unreduced, reduced)
 
 
+ShapedArray.in_full = staticmethod(lambda aval: sharding_of(aval, get_abstract_mesh()))
 Completion.asked = staticmethod(asked)
 Completion.sums = staticmethod(_sums)
 
@@ -191,7 +192,7 @@ def abstract(x: Any) -> ShapedArray:
         if hasattr(x, "shape") and hasattr(x, "dtype"):
             dtype = x.dtype
             if not isinstance(dtype, dtypes.ExtendedDType):
-                dtype = dtypes.canonicalize_dtype(dtypes.dtype(dtype))
+                dtype = dtypes.canonicalize_dtype(dtypes.named_dtype(dtype))
             aval = ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
             aval = typed(aval, getattr(x, "sharding", None))
             mat = getattr(x, "manual_axis_type", None)

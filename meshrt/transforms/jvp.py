@@ -116,9 +116,9 @@ class JVPTrace(Trace):
         if type(tangent) is Cell:
             return tracer
         own = tangent.aval if isinstance(tangent, Tracer) else aval_of(tangent)
-        if own.sharding is not tracer.aval.sharding and not (own.is_high or tracer.aval.is_high):
+        if own.explicit is not tracer.aval.explicit and not (own.is_high or tracer.aval.is_high):
             with set_trace(self.parent):
-                tracer.tangent = as_split(tangent, tracer.aval.sharding)
+                tracer.tangent = as_split(tangent, tracer.aval.explicit)
         return tracer
 
 

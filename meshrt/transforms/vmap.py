@@ -105,7 +105,7 @@ def _type(x: Any) -> ShapedArray | None:
 
 def _along(avals: Any, dims: Any, fun: Callable[..., Any], tree: Any) -> Any:
     """The sharding of the mapped dimension over Explicit axes, the same for all mapped arguments; None if not split."""
-    known = [None if a is None or a.is_high else a.sharding for a in avals]
+    known = [None if a is None or a.is_high else a.explicit for a in avals]
     if all(s is None for s in known):
         return None
     entries = [None if s is None else s.spec.partitions[d] for s, d in zip(known, dims) if d is not None]

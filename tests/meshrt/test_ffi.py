@@ -132,14 +132,22 @@ def test_what_does_not_fit_is_refused(options, attributes, message):
     assert isinstance(caught.value, errors.MeshrtError)
 
 
+@pytest.mark.parametrize("l", [meshrt, jax])
+def test_wide_results_and_keys(l):
+    wide = l.jit(lambda: l.ffi.ffi_call("foo", l.ShapeDtypeStruct((), np.int64))()).lower().as_text()
+    assert "-> tensor<i64>" in wide
+    keyed = l.jit(lambda k: l.ffi.ffi_call("foo", (), has_side_effect=True)(k)).lower(l.random.key(0)).as_text()
+    assert "operand_layouts = [dense<0> : tensor<1xindex>]" in keyed
+
+
 def test_other_errors(mesh):
     call = meshrt.ffi.ffi_call("foo", meshrt.ShapeDtypeStruct((4, 4), np.float32))
     with pytest.raises(NotImplementedError, match="vmap is only supported for the ffi_call primitive when vmap_method"):
         meshrt.jit(meshrt.vmap(call)).trace(A)
-    with pytest.raises(errors.UnsupportedError, match="custom_jvp"):
+    with pytest.raises(ValueError, match=r"The FFI call to `foo` cannot be differentiated.*custom_jvp"):
         meshrt.jit(meshrt.grad(lambda a: call(a).sum())).trace(A[0])
-    with pytest.raises(TypeError, match="must have 'shape' and 'dtype'"):
-        meshrt.ffi.ffi_call("foo", 3)
+    with pytest.raises(ValueError, match=r"must have 'shape' and 'dtype' attributes\. Got 3 at position 1"):
+        meshrt.ffi.ffi_call("foo", [meshrt.ShapeDtypeStruct((), np.float32), 3])
     with pytest.raises(TypeError, match="is of type object"):
         call(A[0], a=object())
     x = meshrt.device_put(A[0], NamedSharding(mesh, P("data")))

@@ -139,6 +139,20 @@ def test_shuffles_asked_for_are_no_transfers():
 # -- ShapeDtypeStruct --------------------------------------------------------------------------------------------------
 
 
+def test_structs_say_the_dtype_they_were_given():
+    def named(lib):
+        given = [np.float64, "int64", float, complex, bool, "bfloat16", lib.numpy.float32, lib.random.key(0).dtype]
+        return [str(lib.ShapeDtypeStruct((2,), d).dtype) for d in given]
+
+    assert named(meshrt) == named(jax)
+    for lib in (meshrt, jax):  # values of it are as wide as arrays are
+        wide = lib.ShapeDtypeStruct((2,), np.float64)
+        assert lib.eval_shape(lambda x: x * 2, wide).dtype == np.float32 and wide.dtype == np.float64
+    for bad in (None, "no dtype", object()):
+        with pytest.raises((TypeError, ValueError), match="dtype"):
+            meshrt.ShapeDtypeStruct((2,), bad)
+
+
 def test_structs_with_layouts_and_specs():
     mesh = mesh_of(2)
     split, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())

@@ -34,7 +34,7 @@ def _transpose(ct: Any, x: Any, *, sharding: Any) -> list[Any]:
 
 def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     (x,), (d,), sharding = args, dims, params["sharding"]
-    own = aval_of(x).sharding
+    own = aval_of(x).explicit
     entries = list(sharding.spec.partitions)
     # (The dimension that is batched over keeps its axes where the other mesh has them too.)
     is_other = own is None or own.mesh.shape_tuple != sharding.mesh.shape_tuple
@@ -58,7 +58,7 @@ reshard_p: Primitive = Primitive(
 
 def as_split(x: Any, sharding: Any) -> Any:
     """`x`, split as `sharding` of a type says (None: replicated)."""
-    own: Any = aval_of(x).sharding
+    own: Any = aval_of(x).explicit
     if own is sharding:
         return x
     return reshard_p.bind(x, sharding=own.replicated(aval_of(x).ndim) if sharding is None else sharding)
@@ -69,7 +69,7 @@ def cotangent_type(aval: ShapedArray) -> ShapedArray:
     if aval.is_high:
         kind: Any = aval
         return in_program(kind.to_ct_aval())  # type: ignore[no-any-return]
-    wanted: Any = aval.sharding
+    wanted: Any = aval.explicit
     if wanted is None or not (wanted.spec.unreduced or wanted.spec.reduced):
         return aval
     spec = wanted.spec
@@ -80,7 +80,7 @@ def cotangent_of(aval: ShapedArray, ct: Any) -> Any:
     """`ct`, split as the cotangents of values of type `aval` are, and in the memory where these lie."""
     if aval.is_high:
         return ct
-    wanted, have = cotangent_type(aval).sharding, aval_of(ct)
+    wanted, have = cotangent_type(aval).explicit, aval_of(ct)
     if have.memory_space is not aval.memory_space:
         ct = in_space(ct, aval.memory_space)
-    return ct if have.sharding is wanted else as_split(ct, wanted)
+    return ct if have.explicit is wanted else as_split(ct, wanted)

@@ -89,7 +89,7 @@ def batched_asked(params: dict[str, Any], x: Any, dim: int = 0, out: int = 0) ->
     result is to be `out`. It stays split as it is."""
     if OUT_SHARDING not in params:
         return {}
-    wanted, own = params[OUT_SHARDING], aval_of(x).sharding
+    wanted, own = params[OUT_SHARDING], aval_of(x).explicit
     entry = None if own is None else own.spec.partitions[dim]
     entries = insert(wanted.spec.partitions, out, entry)
     return {OUT_SHARDING: wanted.update(spec=wanted.spec.update(partitions=entries))}
@@ -358,7 +358,7 @@ def repeated(size: int, value: Any, position: int) -> Any:
     dims = tuple(i if i < position else i + 1 for i in range(aval.ndim))
     wanted = {}
     if isinstance(size, SplitSize):
-        own = aval.sharding if aval.sharding is not None else size.along.replicated(aval.ndim)
+        own = aval.explicit if aval.explicit is not None else size.along.replicated(aval.ndim)
         entries = insert(own.spec.partitions, position, size.along.spec.partitions[0])
         wanted = {OUT_SHARDING: own.update(spec=own.spec.update(partitions=entries))}
     plain = size if isinstance(size, DimExpr) else int(size)  # a SplitSize says more than types do

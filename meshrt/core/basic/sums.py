@@ -36,10 +36,10 @@ def restated(
 ) -> ShapedArray:
     """The type of `x` with other axes that it varies, is unreduced and is reduced over."""
     unreduced, reduced = frozenset(unreduced), frozenset(reduced)
-    if x.sharding is None:
+    if x.explicit is None:
         sharding = Completion.sums(mesh, x.ndim, unreduced, reduced) if unreduced or reduced else None
     else:
-        known: Any = x.sharding
+        known: Any = x.explicit
         sharding = present(known.update(spec=known.spec.update(unreduced=unreduced, reduced=reduced)))
     return x.update(sharding=sharding, vma=frozenset(vma))
 

@@ -65,7 +65,7 @@ def vary(x: Any, axes: Iterable[Hashable]) -> Any:
     aval = aval_of(x)
     vma = aval.vma
     missing = tuple(a for a in axes if a not in vma)
-    if missing and aval.sharding is not None:
+    if missing and aval.explicit is not None:
         x, missing = _from_sums(x, aval, missing)
     return pvary_p.bind(x, axes=missing) if missing else x
 

@@ -50,7 +50,7 @@ def box_state(box: Any) -> BoxTypeState:
     """The types of what a box holds, as `typeof` tells them."""
     state: BoxTypeState = type_state(box)
     mesh = get_abstract_mesh()
-    told = lambda a: a if a.is_high or a.sharding is not None else a.update(sharding=sharding_of(a, mesh))
+    told = lambda a: a if a.is_high or a.explicit is not None else a.update(sharding=sharding_of(a, mesh))
     return state.with_avals(map(told, state.leaf_avals))
 
 

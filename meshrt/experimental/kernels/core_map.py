@@ -127,7 +127,7 @@ def _check_kept(avals: Sequence[Any], consts: Sequence[Any], name: str) -> None:
 def _spec_of(ref: Any, region: Region) -> PartitionSpec:
     """How a reference is split over the axes of a region: as its type says, or where it lies."""
     kind = aval_of(ref)
-    if kind.sharding is not None:
+    if kind.explicit is not None:
         return spec_in_type(region, kind)
     own = ref.sharding if type(ref) is Ref else None
     if isinstance(own, NamedSharding) and own.mesh.shape_tuple == region.outside.shape_tuple:

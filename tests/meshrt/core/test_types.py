@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -41,10 +43,30 @@ def test_absent_fields_are_no_part_of_the_key() -> None:
 def test_arrays_on_auto_meshes_have_plain_types() -> None:
     mesh = meshrt.make_mesh((1,), ("data",), AxisType.Auto)
     x = meshrt.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
-    assert aval_of(x) is PLAIN and aval_of(x).sharding is None and not aval_of(x).vma
+    assert aval_of(x) is PLAIN and aval_of(x).explicit is None and not aval_of(x).vma
     seen = []
     meshrt.jit(lambda y: (seen.append(aval_of(y)), y * 2)[1])(x)
     assert seen == [PLAIN]
+
+
+def test_users_are_told_of_a_sharding_where_types_have_none() -> None:
+    def told(lib: Any, kind: Any) -> list[Any]:
+        mesh = lib.make_mesh((1, 1), ("data", "model"), axis_types=(kind.Auto,) * 2)
+        spec = lib.sharding.PartitionSpec("data")
+        seen = []
+
+        def body(y: Any) -> Any:
+            seen.extend((str(s.spec), s.mesh.axis_names, str(s.mesh.axis_types)) for s in [(y * 2).aval.sharding])
+            return y
+
+        lib.jit(body)(np.ones((8, 4), np.float32))
+        with lib.set_mesh(mesh):
+            lib.jit(lambda y: body(y * 2))(np.ones((8, 4), np.float32))
+        lib.jit(lib.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec))(np.ones((8, 4), np.float32))
+        return seen
+
+    assert told(meshrt, AxisType) == told(jax, jax.sharding.AxisType)
+    assert PLAIN.str_short(False) == "float32[8,4]"
 
 
 @pytest.mark.parametrize(
@@ -85,3 +107,15 @@ def test_everything_else_keeps_both() -> None:
 def test_pickled_types_come_back_as_themselves() -> None:
     for aval in (PLAIN, ShapedArray((), F32, True), VARYING):
         assert pickle.loads(pickle.dumps(aval)) is aval
+
+
+OF_BUFFERS = ["addressable_shards", "committed", "global_shards", "is_fully_addressable", "is_fully_replicated"]
+METHODS_OF_BUFFERS = ["delete", "devices", "is_deleted", "on_device_size_in_bytes", "unsafe_buffer_pointer"]
+
+
+@pytest.mark.parametrize("name", [*OF_BUFFERS, *METHODS_OF_BUFFERS])
+@pytest.mark.parametrize("lib", [meshrt, jax])
+def test_traced_values_have_no_buffers(lib: Any, name: str) -> None:
+    asked = (lambda x: getattr(x, name)()) if name in METHODS_OF_BUFFERS else (lambda x: getattr(x, name))
+    with pytest.raises(TypeError, match=rf"concrete value is expected(?s:.*){name}.* traced array"):
+        lib.jit(lambda x: (asked(x), x)[1])(1.0)

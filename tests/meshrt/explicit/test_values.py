@@ -106,7 +106,7 @@ def test_b25_types_never_contradict_propagation(case: Case) -> None:
             propagated = meshrt.jit(functools.partial(case.fun, library)).lower(*free).propagate()
         for aval, found in zip(typed, boundary_shardings(propagated.result, propagated.lowered)[1]):
             spec = found.spec.padded(aval.ndim)
-            mine = (None,) * aval.ndim if aval.sharding is None else aval.sharding.spec.partitions
+            mine = (None,) * aval.ndim if aval.explicit is None else aval.explicit.spec.partitions
             for ours, theirs in zip(mine, spec):
                 a, b = axes(ours), axes(theirs)
                 assert a[: len(b)] == b[: len(a)], f"{case.name} {split}: type {aval}, propagation {found.spec}"

@@ -64,6 +64,17 @@ def test_a_shape_that_does_not_divide():
         meshrt.numpy.zeros(3, device=meshrt.devices()[0], out_sharding=meshrt.P())
 
 
+@pytest.mark.parametrize("l", [meshrt, jax])
+def test_arrays_that_were_committed_stay_where_they_are(l):
+    one, two = l.devices()[1:3]
+    there, free = l.device_put(np.ones(8), one), l.numpy.ones(8)
+    assert l.numpy.array(free, device=two).devices() == l.numpy.asarray(np.ones(8), device=two).devices() == {two}
+    assert l.numpy.asarray(there, np.int32, device=one).devices() == {one}
+    for name, dtype in (("array", None), ("asarray", np.int32)):
+        with pytest.raises(ValueError, match="Received incompatible devices for jitted computation"):
+            getattr(l.numpy, name)(there, dtype, device=two)
+
+
 def test_inside_a_trace_it_is_a_constraint():
     auto = meshrt.sharding.AxisType.Auto
     mesh = meshrt.make_mesh((2, 4), ("a", "b"), axis_types=(auto, auto))

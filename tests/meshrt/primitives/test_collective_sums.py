@@ -62,7 +62,7 @@ def states(B, x):
     aval = B.top.typeof(x)
     if B.top is jax:
         return [sorted(s) for s in (aval.mat.varying, aval.mat.unreduced, aval.mat.reduced)]
-    spec = aval.sharding.spec if aval.sharding is not None else meshrt.P()
+    spec = aval.explicit.spec if aval.explicit is not None else meshrt.P()
     return [sorted(s) for s in (aval.vma, spec.unreduced, spec.reduced)]
 
 

@@ -217,7 +217,7 @@ def test_iteration_of_spread_arrays():
         value = np.arange(56 if sharding.uneven else 64, dtype=np.float32).reshape(-1, 8)
         rows = list(meshrt.device_put(value, sharding))
         assert np.array_equal(np.stack(rows), value)
-        assert rows[0].devices() <= sharding.device_set and rows[0].aval.sharding is None
+        assert rows[0].devices() <= sharding.device_set and rows[0].aval.explicit is None
 
 
 def test_array_api_protocol():
