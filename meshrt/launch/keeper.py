@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Collection
 
 MARK = "MESHRT_TASK_MARK"
 _ROUNDS = 20  # somebody may start another process while we look
@@ -36,7 +35,7 @@ def main() -> None:
     end_marked(set(groups.values()))
 
 
-def end_marked(marks: Collection[str]) -> None:
+def end_marked(marks: set[str]) -> None:
     """SIGKILL for all processes of this user that bear one of `marks`, until none is left (Linux only)."""
     wanted = [f"{MARK}={mark}".encode() for mark in marks]
     for _ in range(_ROUNDS):

@@ -111,10 +111,12 @@ TABLE: dict[Key, Handler] = dict(
         _on_timer(Phase.WAITING, Timer.SERVICE, do.service_late),
         _on_timer(Phase.WAITING, Timer.JOB, do.job_late),
         _on(Phase.WAITING, CancelRequested, do.cancel),
-        # Workers run; not all have connected (a script that needs no peers never does).
+        # Workers run; not all have connected (a script that needs no peers never does). To a launcher that takes up the
+        # job of another one, what that one knew already may be told again: that the service is ready, too.
         _on(Phase.FORMING, HostJoined, do.host_joined),
         _on(Phase.FORMING, HostLost, do.host_lost),
         _on(Phase.FORMING, ResizeRequested, do.resize_requested),
+        _on(Phase.FORMING, ServiceReady, do.note),
         _on(Phase.FORMING, ServiceExited, do.service_lost),
         _on(Phase.FORMING, WorkerJoining, do.joining),
         _on(Phase.FORMING, WorkerMeshed, do.meshed),
@@ -129,6 +131,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.RUNNING, HostLost, do.host_lost),
         _on(Phase.RUNNING, ResizeRequested, do.resize_running),
         _on_timer(Phase.RUNNING, Timer.REGROW, do.regrow),
+        _on(Phase.RUNNING, ServiceReady, do.note),
         _on(Phase.RUNNING, ServiceExited, do.service_lost),
         _on(Phase.RUNNING, WorkerJoining, do.note),
         _on(Phase.RUNNING, WorkerMeshed, do.note),
@@ -141,6 +144,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.SETTLING, HostJoined, do.host_joined),
         _on(Phase.SETTLING, HostLost, do.host_lost),
         _on(Phase.SETTLING, ResizeRequested, do.resize_requested),
+        _on(Phase.SETTLING, ServiceReady, do.note),
         _on(Phase.SETTLING, ServiceExited, do.service_lost_settling),
         _on(Phase.SETTLING, WorkerJoining, do.note),
         _on(Phase.SETTLING, WorkerMeshed, do.note),

@@ -19,7 +19,7 @@ from meshrt.launch.engines.local import LocalEngine
 from meshrt.launch.engines.protocol import Exited, Output, Report, Said
 from meshrt.launch.hosts.duties import Deed, Duties, EndAll, Kill, Leave, Start
 from meshrt.launch.hosts.link import Broken, Gone, Heard, Link, News, Opened
-from meshrt.launch.hosts.messages import Applicant, Leaving, Up
+from meshrt.launch.hosts.messages import Applicant, Leaving, Stale, Up
 from meshrt.launch.hosts.outbound import Outbound
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.membership.frames import new_nonce
@@ -190,7 +190,9 @@ class _Agent:
                 self._opened(news, now)
             case Heard(number=number, message=message) if number == self._session:
                 self._do(self._duties.told(message, now))
-            case Broken(why=why):
+            case Broken(why=why, stale=stale):
+                if stale:
+                    self._do(self._duties.told(Stale(why), now))
                 if self._session is not None or not self._complained:
                     self._complained = True
                     self._say(f"{why}. Trying again")
@@ -228,6 +230,8 @@ class _Agent:
                     self._engine.signal(tasks, number)
                 case EndAll(why=why):
                     self._end_all(why, self._wake)
+                    if self._link is not None and self._session is not None:
+                        self._link.renew()
                 case Leave(exit_code=code):
                     self._code = code
 

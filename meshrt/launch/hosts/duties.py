@@ -44,7 +44,8 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class EndAll:
-    """End everything that runs, at once; nothing of it is reported any more."""
+    """End everything that runs, at once; nothing of it is reported any more. The session is over: the agent has another
+    name for its life, under which it joins again."""
 
     why: str
 

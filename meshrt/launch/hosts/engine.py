@@ -182,8 +182,8 @@ class HostsEngine:
 
     def _send(self) -> None:
         outbox, self._fleet.outbox = self._fleet.outbox, []
-        for name, message in outbox:
-            if (send := self._senders.get(name)) is not None:
+        for name, incarnation, message in outbox:
+            if self._incarnations.get(name) == incarnation and (send := self._senders.get(name)) is not None:
                 send(message)
 
     def _wake(self) -> None:

@@ -100,7 +100,7 @@ class Fleet:
             name: Host(name, "", incarnation, now) for name, incarnation in (expected or {}).items()
         }
         self.tasks: dict[Task, _Placed] = {}
-        self.outbox: list[tuple[str, Down]] = []
+        self.outbox: list[tuple[str, str, Down]] = []  # host, incarnation of its agent, message
         self.reports: list[Report] = []
         self.notices: list[str] = []
         self._versions = dict(versions)
@@ -158,9 +158,9 @@ class Fleet:
         self._prepare(host, missing)
         for task in known & self.tasks.keys():
             if (number := self.tasks[task].signal) is not None:
-                self.outbox.append((name, Signal((task,), number)))
+                self._tell(host, Signal((task,), number))
         if stale := tuple(t for t in known if t not in self.tasks):
-            self.outbox.append((name, Signal(stale, 9)))
+            self._tell(host, Signal(stale, 9))
 
     def closed(self, name: str, incarnation: str) -> None:
         """The session of an agent broke; it has the rest of its lease to open another one."""
@@ -206,6 +206,9 @@ class Fleet:
         host = self.hosts.get(name)
         return host if host is not None and host.incarnation == incarnation else None
 
+    def _tell(self, host: Host, message: Down) -> None:
+        self.outbox.append((host.name, host.incarnation, message))
+
     def _heard(self, host: Host, now: float) -> None:
         host.heard_at = now
         if host.warned:
@@ -214,7 +217,7 @@ class Fleet:
 
     def _lose(self, host: Host, why: str, now: float) -> None:
         del self.hosts[host.name]
-        self.outbox.append((host.name, Stale(why)))
+        self._tell(host, Stale(why))
         self.reports.append(HostDown(host.name, now, host.leaving or why))
         for task in [t for t, p in self.tasks.items() if p.host == host.name]:
             if (held := self._held.get(task)) is not None:
@@ -229,13 +232,13 @@ class Fleet:
         """An agent's message in its session. Of one that is lost nothing counts but that it is told so."""
         host = self._current(name, incarnation)
         if host is None:
-            self.outbox.append((name, Stale("it was lost to the job before")))
+            self.outbox.append((name, incarnation, Stale("it was lost to the job before")))
             return
         self._heard(host, now)
         match message:
             case Beat(at=at):
                 host.offset = now - at if host.offset is None else min(host.offset, now - at)
-                self.outbox.append((name, Alive()))
+                self._tell(host, Alive())
             case Happened():
                 self._happened(host, message, now)
             case Leaving(why=why):
@@ -249,7 +252,7 @@ class Fleet:
         placed = self.tasks.get(found.task)
         if placed is None or placed.host != host.name:  # it was settled under a former coordinator, or is stale
             if not host.unsettled:
-                self.outbox.append((host.name, Settled(host.seq)))
+                self._tell(host, Settled(host.seq))
             return
         host.unsettled.add(message.seq)
         if isinstance(found, Said):
@@ -316,7 +319,7 @@ class Fleet:
                 p.spec = replace(p.spec, bind=f"{address}:0")
             specs.append(p.spec)
         for first in range(0, len(specs), _SPECS):
-            self.outbox.append((host.name, Prepare(tuple(specs[first : first + _SPECS]))))
+            self._tell(host, Prepare(tuple(specs[first : first + _SPECS])))
 
     def signal(self, tasks: Sequence[Task], number: int) -> None:
         """Signals these, at the latest when their hosts are in touch again."""
@@ -327,7 +330,7 @@ class Fleet:
                 hosts.setdefault(placed.host, []).append(task)
         for name, some in hosts.items():
             if name in self.hosts and self.hosts[name].connected:
-                self.outbox.append((name, Signal(tuple(some), number)))
+                self._tell(self.hosts[name], Signal(tuple(some), number))
 
     def take_reports(self) -> list[Report]:
         """What is new for the shell. What it took the last time it has dealt with: that is settled now."""
@@ -338,7 +341,7 @@ class Fleet:
         for name in dict.fromkeys(name for name, _, _ in self._settling):
             if (host := self.hosts.get(name)) is not None:
                 seq = min(host.unsettled) - 1 if host.unsettled else host.seq
-                self.outbox.append((name, Settled(seq)))
+                self._tell(host, Settled(seq))
         self._settling, self._taken = self._taken, []
         reports, self.reports = self.reports, []
         return reports

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -42,9 +43,11 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The connection broke, or could not be made; another attempt follows."""
+    """The connection broke, or could not be made; another attempt follows. `stale`: the coordinator has lost this
+    agent, and takes it back only with nothing of what it runs."""
 
     why: str
+    stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class Link:
         self._outgoing: queue.SimpleQueue[Up | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._calls: Calls | None = None
+        self._answers: Any = None  # gRPC's call of the present session
         self._number = 0
         self._thread = threading.Thread(target=self._run, name="meshrt-link", daemon=True)
         self._thread.start()
@@ -76,6 +80,12 @@ class Link:
     def send(self, message: Up) -> None:
         """Says this in the present session; without one it is lost."""
         self._outgoing.put(message)
+
+    def renew(self) -> None:
+        """Leaves the present session: the agent is another one from now on, and joins as such."""
+        answers, self._answers = self._answers, None
+        if answers is not None:
+            answers.cancel()
 
     def close(self) -> None:
         """Leaves."""
@@ -89,6 +99,7 @@ class Link:
     def _run(self) -> None:
         while not self._closing.is_set():
             self._calls = Calls(self._address, self._trust)
+            stale = False
             try:
                 self._live(self._calls)
                 why = "the session ended"
@@ -96,17 +107,17 @@ class Link:
                 if e.kind != "ABORTED":
                     self._tell(Gone(e))
                     return
-                why = str(e)
+                why, stale = str(e), True
             except grpc.RpcError as e:
                 found = refusal(e)
                 if found is not None and found.kind != "ABORTED":
                     self._tell(Gone(found))
                     return
-                why = str(found or unreachable(self._address, e))
+                why, stale = str(found or unreachable(self._address, e)), found is not None
             finally:
                 self._calls.close()
             if not self._closing.is_set():
-                self._tell(Broken(why))
+                self._tell(Broken(why, stale))
             self._closing.wait(_AGAIN_S)
 
     def _live(self, calls: Calls) -> None:
@@ -118,6 +129,7 @@ class Link:
         self._number += 1
         number = self._number
         answers = calls.stream("Session", self._say(who, self._outgoing, joined.beat_s), session_nonce)
+        self._answers = answers
         self._tell(Opened(number, joined.directory, joined.lease_s))
         stream = self._outbound.begin_stream()
         log = threading.Thread(

@@ -1,0 +1,265 @@
+"""Whoever should not be in a job on several hosts is refused in one line, and the job goes on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("grpc")
+
+import grpc
+
+from meshrt.errors import ConfigError
+from meshrt.launch.hosts import certificates, codec
+from meshrt.launch.hosts.agent import versions
+from meshrt.launch.hosts.calls import Calls
+from meshrt.launch.hosts.engine import HostsEngine
+from meshrt.launch.hosts.messages import Applicant, RefusedError
+from meshrt.launch.hosts.security import Nonces, Trust, read_secret
+from meshrt.launch.hosts.server import Server
+from meshrt.launch.hosts.wire import coordinator_pb2 as pb
+
+SECRET = "a secret of sixteen and more"
+
+
+class Serving:
+    """A coordinator's engine and server without a job; `log` is what it says of strangers."""
+
+    def __init__(self, trust: Trust):
+        self.log: list[str] = []
+        self.engine = HostsEngine(versions(), self.log.append)
+        self.server = Server(self.engine, trust, "127.0.0.1", 0, "j", os.getcwd(), "train.py", self.log.append)
+        self.address = self.server.start()
+        wake, self._waker = os.pipe()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._wait, args=(wake,), daemon=True)
+        self._thread.start()
+        while not self.engine.serving:
+            time.sleep(0.01)
+
+    def _wait(self, wake: int) -> None:
+        while not self._ending.is_set():
+            self.engine.wait(0.05, wake)
+
+    def close(self) -> None:
+        self._ending.set()
+        self._thread.join()
+        self.engine.close()
+        self.server.stop()
+
+
+@pytest.fixture
+def serve():
+    made = []
+
+    def start(trust: Trust) -> Serving:
+        made.append(Serving(trust))
+        return made[-1]
+
+    yield start
+    for serving in made:
+        serving.close()
+
+
+def someone(name: str = "a", **fields) -> pb.JoinRequest:
+    return codec.from_applicant(Applicant(name, "127.0.0.1", "abc", versions(), **fields))
+
+
+def status_of(error: pytest.ExceptionInfo) -> tuple[str, str]:
+    return error.value.code().name, error.value.details()
+
+
+def test_who_does_not_know_the_secret_is_told_so_and_logged(serve):
+    serving = serve(Trust(SECRET))
+    stranger = Calls(serving.address, Trust("another one of that length"))
+    with pytest.raises(RefusedError, match="did not prove that it knows this job's secret"):
+        stranger.call("Status", pb.StatusRequest())
+    nonce = Calls(serving.address, Trust(SECRET)).knock()
+    with pytest.raises(grpc.RpcError) as error:
+        stranger.call("Join", someone(), nonce)
+    assert status_of(error) == ("PERMISSION_DENIED", "it does not know this job's secret (MESHRT_JOB_SECRET)")
+    (line,) = serving.log
+    assert line.startswith("refused Join from ipv4:127.0.0.1:") and line.endswith("(MESHRT_JOB_SECRET)")
+    assert Calls(serving.address, Trust(SECRET)).call("Status", pb.StatusRequest()).job == "j"
+
+
+def test_a_call_counts_once_and_its_proof_is_of_its_content(serve):
+    serving = serve(Trust(SECRET))
+    calls = Calls(serving.address, Trust(SECRET))
+    nonce = calls.knock()
+    calls.call("Join", someone(), nonce)
+    with pytest.raises(grpc.RpcError) as error:
+        calls.call("Join", someone(), nonce)
+    assert status_of(error) == ("UNAUTHENTICATED", "the call is too old, or was made before (its nonce is spent)")
+    proofs = calls._metadata("Cancel", "stream", calls.knock())
+    with pytest.raises(grpc.RpcError) as error:
+        calls._stub.Resize(pb.ResizeRequest(nodes=1), metadata=proofs)
+    assert status_of(error)[0] == "PERMISSION_DENIED"
+
+
+def test_nonces_are_limited_in_time_and_number():
+    nonces = Nonces()
+    first = nonces.new(0.0)
+    with pytest.raises(RefusedError, match="too old"):
+        nonces.spend(first, "", "", "Join", "", 61.0)
+    second = nonces.new(100.0)
+    for _ in range(65536):
+        nonces.new(100.0)
+    with pytest.raises(RefusedError, match="too old"):
+        nonces.spend(second, "", "", "Join", "", 100.0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "words"),
+    [
+        (someone("a b"), "INVALID_ARGUMENT", "malformed message: 'a b' is no name of a host"),
+        (someone("\x1b[31m"), "INVALID_ARGUMENT", r"malformed message: '\x1b[31m' is no name of a host"),
+        (pb.JoinRequest(name="a", address="h", incarnation="x;y"), "INVALID_ARGUMENT", "without a sound incarnation"),
+        (pb.JoinRequest(name="a", address="$(x)", incarnation="x"), "INVALID_ARGUMENT", "'$(x)' is no address"),
+        (pb.JoinRequest(name="a", address="h", incarnation="x"), "FAILED_PRECONDITION", "host a has meshrt None, and"),
+        (someone("a" * (2 << 20)), "RESOURCE_EXHAUSTED", "larger than max"),
+    ],
+)  # fmt: skip
+def test_what_no_agent_says_is_refused(serve, request_, status, words):
+    serving = serve(Trust(SECRET))
+    calls = Calls(serving.address, Trust(SECRET))
+    with pytest.raises(grpc.RpcError) as error:
+        calls.call("Join", request_)
+    assert status_of(error)[0] == status and words in status_of(error)[1]
+    assert calls.call("Join", someone()).job == "j"
+
+
+def test_two_agents_of_one_name(serve):
+    serving = serve(Trust(SECRET))
+    calls = Calls(serving.address, Trust(SECRET))
+    calls.call("Join", someone())
+    other = pb.JoinRequest(name="a", address="10.0.0.7", incarnation="other", versions=versions())
+    with pytest.raises(grpc.RpcError) as error:
+        calls.call("Join", other)
+    assert status_of(error)[0] == "ALREADY_EXISTS"
+    assert "a host a is in this job already, at 127.0.0.1; give one of the agents another --name" in serving.log[-1]
+
+
+def test_bad_messages_in_a_session_end_it_and_nothing_else(serve):
+    serving = serve(Trust(SECRET))
+    calls = Calls(serving.address, Trust(SECRET))
+    joined = calls.call("Join", someone())
+    opening = pb.AgentMessage(opening=pb.Opening(name="a", incarnation="abc"))
+    answers = calls.stream("Session", [opening, pb.AgentMessage()], joined.nonces[0])
+    assert list(answers) == []
+    while not serving.log:
+        time.sleep(0.01)
+    assert "ended the session of host a" in serving.log[-1]
+    assert "malformed message: an agent's message of kind None" in serving.log[-1]
+    with pytest.raises(grpc.RpcError) as error:
+        list(calls.stream("Session", [pb.AgentMessage()], joined.nonces[1]))
+    assert status_of(error) == ("ABORTED", "a session of an agent that has not joined")
+    assert calls.call("Status", pb.StatusRequest()).hosts[0].name == "a"
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0"])
+def test_strange_clients_do_no_harm(serve, data):
+    serving = serve(Trust(SECRET))
+    host, port = serving.address.split(":")
+    with socket.create_connection((host, int(port))) as sock:
+        sock.sendall(data)
+    assert Calls(serving.address, Trust(SECRET)).call("Join", someone()).job == "j"
+
+
+# --- certificates.
+
+
+def test_with_certificates_only_those_of_the_same_job_get_in(serve, tmp_path):
+    certificates.make(tmp_path / "ours", "j", 1.0)
+    certificates.make(tmp_path / "theirs", "k", 1.0)
+    certificates.make(tmp_path / "old", "j", -0.002)
+    serving = serve(Trust("", certificates.read(tmp_path / "ours", "coordinator")))
+    ours = Calls(serving.address, Trust("", certificates.read(tmp_path / "ours", "agent")))
+    assert ours.call("Join", someone()).job == "j"
+    old = certificates.Certificates(
+        *((tmp_path / "old" / n).read_bytes() for n in ("ca.pem", "agent.pem", "agent.key"))
+    )
+    for certificate in (None, certificates.read(tmp_path / "theirs", "agent"), old):
+        with pytest.raises(grpc.RpcError) as error:
+            Calls(serving.address, Trust("", certificate)).call("Status", pb.StatusRequest())
+        assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert ours.call("Status", pb.StatusRequest()).job == "j"
+
+
+def test_certificates_are_private_dated_and_never_written_over(tmp_path):
+    certificates.make(tmp_path, "j", 1.0)
+    assert (tmp_path / "agent.key").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ConfigError, match="exists already"):
+        certificates.make(tmp_path, "j", 1.0)
+    (tmp_path / "agent.key").chmod(0o644)
+    with pytest.raises(ConfigError, match=r"others can read it \(mode 0644\); do: chmod 600"):
+        certificates.read(tmp_path, "agent")
+    certificates.make(tmp_path / "old", "j", -0.002)
+    with pytest.raises(ConfigError, match=r"the certificate counts from .* UTC, and it is .* make new ones"):
+        certificates.read(tmp_path / "old", "agent")
+    (tmp_path / "ca.pem").write_text("x")
+    with pytest.raises(ConfigError, match="it is no certificate"):
+        certificates.read(tmp_path, "coordinator")
+
+
+# --- secrets.
+
+
+def test_secrets_come_from_the_environment_or_a_private_file(tmp_path):
+    file = tmp_path / "secret"
+    file.write_text(SECRET + "\n")
+    file.chmod(0o600)
+    assert read_secret({"MESHRT_JOB_SECRET_FILE": str(file)}) == SECRET
+    assert read_secret({"MESHRT_JOB_SECRET": SECRET, "MESHRT_JOB_SECRET_FILE": "nowhere"}) == SECRET
+    assert read_secret({}) == ""
+    file.chmod(0o640)
+    with pytest.raises(ConfigError, match="others can read it"):
+        read_secret({"MESHRT_JOB_SECRET_FILE": str(file)})
+    with pytest.raises(ConfigError, match=r"MESHRT_JOB_SECRET_FILE=.*: cannot be read: No such file"):
+        read_secret({"MESHRT_JOB_SECRET_FILE": str(tmp_path / "none")})
+    with pytest.raises(ConfigError, match="shorter than 16 characters"):
+        read_secret({"MESHRT_JOB_SECRET": "short"})
+
+
+# --- as a user meets it.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["coordinator", "SCRIPT"], "--nodes MIN[:MAX]: how many hosts does the job have?"),
+        (["coordinator", "--nodes", "2:1", "SCRIPT"], "nodes = 2:1: the fewest hosts are more than the most"),
+        (["coordinator", "--nodes", "x", "SCRIPT"], "nodes = 'x': expected a number of hosts"),
+        (["coordinator", "--nodes", "2", "none.py"], "none.py: no such script"),
+        (["coordinator", "--nodes", "2", "--listen", "0.0.0.0:0", "SCRIPT"], "0.0.0.0 can be reached from other"),
+        (["coordinator", "--nodes", "2", "--tls", "none", "SCRIPT"], "none/ca.pem: cannot"),
+        (["coordinator", "--nodes", "2", "--journal", "SCRIPT", "SCRIPT"], "it is no journal of a job"),
+        (["agent"], "Missing option '--coordinator'"),
+        (["agent", "--coordinator", "nowhere"], "'nowhere' is not an address"),
+        (["agent", "--coordinator", "203.0.113.7:1"], "203.0.113.7 can be reached from other machines"),
+        (["agent", "--coordinator", "127.0.0.1:1", "--name", "a b"], "'a b' is no name of a host"),
+        (["agent", "--coordinator", "127.0.0.1:1", "--join-timeout", "0.5"], "no coordinator let this host in"),
+        (["status", "--coordinator", "127.0.0.1:1"], "no coordinator answers at 127.0.0.1:1"),
+        (["logs", "--coordinator", "127.0.0.1:1"], "no coordinator answers at 127.0.0.1:1"),
+        (["stop", "--coordinator", "127.0.0.1:1"], "no coordinator answers at 127.0.0.1:1"),
+        (["--nodes", "2", "--engine", "none", "SCRIPT"], "engine = 'none'"),
+    ],
+)  # fmt: skip
+def test_a_users_mistakes_end_in_one_line(tmp_path, arguments, words):
+    script = tmp_path / "script.py"
+    script.write_text("print('ran')\n")
+    command = [str(script) if a == "SCRIPT" else a for a in arguments]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MESHRT_JOB")}
+    done = subprocess.run(
+        [sys.executable, "-m", "meshrt", "launch", *command], capture_output=True, text=True, env=env, cwd=tmp_path,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+    assert words in done.stderr.splitlines()[-1]
+    assert len(done.stderr.splitlines()) <= 2 and "ran" not in done.stdout
