@@ -34,6 +34,7 @@ from .plan.capacity import Capacity
 from .plan.communication import CommunicationPlan, plan_of
 from .plan.memory import MemoryPlan, memory_of
 from .plan.timing import Timing, timing_of
+from .plan.traffic import Sent, sent_by
 from .reshard.planner import Planner, step_cost
 from .reshard.realise import APART
 from .topology import Topology
@@ -93,6 +94,11 @@ class PartitionedProgram:
             assert self._machine is not None, "programs are partitioned for a machine"
             self._timing = timing_of(self._builder.functions, self._machine)
         return self._timing
+
+    def sent(self) -> list[Sent]:
+        """The collectives of the plan with the operations of `propagated` that caused them."""
+        main, *_ = self._builder.functions
+        return list(sent_by(main, {f.name: f for f in self._builder.functions}))
 
     @property
     def fingerprint(self) -> str:

@@ -11,7 +11,7 @@ from .graph import Program
 from .model import DimSharding, Mesh, TensorSharding
 from .shardings import Shardings
 
-__all__ = ["ArgumentAxes", "annotating"]
+__all__ = ["ArgumentAxes", "annotating", "set_argument"]
 
 # Per dimension the axes that split it, from major to minor.
 ArgumentAxes = Sequence[Sequence[str]]
@@ -21,8 +21,8 @@ def annotating(
     mesh: Mapping[str, int] | None, arguments: Sequence[ArgumentAxes | None]
 ) -> Callable[[Program, Shardings], None]:
     """What `run(..., annotate=)` takes: gives the arguments of the entry function these shardings in place of their
-    own, closed; None leaves an argument as it is. A result that takes the
-    place of a donated argument is sharded as that. `mesh` are the axes of the mesh (None: the module's own).
+    own, closed; None leaves an argument as it is. A result that takes the place of a donated argument is sharded as
+    that. `mesh` are the axes of the mesh (None: the module's own).
 
     Raises `BadOptionError` when it is run on a module with shardings over another mesh, with another number of
     arguments, or with an argument of another rank.
@@ -44,13 +44,19 @@ def annotating(
                     f"{len(axes)}"
                 )
             dims = [DimSharding(tuple(over.axis(name) for name in dim)) for dim in axes]
-            sharding = TensorSharding(over, dims)
-            shardings.set(value, sharding)
-            alias = main.arg_attrs[number].get("tf.aliasing_output")
-            if alias is not None:  # the next run takes the result as this argument
-                shardings.results[main][ir.IntegerAttr(alias).value] = sharding
+            set_argument(program, shardings, number, TensorSharding(over, dims))
 
     return annotate
+
+
+def set_argument(program: Program, shardings: Shardings, number: int, sharding: TensorSharding | None) -> None:
+    """Gives an argument of the entry function a sharding in place of its own, and the result that takes its place if it
+    is donated: the next run takes that as this argument. None: nothing is said."""
+    main = program.main
+    shardings.set(main.args[number], sharding)
+    alias = main.arg_attrs[number].get("tf.aliasing_output")
+    if alias is not None:
+        shardings.results[main][ir.IntegerAttr(alias).value] = sharding
 
 
 def _mesh(program: Program, shardings: Shardings, wanted: Mapping[str, int] | None) -> Mesh:

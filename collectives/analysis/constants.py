@@ -13,6 +13,7 @@ __all__ = ["bounds_of", "is_splat", "scalar_constant"]
 
 
 def is_splat(attr: ir.Attribute | TextAttribute) -> bool:
+    """Whether a constant's attribute says that all its elements are one number."""
     if isinstance(attr, TextAttribute):  # complex elements: dense<(1.0,2.0)> is a splat, dense<[(1.0,2.0), ...]> is not
         return attr.text.startswith("dense<(")
     return isinstance(attr, ir.DenseElementsAttr) and ir.DenseElementsAttr(attr).is_splat

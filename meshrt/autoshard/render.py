@@ -14,10 +14,10 @@ from meshrt.autoshard import search
 from meshrt.autoshard.figures import Figures
 from meshrt.autoshard.plan import MeshRow, Plan
 from meshrt.autoshard.suggest import Suggestion, mesh_text
-from meshrt.inspect.annotations import ArgumentAxes
+from meshrt.inspect.annotations import axes_text
 from meshrt.inspect.render import clean, table
 
-__all__ = ["axes_text", "progress_of", "render_plan", "render_suggestion", "time_text"]
+__all__ = ["progress_of", "render_plan", "render_suggestion", "time_text"]
 
 
 @contextlib.contextmanager
@@ -35,16 +35,6 @@ def progress_of(out: Console, budget: float, is_shown: bool) -> Iterator[search.
             bars.update(task, completed=bars.tasks[0].elapsed or 0.0, description=f"{judged} layouts, best {text}")
 
         yield show
-
-
-def axes_text(axes: ArgumentAxes | None) -> str:
-    """`P("data", None, ("x", "y"))` without trailing Nones; `-` where nothing is said."""
-    if axes is None:
-        return "-"
-    entries = ["None" if not d else f'"{d[0]}"' if len(d) == 1 else f"({', '.join(map(repr, d))})" for d in axes]
-    while entries and entries[-1] == "None":
-        entries.pop()
-    return f"P({', '.join(entries)})".replace("'", '"')
 
 
 def time_text(figures: Figures) -> str:

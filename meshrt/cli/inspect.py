@@ -24,6 +24,7 @@ Examples:
   meshrt inspect program.mlir --json
   meshrt inspect program.mlir --stage partitioned > device.mlir
   meshrt inspect train.py:step --mesh data=8 --html train.html
+  meshrt inspect train.py:step --mesh data=8 --lint
   meshrt inspect train.py:step --mesh data=8 --check budget.toml
   meshrt inspect train.py:step --mesh data=8 --markdown --against main.json
 """
@@ -37,7 +38,25 @@ def _print_schema(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@click.command(name="inspect", epilog=_EPILOG)
+def _print_rules(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from meshrt.inspect.lint.rules import rules  # start-up time, as below
+
+        for rule in rules().values():
+            click.echo(f"{rule.name:16}{rule.says}")
+        ctx.exit()
+
+
+class _Command(click.Command):
+    """A command whose `--lint` may stand alone: click would take the word behind it for its value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        alone = ["--lint=all" if a == "--lint" else a for a in args[:end]]
+        return super().parse_args(ctx, alone + args[end:])
+
+
+@click.command(name="inspect", epilog=_EPILOG, cls=_Command)
 @click.option("--mesh", metavar="AXIS=N,...",
               help="The mesh, for FILE.py:FUNCTION and for files that name none. No devices are needed.")  # fmt: skip
 @click.option("--arguments", "hook", default="example_arguments", show_default=True, metavar="NAME",
@@ -59,6 +78,9 @@ def _print_schema(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--html", "page", metavar="FILE",
               help="Write the report as a page: graph, source, tables; with --against two reports.")  # fmt: skip
 @click.option("--against", metavar="FILE", help="A report that --json wrote before: show what changed since.")
+@click.option("--lint", metavar="[=RULE,...]", help="Say what costs more than it need, with changes that were tried.")
+@click.option("--lint-rules", is_flag=True, is_eager=True, expose_value=False, callback=_print_rules,
+              help="Print the rules of --lint and exit.")  # fmt: skip
 @click.option("--check", "budget", metavar="FILE", help="Exit with code 1 if the program is above its budget in FILE.")
 @click.option("--update", is_flag=True, help="With --check: write the present figures into FILE as the budget.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=120.0, show_default=True, metavar="S",
@@ -78,6 +100,7 @@ def command(
     markdown: bool,
     page: str | None,
     against: str | None,
+    lint: str | None,
     budget: str | None,
     update: bool,
     timeout: float,
@@ -98,6 +121,7 @@ def command(
         raise click.UsageError("--html goes with none of --json, --markdown, --stage and --check")
     if with_program and not as_json:
         raise click.UsageError("--program goes with --json")
+    rules = None if lint is None and not _counts_lint(budget) else _rules(lint or "all")
     if update and budget is None:
         raise click.UsageError("--update goes with --check FILE")
     if topology is not None and os.path.exists(topology):
@@ -111,14 +135,15 @@ def command(
         from meshrt.inspect.program import inspect_function  # start-up time, as above
 
         reply = inspect_function(
-            *python, parse_mesh(mesh), hook, stage, explain, topology, given, with_program or page is not None
+            *python, parse_mesh(mesh), hook, stage, explain, topology, given, with_program or page is not None, rules
         )
     else:
         if target.endswith(".py"):
             raise InspectError(f"{target}: name a function of it, as in {target}:step")
         over = None if mesh is None else parse_mesh(mesh)
         limits = Limits(seconds=timeout)
-        reply = inspect_file(target, stage, explain, topology, limits, over, given, with_program or page is not None)
+        program = with_program or page is not None
+        reply = inspect_file(target, stage, explain, topology, limits, over, given, program, rules)
     if "text" in reply:
         click.echo(reply["text"], nl=False)
         return 0
@@ -140,6 +165,24 @@ def command(
 
         render(report, console())
     return 0
+
+
+def _counts_lint(path: str | None) -> bool:
+    """Whether a file of budgets has limits on what lint finds."""
+    if path is None or not os.path.exists(path):
+        return False
+    from meshrt.inspect.budget import read_budgets  # start-up time, as above
+
+    return any(limits.lint is not None for limits in read_budgets(Path(path)).values())
+
+
+def _rules(text: str) -> list[str]:
+    """The rules of `--lint=RULE,...`."""
+    from meshrt.inspect.lint.rules import chosen, rule_names  # start-up time, as above
+
+    names = None if text == "all" else [name.strip() for name in text.split(",")]
+    chosen(names)
+    return rule_names() if names is None else names
 
 
 def _annotations(file: str | None, texts: tuple[str, ...]) -> Annotations | None:

@@ -24,7 +24,16 @@ from pathlib import Path
 
 from meshrt.errors import InspectError
 
-__all__ = ["Annotations", "ArgumentAxes", "annotation_of", "argument_axes", "matches", "path_of", "read_annotations"]
+__all__ = [
+    "Annotations",
+    "ArgumentAxes",
+    "annotation_of",
+    "argument_axes",
+    "axes_text",
+    "matches",
+    "path_of",
+    "read_annotations",
+]
 
 ArgumentAxes = tuple[tuple[str, ...], ...]  # per dimension the axes that split it, the major one first
 
@@ -44,6 +53,16 @@ class Annotations:
         """Both; where they say different things of an argument, `other` counts."""
         rest = {k: v for k, v in self.axes.items() if k not in other.axes}
         return Annotations({**rest, **other.axes}, other.mesh or self.mesh, self.source if self.axes else other.source)
+
+
+def axes_text(axes: ArgumentAxes | None) -> str:
+    """`P("data", None, ("x", "y"))` without trailing Nones; `-` where nothing is said."""
+    if axes is None:
+        return "-"
+    entries = ["None" if not d else f'"{d[0]}"' if len(d) == 1 else f"({', '.join(map(repr, d))})" for d in axes]
+    while entries and entries[-1] == "None":
+        entries.pop()
+    return f"P({', '.join(entries)})".replace("'", '"')
 
 
 def path_of(name: str) -> str:

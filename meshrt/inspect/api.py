@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import collectives
@@ -12,6 +13,8 @@ from collectives.kinds import kinds
 from collectives.topology import load
 from meshrt.errors import InspectError
 from meshrt.inspect.kernels import kernel_rows
+from meshrt.inspect.lint import Subject, subject_of_module, subject_of_stage
+from meshrt.inspect.lint import lint as found_by_lint
 from meshrt.inspect.markdown import report_markdown
 from meshrt.inspect.model import CollectiveRow, Report, report_of
 from meshrt.inspect.totals import by_kind
@@ -33,7 +36,9 @@ class NotebookReport(Report):
         return report_markdown(self)
 
 
-def report(program: Any, *, name: str = "program", topology: str | None = None) -> NotebookReport:
+def report(
+    program: Any, *, name: str = "program", topology: str | None = None, lint: bool | Sequence[str] = False
+) -> NotebookReport:
     """What a program communicates and holds. Nothing is compiled or run.
 
     Args:
@@ -42,9 +47,11 @@ def report(program: Any, *, name: str = "program", topology: str | None = None) 
       name: what the report calls the program.
       topology: bandwidths and latencies: a name such as `v5e:4x4`, or a file as in configs/topologies. What is
         partitioned already has the one that it was partitioned for.
+      lint: whether `.lint` of the report says what costs more than it need, or the names of the rules that are asked
+        for (`meshrt inspect --help` lists them).
 
     Raises:
-      InspectError: `program` is none of these.
+      InspectError: `program` is none of these; there is no rule of a name.
 
     >>> import meshrt, meshrt.numpy as jnp
     >>> from meshrt.sharding import AxisType, NamedSharding, PartitionSpec as P
@@ -53,7 +60,9 @@ def report(program: Any, *, name: str = "program", topology: str | None = None) 
     >>> report(meshrt.jit(lambda x: x.sum(0)).lower(x)).collectives[0].kind
     'all_reduce'
     """
-    options = {} if topology is None else {"topology": load(topology)}
+    machine = None if topology is None else load(topology)
+    options = {} if machine is None else {"topology": machine}
+    subject: Callable[[], Subject]
     if isinstance(program, Lowered):
         program = program.propagate()
     if isinstance(program, Propagated):
@@ -62,16 +71,20 @@ def report(program: Any, *, name: str = "program", topology: str | None = None) 
         propagated = program.result.propagated
         if propagated is None:
             raise InspectError("the program was partitioned from shardings of its own; give the stage before")
-        kernels = kernel_rows(program.lowered, propagated)
+        kernels, stage = kernel_rows(program.lowered, propagated), program
+        subject = lambda: subject_of_stage(stage.lowered, stage.result, stage.options.get("topology"))
         made = report_of(name, propagated, program.result, *names_of(program.lowered), kernels=kernels)
     elif isinstance(program, str | bytes) or hasattr(program, "operation"):
         propagated = propagation.run(program, xla_order=True)
         partitioned = collectives.partition(propagated, **options)
         made = report_of(name, propagated, partitioned, argument_names(propagated), output_names(propagated))
+        subject = lambda: subject_of_module(program, partitioned, machine)
     else:
         raise InspectError(
             f"report takes a stage such as f.lower(...), or a StableHLO module, got {type(program).__name__}"
         )
+    if lint is not False:
+        made = replace(made, lint=found_by_lint(subject(), None if lint is True else lint))
     return NotebookReport(**{field: getattr(made, field) for field in Report.__dataclass_fields__})
 
 

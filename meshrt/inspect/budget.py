@@ -5,6 +5,7 @@
     peak_memory = 8388608       # bytes of a device, as estimated before compiling
     replicated = 65536          # bytes of arguments that every device holds whole
     collectives.all_gather = 4  # how many may run; kinds that are not named must not occur
+    lint.whole-gather = 1       # how many findings of a rule of lint there may be; of others there must be none
 
 A limit that is left out is not checked.
 """
@@ -15,7 +16,8 @@ import json
 import os
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from typing import Any
 from collectives.findings import human
 from collectives.kinds import kinds
 from meshrt.errors import InspectError
+from meshrt.inspect.lint.rules import rule_names
 from meshrt.inspect.model import Report
 from meshrt.inspect.totals import by_kind, by_line
 
@@ -33,12 +36,14 @@ _LIMITS = ("bytes_sent", "peak_memory", "replicated")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of one program; None where there is none. `collectives` maps kinds to how many may run, None for any."""
+    """Limits of one program; None where there is none. `collectives` maps kinds to how many may run, None for any, and
+    `lint` rules to how many findings there may be, None where lint is not asked."""
 
     bytes_sent: float | None = None
     peak_memory: float | None = None
     replicated: float | None = None
     collectives: Mapping[str, int] | None = None
+    lint: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,10 @@ class Excess:
     lines: tuple[str, ...]
 
     def __str__(self) -> str:
-        sizes = (f"{n:.0f}" if self.what in kinds() else human(n) for n in (self.found, self.limit))
+        sizes = (
+            f"{n:.0f}" if self.what in kinds() or self.what in rule_names() else human(n)
+            for n in (self.found, self.limit)
+        )
         head = "{}: {}, budget {}".format(self.what.replace("_", " "), *sizes)
         return "\n".join([head, *(f"  {line}" for line in self.lines)])
 
@@ -61,7 +69,8 @@ def budget_of(report: Report) -> Budget:
     totals = report.as_json()["totals"]
     counts = {t.key: t.count for t in sorted(by_kind(report), key=lambda t: t.key)}
     peak = totals["peak_bytes_per_device"]
-    return Budget(totals["bytes_sent_per_device"], peak, totals["replicated_argument_bytes"], counts)
+    lint = None if report.lint is None else dict(sorted(Counter(row.rule for row in report.lint).items()))
+    return Budget(totals["bytes_sent_per_device"], peak, totals["replicated_argument_bytes"], counts, lint)
 
 
 def check(report: Report, budget: Budget) -> tuple[Excess, ...]:
@@ -87,6 +96,11 @@ def check(report: Report, budget: Budget) -> tuple[Excess, ...]:
             of_kind = [c for c in report.collectives if c.kind == kind]
             rows = [f"{c.where or '?'}: {c.cause}, {c.times or 1} times {human(c.bytes)}" for c in of_kind]
             found.append(Excess(kind, limit, count, tuple(rows[:_SHOWN])))
+    for rule, count in (now.lint or {}).items():
+        limit = None if budget.lint is None else budget.lint.get(rule, 0)
+        if limit is not None and count > limit:
+            texts = [f"{row.where or '?'}: {row.message}" for row in report.lint or () if row.rule == rule]
+            found.append(Excess(rule, limit, count, tuple(texts[:_SHOWN])))
     return tuple(found)
 
 
@@ -108,17 +122,29 @@ def _budget(path: Path, name: str, table: Any) -> Budget:
     if not isinstance(table, dict):
         raise InspectError(f'{path}: {name} is no table; limits stand below a program, ["train.py:step"]')
     for key, value in table.items():
-        if key == "collectives":
-            continue
-        if key not in _LIMITS:
-            raise InspectError(f"{path}: {name}.{key} is no limit; there are {', '.join(_LIMITS)} and collectives")
-        _number(path, f"{name}.{key}", value)
-    counts = table.get("collectives")
-    for kind, value in (counts or {}).items():
-        if kind not in kinds():
-            raise InspectError(f"{path}: {name}.collectives.{kind} is no collective; there are {', '.join(kinds())}")
-        _number(path, f"{name}.collectives.{kind}", value)
-    return Budget(collectives=counts, **{k: v for k, v in table.items() if k in _LIMITS})
+        if key in _COUNTED:
+            _check_counts(path, f"{name}.{key}", key, value)
+        elif key in _LIMITS:
+            _number(path, f"{name}.{key}", value)
+        else:
+            raise InspectError(f"{path}: {name}.{key} is no limit; there are {', '.join([*_LIMITS, *_COUNTED])}")
+    return Budget(**table)
+
+
+# What is counted by name: what a name is, and which there are.
+_COUNTED: Mapping[str, tuple[str, Callable[[], Iterable[str]]]] = {
+    "collectives": ("collective", kinds), "lint": ("rule", rule_names),
+}  # fmt: skip
+
+
+def _check_counts(path: Path, key: str, what: str, table: Any) -> None:
+    kind, names = _COUNTED[what]
+    if not isinstance(table, dict):
+        raise InspectError(f"{path}: {key} = {table!r} is no table; write {{ {next(iter(names()))} = 1 }}")
+    for name, value in table.items():
+        if name not in names():
+            raise InspectError(f"{path}: {key}.{name} is no {kind}; there are {', '.join(names())}")
+        _number(path, f"{key}.{name}", value)
 
 
 def _number(path: Path, key: str, value: Any) -> None:
@@ -144,9 +170,11 @@ def write_budget(path: Path, name: str, budget: Budget) -> None:
 def _table(name: str, budget: Budget) -> str:
     lines = [f"[{json.dumps(name)}]"]
     lines += [f"{key} = {_text(getattr(budget, key))}" for key in _LIMITS if getattr(budget, key) is not None]
-    if budget.collectives is not None:
-        counts = ", ".join(f"{kind} = {_text(n)}" for kind, n in budget.collectives.items())
-        lines.append(f"collectives = {{ {counts} }}" if counts else "collectives = {}")
+    for what in _COUNTED:
+        table = getattr(budget, what)
+        if table is not None:
+            counts = ", ".join(f"{kind} = {_text(n)}" for kind, n in table.items())
+            lines.append(f"{what} = {{ {counts} }}" if counts else f"{what} = {{}}")
     return "\n".join(lines) + "\n"
 
 

@@ -19,7 +19,8 @@ from collectives.errors import CollectivesError
 from collectives.topology import load
 from meshrt.errors import MeshrtError
 from meshrt.inspect.annotations import Annotations, argument_axes
-from meshrt.inspect.model import report_of
+from meshrt.inspect.lint import lint, subject_of_module
+from meshrt.inspect.model import place, report_of
 from meshrt.inspect.program_graph import program_row
 from meshrt.inspect.undivided import undivided_annotations
 from meshrt.pipeline.explain import explain
@@ -51,6 +52,11 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
     if options.get("with_program"):
         own = lambda path: module if path == name and isinstance(module, str) else None
         report = replace(report, program=program_row(propagated, *names, read or own, name))
+    if options.get("lint") is not None:
+        subject = subject_of_module(
+            module, partitioned, topology, given=annotate, file=options["file"], place=lambda where: place(where, name)
+        )
+        report = replace(report, lint=lint(subject, options["lint"]))
     return {"report": report.as_json()}
 
 

@@ -13,6 +13,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
@@ -41,10 +42,11 @@ def inspect_file(
     mesh: dict[str, int] | None = None,
     annotations: Annotations | None = None,
     with_program: bool = False,
+    rules: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """{"report": Report.as_json()} of a StableHLO file, or {"text": ...} of a stage of it. A `path` of "-" is
     standard input. `mesh` is for a module that names none, `annotations` for its arguments, `with_program` asks for all
-    operations.
+    operations, `rules` are those of lint that are wanted.
 
     Raises `InspectError` for anything that cannot be read or partitioned within the limits.
     """
@@ -56,6 +58,7 @@ def inspect_file(
         "name": path, "stage": stage, "explain": explain, "topology": topology, "file": path_of_text,
         "memory_bytes": limits.memory_bytes, "seconds": limits.seconds, "mesh": mesh,
         "annotations": None if annotations is None else asdict(annotations), "with_program": with_program,
+        "lint": rules,
     }  # fmt: skip
     child = subprocess.Popen(
         [sys.executable, "-m", "meshrt.inspect.child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

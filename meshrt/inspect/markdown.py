@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from collectives.findings import human, human_time
 from meshrt.inspect.changes import FIGURES, Change, CollectiveChange, Comparison
-from meshrt.inspect.model import Report, ValueRow
-from meshrt.inspect.render import clean, shorten
+from meshrt.inspect.model import LintRow, Report, ValueRow
+from meshrt.inspect.render import clean, figures_text, shorten
 from meshrt.inspect.totals import Total, by_axes, by_line
 
 __all__ = ["comparison_markdown", "report_markdown"]
@@ -29,6 +29,7 @@ def report_markdown(report: Report) -> str:
         "",
     ]  # fmt: skip
     lines += [f"- :warning: {_text(shorten(f.where))}: {_text(f.message)} ({human(f.bytes)})" for f in report.findings]
+    lines += _lint(report.lint or ())
     lines += _folded("Collectives", _table(
         ("kind", "axes", "bytes", "times", "source", "cause"),
         [
@@ -55,6 +56,17 @@ def report_markdown(report: Report) -> str:
     ))  # fmt: skip
     lines += [_text(line) for line in report.explanations]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _lint(rows: Sequence[LintRow]) -> list[str]:
+    lines = []
+    for row in rows:
+        where = f"{shorten(row.where)}: " if row.where else ""
+        cost = f" ({human(row.bytes)})" if row.bytes else ""
+        lines.append(f"- :bulb: {_text(where)}{_text(row.message)} `{row.rule}`{cost}")
+        if row.remedy is not None:
+            lines.append(f"  - {_text(row.remedy.text)}: {figures_text(row.remedy)}")
+    return [*lines, ""] if lines else []
 
 
 def comparison_markdown(comparison: Comparison) -> str:

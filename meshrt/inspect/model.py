@@ -32,6 +32,7 @@ __all__ = [
     "TimingRow",
     "ValueRow",
     "collective_rows",
+    "place",
     "report_of",
     "spec_axes",
     "spec_text",
@@ -303,7 +304,7 @@ def report_of(
         values(arg_names, main.args, partitioned.arg_shardings),
         values(result_names, main.returned, partitioned.result_shardings),
         collective_rows(partitioned.plan, source),
-        tuple(FindingRow(f.kind, f.message, _place(f.where, source), f.bytes) for f in partitioned.findings),
+        tuple(FindingRow(f.kind, f.message, place(f.where, source), f.bytes) for f in partitioned.findings),
         tuple(explanations),
         bytes=partitioned.plan.bytes,
         least_bytes=partitioned.plan.bytes if partitioned.plan.least_bytes is None else partitioned.plan.least_bytes,
@@ -323,14 +324,14 @@ def memory_row(plan: MemoryPlan, arg_names: Sequence[str], result_names: Sequenc
     held: dict[tuple[str, str, str | None], list[float]] = {}
     for h in plan.alive:
         what = h.what.removeprefix("stablehlo.") if h.number is None else names[h.what][h.number]
-        held.setdefault((what, element_text(h.type), _place(h.where, source)), []).append(h.bytes)
+        held.setdefault((what, element_text(h.type), place(h.where, source)), []).append(h.bytes)
     alive = [HeldRow(what, kind, len(each), sum(each), where) for (what, kind, where), each in held.items()]
     step = -(-len(plan.moments) // MOST_MOMENTS) or 1
     moments = [max(plan.moments[i : i + step], key=lambda m: m.bytes) for i in range(0, len(plan.moments), step)]
     return MemoryRow(
         plan.peak, plan.arguments, plan.results, plan.temporaries,
         tuple(sorted(alive, key=lambda row: -row.bytes)),
-        tuple(MomentRow(m.what.removeprefix("stablehlo."), _place(m.where, source), m.bytes) for m in moments),
+        tuple(MomentRow(m.what.removeprefix("stablehlo."), place(m.where, source), m.bytes) for m in moments),
     )  # fmt: skip
 
 
@@ -368,17 +369,17 @@ def collective_rows(plan: CommunicationPlan, name: str = "") -> tuple[Collective
     """The entries of a plan. `name` stands for the file in places of a module without locations."""
     rows = []
     for e in plan:
-        members = tuple(MemberRow(_place(m.where, name), m.cause, m.bytes, m.scope) for m in e.members)
-        place = _place(e.where, name)
+        members = tuple(MemberRow(place(m.where, name), m.cause, m.bytes, m.scope) for m in e.members)
+        where = place(e.where, name)
         rows.append(
             CollectiveRow(
-                e.kind, e.axes, e.groups, e.group_size, e.bytes, e.times, place, e.cause, e.seconds, members, e.scope
+                e.kind, e.axes, e.groups, e.group_size, e.bytes, e.times, where, e.cause, e.seconds, members, e.scope
             )
         )  # fmt: skip
     return tuple(rows)
 
 
-def _place(where: str | None, name: str) -> str | None:
+def place(where: str | None, name: str) -> str | None:
     """MLIR calls the text it reads "-"; a program without locations has its places there, one of ours has none."""
     if where is None or not where.startswith("-:"):
         return where

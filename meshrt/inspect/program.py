@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,11 @@ def inspect_function(
     topology: str | None,
     annotations: Annotations | None = None,
     with_program: bool = False,
+    rules: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """{"report": Report.as_json()} of a function over an AbstractMesh, or {"text": ...} of one of its stages;
-    `annotations` say how its arguments are sharded instead, `with_program` asks for all operations.
+    `annotations` say how its arguments are sharded instead, `with_program` asks for all operations, `rules` are those
+    of lint that are wanted.
 
     Raises `InspectError` where the file, the function or the program cannot be used.
     """
@@ -43,7 +46,7 @@ def inspect_function(
         options: dict[str, Any] = {
             "name": f"{path}:{name}", "stage": stage, "explain": query, "topology": topology, "file": None,
             "mesh": None, "annotations": None if annotations is None else asdict(annotations),
-            "with_program": with_program,
+            "with_program": with_program, "lint": rules,
         }  # fmt: skip
         try:
             return answer(options, lowered.encode(), loaded_source)
@@ -57,7 +60,8 @@ def inspect_function(
             return {"text": propagated.as_text()}
         names = names_of(lowered)
         explanations = explain(propagated.result, query, *names) if query else ()
-        partitioned = propagated.partition(**({"topology": load(topology)} if topology else {}))
+        machine = load(topology) if topology else None
+        partitioned = propagated.partition(**({} if machine is None else {"topology": machine}))
     except (PropagationError, CollectivesError) as e:
         raise InspectError(f"{path}:{name}: {e}") from e
     if stage == "partitioned":
@@ -68,4 +72,8 @@ def inspect_function(
     )  # fmt: skip
     if with_program:
         report = replace(report, program=program_row(propagated.result, *names))
+    if rules is not None:
+        from meshrt.inspect.lint import lint, subject_of_stage  # start-up time: few reports are asked for it
+
+        report = replace(report, lint=lint(subject_of_stage(lowered, partitioned.result, machine), rules))
     return {"report": report.as_json()}

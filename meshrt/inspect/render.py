@@ -20,12 +20,12 @@ from rich.text import Text
 
 from collectives.findings import human, human_time
 from meshrt.inspect.changes import Change, Comparison
-from meshrt.inspect.model import CollectiveRow, KernelRow, MemoryRow, Report, ValueRow
+from meshrt.inspect.model import CollectiveRow, KernelRow, LintRow, MemoryRow, RemedyRow, Report, ValueRow
 from meshrt.inspect.totals import by_axes, by_line
 
 __all__ = [
-    "COLLECTIVES_NOTE", "clean", "collectives_table", "console", "memory_table", "render", "render_changes", "shorten",
-    "table", "values_table",
+    "COLLECTIVES_NOTE", "clean", "collectives_table", "console", "figures_text", "memory_table", "render",
+    "render_changes", "shorten", "table", "values_table",
 ]  # fmt: skip
 
 Column = tuple[str, Literal["left", "right"]]
@@ -187,6 +187,8 @@ def render(report: Report, out: Console) -> None:
                 style="yellow",
             )
         )
+    if report.lint is not None:
+        render_lint(report.lint, out)
     for line in report.explanations:
         out.print(Text(clean(line)))
     unknown = sum(1 for c in report.collectives if c.times is None)
@@ -199,6 +201,34 @@ def render(report: Report, out: Console) -> None:
             f"{human_time(t.seconds)} per run predicted: {human_time(t.computing)} computing, {human_time(t.waiting)} "
             f"waiting for messages, which take {human_time(t.sending)} one after the other"
         )
+
+
+def render_lint(rows: Sequence[LintRow], out: Console) -> None:
+    """What lint found, each with the change that was tried."""
+    if not rows:
+        out.print("lint: nothing found")
+    for row in rows:
+        out.print(Text(f"lint: {_at(row.where)}{clean(row.message)} [{row.rule}]{_cost(row)}", style="yellow"))
+        if row.remedy is not None:
+            out.print(Text(f"  {clean(row.remedy.text)}: {figures_text(row.remedy)}"))
+
+
+def _at(where: str | None) -> str:
+    return f"{shorten(where)}: " if where else ""
+
+
+def _cost(row: LintRow) -> str:
+    return f" ({human(row.bytes)} per device)" if row.bytes else ""
+
+
+def figures_text(remedy: RemedyRow) -> str:
+    """`1 MiB -> 512 KiB sent, 3 MiB held as before`: what a change that was tried does."""
+    both = lambda a, b, show, what: f"{show(a)} {what} as before" if a == b else f"{show(a)} -> {show(b)} {what}"
+    parts = [both(remedy.bytes_before, remedy.bytes_after, human, "sent")]
+    parts.append(both(remedy.peak_before, remedy.peak_after, human, "held"))
+    if remedy.seconds_before is not None and remedy.seconds_after is not None:
+        parts.append(both(remedy.seconds_before, remedy.seconds_after, human_time, "per run"))
+    return ", ".join(parts)
 
 
 KERNELS_NOTE = (

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
 from meshrt.core.axes import NamedAxis, axes_in_scope
-from meshrt.core.explicit import unreduced_of
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
@@ -42,7 +41,7 @@ from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered, lower
 from meshrt.pipeline.misses import CacheMiss, Call, History, call_of, explained
 from meshrt.pipeline.options import CompilerOptions, JitOptions, compiler_option_items
-from meshrt.pipeline.partitioned import Partitioned, partition
+from meshrt.pipeline.partitioned import Partitioned, options_for, partition
 from meshrt.pipeline.placement import Placement, Wanted, resolve
 from meshrt.pipeline.program import CompiledProgram, compile_lowered
 from meshrt.pipeline.propagated import Propagated, propagate
@@ -379,10 +378,7 @@ class Driver:
 
     def partition(self, propagated: Propagated, options: Mapping[str, Any]) -> collectives.PartitionedProgram:
         lowered = propagated.lowered
-        if lowered.request.uneven:
-            options = {**options, "uneven_boundary": True}
-        if any(unreduced_of(a) for a in lowered.record.closed.out_avals):  # their types say so: callers know of it
-            options = {**options, "unreduced_results": True}
+        options = options_for(lowered, options)
         key = (lowered.record, lowered.request, propagated.propagator, tuple(sorted(options.items())))
         found = self.partitioned.get(key)
         if found is None:

@@ -94,7 +94,7 @@ def _addressed(
 
 
 class Names:
-    """What the user calls the values of a program."""
+    """What the user calls the values of a program, of which arguments and results have these names."""
 
     def __init__(self, propagated: Propagated, arg_names: Sequence[str], result_names: Sequence[str]):
         main = propagated.program.main

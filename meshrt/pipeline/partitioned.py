@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from meshrt.core.explicit import unreduced_of
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.propagated import Propagated, boundary_shardings
 from meshrt.pipeline.station import Onward, UnboundStation
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
     from meshrt.pipeline.ahead import TopologyCompiled
     from meshrt.pipeline.compiled import Compiled
 
-__all__ = ["Partitioned", "partition"]
+__all__ = ["Partitioned", "options_for", "partition"]
+
+
+def options_for(lowered: Lowered, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of `collectives.partition`, with what the program's own types and shardings ask for."""
+    if lowered.request.uneven:
+        options = {**options, "uneven_boundary": True}
+    if any(unreduced_of(a) for a in lowered.record.closed.out_avals):  # their types say so: callers know of it
+        options = {**options, "unreduced_results": True}
+    return options
 
 
 def partition(result: propagation.Propagated, options: Mapping[str, Any]) -> collectives.PartitionedProgram:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import propagation
@@ -28,16 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Propagated", "annotated_for_xla", "boundary_shardings", "named", "propagate"]
 
+Annotate = Callable[[Any, Any], None]
+
 # The name of an operation that defines a value: it follows the value's name at the start of a line, so no text inside
 # an attribute (a name, a metadata string) is taken for it.
 _RESHARD = re.compile(r"^(\s*%[\w$.-]+ = )sdy\.reshard (?=%)", re.MULTILINE)
 
 
 def propagate(
-    module: LoweredModule, request: LoweringRequest, propagator: str
+    module: LoweredModule, request: LoweringRequest, propagator: str, annotate: Annotate | None = None
 ) -> tuple[propagation.Propagated, Inspected]:
     """Decides the shardings of a module: ours, or with `propagator="shardy"` the C++ passes in jaxlib. Operations that
-    their users partition become what each device runs of them.
+    their users partition become what each device runs of them. `annotate` is that of `propagation.run`.
 
     Beside the result stands what `debug.inspect_array_sharding` asked for. If the request is `uneven`, arguments and
     results need not divide (`NamedSharding(..., uneven=True)`).
@@ -53,8 +55,9 @@ def propagate(
             given = module.program()
         whole = request.mesh is None or all(is_refinement(request.mesh, view) for view in request.views)
         result = propagation.run(
-            given, "closed", whole_axes=whole, sub_axes=not whole, xla_order=True, uneven_boundary=uneven
-        )
+            given, "closed", whole_axes=whole, sub_axes=not whole, xla_order=True, uneven_boundary=uneven,
+            annotate=annotate,
+        )  # fmt: skip
     inspected = taken_out(result, module.inspections) if module.inspections else ()
     if module.customs:
         # Start-up time: few programs have such operations.

@@ -1,0 +1,97 @@
+"""What the operations of a program send: collectives by what caused them, and the annotations behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from collectives.ir.program import Collective
+from collectives.plan.traffic import Sent
+from meshrt.inspect.lint.changes import Change, moves, without
+from meshrt.inspect.lint.subject import Subject, size_of
+from propagation.program import Func, Op, Value, source
+from propagation.said import Said
+
+__all__ = ["Caused", "annotations_at", "caused", "changes_for", "gathered_whole", "values_at"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caused:
+    """What an operation (or a function, for its results) has sent: its collectives."""
+
+    op: Op | Func
+    sent: tuple[Sent, ...]
+
+    @property
+    def bytes(self) -> float:
+        """Per device and run."""
+        return sum(s.bytes for s in self.sent)
+
+    @property
+    def where(self) -> str | None:
+        return source(self.op)
+
+
+def caused(subject: Subject, sent: Iterable[Sent]) -> list[Caused]:
+    """Collectives by the operation that caused them, in program order."""
+    found: dict[Op | Func, list[Sent]] = {}
+    for each in sent:
+        if each.collective.op is not None:
+            found.setdefault(each.collective.op, []).append(each)
+    return [Caused(op, tuple(rows)) for op, rows in found.items()]
+
+
+def values_at(op: Op | Func) -> Sequence[Value]:
+    """The operands and results of an operation, the results of a function."""
+    return op.returned if isinstance(op, Func) else (*op.operands, *op.results)
+
+
+def annotations_at(subject: Subject, op: Op | Func) -> list[Said]:
+    """The annotations from which the shardings of an operation's operands and results came, and that of the operation
+    itself, each once."""
+    found: dict[Said, None] = {}
+    is_end = isinstance(op, Func)
+    numbers = set() if is_end else {v.index for v in values_at(op)}
+    for said in subject.said:
+        if said.number in numbers if said.kind in ("constraint", "value") else is_end and said.kind == "result":
+            found[said] = None
+    for value in values_at(op):
+        for dim in range(value.type.rank):
+            found.update(dict.fromkeys(subject.origins(value, dim)))
+    return list(found)
+
+
+def changes_for(subject: Subject, op: Op | Func) -> list[Change]:
+    """Changes of the annotations behind an operation, those of constraints first: they are the easiest to change. What
+    is asked of results stays: whoever takes them wants them so."""
+    return list(_changes_for(subject, [s for s in annotations_at(subject, op) if s.kind != "result"]))
+
+
+def _changes_for(subject: Subject, annotations: Sequence[Said]) -> Iterator[Change]:
+    seen = set()
+    for said in sorted(annotations, key=lambda s: s.kind != "constraint"):
+        names = dict.fromkeys(a.name for d in said.sharding.dims for a in d.axes)
+        options = [*without(subject, said)] if said.kind != "argument" else []
+        for change in (*options, *moves(subject, said, names)):
+            if change.key not in seen:
+                seen.add(change.key)
+                yield change
+
+
+def gathered_whole(subject: Subject, collective: Collective) -> Value | None:
+    """The value that a collective gathers whole onto each device; None if it does something else."""
+    facts, op = collective.facts, collective.op
+    if facts.reduces or facts.joins is None or facts.splits is not None or op is None:
+        return None
+    for value in values_at(op):
+        sharding = subject.propagated.sharding(value)
+        if sharding is None or sharding.is_fully_replicated:
+            continue
+        parts = 1
+        for dim in sharding.dims:
+            parts *= dim.factor
+        whole = size_of(value)
+        # (A dimension that does not divide is sent padded.)
+        if parts == collective.groups[1] and 0.99 * whole * (parts - 1) / parts <= collective.bytes <= 1.1 * whole:
+            return value
+    return None

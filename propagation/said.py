@@ -1,0 +1,139 @@
+"""What a module says of shardings, annotation by annotation, and programs in which one of them says something else.
+
+>>> from .program import read
+>>> text = '''
+... sdy.mesh @mesh = <["x"=4]>
+... func.func @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<8xf32> {
+...   %0 = stablehlo.tanh %x : tensor<8xf32>
+...   return %0 : tensor<8xf32> }'''
+>>> (said,) = annotations_of(read(text))
+>>> said.kind, said.number, said.sharding.to_text()
+('argument', 0, '#sdy.sharding<@mesh, [{"x"}]>')
+
+`run(text, annotate=said.saying(None))` propagates the module without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from .annotations import read_shardings
+from .edits import erase, replace_all_uses
+from .graph import Op, Program, Value
+from .locations import source, value_source
+from .log import ProvenanceStep
+from .model import TensorSharding
+from .overrides import set_argument
+from .propagated import Propagated
+from .shardings import Shardings
+
+__all__ = ["Edit", "Said", "annotations_of", "origins", "saying_of"]
+
+# What `run(..., annotate=)` takes.
+Edit = Callable[[Program, Shardings], None]
+
+_CONSTRAINT = "sdy.sharding_constraint"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An annotation: of argument or result `number` of the entry function, or, of a constraint and of an operation with
+    a sharding, of the value with that index. Modules that are read from the same text number their values alike."""
+
+    kind: Literal["argument", "result", "constraint", "value"]
+    number: int
+    sharding: TensorSharding
+    where: str | None
+
+    def saying(self, sharding: TensorSharding | None) -> Edit:
+        """What makes a program say `sharding` instead; None: nothing, and a constraint is gone."""
+        return saying_of(self.kind, self.number, sharding)
+
+
+def saying_of(kind: str, number: int, sharding: TensorSharding | None) -> Edit:
+    """What makes a program say a sharding of a value, whether or not it says one already. `kind` and `number` are those
+    of a `Said`."""
+
+    def edit(program: Program, shardings: Shardings) -> None:
+        if kind == "argument":
+            set_argument(program, shardings, number, sharding)
+        elif kind == "result":
+            shardings.results[program.main][number] = sharding
+        elif kind == "constraint" and sharding is None:
+            _remove(program.values[number])
+        else:
+            shardings.set(program.values[number], sharding)
+
+    return edit
+
+
+def _remove(value: Value) -> None:
+    """Takes the constraint that makes a value out of its program."""
+    op = value.op
+    assert op is not None and op.name == _CONSTRAINT, "it is the result of a constraint"
+    replace_all_uses(value, op.operands[0])
+    op.block.ops.remove(op)
+    erase(op)
+
+
+def annotations_of(program: Program, edit: Edit | None = None) -> list[Said]:
+    """The annotations of a program as it was read, after `edit` if there is one, in program order: of the arguments and
+    results of its entry function, of constraints and of operations that have shardings of their own."""
+    shardings = read_shardings(program)
+    if edit is not None:
+        edit(program, shardings)
+    return list(_annotations(program, shardings))
+
+
+def _annotations(program: Program, shardings: Shardings) -> Iterator[Said]:
+    main = program.main
+    for number, value in enumerate(main.args):
+        said = shardings.get(value)
+        if said is not None:
+            yield Said("argument", number, said, value_source(value))
+    for op in program.ops():
+        if op.name == "sdy.manual_computation":
+            continue  # it says how its body was written, which no other sharding fits
+        for value in op.results:
+            said = shardings.get(value)
+            if said is not None:
+                yield Said("constraint" if op.name == _CONSTRAINT else "value", value.index, said, source(op))
+    for number, said in enumerate(shardings.results[main]):
+        if said is not None:
+            yield Said("result", number, said, source(main))
+
+
+def origins(propagated: Propagated, value: Value, dim: int, said: list[Said]) -> list[tuple[Said, ProvenanceStep]]:
+    """The annotations among `said` from which the axes of a dimension came, each with the last step of its chain."""
+    found = []
+    for chain in propagated.explain(value, dim):
+        origin = _origin(propagated, chain[-1], said)
+        if origin is not None:
+            found.append((origin, chain[-1]))
+    return found
+
+
+def _origin(propagated: Propagated, step: ProvenanceStep, said: list[Said]) -> Said | None:
+    """The annotation that a chain ends at. A function's result has no value; what was copied with a function that was
+    inlined is known by its line."""
+    if step.op is not None or step.is_inserted:
+        return None
+    main = propagated.program.main
+    begun = step.constraint or (step.value.op if step.value is not None else None)
+    if step.constraint is None and step.value in main.args:
+        return next((s for s in said if s.kind == "argument" and s.number == main.args.index(step.value)), None)
+    if step.value is None:
+        return next((s for s in said if s.kind == "result" and _names(s, step)), None)
+    if not isinstance(begun, Op):
+        return None
+    numbers = {v.index for v in begun.results}
+    inside = [s for s in said if s.kind in ("constraint", "value")]
+    exact = next((s for s in inside if s.number in numbers), None)
+    return exact or next((s for s in inside if s.where == source(begun) and _names(s, step)), None)
+
+
+def _names(said: Said, step: ProvenanceStep) -> bool:
+    dims = said.sharding.dims
+    return step.dim < len(dims) and any(a.name == step.axis.name for a in dims[step.dim].axes)
