@@ -125,6 +125,8 @@ class Partial:
     chosen   each element is on one device of the group and all others hold zeros (a masked lookup): it has to arrive
              bit by bit, see `masked_lookup`
     op       the operation that left the value unreduced, if one did
+    placed   a complete addend that was split over the atoms of a part, in its layout: each device has added its piece
+             to its own addend there
     """
 
     kind: str
@@ -133,6 +135,7 @@ class Partial:
     masked: bool = False
     chosen: bool = False
     op: Op | None = None
+    placed: tuple[Dims, LocalValue] | None = None
 
 
 @dataclass(slots=True)

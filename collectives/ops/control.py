@@ -18,7 +18,7 @@ from ..analysis.bodies import called, is_written_in_place
 from ..analysis.constants import scalar_constant
 from ..analysis.divergence import varying
 from ..errors import UnsupportedOpError
-from ..heuristics import LOOP_WRITES
+from ..heuristics import LOOP_WRITES, MEMORY_GROWTH_BYTES
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
 from ..layouts.context import Context
@@ -118,11 +118,19 @@ def _initial(ctx: Context, op: Op, i: int, carry: _Carry) -> tuple[LocalValue, d
     if partial is not None and partial.dims == carry.dims:
         rest = dict(partial.parts)
         carry.masked |= partial.masked
-    elif scalar_constant(value) != 0:
-        rest[()] = ctx.get(value, carry.dims)
+    else:
+        partial = None
     start = rest.pop(carry.pending, None)
     if start is None:
         start = ctx.realiser.zero(ctx.region, ctx.piece_shape(value, carry.dims), value.type.dtype)
+    if not rest and partial is None and scalar_constant(value) != 0:
+        state = ctx.state(value)
+        cut = lambda dims: deferred_reduction.is_cut(ctx, state.shape, dims, carry.dims, carry.pending)
+        have = next(filter(cut, state.versions), None)
+        if have is None:
+            rest[()] = ctx.get(value, carry.dims)
+        else:
+            start = deferred_reduction.placed(ctx, start, ctx.get(value, have), carry.dims, have)
     return start, rest
 
 
@@ -173,6 +181,7 @@ def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list
     that the body refused are changed."""
     cond, body = op.regions
     out, changed = [], False
+    room = _room(ctx)
     for i, (arg, ret, v, c) in enumerate(zip(body.args, body.terminator.operands, op.operands, carries)):
         state, end = ctx.state(arg), ctx.state(ret)
         new = c
@@ -182,7 +191,10 @@ def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list
             pass
         elif not cond.args[i].uses and (partial := _accumulated(state, end)) is not None:
             (pending,) = [p for p in partial.parts if p]
-            new = _Carry(partial.dims, False, pending, partial.masked)
+            held = ctx.elements(state.shape, partial.dims) - ctx.elements(state.shape, c.dims)
+            room -= held * state.itemsize
+            if room >= 0 or not partial.placed:
+                new = _Carry(partial.dims, False, pending, partial.masked)
         elif state.hint is not None and ctx.state(v).make is not None and state.hint != c.dims:
             new = _Carry(state.hint, False)
         changed |= new is not c
@@ -197,7 +209,19 @@ def _accumulated(state: State, end: State) -> Partial | None:
     if state.uses != 1 or end.uses != 1 or partial is None or partial.kind != "add":
         return None
     parts = partial.parts
+    if len(parts) == 1 and partial.placed is not None and list(parts) != [()]:
+        dims, piece = partial.placed
+        return partial if state.versions.get(dims) is piece else None
     return partial if len(parts) == 2 and parts.get(()) is state.versions.get(partial.dims) else None
+
+
+def _room(ctx: Context) -> float:
+    """Bytes by which a loop may raise what it carries, to reduce accumulators that are split once instead of in every
+    iteration: whole, they are larger."""
+    pieces = sum(
+        ctx.itemsize(v) * ctx.elements(v.type.shape, ctx.want(v)) for v in ctx.program.main.args if v.type.is_tensor
+    )
+    return max(MEMORY_GROWTH_BYTES, ctx.options.memory_growth * pieces)
 
 
 def trip_count(op: Op) -> int | None:

@@ -23,7 +23,7 @@ from ..layouts.context import Context
 from ..layouts.state import Partial
 from ..lookup.masked_lookup import MOVING
 
-__all__ = ["add", "apply", "deferred", "saves", "scale"]
+__all__ = ["add", "apply", "deferred", "is_cut", "placed", "saves", "scale"]
 
 _SAME_SIZE = frozenset(
     f"stablehlo.{name}"
@@ -118,7 +118,7 @@ def add(ctx: Context, op: Op, negate_second: bool) -> bool:
         if wait is not None and wait.dims != dims:
             return False
         if wait is None and ctx.cost(v, dims) > 0:
-            return False
+            return not (negate_second and v is a) and _add_pieces(ctx, op, first, v, negate_second)
     parts: dict[tuple[int, ...], LocalValue] = {}
     for second, (v, wait) in enumerate(zip((a, b), waits)):
         mine = {(): ctx.get(v, dims)} if wait is None else wait.parts
@@ -131,7 +131,70 @@ def add(ctx: Context, op: Op, negate_second: bool) -> bool:
             _put(ctx, parts, atoms, ref)
     masked = any(wait is not None and wait.masked for wait in waits)
     ctx.bind_partial(op.results[0], dims, parts, masked=masked, chosen=chosen)
+    placed = [wait.placed for wait in waits if wait is not None and wait.placed is not None]
+    total = ctx.state(op.results[0]).partial
+    if total is not None and len(placed) == 1:
+        total.placed = placed[0]
     return True
+
+
+def _add_pieces(ctx: Context, op: Op, partial: Partial, value: Value, negate: bool) -> bool:
+    """Adds a complete value to an unreduced one over whose devices it is split: each device adds its piece to its own
+    addend, at the positions of the piece. Only where more is added to the sum, so that all of it is reduced once; False
+    elsewhere, as then the piece is better added to what is left of the sum after its reduction."""
+    if partial.chosen or not _is_added_to(ctx, op.results[0]):
+        return False
+    state = ctx.state(value)
+    pending = next((atoms for atoms in partial.parts if atoms), ())
+    have = next((d for d in state.versions if is_cut(ctx, state.shape, d, partial.dims, pending)), None)
+    if have is None:
+        return False
+    piece = ctx.get(value, have)
+    name = "stablehlo.subtract" if negate else "stablehlo.add"
+    part = placed(ctx, partial.parts[pending], piece, partial.dims, have, name)
+    parts = {**partial.parts, pending: part}
+    ctx.bind_partial(op.results[0], partial.dims, parts, masked=partial.masked)
+    total = ctx.state(op.results[0]).partial
+    if total is not None and not negate and partial.placed is None:
+        total.placed = have, piece
+    return True
+
+
+def _is_added_to(ctx: Context, value: Value) -> bool:
+    """Whether a value's only user adds something to it, in the next operation or the next iteration of a loop."""
+    while len(value.uses) == 1:
+        op = value.uses[0].op
+        if op.name == "func.return" and value in ctx.ends:  # of a loop's body that is a function, or of the program
+            return op is not ctx.program.main.body.terminator
+        if op.name != "func.return" or value not in ctx.returned_as:
+            return op.name in ("stablehlo.add", "stablehlo.subtract", "stablehlo.return")
+        value = ctx.returned_as[value]
+    return False
+
+
+def is_cut(ctx: Context, shape: tuple[int, ...], have: Dims, dims: Dims, pending: tuple[int, ...]) -> bool:
+    """Whether `have` is `dims` cut further by all of the atoms `pending`, into equal pieces."""
+    more = [atoms[len(old) :] for atoms, old in zip(have, dims)]
+    if any(atoms[: len(old)] != old for atoms, old in zip(have, dims)):
+        return False
+    even = all(n % ctx.atoms.product(atoms) == 0 for n, atoms in zip(shape, have))
+    return bool(pending) and even and sorted(a for atoms in more for a in atoms) == sorted(pending)
+
+
+def placed(
+    ctx: Context, whole: LocalValue, piece: LocalValue, dims: Dims, have: Dims, name: str = "stablehlo.add"
+) -> LocalValue:  # fmt: skip
+    """`whole`, laid out as `dims`, with this device's `piece` of a tensor laid out as `have` added at its positions."""
+    starts = [
+        ctx.realiser.offset(ctx.region, atoms[len(old) :], n)
+        if len(atoms) > len(old)
+        else ctx.realiser.index(ctx.region, 0)
+        for atoms, old, n in zip(have, dims, piece.shape)
+    ]
+    sizes = f"slice_sizes = array<i64: {', '.join(map(str, piece.shape))}>"
+    mine = ctx.emit("stablehlo.dynamic_slice", (whole, *starts), piece.shape, whole.dtype, sizes)
+    mine = ctx.emit(name, (mine, piece), piece.shape, whole.dtype)
+    return ctx.emit("stablehlo.dynamic_update_slice", (whole, mine, *starts), whole.shape, whole.dtype)
 
 
 def scale(ctx: Context, op: Op, position: int) -> bool:

@@ -272,3 +272,30 @@ def test_looked_up_rows_and_sums_are_joined_as_they_are():
     args = table, ids, normal(16, 64, seed=1), normal(64, 8, seed=2)
     result, _ = check(Case({"x": 8}, build, args, (P("x"), P(), P(None, "x"), P("x")), P()))
     assert len([e for e in result.plan if not e.members]) + sum(len(e.members) for e in result.plan) == 2
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("mesh", "spec"), [({"x": 8}, P("x")), ({"y": 2, "x": 4}, P("x")), ({"x": 4, "y": 2}, P("y", "x"))]
+)
+def test_a_split_residual_and_two_sums_are_scattered_once(mesh, spec, sign):
+    build = lambda _: lambda r, a, w, b, v: jnp.tanh((r + sign * (a @ w)) + b @ v)
+    columns, rows = P("y" if spec[0] == "y" else None, "x"), P("x")
+    args = (
+        normal(64, 16),
+        normal(64, 256, seed=1),
+        normal(256, 16, seed=2),
+        normal(64, 256, seed=3),
+        normal(256, 16, seed=4),
+    )
+    result, sent = check(Case(mesh, build, args, (spec, columns, rows, columns, rows), spec), rtol=1e-4)
+    n, own = mesh["x"], 2 if spec[0] == "y" else 1
+    assert sent == (n - 1) / n * 64 // own * 16 * 4, result.plan.as_text()
+
+
+def test_a_residual_with_one_sum_is_added_behind_it():
+    """What more is added is no sum: each device adds its piece of the residual to its piece of the sum, as before."""
+    build = lambda _: lambda r, a, w, c: (r - a @ w) * c
+    args = normal(64, 16), normal(64, 256, seed=1), normal(256, 16, seed=2), normal(64, 16)
+    result, _ = check(Case({"x": 8}, build, args, (P("x"), P(None, "x"), P("x"), P("x")), P("x")), rtol=1e-4)
+    assert "dynamic_update_slice" not in result.as_text()

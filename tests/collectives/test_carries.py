@@ -177,3 +177,40 @@ def test_a_state_leaves_what_surrounds_the_loop_as_it_was():
     args = (normal(8, 2, 64), normal(64, 64, seed=1))
     result, _ = check(Case({"x": 8}, build, args, (P(None, None, "x"), P(None, "x")), (P(), P(None, "x"))))
     assert not any(e.bytes > 8 * 64 * 4 * 2 for e in result.plan)
+
+
+def accumulating(split, start):
+    """The gradients of microbatches, added up in accumulators that are split like the parameters."""
+
+    def build(constrain):
+        def run(ws, xs, ys):
+            def turn(total, batch):
+                x, y = batch
+                loss = lambda ws: jnp.mean((jnp.tanh(x @ ws[0]) @ ws[1] - y) ** 2)
+                return jax.tree.map(jnp.add, total, jax.grad(loss)(ws)), None
+
+            first = [constrain(jnp.full_like(w, start), *s) for w, s in zip(ws, split)]
+            return jax.lax.scan(turn, first, (xs, ys))[0]
+
+        return run
+
+    args = [normal(16, 32), normal(32, 16, seed=1)], normal(4, 64, 16, seed=2), normal(4, 64, 16, seed=3)
+    specs = [P(*s) for s in split]
+    return Case({"x": 8}, build, args, (specs, P(None, "x"), P(None, "x")), specs)
+
+
+@pytest.mark.parametrize("start", [0, 2])
+@pytest.mark.parametrize("split", [(("x",), (None, "x")), ((None, "x"), ("x",))])
+def test_split_accumulators_are_scattered_once_behind_the_loop(split, start):
+    result, sent = check(accumulating(split, start), rtol=1e-4)
+    assert sent == 4 * 7 / 8 * 16 * 32 * 4, result.plan.as_text()  # weights gathered, gradients scattered
+    assert {e.times for e in result.plan} == {1}
+
+
+def test_split_accumulators_stay_split_where_there_is_no_room(monkeypatch):
+    from collectives.ops import control
+
+    monkeypatch.setattr(control, "MEMORY_GROWTH_BYTES", 0.0)
+    text = accumulating((("x",), (None, "x")), 0).text
+    plan = collectives.partition(propagation.run(text), memory_growth=0.0).plan
+    assert {e.times for e in plan if e.kind == "reduce_scatter"} == {4}

@@ -22,7 +22,6 @@ RATIOS = {
     "microbatches, accumulator split": 6,
     "adam, parameters whole and the gradient split": 3,
     "muon under fsdp": 11,
-    "residual and two partial sums": 2,
     "parallel block on a split residual stream": 1.5,
     "contrastive loss and its transpose, shared labels": 1.04,
     "fused q, k, v reshaped to (3, heads)": 1.35,
