@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -14,6 +14,8 @@ from meshrt.errors import InspectError
 
 if TYPE_CHECKING:
     from meshrt.inspect.annotations import Annotations
+    from meshrt.inspect.changes import Comparison
+    from meshrt.inspect.guard import Limits
     from meshrt.inspect.model import Report
 
 _STAGES = click.Choice(["lowered", "propagated", "partitioned"])
@@ -77,7 +79,10 @@ class _Command(click.Command):
 @click.option("--markdown", is_flag=True, help="Print the report as Markdown, with --against what changed.")
 @click.option("--html", "page", metavar="FILE",
               help="Write the report as a page: graph, source, tables; with --against two reports.")  # fmt: skip
-@click.option("--against", metavar="FILE", help="A report that --json wrote before: show what changed since.")
+@click.option("--against", metavar="TARGET",
+              help="Show what changed since: a report that --json wrote, or a program, for the causes.")  # fmt: skip
+@click.option("--against-mesh", metavar="AXIS=N,...", help="The mesh of --against, or of TARGET itself before.")
+@click.option("--against-annotations", metavar="FILE", help="The --annotations of --against, or of TARGET before.")
 @click.option("--lint", metavar="[=RULE,...]", help="Say what costs more than it need, with changes that were tried.")
 @click.option("--lint-rules", is_flag=True, is_eager=True, expose_value=False, callback=_print_rules,
               help="Print the rules of --lint and exit.")  # fmt: skip
@@ -100,6 +105,8 @@ def command(
     markdown: bool,
     page: str | None,
     against: str | None,
+    against_mesh: str | None,
+    against_annotations: str | None,
     lint: str | None,
     budget: str | None,
     update: bool,
@@ -128,6 +135,12 @@ def command(
         open_regular(topology, "a file as in configs/topologies, or a name such as v5e:4x4").close()
     given = _annotations(annotations, annotate)
     mesh = mesh or (given.mesh if given is not None else None)
+    earlier = _earlier(target, against, against_mesh, against_annotations)
+    if earlier is not None and page is None:
+        if budget is not None or lint is not None or stage is not None or explain is not None:
+            raise click.UsageError("--against PROGRAM goes with none of --check, --lint, --stage and --explain")
+        later = _Program(target, mesh, given)
+        return _show_compared(earlier, later, hook, topology, Limits(seconds=timeout), as_json, markdown)
     python = split_target(target)
     if python is not None:
         if mesh is None:
@@ -164,6 +177,41 @@ def command(
         from meshrt.inspect.render import console, render  # start-up time: --json needs no tables
 
         render(report, console())
+    return 0
+
+
+class _Program(NamedTuple):
+    """A program to compare: what it is, the mesh and the annotations over it."""
+
+    target: str
+    mesh: str | None
+    annotations: Annotations | None
+
+
+def _earlier(target: str, against: str | None, mesh: str | None, annotations: str | None) -> _Program | None:
+    """The program that TARGET is compared with; None if it is a report, or there is none."""
+    if against is None and mesh is None and annotations is None:
+        return None
+    from meshrt.inspect.sides import is_report  # start-up time, as above
+
+    if against is not None and is_report(against):
+        if mesh is not None or annotations is not None:
+            raise click.UsageError(f"{against} is a report; --against-mesh and --against-annotations go with programs")
+        return None
+    given = _annotations(annotations, ())
+    return _Program(against or target, mesh or (None if given is None else given.mesh), given)
+
+
+def _show_compared(
+    earlier: _Program, later: _Program, hook: str, topology: str | None, limits: Limits, as_json: bool, markdown: bool
+) -> int:
+    """What changed between two programs, and because of what."""
+    from meshrt.inspect.comparing import compare_sides  # start-up time, as above
+    from meshrt.inspect.sides import side_apart, side_of
+
+    before = side_apart(earlier.target, earlier.mesh or later.mesh, hook, earlier.annotations, limits)
+    after = side_of(later.target, later.mesh, hook, later.annotations, limits)
+    _show(compare_sides(before, after, topology, limits), as_json, markdown)
     return 0
 
 
@@ -238,7 +286,10 @@ def _show_changes(report: Report, path: Path, as_json: bool, markdown: bool) -> 
     """What changed since the report in a file."""
     from meshrt.inspect.changes import compare, read_report  # start-up time, as above
 
-    changes = compare(read_report(path), report)
+    _show(compare(read_report(path), report), as_json, markdown)
+
+
+def _show(changes: Comparison, as_json: bool, markdown: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(changes), indent=1))
     elif markdown:

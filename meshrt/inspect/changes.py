@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from collectives.findings import human_time
 from meshrt.errors import InspectError
@@ -26,7 +27,7 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class CollectiveChange:
     """A collective that runs more or less often, or sends more or less: `count` and `bytes` are (before, after) per run
-    of the program."""
+    of the program. `because` says what of the programs causes that, where they were there to be asked."""
 
     kind: str
     axes: str
@@ -34,6 +35,7 @@ class CollectiveChange:
     cause: str
     count: tuple[int, int]
     bytes: tuple[float, float]
+    because: tuple[str, ...] = ()
 
     @property
     def growth(self) -> float:
@@ -49,6 +51,16 @@ class Comparison:
     figures: tuple[Change, ...]
     shardings: tuple[Change, ...]
     collectives: tuple[CollectiveChange, ...]
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Comparison:
+        """The inverse of `dataclasses.asdict`."""
+        pairs = lambda row: {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        return Comparison(
+            data["before"], data["after"], tuple(Change(**row) for row in data["figures"]),
+            tuple(Change(**row) for row in data["shardings"]),
+            tuple(CollectiveChange(**pairs(row)) for row in data["collectives"]),
+        )  # fmt: skip
 
     @property
     def is_equal(self) -> bool:

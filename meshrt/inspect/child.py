@@ -18,7 +18,8 @@ import propagation
 from collectives.errors import CollectivesError
 from collectives.topology import load
 from meshrt.errors import MeshrtError
-from meshrt.inspect.annotations import Annotations, argument_axes
+from meshrt.inspect.child_options import annotating_of, module_text
+from meshrt.inspect.comparing import compared
 from meshrt.inspect.lint import lint, subject_of_module
 from meshrt.inspect.model import place, report_of
 from meshrt.inspect.program_graph import program_row
@@ -26,15 +27,16 @@ from meshrt.inspect.undivided import undivided_annotations
 from meshrt.pipeline.explain import explain
 from meshrt.pipeline.names import argument_names, output_names
 from propagation.errors import PropagationError
-from propagation.overrides import annotating
-from propagation.program import argument_names as argument_names_of
 
 
 def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:
-    """What the options ask for: {"report": ...} of the module, or {"text": ...} of the stage that they name. `read`
-    gives the text of a source file; by default there is that of the module only, which may name any file at all."""
-    module = data if data.startswith(b"ML\xefR") else data.decode("utf-8")
-    annotate = _annotating(module, options)
+    """What the options ask for: {"report": ...} of the module, {"text": ...} of the stage that they name, or
+    {"comparison": ...} of two modules. `read` gives the text of a source file; by default there is that of the module
+    only, which may name any file at all."""
+    if "sides" in options:
+        return compared(options, data)
+    module = module_text(data)
+    annotate = annotating_of(module, options)
     if options["stage"] == "lowered":
         return {"text": propagation.read(module).module.operation.get_asm(enable_debug_info=False)}
     propagated = propagation.run(module, file=options["file"], annotate=annotate, xla_order=True)
@@ -58,19 +60,6 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
         )
         report = replace(report, lint=lint(subject, options["lint"]))
     return {"report": report.as_json()}
-
-
-def _annotating(module: str | bytes, options: dict[str, Any]) -> Any:
-    """What gives the arguments the shardings that `--annotations`, `--annotate` and `--mesh` ask for."""
-    if options.get("mesh") is None and options.get("annotations") is None:
-        return None
-    given = Annotations(**options["annotations"]) if options.get("annotations") else Annotations()
-    program = propagation.read(module, options["file"])
-    main, named = program.main, next((dict(m.axes) for m in program.meshes.values() if m.axes), {})
-    mesh = options.get("mesh") or named
-    names = [name or f"arg{i}" for i, name in enumerate(argument_names_of(main))]
-    axes = argument_axes(given, names, [a.type.shape for a in main.args], mesh)
-    return annotating(mesh or None, axes)
 
 
 def limit(memory_bytes: int, seconds: int) -> None:

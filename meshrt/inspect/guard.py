@@ -21,7 +21,7 @@ from meshrt.errors import InspectError
 from meshrt.export.container import MAGIC, module_of
 from meshrt.inspect.annotations import Annotations
 
-__all__ = ["Limits", "inspect_file", "open_regular", "read_file"]
+__all__ = ["Limits", "ask_child", "inspect_file", "open_regular", "read_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,16 @@ def inspect_file(
         "annotations": None if annotations is None else asdict(annotations), "with_program": with_program,
         "lint": rules,
     }  # fmt: skip
+    return ask_child(path, "meshrt.inspect.child", json.dumps(options).encode() + b"\n" + data, limits)
+
+
+def ask_child(path: str, module: str, data: bytes, limits: Limits) -> dict[str, Any]:
+    """What `python -m MODULE` answers to `data`, which is about a file. InspectError says how it failed."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "meshrt.inspect.child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
-        out, err = child.communicate(json.dumps(options).encode() + b"\n" + data, timeout=limits.seconds)
+        out, err = child.communicate(data, timeout=limits.seconds)
     except subprocess.TimeoutExpired:
         raise InspectError(f"{path}: not finished after {limits.seconds:g} s; allow more with --timeout") from None
     finally:
@@ -74,7 +78,7 @@ def inspect_file(
             child.communicate()
     if child.returncode != 0 or not out:
         raise InspectError(f"{path}: {_why(child.returncode, err)}")
-    reply = json.loads(out)
+    reply: dict[str, Any] = json.loads(out)
     if "error" in reply:
         error = reply["error"]
         if error.startswith("-:"):  # MLIR's name for what it reads from standard input

@@ -76,8 +76,13 @@ def comparison_markdown(comparison: Comparison) -> str:
         return "\n".join([*lines, f"Shardings, communication and memory are those of {_text(comparison.before)}.", ""])
     figures = [(c.what, *(_figure(c.what, v) for v in (c.before, c.after)), _share(c)) for c in comparison.figures]
     lines += _table(("", "before", "after", "change"), figures) if figures else []
-    collectives = [(c.kind, c.axes or "-", *_counts(c), shorten(c.where), c.cause) for c in comparison.collectives]
-    lines += _folded("Collectives", _table(("kind", "axes", "run", "sent", "source", "cause"), collectives), True)
+    collectives = [
+        (c.kind, c.axes or "-", *_counts(c), shorten(c.where), c.cause, "; ".join(c.because))
+        for c in comparison.collectives
+    ]
+    lines += _folded(
+        "Collectives", _table(("kind", "axes", "run", "sent", "source", "cause", "because of"), collectives), True
+    )
     shardings = [(c.what, str(c.before or "-"), str(c.after or "-")) for c in comparison.shardings]
     lines += _folded("Shardings", _table(("value", "before", "after"), shardings), True)
     return "\n".join(lines).rstrip() + "\n"

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from collectives.findings import human, human_time
-from meshrt.inspect.changes import Change, Comparison
+from meshrt.inspect.changes import Change, CollectiveChange, Comparison
 from meshrt.inspect.model import CollectiveRow, KernelRow, LintRow, MemoryRow, RemedyRow, Report, ValueRow
 from meshrt.inspect.totals import by_axes, by_line
 
@@ -312,7 +312,7 @@ def render_changes(changes: Comparison, out: Console) -> None:
         rows = [
             (
                 f"{c.kind} {c.axes}".strip(), f"{c.count[0]} -> {c.count[1]}",
-                f"{human(c.bytes[0])} -> {human(c.bytes[1])}", f"{shorten(c.where)}\n{c.cause}",
+                f"{human(c.bytes[0])} -> {human(c.bytes[1])}", f"{shorten(c.where)}\n{_reasons(c)}",
             )
             for c in changes.collectives
         ]  # fmt: skip
@@ -324,6 +324,10 @@ def render_changes(changes: Comparison, out: Console) -> None:
         out.print(_table("Collectives", columns, rows, ("total", "", total, "")))
     if changes.shardings:
         out.print(_changes_table("Shardings", changes.shardings))
+
+
+def _reasons(change: CollectiveChange) -> str:
+    return "; ".join([change.cause, *(f"because {text}" for text in change.because)])
 
 
 def _changes_table(title: str, changes: Sequence[Change]) -> Table:

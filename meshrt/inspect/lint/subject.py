@@ -175,9 +175,11 @@ def subject_of_module(
     *,
     given: Edit | None = None,
     file: str | None = None,
+    names: tuple[Sequence[str], Sequence[str]] | None = None,
     place: Callable[[str | None], str | None] = lambda where: where,
 ) -> Subject:
-    """That of a module as text, bytecode or `ir.Module`; `given` is what `propagation.run` takes as `annotate`."""
+    """That of a module as text, bytecode or `ir.Module`; `given` is what `propagation.run` takes as `annotate`,
+    `names` are those of arguments and results if they are known better than it says them."""
 
     def make(edit: Edit | None) -> PartitionedProgram:
         def annotate(program: Program, shardings: Any) -> None:
@@ -189,7 +191,8 @@ def subject_of_module(
 
     base = make(None) if base is None else base
     assert base.propagated is not None, "programs are partitioned from what was propagated"
-    names = argument_names(base.propagated), output_names(base.propagated)
+    if names is None:
+        names = argument_names(base.propagated), output_names(base.propagated)
     return Subject(
         make, lambda: read(module, file), names, base=base, given=given, has_topology=topology is not None, place=place
     )

@@ -1,0 +1,32 @@
+"""What the process that parses a foreign module makes of its options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import propagation
+from meshrt.inspect.annotations import Annotations, argument_axes
+from propagation.overrides import annotating
+from propagation.program import argument_names
+from propagation.said import Edit
+
+__all__ = ["annotating_of", "module_text"]
+
+
+def module_text(data: bytes) -> str | bytes:
+    """A module's text; bytecode as it is."""
+    return data if data.startswith(b"ML\xefR") else data.decode("utf-8")
+
+
+def annotating_of(module: str | bytes, options: Mapping[str, Any]) -> Edit | None:
+    """What gives the arguments the shardings that `--annotations`, `--annotate` and `--mesh` ask for."""
+    if options.get("mesh") is None and options.get("annotations") is None:
+        return None
+    given = Annotations(**options["annotations"]) if options.get("annotations") else Annotations()
+    program = propagation.read(module, options["file"])
+    main, named = program.main, next((dict(m.axes) for m in program.meshes.values() if m.axes), {})
+    mesh = options.get("mesh") or named
+    names = [name or f"arg{i}" for i, name in enumerate(argument_names(main))]
+    axes = argument_axes(given, names, [a.type.shape for a in main.args], mesh)
+    return annotating(mesh or None, axes)

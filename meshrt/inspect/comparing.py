@@ -1,0 +1,52 @@
+"""What changed between two programs, and because of what: in the process that parses them, and from outside of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from collectives.topology import load
+from meshrt.inspect.causes import with_causes
+from meshrt.inspect.changes import Comparison, compare
+from meshrt.inspect.child_options import annotating_of, module_text
+from meshrt.inspect.guard import Limits, ask_child
+from meshrt.inspect.lint.subject import Subject, subject_of_module
+from meshrt.inspect.model import Report, place, report_of
+from meshrt.inspect.sides import Side
+
+__all__ = ["compare_sides", "compared"]
+
+
+def compare_sides(before: Side, after: Side, topology: str | None, limits: Limits) -> Comparison:
+    """What `after` has otherwise than `before`, found in a process with limits. InspectError for what is no module."""
+    sides = [before.as_options(), after.as_options()]
+    options = {"sides": sides, "topology": topology, "memory_bytes": limits.memory_bytes, "seconds": limits.seconds}
+    data = json.dumps(options).encode() + b"\n" + before.module + after.module
+    reply = ask_child(after.name, "meshrt.inspect.child", data, limits)
+    return Comparison.from_json(reply["comparison"])
+
+
+def compared(options: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """{"comparison": ...} of the two modules that `data` holds, one behind the other."""
+    topology = load(options["topology"]) if options["topology"] else None
+    first, second = options["sides"]
+    cut = first["bytes"]
+    before = _subject(first, data[:cut], topology)
+    after = _subject(second, data[cut:], topology)
+    comparison = compare(_report(before, first["name"]), _report(after, second["name"]))
+    return {"comparison": asdict(with_causes(comparison, before, after))}
+
+
+def _subject(side: dict[str, Any], data: bytes, topology: Any) -> Subject:
+    module, name = module_text(data), side["name"]
+    return subject_of_module(
+        module, None, topology, given=annotating_of(module, side), file=side["file"], names=side["names"],
+        place=lambda where: place(where, name),
+    )  # fmt: skip
+
+
+def _report(subject: Subject, name: str) -> Report:
+    return report_of(
+        name, subject.propagated, subject.base.partitioned, subject.arg_names, subject.result_names, source=name
+    )
