@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,11 @@ import click
 
 from meshrt.cli._launch_job import job_of, job_options
 from meshrt.errors import ConfigError, DistributedError
+from meshrt.launch.environment import AGENT_NAME, host_name
 from meshrt.launch.membership.frames import new_secret
 from meshrt.launch.shell import Job
 
-__all__ = ["COMMANDS", "run_here"]
+__all__ = ["COMMANDS", "run_here", "run_placed"]
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 _tls = click.option("--tls", type=str, metavar="FOLDER", help="Certificates of `meshrt launch certificates FOLDER`.")
@@ -58,18 +58,31 @@ def _trust(tls: str | None, role: str) -> Any:
 @_needs_hosts
 def run_here(job: Job) -> int:
     """A job of several hosts which are all this machine: its coordinator here, and as many agents as it may have."""
-    if job.settings.engine != "local":
-        raise ConfigError(
-            f"engine = {job.settings.engine!r} with --nodes: this engine places no agents; run `meshrt launch "
-            "coordinator` and `meshrt launch agent` by its means"
-        )
     from meshrt.launch.hosts import coordinator, testbed  # optional wheel: after the check for it
     from meshrt.launch.hosts.security import Trust  # optional wheel: as above
 
     secret = new_secret()
     assert job.settings.nodes is not None  # of a job of several hosts
-    place = functools.partial(testbed.agents_here, job.settings.nodes[1], secret, dict(os.environ))
-    return coordinator.run(job, coordinator.Options("127.0.0.1:0", Trust(secret)), place=place)
+    here = functools.partial(testbed.agents_here, job.settings.nodes[1], secret, dict(os.environ))
+    options = coordinator.Options("127.0.0.1:0", Trust(secret))
+    return coordinator.run(job, options, place=lambda address, fates: here(address, fates.agent_ended))
+
+
+def run_placed(job: Job, dry_run: bool, detach: bool) -> int:
+    """A job whose processes an engine places on other hosts: ranks, or agents of a coordinator here."""
+    from meshrt.launch.placing import job as placed  # optional wheel: one way needs none
+
+    again = tuple(word for word in sys.argv[1:] if word != "--detach")
+    if placed.has_agents(job.settings):
+        return _run_agents(job, dry_run, detach, again)
+    return placed.run(job, dry_run=dry_run, detach=detach)
+
+
+@_needs_hosts
+def _run_agents(job: Job, dry_run: bool, detach: bool, again: tuple[str, ...]) -> int:
+    from meshrt.launch.placing import job as placed  # optional wheel: after the check for it
+
+    return placed.run_agents(job, dry_run=dry_run, detach=detach, again=again)
 
 
 @click.command(
@@ -104,7 +117,13 @@ def _run_coordinator(ctx: click.Context, listen: str, journal: str | None, tls: 
 
 @click.command(name="agent", context_settings=_HELP)
 @_coordinator
-@click.option("--name", type=str, metavar="NAME", help="Of this host, one agent each. [default: the host's own]")
+@click.option(
+    "--name",
+    type=str,
+    metavar="NAME",
+    envvar=AGENT_NAME,
+    help="Of this host, one agent each. [default: the host's own]",
+)
 @click.option("--address", "own", type=str, metavar="HOST", help="Where other hosts reach this one. [default: found]")
 @click.option("--join-timeout", type=float, default=300.0, metavar="S", help="Seconds to be let in. [default: 300]")
 @click.option("--quiet", is_flag=True, help="Say nothing but why it fails.")
@@ -129,7 +148,7 @@ def _run_agent(
         raise click.BadParameter(
             f"{join_timeout:g}: expected a time in seconds, more than 0", param_hint="--join-timeout"
         )
-    options = agent.Options(address, trust, check_name(name or socket.gethostname()), own, join_timeout)
+    options = agent.Options(address, trust, check_name(name or host_name(os.environ)), own, join_timeout)
     try:
         return agent.run(options, os.environ, (lambda text: None) if quiet else agent.complain)
     except DistributedError as e:

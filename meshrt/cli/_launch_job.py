@@ -9,13 +9,31 @@ import click
 from click.core import ParameterSource
 
 from meshrt.errors import ConfigError
+from meshrt.launch import placing
 from meshrt.launch import settings as launch_settings
 from meshrt.launch.shell import Job
+
+
+def pairs(_: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    """The value of an option that is given as NAME=VALUE, as often as one likes."""
+    found = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise click.BadParameter(f"{text!r}: expected NAME=VALUE", param_hint=option.opts[-1])
+        found[name] = value
+    return found
+
 
 _OPTIONS = [
     click.option("--nproc", type=int, metavar="N", help="Number of processes, with --nodes of each host. [default: 1]"),
     click.option("--nodes", type=str, metavar="MIN[:MAX]", help="Run on so many hosts. [default: this machine alone]"),
-    click.option("--engine", type=str, metavar="E", help="Where the processes run. [default: local]"),
+    click.option(
+        "--engine",
+        type=str,
+        metavar="E",
+        help="What places them: local, ssh, slurm, mpi, ray, kubernetes. [default: local]",
+    ),
     click.option("--devices-per-process", type=int, metavar="D", help="CPU devices of each. [default: 4]"),
     click.option("--max-restarts", type=int, metavar="K", help="Start all again after a failure, at most K times."),
     click.option("--timeout", type=float, metavar="S", help="End the job after S seconds (exit code 124)."),
@@ -29,7 +47,9 @@ _OPTIONS = [
     ),
     click.option("--log-dir", type=str, metavar="DIR", help="Write each rank's output, and report.json, there."),
     click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own messages, not only log them."),
-    click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable for the workers. Repeatable."),
+    click.option(
+        "--env", multiple=True, metavar="NAME=VALUE", callback=pairs, help="A variable for the workers. Repeatable."
+    ),
     click.option("--config", type=str, metavar="FILE", help="A TOML file, or a name in configs/launch."),
     click.option("-m", "module", is_flag=True, help="TARGET is a module, as in python -m."),
     click.argument("target"),
@@ -48,23 +68,16 @@ def job_options(function: Command) -> Command:
 
 def job_of(
     ctx: click.Context, module: bool, target: str, arguments: tuple[str, ...], config: str | None,
-    env: tuple[str, ...], **options: object,
+    **options: object,
 ) -> Job:  # fmt: skip
     """The job that the user describes. ConfigError says what is wrong with it."""
     base = launch_settings.Settings()
     if config is not None:
         base = launch_settings.read(launch_settings.find(config, launch_settings.folders()))
     given = {k: v for k, v in options.items() if ctx.get_parameter_source(k) is not ParameterSource.DEFAULT}
-    settings = launch_settings.override(base, env=dict(map(_variable, env)), **given)
-    if not module and not Path(target).is_file():
+    settings = launch_settings.override(base, **given)
+    if not module and placing.scripts_are_here(settings) and not Path(target).is_file():
         raise ConfigError(f"{target}: no such script. To run a module, write -m before its name.")
     if arguments[:1] == ("--",):  # optional, between TARGET and its arguments
         arguments = arguments[1:]
     return Job(settings, ("module" if module else "script", target), arguments)
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign:
-        raise click.BadParameter(f"{text!r}: expected NAME=VALUE", param_hint="--env")
-    return name, value

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from meshrt.cli._launch_job import job_of, job_options
-from meshrt.launch import shell
+from meshrt.cli._launch_job import job_of, job_options, pairs
+from meshrt.errors import ConfigError
+from meshrt.launch import placing, shell
 
 # A script of such a name is started as ./status.
 SUBCOMMANDS = ("agent", "certificates", "coordinator", "logs", "resize", "status", "stop")
@@ -19,26 +20,31 @@ Examples:
   meshrt launch --config local-2x4 -m my.trainer
 
 \b
-Several machines, with the same MESHRT_JOB_SECRET on all:
+Several machines, by what starts processes there:
+  meshrt launch --engine ssh --hosts node1,node2 --nproc 4 train.py
+  meshrt launch --engine slurm --nodes 4 -o partition=gpu --dry-run train.py
+
+\b
+Or by hand, with the same MESHRT_JOB_SECRET on all:
   meshrt launch coordinator --listen HOST:PORT --nodes 2 --nproc 4 train.py    (on one of them)
   meshrt launch agent --coordinator HOST:PORT                                  (on each of them)
 """
-_SEVERAL_HOSTS = ("--nnodes", "--node-rank", "--hosts", "--hostfile", "--coordinator-address")
+_OTHERS_OPTIONS = ("--nnodes", "--node-rank", "--coordinator-address")
 
 
-def _one_machine(_: click.Context, option: click.Parameter, value: str | None) -> None:
-    """Options that launchers of several machines have are refused with what to do instead."""
+def _of_others(_: click.Context, option: click.Parameter, value: str | None) -> None:
+    """Options that other launchers are given on each host are refused with what to do instead."""
     if value is not None:
         raise click.UsageError(
-            f"{option.opts[0]}: meshrt launch starts processes on this machine only. For several machines, "
-            "run `meshrt launch coordinator --listen HOST:PORT --nodes N SCRIPT` on one of them and `meshrt launch "
-            "agent --coordinator HOST:PORT` on each"
+            f"{option.opts[0]}: meshrt launch is run once for all hosts: `meshrt launch --engine ssh --hosts a,b "
+            "SCRIPT`, or another engine; or by hand `meshrt launch coordinator --listen HOST:PORT --nodes N SCRIPT` on "
+            "one of them and `meshrt launch agent --coordinator HOST:PORT` on each"
         )
 
 
-def _without_several_hosts(command: click.Command) -> click.Command:
-    for name in _SEVERAL_HOSTS:
-        command.params.append(click.Option([name], hidden=True, expose_value=False, callback=_one_machine))
+def _without_others_options(command: click.Command) -> click.Command:
+    for name in _OTHERS_OPTIONS:
+        command.params.append(click.Option([name], hidden=True, expose_value=False, callback=_of_others))
     return command
 
 
@@ -57,21 +63,45 @@ class _Launch(click.Command):
 
 
 # What follows TARGET belongs to the script, options included.
-@_without_several_hosts
+@_without_others_options
 @click.command(cls=_Launch, name="launch", epilog=_EPILOG, context_settings={"allow_interspersed_args": False})
 @job_options
+@click.option(
+    "--hosts", type=str, metavar="A,B", help="The hosts of --engine ssh, mpi or slurm; A:2 has two processes."
+)
+@click.option("--hostfile", type=str, metavar="FILE", help="The hosts that a file lists, one in a line.")
+@click.option(
+    "-o",
+    "--option",
+    "options",
+    multiple=True,
+    metavar="K=V",
+    callback=pairs,
+    help="An option of the engine. Repeatable.",
+)
+@click.option("--listen", type=str, metavar="HOST:PORT", help="Where agents find this launcher. [default: found]")
+@click.option("--agents/--no-agents", default=True, help="Agents start the ranks, or the engine itself does.")
+@click.option("--dry-run", is_flag=True, help="Print what the engine would be given, and start nothing.")
+@click.option("--detach", is_flag=True, help="Leave the job to the engine's queue (slurm, kubernetes).")
 @click.pass_context
-def command(ctx: click.Context, **options: Any) -> int:
+def command(ctx: click.Context, dry_run: bool, detach: bool, **options: Any) -> int:
     """Runs TARGET, a Python script, as N processes that form one job.
 
     The script calls meshrt.distributed.initialize() before anything else of meshrt. Each line a process
     prints is shown behind its rank. When one process fails, the others are stopped and the first cause is
     reported; the exit code is that of the first failure.
 
-    With --nodes the job runs on several hosts, N processes on each. "meshrt launch coordinator", "agent", "status",
-    "logs", "resize", "stop" and "certificates" are commands of such jobs, each with a --help of its own.
+    With --nodes or --hosts the job runs on several hosts, N processes on each, which --engine places there. "meshrt
+    launch coordinator", "agent", "status", "logs", "resize", "stop" and "certificates" are commands of such jobs, each
+    with a --help of its own.
     """
     job = job_of(ctx, **options)
+    if placing.is_placed(job.settings):
+        from meshrt.cli import _launch_hosts  # start-up time: as above
+
+        return _launch_hosts.run_placed(job, dry_run, detach)
+    if dry_run or detach:
+        raise ConfigError(f"{'--dry-run' if dry_run else '--detach'}: a job on this machine is not submitted anywhere")
     if job.settings.nodes is not None:
         from meshrt.cli import _launch_hosts  # start-up time: as above
 

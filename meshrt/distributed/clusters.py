@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from meshrt.errors import ConfigError
 from meshrt.launch import environment
 from meshrt.launch.address import join_address, split_address
+from meshrt.launch.placing.hostlist import expand_hosts
 from meshrt.runtime import backend
 
-__all__ = ["SOURCES", "Identity", "expand_hosts", "identify", "seconds"]
+__all__ = ["SOURCES", "Identity", "identify", "seconds"]
 
 # Ports of coordinators that nobody chose, by a number of the job: below the ports that systems give to connections.
 _PORTS = range(61440, 65536)
 _TPU_PORT, _KUBERNETES_PORT = 8482, 55527
-_HOST_LIMIT = 1 << 20  # of a host list's expansion
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 _METADATA_S = 2.0
 
@@ -265,30 +265,6 @@ SOURCES: Mapping[str, Callable[[Environment], Place | None]] = {
 }  # fmt: skip
 
 # --- reading.
-
-
-def expand_hosts(text: str) -> list[str]:
-    """The hosts of a list as Slurm writes it: ``n[0,2-3],a[01-02]b`` is n0 n2 n3 a01b a02b."""
-    hosts: list[str] = []
-    for item in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        expanded = [""]
-        for plain, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", item):
-            parts = [plain] if plain else [n for r in ranges.split(",") for n in _range(r)]
-            if len(expanded) * len(parts) > _HOST_LIMIT:
-                raise ConfigError(f"the host list {text[:80]!r} has more than {_HOST_LIMIT} hosts")
-            expanded = [head + part for head in expanded for part in parts]
-        hosts += expanded
-    if not hosts or "" in hosts:
-        raise ConfigError(f"{text[:80]!r} is not a list of hosts, as in node[01-04,7]")
-    return hosts
-
-
-def _range(text: str) -> list[str]:
-    first, dash, last = text.partition("-")
-    last = last if dash else first
-    if not (first.isdigit() and last.isdigit() and int(first) <= int(last)) or int(last) - int(first) > _HOST_LIMIT:
-        raise ConfigError(f"[{text}] is not a range of hosts, as in [01-04]")
-    return [f"{n:0{len(first)}d}" for n in range(int(first), int(last) + 1)]
 
 
 def _port(job: str) -> int:

@@ -1,15 +1,17 @@
 """The first thing that runs in a worker's process: ties it to the launcher, then runs the user's script as __main__.
 
-Run by path, ``python bootstrap.py LAUNCHER_PID script|module TARGET [ARGUMENT ...]``, with the standard
-library only: the script decides when, and whether, meshrt is imported. Compared with ``python script.py`` the
-worker dies with the launcher, however that ends (Linux), and an exception that ends the script is told to the
-launcher before the interpreter begins to shut down, which may take long in a distributed program.
+Run by path, ``python bootstrap.py LAUNCHER_PID script|module|program TARGET [ARGUMENT ...]`` (a process id of 0: there
+is no launcher on this machine), with the standard library only: the script decides when, and whether, meshrt is
+imported. Compared with ``python script.py`` the worker dies with the launcher, however that ends (Linux), and an
+exception that ends the script is told to the launcher before the interpreter begins to shut down, which may take long
+in a distributed program.
 
 Imports that most workers do not need stand in the functions that do: what is imported here, each worker waits for.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -67,8 +69,23 @@ def die_with(launcher: int) -> None:
         os._exit(1)
 
 
+def _print_lines() -> None:
+    """Has each line written at once: a launcher that puts labels before what it reads may read it in pieces."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
+
+
 def run(kind: str, target: str, arguments: list[str]) -> None:
-    """Runs the script or module as ``python target`` or ``python -m target`` would."""
+    """Runs the script or module as ``python target`` or ``python -m target`` would, or becomes the program."""
+    if kind == "program":  # the kernel's promise of `die_with` goes over to it
+        import signal  # start-up time: the interpreter ignores a signal that programs expect
+
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        try:
+            os.execvp(target, [target, *arguments])
+        except OSError as e:
+            sys.exit(f"{target}: {e.strerror}")
     sys.argv = [target, *arguments]
     if kind == "module":
         import runpy  # start-up time: for modules only
@@ -76,8 +93,6 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
         sys.path[0] = os.getcwd()
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return
-    import io  # start-up time: the interpreter has it anyway, later
-
     sys.path[0] = os.path.dirname(os.path.abspath(target))
     with io.open_code(target) as file:
         code = compile(file.read(), target, "exec", dont_inherit=True)
@@ -116,7 +131,10 @@ def _end_by_exception(error: BaseException) -> None:
 
 def _main() -> None:
     launcher, kind, target, *arguments = sys.argv[1:]
-    die_with(int(launcher))
+    if int(launcher):  # 0: whoever reads the process's output ends it too
+        die_with(int(launcher))
+    else:
+        _print_lines()
     _own_the_pipe()
     try:
         run(kind, target, arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ MAX_RESTARTS = "MESHRT_MAX_RESTARTS"
 SECRET = "MESHRT_JOB_SECRET"  # who has it may join
 LAUNCHED = "MESHRT_LAUNCHED"  # set by the launcher alone: the coordination service is running already
 NUM_CPU_DEVICES = "MESHRT_NUM_CPU_DEVICES"
+AGENT_NAME = "MESHRT_AGENT_NAME"  # of the agent that runs on a host
 
 _FORCED_COUNT = "--xla_force_host_platform_device_count"
 DEFAULT_DEVICES_PER_PROCESS = 4
@@ -44,15 +46,8 @@ def worker_environment(
     Without `devices_per_process`, a number of CPU devices that the user has set (``MESHRT_NUM_CPU_DEVICES``,
     or ``XLA_FLAGS`` with the count JAX users set) is kept, and 4 is the default.
     """
-    env = dict(base)
-    env.setdefault("PYTHONUNBUFFERED", "1")  # a pipe would hold back what is printed, and lose it at an abort
-    env.setdefault("PYTHONFAULTHANDLER", "1")
-    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    env = {**base, **runtime_defaults(base, devices_per_process)}
     _skip_proxies(env, place.address)
-    if devices_per_process is not None:
-        env[NUM_CPU_DEVICES] = str(devices_per_process)
-    elif NUM_CPU_DEVICES not in env and _FORCED_COUNT not in env.get("XLA_FLAGS", ""):
-        env[NUM_CPU_DEVICES] = str(DEFAULT_DEVICES_PER_PROCESS)
     env.update(extra)
     env.update({
         COORDINATOR_ADDRESS: place.address,
@@ -64,6 +59,34 @@ def worker_environment(
         SECRET: place.secret,
     })  # fmt: skip
     return _with_channel(env, channel)
+
+
+def runtime_defaults(base: Mapping[str, str], devices_per_process: int | None) -> dict[str, str]:
+    """The variables that make a process of a job say what it does, and how many CPU devices it has, where `base` does
+    not say so already."""
+    env = {
+        "PYTHONUNBUFFERED": "1",  # a pipe would hold back what is printed, and lose it at an abort
+        "PYTHONFAULTHANDLER": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+    }
+    env = {name: base.get(name, value) for name, value in env.items()}
+    if devices_per_process is not None:
+        env[NUM_CPU_DEVICES] = str(devices_per_process)
+    elif NUM_CPU_DEVICES in base:
+        env[NUM_CPU_DEVICES] = base[NUM_CPU_DEVICES]
+    elif _FORCED_COUNT not in base.get("XLA_FLAGS", ""):
+        env[NUM_CPU_DEVICES] = str(DEFAULT_DEVICES_PER_PROCESS)
+    return env
+
+
+def host_name(environ: Mapping[str, str]) -> str:
+    """What to call the host of this process: as Slurm does, else by its own name, with a number where MPI has started
+    several processes there."""
+    if name := environ.get("SLURMD_NODENAME"):
+        return name
+    number = environ.get("OMPI_COMM_WORLD_LOCAL_RANK") or environ.get("MPI_LOCALRANKID") or "0"
+    own = os.uname().nodename
+    return own if number == "0" else f"{own}-{number}"
 
 
 def service_environment(base: Mapping[str, str], channel: int | None, secret: str | None = None) -> dict[str, str]:

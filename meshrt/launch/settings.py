@@ -22,7 +22,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Options of ``meshrt launch``. Times in seconds; None means no limit or the default. `nodes` are the fewest and
-    the most hosts of a job of several ones, and `nproc` then counts the processes of each."""
+    the most hosts of a job of several ones, and `nproc` then counts the processes of each.
+
+    Where an engine places the processes (placing/), `hosts` or `hostfile` name the hosts, `options` are its own, and
+    `listen` is where its agents find this launcher; without `agents` it starts the ranks themselves."""
 
     nproc: int = 1
     nodes: tuple[int, int] | None = None  # also given as 2, "2" or "1:4"
@@ -36,6 +39,11 @@ class Settings:
     log_dir: str | None = None
     verbose: bool = False
     engine: str = "local"
+    hosts: str | None = None
+    hostfile: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    listen: str | None = None
+    agents: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,10 +65,18 @@ class Settings:
             )
         if self.log_dir is not None and not isinstance(self.log_dir, str):
             raise ConfigError(f"log_dir = {self.log_dir!r}: expected the path of a directory, as text")
-        if not isinstance(self.verbose, bool):
-            raise ConfigError(f"verbose = {self.verbose!r}: expected true or false")
+        for name in ("verbose", "agents"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} = {getattr(self, name)!r}: expected true or false")
         if not isinstance(self.engine, str):
             raise ConfigError(f"engine = {self.engine!r}: expected the name of an engine, as text")
+        for name, example in (("hosts", "a,b"), ("hostfile", "hosts.txt"), ("listen", "10.0.0.1:8476")):
+            if not isinstance(getattr(self, name), str | None):
+                raise ConfigError(f'{name} = {getattr(self, name)!r}: expected text, as in {name} = "{example}"')
+        if self.hosts is not None and self.hostfile is not None:
+            raise ConfigError("hosts and hostfile: one of them says where the processes run; leave the other one out")
+        if not isinstance(self.options, Mapping):
+            raise ConfigError(f"options = {self.options!r}: expected a table of the engine's options")
         if not isinstance(self.env, Mapping):
             raise ConfigError(f"env = {self.env!r}: expected a table of names and texts")
         for name, value in self.env.items():
@@ -117,9 +133,9 @@ def folders() -> list[Path]:
 
 
 def override(settings: Settings, **given: Any) -> Settings:
-    """`settings` with what the command line gave; its variables join those of the file."""
-    env = {**settings.env, **given.pop("env", {})}
-    return replace(settings, env=env, **given)
+    """`settings` with what the command line gave; its variables and options join those of the file."""
+    tables: dict[str, Any] = {name: {**getattr(settings, name), **given.pop(name, {})} for name in ("env", "options")}
+    return replace(settings, **tables, **given)
 
 
 def check_variable(name: object, value: object) -> None:

@@ -10,14 +10,13 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from meshrt.errors import ConfigError, InternalError
-from meshrt.launch import engines, machine, report, wire
+from meshrt.launch import engines, machine, report, signals, wire
 from meshrt.launch.engines.protocol import (
     Engine,
     Exited,
@@ -66,8 +65,6 @@ from meshrt.launch.model import (
 )
 from meshrt.launch.output import Console, Log, Logs, Stream
 from meshrt.launch.settings import Settings
-
-_CANCELLING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +166,7 @@ class _Shell:
             self._check_capabilities()
             if self._directory is not None:
                 _make_directory(self._directory)
-            with self._signals() as wakeups:
+            with signals.heard() as wakeups:
                 if self._record is not None and self._record.past:
                     self._take_up(self._record.past)
                 else:
@@ -221,7 +218,8 @@ class _Shell:
         due = min(self._deadlines.values(), default=None)
         for found in self._engine.wait(None if due is None else max(0.0, due - self._clock()), wakeups):
             self._take(found)
-        self._take_signals(wakeups)
+        for number in signals.cancelling(wakeups):
+            self._push(CancelRequested, signal=number)
         if self._console.closed and not self._silenced:  # stop the job, as a closed pipe stops its writer
             self._silenced = True
             self._push(CancelRequested, signal=int(signal.SIGPIPE))
@@ -254,40 +252,6 @@ class _Shell:
             number = int(signal.SIGTERM if state.phase is Phase.STOPPING else signal.SIGKILL)
             workers = [Task(state.generation, rank) for rank in sorted(state.live)]
             self._signal(workers or [Task(state.generation)], number)
-
-    # --- signals.
-
-    @contextmanager
-    def _signals(self) -> Iterator[int]:
-        """Signals become bytes in a pipe, whose reading end is given; former handlers come back afterwards.
-
-        SIGCHLD is among them for engines that have child processes: their end is to end the engine's wait.
-        """
-        read_end, write_end = os.pipe()
-        os.set_blocking(read_end, False)
-        os.set_blocking(write_end, False)
-        old_fd = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        numbers = {*_CANCELLING, signal.SIGCHLD}
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # started by nohup
-            numbers.remove(signal.SIGHUP)
-        old = {n: signal.signal(n, lambda *_: None) for n in numbers}
-        try:
-            yield read_end
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(old_fd)
-            os.close(read_end)
-            os.close(write_end)
-
-    def _take_signals(self, wakeups: int) -> None:
-        try:
-            data = os.read(wakeups, 4096)
-        except BlockingIOError:
-            return
-        for number in data:
-            if number in _CANCELLING:
-                self._push(CancelRequested, signal=number)
 
     # --- what the engine reports.
 

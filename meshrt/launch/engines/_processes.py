@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from meshrt.launch.engines.protocol import Output, Report, Said, Task
+from meshrt.launch.engines.protocol import Handed, Output, Report, Said, Task
 from meshrt.launch.keeper import MARK, end_marked
 from meshrt.launch.model import ExitStatus
 from meshrt.launch.wire import LINE_LIMIT
 
 _HERE = Path(__file__).parents[1]  # where bootstrap.py and keeper.py lie
 _READ = 64 * 1024
+_PIPE, _PIPE_LIMIT = 64 * 1024, 1 << 20  # bytes that fit into a pipe, and that Linux lets one be made to fit
 _READS_AT_END = 256  # of what a process left in a pipe; bounded, since a detached child may go on writing
 
 
@@ -55,16 +58,23 @@ class Child:
 
     `environment` makes its variables, given the descriptor of the pipe on which it sends messages. Signals go to the
     whole process group. OSError from the constructor means that the process was not started.
+
+    With a `stdin` that stays the process ends by itself when that ends, which comes too when the launcher is killed:
+    nothing else ends it then.
     """
 
-    def __init__(self, target: Sequence[str], environment: Callable[[int], Mapping[str, str]]):
+    def __init__(
+        self, target: Sequence[str], environment: Callable[[int], Mapping[str, str]], stdin: Handed | None = None
+    ):
         self.mark = os.urandom(12).hex()
         read_end, write_end = os.pipe()
+        tied_to = 0 if stdin is not None and stdin.stays else os.getpid()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, str(_HERE / "bootstrap.py"), str(os.getpid()), *target],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env={**environment(write_end), MARK: self.mark}, pass_fds=(write_end,), start_new_session=True,
+                [sys.executable, str(_HERE / "bootstrap.py"), str(tied_to), *target],
+                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, env={**environment(write_end), MARK: self.mark},
+                pass_fds=(write_end,), start_new_session=True,
             )  # fmt: skip
         except BaseException:
             os.close(read_end)
@@ -77,6 +87,12 @@ class Child:
         self.fds = (self._stdout.fileno(), self._stderr.fileno(), read_end)
         for fd in self.fds:
             os.set_blocking(fd, False)
+        try:
+            self._stdin = None if stdin is None else _kept(_pipe(self._process.stdin), stdin)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            raise
 
     def read(self, fd: int, task: Task, now: float) -> list[Report] | None:
         """Reads once from one of `fds`: what it says of `task`, or None when its writers have closed it."""
@@ -85,6 +101,9 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Sends `number` to the process group; one that asks to stop also wakes stopped processes."""
+        if self._stdin is not None and number != signal.SIGKILL:
+            self._stdin.close()
+            return
         try:
             os.killpg(self.pid, number)
             if number != signal.SIGKILL:
@@ -114,6 +133,8 @@ class Child:
         self._stdout.close()
         self._stderr.close()
         os.close(self._messages)
+        if self._stdin is not None:
+            self._stdin.close()
         return reports
 
     def _reports(self, fd: int, data: bytes, task: Task, now: float) -> list[Report]:
@@ -125,6 +146,19 @@ class Child:
         if len(self._unfinished) > LINE_LIMIT:
             lines, self._unfinished = [*lines, self._unfinished], b""
         return [Said(task, now, line) for line in lines]
+
+
+def _kept(end: IO[bytes], handed: Handed) -> IO[bytes] | None:
+    """The pipe with the data in it, without waiting for its reader; None where it does not stay."""
+    if len(handed.data) > _PIPE and sys.platform == "linux":
+        fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, min(len(handed.data), _PIPE_LIMIT))
+    os.set_blocking(end.fileno(), False)
+    if os.write(end.fileno(), handed.data) < len(handed.data):
+        raise OSError(errno.E2BIG, f"{len(handed.data)} bytes are more than a process can be handed")
+    if handed.stays:
+        return end
+    end.close()
+    return None
 
 
 def _pipe(end: IO[bytes] | None) -> IO[bytes]:

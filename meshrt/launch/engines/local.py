@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from meshrt.launch.engines._processes import Child, Keeper
-from meshrt.launch.engines.protocol import Capabilities, Engine, Exited, Report, Spec, Task
+from meshrt.launch.engines.protocol import Capabilities, Engine, Exited, Report, Startable, Task
 from meshrt.launch.model import ExitStatus
 
 __all__ = ["LocalEngine", "make"]
@@ -40,17 +40,18 @@ class LocalEngine:
         """Those that run."""
         return tuple(self._children)
 
-    def start(self, specs: Sequence[Spec]) -> None:
+    def start(self, specs: Sequence[Startable]) -> None:
         """Starts a child for each."""
         self._keeper = self._keeper or Keeper()
         for spec in specs:
             try:
-                child = Child(spec.target, partial(spec.environment, self._environ))
+                child = Child(spec.target, partial(spec.environment, self._environ), spec.stdin)
             except OSError as e:
                 self._unstarted.append(Exited(spec.task, self._clock(), ExitStatus(reason=str(e))))
                 continue
             self._children[spec.task] = child
-            self._keeper.add(child.pid, child.mark)
+            if spec.stdin is None or not spec.stdin.stays:
+                self._keeper.add(child.pid, child.mark)
             for fd in child.fds:
                 self._selector.register(fd, selectors.EVENT_READ, (spec.task, child))
 

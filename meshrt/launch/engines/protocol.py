@@ -32,6 +32,7 @@ __all__ = [
     "Capabilities",
     "Engine",
     "Exited",
+    "Handed",
     "HostDown",
     "HostUp",
     "Output",
@@ -40,6 +41,7 @@ __all__ = [
     "Said",
     "ServiceSpec",
     "Spec",
+    "Startable",
     "StopAsked",
     "Task",
     "WorkerSpec",
@@ -89,6 +91,10 @@ class ServiceSpec:
             "--silent", str(self.silent_s), "--stall", str(self.stall_s),
         )  # fmt: skip
 
+    @property
+    def stdin(self) -> None:
+        """Nothing to read."""
+
     def environment(self, base: Mapping[str, str], channel: int | None) -> dict[str, str]:
         """As `WorkerSpec.environment`."""
         return service_environment(base, channel, self.secret)
@@ -109,6 +115,10 @@ class WorkerSpec:
     def task(self) -> Task:
         return Task(self.place.generation, self.place.rank)
 
+    @property
+    def stdin(self) -> None:
+        """Nothing to read."""
+
     def environment(self, base: Mapping[str, str], channel: int | None) -> dict[str, str]:
         """The variables of the process. `base` are those it finds on its host, `channel` the descriptor of the pipe on
         which it speaks to the engine, None where there is no such pipe."""
@@ -116,6 +126,38 @@ class WorkerSpec:
 
 
 Spec = ServiceSpec | WorkerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What a process reads on its stdin. Where it `stays` open, its end asks the process to stop, in place of signals,
+    and comes too when the launcher is killed."""
+
+    data: bytes
+    stays: bool = True
+
+
+class Startable(Protocol):
+    """What a process of this machine is started from: a spec, or another value that says the same."""
+
+    @property
+    def task(self) -> Task:
+        """Its name."""
+        ...
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        """The arguments of bootstrap.py behind the launcher's process id."""
+        ...
+
+    @property
+    def stdin(self) -> Handed | None:
+        """What the process reads; None: nothing."""
+        ...
+
+    def environment(self, base: Mapping[str, str], channel: int | None) -> dict[str, str]:
+        """Its variables, as `WorkerSpec.environment`."""
+        ...
 
 
 # --- what happened. `at` is on the launcher's clock (seconds); an engine on other hosts translates.

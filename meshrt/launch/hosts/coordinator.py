@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from meshrt.launch import shell
 from meshrt.launch.address import split_address
@@ -21,7 +21,7 @@ from meshrt.launch.hosts.server import Server
 from meshrt.launch.model import FINAL
 from meshrt.launch.output import Console
 
-__all__ = ["Options", "Placing", "run"]
+__all__ = ["Fates", "Options", "Placing", "run"]
 
 _LOG_EVERY_S = 0.2  # of what strangers do; more is counted
 
@@ -37,9 +37,20 @@ class Options:
     lease_s: float | None = None
 
 
-# What puts agents on hosts, if the coordinator is to do that: given the address, and who is told when one has ended
-# (its name, and how); ends them all when it is left.
-Placing = Callable[[str, Callable[[str, str], None]], AbstractContextManager[None]]
+class Fates(Protocol):
+    """Who is told what becomes of agents."""
+
+    def agent_ended(self, name: str, why: str) -> None:
+        """The agent of this name has ended, and everything with it."""
+        ...
+
+    def ask_stop(self) -> None:
+        """No agent can come any more: the job is to end."""
+        ...
+
+
+# What puts agents on hosts, if the coordinator is to do that: given its address; ends them all when it is left.
+Placing = Callable[[str, Fates], AbstractContextManager[None]]
 
 
 def run(job: shell.Job, options: Options, console: Console | None = None, place: Placing | None = None) -> int:
@@ -66,7 +77,7 @@ def run(job: shell.Job, options: Options, console: Console | None = None, place:
             console.say(
                 f"meshrt launch: the coordinator listens; on each host: meshrt launch agent --coordinator {address}"
             )
-        with nullcontext() if place is None else place(address, engine.agent_ended):
+        with nullcontext() if place is None else place(address, engine):
             code = shell.run(job, console, engine, record=journal, watch=engine.watch)
     finally:
         engine.close()
