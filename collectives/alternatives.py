@@ -8,6 +8,10 @@ contested axis goes first to the class of dimensions (`propagation.correspondenc
 all that arguments and results say of it for other classes waits until that one is everywhere. Both are
 partitioned, and the one that sends less is taken.
 
+Another one is tried where a reshape cuts a split dimension in two, as a batch into microbatches: part of the axes then
+stays on the microbatches, and a loop that takes one after the other needs on all devices what few of them hold. In the
+alternative the microbatches stay whole, and their rows are moved once.
+
 Arguments and results keep their shardings. Programs in which somebody set priorities keep them: nothing is tried.
 """
 
@@ -19,8 +23,8 @@ from typing import NamedTuple
 
 from propagation.contested import meets
 from propagation.correspondence import Correspondence, Place, correspondence_of
-from propagation.model import DimSharding, TensorSharding
-from propagation.program import Program, Value
+from propagation.model import DimSharding, Mesh, TensorSharding
+from propagation.program import Op, Program, Value, source
 from propagation.shardings import Shardings
 
 from .annotations import KnownShardings
@@ -33,63 +37,104 @@ from .plan.communication import Alternative
 from .reordered import decided_again
 from .topology import Topology
 
-__all__ = ["Preference", "cheapest", "preference"]
+__all__ = ["Preference", "cheapest", "preference", "preferences"]
 
 FIRST = "layouts as they were propagated"
 
 
 def cheapest(known: KnownShardings, given: Topology | None, options: Options) -> PartitionedProgram:
-    """The program of `known`, or of its whole alternative, whichever sends less (takes less time, with a topology)."""
-    first = partition_program(known.program, known, given, options)
-    wanted = preference(known) if first.plan.entries else None
-    again = None if wanted is None else decided_again(known, wanted.annotate)
-    if wanted is None or again is None:
-        return first
-    try:
-        other = partition_program(again.program, again, given, options)
-    except CollectivesError as e:  # it need not be possible with these layouts, too
-        first.plan = replace(
-            first.plan,
-            alternatives=(_row(FIRST, first, True), Alternative(str(wanted), False, None, None, None, str(e))),
-        )
-        return first
-    weigh = lambda p: p.plan.bytes if given is None else p.plan.seconds
-    cheaper = weigh(other) < ALTERNATIVE_SHARE * weigh(first)
-    peaks = (first.memory.peak, other.memory.peak) if cheaper else (None, None)
-    takes = cheaper and other.memory.peak <= (1 + options.memory_growth) * first.memory.peak
-    taken = other if takes else first
-    rows = _row(FIRST, first, not takes, peaks[0]), _row(str(wanted), other, takes, peaks[1])
-    taken.plan = replace(taken.plan, alternatives=rows)
-    return taken
+    """The program of `known`, or of a whole alternative, whichever sends least (takes least time, with a topology)."""
+    best = first = partition_program(known.program, known, given, options)
+    rows: list[Alternative] = []
+    taken = Preference()
+    for wanted in preferences(known) if first.plan.entries else ():
+        wanted = wanted.beside(taken)
+        again = decided_again(known, wanted.annotate)
+        if again is None:
+            continue
+        try:
+            other = partition_program(again.program, again, given, options)
+        except CollectivesError as e:  # it need not be possible with these layouts, too
+            rows.append(Alternative(str(wanted), False, None, None, None, str(e)))
+            continue
+        weigh = lambda p: p.plan.bytes if given is None else p.plan.seconds
+        cheaper = weigh(other) < ALTERNATIVE_SHARE * weigh(best)
+        takes = cheaper and other.memory.peak <= (1 + options.memory_growth) * first.memory.peak
+        rows = [replace(row, taken=False) for row in rows] if takes else rows
+        rows.append(_row(str(wanted), other, takes, other.memory.peak if cheaper else None))
+        if takes:
+            best, taken = other, wanted
+    if rows:
+        compared = any(row.peak is not None for row in rows)
+        head = _row(FIRST, first, best is first, first.memory.peak if compared else None)
+        best.plan = replace(best.plan, alternatives=(head, *rows))
+    return best
 
 
-def _row(what: str, made: PartitionedProgram, taken: bool, peak: float | None = None) -> Alternative:
+def _row(what: str, made: PartitionedProgram, taken: bool, peak: float | None) -> Alternative:
     return Alternative(what, taken, made.plan.bytes, made.plan.seconds, peak)
 
 
 @dataclass(frozen=True, slots=True)
-class Preference:
-    """Which dimensions get contested axes first.
+class _Kept:
+    """A reshape that cuts a split dimension in two, of which a loop walks through the first: that one stays whole, and
+    the second has the axes `dim`.
 
-    first   per axis, a place that they have at the boundary: `x: dimension 0 of argument 3`
-    waits   dimensions of arguments, and of results of @main, whose axes come after those: (number, dimension)
+    number   which of the program's reshapes it is
+    result   its result's type, `at` the first of the two dimensions, `where` its source line
     """
 
-    first: dict[str, str]
-    waits: frozenset[tuple[int, int]]
-    results_wait: frozenset[tuple[int, int]]
+    number: int
+    result: str
+    at: int
+    dim: DimSharding
+    mesh: Mesh
+    where: str | None
+
+    def sharding(self, rank: int) -> TensorSharding:
+        dims = [DimSharding((), True)] * rank
+        dims[self.at], dims[self.at + 1] = DimSharding(()), DimSharding(self.dim.axes, True)
+        return TensorSharding(self.mesh, dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """What another propagation is told.
+
+    first   per axis that several classes want, a place at the boundary that the class which gets it first has
+    waits   dimensions of arguments, and of results of @main, whose axes come after those: (number, dimension)
+    kept    reshapes that leave a dimension whole
+    """
+
+    first: tuple[tuple[str, str], ...] = ()
+    waits: frozenset[tuple[int, int]] = frozenset()
+    results_wait: frozenset[tuple[int, int]] = frozenset()
+    kept: tuple[_Kept, ...] = ()
 
     def __str__(self) -> str:
-        return "; ".join(f"{axis} first to {place}" for axis, place in self.first.items())
+        reshapes = [f"dimension {k.at} of the reshape at {k.where or '?'} whole" for k in self.kept]
+        return "; ".join([*(f"{axis} first to {place}" for axis, place in self.first), *reshapes])
+
+    def beside(self, other: Preference) -> Preference:
+        """Both."""
+        return Preference(
+            (*other.first, *self.first), self.waits | other.waits, self.results_wait | other.results_wait,
+            (*other.kept, *self.kept),
+        )  # fmt: skip
 
     def annotate(self, program: Program, shardings: Shardings) -> None:
-        """Sets the priorities, before anything is propagated."""
+        """Sets priorities and shardings, before anything is propagated."""
         main = program.main
         for i, arg in enumerate(main.args):
             shardings.set(arg, _waiting(shardings.get(arg), {d for number, d in self.waits if number == i}))
         declared = shardings.results[main]
         for i, said in enumerate(declared):
             declared[i] = _waiting(said, {d for number, d in self.results_wait if number == i})
+        reshapes = [op.results[0] for op in program.ops() if op.name == "stablehlo.reshape"] if self.kept else []
+        for kept in self.kept:
+            result = reshapes[kept.number] if kept.number < len(reshapes) else None
+            if result is not None and result.type.text == kept.result and shardings.get(result) is None:
+                shardings.set(result, kept.sharding(result.type.rank))
 
 
 def _waiting(sharding: TensorSharding | None, dims: set[int]) -> TensorSharding | None:
@@ -98,6 +143,55 @@ def _waiting(sharding: TensorSharding | None, dims: set[int]) -> TensorSharding 
     return sharding.with_dims(
         [DimSharding(d.axes, d.is_open, 1) if i in dims and d.axes else d for i, d in enumerate(sharding.dims)]
     )
+
+
+def preferences(known: KnownShardings) -> Iterator[Preference]:
+    """What may be worth trying, one after the other; nothing for most programs."""
+    kept = _walked_through(known)
+    if kept:
+        yield Preference(kept=kept)
+    found = preference(known)
+    if found is not None:
+        yield found
+
+
+def _walked_through(known: KnownShardings) -> tuple[_Kept, ...]:
+    """The reshapes that cut a split dimension (a batch) in two and leave some of its axes on the first (microbatches),
+    of which loops or slices take one position at a time: each time, all devices need what a few of them hold."""
+    if "stablehlo.dynamic_slice" not in known.program.names:
+        return ()
+    found = []
+    number = -1
+    for op in known.program.ops():
+        if op.name != "stablehlo.reshape":
+            continue
+        number += 1
+        before, after = known.sharding(op.operands[0]), known.sharding(op.results[0])
+        at = None if before is None else _cut_dimension(op)
+        if at is None or after is None or not after.dims[at].axes:
+            continue
+        dim = DimSharding((*after.dims[at + 1].axes, *after.dims[at].axes))  # in this order one all-to-all leads there
+        if op.results[0].type.shape[at + 1] % dim.factor == 0:
+            text = op.results[0].type.text
+            found.append((op.results[0], _Kept(number, text, at, dim, after.mesh, source(op))))
+    if not found:
+        return ()
+    joined = correspondence_of(known.program)
+    sliced = {
+        joined.find((op.operands[0].index, d))
+        for op in known.program.ops() if op.name == "stablehlo.dynamic_slice"
+        for d, (n, m) in enumerate(zip(op.operands[0].type.shape, op.results[0].type.shape)) if m == 1 < n
+    }  # fmt: skip
+    return tuple(kept for value, kept in found if joined.find((value.index, kept.at)) in sliced)
+
+
+def _cut_dimension(op: Op) -> int | None:
+    """The dimension of a reshape's operand that it cuts in two, all others being as they were."""
+    before, after = op.operands[0].type.shape, op.results[0].type.shape
+    if len(after) != len(before) + 1:
+        return None
+    at = next((d for d, n in enumerate(before) if after[d] != n), len(before))
+    return at if at < len(before) and after[at + 2 :] == before[at + 1 :] else None
 
 
 class _End(NamedTuple):
@@ -139,7 +233,8 @@ def preference(known: KnownShardings) -> Preference | None:
     for end in ends:
         if any(first.get(axis.name, root) != root for root in [joined.find(end.place)] for axis in end.split.axes):
             waits[end.is_result].add((end.number, end.dim))
-    return Preference({a: classes[a][root] for a, root in first.items()}, frozenset(waits[0]), frozenset(waits[1]))
+    places = tuple((a, classes[a][root]) for a, root in first.items())
+    return Preference(places, frozenset(waits[0]), frozenset(waits[1]))
 
 
 def _ends(values: Iterable[Value], shardings: Iterable[TensorSharding | None], is_result: bool) -> Iterator[_End]:

@@ -168,3 +168,37 @@ def test_loops_and_functions_are_looked_into():
     result, sent = check(Case({"x": 8}, build, args, (*specs, P("x")), specs), rtol=2e-3)
     weights = (VOCABULARY * WIDTH + 3 * WIDTH * WIDTH) * 4
     assert sent <= 7 / 8 * 3.5 * weights, result.plan.as_text()
+
+
+def microbatches(walked: bool):
+    def build(constrain):
+        def run(w, x):
+            cut = x.reshape(4, 64, 16)
+            if not walked:
+                return jnp.einsum("mbi,ij->mbj", cut, w).sum((0, 1))
+
+            def turn(total, x):
+                return total + jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(w), None
+
+            return jax.lax.scan(turn, jnp.zeros_like(w), cut)[0]
+
+        return run
+
+    return Case({"x": 8}, build, (normal(16, 16), normal(256, 16, seed=1)), (P(), P("x")), P())
+
+
+def test_microbatches_that_a_loop_walks_through_stay_whole():
+    """Each device has part of every microbatch: its rows are dealt out once, instead of gathered."""
+    made = microbatches(walked=True)
+    result, sent = check(made, rtol=1e-4)
+    assert sent == 3 / 4 * 32 * 16 * 4 + 2 * 7 / 8 * 16 * 16 * 4, result.plan.as_text()
+    assert {e.times for e in result.plan} == {1}
+    first, other = result.plan.alternatives
+    assert other.taken and other.bytes < first.bytes
+    assert "dimension 0 of the reshape at " in other.what and other.what.endswith(" whole")
+    read = collectives.partition(propagation.run(made.text).as_text()).plan
+    assert read.bytes == result.plan.bytes
+
+
+def test_other_reshapes_keep_what_they_carry():
+    assert not collectives.partition(propagation.run(microbatches(walked=False).text)).plan.alternatives
