@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshrt.errors import InspectError
 from meshrt.export.container import MAGIC, module_of
 from meshrt.inspect.guard import Limits, read_file
-from meshrt.inspect.target import ForeignText, lower_target, split_target
+from meshrt.inspect.target import ForeignText, Hook, lower_target, split_target
 from meshrt.pipeline.names import names_of
 
 __all__ = ["TargetProgram", "bytes_of", "read_target"]
@@ -23,7 +23,7 @@ class TargetProgram:
     names: tuple[str, ...] | None = None
 
 
-def read_target(target: str, mesh: Mapping[str, int], hook: str = "example_arguments") -> TargetProgram:
+def read_target(target: str, mesh: Mapping[str, int], hook: Hook = "example_arguments") -> TargetProgram:
     """`FILE.py:FUNCTION` over an abstract mesh, a StableHLO file, or an exported function. InspectError for what is
     none of these."""
     python = split_target(target)

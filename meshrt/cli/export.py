@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from meshrt.cli.arguments import argument_options, hook_of
 from meshrt.errors import InspectError
 
 _EPILOG = """\b
@@ -18,8 +19,7 @@ Examples:
 
 @click.command(name="export", epilog=_EPILOG)
 @click.option("--mesh", metavar="AXIS=N,...", help="The mesh that example_arguments gets. No devices are needed.")
-@click.option("--arguments", "hook", default="example_arguments", show_default=True, metavar="NAME",
-              help="The function of FILE.py that takes the mesh and returns FUNCTION's arguments.")  # fmt: skip
+@argument_options
 @click.option("--platform", "platforms", multiple=True, metavar="NAME", default=("cpu",), show_default=True,
               help="Where it is to run; several may be given.")  # fmt: skip
 @click.option("--vjp-order", type=click.IntRange(min=0), default=0, show_default=True, help="How many derivatives.")
@@ -31,7 +31,8 @@ Examples:
 def command(
     target: str,
     mesh: str | None,
-    hook: str,
+    factory: str | None,
+    written: str | None,
     platforms: tuple[str, ...],
     vjp_order: int,
     tier: str,
@@ -64,7 +65,7 @@ def command(
             f"{path}: {name} was jitted by jax; write it with jax.export, and read that with meshrt.export.from_jax"
         )
 
-    made = stage_target(path, name, parse_mesh(mesh or "device=1"), hook, stage, refused)
+    made = stage_target(path, name, parse_mesh(mesh or "device=1"), hook_of(factory, written), stage, refused)
     data = bytes(made.serialize(vjp_order, tier=tier))
     write_file(output, data)
     where = f"{made.nr_devices} devices of {', '.join(platforms)}"

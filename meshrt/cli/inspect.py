@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from meshrt.cli.arguments import argument_options, hook_of
 from meshrt.errors import InspectError
 
 if TYPE_CHECKING:
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from meshrt.inspect.changes import Comparison
     from meshrt.inspect.guard import Limits
     from meshrt.inspect.model import Report
+    from meshrt.inspect.target import Hook
 
 _STAGES = click.Choice(["lowered", "propagated", "partitioned"])
 _EPILOG = """\b
 Examples:
   meshrt inspect examples/train_lm.py:step --mesh data=8,model=4
   meshrt inspect examples/train_lm.py:step --mesh data=8,model=4 --explain 'tokens:0'
+  meshrt inspect model.py:predict --mesh data=8 --args 'params.json,f32[64@data,128]'
   meshrt inspect program.mlir --json
   meshrt inspect program.mlir --stage partitioned > device.mlir
   meshrt inspect train.py:step --mesh data=8 --html train.html
@@ -61,8 +64,7 @@ class _Command(click.Command):
 @click.command(name="inspect", epilog=_EPILOG, cls=_Command)
 @click.option("--mesh", metavar="AXIS=N,...",
               help="The mesh, for FILE.py:FUNCTION and for files that name none. No devices are needed.")  # fmt: skip
-@click.option("--arguments", "hook", default="example_arguments", show_default=True, metavar="NAME",
-              help="The function of FILE.py that takes the mesh and returns FUNCTION's arguments.")  # fmt: skip
+@argument_options
 @click.option("--annotations", metavar="FILE", help="Shardings of arguments by patterns of their names, in TOML.")
 @click.option("--annotate", multiple=True, metavar="PATTERN=AXES",
               help="One of them, as in 'params/*/w1=,model'; again for more.")  # fmt: skip
@@ -94,7 +96,8 @@ class _Command(click.Command):
 def command(
     target: str,
     mesh: str | None,
-    hook: str,
+    factory: str | None,
+    written: str | None,
     annotations: str | None,
     annotate: tuple[str, ...],
     stage: str | None,
@@ -116,8 +119,8 @@ def command(
 
     TARGET is a StableHLO file (text or bytecode, from any compiler; - is standard input) whose shardings are written
     with the sdy dialect or as GSPMD does, or FILE.py:FUNCTION (or FILE.py:CLASS.METHOD) with --mesh: a function,
-    jitted by meshrt or by jax or not at all, and a function example_arguments(mesh) beside it. Nothing is compiled or
-    run.
+    jitted by meshrt or by jax or not at all, and a function example_arguments(mesh) beside it, or --args. Nothing is
+    compiled or run.
     """
     # Start-up time: `meshrt --help` shows every command, and the planner takes 50 ms to import.
     from meshrt.inspect.guard import Limits, inspect_file, open_regular
@@ -133,7 +136,7 @@ def command(
         raise click.UsageError("--update goes with --check FILE")
     if topology is not None and os.path.exists(topology):
         open_regular(topology, "a file as in configs/topologies, or a name such as v5e:4x4").close()
-    given = _annotations(annotations, annotate)
+    given, hook = _annotations(annotations, annotate), hook_of(factory, written)
     mesh = mesh or (given.mesh if given is not None else None)
     earlier = _earlier(target, against, against_mesh, against_annotations)
     if earlier is not None and page is None:
@@ -153,6 +156,8 @@ def command(
     else:
         if target.endswith(".py"):
             raise InspectError(f"{target}: name a function of it, as in {target}:step")
+        if written is not None:
+            raise click.UsageError("--args goes with FILE.py:FUNCTION; a module says which arguments it has")
         over = None if mesh is None else parse_mesh(mesh)
         limits = Limits(seconds=timeout)
         program = with_program or page is not None
@@ -203,7 +208,7 @@ def _earlier(target: str, against: str | None, mesh: str | None, annotations: st
 
 
 def _show_compared(
-    earlier: _Program, later: _Program, hook: str, topology: str | None, limits: Limits, as_json: bool, markdown: bool
+    earlier: _Program, later: _Program, hook: Hook, topology: str | None, limits: Limits, as_json: bool, markdown: bool
 ) -> int:
     """What changed between two programs, and because of what."""
     from meshrt.inspect.comparing import compare_sides  # start-up time, as above

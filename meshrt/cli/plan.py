@@ -8,6 +8,8 @@ import sys
 
 import click
 
+from meshrt.cli.arguments import argument_options, hook_of
+
 _EPILOG = """\b
 Examples:
   meshrt plan examples/train_lm.py:step --topology v5e:2x4 --axes data,model
@@ -24,8 +26,7 @@ Examples:
 @click.option("--memory", metavar="SIZE", help="What a device may hold, as in 16GiB.  [default: 92 % of what it has]")
 @click.option("--search", "budget", type=click.FloatRange(min=0), default=0.0, metavar="S",
               help="Search for shardings of the arguments for S seconds on each mesh, as suggest does.")  # fmt: skip
-@click.option("--arguments", "hook", default="example_arguments", show_default=True, metavar="NAME",
-              help="The function of FILE.py that takes the mesh and returns FUNCTION's arguments.")  # fmt: skip
+@argument_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.argument("target")
 def command(
@@ -36,7 +37,8 @@ def command(
     devices: str | None,
     memory: str | None,
     budget: float,
-    hook: str,
+    factory: str | None,
+    written: str | None,
     as_json: bool,
 ) -> int:
     """Predicts the time and the memory of a step of TARGET over several meshes.
@@ -71,6 +73,7 @@ def command(
             click.echo(f"\r{done + 1} of {len(chosen)}: {mesh}\x1b[K", err=True, nl=False)
 
     limit = None if memory is None else bytes_of(memory)
+    hook = hook_of(factory, written)
     read = lambda mesh: read_target(target, mesh, hook)
     plan = plan_meshes(target, read, chosen, memory=limit, budget=budget, progress=show)
     if sys.stderr.isatty():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from meshrt.cli.arguments import argument_options, hook_of
 from meshrt.errors import InspectError
 
 _EPILOG = """\b
@@ -26,8 +27,7 @@ Examples:
               help="Seconds to search for.")  # fmt: skip
 @click.option("--processes", type=click.IntRange(min=1), metavar="N",
               help="Processes that judge layouts.  [default: one per core, 8 at most]")  # fmt: skip
-@click.option("--arguments", "hook", default="example_arguments", show_default=True, metavar="NAME",
-              help="The function of FILE.py that takes the mesh and returns FUNCTION's arguments.")  # fmt: skip
+@argument_options
 @click.option("-o", "--output", metavar="FILE", help="Write the annotations into FILE, for inspect --annotations.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.argument("target")
@@ -38,7 +38,8 @@ def command(
     memory: str | None,
     budget: float,
     processes: int | None,
-    hook: str,
+    factory: str | None,
+    written: str | None,
     output: str | None,
     as_json: bool,
 ) -> int:
@@ -56,7 +57,7 @@ def command(
     from meshrt.inspect.target import parse_mesh
 
     axes = parse_mesh(mesh)
-    program = read_target(target, axes, hook)
+    program = read_target(target, axes, hook_of(factory, written))
     limit = None if memory is None else bytes_of(memory)
     with progress_of(console(stderr=True), budget, is_shown=sys.stderr.isatty()) as progress:
         found = suggest(

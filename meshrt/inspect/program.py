@@ -15,7 +15,7 @@ from meshrt.inspect.child import answer
 from meshrt.inspect.kernels import kernel_rows
 from meshrt.inspect.model import report_of
 from meshrt.inspect.program_graph import loaded_source, program_row
-from meshrt.inspect.target import ForeignText, lower_target
+from meshrt.inspect.target import ForeignText, Hook, lower_target
 from meshrt.pipeline.explain import explain
 from meshrt.pipeline.names import names_of
 from propagation.errors import PropagationError
@@ -27,7 +27,7 @@ def inspect_function(
     path: Path,
     name: str,
     mesh: dict[str, int],
-    hook: str,
+    hook: Hook,
     stage: str | None,
     query: str | None,
     topology: str | None,

@@ -17,7 +17,8 @@ from meshrt.errors import InspectError
 from meshrt.export.container import MAGIC, module_of
 from meshrt.inspect.annotations import Annotations
 from meshrt.inspect.guard import Limits, ask_child, read_file
-from meshrt.inspect.target import ForeignText, lower_target, parse_mesh, split_target
+from meshrt.inspect.target import ForeignText, Hook, lower_target, parse_mesh, split_target
+from meshrt.inspect.written_arguments import WrittenArguments
 from meshrt.pipeline.names import names_of
 
 __all__ = ["Side", "is_report", "side_apart", "side_of"]
@@ -52,7 +53,7 @@ def is_report(path: str) -> bool:
         return file.read(64).lstrip().startswith(b"{")
 
 
-def side_of(target: str, mesh: str | None, hook: str, annotations: Annotations | None, limits: Limits) -> Side:
+def side_of(target: str, mesh: str | None, hook: Hook, annotations: Annotations | None, limits: Limits) -> Side:
     """A function, lowered in this process, or a file. InspectError for what is neither."""
     python = split_target(target)
     if python is None:
@@ -72,11 +73,16 @@ def side_of(target: str, mesh: str | None, hook: str, annotations: Annotations |
     return Side(name, lowered.module.text.encode(), names=names_of(lowered))
 
 
-def side_apart(target: str, mesh: str | None, hook: str, annotations: Annotations | None, limits: Limits) -> Side:
+def side_apart(target: str, mesh: str | None, hook: Hook, annotations: Annotations | None, limits: Limits) -> Side:
     """The same, a function in a process of its own."""
     if split_target(target) is None or mesh is None:
         return side_of(target, mesh, hook, annotations, limits)
-    asked = [target, mesh, hook, None if annotations is None else asdict(annotations)]
+    asked = [
+        target,
+        mesh,
+        asdict(hook) if isinstance(hook, WrittenArguments) else hook,
+        None if annotations is None else asdict(annotations),
+    ]
     reply = ask_child(target, "meshrt.inspect.sides", json.dumps(asked).encode(), limits)
     given = None if reply["annotations"] is None else Annotations(**reply["annotations"])
     return Side(reply["name"], reply["module"].encode(), names=reply["names"], annotations=given)
@@ -87,6 +93,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     target, mesh, hook, annotations = json.loads(sys.stdin.buffer.read())
+    hook = WrittenArguments(**hook) if isinstance(hook, dict) else hook
     try:
         side = side_of(target, mesh, hook, Annotations(**annotations) if annotations else None, Limits())
         reply = {**side.as_options(), "module": side.module.decode()}

@@ -1,8 +1,9 @@
 """A function of a Python file as a program to inspect: `FILE.py:FUNCTION` or `FILE.py:CLASS.METHOD` over a mesh.
 
-Protocol: the file has a function `example_arguments(mesh)` (another name with `--arguments`) that returns FUNCTION's
+Protocol: the file has a function `example_arguments(mesh)` (another name with `--factory`) that returns FUNCTION's
 arguments as arrays or ShapeDtypeStructs with shardings over `mesh`, which is an AbstractMesh: a tuple of them, one
-alone, or what `inspect.signature(FUNCTION).bind(...)` gives where some are named. FUNCTION is what `jit` returned, of
+alone, or what `inspect.signature(FUNCTION).bind(...)` gives where some are named. Instead of a function it may be these
+arguments themselves; or `--args` writes them (`written_arguments.py`). FUNCTION is what `jit` returned, of
 meshrt or of jax, or a plain function, or a factory's product (`step = make_step()`). A method is that of an
 object that CLASS() makes, unless it is static or CLASS is an object itself. A file in a package may import relatively.
 Importing it must not train: scripts guard `main()` by `if __name__ == "__main__"`. What it prints goes to standard
@@ -23,16 +24,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from meshrt import config
 from meshrt.errors import InspectError
 from meshrt.inspect.annotations import Annotations, argument_axes
+from meshrt.inspect.written_arguments import WrittenArguments
 from meshrt.jit import jit
 from meshrt.pipeline.traced import TraceRecord
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, use_abstract_mesh
 from meshrt.tree_util import tree_flatten, tree_map, tree_unflatten
 
-__all__ = ["ForeignText", "lower_target", "parse_mesh", "split_target", "stage_target"]
+__all__ = ["ForeignText", "Hook", "lower_target", "parse_mesh", "split_target", "stage_target"]
+
+
+Hook = str | WrittenArguments  # what the file calls the arguments' factory, or the arguments
 
 
 class ForeignText(str):
@@ -64,7 +71,7 @@ def lower_target(
     path: Path,
     name: str,
     mesh: dict[str, int],
-    hook: str = "example_arguments",
+    hook: Hook = "example_arguments",
     platform: str = "cpu",
     annotations: Annotations | None = None,
 ) -> Any:
@@ -79,7 +86,7 @@ def stage_target(
     path: Path,
     name: str,
     mesh: dict[str, int],
-    hook: str,
+    hook: Hook,
     stage: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any],
     foreign: Callable[[Any, Callable[[Any], Any]], Any],
     annotations: Annotations | None = None,
@@ -92,7 +99,7 @@ def stage_target(
     config.update("platforms", "cpu")  # a look at a program must not occupy an accelerator
     with _printing_to_stderr():
         module = _import(path)
-        function, arguments = _function(module, path, name), _attribute(module, path, hook)
+        function, arguments = _function(module, path, name), _factory(module, path, hook)
         if not callable(function):
             raise InspectError(f"{path}: {name} is {type(function).__name__!r}, not a function")
         if _is_of_jax(function):
@@ -100,7 +107,10 @@ def stage_target(
         if not hasattr(function, "trace"):
             function = jit(function)
         abstract = AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
-        args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
+        if isinstance(hook, WrittenArguments):
+            args, kwargs = hook.made(mesh, lambda *of: _struct(abstract, *of))
+        else:
+            args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
         with use_abstract_mesh(abstract):
             made = _call(path, name, lambda: stage(function, args, kwargs))
             if annotations is not None:
@@ -172,7 +182,7 @@ def _is_of_jax(function: Any) -> bool:
 def _lower_with_jax(
     path: Path,
     name: str,
-    hook: str,
+    hook: Hook,
     function: Any,
     arguments: Callable[[Any], Any],
     mesh: dict[str, int],
@@ -181,10 +191,45 @@ def _lower_with_jax(
     jax = sys.modules["jax"]  # the script imported it
     kinds = (jax.sharding.AxisType.Auto,) * len(mesh)
     abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=kinds)
-    args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
+    if isinstance(hook, WrittenArguments):
+        named = lambda axes: jax.sharding.NamedSharding(
+            abstract, jax.sharding.PartitionSpec(*(a or None for a in axes))
+        )
+        array = lambda shape, dtype, axes: jax.ShapeDtypeStruct(shape, dtype, sharding=named(axes))
+        args, kwargs = hook.made(mesh, array)
+    else:
+        args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
     with jax.sharding.use_abstract_mesh(abstract):
         lowered = _call(path, name, lambda: function.trace(*args, **kwargs).lower(lowering_platforms=(platform,)))
     return ForeignText(lowered.as_text(debug_info=True))
+
+
+def _struct(
+    mesh: AbstractMesh, shape: tuple[int, ...], dtype: np.dtype, axes: tuple[tuple[str, ...], ...]
+) -> ShapeDtypeStruct:
+    """What stands for an array of `--args`; nothing is said of one that names no axis."""
+    if not any(axes):
+        return ShapeDtypeStruct(shape, dtype)
+    return ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*(a or None for a in axes))))
+
+
+def _factory(module: ModuleType, path: Path, hook: Hook) -> Callable[[Any], Any]:
+    """What gives the arguments over a mesh: a function of the module that takes it or nothing, or a value of it."""
+    if isinstance(hook, WrittenArguments):
+        return lambda mesh: None  # they are written
+    found = getattr(module, hook, None)
+    if found is None:
+        raise InspectError(
+            f"{path} has no {hook}; write a function {hook}(mesh) that returns the arguments, name another one with "
+            "--factory, or write the arguments with --args 'f32[8,128]'"
+        )
+    if not callable(found):
+        return lambda mesh: found
+    try:
+        takes_mesh = bool(inspect.signature(found).parameters)
+    except ValueError:  # it does not tell
+        takes_mesh = True
+    return found if takes_mesh else lambda mesh: found()
 
 
 def _function(module: ModuleType, path: Path, name: str) -> Any:
