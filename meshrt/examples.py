@@ -93,10 +93,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; what the user can put right is one line and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _command(given)
+        code = _command(given)
+        sys.stdout.flush()
     except MeshrtError as e:
         print(f"meshrt.examples: error: {e}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader of the list has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
 
 
 def _command(given: list[str]) -> int:
@@ -109,7 +114,7 @@ def _command(given: list[str]) -> int:
         print((__doc__ or "").partition("\n>>>")[0].rstrip())
     elif given[0] in ("--copy", "--show"):
         if len(given) != 2:
-            raise ConfigError(f"{given[0]} takes one {'folder' if given[0] == '--copy' else 'name'}, got {len(given) - 1}")
+            raise ConfigError(f"{given[0]} takes one argument, got {len(given) - 1}")
         if given[0] == "--copy":
             print(f"written to {copy(given[1])}")
         else:
