@@ -9,7 +9,7 @@ NEWEST ?= $(shell for p in python3.13 python3.12 $(HOME)/.pyenv/versions/3.13*/b
 # The compilers whose tests `make test-tpu` runs; with cuda12 too where jaxlib and the CUDA plugin are of one version.
 COMPILERS ?= tpu
 
-.PHONY: demo page test test-all test-libraries test-tpu smoke lint bench bench-communication bench-kernels bench-launch protos clean
+.PHONY: demo docs page test test-all test-libraries test-tpu smoke lint bench bench-communication bench-kernels bench-launch protos clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -18,6 +18,10 @@ $(VENV)/.installed: pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -63,6 +67,10 @@ $(PAGE)/node_modules/.installed: $(PAGE)/package.json $(PAGE)/package-lock.json
 
 page: $(PAGE)/node_modules/.installed
 	cd $(PAGE) && node build.mjs
+
+# The documentation site, into build/site; a link that leads nowhere is an error.
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m mkdocs build
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -32,7 +32,11 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], 
 
 
 def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
-    """A path as text: `['a'][0].b`, or with `simple=True, separator="/"`: `a/0/b`."""
+    """A path as text: `['a'][0].b`, or with `simple=True, separator="/"`: `a/0/b`.
+
+    >>> meshrt.tree_util.keystr(meshrt.tree.leaves_with_path({"a": [1]})[0][0])
+    "['a'][0]"
+    """
     return separator.join(_simple_key(k) if simple else str(k) for k in keys)
 
 

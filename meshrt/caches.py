@@ -19,7 +19,10 @@ def register_cache(cache: Any, for_what: str = "") -> None:
 
 
 def clear_caches() -> None:
-    """Forgets every trace, program and loaded executable of this process; what is compiled on disk stays."""
+    """Forgets every trace, program and loaded executable of this process; what is compiled on disk stays.
+
+    >>> meshrt.clear_caches()
+    """
     for driver in all_drivers():
         driver.clear()
     dispatch.clear()

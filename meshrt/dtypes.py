@@ -136,7 +136,11 @@ KINDS: dict[str, frozenset] = {
 
 
 def issubdtype(a: Any, b: Any) -> bool:
-    """Whether dtype ``a`` is ``b`` or below it; knows ml_dtypes' types and extended dtypes as well."""
+    """Whether dtype ``a`` is ``b`` or below it; knows ml_dtypes' types and extended dtypes as well.
+
+    >>> meshrt.dtypes.issubdtype("bfloat16", jnp.floating)
+    True
+    """
     try:
         return _issubdtype(a, b)
     except TypeError:  # unhashable
@@ -161,7 +165,15 @@ def _issubdtype(a: Any, b: Any) -> bool:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether ``dtype`` is of ``kind``: a dtype, one of the array API's kind names, or a tuple of these."""
+    """Whether ``dtype`` is of ``kind``: a dtype, one of the array API's kind names, or a tuple of these.
+
+    Args:
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      kind: must be None: there is one way to sort.
+
+    >>> jnp.isdtype(jnp.float32, "real floating")
+    True
+    """
     the_dtype = dtype if isinstance(dtype, ExtendedDType) else np.dtype(dtype)
     for k in kind if isinstance(kind, tuple) else (kind,):
         if isinstance(k, str) and k in KINDS:
@@ -249,7 +261,11 @@ def _default_like(dt: np.dtype) -> np.dtype:
 
 
 def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = True) -> Any:
-    """``dtype`` as arrays hold it: 64-bit types become 32-bit ones unless x64 is on."""
+    """``dtype`` as arrays hold it: 64-bit types become 32-bit ones unless x64 is on.
+
+    >>> meshrt.dtypes.canonicalize_dtype("int64")
+    dtype('int32')
+    """
     if not isinstance(dtype, np.dtype):
         if isinstance(dtype, ExtendedDType):
             if not allow_extended_dtype:
@@ -490,7 +506,15 @@ def result_type(*args: Any, return_weak_type_flag: bool = False) -> Any:
 
 
 def promote_types(a: Any, b: Any) -> np.dtype:
-    """The dtype that two dtypes promote to; the types int, float and complex count as weak."""
+    """The dtype that two dtypes promote to; the types int, float and complex count as weak.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      b: a second array.
+
+    >>> jnp.promote_types("int8", "uint8")
+    dtype('int16')
+    """
     nodes = frozenset(t if t in _WEAK_SCALARS and isinstance(t, type) else _as_dtype(t) for t in (a, b))
     bound = least_upper_bound(_strict_source(), _x64_source(), nodes)
     return np.dtype(bound)

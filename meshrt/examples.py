@@ -109,7 +109,7 @@ def _command(given: list[str]) -> int:
         columns, width = shutil.get_terminal_size().columns, max(map(len, names())) + 2
         for name in names():
             print(textwrap.fill(f"{name:<{width}}{summary(name)}", columns, subsequent_indent=" " * width))
-        print("\nTo run one: python -m meshrt.examples NAME [OPTIONS]; to have them: python -m meshrt.examples --copy DIR")
+        print("\nTo run one: python -m meshrt.examples NAME [OPTIONS]; to have all: ... --copy DIR")
     elif given[0] in ("-h", "--help"):
         print((__doc__ or "").partition("\n>>>")[0].rstrip())
     elif given[0] in ("--copy", "--show"):

@@ -26,7 +26,12 @@ __all__ = ["hessian", "jacfwd", "jacobian", "jacrev"]
 def jacfwd(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
-    """The Jacobian by forward mode: one pass per input element, batched."""
+    """The Jacobian by forward mode: one pass per input element, batched.
+
+    >>> meshrt.jacfwd(lambda x: x**2)(jnp.array([1.0, 2.0]))
+    Array([[2., 0.],
+           [0., 4.]], dtype=float32)
+    """
     require_function(fun)
 
     @boundary
@@ -65,7 +70,12 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[..., Any]:
-    """The Jacobian by reverse mode: one pass per output element, batched."""
+    """The Jacobian by reverse mode: one pass per output element, batched.
+
+    >>> meshrt.jacobian(lambda x: x**2)(jnp.array([1.0, 2.0]))
+    Array([[2., 0.],
+           [0., 4.]], dtype=float32)
+    """
     require_function(fun)
 
     @boundary
@@ -106,7 +116,12 @@ jacobian = jacrev
 def hessian(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
-    """The matrix of second derivatives, forward over reverse."""
+    """The matrix of second derivatives, forward over reverse.
+
+    >>> meshrt.hessian(lambda x: (x**3).sum())(jnp.array([1.0, 2.0]))
+    Array([[ 6.,  0.],
+           [ 0., 12.]], dtype=float32)
+    """
     require_function(fun)
     return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 

@@ -27,6 +27,9 @@ class ShapeDtypeStruct:
       ArgumentValueError: no dtype. ShardingTypeError: something else as `sharding`; an automatic layout, which only
         programs have; when `sharding` is asked for, a PartitionSpec without a mesh in context. ArgumentTypeError:
         something else as `manual_axis_type`.
+
+    >>> meshrt.ShapeDtypeStruct((2, 3), jnp.float32)
+    ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
 
     __slots__ = ("_sharding", "dtype", "layout", "manual_axis_type", "shape", "weak_type")

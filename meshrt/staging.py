@@ -33,6 +33,11 @@ def make_jaxpr(
       static_argnums: positions of arguments that are Python values.
       axis_env: names and sizes of axes that collectives in `fun` may name, as if it was mapped over them.
       return_shape: the function returns a pair of the Jaxpr and the types of the results.
+
+    >>> print(meshrt.make_jaxpr(lambda x: x + 1)(2.0))
+    { lambda ; a:f32[]. let
+        b:f32[] = add a 1.0:f32[]
+      in (b,) }
     """
     require_function(fun)
     static = as_tuple(static_argnums)
@@ -77,6 +82,9 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The types of the results of `fun` as ShapeDtypeStructs, without computing anything.
 
     Those of a jitted function say which shardings were asked for.
+
+    >>> meshrt.eval_shape(lambda x: x @ x.T, meshrt.ShapeDtypeStruct((2, 3), jnp.float32)).shape
+    (2, 2)
     """
     of_jitted = getattr(type(fun), "eval_shape", None)
     if of_jitted is not None:

@@ -58,7 +58,11 @@ C = TypeVar("C", bound=Any)  # a class with `tree_flatten` and `tree_unflatten`,
 
 
 def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
-    """The leaves in order (dicts by sorted key) and the structure. `is_leaf(x)` true stops there."""
+    """The leaves in order (dicts by sorted key) and the structure. `is_leaf(x)` true stops there.
+
+    >>> meshrt.tree.flatten({"a": 1, "b": (2, 3)})
+    ([1, 2, 3], PyTreeDef({'a': *, 'b': (*, *)}))
+    """
     try:
         return default_registry.flatten(tree, is_leaf)
     except ValueError as e:
@@ -66,17 +70,29 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDe
 
 
 def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree of structure `treedef` with these leaves."""
+    """The tree of structure `treedef` with these leaves.
+
+    >>> meshrt.tree.unflatten(meshrt.tree.structure({"a": 0, "b": 0}), [1, 2])
+    {'a': 1, 'b': 2}
+    """
     return treedef.unflatten(leaves)
 
 
 def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
-    """The leaves in order."""
+    """The leaves in order.
+
+    >>> meshrt.tree.leaves({"a": 1, "b": (2, 3)})
+    [1, 2, 3]
+    """
     return tree_flatten(tree, is_leaf)[0]
 
 
 def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
-    """The structure alone."""
+    """The structure alone.
+
+    >>> meshrt.tree.structure({"a": 1, "b": (2, 3)})
+    PyTreeDef({'a': *, 'b': (*, *)})
+    """
     return tree_flatten(tree, is_leaf)[1]
 
 
@@ -87,6 +103,9 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
 
     Raises:
       TreeError: a tree of `rest` differs; the message gives the path.
+
+    >>> meshrt.tree.map(lambda x, y: x + y, {"a": 1}, {"a": 10})
+    {'a': 11}
     """
     leaves, treedef = tree_flatten(tree, is_leaf)
     return treedef.unflatten(map(f, leaves, *[_up_to(treedef, tree, r, i, is_leaf) for i, r in enumerate(rest)]))
@@ -110,6 +129,9 @@ def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, py
     Raises:
       TransposeError: the tree has not as many leaves as both structures together. Only that is asked of it: a node
         that is deeper may be of another type, as a mapping that says nothing of the trees inside it.
+
+    >>> meshrt.tree.transpose(meshrt.tree.structure([0, 0]), meshrt.tree.structure({"a": 0}), [{"a": 1}, {"a": 2}])
+    {'a': [1, 2]}
     """
     leaves, treedef = tree_flatten(pytree_to_transpose)
     if inner_treedef is None:
@@ -135,7 +157,11 @@ _MISSING: Any = object()
 def tree_reduce(
     function: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING, is_leaf: IsLeaf = None
 ) -> Any:
-    """`functools.reduce` over the leaves."""
+    """`functools.reduce` over the leaves.
+
+    >>> meshrt.tree.reduce(lambda x, y: x + y, {"a": 1, "b": (2, 3)}, 0)
+    6
+    """
     leaves = tree_leaves(tree, is_leaf)
     return (
         functools.reduce(function, leaves)
@@ -147,7 +173,11 @@ def tree_reduce(
 def tree_reduce_associative(
     operation: Callable[[T, T], T], tree: Any, *, identity: Any = _MISSING, is_leaf: IsLeaf = None
 ) -> Any:
-    """As :func:`tree_reduce` for an associative operation, combining neighbours in a balanced tree."""
+    """As :func:`tree_reduce` for an associative operation, combining neighbours in a balanced tree.
+
+    >>> meshrt.tree.reduce_associative(lambda x, y: x + y, {"a": 1, "b": 2})
+    3
+    """
     values = tree_leaves(tree, is_leaf)
     if not values:
         if identity is _MISSING:
@@ -160,7 +190,11 @@ def tree_reduce_associative(
 
 
 def tree_all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
-    """Whether every leaf is true."""
+    """Whether every leaf is true.
+
+    >>> meshrt.tree.all({"a": True, "b": [True, False]})
+    False
+    """
     return all(tree_leaves(tree, is_leaf))
 
 
@@ -170,6 +204,9 @@ def tree_flatten_with_path(
     """`([(path, leaf), ...], treedef)`; a path is a tuple of key entries, see :func:`keystr`.
 
     `is_leaf` is given the value, or with `is_leaf_takes_path` the path and the value.
+
+    >>> meshrt.tree.flatten_with_path({"a": 1})[0]
+    [((DictKey(key='a'),), 1)]
     """
     predicate = is_leaf if is_leaf is None or is_leaf_takes_path else lambda _, x: is_leaf(x)
     return default_registry.flatten_with_path(tree, predicate)
@@ -178,14 +215,22 @@ def tree_flatten_with_path(
 def tree_leaves_with_path(
     tree: Any, is_leaf: IsLeafAt = None, is_leaf_takes_path: bool = False
 ) -> list[tuple[KeyPath, Any]]:
-    """`[(path, leaf), ...]`."""
+    """`[(path, leaf), ...]`.
+
+    >>> meshrt.tree.leaves_with_path({"a": 1})
+    [((DictKey(key='a'),), 1)]
+    """
     return tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
 def tree_map_with_path(
     f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeafAt = None, is_leaf_takes_path: bool = False
 ) -> Any:
-    """As :func:`tree_map`, and `f` is given the path first."""
+    """As :func:`tree_map`, and `f` is given the path first.
+
+    >>> meshrt.tree.map_with_path(lambda path, x: (meshrt.tree_util.keystr(path), x), {"a": 1})
+    {'a': ("['a']", 1)}
+    """
     pairs, treedef = tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)
     was_leaf = lambda x: any(x is leaf for _, leaf in pairs)  # for errors, which do not look into leaves
     others = [_up_to(treedef, tree, r, i, was_leaf) for i, r in enumerate(rest)]
@@ -193,7 +238,11 @@ def tree_map_with_path(
 
 
 def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
-    """`full_tree`'s structure with the leaves of `prefix_tree` repeated where it stops earlier."""
+    """`full_tree`'s structure with the leaves of `prefix_tree` repeated where it stops earlier.
+
+    >>> meshrt.tree.broadcast(1, {"a": 2, "b": 3})
+    {'a': 1, 'b': 1}
+    """
     return tree_structure(full_tree).unflatten(broadcast_prefix(prefix_tree, full_tree, is_leaf))
 
 
@@ -219,17 +268,29 @@ def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -
 
 
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
-    """Whether the structure is one node: a leaf, or a container without children."""
+    """Whether the structure is one node: a leaf, or a container without children.
+
+    >>> meshrt.tree_util.treedef_is_leaf(meshrt.tree.structure(1))
+    True
+    """
     return treedef.num_nodes == 1
 
 
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
-    """The structures right below the root."""
+    """The structures right below the root.
+
+    >>> meshrt.tree_util.treedef_children(meshrt.tree.structure({"a": 1, "b": (2, 3)}))
+    [PyTreeDef(*), PyTreeDef((*, *))]
+    """
     return treedef.children()
 
 
 def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
-    """The structure of a tuple of such trees."""
+    """The structure of a tuple of such trees.
+
+    >>> meshrt.tree_util.treedef_tuple([meshrt.tree.structure(1), meshrt.tree.structure([2])])
+    PyTreeDef((*, [*]))
+    """
     return jaxlib_api.treedef_tuple(list(treedefs))
 
 
@@ -239,7 +300,11 @@ def build_tree(treedef: PyTreeDef, xs: Any) -> Any:
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
-    """Whether every element is itself a leaf."""
+    """Whether every element is itself a leaf.
+
+    >>> meshrt.tree_util.all_leaves([1, 2]), meshrt.tree_util.all_leaves([1, (2,)])
+    (True, False)
+    """
     if is_leaf is None:
         return jaxlib_api.all_leaves(iterable)
     values = list(iterable)
@@ -422,6 +487,9 @@ class Partial(functools.partial):
     """`functools.partial` as a container: its arguments are children, its function is part of the structure.
 
     A `functools.partial` given as the function stays part of the structure, with its own arguments.
+
+    >>> meshrt.jit(lambda f, x: f(x))(meshrt.tree_util.Partial(jnp.add, 1), 2)
+    Array(3, dtype=int32, weak_type=True)
     """
 
     def __new__(cls, func: Callable, *args: Any, **kwargs: Any) -> Partial:

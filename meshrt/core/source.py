@@ -306,7 +306,11 @@ def marked(marks: tuple[tuple[str, str], ...]) -> Iterator[None]:
 
 
 def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[..., Any]:
-    """`fun` with its equations in the scope `name` (by default its own name), as `jax.named_call`."""
+    """`fun` with its equations in the scope `name` (by default its own name), as `jax.named_call`.
+
+    >>> meshrt.named_call(lambda x: x + 1, name="increment")(1)
+    2
+    """
     label = name if name is not None else getattr(fun, "__name__", type(fun).__name__)
 
     @functools.wraps(fun)

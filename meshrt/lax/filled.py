@@ -32,6 +32,15 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
     """An array of `shape` filled with the scalar `fill_value`.
 
     `sharding` is a Sharding, a PartitionSpec of the mesh in context or a device; by default the array is not placed.
+
+    Args:
+      shape: sizes of the result.
+      fill_value: a scalar.
+      dtype: the dtype of the result.
+      sharding: the sharding of the result.
+
+    >>> lax.full((2,), 7)
+    Array([7, 7], dtype=int32, weak_type=True)
     """
     shape, value = filling(shape, fill_value, dtype)
     if sharding is None:
@@ -59,6 +68,10 @@ def broadcast_like(arr: Any, like_arr: Any) -> Any:
 
     Raises:
       ArgumentValueError: the shapes do not broadcast.
+
+    >>> lax.broadcast_like(jnp.array([[1]]), jnp.ones((2, 2)))
+    Array([[1, 1],
+           [1, 1]], dtype=int32)
     """
     aval, like = aval_of(arr), aval_of(like_arr)
     missing = like.ndim - aval.ndim
@@ -112,6 +125,16 @@ def full_like(
     """An array like `x` filled with `fill_value`; of the same shape, it is sharded like `x` as well.
 
     In a manual region it varies over the axes over which `x` does.
+
+    Args:
+      x: an array.
+      fill_value: a scalar.
+      dtype: the dtype of the result.
+      shape: sizes of the result.
+      sharding: the sharding of the result.
+
+    >>> lax.full_like(jnp.ones(2), 7)
+    Array([7., 7.], dtype=float32)
     """
     aval = abstract(x)
     if sharding is None:

@@ -175,6 +175,9 @@ def qdwh(
 
     Raises:
       ArgumentValueError: more columns than rows.
+
+    >>> [x.shape for x in lax.linalg.qdwh(jnp.eye(2))[:2]]
+    [(2, 2), (2, 2)]
     """
     bool(is_hermitian)  # which refuses traced values
     rows, columns = aval_of(x).shape

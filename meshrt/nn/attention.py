@@ -40,6 +40,10 @@ def dot_product_attention(
       implementation: None or "xla": scores are arrays of the program. "flash": a kernel that never writes them
         (`meshrt.experimental.pallas.ops.flash_attention`); queries that may attend to nothing get zeros.
       return_residual: also return the log of the normaliser, (batch, T, heads).
+
+    >>> meshrt.nn.dot_product_attention(jnp.ones((2, 5, 4, 8)), jnp.ones((2, 5, 4, 8)), jnp.ones((2, 5, 4, 8)),
+    ...     is_causal=True).shape
+    (2, 5, 4, 8)
     """
     if implementation not in (None, "xla", "cudnn", "flash"):
         raise errors.ArgumentValueError(

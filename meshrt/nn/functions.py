@@ -78,6 +78,9 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
 
     Args:
       where: which elements take part; the others get 0.
+
+    >>> meshrt.nn.softmax(jnp.array([0.0, 0.0, -jnp.inf]))
+    Array([0.5, 0.5, 0. ], dtype=float32)
     """
     x = asarray(promote_inexact("softmax", x)[0])
     axes = canonical_axes(axis, x.ndim, "softmax")
@@ -89,7 +92,16 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
 
 
 def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
-    """log(softmax(x)) over ``axis``, without overflow; -inf for elements left out by ``where``."""
+    """log(softmax(x)) over ``axis``, without overflow; -inf for elements left out by ``where``.
+
+    Args:
+      x: an array.
+      axis: the dimension, or several, to work along.
+      where: which elements count.
+
+    >>> meshrt.nn.log_softmax(jnp.array([0.0, 0.0]))
+    Array([-0.6931472, -0.6931472], dtype=float32)
+    """
     x = asarray(promote_inexact("log_softmax", x)[0])
     axes = canonical_axes(axis, x.ndim, "log_softmax")
     shifted = _shifted(x, axes, where)
@@ -107,6 +119,9 @@ def logsumexp(
       b: factors, 1 by default.
       return_sign: return ``(log of the absolute value, sign)`` instead; without, negative sums give NaN.
       where: which elements take part.
+
+    >>> meshrt.nn.logsumexp(jnp.array([1000.0, 1000.0]))
+    Array(1000.6932, dtype=float32)
     """
     if where is not None:
         a = select(where, a, 0)
@@ -135,7 +150,17 @@ def logsumexp(
 
 
 def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Any:
-    """log(mean(exp(x))) over ``axis``, without overflow."""
+    """log(mean(exp(x))) over ``axis``, without overflow.
+
+    Args:
+      x: an array.
+      axis: the dimension, or several, to work along.
+      where: which elements count.
+      keepdims: keep reduced dimensions, with size 1.
+
+    >>> meshrt.nn.logmeanexp(jnp.array([1.0, 1.0]))
+    Array(1., dtype=float32)
+    """
     x = asarray(promote_inexact("logmeanexp", x)[0])
     out = logsumexp(x, axis, keepdims=keepdims, where=where)
     if where is None:
@@ -153,6 +178,9 @@ def standardize(
 
     Args:
       algorithm: how the variance is computed: "fast" from the mean of squares, "stable" from distances to the mean.
+
+    >>> meshrt.nn.standardize(jnp.array([1.0, 3.0]))
+    Array([-0.999995,  0.999995], dtype=float32)
     """
     x = _array("standardize", x)
     if mean is None:
@@ -176,6 +204,20 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1, out_
     """For each integer a vector along ``axis`` that is 1 at that position and 0 elsewhere (all 0 out of range).
 
     ``out_sharding`` says how Explicit axes split the result.
+
+    Args:
+      x: integers; those out of range give rows of zeros.
+      num_classes: the number of classes.
+      dtype: the dtype of the result.
+      axis: where the new dimension goes.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    Returns:
+      An array with one dimension more.
+
+    >>> meshrt.nn.one_hot(jnp.array([0, 2]), 3)
+    Array([[1., 0., 0.],
+           [0., 0., 1.]], dtype=float32)
     """
     x = asarray(x)
     if not dtypes.isdtype(x.dtype, "integral"):
@@ -199,7 +241,11 @@ def _along_new(x: Any, axis: int, shape: tuple[int, ...]) -> Any:
 
 
 def log1mexp(x: Any) -> Any:
-    """log(1 - exp(-x)) for positive x, exact near 0."""
+    """log(1 - exp(-x)) for positive x, exact near 0.
+
+    >>> meshrt.nn.log1mexp(jnp.array([1.0, 2.0]))
+    Array([-0.45867515, -0.14541346], dtype=float32)
+    """
     return _log1mexp(asarray(promote_inexact("log1mexp", x)[0]))
 
 

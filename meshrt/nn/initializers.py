@@ -29,17 +29,45 @@ def _dtype(dtype: Any, name: str) -> Any:
 
 
 def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
-    """Zeros."""
+    """Zeros.
+
+    Args:
+      key: a key.
+      shape: sizes of the result.
+      dtype: the dtype of the result.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> meshrt.nn.initializers.zeros(meshrt.random.key(0), (2,))
+    Array([0., 0.], dtype=float32)
+    """
     return filled.zeros(shape, _dtype(dtype, "zeros"), out_sharding=out_sharding)
 
 
 def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
-    """Ones."""
+    """Ones.
+
+    Args:
+      key: a key.
+      shape: sizes of the result.
+      dtype: the dtype of the result.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> meshrt.nn.initializers.ones(meshrt.random.key(0), (2,))
+    Array([1., 1.], dtype=float32)
+    """
     return filled.ones(shape, _dtype(dtype, "ones"), out_sharding=out_sharding)
 
 
 def constant(value: Any, dtype: Any = None) -> Initializer:
-    """An initializer that fills with ``value``."""
+    """An initializer that fills with ``value``.
+
+    Args:
+      value: the value, which broadcasts to the shape.
+      dtype: the dtype of the result.
+
+    >>> meshrt.nn.initializers.constant(3.0)(meshrt.random.key(0), (2,))
+    Array([3., 3.], dtype=float32)
+    """
 
     def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
         return filled.full(shape, value, _dtype(dtype, "constant"), out_sharding=out_sharding)
@@ -56,17 +84,43 @@ def _scaled(sample: Callable[..., Any], scale: Any, dtype: Any, name: str) -> In
 
 
 def uniform(scale: float = 1e-2, dtype: Any = None) -> Initializer:
-    """An initializer that draws from [0, scale)."""
+    """An initializer that draws from [0, scale).
+
+    Args:
+      scale: by what the values are scaled.
+      dtype: the dtype of the result.
+
+    >>> meshrt.nn.initializers.uniform(0.1)(meshrt.random.key(0), (2, 3)).shape
+    (2, 3)
+    """
     return _scaled(lambda k, s, d, o: random.uniform(k, s, d, out_sharding=o), scale, dtype, "uniform")
 
 
 def normal(stddev: float = 1e-2, dtype: Any = None) -> Initializer:
-    """An initializer that draws from the normal distribution of standard deviation ``stddev``."""
+    """An initializer that draws from the normal distribution of standard deviation ``stddev``.
+
+    Args:
+      stddev: the standard deviation.
+      dtype: the dtype of the result.
+
+    >>> meshrt.nn.initializers.normal(0.02)(meshrt.random.key(0), (2, 3)).shape
+    (2, 3)
+    """
     return _scaled(lambda k, s, d, o: random.normal(k, s, d, out_sharding=o), stddev, dtype, "normal")
 
 
 def truncated_normal(stddev: float = 1e-2, dtype: Any = None, lower: float = -2.0, upper: float = 2.0) -> Initializer:
-    """An initializer that draws from the normal distribution within ``stddev`` times (lower, upper)."""
+    """An initializer that draws from the normal distribution within ``stddev`` times (lower, upper).
+
+    Args:
+      stddev: the standard deviation.
+      dtype: the dtype of the result.
+      lower: the lower bound, in standard deviations.
+      upper: the upper bound, in standard deviations.
+
+    >>> meshrt.nn.initializers.truncated_normal(0.02)(meshrt.random.key(0), (2, 3)).shape
+    (2, 3)
+    """
     return _scaled(
         lambda k, s, d, o: random.truncated_normal(k, lower, upper, s, d, out_sharding=o), stddev, dtype,
         "truncated_normal",
@@ -107,6 +161,14 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
 
     Raises:
       ShapeError: when called, for shapes of other ranks, or with fewer outputs than inputs.
+
+    Args:
+      scale: by what the values are scaled.
+      column_axis: the dimension of the columns.
+      dtype: the dtype of the result.
+
+    >>> meshrt.nn.initializers.delta_orthogonal()(meshrt.random.key(0), (3, 2, 2)).shape
+    (3, 2, 2)
     """
 
     def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
@@ -155,6 +217,9 @@ def variance_scaling(
       mode: what n is: "fan_in", "fan_out", "fan_avg" (their mean) or "fan_geo_avg" (their geometric mean).
       distribution: "truncated_normal", "normal" or "uniform".
       in_axis, out_axis, batch_axis: the dimensions of inputs, of outputs, and those that are neither.
+
+    >>> meshrt.nn.initializers.variance_scaling(2.0, "fan_in", "normal")(meshrt.random.key(0), (2, 3)).shape
+    (2, 3)
     """
     if distribution not in ("truncated_normal", "normal", "uniform"):
         raise errors.ArgumentValueError(f"variance_scaling: unknown distribution {distribution!r}")
@@ -222,7 +287,11 @@ def _preset(scale: float, mode: str, distribution: str, name: str, doc: str) -> 
         return variance_scaling(scale, mode, distribution, in_axis, out_axis, batch_axis, dtype)
 
     preset.__name__ = preset.__qualname__ = name
-    preset.__doc__ = f"{doc}: ``variance_scaling({scale}, {mode!r}, {distribution!r})``."
+    preset.__doc__ = f"""{doc}: ``variance_scaling({scale}, {mode!r}, {distribution!r})``.
+
+    >>> meshrt.nn.initializers.{name}()(meshrt.random.key(0), (2, 3)).shape
+    (2, 3)
+    """
     return preset
 
 

@@ -62,22 +62,38 @@ _Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
 
 def result_type(*args: Any) -> Any:
-    """The dtype that arrays, scalars and dtypes promote to together."""
+    """The dtype that arrays, scalars and dtypes promote to together.
+
+    >>> jnp.result_type(jnp.int32, 1.5)
+    dtype('float32')
+    """
     return _result_type(*args)
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
-    """Whether dtype ``arg1`` is ``arg2`` or below it in NumPy's hierarchy, which has every dtype of ours."""
+    """Whether dtype ``arg1`` is ``arg2`` or below it in NumPy's hierarchy, which has every dtype of ours.
+
+    >>> jnp.issubdtype(jnp.bfloat16, jnp.floating)
+    True
+    """
     return _issubdtype(arg1, arg2)
 
 
 def can_cast(from_: Any, to: Any, casting: _Casting = "safe") -> bool:
-    """As ``numpy.can_cast``."""
+    """As ``numpy.can_cast``.
+
+    >>> jnp.can_cast("int32", "float32"), jnp.can_cast("int16", "float32")
+    (False, True)
+    """
     return _np.can_cast(from_, to, casting)
 
 
 def isscalar(element: Any) -> bool:
-    """Whether ``element`` is a Python or NumPy scalar, or an array of no dimensions."""
+    """Whether ``element`` is a Python or NumPy scalar, or an array of no dimensions.
+
+    >>> jnp.isscalar(3), jnp.isscalar(jnp.array(3)), jnp.isscalar([3])
+    (True, True, False)
+    """
     if _np.isscalar(element):
         return True
     if hasattr(element, "__jax_array__"):
@@ -86,19 +102,31 @@ def isscalar(element: Any) -> bool:
 
 
 def iscomplexobj(x: Any) -> bool:
-    """Whether the elements of ``x`` are complex."""
+    """Whether the elements of ``x`` are complex.
+
+    >>> jnp.iscomplexobj(jnp.array([1j]))
+    True
+    """
     if isinstance(x, (list, tuple)):  # as NumPy sees them
         x = _np.asarray(x)
     return x is not None and issubdtype(_result_type(x), complexfloating)
 
 
 def isrealobj(x: Any) -> bool:
-    """Whether the elements of ``x`` are not complex."""
+    """Whether the elements of ``x`` are not complex.
+
+    >>> jnp.isrealobj(jnp.array([1.0]))
+    True
+    """
     return not iscomplexobj(x)
 
 
 def iterable(y: Any) -> bool:
-    """Whether ``y`` can be iterated over."""
+    """Whether ``y`` can be iterated over.
+
+    >>> jnp.iterable(jnp.ones(3)), jnp.iterable(1)
+    (True, False)
+    """
     return _operator.truth(_np.iterable(y))
 
 

@@ -43,6 +43,9 @@ def asarray(
 
     Raises:
       DeviceAssignmentMismatchError: ``a`` is an array committed to other devices.
+
+    >>> jnp.asarray([1.0, 2.0])
+    Array([1., 2.], dtype=float32)
     """
     if isinstance(a, ArrayOperators) and dtype is None and device is None and out_sharding is None and not copy:
         return a
@@ -53,7 +56,23 @@ def array(
     object: Any, dtype: Any = None, copy: bool = True, order: str | None = "K", ndmin: int = 0, *,
     device: Any = None, out_sharding: Any = None,
 ) -> Any:  # fmt: skip
-    """A new array with the values of ``object``; see :func:`asarray`."""
+    """A new array with the values of ``object``; see :func:`asarray`.
+
+    Args:
+      object: an array, a number, or nested sequences of such.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      copy: whether the result is sure to be a copy.
+      order: must be None or "K" or "C": arrays have no memory order.
+      ndmin: the least number of dimensions.
+      device: a device or a sharding to put the result on.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.array([[1, 2], [3, 4]])
+    Array([[1, 2],
+           [3, 4]], dtype=int32)
+    >>> jnp.array([1, 2], dtype=jnp.float32)
+    Array([1., 2.], dtype=float32)
+    """
     if order not in (None, "K", "C"):
         raise errors.UnsupportedError(f"array: order={order!r} is not supported, only row-major order")
     if dtype is not None:
@@ -206,11 +225,28 @@ def _stack_nested(a: Any, dtype: Any) -> Any:
 
 
 def copy(a: Any, order: str | None = None) -> Any:
-    """A copy of ``a``."""
+    """A copy of ``a``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      order: must be None or "K" or "C": arrays have no memory order.
+
+    >>> jnp.copy(jnp.array([1, 2]))
+    Array([1, 2], dtype=int32)
+    """
     return array(a, copy=True, order=order)
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
     """An array with the values of an object that speaks DLPack, sharing its memory where it can; see
-    :func:`meshrt.dlpack.from_dlpack`."""
+    :func:`meshrt.dlpack.from_dlpack`.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      device: a device or a sharding to put the result on.
+      copy: whether the result may share its buffer with the operand.
+
+    >>> jnp.from_dlpack(np.arange(3, dtype=np.float32))
+    Array([0., 1., 2.], dtype=float32)
+    """
     return transfer.from_dlpack(x, device, copy)

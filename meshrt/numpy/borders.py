@@ -47,6 +47,11 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
       ArgumentTypeError: widths that are no static integers.
       ArgumentValueError: negative widths, or keywords that the mode does not take.
       UnsupportedError: an unknown mode.
+
+    >>> jnp.pad(jnp.array([1, 2]), 1)
+    Array([0, 1, 2, 0], dtype=int32)
+    >>> jnp.pad(jnp.array([1, 2]), (0, 2), mode="edge")
+    Array([1, 2, 2, 2], dtype=int32)
     """
     x = asarray(operand("pad", array))
     widths = pairs(pad_width, x.ndim, "pad_width")

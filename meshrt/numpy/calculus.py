@@ -28,6 +28,9 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     Args:
       left, right: values outside of ``xp``, by default those at its ends; "extrapolate" prolongs the line.
       period: of the function, in units of ``x``; then ``xp`` need not ascend, and nothing lies outside.
+
+    >>> jnp.interp(1.5, jnp.array([1.0, 2.0]), jnp.array([10.0, 20.0]))
+    Array(15., dtype=float32)
     """
     x, xp, fp = (operand_array("interp", v, i) for i, v in enumerate((x, xp, fp)))
     if xp.shape != fp.shape or xp.ndim != 1:
@@ -71,7 +74,11 @@ def _on_line(x: Any, xp: Any, fp: Any) -> Any:
 
 
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
-    """Differences of neighbours in the flattened array, between ``to_begin`` and ``to_end``."""
+    """Differences of neighbours in the flattened array, between ``to_begin`` and ``to_end``.
+
+    >>> jnp.ediff1d(jnp.array([1, 4, 9]))
+    Array([3, 5], dtype=int32)
+    """
     x = ravel(operand_array("ediff1d", ary))
     parts = [lax.sub(x[1:], x[:-1])]
     if to_begin is not None:
@@ -88,6 +95,9 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
 
     Args:
       varargs: the distance of samples or a vector of their positions, one for all dimensions or one for each.
+
+    >>> jnp.gradient(jnp.array([1.0, 4.0, 9.0]))
+    Array([3., 4., 5.], dtype=float32)
     """
     if edge_order is not None:
         raise errors.UnsupportedError("gradient: the argument 'edge_order' is not supported; leave it out")
@@ -137,6 +147,9 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
 
     Args:
       x: the positions of samples, a vector or of the shape of ``y``; without it they are ``dx`` apart.
+
+    >>> jnp.trapezoid(jnp.array([0.0, 1.0, 2.0]))
+    Array(2., dtype=float32)
     """
     if x is None:
         (y,) = promoted_inexact("trapezoid", operand_array("trapezoid", y))
@@ -158,6 +171,9 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
 
     Args:
       discont: jumps smaller than this stay as they are.
+
+    >>> jnp.unwrap(jnp.array([0.0, 6.0]))
+    Array([ 0.      , -0.283185], dtype=float32)
     """
     p, period = promoted("unwrap", operand_array("unwrap", p), period)
     if dtypes.issubdtype(p.dtype, np.complexfloating):

@@ -81,6 +81,9 @@ def matmul(
     Args:
       precision: a ``lax.Precision``, its name, or one for each operand.
       preferred_element_type: dtype to accumulate in and return.
+
+    >>> jnp.matmul(jnp.ones((2, 3)), jnp.ones((3, 4))).shape
+    (2, 4)
     """
     a, b = _operands("matmul", a, b)
     for i, x in enumerate((a, b)):
@@ -126,7 +129,24 @@ def _matmul_result(a_names: str, b_names: str) -> str:
 
 @at_once(2)
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:
-    """The product over the last dimension of ``a`` and the last but one of ``b``; nothing is batched."""
+    """The product over the last dimension of ``a`` and the last but one of ``b``; nothing is batched.
+
+    Args:
+      a: an array.
+      b: an array.
+      precision: a `lax.Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    Returns:
+      An array without the contracted dimensions, of the promoted dtype.
+
+    Raises:
+      TypeError: the contracted sizes differ.
+
+    >>> jnp.dot(jnp.array([1, 2]), jnp.array([3, 4]))
+    Array(11, dtype=int32)
+    """
     a, b = _operands("dot", a, b)
     dtype, weak = result_dtype("dot", (a, b), preferred_element_type)
     if a.ndim == 0 or b.ndim == 0:
@@ -144,7 +164,17 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
 
 @at_once(2)
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """The inner product of flattened arrays, the first conjugated."""
+    """The inner product of flattened arrays, the first conjugated.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      b: a second array.
+      precision: a `lax.Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+
+    >>> jnp.vdot(jnp.array([1j, 2]), jnp.array([1j, 2]))
+    Array(5.+0.j, dtype=complex64)
+    """
     a, b = _operands("vdot", a, b)
     a = el.conj(a)
     flat = [reshape_p.bind(x, new_sizes=(x.size,)) for x in (a, b)]
@@ -153,18 +183,30 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 
 @at_once(2)
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """Inner products along ``axis``, the first operand conjugated; other dimensions broadcast."""
+    """Inner products along ``axis``, the first operand conjugated; other dimensions broadcast.
+
+    >>> jnp.vecdot(jnp.array([[1, 2], [3, 4]]), jnp.array([[1, 1], [2, 2]]))
+    Array([ 3, 14], dtype=int32)
+    """
     a, b = (moveaxis(x, axis, -1) for x in _operands("vecdot", x1, x2))
     return einsum("...i,...i->...", el.conj(a), b, precision=precision, preferred_element_type=preferred_element_type)
 
 
 def matvec(x1: Any, x2: Any, /) -> Any:
-    """Products of matrices and vectors; leading dimensions broadcast."""
+    """Products of matrices and vectors; leading dimensions broadcast.
+
+    >>> jnp.matvec(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 1]))
+    Array([3, 7], dtype=int32)
+    """
     return einsum("...ij,...j->...i", *_operands("matvec", x1, x2))
 
 
 def vecmat(x1: Any, x2: Any, /) -> Any:
-    """Products of (conjugated) vectors and matrices; leading dimensions broadcast."""
+    """Products of (conjugated) vectors and matrices; leading dimensions broadcast.
+
+    >>> jnp.vecmat(jnp.array([1, 1]), jnp.array([[1, 2], [3, 4]]))
+    Array([4, 6], dtype=int32)
+    """
     a, b = _operands("vecmat", x1, x2)
     return einsum("...i,...ij->...j", el.conj(a), b)
 
@@ -174,7 +216,19 @@ def tensordot(
     a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
-    """The sum over products along ``axes``: a number of dimensions, or the dimensions of each operand."""
+    """The sum over products along ``axes``: a number of dimensions, or the dimensions of each operand.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      b: a second array.
+      axes: how many dimensions are contracted, or a pair of lists of them.
+      precision: a `lax.Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.tensordot(jnp.ones((2, 3)), jnp.ones((3, 4)), axes=1).shape
+    (2, 4)
+    """
     a, b = _operands("tensordot", a, b)
     dims = _summed_axes(axes, a, b)
     if any(a.shape[i] != b.shape[j] for i, j in zip(*dims)):
@@ -208,7 +262,17 @@ def _summed_axes(axes: Any, a: Any, b: Any) -> tuple[tuple[int, ...], tuple[int,
 
 @at_once(2)
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """The sum over products along the last dimensions."""
+    """The sum over products along the last dimensions.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      b: a second array.
+      precision: a `lax.Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+
+    >>> jnp.inner(jnp.array([1, 2]), jnp.array([3, 4]))
+    Array(11, dtype=int32)
+    """
     a, b = _operands("inner", a, b)
     axes = 0 if a.ndim == 0 or b.ndim == 0 else (-1, -1)
     return tensordot(a, b, axes, precision=precision, preferred_element_type=preferred_element_type)
@@ -216,14 +280,32 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
 
 @at_once(2)
 def outer(a: Any, b: Any, out: None = None) -> Any:
-    """All products of elements of two (flattened) arrays."""
+    """All products of elements of two (flattened) arrays.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      b: a second array.
+      out: must be None: arrays are not written to.
+
+    >>> jnp.outer(jnp.array([1, 2]), jnp.array([3, 4]))
+    Array([[3, 4],
+           [6, 8]], dtype=int32)
+    """
     unsupported_argument("outer", "out", out)
     a, b = _operands("outer", a, b)
     return reshape_p.bind(a, new_sizes=(a.size, 1)) * reshape_p.bind(b, new_sizes=(1, b.size))
 
 
 def kron(a: Any, b: Any) -> Any:
-    """The Kronecker product."""
+    """The Kronecker product.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      b: a second array.
+
+    >>> jnp.kron(jnp.array([1, 10]), jnp.array([1, 2]))
+    Array([ 1,  2, 10, 20], dtype=int32)
+    """
     a, b = _operands("kron", a, b)
     rank = max(a.ndim, b.ndim)
     own = [(1,) * (rank - x.ndim) + x.shape for x in (a, b)]
@@ -233,7 +315,11 @@ def kron(a: Any, b: Any) -> Any:
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
-    """The cross product of vectors of two or three components along the given dimensions."""
+    """The cross product of vectors of two or three components along the given dimensions.
+
+    >>> jnp.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
+    Array([0, 0, 1], dtype=int32)
+    """
     if axis is not None:
         axisa = axisb = axisc = axis
     a, b = _operands("cross", a, b)
@@ -267,6 +353,9 @@ def einsum(
       preferred_element_type: dtype to accumulate in and return.
       out_sharding: sharding of the result over Explicit axes. Where there are several pairs, how what lies between
         them is split is left to propagation.
+
+    >>> jnp.einsum("ij,j->i", jnp.array([[1, 2], [3, 4]]), jnp.array([1, 1]))
+    Array([3, 7], dtype=int32)
     """
     unsupported_argument("einsum", "out", out)
     if not isinstance(subscripts, str):
@@ -359,7 +448,11 @@ def _on_diagonal(shape: tuple[int, ...], axes: Sequence[int]) -> Any:
 
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[list[Any], str]:
-    """The order in which :func:`einsum` contracts: ``(path, a line that describes it)``."""
+    """The order in which :func:`einsum` contracts: ``(path, a line that describes it)``.
+
+    >>> jnp.einsum_path("ij,jk->ik", jnp.ones((2, 3)), jnp.ones((3, 4)))[0]
+    [(0, 1)]
+    """
     if not isinstance(subscripts, str):
         subscripts, sequence = from_sublists((subscripts, *operands))
         operands = tuple(sequence)
@@ -377,7 +470,19 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> t
 
 
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
-    """The sum along a diagonal of two dimensions."""
+    """The sum along a diagonal of two dimensions.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      offset: the number of the diagonal; 0 is the main one.
+      axis1: the first of the two dimensions.
+      axis2: the second of the two dimensions.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+
+    >>> jnp.trace(jnp.array([[1, 2], [3, 4]]))
+    Array(5, dtype=int32)
+    """
     unsupported_argument("trace", "out", out)
     return total(diagonal(a, offset, axis1, axis2), -1, dtype)
 
@@ -386,6 +491,15 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """The elements on a diagonal of two dimensions, as a new last dimension.
 
     It is a strided slice of the array with these dimensions merged, so no gather is needed.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      offset: the number of the diagonal; 0 is the main one.
+      axis1: the first of the two dimensions.
+      axis2: the second of the two dimensions.
+
+    >>> jnp.diagonal(jnp.array([[1, 2], [3, 4]]))
+    Array([1, 4], dtype=int32)
     """
     (x,) = _operands("diagonal", a)
     if x.ndim < 2:
@@ -404,7 +518,18 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 
 def diag(v: Any, k: int = 0) -> Any:
-    """A matrix with a vector on diagonal ``k``, or diagonal ``k`` of a matrix."""
+    """A matrix with a vector on diagonal ``k``, or diagonal ``k`` of a matrix.
+
+    Args:
+      v: a vector, or a matrix.
+      k: the number of the diagonal; 0 is the main one.
+
+    >>> jnp.diag(jnp.array([1, 2]))
+    Array([[1, 0],
+           [0, 2]], dtype=int32)
+    >>> jnp.diag(jnp.array([[1, 2], [3, 4]]))
+    Array([1, 4], dtype=int32)
+    """
     (x,) = _operands("diag", v)
     if x.ndim == 2:
         return diagonal(x, k)
@@ -416,6 +541,15 @@ def diag(v: Any, k: int = 0) -> Any:
 
 
 def diagflat(v: Any, k: int = 0) -> Any:
-    """A matrix with the elements of ``v`` on diagonal ``k``."""
+    """A matrix with the elements of ``v`` on diagonal ``k``.
+
+    Args:
+      v: an array, or what `asarray` makes one of.
+      k: the number of the diagonal; 0 is the main one.
+
+    >>> jnp.diagflat(jnp.array([1, 2]))
+    Array([[1, 0],
+           [0, 2]], dtype=int32)
+    """
     (x,) = _operands("diagflat", v)
     return diag(reshape_p.bind(x, new_sizes=(x.size,)), k)

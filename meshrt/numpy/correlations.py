@@ -33,6 +33,9 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
         where they overlap entirely.
       precision: a ``lax.Precision``, its name, or one for each operand.
       preferred_element_type: dtype to accumulate in and return.
+
+    >>> jnp.convolve(jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 1.0]), mode="valid")
+    Array([3., 5.], dtype=float32)
     """
     x, y = _vectors("convolve", a, v, preferred_element_type)
     if x.shape[0] < y.shape[0]:
@@ -41,7 +44,11 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
 
 
 def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """The correlation of two vectors, the second conjugated; see :func:`convolve`."""
+    """The correlation of two vectors, the second conjugated; see :func:`convolve`.
+
+    >>> jnp.correlate(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0]))
+    Array([2., 3.], dtype=float32)
+    """
     x, y = _vectors("correlate", a, v, preferred_element_type)
     y = conjugate(y)
     if x.shape[0] < y.shape[0]:
@@ -78,6 +85,9 @@ def cov(
       bias: divide by the number of observations, not by one less; ``ddof`` says how many less.
       fweights: how often each observation counts, integers; ``aweights``: its importance.
       dtype: of the result, floating or complex.
+
+    >>> jnp.cov(jnp.array([1.0, 2.0, 3.0]))
+    Array(1., dtype=float32)
     """
     m, *rest = promoted_inexact("cov", m) if y is None else promoted_inexact("cov", m, y)
     for x in (m, *rest):
@@ -137,7 +147,17 @@ def _observed(argument: str, weights: Any, count: int) -> Any:
 
 
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
-    """The correlation coefficients of variables: :func:`cov` divided by both standard deviations."""
+    """The correlation coefficients of variables: :func:`cov` divided by both standard deviations.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      y: a second array, which broadcasts with the first.
+      rowvar: rows are variables, columns observations.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    >>> jnp.corrcoef(jnp.array([1.0, 2.0, 3.0]), jnp.array([2.0, 4.0, 6.0])).shape
+    (2, 2)
+    """
     if dtype is not None and not dtypes.issubdtype(dtype, np.inexact):
         raise errors.ArgumentValueError(f"corrcoef: dtype must be a subclass of float or complex; got {dtype}")
     c = cov(operand_array("corrcoef", x), y, rowvar, dtype=dtype)

@@ -47,7 +47,27 @@ def arange(
     start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None,
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
-    """start, start + step, ... below stop (or 0, 1, ... below ``start`` if it is alone). All must be static."""
+    """start, start + step, ... below stop (or 0, 1, ... below ``start`` if it is alone). All must be static.
+
+    Args:
+      start: the first value.
+      stop: the end.
+      step: from one value to the next.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      device: a device or a sharding to put the result on.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    Returns:
+      A vector.
+
+    Raises:
+      ConcretizationTypeError: a bound is traced.
+
+    >>> jnp.arange(2, 8, 2)
+    Array([2, 4, 6], dtype=int32)
+    >>> jnp.arange(3.0)
+    Array([0., 1., 2.], dtype=float32)
+    """
     named = zip(("stop" if stop is None else "start", "stop", "step"), (start, stop, step))
     given = [_static_scalar("arange", v, which) for which, v in named if v is not None]
     if dtype is None:
@@ -114,6 +134,22 @@ def linspace(
     """``num`` values evenly spaced from ``start`` to ``stop``, which counts if ``endpoint``.
 
     ``start`` and ``stop`` may be arrays that broadcast together; ``axis`` is where the new dimension goes.
+
+    Args:
+      start: the first value or an array of such.
+      stop: the last value or an array of such.
+      num: how many values.
+      endpoint: `stop` is the last value.
+      retstep: also return the distance between values.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      axis: where the new dimension goes.
+      device: a device or a sharding to put the result on.
+
+    Returns:
+      An array of a floating dtype, and the distance if `retstep`.
+
+    >>> jnp.linspace(0, 1, 5)
+    Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
     out = _linspace(start, stop, num, endpoint, retstep, dtype, axis)
     if device is None:
@@ -168,14 +204,39 @@ def _interpolated(
 def logspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
 ) -> Any:
-    """``base`` to the power of values evenly spaced from ``start`` to ``stop``."""
+    """``base`` to the power of values evenly spaced from ``start`` to ``stop``.
+
+    Args:
+      start: the first value.
+      stop: the end.
+      num: how many values.
+      endpoint: `stop` is the last value.
+      base: the base of the powers.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      axis: the dimension to work along; negative numbers count from the end.
+
+    >>> jnp.logspace(0, 2, 3)
+    Array([  1.,  10., 100.], dtype=float32)
+    """
     exponents = linspace(start, stop, num, endpoint, axis=axis)
     dtype = exponents.dtype if dtype is None else dtypes.check_user_dtype(dtype, "logspace")
     return el.convert_element_type(power(base, exponents), dtype)
 
 
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
-    """``num`` values from ``start`` to ``stop`` with the same quotient of neighbours; both lie on one side of zero."""
+    """``num`` values from ``start`` to ``stop`` with the same quotient of neighbours; both lie on one side of zero.
+
+    Args:
+      start: the first value.
+      stop: the end.
+      num: how many values.
+      endpoint: `stop` is the last value.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      axis: the dimension to work along; negative numbers count from the end.
+
+    >>> jnp.geomspace(1, 8, 4)
+    Array([1.       , 2.       , 4.0000005, 8.       ], dtype=float32)
+    """
     start, stop = asarray(operand("geomspace", start)), asarray(operand("geomspace", stop, 1))
     if dtype is None:
         dtype = dtypes.to_inexact_dtype(dtypes.result_type(start, stop))
@@ -195,7 +256,17 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
-    """Coordinate arrays of the grid spanned by vectors; see ``numpy.meshgrid``."""
+    """Coordinate arrays of the grid spanned by vectors; see ``numpy.meshgrid``.
+
+    Args:
+      xi: vectors.
+      copy: must be True.
+      sparse: leave sizes at 1 where the values do not change.
+      indexing: "xy" or "ij": which dimension comes first.
+
+    >>> [x.shape for x in jnp.meshgrid(jnp.arange(2), jnp.arange(3))]
+    [(3, 2), (3, 2)]
+    """
     if indexing not in ("xy", "ij"):
         raise errors.ArgumentValueError(f"meshgrid: Valid values for indexing are 'xy' and 'ij', got {indexing!r}")
     args = [asarray(operand("meshgrid", x, i)) for i, x in enumerate(xi)]
@@ -214,7 +285,12 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 
 
 def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
-    """The coordinates of every element of an array of shape ``dimensions``."""
+    """The coordinates of every element of an array of shape ``dimensions``.
+
+    >>> jnp.indices((2, 2))[0]
+    Array([[0, 0],
+           [1, 1]], dtype=int32)
+    """
     dims = shape_tuple(dimensions)
     dtype = dtypes.check_user_dtype(int if dtype is None else dtype, "indices")
     shapes = [tuple(n if i == j else 1 for j in range(len(dims))) if sparse else dims for i, n in enumerate(dims)]
@@ -225,7 +301,12 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
 
 
 def fromfunction(function: Any, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
-    """``function`` applied to the coordinate arrays of ``shape``."""
+    """``function`` applied to the coordinate arrays of ``shape``.
+
+    >>> jnp.fromfunction(lambda i, j: i + j, (2, 2), dtype=int)
+    Array([[0, 1],
+           [1, 2]], dtype=int32)
+    """
     return function(*indices(shape, dtype), **kwargs)
 
 
@@ -243,7 +324,19 @@ def _diagonal_mask(n: int, m: int, k: Any, compare: Any) -> Any:
 
 
 def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Any:
-    """An N by M matrix with ones on diagonal ``k`` and zeros elsewhere."""
+    """An N by M matrix with ones on diagonal ``k`` and zeros elsewhere.
+
+    Args:
+      N: number of rows.
+      M: number of columns; by default as many as rows.
+      k: the number of the diagonal; 0 is the main one.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      device: a device or a sharding to put the result on.
+
+    >>> jnp.eye(2)
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "eye")
     n, m = shape_tuple((N, N if M is None else M), "eye")
     if isinstance(k, int):  # beyond the edges all diagonals are alike
@@ -252,12 +345,28 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
 
 
 def identity(n: Any, dtype: Any = None) -> Any:
-    """The identity matrix of size n."""
+    """The identity matrix of size n.
+
+    >>> jnp.identity(2)
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     return eye(n, dtype=dtype)
 
 
 def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
-    """An N by M matrix with ones on and below diagonal ``k``."""
+    """An N by M matrix with ones on and below diagonal ``k``.
+
+    Args:
+      N: number of rows.
+      M: number of columns; by default as many as rows.
+      k: the number of the diagonal; 0 is the main one.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    >>> jnp.tri(2, dtype=jnp.int32)
+    Array([[1, 0],
+           [1, 1]], dtype=int32)
+    """
     dtype = np.dtype("float32") if dtype is None else dtypes.check_user_dtype(dtype, "tri")
     n, m = shape_tuple((N, N if M is None else M), "tri")
     if isinstance(k, int):  # one that no integer of ours can hold is refused; beyond the edges all diagonals are alike
@@ -278,27 +387,59 @@ def _triangle(name: str, m: Any, k: int, lower: bool) -> Any:
 
 
 def tril(m: Any, k: int = 0) -> Any:
-    """``m`` with zeros above diagonal ``k`` (of the last two dimensions)."""
+    """``m`` with zeros above diagonal ``k`` (of the last two dimensions).
+
+    Args:
+      m: an array, or what `asarray` makes one of.
+      k: the number of the diagonal; 0 is the main one.
+
+    >>> jnp.tril(jnp.array([[1, 2], [3, 4]]))
+    Array([[1, 0],
+           [3, 4]], dtype=int32)
+    """
     return _triangle("tril", m, k, True)
 
 
 def triu(m: Any, k: int = 0) -> Any:
-    """``m`` with zeros below diagonal ``k`` (of the last two dimensions)."""
+    """``m`` with zeros below diagonal ``k`` (of the last two dimensions).
+
+    Args:
+      m: an array, or what `asarray` makes one of.
+      k: the number of the diagonal; 0 is the main one.
+
+    >>> jnp.triu(jnp.array([[1, 2], [3, 4]]))
+    Array([[1, 2],
+           [0, 4]], dtype=int32)
+    """
     return _triangle("triu", m, k, False)
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
-    """Rows and columns of the elements on and below diagonal ``k`` of an n by m matrix."""
+    """Rows and columns of the elements on and below diagonal ``k`` of an n by m matrix.
+
+    >>> jnp.tril_indices(2)
+    (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
+    """
     return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.tril_indices(n, k, m))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
-    """Rows and columns of the elements on and above diagonal ``k`` of an n by m matrix."""
+    """Rows and columns of the elements on and above diagonal ``k`` of an n by m matrix.
+
+    >>> jnp.triu_indices(2)
+    (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
+    """
     return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.triu_indices(n, k, m))
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
-    """The matrix of powers of a vector."""
+    """The matrix of powers of a vector.
+
+    >>> jnp.vander(jnp.array([1, 2, 3]), 3)
+    Array([[1, 1, 1],
+           [4, 2, 1],
+           [9, 3, 1]], dtype=int32)
+    """
     x = asarray(operand("vander", x))
     if x.ndim != 1:
         raise ShapeError(f"vander: x must be a one-dimensional array, got shape {x.shape}")

@@ -26,7 +26,11 @@ def _integers(name: str, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def gcd(x1: Any, x2: Any, /) -> Any:
-    """The greatest common divisor, elementwise; never negative."""
+    """The greatest common divisor, elementwise; never negative.
+
+    >>> jnp.gcd(12, jnp.array([8, 9]))
+    Array([4, 3], dtype=int32)
+    """
     return _gcd(*_integers("gcd", x1, x2))
 
 
@@ -47,7 +51,11 @@ def _gcd(x: Any, y: Any) -> Any:
 
 
 def lcm(x1: Any, x2: Any, /) -> Any:
-    """The least common multiple, elementwise; 0 if either is 0."""
+    """The least common multiple, elementwise; 0 if either is 0.
+
+    >>> jnp.lcm(4, jnp.array([6, 8]))
+    Array([12,  8], dtype=int32)
+    """
     x, y = _integers("lcm", x1, x2)
     divisor = _gcd(x, y)
     zero = el.eq_p.bind(divisor, scalar_like(divisor, 0))

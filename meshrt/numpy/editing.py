@@ -81,7 +81,11 @@ def _repeated_to(x: Any, size: int) -> Any:
 
 
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
-    """``arr`` with ``values`` put in before the positions ``obj`` along ``axis`` (flattened by default)."""
+    """``arr`` with ``values`` put in before the positions ``obj`` along ``axis`` (flattened by default).
+
+    >>> jnp.insert(jnp.array([1, 2, 3]), 1, 9)
+    Array([1, 9, 2, 3], dtype=int32)
+    """
     a, given = operand_array("insert", arr), operand_array("insert", values, 2)
     positions = _slice_positions(obj, a, axis) if isinstance(obj, slice) else operand_array("insert", obj, 1)
     a, axis = (ravel(a), 0) if axis is None else (a, canonical_axis(axis, a.ndim, "insert"))
@@ -114,7 +118,11 @@ def _slice_positions(obj: slice, a: Any, axis: int | None) -> Any:
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
-    """``filt``, which must be concrete, without the zeros at the front ("f") and back ("b") of ``axis`` (all)."""
+    """``filt``, which must be concrete, without the zeros at the front ("f") and back ("b") of ``axis`` (all).
+
+    >>> jnp.trim_zeros(jnp.array([0, 1, 2, 0]))
+    Array([1, 2], dtype=int32)
+    """
     x = operand_array("trim_zeros", filt)
     nonzeros = concrete("trim_zeros", "filt", x, "slice the array by static positions") != 0
     front, back = "f" in trim.lower(), "b" in trim.lower()
@@ -136,7 +144,11 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
 
 
 def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
-    """``arr`` with the elements where ``mask`` is true replaced by ``vals`` in turn, again and again."""
+    """``arr`` with the elements where ``mask`` is true replaced by ``vals`` in turn, again and again.
+
+    >>> jnp.place(jnp.array([1, 2, 3]), jnp.array([True, False, True]), jnp.array([8, 9]), inplace=False)
+    Array([8, 2, 9], dtype=int32)
+    """
     a, flags, given = (operand_array("place", x, i) for i, x in enumerate((arr, mask, vals)))
     not_in_place("place", inplace)
     given = ravel(given)
@@ -156,6 +168,9 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
 
     Args:
       mode: out of bounds, None drops values, "clip" takes the nearest position, "wrap" counts around.
+
+    >>> jnp.put(jnp.zeros(3), jnp.array([0, 2]), jnp.array([1.0, 2.0]), inplace=False)
+    Array([1., 0., 2.], dtype=float32)
     """
     not_in_place("put", inplace)
     x, positions, given = (operand_array("put", y, i) for i, y in enumerate((a, ind, v)))
@@ -180,7 +195,12 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
 def put_along_axis(
     arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: str | None = None
 ) -> Any:
-    """``arr`` with elements replaced at ``indices`` along ``axis``; it has a dimension for each of ``arr``'s."""
+    """``arr`` with elements replaced at ``indices`` along ``axis``; it has a dimension for each of ``arr``'s.
+
+    >>> jnp.put_along_axis(jnp.zeros((2, 2)), jnp.array([[0], [1]]), 9.0, axis=1, inplace=False)
+    Array([[9., 0.],
+           [0., 9.]], dtype=float32)
+    """
     not_in_place("put_along_axis", inplace)
     a, index, given = (operand_array("put_along_axis", x, i) for i, x in enumerate((arr, indices, values)))
     shape = a.shape
@@ -204,7 +224,12 @@ def _ones_but(shape: Sequence[int], dim: int) -> tuple[int, ...]:
 
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
-    """A copy of ``a`` with ``val``, again and again, on the main diagonal; needs ``inplace=False``."""
+    """A copy of ``a`` with ``val``, again and again, on the main diagonal; needs ``inplace=False``.
+
+    >>> jnp.fill_diagonal(jnp.zeros((2, 2)), 1.0, inplace=False)
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     if inplace:
         raise errors.UnsupportedError(
             "fill_diagonal cannot modify arrays in-place, because JAX arrays are immutable; use inplace=False"
@@ -227,6 +252,9 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
 
     Args:
       mode: out of bounds, "raise" refuses (``a`` must be concrete), "clip" takes the nearest, "wrap" counts around.
+
+    >>> jnp.choose(jnp.array([0, 1, 0]), [jnp.array([1, 2, 3]), jnp.array([10, 20, 30])])
+    Array([ 1, 20,  3], dtype=int32)
     """
     unsupported_argument("choose", "out", out)
     index, given = operand_array("choose", a), [operand_array("choose", c, i + 1) for i, c in enumerate(choices)]
@@ -250,7 +278,12 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
 
 
 def block(arrays: Any) -> Any:
-    """An array of nested lists of arrays: the innermost are joined along the last dimension, and so on outwards."""
+    """An array of nested lists of arrays: the innermost are joined along the last dimension, and so on outwards.
+
+    >>> jnp.block([[jnp.ones((2, 1)), jnp.zeros((2, 2))]])
+    Array([[1., 0., 0.],
+           [1., 0., 0.]], dtype=float32)
+    """
     return _block(arrays)[0]
 
 

@@ -115,14 +115,14 @@ def _one_axis(name: str, axis: Any) -> list[int] | None:
     return None if axis is None else [axis]
 
 
-def _along_one(name: str, kind: FftType, doc: str) -> Callable[..., Any]:
+def _along_one(name: str, kind: FftType, doc: str, example: str) -> Callable[..., Any]:
     def function(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
         return _transform(name, kind, a, None if n is None else [n], _one_axis(name, axis), norm)
 
-    return _documented(function, name, f"{doc} along ``axis``, which is cut or padded to length ``n`` first")
+    return _documented(function, name, f"{doc} along ``axis``, which is cut or padded to length ``n`` first", example)
 
 
-def _over_two(name: str, kind: FftType, doc: str) -> Callable[..., Any]:
+def _over_two(name: str, kind: FftType, doc: str, example: str) -> Callable[..., Any]:
     def function(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Any:
         if len(axes) != 2:
             raise errors.ArgumentValueError(
@@ -130,44 +130,105 @@ def _over_two(name: str, kind: FftType, doc: str) -> Callable[..., Any]:
             )
         return _transform(name, kind, a, s, axes, norm)
 
-    return _documented(function, name, f"{doc} over two ``axes``, which are cut or padded to lengths ``s`` first")
+    doc = f"{doc} over two ``axes``, which are cut or padded to lengths ``s`` first"
+    return _documented(function, name, doc, example)
 
 
-def _over_many(name: str, kind: FftType, doc: str) -> Callable[..., Any]:
+def _over_many(name: str, kind: FftType, doc: str, example: str) -> Callable[..., Any]:
     def function(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Any:
         return _transform(name, kind, a, s, axes, norm)
 
     where = "over ``axes`` (all, or the last ``len(s)``, by default), which are cut or padded to lengths ``s`` first"
-    return _documented(function, name, f"{doc} {where}")
+    return _documented(function, name, f"{doc} {where}", example)
 
 
-def _documented(function: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
+def _documented(function: Callable[..., Any], name: str, doc: str, example: str) -> Callable[..., Any]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"""The {doc}.
 
     Args:
       norm: where the factor 1/n belongs: to the inverse ("backward", the default), to the forward transform
         ("forward"), or its square root to both ("ortho").
+
+    {example}
     """
     return function
 
 
-fft = _along_one("fft", FftType.FFT, "discrete Fourier transform")
-ifft = _along_one("ifft", FftType.IFFT, "inverse discrete Fourier transform")
-rfft = _along_one("rfft", FftType.RFFT, "first half of the transform of real numbers")
-irfft = _along_one("irfft", FftType.IRFFT, "real inverse of :func:`rfft`")
-fft2 = _over_two("fft2", FftType.FFT, "discrete Fourier transform")
-ifft2 = _over_two("ifft2", FftType.IFFT, "inverse discrete Fourier transform")
-rfft2 = _over_two("rfft2", FftType.RFFT, "first half of the transform of real numbers")
-irfft2 = _over_two("irfft2", FftType.IRFFT, "real inverse of :func:`rfft2`")
-fftn = _over_many("fftn", FftType.FFT, "discrete Fourier transform")
-ifftn = _over_many("ifftn", FftType.IFFT, "inverse discrete Fourier transform")
-rfftn = _over_many("rfftn", FftType.RFFT, "first half of the transform of real numbers")
-irfftn = _over_many("irfftn", FftType.IRFFT, "real inverse of :func:`rfftn`")
+fft = _along_one(
+    "fft",
+    FftType.FFT,
+    "discrete Fourier transform",
+    ">>> print(jnp.fft.fft(jnp.array([1.0, 0.0])))\n    [1.+0.j 1.+0.j]",
+)
+ifft = _along_one(
+    "ifft",
+    FftType.IFFT,
+    "inverse discrete Fourier transform",
+    ">>> print(jnp.fft.ifft(jnp.array([2.0, 0.0])))\n    [1.+0.j 1.+0.j]",
+)
+rfft = _along_one(
+    "rfft",
+    FftType.RFFT,
+    "first half of the transform of real numbers",
+    ">>> print(jnp.fft.rfft(jnp.array([1.0, 0.0])))\n    [1.+0.j 1.+0.j]",
+)
+irfft = _along_one(
+    "irfft",
+    FftType.IRFFT,
+    "real inverse of :func:`rfft`",
+    ">>> print(jnp.fft.irfft(jnp.array([1.0, 1.0])))\n    [1. 0.]",
+)
+fft2 = _over_two(
+    "fft2", FftType.FFT, "discrete Fourier transform", ">>> print(jnp.fft.fft2(jnp.ones((4, 4))).shape)\n    (4, 4)"
+)
+ifft2 = _over_two(
+    "ifft2",
+    FftType.IFFT,
+    "inverse discrete Fourier transform",
+    ">>> print(jnp.fft.ifft2(jnp.ones((4, 4))).shape)\n    (4, 4)",
+)
+rfft2 = _over_two(
+    "rfft2",
+    FftType.RFFT,
+    "first half of the transform of real numbers",
+    ">>> print(jnp.fft.rfft2(jnp.ones((4, 4))).shape)\n    (4, 3)",
+)
+irfft2 = _over_two(
+    "irfft2",
+    FftType.IRFFT,
+    "real inverse of :func:`rfft2`",
+    ">>> print(jnp.fft.irfft2(jnp.ones((4, 4))).shape)\n    (4, 6)",
+)
+fftn = _over_many(
+    "fftn", FftType.FFT, "discrete Fourier transform", ">>> print(jnp.fft.fftn(jnp.ones((4, 4))).shape)\n    (4, 4)"
+)
+ifftn = _over_many(
+    "ifftn",
+    FftType.IFFT,
+    "inverse discrete Fourier transform",
+    ">>> print(jnp.fft.ifftn(jnp.ones((4, 4))).shape)\n    (4, 4)",
+)
+rfftn = _over_many(
+    "rfftn",
+    FftType.RFFT,
+    "first half of the transform of real numbers",
+    ">>> print(jnp.fft.rfftn(jnp.ones((4, 4))).shape)\n    (4, 3)",
+)
+irfftn = _over_many(
+    "irfftn",
+    FftType.IRFFT,
+    "real inverse of :func:`rfftn`",
+    ">>> print(jnp.fft.irfftn(jnp.ones((4, 4))).shape)\n    (4, 6)",
+)
 
 
 def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The real transform of a Hermitian signal, of which ``a`` is the first half along ``axis``."""
+    """The real transform of a Hermitian signal, of which ``a`` is the first half along ``axis``.
+
+    >>> jnp.fft.hfft(jnp.array([1.0, 2.0, 3.0]))
+    Array([ 8., -2.,  0., -2.], dtype=float32)
+    """
     x = conjugate(a)
     axes = _one_axis("hfft", axis)
     length = (x.shape[axis] - 1) * 2 if n is None else n
@@ -175,7 +236,11 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 
 def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The inverse of :func:`hfft`: the first half of a Hermitian signal."""
+    """The inverse of :func:`hfft`: the first half of a Hermitian signal.
+
+    >>> jnp.fft.ihfft(jnp.array([1.0, 2.0, 3.0, 2.0]))
+    Array([ 2. +0.j, -0.5-0.j,  0. +0.j], dtype=complex64)
+    """
     x = asarray(a)
     axes = _one_axis("ihfft", axis)
     length = x.shape[axis] if n is None else n
@@ -196,7 +261,11 @@ def _check_scalars(name: str, n: Any, d: Any) -> None:
 
 
 def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """The frequencies of :func:`fft` of ``n`` samples at distance ``d``, negative ones in the second half."""
+    """The frequencies of :func:`fft` of ``n`` samples at distance ``d``, negative ones in the second half.
+
+    >>> jnp.fft.fftfreq(4)
+    Array([ 0.  ,  0.25, -0.5 , -0.25], dtype=float32)
+    """
     _check_scalars("fftfreq", n, d)
     out = dtypes.default_float_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "fftfreq")
     work = np.dtype(dtypes.finfo(dtypes.to_inexact_dtype(out)).dtype)
@@ -205,7 +274,11 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
 
 
 def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """The frequencies of :func:`rfft` of ``n`` samples at distance ``d``."""
+    """The frequencies of :func:`rfft` of ``n`` samples at distance ``d``.
+
+    >>> jnp.fft.rfftfreq(4)
+    Array([0.  , 0.25, 0.5 ], dtype=float32)
+    """
     _check_scalars("rfftfreq", n, d)
     dtype = dtypes.default_float_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "rfftfreq")
     return placed(arange(0, n // 2 + 1, dtype=dtype) / asarray(d * n, dtype), device, None)
@@ -221,12 +294,20 @@ def _shifted(name: str, x: Any, axes: Any, by: Callable[[int], int]) -> Any:
 
 
 def fftshift(x: Any, axes: Any = None) -> Any:
-    """``x`` with frequency zero in the middle of ``axes`` (all by default)."""
+    """``x`` with frequency zero in the middle of ``axes`` (all by default).
+
+    >>> jnp.fft.fftshift(jnp.array([0, 1, 2, 3]))
+    Array([2, 3, 0, 1], dtype=int32)
+    """
     return _shifted("fftshift", x, axes, lambda n: n // 2)
 
 
 def ifftshift(x: Any, axes: Any = None) -> Any:
-    """The inverse of :func:`fftshift`."""
+    """The inverse of :func:`fftshift`.
+
+    >>> jnp.fft.ifftshift(jnp.array([2, 3, 0, 1]))
+    Array([0, 1, 2, 3], dtype=int32)
+    """
     return _shifted("ifftshift", x, axes, lambda n: -(n // 2))
 
 

@@ -39,12 +39,20 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
-    """The bytes of a buffer as a vector of ``dtype``, from ``offset`` on."""
+    """The bytes of a buffer as a vector of ``dtype``, from ``offset`` on.
+
+    >>> jnp.frombuffer(bytes([1, 2]), dtype=jnp.uint8)
+    Array([1, 2], dtype=uint8)
+    """
     return asarray(np.frombuffer(buffer, dtype=dtype, count=count, offset=offset))
 
 
 def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Any:
-    """The numbers in a text, separated by ``sep``."""
+    """The numbers in a text, separated by ``sep``.
+
+    >>> jnp.fromstring("1 2 3", dtype=int, sep=" ")
+    Array([1, 2, 3], dtype=int32)
+    """
     return asarray(np.fromstring(string, dtype=dtype, count=count, sep=sep))
 
 
@@ -56,7 +64,12 @@ def _refused(name: str) -> Callable[..., Any]:
         )
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = "Raises UnsupportedError: it would be no pure function."
+    function.__doc__ = f"""Raises UnsupportedError: it would be no pure function.
+
+    >>> jnp.{name}("numbers")
+    Traceback (most recent call last):
+    meshrt.errors.UnsupportedError: {name} is not implemented: reading changes what is read from
+    """
     return function
 
 

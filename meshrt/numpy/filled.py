@@ -21,7 +21,21 @@ __all__ = ["empty", "empty_like", "full", "full_like", "ones", "ones_like", "zer
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array of ``shape`` filled with ``fill_value``, a scalar or an array that broadcasts to it."""
+    """An array of ``shape`` filled with ``fill_value``, a scalar or an array that broadcasts to it.
+
+    Args:
+      shape: sizes of the result.
+      fill_value: the value, which broadcasts to the shape.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      device: a device or a sharding to put the result on.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    Returns:
+      An array.
+
+    >>> jnp.full((2,), 7)
+    Array([7, 7], dtype=int32, weak_type=True)
+    """
     return _full("full", shape, fill_value, dtype, device, out_sharding)
 
 
@@ -57,24 +71,66 @@ def _fill(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, out_shard
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array of zeros, float32 unless ``dtype`` is given."""
+    """An array of zeros, float32 unless ``dtype`` is given.
+
+    Args:
+      shape: sizes of the result.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      device: a device or a sharding to put the result on.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.zeros((2,))
+    Array([0., 0.], dtype=float32)
+    """
     return _full("zeros", shape, 0, float if dtype is None else dtype, device, out_sharding)
 
 
 def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array of ones, float32 unless ``dtype`` is given."""
+    """An array of ones, float32 unless ``dtype`` is given.
+
+    Args:
+      shape: sizes of the result.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      device: a device or a sharding to put the result on.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.ones((2,), dtype=jnp.int32)
+    Array([1, 1], dtype=int32)
+    """
     return _full("ones", shape, 1, float if dtype is None else dtype, device, out_sharding)
 
 
 def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array of zeros: uninitialised memory does not exist here."""
+    """An array of zeros: uninitialised memory does not exist here.
+
+    Args:
+      shape: sizes of the result.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      device: a device or a sharding to put the result on.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.empty((2, 3)).shape
+    (2, 3)
+    """
     return _full("empty", shape, 0, float if dtype is None else dtype, device, out_sharding)
 
 
 def full_like(
     a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
 ) -> Any:
-    """An array of the shape and dtype of ``a`` filled with ``fill_value``."""
+    """An array of the shape and dtype of ``a`` filled with ``fill_value``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      fill_value: the value, which broadcasts to the shape.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      shape: sizes of the result; by default those of `a`.
+      device: a device or a sharding to put the result on.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.full_like(jnp.ones(2), 7)
+    Array([7., 7.], dtype=float32)
+    """
     return _full_like("full_like", a, fill_value, dtype, shape, device, out_sharding)
 
 
@@ -106,17 +162,50 @@ def _filled_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, dev
 
 
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """Zeros of the shape and dtype of ``a``."""
+    """Zeros of the shape and dtype of ``a``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      shape: sizes of the result; by default those of `a`.
+      device: a device or a sharding to put the result on.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.zeros_like(jnp.array([5, 6]))
+    Array([0, 0], dtype=int32)
+    """
     return _full_like("zeros_like", a, 0, dtype, shape, device, out_sharding)
 
 
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """Ones of the shape and dtype of ``a``."""
+    """Ones of the shape and dtype of ``a``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      shape: sizes of the result; by default those of `a`.
+      device: a device or a sharding to put the result on.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.ones_like(jnp.array([5.0, 6.0]))
+    Array([1., 1.], dtype=float32)
+    """
     return _full_like("ones_like", a, 1, dtype, shape, device, out_sharding)
 
 
 def empty_like(
     prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None
 ) -> Any:
-    """As :func:`zeros_like`."""
+    """As :func:`zeros_like`.
+
+    Args:
+      prototype: an array.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      shape: sizes of the result; by default those of `prototype`.
+      device: a device or a sharding to put the result on.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.empty_like(jnp.ones(2)).dtype
+    dtype('float32')
+    """
     return _full_like("empty_like", prototype, 0, dtype, shape, device, out_sharding)

@@ -124,7 +124,11 @@ r_, c_ = _Joined("r_", 0, 1, -1), _Joined("c_", -1, 2, 0)
 
 
 def ix_(*args: Any) -> tuple[Any, ...]:
-    """Index vectors shaped to select the grid of all their combinations, one dimension each."""
+    """Index vectors shaped to select the grid of all their combinations, one dimension each.
+
+    >>> [i.shape for i in jnp.ix_(jnp.array([0, 1]), jnp.array([2, 3, 4]))]
+    [(2, 1), (1, 3)]
+    """
     out = []
     for i, a in enumerate(args):
         x = operand_array("ix_", a, i)
@@ -144,7 +148,11 @@ def ix_(*args: Any) -> tuple[Any, ...]:
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
-    """The positions on the main diagonal of an array of ``ndim`` dimensions of size ``n``."""
+    """The positions on the main diagonal of an array of ``ndim`` dimensions of size ``n``.
+
+    >>> jnp.diag_indices(2)
+    (Array([0, 1], dtype=int32), Array([0, 1], dtype=int32))
+    """
     n, ndim = static_int(n, "diag_indices: n"), static_int(ndim, "diag_indices: ndim")
     if n < 0 or ndim < 0:
         raise errors.ArgumentValueError(f"diag_indices: n and ndim must not be negative, got {n} and {ndim}")
@@ -152,7 +160,11 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
 
 
 def diag_indices_from(arr: Any) -> tuple[Any, ...]:
-    """The positions on the main diagonal of ``arr``, whose dimensions are of one size."""
+    """The positions on the main diagonal of ``arr``, whose dimensions are of one size.
+
+    >>> jnp.diag_indices_from(jnp.ones((2, 2)))
+    (Array([0, 1], dtype=int32), Array([0, 1], dtype=int32))
+    """
     x = operand_array("diag_indices_from", arr)
     if x.ndim < 2 or len(set(x.shape)) != 1:
         raise ShapeError(f"diag_indices_from needs at least two dimensions of one size, got shape {x.shape}")
@@ -167,19 +179,39 @@ def _of_matrix(name: str, arr: Any) -> tuple[int, int]:
 
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
-    """The positions on and below diagonal ``k`` of the matrix ``arr``."""
+    """The positions on and below diagonal ``k`` of the matrix ``arr``.
+
+    Args:
+      arr: an array, or what `asarray` makes one of.
+      k: the number of the diagonal; 0 is the main one.
+
+    >>> jnp.tril_indices_from(jnp.ones((2, 2)))
+    (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
+    """
     n, m = _of_matrix("tril_indices_from", arr)
     return tril_indices(n, k, m)
 
 
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
-    """The positions on and above diagonal ``k`` of the matrix ``arr``."""
+    """The positions on and above diagonal ``k`` of the matrix ``arr``.
+
+    Args:
+      arr: an array, or what `asarray` makes one of.
+      k: the number of the diagonal; 0 is the main one.
+
+    >>> jnp.triu_indices_from(jnp.ones((2, 2)))
+    (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
+    """
     n, m = _of_matrix("triu_indices_from", arr)
     return triu_indices(n, k, m)
 
 
 def mask_indices(n: int, mask_func: Callable[..., Any], k: int = 0, *, size: int | None = None) -> tuple[Any, ...]:
-    """The positions in an (n, n) matrix that ``mask_func(ones, k)`` leaves nonzero; ``size`` is how many."""
+    """The positions in an (n, n) matrix that ``mask_func(ones, k)`` leaves nonzero; ``size`` is how many.
+
+    >>> jnp.mask_indices(2, jnp.triu)
+    (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
+    """
     return nonzero(mask_func(ones((n, n)), k), size=size)
 
 
@@ -196,6 +228,9 @@ def ravel_multi_index(
       mode: out of bounds, "raise" refuses (positions must be concrete), "clip" takes the nearest, "wrap" counts
         around, "ignore" does nothing.
       order: how the array is flattened, "C" or "F".
+
+    >>> jnp.ravel_multi_index((jnp.array([0, 1]), jnp.array([2, 0])), (2, 3))
+    Array([2, 3], dtype=int32)
     """
     sizes = tuple(static_int(d, "ravel_multi_index: dims") for d in dims)
     parts = [operand_array("ravel_multi_index", i, k) for k, i in enumerate(multi_index)]
@@ -244,7 +279,15 @@ def _bounded(parts: list[Any], sizes: tuple[int, ...], mode: str) -> list[Any]:
 
 
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
-    """Positions per dimension of positions in the flattened array; those out of bounds become the nearest."""
+    """Positions per dimension of positions in the flattened array; those out of bounds become the nearest.
+
+    Args:
+      indices: integers: positions.
+      shape: sizes of the result.
+
+    >>> jnp.unravel_index(jnp.array([2, 3]), (2, 3))
+    (Array([0, 1], dtype=int32), Array([2, 0], dtype=int32))
+    """
     rest = operand_array("unravel_index", indices)
     sizes = list(shape) if np.iterable(shape) else [shape]
     if any(np.ndim(n) != 0 for n in sizes):

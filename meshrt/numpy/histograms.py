@@ -37,6 +37,9 @@ def bincount(
       minlength: least number of counts; otherwise there are as many as the largest value needs.
       length: the number of counts, needed while tracing; larger values are left out. Negative ones count as 0.
       out_sharding: how the result is split over Explicit axes: replicated or unreduced.
+
+    >>> jnp.bincount(jnp.array([0, 2, 2, 1]))
+    Array([1, 1, 2], dtype=int32)
     """
     x = operand_array("bincount", x)
     if x.dtype == np.bool_:
@@ -67,6 +70,9 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
     Args:
       right: whether bins include their right ends, and not their left ones.
       method: as of :func:`searchsorted`.
+
+    >>> jnp.digitize(jnp.array([0.5, 2.5]), jnp.array([1.0, 2.0]))
+    Array([0, 2], dtype=int32)
     """
     x, edges = operand_array("digitize", x), operand_array("digitize", bins, 1)
     if edges.ndim != 1:
@@ -87,6 +93,15 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     """The ends of ``bins`` bins of equal width over ``range`` (that of ``a`` by default), or ``bins`` if they are ends.
 
     ``weights`` do not matter.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      bins: how many bins, or their edges.
+      range: lower and upper end of the bins.
+      weights: weights of the elements.
+
+    >>> jnp.histogram_bin_edges(jnp.array([0.0, 4.0]), bins=2)
+    Array([0., 2., 4.], dtype=float32)
     """
     if isinstance(bins, str):
         raise errors.UnsupportedError(f"histogram: bins={bins!r} is not supported; give their number or their ends")
@@ -110,6 +125,9 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, de
       bins, range: as of :func:`histogram_bin_edges`.
       weights: what each element counts.
       density: divide by the widths of bins and the sum of counts, so that the integral is one.
+
+    >>> jnp.histogram(jnp.array([1.0, 2.0, 2.0]), bins=2)
+    (Array([1., 2.], dtype=float32), Array([1. , 1.5, 2. ], dtype=float32))
     """
     operand_array("histogram", bins, 1)  # refuses text
     if weights is None:
@@ -131,7 +149,20 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, de
 def histogram2d(
     x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
 ) -> Any:
-    """(counts, ends of bins of ``x``, ends of bins of ``y``) of points in a plane; see :func:`histogramdd`."""
+    """(counts, ends of bins of ``x``, ends of bins of ``y``) of points in a plane; see :func:`histogramdd`.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      y: a second array, which broadcasts with the first.
+      bins: how many bins, or their edges.
+      range: lower and upper end of the bins.
+      weights: weights of the elements.
+      density: divide by the number of elements and the width of the bins.
+
+    >>> jnp.histogram2d(jnp.array([0.0, 1.0]), jnp.array([0.0, 1.0]), bins=2)[0]
+    Array([[1, 0],
+           [0, 1]], dtype=int32)
+    """
     x, y = operand_array("histogram2d", x), operand_array("histogram2d", y, 1)
     if _count(bins) not in (1, 2):
         bins = [asarray(bins)] * 2
@@ -156,6 +187,9 @@ def histogramdd(
       bins, range: as of :func:`histogram_bin_edges`, for all dimensions or a sequence with one for each.
       weights: what each point counts.
       density: divide by the volumes of bins and the sum of counts.
+
+    >>> jnp.histogramdd(jnp.ones((5, 2)), bins=2)[0].shape
+    (2, 2)
     """
     if weights is None:
         (points,) = promoted_inexact("histogramdd", sample)

@@ -207,6 +207,9 @@ def take(
     Args:
       mode: out of bounds, "fill" (the default) gives ``fill_value`` or NaN, "clip" the nearest element, "wrap"
         counts around; "clip" also clamps negative indices to 0.
+
+    >>> jnp.take(jnp.array([10, 20, 30]), jnp.array([2, 0]))
+    Array([30, 10], dtype=int32)
     """
     unsupported_argument("take", "out", out)
     a = asarray(operand("take", a))
@@ -256,6 +259,10 @@ def take_along_axis(
     """Elements of ``arr`` along ``axis`` at ``indices``, which has a dimension for each of ``arr``'s.
 
     The other dimensions broadcast together; they become batching dimensions of one gather, so they may be sharded.
+
+    >>> jnp.take_along_axis(jnp.array([[3, 1], [2, 4]]), jnp.array([[1], [0]]), axis=1)
+    Array([[1],
+           [2]], dtype=int32)
     """
     a, indices = asarray(operand("take_along_axis", arr)), asarray(operand("take_along_axis", indices, 1))
     if not dtypes.issubdtype(indices.dtype, np.integer):

@@ -42,17 +42,38 @@ __all__ = [
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
-    """The elements on a diagonal of matrices, which are the last two dimensions, as a new last dimension."""
+    """The elements on a diagonal of matrices, which are the last two dimensions, as a new last dimension.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      offset: the number of the diagonal; 0 is the main one.
+
+    >>> jnp.linalg.diagonal(jnp.array([[1, 2], [3, 4]]))
+    Array([1, 4], dtype=int32)
+    """
     return contractions.diagonal(x, offset, -2, -1)
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
-    """The sum along a diagonal of matrices, which are the last two dimensions."""
+    """The sum along a diagonal of matrices, which are the last two dimensions.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      offset: the number of the diagonal; 0 is the main one.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    >>> jnp.linalg.trace(jnp.array([[1, 2], [3, 4]]))
+    Array(5, dtype=int32)
+    """
     return contractions.trace(x, offset, -2, -1, dtype)
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """The cross product of vectors of three elements along ``axis``."""
+    """The cross product of vectors of three elements along ``axis``.
+
+    >>> jnp.linalg.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
+    Array([0, 0, 1], dtype=int32)
+    """
     for x in (x1, x2):
         shape = np.shape(x)
         if not -len(shape) <= axis < len(shape) or shape[axis] != 3:
@@ -61,7 +82,12 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 
 def outer(x1: Any, x2: Any, /) -> Any:
-    """The outer product of two vectors."""
+    """The outer product of two vectors.
+
+    >>> jnp.linalg.outer(jnp.array([1, 2]), jnp.array([3, 4]))
+    Array([[3, 4],
+           [6, 8]], dtype=int32)
+    """
     if np.ndim(x1) != 1 or np.ndim(x2) != 1:
         raise ShapeError(f"outer needs two vectors, got shapes {np.shape(x1)} and {np.shape(x2)}")
     return contractions.outer(x1, x2)
@@ -73,6 +99,9 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
     Args:
       ord: for vectors any number, inf or -inf; for matrices "fro", 1, -1, inf or -inf.
+
+    >>> jnp.linalg.norm(jnp.array([3.0, 4.0]))
+    Array(5., dtype=float32)
     """
     x = asarray(promote_inexact("norm", x)[0])
     if axis is None:
@@ -96,7 +125,17 @@ def _euclidean(x: Any, axis: Any, keepdims: bool) -> Any:
 
 
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
-    """The ``ord``-norm of vectors along ``axis`` (of all elements by default)."""
+    """The ``ord``-norm of vectors along ``axis`` (of all elements by default).
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      keepdims: keep reduced dimensions, with size 1.
+      ord: which norm: None, a number, "fro" or "nuc".
+
+    >>> jnp.linalg.vector_norm(jnp.array([[3.0, 4.0], [6.0, 8.0]]), axis=1)
+    Array([ 5., 10.], dtype=float32)
+    """
     x = asarray(promote_inexact("vector_norm", x)[0])
     if ord in (None, 2):
         return _euclidean(x, axis, keepdims)
@@ -115,7 +154,16 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
-    """The norm of matrices in the last two dimensions."""
+    """The norm of matrices in the last two dimensions.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      keepdims: keep reduced dimensions, with size 1.
+      ord: which norm: None, a number, "fro" or "nuc".
+
+    >>> jnp.linalg.matrix_norm(jnp.array([[3.0, 0.0], [0.0, 4.0]]))
+    Array(5., dtype=float32)
+    """
     x = asarray(promote_inexact("matrix_norm", x)[0])
     return _matrix_norm(x, (x.ndim - 2, x.ndim - 1), ord, keepdims)
 
@@ -153,6 +201,9 @@ def cond(x: Any, p: Any = None) -> Any:
     """The condition numbers of matrices: the norm of order ``p`` times that of the inverse; infinite for singular ones.
 
     Orders None, 2 and -2 are quotients of singular values, for which matrices need not be square.
+
+    >>> jnp.linalg.cond(jnp.array([[2.0, 0.0], [0.0, 1.0]]))
+    Array(2., dtype=float32)
     """
     x = operand_array("cond", x)
     if x.ndim < 2 or 0 in x.shape[-2:]:
@@ -171,7 +222,16 @@ def cond(x: Any, p: Any = None) -> Any:
 
 
 def matrix_power(a: Any, n: int) -> Any:
-    """The n-th power of square matrices by squaring; a negative one is a power of the inverse."""
+    """The n-th power of square matrices by squaring; a negative one is a power of the inverse.
+
+    Args:
+      a: square matrices.
+      n: an int; negative powers need an inverse.
+
+    >>> jnp.linalg.matrix_power(jnp.array([[1, 1], [0, 1]]), 3)
+    Array([[1, 3],
+           [0, 1]], dtype=int32)
+    """
     x = operand_array("matrix_power", a)
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
         raise errors.ArgumentTypeError(
@@ -192,7 +252,15 @@ def matrix_power(a: Any, n: int) -> Any:
 
 
 def multi_dot(arrays: Any, *, precision: Any = None) -> Any:
-    """The product of several matrices (the first and last may be vectors), in the order of least work."""
+    """The product of several matrices (the first and last may be vectors), in the order of least work.
+
+    Args:
+      arrays: arrays.
+      precision: a `lax.Precision`, its name, or one for each operand.
+
+    >>> jnp.linalg.multi_dot([jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.ones(4)])
+    Array([12., 12.], dtype=float32)
+    """
     xs = [asarray(a) for a in arrays]
     if len(xs) < 2:
         raise ShapeError("multi_dot needs at least two arrays")

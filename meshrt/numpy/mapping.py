@@ -26,7 +26,12 @@ _SIGNATURE = re.compile(rf"{_OPERANDS}->{_OPERANDS}")
 
 
 def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
-    """``func1d(vector, *args, **kwargs)`` of all vectors along ``axis``; its results stand in their places."""
+    """``func1d(vector, *args, **kwargs)`` of all vectors along ``axis``; its results stand in their places.
+
+    >>> jnp.apply_along_axis(lambda row: row[::-1], 1, jnp.array([[1, 2], [3, 4]]))
+    Array([[2, 1],
+           [4, 3]], dtype=int32)
+    """
     x = operand_array("apply_along_axis", arr)
     axis = canonical_axis(axis, x.ndim, "apply_along_axis")
 
@@ -41,7 +46,13 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
 
 
 def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]) -> Any:
-    """``func(a, axis)`` for one axis after the other; dimensions that it drops come back with size 1."""
+    """``func(a, axis)`` for one axis after the other; dimensions that it drops come back with size 1.
+
+    >>> jnp.apply_over_axes(jnp.sum, jnp.ones((2, 3, 4)), [0, 2])
+    Array([[[8.],
+            [8.],
+            [8.]]], dtype=float32)
+    """
     x = operand_array("apply_over_axes", a)
     for axis in axes:
         out = func(x, axis)
@@ -58,6 +69,9 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     """For each element the function in ``funclist`` whose condition is true, the last one of several.
 
     A function beyond the conditions is for where none is true (0 without it). Numbers stand for constant functions.
+
+    >>> jnp.piecewise(jnp.array([-1.0, 2.0]), [jnp.array([True, False])], [lambda x: -x, lambda x: 10 * x])
+    Array([ 1., 20.], dtype=float32)
     """
     value = operand_array("piecewise", x)
     functions, count = list(funclist), len(condlist)

@@ -109,7 +109,17 @@ def _astype(self: ArrayOperators, dtype: Any, copy: bool = False, device: Any = 
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
-    """``x`` with elements of ``dtype`` (None: the default float)."""
+    """``x`` with elements of ``dtype`` (None: the default float).
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      copy: whether the result may share its buffer with the operand.
+      device: a device or a sharding to put the result on.
+
+    >>> jnp.astype(jnp.array([1.7, -1.7]), jnp.int32)
+    Array([ 1, -1], dtype=int32)
+    """
     x = arrays.asarray(x)
     if x.dtype != dtype or not isinstance(dtype, np.dtype):
         dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "astype")

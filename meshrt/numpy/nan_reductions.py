@@ -55,7 +55,20 @@ def nansum(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None,
 ) -> Any:  # fmt: skip
-    """The sum over ``axis``, NaN counting as 0."""
+    """The sum over ``axis``, NaN counting as 0.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+      initial: a scalar that the reduction starts with.
+      where: a boolean array that broadcasts with the operand: which elements count.
+
+    >>> jnp.nansum(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(4., dtype=float32)
+    """
     where = boolean_mask("nansum", where)
     return sum(_nan_replaced("nansum", a, 0)[0], axis, dtype, out, keepdims, initial, where)
 
@@ -64,7 +77,20 @@ def nanprod(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None,
 ) -> Any:  # fmt: skip
-    """The product over ``axis``, NaN counting as 1."""
+    """The product over ``axis``, NaN counting as 1.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+      initial: a scalar that the reduction starts with.
+      where: a boolean array that broadcasts with the operand: which elements count.
+
+    >>> jnp.nanprod(jnp.array([2.0, jnp.nan, 3.0]))
+    Array(6., dtype=float32)
+    """
     where = boolean_mask("nanprod", where)
     return prod(_nan_replaced("nanprod", a, 1)[0], axis, dtype, out, keepdims, initial, where)
 
@@ -72,14 +98,38 @@ def nanprod(
 def nanmax(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """The largest element over ``axis`` that is not NaN; NaN where there is none."""
+    """The largest element over ``axis`` that is not NaN; NaN where there is none.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      out: must be None: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+      initial: a scalar that the reduction starts with.
+      where: a boolean array that broadcasts with the operand: which elements count.
+
+    >>> jnp.nanmax(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(3., dtype=float32)
+    """
     return _nan_extreme("nanmax", max, -np.inf, a, axis, out, keepdims, initial, where)
 
 
 def nanmin(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """The smallest element over ``axis`` that is not NaN; NaN where there is none."""
+    """The smallest element over ``axis`` that is not NaN; NaN where there is none.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      out: must be None: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+      initial: a scalar that the reduction starts with.
+      where: a boolean array that broadcasts with the operand: which elements count.
+
+    >>> jnp.nanmin(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(1., dtype=float32)
+    """
     return _nan_extreme("nanmin", min, np.inf, a, axis, out, keepdims, initial, where)
 
 
@@ -107,12 +157,32 @@ def _inexact(a: Any) -> bool:
 
 
 def nanargmax(a: Any, axis: Any = None, out: None = None, keepdims: bool | None = None) -> Any:
-    """The position of the first maximum that is not NaN; -1 where all are."""
+    """The position of the first maximum that is not NaN; -1 where all are.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      out: must be None: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+
+    >>> jnp.nanargmax(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(2, dtype=int32)
+    """
     return _nan_arg("nanargmax", argmax, -np.inf, a, axis, out, keepdims)
 
 
 def nanargmin(a: Any, axis: Any = None, out: None = None, keepdims: bool | None = None) -> Any:
-    """The position of the first minimum that is not NaN; -1 where all are."""
+    """The position of the first minimum that is not NaN; -1 where all are.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      out: must be None: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+
+    >>> jnp.nanargmin(jnp.array([jnp.nan, 2.0, 3.0]))
+    Array(1, dtype=int32)
+    """
     return _nan_arg("nanargmin", argmin, np.inf, a, axis, out, keepdims)
 
 
@@ -131,7 +201,19 @@ def _nan_arg(
 def nanmean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
 ) -> Any:
-    """The mean over ``axis`` of elements that are not NaN."""
+    """The mean over ``axis`` of elements that are not NaN.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+      where: a boolean array that broadcasts with the operand: which elements count.
+
+    >>> jnp.nanmean(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(2., dtype=float32)
+    """
     unsupported_argument("nanmean", "out", out)
     where = boolean_mask("nanmean", where)
     if not _inexact(a):
@@ -145,7 +227,11 @@ def nanvar(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, where: Any =
     None, mean: Any = None,
 ) -> Any:  # fmt: skip
-    """The variance over ``axis`` of elements that are not NaN."""
+    """The variance over ``axis`` of elements that are not NaN.
+
+    >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(1., dtype=float32)
+    """
     unsupported_argument("nanvar", "out", out)
     where = boolean_mask("nanvar", where)
     if not _inexact(a):
@@ -159,15 +245,39 @@ def nanstd(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, where: Any =
     None, mean: Any = None,
 ) -> Any:  # fmt: skip
-    """The standard deviation over ``axis`` of elements that are not NaN."""
+    """The standard deviation over ``axis`` of elements that are not NaN.
+
+    >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(1., dtype=float32)
+    """
     return el.sqrt_p.bind(nanvar(a, axis, dtype, out, ddof, keepdims, boolean_mask("nanstd", where), mean))
 
 
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """As :func:`cumprod`, NaN counting as 1."""
+    """As :func:`cumprod`, NaN counting as 1.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+
+    >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
+    Array([2., 2., 6.], dtype=float32)
+    """
     return cumprod(_nan_replaced("nancumprod", a, 1)[0], axis, dtype, out)
 
 
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """As :func:`cumsum`, NaN counting as 0."""
+    """As :func:`cumsum`, NaN counting as 0.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+
+    >>> jnp.nancumsum(jnp.array([2.0, jnp.nan, 3.0]))
+    Array([2., 2., 5.], dtype=float32)
+    """
     return cumsum(_nan_replaced("nancumsum", a, 0)[0], axis, dtype, out)

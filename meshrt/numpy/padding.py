@@ -42,7 +42,16 @@ def _operand(name: str, x: Any) -> Any:
 
 @at_once(1, ["reps"])
 def tile(A: Any, reps: Any) -> Any:
-    """``A`` laid out ``reps`` times along each dimension."""
+    """``A`` laid out ``reps`` times along each dimension.
+
+    Args:
+      A: an array, or what `asarray` makes one of.
+      reps: how often along each dimension.
+
+    >>> jnp.tile(jnp.array([1, 2]), (2, 2))
+    Array([[1, 2, 1, 2],
+           [1, 2, 1, 2]], dtype=int32)
+    """
     x = _operand("tile", A)
     reps = shape_tuple(reps)
     reps = (1,) * (x.ndim - len(reps)) + reps
@@ -79,6 +88,16 @@ def repeat(
     """Each position along ``axis`` repeated ``repeats`` times (a number, or an array of one per position).
 
     Repeats per position that are traced need ``total_repeat_length``, the static size of the result.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      repeats: how often each element is repeated.
+      axis: the dimension to work along; negative numbers count from the end.
+      total_repeat_length: the length of the result, so that its shape is known to `jit`.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.repeat(jnp.array([1, 2]), jnp.array([1, 2]), total_repeat_length=3)
+    Array([1, 2, 2], dtype=int32)
     """
     x = _operand("repeat", a)
     if axis is None or (x.ndim == 0 and (isinstance(repeats, DimExpr) or np.size(repeats) == 1)):
@@ -125,7 +144,12 @@ def _repeat_dynamic(x: Any, counts: Any, axis: int, total: int) -> Any:
 
 
 def resize(a: Any, new_shape: Any) -> Any:
-    """``a`` with another shape, repeated or cut as needed."""
+    """``a`` with another shape, repeated or cut as needed.
+
+    >>> jnp.resize(jnp.array([1, 2, 3]), (2, 2))
+    Array([[1, 2],
+           [3, 1]], dtype=int32)
+    """
     x = ravel(a)
     target = shape_tuple(new_shape)
     if any(n < 0 for n in target):

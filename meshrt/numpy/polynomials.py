@@ -27,27 +27,43 @@ __all__ = [
 
 
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
-    """The polynomial ``p`` at ``x``, elementwise, by Horner's rule; ``unroll`` steps of it are written in a row."""
+    """The polynomial ``p`` at ``x``, elementwise, by Horner's rule; ``unroll`` steps of it are written in a row.
+
+    >>> jnp.polyval(jnp.array([1, 0, 2]), 3)
+    Array(11, dtype=int32)
+    """
     p, x = promoted("polyval", p, x)
     start = lax.full(common_shape("polyval", p.shape[1:], x.shape), 0, x.dtype)
     return lax.scan(lambda y, c: (y * x + c, None), start, p, unroll=unroll)[0]
 
 
 def polyadd(a1: Any, a2: Any) -> Any:
-    """The sum of two polynomials."""
+    """The sum of two polynomials.
+
+    >>> jnp.polyadd(jnp.array([1, 2]), jnp.array([1, 0, 0]))
+    Array([1, 1, 2], dtype=int32)
+    """
     x, y = promoted("polyadd", a1, a2)
     long, short = (x, y) if y.shape[0] <= x.shape[0] else (y, x)
     return long.at[-short.shape[0] :].add(short) if short.shape[0] else long
 
 
 def polysub(a1: Any, a2: Any) -> Any:
-    """The difference of two polynomials."""
+    """The difference of two polynomials.
+
+    >>> jnp.polysub(jnp.array([1, 2]), jnp.array([1, 1]))
+    Array([0, 1], dtype=int32)
+    """
     x, y = promoted("polysub", a1, a2)
     return polyadd(x, negative(y))
 
 
 def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
-    """The product of two polynomials; ``trim_leading_zeros`` needs concrete ones."""
+    """The product of two polynomials; ``trim_leading_zeros`` needs concrete ones.
+
+    >>> jnp.polymul(jnp.array([1, 1]), jnp.array([1, 2]))
+    Array([1., 3., 2.], dtype=float32)
+    """
     x, y = promoted_inexact("polymul", a1, a2)
     if trim_leading_zeros and (x.shape[0] > 1 or y.shape[0] > 1):
         x, y = trim_zeros(x, "f"), trim_zeros(y, "f")
@@ -56,7 +72,11 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
 
 
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, Any]:
-    """(quotient, remainder) of two polynomials; ``trim_leading_zeros`` of the remainder needs concrete ones."""
+    """(quotient, remainder) of two polynomials; ``trim_leading_zeros`` of the remainder needs concrete ones.
+
+    >>> jnp.polydiv(jnp.array([1.0, 3.0, 2.0]), jnp.array([1.0, 1.0]))
+    (Array([1., 2.], dtype=float32), Array([0., 0., 0.], dtype=float32))
+    """
     rest, divisor = promoted_inexact("polydiv", u, v)
     m, n = rest.shape[0] - 1, divisor.shape[0] - 1
     scale = 1.0 / divisor[0]
@@ -73,7 +93,11 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, A
 
 
 def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
-    """The integral of a polynomial, ``m`` times; ``k`` are the constants, 0 by default."""
+    """The integral of a polynomial, ``m`` times; ``k`` are the constants, 0 by default.
+
+    >>> jnp.polyint(jnp.array([2.0, 1.0]))
+    Array([1., 1., 0.], dtype=float32)
+    """
     m = static_int(m, "polyint: m")
     if m < 0:
         raise errors.ArgumentValueError(f"polyint: the order m must not be negative, got {m}; see polyder")
@@ -89,7 +113,11 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
 
 
 def polyder(p: Any, m: int = 1) -> Any:
-    """The ``m``-th derivative of a polynomial."""
+    """The ``m``-th derivative of a polynomial.
+
+    >>> jnp.polyder(jnp.array([3, 2, 1]))
+    Array([6., 2.], dtype=float32)
+    """
     m = static_int(m, "polyder: m")
     if m < 0:
         raise errors.ArgumentValueError(f"polyder: the order m must not be negative, got {m}; see polyint")
@@ -101,7 +129,11 @@ def polyder(p: Any, m: int = 1) -> Any:
 
 
 def poly(seq_of_zeros: Any) -> Any:
-    """The polynomial with these zeros, or the characteristic polynomial of a square matrix."""
+    """The polynomial with these zeros, or the characteristic polynomial of a square matrix.
+
+    >>> jnp.poly(jnp.array([1.0, 2.0]))
+    Array([ 1., -3.,  2.], dtype=float32)
+    """
     (x,) = promoted_inexact("poly", operand_array("poly", seq_of_zeros))
     x = atleast_1d(x)
     if x.ndim == 2 and x.shape[0] == x.shape[1] != 0:
@@ -122,6 +154,9 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Any:
     Args:
       strip_zeros: leave out leading zeros, for which ``p`` must be concrete. Otherwise the zeros that are not there
         are NaN.
+
+    >>> jnp.roots(jnp.array([1.0, 0.0, -4.0]))
+    Array([-1.9999999+0.j,  2.0000002+0.j], dtype=complex64)
     """
     (p,) = promoted_inexact("roots", operand_array("roots", p))
     p = atleast_1d(p)
@@ -160,6 +195,9 @@ def polyfit(
       full: also give residuals, rank, singular values and ``rcond``.
       w: weights of the distances, before they are squared.
       cov: also give the covariance matrix of the coefficients; "unscaled" leaves out the residuals.
+
+    >>> jnp.polyfit(jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0, 3.0, 5.0]), 1).round(3)
+    Array([2., 1.], dtype=float32)
     """
     x, y = operand_array("polyfit", x), operand_array("polyfit", y, 1)
     order = static_int(deg, "polyfit: deg") + 1

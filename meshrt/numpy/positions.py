@@ -27,6 +27,22 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
 
     Their number depends on the values: inside traced code give ``size``, the number to return; missing ones are
     ``fill_value`` (a scalar or one per dimension, 0 by default).
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
+      fill_value: what fills up results that have fewer than `size` elements.
+
+    Returns:
+      A tuple with a vector of positions for each dimension.
+
+    Raises:
+      ConcretizationTypeError: under `jit` without `size`.
+
+    >>> jnp.nonzero(jnp.array([0, 5, 7]))
+    (Array([1, 2], dtype=int32),)
+    >>> jnp.nonzero(jnp.array([0, 5, 7]), size=3, fill_value=-1)
+    (Array([ 1,  2, -1], dtype=int32),)
     """
     a = asarray(operand("nonzero", a))
     if a.ndim == 0:
@@ -64,13 +80,32 @@ def _nonzero_sized(a: Any, size: int, fill_value: Any) -> tuple[Any, ...]:
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Positions of nonzero elements in the flattened array; see :func:`nonzero`."""
+    """Positions of nonzero elements in the flattened array; see :func:`nonzero`.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
+      fill_value: what fills up results that have fewer than `size` elements.
+
+    >>> jnp.flatnonzero(jnp.array([[0, 1], [2, 0]]))
+    Array([1, 2], dtype=int32)
+    """
     a = asarray(operand("flatnonzero", a))
     return nonzero(reshape_p.bind(a, new_sizes=(a.size,)), size=size, fill_value=fill_value)[0]
 
 
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Positions of nonzero elements as rows; see :func:`nonzero`."""
+    """Positions of nonzero elements as rows; see :func:`nonzero`.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
+      fill_value: what fills up results that have fewer than `size` elements.
+
+    >>> jnp.argwhere(jnp.array([0, 5, 7]))
+    Array([[1],
+           [2]], dtype=int32)
+    """
     return stack(nonzero(a, size=size, fill_value=fill_value), 1)
 
 
@@ -81,6 +116,9 @@ def compress(
 
     Their number depends on the values: inside traced code give ``size``, the number to return; missing ones are
     ``fill_value``.
+
+    >>> jnp.compress(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
+    Array([1, 3], dtype=int32)
     """
     unsupported_argument("compress", "out", out)
     a, condition = asarray(operand("compress", a, 1)), asarray(operand("compress", condition))
@@ -100,6 +138,10 @@ def compress(
 
 
 def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
-    """The elements of ``arr`` where ``condition`` is true, as a vector; ``size`` as in :func:`compress`."""
+    """The elements of ``arr`` where ``condition`` is true, as a vector; ``size`` as in :func:`compress`.
+
+    >>> jnp.extract(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
+    Array([1, 3], dtype=int32)
+    """
     condition = asarray(operand("extract", condition))
     return compress(reshape_p.bind(condition, new_sizes=(condition.size,)), arr, size=size, fill_value=fill_value)

@@ -38,6 +38,9 @@ def quantile(
       method: between two elements, "linear" interpolates, "lower", "higher" and "nearest" take one of them, and
         "midpoint" their mean; "inverted_cdf" takes the first element that reaches ``q``.
       weights: how often elements count, for "inverted_cdf" only; of the shape of ``a`` or of its reduced dimensions.
+
+    >>> jnp.quantile(jnp.array([1.0, 2.0, 3.0]), 0.25)
+    Array(1.5, dtype=float32)
     """
     return _checked("quantile", a, q, axis, out, overwrite_input, method, keepdims, weights, skip_nan=False)
 
@@ -46,7 +49,11 @@ def nanquantile(
     a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
     keepdims: bool = False, *, weights: Any = None,
 ) -> Any:  # fmt: skip
-    """As :func:`quantile` of the elements that are not NaN."""
+    """As :func:`quantile` of the elements that are not NaN.
+
+    >>> jnp.nanquantile(jnp.array([1.0, jnp.nan, 3.0]), 0.5)
+    Array(2., dtype=float32)
+    """
     return _checked("nanquantile", a, q, axis, out, overwrite_input, method, keepdims, weights, skip_nan=True)
 
 
@@ -55,7 +62,22 @@ def percentile(
     a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
     keepdims: bool = False, *, weights: Any = None, out_sharding: Any = None,
 ) -> Any:  # fmt: skip
-    """As :func:`quantile` with ``q`` from 0 to 100; ``out_sharding`` is how the result is split over Explicit axes."""
+    """As :func:`quantile` with ``q`` from 0 to 100; ``out_sharding`` is how the result is split over Explicit axes.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      q: percentiles to find, from 0 to 100.
+      axis: the dimension or dimensions to reduce; all by default.
+      out: must be None: arrays are not written to.
+      overwrite_input: must be False: arrays are not written to.
+      method: what lies between two elements: "linear", "lower", "higher", "midpoint" or "nearest".
+      keepdims: keep reduced dimensions, with size 1.
+      weights: weights of the elements.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.percentile(jnp.array([1.0, 2.0, 3.0]), 50)
+    Array(2., dtype=float32)
+    """
     (q,) = promoted_inexact("percentile", q)
     result = _checked("percentile", a, q / 100, axis, out, overwrite_input, method, keepdims, weights, skip_nan=False)
     return constrained(result, out_sharding, "percentile")
@@ -65,18 +87,44 @@ def nanpercentile(
     a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
     keepdims: bool = False, *, weights: Any = None,
 ) -> Any:  # fmt: skip
-    """As :func:`percentile` of the elements that are not NaN."""
+    """As :func:`percentile` of the elements that are not NaN.
+
+    >>> jnp.nanpercentile(jnp.array([1.0, jnp.nan, 3.0]), 50)
+    Array(2., dtype=float32)
+    """
     (q,) = promoted_inexact("nanpercentile", q)
     return _checked("nanpercentile", a, q / 100, axis, out, overwrite_input, method, keepdims, weights, skip_nan=True)
 
 
 def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
-    """The middle value over ``axis``, or the mean of the two middle ones; NaN if there is one."""
+    """The middle value over ``axis``, or the mean of the two middle ones; NaN if there is one.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension or dimensions to reduce; all by default.
+      out: must be None: arrays are not written to.
+      overwrite_input: must be False: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+
+    >>> jnp.median(jnp.array([3.0, 1.0, 2.0]))
+    Array(2., dtype=float32)
+    """
     return _checked("median", a, 0.5, axis, out, overwrite_input, "midpoint", keepdims, None, skip_nan=False)
 
 
 def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
-    """The middle value over ``axis`` of elements that are not NaN."""
+    """The middle value over ``axis`` of elements that are not NaN.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      out: must be None: arrays are not written to.
+      overwrite_input: must be False: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+
+    >>> jnp.nanmedian(jnp.array([1.0, jnp.nan, 3.0]))
+    Array(2., dtype=float32)
+    """
     return _checked("nanmedian", a, 0.5, axis, out, overwrite_input, "midpoint", keepdims, None, skip_nan=True)
 
 

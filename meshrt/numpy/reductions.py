@@ -137,7 +137,24 @@ def sum(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None, promote_integers: bool = True,
 ) -> Any:  # fmt: skip
-    """The sum over ``axis`` (all by default). ``where`` chooses the elements that count."""
+    """The sum over ``axis`` (all by default). ``where`` chooses the elements that count.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension or dimensions to reduce; all by default.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+      initial: a scalar that the reduction starts with.
+      where: a boolean array that broadcasts with the operand: which elements count.
+      promote_integers: sum small integers in the default integer dtype.
+
+    Returns:
+      An array without the reduced dimensions, of the dtype in which it is summed.
+
+    >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
+    Array([4, 6], dtype=int32)
+    """
     unsupported_argument("sum", "out", out)
     return _accumulate(
         "sum", rd.reduce_sum_p, a, axis, dtype, keepdims, initial, where, promote_integers, el.add_p.bind, 0
@@ -149,7 +166,21 @@ def prod(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None, promote_integers: bool = True,
 ) -> Any:  # fmt: skip
-    """The product over ``axis`` (all by default)."""
+    """The product over ``axis`` (all by default).
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension or dimensions to reduce; all by default.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+      initial: a scalar that the reduction starts with.
+      where: a boolean array that broadcasts with the operand: which elements count.
+      promote_integers: multiply small integers in the default integer dtype.
+
+    >>> jnp.prod(jnp.array([2, 3, 4]))
+    Array(24, dtype=int32)
+    """
     unsupported_argument("prod", "out", out)
     return _accumulate(
         "prod", rd.reduce_prod_p, a, axis, dtype, keepdims, initial, where, promote_integers, el.mul_p.bind, 1
@@ -158,7 +189,16 @@ def prod(
 
 @at_once(1)
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """The number of elements that are not zero."""
+    """The number of elements that are not zero.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension or dimensions to reduce; all by default.
+      keepdims: keep reduced dimensions, with size 1.
+
+    >>> jnp.count_nonzero(jnp.array([0, 1, 2]))
+    Array(2, dtype=int32)
+    """
     x = operand_array("count_nonzero", a)
     return sum(el.ne_p.bind(x, np.zeros((), x.dtype)[()]), axis, dtypes.default_int_dtype(), keepdims=keepdims)
 
@@ -168,7 +208,7 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def _extreme(
-    name: str, p: Primitive, combine: Callable[..., Any], identity: Callable[[Any], Any], doc: str
+    name: str, p: Primitive, combine: Callable[..., Any], identity: Callable[[Any], Any], doc: str, example: str
 ) -> Callable[..., Any]:
     def function(
         a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
@@ -188,19 +228,29 @@ def _extreme(
         return reduce_with(name, p, x, axis, keepdims, initial, where, combine, identity)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
+    function.__doc__ = f"{doc}\n\n{example}\n"
     return at_once(1)(function)
 
 
 max = amax = _extreme(
-    "max", rd.reduce_max_p, el.max_p.bind, rd.lowest, "The largest element over ``axis``; NaN if there is one."
+    "max",
+    rd.reduce_max_p,
+    el.max_p.bind,
+    rd.lowest,
+    "The largest element over ``axis``; NaN if there is one.",
+    ">>> print(jnp.max(jnp.array([[5, 3], [4, 1]]), axis=0))\n[5 3]",
 )
 min = amin = _extreme(
-    "min", rd.reduce_min_p, el.min_p.bind, rd.highest, "The smallest element over ``axis``; NaN if there is one."
+    "min",
+    rd.reduce_min_p,
+    el.min_p.bind,
+    rd.highest,
+    "The smallest element over ``axis``; NaN if there is one.",
+    ">>> print(jnp.min(jnp.array([[5, 3], [4, 1]]), axis=0))\n[4 1]",
 )
 
 
-def _truth(name: str, p: Primitive, identity: bool, doc: str) -> Callable[..., Any]:
+def _truth(name: str, p: Primitive, identity: bool, doc: str, example: str) -> Callable[..., Any]:
     def function(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
         unsupported_argument(name, "out", out)
         x = operand_array(name, a)
@@ -210,22 +260,44 @@ def _truth(name: str, p: Primitive, identity: bool, doc: str) -> Callable[..., A
         return reduce_with(name, p, x, axis, keepdims, None, where, None, lambda d: identity)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
+    function.__doc__ = f"{doc}\n\n{example}\n"
     return at_once(1)(function)
 
 
-all = _truth("all", rd.reduce_and_p, True, "Whether all elements over ``axis`` are true (nonzero).")
-any = _truth("any", rd.reduce_or_p, False, "Whether any element over ``axis`` is true (nonzero).")
+all = _truth(
+    "all",
+    rd.reduce_and_p,
+    True,
+    "Whether all elements over ``axis`` are true (nonzero).",
+    ">>> print(jnp.all(jnp.array([[True, False], [True, True]]), axis=0))\n[ True False]",
+)
+any = _truth(
+    "any",
+    rd.reduce_or_p,
+    False,
+    "Whether any element over ``axis`` is true (nonzero).",
+    ">>> print(jnp.any(jnp.array([0, 3])))\nTrue",
+)
 
 
 @at_once(1)
 def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
-    """The largest minus the smallest element over ``axis``."""
+    """The largest minus the smallest element over ``axis``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      out: must be None: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+
+    >>> jnp.ptp(jnp.array([3, 9, 4]))
+    Array(6, dtype=int32)
+    """
     unsupported_argument("ptp", "out", out)
     return el.sub_p.bind(max(a, axis, keepdims=keepdims), min(a, axis, keepdims=keepdims))
 
 
-def _arg(name: str, find: Callable[..., Any], doc: str) -> Callable[..., Any]:
+def _arg(name: str, find: Callable[..., Any], doc: str, example: str) -> Callable[..., Any]:
     def function(a: Any, axis: Any = None, out: None = None, keepdims: bool | None = None) -> Any:
         unsupported_argument(name, "out", out)
         x = operand_array(name, a)
@@ -244,12 +316,22 @@ def _arg(name: str, find: Callable[..., Any], doc: str) -> Callable[..., Any]:
         return keep_dimensions(out, shape, axes, bool(keepdims))
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = doc
+    function.__doc__ = f"{doc}\n\n{example}\n"
     return at_once(1)(function)
 
 
-argmax = _arg("argmax", rd.argmax, "The position of the first maximum along ``axis`` (flattened by default).")
-argmin = _arg("argmin", rd.argmin, "The position of the first minimum along ``axis`` (flattened by default).")
+argmax = _arg(
+    "argmax",
+    rd.argmax,
+    "The position of the first maximum along ``axis`` (flattened by default).",
+    ">>> print(jnp.argmax(jnp.array([5, 3, 9])))\n2",
+)
+argmin = _arg(
+    "argmin",
+    rd.argmin,
+    "The position of the first minimum along ``axis`` (flattened by default).",
+    ">>> print(jnp.argmin(jnp.array([5, 3, 9])))\n1",
+)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -269,7 +351,22 @@ def _count(x: Any, axis: Any, keepdims: bool, where: Any, dtype: Any) -> Any:
 def mean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
 ) -> Any:
-    """The arithmetic mean over ``axis``; integers give floats."""
+    """The arithmetic mean over ``axis``; integers give floats.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension or dimensions to reduce; all by default.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+      keepdims: keep reduced dimensions, with size 1.
+      where: a boolean array that broadcasts with the operand: which elements count.
+
+    Returns:
+      An array without the reduced dimensions, of a floating dtype.
+
+    >>> jnp.mean(jnp.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
+    Array([2., 3.], dtype=float32)
+    """
     unsupported_argument("mean", "out", out)
     where = boolean_mask("mean", where)
     x = operand_array("mean", a)
@@ -284,7 +381,18 @@ def mean(
 
 
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
-    """The mean over ``axis``, weighted if ``weights`` are given; with ``returned`` also the sum of weights."""
+    """The mean over ``axis``, weighted if ``weights`` are given; with ``returned`` also the sum of weights.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension or dimensions to reduce; all by default.
+      weights: weights of the elements.
+      returned: also return the sum of the weights.
+      keepdims: keep reduced dimensions, with size 1.
+
+    >>> jnp.average(jnp.array([1.0, 3.0]), weights=jnp.array([3.0, 1.0]))
+    Array(1.5, dtype=float32)
+    """
     x = operand_array("average", a)
     axes = canonical_axes(axis, x.ndim, "average")
     if weights is None:
@@ -315,7 +423,22 @@ def var(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, *,
     where: Any = None, mean: Any = None, correction: float | None = None,
 ) -> Any:  # fmt: skip
-    """The mean squared distance from the mean over ``axis``; divides by the count less ``ddof``."""
+    """The mean squared distance from the mean over ``axis``; divides by the count less ``ddof``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension or dimensions to reduce; all by default.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+      ddof: what is subtracted from the number of elements in the divisor.
+      keepdims: keep reduced dimensions, with size 1.
+      where: a boolean array that broadcasts with the operand: which elements count.
+      mean: the mean, if it is known.
+      correction: the same under the name of the array API.
+
+    >>> jnp.var(jnp.array([1.0, 3.0]))
+    Array(1., dtype=float32)
+    """
     unsupported_argument("var", "out", out)
     where = boolean_mask("var", where)
     return _variance(a, axis, dtype, _correction(ddof, correction), keepdims, where, mean)
@@ -326,7 +449,22 @@ def std(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, *,
     where: Any = None, mean: Any = None, correction: float | None = None,
 ) -> Any:  # fmt: skip
-    """The square root of :func:`var`."""
+    """The square root of :func:`var`.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension or dimensions to reduce; all by default.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+      ddof: what is subtracted from the number of elements in the divisor.
+      keepdims: keep reduced dimensions, with size 1.
+      where: a boolean array that broadcasts with the operand: which elements count.
+      mean: the mean, if it is known.
+      correction: the same under the name of the array API.
+
+    >>> jnp.std(jnp.array([1.0, 3.0]))
+    Array(1., dtype=float32)
+    """
     unsupported_argument("std", "out", out)
     where = boolean_mask("std", where)
     if dtype is not None and not dtypes.issubdtype(dtypes.check_user_dtype(dtype, "std"), np.inexact):
@@ -409,23 +547,66 @@ def _cumulative(name: str, p: Callable[..., Any], a: Any, axis: Any, dtype: Any,
 
 @at_once(1)
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """Sums of the elements up to each position along ``axis`` (of the flattened array by default)."""
+    """Sums of the elements up to each position along ``axis`` (of the flattened array by default).
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension; None (the default) runs over the flattened array.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+
+    Returns:
+      An array of the shape of `a`.
+
+    >>> jnp.cumsum(jnp.array([1, 2, 3]))
+    Array([1, 3, 6], dtype=int32)
+    """
     return _cumulative("cumsum", lax.cumsum, a, axis, dtype, out)
 
 
 @at_once(1)
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """Products of the elements up to each position along ``axis`` (of the flattened array by default)."""
+    """Products of the elements up to each position along ``axis`` (of the flattened array by default).
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension; None (the default) runs over the flattened array.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+
+    >>> jnp.cumprod(jnp.array([1, 2, 3]))
+    Array([1, 2, 6], dtype=int32)
+    """
     return _cumulative("cumprod", lax.cumprod, a, axis, dtype, out)
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
-    """As :func:`cumsum` along a dimension that only vectors may leave out."""
+    """As :func:`cumsum` along a dimension that only vectors may leave out.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      include_initial: put the neutral element in front.
+
+    >>> jnp.cumulative_sum(jnp.array([2, 3]), include_initial=True)
+    Array([0, 2, 5], dtype=int32)
+    """
     return _array_api_cumulative("cumulative_sum", cumsum, x, axis, dtype, include_initial)
 
 
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
-    """As :func:`cumprod` along a dimension that only vectors may leave out."""
+    """As :func:`cumprod` along a dimension that only vectors may leave out.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      include_initial: put the neutral element in front.
+
+    >>> jnp.cumulative_prod(jnp.array([2, 3]), include_initial=True)
+    Array([1, 2, 6], dtype=int32)
+    """
     return _array_api_cumulative("cumulative_prod", cumprod, x, axis, dtype, include_initial)
 
 
@@ -450,7 +631,18 @@ def _array_api_cumulative(
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """Differences of neighbours along ``axis``, taken ``n`` times."""
+    """Differences of neighbours along ``axis``, taken ``n`` times.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      n: how often.
+      axis: the dimension to work along; negative numbers count from the end.
+      prepend: values to put before the array.
+      append: values to put behind the array.
+
+    >>> jnp.diff(jnp.array([1, 4, 9]))
+    Array([3, 5], dtype=int32)
+    """
     x = operand_array("diff", a)
     if x.ndim == 0:
         raise ShapeError("diff needs an array of at least one dimension")

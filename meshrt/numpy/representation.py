@@ -27,6 +27,9 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
     """(mantissa, exponent) with ``x == mantissa * 2**exponent`` and 0.5 <= |mantissa| < 1, elementwise.
 
     The exponent is int32. Zeros, infinities and NaN are their own mantissas, with exponent 0.
+
+    >>> jnp.frexp(jnp.array([8.0]))
+    (Array([0.5], dtype=float32), Array([4], dtype=int32))
     """
     (x,) = promoted_inexact("frexp", x)
     real_only("frexp", x.dtype)
@@ -61,7 +64,11 @@ def _frexp_jvp(primals: tuple[Any], tangents: tuple[Any]) -> Any:
 
 
 def ldexp(x1: Any, x2: Any, /) -> Any:
-    """``x1 * 2**x2``, elementwise, for integers ``x2``."""
+    """``x1 * 2**x2``, elementwise, for integers ``x2``.
+
+    >>> jnp.ldexp(jnp.array([1.0, 2.0]), jnp.array([3, -1]))
+    Array([8., 1.], dtype=float32)
+    """
     x, n = operand_array("ldexp", x1), operand_array("ldexp", x2, 1)
     if dtypes.issubdtype(x.dtype, np.complexfloating) or dtypes.issubdtype(n.dtype, np.inexact):
         raise errors.ArgumentValueError(
@@ -81,7 +88,11 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
 
 
 def spacing(x: Any, /) -> Any:
-    """The distance to the next number further from zero, elementwise, with the sign of ``x``."""
+    """The distance to the next number further from zero, elementwise, with the sign of ``x``.
+
+    >>> jnp.spacing(jnp.float32(1))
+    Array(1.1920929e-07, dtype=float32)
+    """
     (x,) = promoted_inexact("spacing", x)
     if dtypes.issubdtype(x.dtype, np.complexfloating):
         raise errors.ArgumentValueError(f"spacing is not defined for complex numbers, got {aval_of(x).str_short()}")
@@ -114,6 +125,9 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     """Eight elements along ``axis`` (flattened by default) as the bits of one byte: 1 for those that are not zero.
 
     The last byte is filled up with zeros.
+
+    >>> jnp.packbits(jnp.array([1, 0, 1, 0, 0, 0, 0, 0]))
+    Array([160], dtype=uint8)
     """
     x = operand_array("packbits", a)
     if not (x.dtype == np.bool_ or dtypes.issubdtype(x.dtype, np.integer)):
@@ -135,6 +149,9 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
 
     Args:
       count: how many bits to give, cut or padded with zeros; a negative number leaves out as many at the end.
+
+    >>> jnp.unpackbits(jnp.array([160], dtype=jnp.uint8))
+    Array([1, 0, 1, 0, 0, 0, 0, 0], dtype=uint8)
     """
     x = operand_array("unpackbits", a)
     if x.dtype != np.uint8:

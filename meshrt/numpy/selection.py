@@ -51,6 +51,19 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
 
     With one argument it is ``numpy.nonzero``, whose result has a shape that depends on values: then the condition
     must be concrete, or ``size`` must be given.
+
+    Args:
+      condition: booleans, or numbers that count as True unless zero.
+      x: taken where True.
+      y: taken where False.
+      size: with one argument: how many positions the result has.
+      fill_value: with one argument: what fills up the result.
+
+    Returns:
+      An array of the broadcast shape and the promoted dtype; with one argument a tuple of positions per dimension.
+
+    >>> jnp.where(jnp.array([True, False]), jnp.array([1, 2]), 0)
+    Array([1, 0], dtype=int32)
     """
     if x is None and y is None:
         return nonzero(condition, size=size, fill_value=fill_value)
@@ -62,7 +75,19 @@ def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None =
 
 
 def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
-    """``arr`` limited to [min, max]; either bound may be None."""
+    """``arr`` limited to [min, max]; either bound may be None.
+
+    Args:
+      arr: an array.
+      min: the lower bound, or None.
+      max: the upper bound, or None.
+
+    Returns:
+      An array like `arr`.
+
+    >>> jnp.clip(jnp.array([-2, 0.5, 3]), 0, 1)
+    Array([0. , 0.5, 1. ], dtype=float32)
+    """
 
     for i, v in enumerate((arr, min, max)):
         if (v is not None or not i) and _is_complex(v, i):
@@ -92,7 +117,11 @@ def _between(arr: Any, low: Any, high: Any) -> Any:
 
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
-    """For each element the choice that belongs to the first true condition, else ``default``."""
+    """For each element the choice that belongs to the first true condition, else ``default``.
+
+    >>> jnp.select([jnp.array([True, False]), jnp.array([True, True])], [jnp.array([1, 2]), jnp.array([3, 4])])
+    Array([1, 4], dtype=int32)
+    """
     if len(condlist) != len(choicelist):
         raise ShapeError(
             f"select: condlist must have length equal to choicelist ({len(condlist)} vs {len(choicelist)})"
@@ -108,7 +137,18 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 
 @at_once(1)
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    """NaN becomes ``nan``; infinities become ``posinf`` and ``neginf`` (by default the largest finite values)."""
+    """NaN becomes ``nan``; infinities become ``posinf`` and ``neginf`` (by default the largest finite values).
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      copy: has no effect.
+      nan: what replaces NaNs.
+      posinf: what replaces infinities; the largest number by default.
+      neginf: what replaces negative infinities; the least number by default.
+
+    >>> jnp.nan_to_num(jnp.array([jnp.nan, 1.0]), nan=0.0)
+    Array([0., 1.], dtype=float32)
+    """
 
     x = asarray(operand("nan_to_num", x))
     if not dtypes.issubdtype(x.dtype, np.inexact):
@@ -125,7 +165,16 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
 
 
 def round(a: Any, decimals: int = 0, out: None = None) -> Any:
-    """``a`` rounded to ``decimals`` places, ties to even."""
+    """``a`` rounded to ``decimals`` places, ties to even.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      decimals: how many decimal places.
+      out: must be None: arrays are not written to.
+
+    >>> jnp.around(jnp.array([1.25, 2.675]), 1)
+    Array([1.2, 2.7], dtype=float32)
+    """
 
     unsupported_argument("round", "out", out)
     a = asarray(operand("round", a))
@@ -160,7 +209,18 @@ def _round(x: Any, decimals: int) -> Any:
 
 @at_once(2, ["equal_nan"])
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether |a - b| <= atol + rtol * |b|, elementwise; infinities are close to themselves, keys to equal ones."""
+    """Whether |a - b| <= atol + rtol * |b|, elementwise; infinities are close to themselves, keys to equal ones.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      b: a second array.
+      rtol: tolerance relative to the second array.
+      atol: absolute tolerance.
+      equal_nan: NaNs count as equal to each other.
+
+    >>> jnp.isclose(jnp.array([1.0, 2.0]), jnp.array([1.0, 2.1]))
+    Array([ True, False], dtype=bool)
+    """
     if dtypes.issubdtype(getattr(a, "dtype", None), dtypes.prng_key):
         return equal(a, b)
     a, b = map(asarray, promote_inexact("isclose", a, b))
@@ -178,13 +238,28 @@ def _all(x: Any) -> Any:
 
 @at_once(2, ["equal_nan"])
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether :func:`isclose` holds everywhere; a boolean scalar array."""
+    """Whether :func:`isclose` holds everywhere; a boolean scalar array.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      b: a second array.
+      rtol: tolerance relative to the second array.
+      atol: absolute tolerance.
+      equal_nan: NaNs count as equal to each other.
+
+    >>> jnp.allclose(jnp.array([1.0, 2.0]), jnp.array([1.0, 2.0 + 1e-7]))
+    Array(True, dtype=bool)
+    """
     return _all(isclose(a, b, rtol, atol, equal_nan))
 
 
 @at_once(2, ["equal_nan"])
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
-    """Whether two arrays have one shape and equal elements; a boolean scalar array."""
+    """Whether two arrays have one shape and equal elements; a boolean scalar array.
+
+    >>> jnp.array_equal(jnp.arange(3), jnp.array([0, 1, 2]))
+    Array(True, dtype=bool)
+    """
 
     a1, a2 = asarray(a1), asarray(a2)
     if a1.shape != a2.shape:
@@ -197,7 +272,11 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
 
 @at_once(2)
 def array_equiv(a1: Any, a2: Any) -> Any:
-    """Whether two arrays broadcast together and have equal elements; a boolean scalar array."""
+    """Whether two arrays broadcast together and have equal elements; a boolean scalar array.
+
+    >>> jnp.array_equiv(jnp.ones((2, 3)), jnp.ones(3))
+    Array(True, dtype=bool)
+    """
 
     try:
         return _all(equal(asarray(a1), asarray(a2)))

@@ -81,6 +81,11 @@ def unique(
       equal_nan: whether NaN are one value.
       size: how many to give, needed while tracing; missing ones are ``fill_value`` (the smallest by default).
       sorted: accepted for compatibility: they are.
+
+    >>> jnp.unique(jnp.array([3, 1, 3]))
+    Array([1, 3], dtype=int32)
+    >>> jnp.unique(jnp.array([3, 1, 3]), size=3, fill_value=0)
+    Array([1, 3, 0], dtype=int32)
     """
     x = operand_array("unique", ar)
     if size is None:
@@ -96,23 +101,59 @@ def unique(
 
 
 def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAllResult:
-    """Distinct elements, positions of first occurrences, positions in the result, and counts; NaN are distinct."""
+    """Distinct elements, positions of first occurrences, positions in the result, and counts; NaN are distinct.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
+      fill_value: what fills up results that have fewer than `size` elements.
+
+    >>> jnp.unique_all(jnp.array([3, 1, 3])).counts
+    Array([1, 2], dtype=int32)
+    """
     given = {"equal_nan": False, "size": size, "fill_value": fill_value}
     return UniqueAllResult(*unique(x, return_index=True, return_inverse=True, return_counts=True, **given))
 
 
 def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCountsResult:
-    """Distinct elements and how often each occurs; NaN are distinct."""
+    """Distinct elements and how often each occurs; NaN are distinct.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
+      fill_value: what fills up results that have fewer than `size` elements.
+
+    >>> jnp.unique_counts(jnp.array([3, 1, 3])).values
+    Array([1, 3], dtype=int32)
+    """
     return UniqueCountsResult(*unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value))
 
 
 def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverseResult:
-    """Distinct elements and positions among them of all elements; NaN are distinct."""
+    """Distinct elements and positions among them of all elements; NaN are distinct.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
+      fill_value: what fills up results that have fewer than `size` elements.
+
+    >>> jnp.unique_inverse(jnp.array([3, 1, 3])).inverse_indices
+    Array([1, 0, 1], dtype=int32)
+    """
     return UniqueInverseResult(*unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value))
 
 
 def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Distinct elements; NaN are distinct."""
+    """Distinct elements; NaN are distinct.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
+      fill_value: what fills up results that have fewer than `size` elements.
+
+    >>> jnp.unique_values(jnp.array([3, 1, 3]))
+    Array([1, 3], dtype=int32)
+    """
     return unique(x, equal_nan=False, size=size, fill_value=fill_value)
 
 
@@ -195,6 +236,9 @@ def isin(
     Args:
       assume_unique: promises that neither has repetitions.
       method: "compare_all" ("auto"), "binary_search" or "sort".
+
+    >>> jnp.isin(jnp.array([1, 2, 3]), jnp.array([2, 3]))
+    Array([False,  True,  True], dtype=bool)
     """
     x = operand_array("isin", element)
     return reshape(_is_in(x, operand_array("isin", test_elements, 1), assume_unique, invert, method), x.shape)
@@ -218,7 +262,11 @@ def _is_in(x: Any, among: Any, assume_unique: bool, invert: bool, method: str) -
 
 
 def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """The distinct elements of two arrays; see :func:`unique` for ``size`` and ``fill_value``."""
+    """The distinct elements of two arrays; see :func:`unique` for ``size`` and ``fill_value``.
+
+    >>> jnp.union1d(jnp.array([1, 2]), jnp.array([2, 3]))
+    Array([1, 2, 3], dtype=int32)
+    """
     x, y = operand_array("union1d", ar1), operand_array("union1d", ar2, 1)
     return unique(concatenate([x, y], None), size=size, fill_value=fill_value)
 
@@ -231,6 +279,9 @@ def setdiff1d(
     Args:
       assume_unique: promises that neither has repetitions.
       size: how many to give, needed while tracing; missing ones are ``fill_value`` (0 by default).
+
+    >>> jnp.setdiff1d(jnp.array([1, 2, 3]), jnp.array([2]))
+    Array([1, 3], dtype=int32)
     """
     x, y = ravel(operand_array("setdiff1d", ar1)), ravel(operand_array("setdiff1d", ar2, 1))
     if size is None:
@@ -255,7 +306,11 @@ def setdiff1d(
 def setxor1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Any:
-    """The elements that exactly one of two arrays has, sorted; the arguments are those of :func:`intersect1d`."""
+    """The elements that exactly one of two arrays has, sorted; the arguments are those of :func:`intersect1d`.
+
+    >>> jnp.setxor1d(jnp.array([1, 2]), jnp.array([2, 3]))
+    Array([1, 3], dtype=int32)
+    """
     x, y = (ravel(v) for v in promoted("setxor1d", ar1, ar2))
     ordered, _, valid = _joined(x, y, assume_unique, size)
     n = ordered.shape[0]
@@ -278,6 +333,9 @@ def intersect1d(
       return_indices: also give the positions of their first occurrences in either array.
       size: how many to give, needed while tracing; missing ones are ``fill_value`` (the smallest by default), and
         their positions lie behind the arrays' ends.
+
+    >>> jnp.intersect1d(jnp.array([1, 2, 3]), jnp.array([2, 3, 4]))
+    Array([2, 3], dtype=int32)
     """
     x, y = (ravel(v) for v in promoted("intersect1d", ar1, ar2))
     ordered, origin, valid = _joined(x, y, assume_unique, size)

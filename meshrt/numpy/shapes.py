@@ -47,7 +47,11 @@ def _array(name: str, x: Any, position: int = 0) -> Any:
 
 
 def shape(a: Any) -> tuple[int, ...]:
-    """Sizes of the dimensions."""
+    """Sizes of the dimensions.
+
+    >>> jnp.shape(jnp.ones((2, 3)))
+    (2, 3)
+    """
     return _shape("shape", a)
 
 
@@ -67,12 +71,24 @@ def _shape(name: str, a: Any) -> tuple[int, ...]:
 
 
 def ndim(a: Any) -> int:
-    """Number of dimensions."""
+    """Number of dimensions.
+
+    >>> jnp.ndim(jnp.ones((2, 3)))
+    2
+    """
     return len(_shape("ndim", a))
 
 
 def size(a: Any, axis: Any = None) -> int:
-    """Number of elements, or of positions along ``axis``."""
+    """Number of elements, or of positions along ``axis``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+
+    >>> jnp.size(jnp.ones((2, 3)))
+    6
+    """
     dims = _shape("size", a)
     return math.prod(dims[i] for i in canonical_axes(axis, len(dims), "size"))
 
@@ -82,7 +98,25 @@ def size(a: Any, axis: Any = None) -> int:
 
 
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Any:
-    """``a`` with another shape and the same elements; one size may be -1."""
+    """``a`` with another shape and the same elements; one size may be -1.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      shape: sizes of the result, of which one may be -1.
+      order: "C" or "F": which dimension runs fastest.
+      copy: whether the result is a copy; False is refused where one is needed.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    Returns:
+      An array of that shape and the dtype of `a`.
+
+    Raises:
+      TypeError: the sizes do not multiply to that of `a`.
+
+    >>> jnp.reshape(jnp.arange(6), (2, -1))
+    Array([[0, 1, 2],
+           [3, 4, 5]], dtype=int32)
+    """
     x = _array("reshape", a)
     sizes = _solve(x, shape)
     if order == "F":
@@ -115,14 +149,34 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
 
 @at_once(1, ["order"])
 def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
-    """``a`` as a vector."""
+    """``a`` as a vector.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      order: "C" or "F": which dimension runs fastest.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]))
+    Array([1, 2, 3, 4], dtype=int32)
+    """
     if order == "K":
         raise errors.UnsupportedError("ravel: order='K' is not supported: arrays have no memory order to keep")
     return reshape(a, -1 if size(a) else 0, order, out_sharding=out_sharding)
 
 
 def squeeze(a: Any, axis: Any = None) -> Any:
-    """``a`` without dimensions of size 1: all of them, or those of ``axis``."""
+    """``a`` without dimensions of size 1: all of them, or those of ``axis``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: which dimensions of size 1 to drop; all by default.
+
+    Raises:
+      ValueError: a named dimension is not of size 1.
+
+    >>> jnp.squeeze(jnp.ones((1, 3, 1))).shape
+    (3,)
+    """
     x = _array("squeeze", a)
     if axis is None:
         drop = tuple(i for i, n in enumerate(x.shape) if n == 1)
@@ -139,7 +193,15 @@ def squeeze(a: Any, axis: Any = None) -> Any:
 
 
 def expand_dims(a: Any, axis: Any) -> Any:
-    """``a`` with new dimensions of size 1 at positions ``axis`` of the result."""
+    """``a`` with new dimensions of size 1 at positions ``axis`` of the result.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: where the new dimensions stand in the result.
+
+    >>> jnp.expand_dims(jnp.ones(3), 0).shape
+    (1, 3)
+    """
     x = _array("expand_dims", a)
     axis = axis if isinstance(axis, (tuple, list, range)) else (axis,)
     rank = x.ndim + len(axis)
@@ -151,12 +213,24 @@ def expand_dims(a: Any, axis: Any) -> Any:
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
-    """The shape that ``shapes`` (sequences of sizes, or numbers) broadcast to. Raises ShapeError if there is none."""
+    """The shape that ``shapes`` (sequences of sizes, or numbers) broadcast to. Raises ShapeError if there is none.
+
+    >>> jnp.broadcast_shapes((2, 1), (3,))
+    (2, 3)
+    """
     return _broadcast_shapes(*map(shape_tuple, shapes))
 
 
 def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
-    """``array`` repeated along new dimensions and those of size 1, to ``shape``."""
+    """``array`` repeated along new dimensions and those of size 1, to ``shape``.
+
+    Raises:
+      ValueError: the shapes do not fit.
+
+    >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
+    Array([[1, 2],
+           [1, 2]], dtype=int32)
+    """
     x = _array("broadcast_to", array)
     target = shape_tuple(shape)
     if len(target) < x.ndim or any(m not in (1, n) for m, n in zip(x.shape[::-1], target[::-1])):
@@ -167,7 +241,11 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
 
 
 def broadcast_arrays(*args: Any) -> list[Any]:
-    """The arguments broadcast to their common shape."""
+    """The arguments broadcast to their common shape.
+
+    >>> [x.shape for x in jnp.broadcast_arrays(jnp.ones((2, 1)), jnp.ones(3))]
+    [(2, 3), (2, 3)]
+    """
     xs = [_array("broadcast_arrays", a, i) for i, a in enumerate(args)]
     if not xs:
         return []
@@ -176,17 +254,29 @@ def broadcast_arrays(*args: Any) -> list[Any]:
 
 
 def atleast_1d(*arys: Any) -> Any:
-    """Arguments as arrays of at least one dimension."""
+    """Arguments as arrays of at least one dimension.
+
+    >>> jnp.atleast_1d(1.0)
+    Array([1.], dtype=float32, weak_type=True)
+    """
     return _atleast(arys, lambda x: x if x.ndim else reshape(x, (1,)))
 
 
 def atleast_2d(*arys: Any) -> Any:
-    """Arguments as arrays of at least two dimensions; new ones come first."""
+    """Arguments as arrays of at least two dimensions; new ones come first.
+
+    >>> jnp.atleast_2d(jnp.array([1, 2])).shape
+    (1, 2)
+    """
     return _atleast(arys, lambda x: x if x.ndim >= 2 else reshape(x, (1,) * (2 - x.ndim) + x.shape))
 
 
 def atleast_3d(*arys: Any) -> Any:
-    """Arguments as arrays of at least three dimensions: (n,) becomes (1, n, 1), (m, n) becomes (m, n, 1)."""
+    """Arguments as arrays of at least three dimensions: (n,) becomes (1, n, 1), (m, n) becomes (m, n, 1).
+
+    >>> jnp.atleast_3d(jnp.ones((2, 3))).shape
+    (2, 3, 1)
+    """
 
     def three(x: Any) -> Any:
         if x.ndim >= 3:
@@ -207,7 +297,18 @@ def _atleast(arys: Sequence[Any], grow: Callable[[Any], Any]) -> Any:
 
 
 def transpose(a: Any, axes: Any = None) -> Any:
-    """Dimension i of the result is dimension ``axes[i]`` of ``a``; all reversed by default."""
+    """Dimension i of the result is dimension ``axes[i]`` of ``a``; all reversed by default.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axes: the dimensions of `a` in the order of the result; reversed by default.
+
+    Returns:
+      An array with its dimensions in another order.
+
+    >>> jnp.transpose(jnp.ones((2, 3, 4)), (1, 0, 2)).shape
+    (3, 2, 4)
+    """
     x = _array("transpose", a)
     if axes is None:
         order = tuple(range(x.ndim))[::-1]
@@ -222,19 +323,40 @@ def transpose(a: Any, axes: Any = None) -> Any:
 
 
 def permute_dims(a: Any, /, axes: Any) -> Any:
-    """As :func:`transpose`, all axes given."""
+    """As :func:`transpose`, all axes given.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axes: the dimensions of `a` in the order of the result.
+
+    >>> jnp.permute_dims(jnp.ones((2, 3, 4)), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
     return transpose(a, axes)
 
 
 def matrix_transpose(x: Any, /) -> Any:
-    """``x`` with its last two dimensions exchanged."""
+    """``x`` with its last two dimensions exchanged.
+
+    >>> jnp.matrix_transpose(jnp.ones((5, 2, 3))).shape
+    (5, 3, 2)
+    """
     if ndim(x) < 2:
         raise ShapeError(f"matrix_transpose needs at least two dimensions, got shape {shape(x)}")
     return swapaxes(x, -1, -2)
 
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
-    """``a`` with two dimensions exchanged."""
+    """``a`` with two dimensions exchanged.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis1: the first of the two dimensions.
+      axis2: the second of the two dimensions.
+
+    >>> jnp.swapaxes(jnp.ones((2, 3, 4)), 0, 2).shape
+    (4, 3, 2)
+    """
     x = _array("swapaxes", a)
     i, j = canonical_axis(axis1, x.ndim, "swapaxes"), canonical_axis(axis2, x.ndim, "swapaxes")
     order = list(range(x.ndim))
@@ -243,7 +365,16 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 
 
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    """``a`` with dimensions ``source`` moved to positions ``destination``; the others keep their order."""
+    """``a`` with dimensions ``source`` moved to positions ``destination``; the others keep their order.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      source: dimensions of `a`.
+      destination: where they go.
+
+    >>> jnp.moveaxis(jnp.ones((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
     x = _array("moveaxis", a)
     src = canonical_axes(source, x.ndim, "moveaxis")
     dst = canonical_axes(destination, x.ndim, "moveaxis")
@@ -256,7 +387,16 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
 
 
 def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
-    """``a`` with dimension ``axis`` moved back until it stands before ``start``."""
+    """``a`` with dimension ``axis`` moved back until it stands before ``start``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      start: the first value.
+
+    >>> jnp.rollaxis(jnp.ones((2, 3, 4)), 2).shape
+    (4, 2, 3)
+    """
     x = _array("rollaxis", a)
     axis = canonical_axis(axis, x.ndim, "rollaxis")
     start = start + x.ndim if start < 0 else start
@@ -265,26 +405,49 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
 
 @at_once(1)
 def flip(m: Any, axis: Any = None) -> Any:
-    """``m`` with the order of elements reversed along ``axis`` (all by default)."""
+    """``m`` with the order of elements reversed along ``axis`` (all by default).
+
+    Args:
+      m: an array, or what `asarray` makes one of.
+      axis: the dimension or dimensions to reverse; all by default.
+
+    >>> jnp.flip(jnp.array([1, 2, 3]))
+    Array([3, 2, 1], dtype=int32)
+    """
     x = _array("flip", m)
     return lax.rev(x, canonical_axes(axis, x.ndim, "flip"))
 
 
 @at_once(1)
 def flipud(m: Any) -> Any:
-    """``m`` reversed along the first dimension."""
+    """``m`` reversed along the first dimension.
+
+    >>> jnp.flipud(jnp.array([[1, 2], [3, 4]]))
+    Array([[3, 4],
+           [1, 2]], dtype=int32)
+    """
     return flip(m, 0)
 
 
 @at_once(1)
 def fliplr(m: Any) -> Any:
-    """``m`` reversed along the second dimension."""
+    """``m`` reversed along the second dimension.
+
+    >>> jnp.fliplr(jnp.array([[1, 2], [3, 4]]))
+    Array([[2, 1],
+           [4, 3]], dtype=int32)
+    """
     return flip(m, 1)
 
 
 @at_once(1, ["k"])
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
-    """``m`` turned by ``k`` quarters in the plane of ``axes``, from the first towards the second."""
+    """``m`` turned by ``k`` quarters in the plane of ``axes``, from the first towards the second.
+
+    >>> jnp.rot90(jnp.array([[1, 2], [3, 4]]))
+    Array([[2, 4],
+           [1, 3]], dtype=int32)
+    """
     x = _array("rot90", m)
     if x.ndim < 2:
         raise ShapeError(
@@ -301,7 +464,16 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
 
 @at_once(1, ["shift"])
 def roll(a: Any, shift: Any, axis: Any = None) -> Any:
-    """``a`` with elements moved on by ``shift`` along ``axis``, those past the end coming in at the start."""
+    """``a`` with elements moved on by ``shift`` along ``axis``, those past the end coming in at the start.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      shift: by how many places; one for each axis.
+      axis: the dimension or dimensions; by default the flattened array is rolled.
+
+    >>> jnp.roll(jnp.array([1, 2, 3]), 1)
+    Array([3, 1, 2], dtype=int32)
+    """
     x = _array("roll", a)
     if axis is None:
         return reshape(roll(ravel(x), shift, 0), x.shape)
@@ -355,7 +527,23 @@ def _same_dtype(name: str, arrays: Sequence[Any], dtype: Any) -> list[Any]:
 
 
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
-    """Arrays joined along an existing dimension; ``axis=None`` flattens them first."""
+    """Arrays joined along an existing dimension; ``axis=None`` flattens them first.
+
+    Args:
+      arrays: a sequence of arrays that agree in all other dimensions.
+      axis: the dimension to join along; None for all elements in one row.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    Returns:
+      An array of the promoted dtype.
+
+    Raises:
+      TypeError, ValueError: the shapes do not fit, or there is nothing to join.
+
+    >>> jnp.concatenate([jnp.ones((1, 2)), jnp.zeros((1, 2))], axis=0)
+    Array([[1., 1.],
+           [0., 0.]], dtype=float32)
+    """
     if isinstance(arrays, (ArrayOperators, np.ndarray)):
         arrays = unstack(arrays)
     if not len(arrays):
@@ -375,12 +563,37 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
 
 
 def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
-    """As :func:`concatenate`."""
+    """As :func:`concatenate`.
+
+    Args:
+      arrays: arrays.
+      axis: the dimension to work along; negative numbers count from the end.
+
+    >>> jnp.concat([jnp.array([1, 2]), jnp.array([3])])
+    Array([1, 2, 3], dtype=int32)
+    """
     return concatenate(arrays, axis)
 
 
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
-    """Arrays of one shape joined along a new dimension at position ``axis`` of the result."""
+    """Arrays of one shape joined along a new dimension at position ``axis`` of the result.
+
+    Args:
+      arrays: a sequence of arrays of one shape.
+      axis: where the new dimension goes.
+      out: must be None: arrays are not written to.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    Returns:
+      An array with one dimension more.
+
+    Raises:
+      ValueError: the shapes differ, or there is nothing to stack.
+
+    >>> jnp.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
     unsupported_argument("stack", "out", out)
     if not len(arrays):
         raise ShapeError("Need at least one array to stack.")
@@ -394,7 +607,15 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> An
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
-    """The slices of ``x`` along ``axis``."""
+    """The slices of ``x`` along ``axis``.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+
+    >>> jnp.unstack(jnp.array([[1, 2], [3, 4]]))
+    (Array([1, 2], dtype=int32), Array([3, 4], dtype=int32))
+    """
     x = _array("unstack", x)
     if x.ndim == 0:
         raise ShapeError("Unstack requires arrays with at least one dimension, got a scalar")
@@ -403,23 +624,53 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
 
 
 def vstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays joined along the first of at least two dimensions."""
+    """Arrays joined along the first of at least two dimensions.
+
+    Args:
+      tup: a sequence of arrays, or one array whose first dimension is taken apart.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    >>> jnp.vstack([jnp.array([1, 2]), jnp.array([3, 4])])
+    Array([[1, 2],
+           [3, 4]], dtype=int32)
+    """
     return concatenate([atleast_2d(a) for a in _items(tup)], 0, dtype)
 
 
 def hstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays joined along the second dimension, vectors along the first."""
+    """Arrays joined along the second dimension, vectors along the first.
+
+    Args:
+      tup: a sequence of arrays, or one array whose first dimension is taken apart.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
+    Array([1, 2, 3], dtype=int32)
+    """
     xs = [atleast_1d(a) for a in _items(tup)]
     return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype)
 
 
 def dstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays joined along the third of at least three dimensions."""
+    """Arrays joined along the third of at least three dimensions.
+
+    Args:
+      tup: a sequence of arrays, or one array whose first dimension is taken apart.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])]).shape
+    (1, 2, 2)
+    """
     return concatenate([atleast_3d(a) for a in _items(tup)], 2, dtype)
 
 
 def column_stack(tup: Any) -> Any:
-    """Vectors as columns, and matrices, joined along the second dimension."""
+    """Vectors as columns, and matrices, joined along the second dimension.
+
+    >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
     xs = [_array("column_stack", a, i) for i, a in enumerate(_items(tup))]
     return concatenate([x if x.ndim > 1 else transpose(atleast_2d(x)) for x in xs], 1)
 
@@ -432,7 +683,11 @@ def _items(tup: Any) -> Sequence[Any]:
 
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
-    """``values`` joined to the end of ``arr``."""
+    """``values`` joined to the end of ``arr``.
+
+    >>> jnp.append(jnp.array([1, 2]), jnp.array([3]))
+    Array([1, 2, 3], dtype=int32)
+    """
     return concatenate([arr, values], axis)
 
 
@@ -440,6 +695,9 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     """``arr`` without the positions ``obj`` (a number, a slice, an array) along ``axis``.
 
     An array that is traced needs ``assume_unique_indices``: how many elements are left is else not known.
+
+    >>> jnp.delete(jnp.array([1, 2, 3]), 1)
+    Array([1, 3], dtype=int32)
     """
     x = ravel(arr) if axis is None else _array("delete", arr)
     axis = 0 if axis is None else canonical_axis(axis, x.ndim, "delete")

@@ -41,7 +41,23 @@ def sort(
     a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True,
     descending: bool = False,
 ) -> Any:  # fmt: skip
-    """``a`` in ascending order along ``axis`` (flattened if None); NaN last."""
+    """``a`` in ascending order along ``axis`` (flattened if None); NaN last.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to sort along; None sorts the flattened array.
+      kind: must be None: there is one way to sort.
+      order: must be None or "K" or "C": arrays have no memory order.
+      stable: equal elements keep their order.
+      descending: the largest come first.
+
+    Returns:
+      An array like `a`.
+
+    >>> jnp.sort(jnp.array([[3, 1], [2, 4]]), axis=0)
+    Array([[2, 1],
+           [3, 4]], dtype=int32)
+    """
     x, axis = _prepared("sort", a, axis, kind, order)
     out = lax.sort(x, dimension=axis, is_stable=stable)
     return lax.rev(out, (axis,)) if descending else out
@@ -52,7 +68,23 @@ def argsort(
     a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True,
     descending: bool = False, dtype: Any = None,
 ) -> Any:  # fmt: skip
-    """The positions that sort ``a`` along ``axis``; equal elements keep their order if ``stable``."""
+    """The positions that sort ``a`` along ``axis``; equal elements keep their order if ``stable``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to sort along; None sorts the flattened array.
+      kind: must be None: there is one way to sort.
+      order: must be None or "K" or "C": arrays have no memory order.
+      stable: equal elements keep their order.
+      descending: the largest come first.
+      dtype: the dtype of positions.
+
+    Returns:
+      Integers of the shape of `a`.
+
+    >>> jnp.argsort(jnp.array([3, 1, 2]))
+    Array([1, 2, 0], dtype=int32)
+    """
     x, axis = _prepared("argsort", a, axis, kind, order)
     dtype = dtypes.default_int_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "argsort")
     positions = iota_p.bind(dtype=dtype, shape=x.shape, dimension=axis, **declared(aval_of(x), ()))
@@ -63,7 +95,11 @@ def argsort(
 
 
 def lexsort(keys: Sequence[Any], axis: int = -1) -> Any:
-    """The positions that sort by several keys, the last one first in importance."""
+    """The positions that sort by several keys, the last one first in importance.
+
+    >>> jnp.lexsort((jnp.array([2, 1, 3]), jnp.array([0, 0, -1])))
+    Array([2, 1, 0], dtype=int32)
+    """
     arrays = [asarray(operand("lexsort", k, i)) for i, k in enumerate(keys)]
     if not arrays:
         raise errors.ArgumentTypeError("need sequence of keys with len > 0 in lexsort")
@@ -88,7 +124,11 @@ def _at_kth(name: str, a: Any, kth: int, axis: int) -> tuple[Any, int, int]:
 @at_once(1, ["kth"])
 def partition(a: Any, kth: int, axis: int = -1) -> Any:
     """``a`` rearranged so that position ``kth`` along ``axis`` holds what sorting puts there, no larger elements
-    before it and no smaller ones behind it."""
+    before it and no smaller ones behind it.
+
+    >>> jnp.partition(jnp.array([5, 1, 4, 2]), 1)
+    Array([1, 2, 5, 4], dtype=int32)
+    """
     x, cut, axis = _at_kth("partition", a, kth, axis)
     ordered, size = lax.sort(x, dimension=axis), x.shape[axis]
     below = lax.slice_in_dim(ordered, 0, cut, axis=axis)
@@ -98,7 +138,11 @@ def partition(a: Any, kth: int, axis: int = -1) -> Any:
 
 @at_once(1, ["kth"])
 def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
-    """Positions whose elements are those of :func:`partition` up to ``kth``, and behind it in the order of ``a``."""
+    """Positions whose elements are those of :func:`partition` up to ``kth``, and behind it in the order of ``a``.
+
+    >>> jnp.argpartition(jnp.array([5, 1, 4, 2]), 1)
+    Array([1, 3, 0, 2], dtype=int32)
+    """
     x, cut, axis = _at_kth("argpartition", a, kth, axis)
     positions, size = argsort(x, axis, dtype=np.int32), x.shape[axis]
     below = lax.slice_in_dim(positions, 0, cut, axis=axis)
@@ -107,7 +151,11 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
 
 
 def sort_complex(a: Any) -> Any:
-    """``a`` sorted along its last dimension, by real, then imaginary part, as complex numbers."""
+    """``a`` sorted along its last dimension, by real, then imaginary part, as complex numbers.
+
+    >>> jnp.sort_complex(jnp.array([2 + 1j, 1 - 1j]))
+    Array([1.-1.j, 2.+1.j], dtype=complex64)
+    """
     x = lax.sort(asarray(operand("sort_complex", a)))
     return lax.convert_element_type(x, dtypes.to_complex_dtype(x.dtype))
 
@@ -121,6 +169,16 @@ def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, meth
     """Where the elements of ``v`` go in the sorted vector ``a``, before ("left") or after equal elements ("right").
 
     ``method`` is accepted for compatibility: the search is always binary, with one gather per level.
+
+    Args:
+      a: an ascending vector.
+      v: what is looked for.
+      side: "left" or "right": the first or the last place that fits.
+      sorter: positions that sort the first array.
+      method: how to search: "scan", "scan_unrolled", "sort" or "compare_all".
+
+    >>> jnp.searchsorted(jnp.array([1, 3, 5]), jnp.array([0, 3, 9]))
+    Array([0, 1, 3], dtype=int32)
     """
     if side not in ("left", "right"):
         raise errors.ArgumentValueError(f"searchsorted: invalid argument {side=}, expected 'left' or 'right'")

@@ -39,6 +39,15 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
     """The lower triangular L with ``a == L @ L^H`` (or its adjoint) for positive definite matrices; NaN without one.
 
     ``symmetrize_input`` uses (a + a^H) / 2, which makes gradients symmetric; without it only the lower triangle counts.
+
+    Args:
+      a: Hermitian positive definite matrices.
+      upper: return the upper factor.
+      symmetrize_input: use the mean of the matrix and its conjugate transpose.
+
+    >>> jnp.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 2.0]]))
+    Array([[2., 0.],
+           [1., 1.]], dtype=float32)
     """
     factor = lax.linalg.cholesky(*promoted_inexact("cholesky", a), symmetrize_input=symmetrize_input)
     return adjoint(factor) if upper else factor
@@ -50,6 +59,9 @@ def qr(a: Any, mode: str = "reduced") -> Any:
     Args:
       mode: "reduced" leaves out the columns of Q that R does not need, "complete" gives a square Q, "r" R alone, and
         "raw" the transposed packed reflections with their scales.
+
+    >>> jnp.linalg.qr(jnp.ones((3, 2))).R.shape
+    (2, 2)
     """
     (x,) = promoted_inexact("qr", a)
     if mode not in ("reduced", "complete", "r", "full", "raw"):
@@ -68,12 +80,20 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 
 
 def eig(a: Any) -> EigResult:
-    """(eigenvalues, eigenvectors as columns) of square matrices, complex."""
+    """(eigenvalues, eigenvectors as columns) of square matrices, complex.
+
+    >>> jnp.linalg.eig(jnp.array([[2.0, 0.0], [0.0, 3.0]])).eigenvalues
+    Array([2.+0.j, 3.+0.j], dtype=complex64)
+    """
     return EigResult(*lax.linalg.eig(*promoted_inexact("eig", a), compute_left_eigenvectors=False))
 
 
 def eigvals(a: Any) -> Any:
-    """The eigenvalues of square matrices, complex."""
+    """The eigenvalues of square matrices, complex.
+
+    >>> jnp.linalg.eigvals(jnp.array([[0.0, 1.0], [-1.0, 0.0]]))
+    Array([0.+1.j, 0.-1.j], dtype=complex64)
+    """
     (x,) = promoted_inexact("eigvals", a)
     return lax.linalg.eig(x, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
 
@@ -84,6 +104,9 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
     Args:
       UPLO: which triangle is read, "L" (the default) or "U".
       symmetrize_input: use (a + a^H) / 2, so that both are.
+
+    >>> jnp.linalg.eigh(jnp.array([[2.0, 0.0], [0.0, 3.0]])).eigenvalues
+    Array([2., 3.], dtype=float32)
     """
     if UPLO not in (None, "L", "U"):
         raise errors.ArgumentValueError(f"eigh: UPLO must be None, 'L' or 'U', got {UPLO!r}")
@@ -93,7 +116,16 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
 
 
 def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Any:
-    """The ascending eigenvalues of Hermitian matrices; see :func:`eigh`."""
+    """The ascending eigenvalues of Hermitian matrices; see :func:`eigh`.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      UPLO: which triangle is read: "L" or "U".
+      symmetrize_input: use the mean of the matrix and its conjugate transpose.
+
+    >>> jnp.linalg.eigvalsh(jnp.array([[2.0, 0.0], [0.0, 3.0]]))
+    Array([2., 3.], dtype=float32)
+    """
     return eigh(a, UPLO, symmetrize_input).eigenvalues
 
 
@@ -111,6 +143,9 @@ def svd(
       full_matrices: give square U and Vh.
       hermitian: promises that the matrices are, which eigenvalues then serve for.
       subset_by_index: all singular values at most; LAPACK computes them together.
+
+    >>> jnp.linalg.svd(jnp.array([[3.0, 0.0], [0.0, 4.0]])).S
+    Array([4., 3.], dtype=float32)
     """
     (x,) = promoted_inexact("svd", a)
     if hermitian:
@@ -136,12 +171,20 @@ def _hermitian_svd(x: Any, compute_uv: bool, subset: tuple[int, int] | None) -> 
 
 
 def svdvals(x: Any, /) -> Any:
-    """The descending singular values of matrices."""
+    """The descending singular values of matrices.
+
+    >>> jnp.linalg.svdvals(jnp.array([[3.0, 0.0], [0.0, 4.0]]))
+    Array([4., 3.], dtype=float32)
+    """
     return svd(x, compute_uv=False)
 
 
 def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Any:
-    """The number of singular values above ``rtol`` (by default the largest one times the size and the precision)."""
+    """The number of singular values above ``rtol`` (by default the largest one times the size and the precision).
+
+    >>> jnp.linalg.matrix_rank(jnp.array([[1.0, 2.0], [2.0, 4.0]]))
+    Array(1, dtype=int32)
+    """
     x = operand_array("matrix_rank", M)
     if tol is not None:
         if rtol is not None:
@@ -158,7 +201,18 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
 
 
 def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Any:
-    """The pseudo-inverses of matrices; singular values below ``rtol`` times the largest count as zero."""
+    """The pseudo-inverses of matrices; singular values below ``rtol`` times the largest count as zero.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      rtol: tolerance relative to the second array.
+      hermitian: the operand is known to be Hermitian.
+      rcond: singular values below this part of the largest count as zero.
+
+    >>> jnp.linalg.pinv(jnp.array([[2.0, 0.0], [0.0, 4.0]]))
+    Array([[0.5 , 0.  ],
+           [0.  , 0.25]], dtype=float32)
+    """
     if rcond is not None:
         if rtol is not None:
             raise errors.ArgumentValueError("pinv: give either rtol or rcond, not both")
@@ -208,6 +262,9 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = Fal
       b: a vector, or a matrix with one problem per column.
       rcond: singular values below this part of the largest one count as zero.
       numpy_resid: give no distances where NumPy gives none, for which the operands must be concrete.
+
+    >>> jnp.linalg.lstsq(jnp.array([[1.0, 0.0], [0.0, 2.0]]), jnp.array([1.0, 4.0]))[0]
+    Array([1., 2.], dtype=float32)
     """
     a, b = promoted_inexact("lstsq", a, b)
     if not a.ndim or not b.ndim or a.shape[0] != b.shape[0]:

@@ -63,25 +63,61 @@ def _split(name: str, ary: Any, parts: Any, axis: int) -> list[Any]:
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """Equal parts of ``ary`` along ``axis``, or the parts between given positions."""
+    """Equal parts of ``ary`` along ``axis``, or the parts between given positions.
+
+    Args:
+      ary: an array, or what `asarray` makes one of.
+      indices_or_sections: how many equal parts, or where to cut.
+      axis: the dimension to work along; negative numbers count from the end.
+
+    Returns:
+      A list of arrays.
+
+    Raises:
+      ValueError: the dimension does not divide into that many parts.
+
+    >>> jnp.split(jnp.arange(6), [2, 5])
+    [Array([0, 1], dtype=int32), Array([2, 3, 4], dtype=int32), Array([5], dtype=int32)]
+    """
     return _split("split", ary, indices_or_sections, axis)
 
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """As :func:`split`; the first parts are larger by one where the size does not divide."""
+    """As :func:`split`; the first parts are larger by one where the size does not divide.
+
+    Args:
+      ary: an array, or what `asarray` makes one of.
+      indices_or_sections: how many parts, or where to cut.
+      axis: the dimension to work along; negative numbers count from the end.
+
+    >>> jnp.array_split(jnp.arange(5), 2)
+    [Array([0, 1, 2], dtype=int32), Array([3, 4], dtype=int32)]
+    """
     return _split("array_split", ary, indices_or_sections, axis)
 
 
 def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """:func:`split` along the first dimension."""
+    """:func:`split` along the first dimension.
+
+    >>> [x.shape for x in jnp.vsplit(jnp.ones((4, 2)), 2)]
+    [(2, 2), (2, 2)]
+    """
     return _split("vsplit", ary, indices_or_sections, 0)
 
 
 def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """:func:`split` along the second dimension, of vectors along the first."""
+    """:func:`split` along the second dimension, of vectors along the first.
+
+    >>> jnp.hsplit(jnp.arange(4), 2)
+    [Array([0, 1], dtype=int32), Array([2, 3], dtype=int32)]
+    """
     return _split("hsplit", ary, indices_or_sections, 0 if ndim(ary) == 1 else 1)
 
 
 def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """:func:`split` along the third dimension."""
+    """:func:`split` along the third dimension.
+
+    >>> [x.shape for x in jnp.dsplit(jnp.ones((1, 2, 4)), 2)]
+    [(1, 2, 2), (1, 2, 2)]
+    """
     return _split("dsplit", ary, indices_or_sections, 2)

@@ -44,6 +44,16 @@ def solve(a: Any, b: Any) -> Any:
     """The x with ``a @ x == b``, for square matrices ``a``; leading dimensions broadcast.
 
     A vector ``b`` is one right-hand side; otherwise its last two dimensions are matrices of them, one per column.
+
+    Args:
+      a: square matrices.
+      b: vectors or matrices.
+
+    Returns:
+      An array of the shape of `b`.
+
+    >>> jnp.linalg.solve(jnp.array([[2.0, 0.0], [0.0, 4.0]]), jnp.array([2.0, 2.0]))
+    Array([1. , 0.5], dtype=float32)
     """
     a, b = promoted_inexact("solve", a, b)
     if a.ndim < 2:
@@ -74,14 +84,26 @@ def _solved(a: Any, b: Any) -> Any:
 
 
 def inv(a: Any) -> Any:
-    """The inverses of square matrices; infinite or NaN where there are none."""
+    """The inverses of square matrices; infinite or NaN where there are none.
+
+    Args:
+      a: square matrices.
+
+    >>> jnp.linalg.inv(jnp.array([[2.0, 0.0], [0.0, 4.0]]))
+    Array([[0.5 , 0.  ],
+           [0.  , 0.25]], dtype=float32)
+    """
     x = operand_array("inv", a)
     check_square("inv", x)
     return solve(x, zeros_like(x) + broadcast_to(eye(x.shape[-1], dtype=x.dtype), x.shape))  # split as x is
 
 
 def tensorsolve(a: Any, b: Any, axes: tuple[int, ...] | None = None) -> Any:
-    """The x with ``tensordot(a, x, x.ndim) == b``; ``axes`` of ``a`` are moved to its end first."""
+    """The x with ``tensordot(a, x, x.ndim) == b``; ``axes`` of ``a`` are moved to its end first.
+
+    >>> jnp.linalg.tensorsolve(jnp.eye(4).reshape(2, 2, 4), jnp.ones((2, 2)))
+    Array([1., 1., 1., 1.], dtype=float32)
+    """
     a, b = operand_array("tensorsolve", a), operand_array("tensorsolve", b, 1)
     if axes is not None:
         last = canonical_axes(tuple(axes), a.ndim, "tensorsolve")
@@ -95,7 +117,11 @@ def tensorsolve(a: Any, b: Any, axes: tuple[int, ...] | None = None) -> Any:
 
 
 def tensorinv(a: Any, ind: int = 2) -> Any:
-    """The inverse of ``x -> tensordot(a, x, ...)``, with the first ``ind`` dimensions as the result's."""
+    """The inverse of ``x -> tensordot(a, x, ...)``, with the first ``ind`` dimensions as the result's.
+
+    >>> jnp.linalg.tensorinv(jnp.eye(4).reshape(2, 2, 4), ind=2).shape
+    (4, 2, 2)
+    """
     x = operand_array("tensorinv", a)
     if ind <= 0:
         raise errors.ArgumentValueError(f"tensorinv: ind must be positive, got {ind}")
@@ -114,6 +140,9 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
 
     Args:
       method: "lu" (the default), or "qr" for real matrices.
+
+    >>> jnp.linalg.slogdet(jnp.array([[-1.0, 0.0], [0.0, 1.0]]))
+    SlogdetResult(sign=Array(-1., dtype=float32), logabsdet=Array(0., dtype=float32))
     """
     (x,) = promoted_inexact("slogdet", a)
     check_square("slogdet", x)
@@ -199,7 +228,14 @@ _slogdet_qr.defjvp(_slogdet_jvp)
 
 
 def det(a: Any) -> Any:
-    """The determinants of square matrices."""
+    """The determinants of square matrices.
+
+    Args:
+      a: square matrices.
+
+    >>> jnp.linalg.det(jnp.array([[2.0, 0.0], [0.0, 3.0]]))
+    Array(6., dtype=float32)
+    """
     (x,) = promoted_inexact("det", a)
     check_square("det", x)
     if x.shape[-1] == 2:

@@ -26,13 +26,21 @@ __all__ = [
 
 
 def log2(x: Any, /) -> Any:
-    """Logarithm to base 2, elementwise."""
+    """Logarithm to base 2, elementwise.
+
+    >>> jnp.log2(jnp.array([1.0, 8.0]))
+    Array([0., 3.], dtype=float32)
+    """
     (x,) = promote_inexact("log2", x)
     return _by_parts(lambda part: el.div_p.bind(part, strong_scalar(part, np.log(2))), el.log_p.bind(x))
 
 
 def log10(x: Any, /) -> Any:
-    """Logarithm to base 10, elementwise."""
+    """Logarithm to base 10, elementwise.
+
+    >>> jnp.log10(jnp.array([1.0, 100.0]))
+    Array([0., 2.], dtype=float32)
+    """
     (x,) = promote_inexact("log10", x)
     return _by_parts(lambda part: el.mul_p.bind(part, strong_scalar(part, 1 / np.log(10))), el.log_p.bind(x))
 
@@ -108,7 +116,15 @@ _natural, _binary = _with_weights(el.exp_p, 1.0), _with_weights(el.exp2_p, 1 / n
 
 
 def hypot(x: Any, y: Any, /) -> Any:
-    """sqrt(x*x + y*y) without overflow, elementwise."""
+    """sqrt(x*x + y*y) without overflow, elementwise.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      y: a second array, which broadcasts with the first.
+
+    >>> jnp.hypot(3.0, 4.0)
+    Array(5., dtype=float32, weak_type=True)
+    """
     x, y = promote_inexact("hypot", x, y)
     if aval_of(x).dtype.kind == "c":
         raise errors.ArgumentValueError("jnp.hypot is not well defined for complex-valued inputs; take abs first")
@@ -135,7 +151,11 @@ def _sinc_at_zero_jvp(order: int, primals: tuple[Any], tangents: tuple[Any]) -> 
 
 
 def sinc(x: Any, /) -> Any:
-    """sin(pi x) / (pi x), and 1 at 0, elementwise."""
+    """sin(pi x) / (pi x), and 1 at 0, elementwise.
+
+    >>> jnp.sinc(jnp.array([0.0, 0.5]))
+    Array([1.        , 0.63661975], dtype=float32)
+    """
     (x,) = promote_inexact("sinc", x)
     x = asarray(x)
     zero = el.eq_p.bind(x, scalar_like(x, 0))
@@ -145,13 +165,21 @@ def sinc(x: Any, /) -> Any:
 
 
 def deg2rad(x: Any, /) -> Any:
-    """Degrees to radians, elementwise."""
+    """Degrees to radians, elementwise.
+
+    >>> jnp.deg2rad(jnp.array([0.0, 180.0]))
+    Array([0.       , 3.1415927], dtype=float32)
+    """
     x = asarray(promote_inexact("deg2rad", x)[0])
     return el.mul_p.bind(x, scalar_like(x, np.pi / 180))
 
 
 def rad2deg(x: Any, /) -> Any:
-    """Radians to degrees, elementwise."""
+    """Radians to degrees, elementwise.
+
+    >>> jnp.degrees(jnp.pi)
+    Array(180., dtype=float32, weak_type=True)
+    """
     x = asarray(promote_inexact("rad2deg", x)[0])
     return el.mul_p.bind(x, scalar_like(x, 180 / np.pi))
 
@@ -160,7 +188,15 @@ radians, degrees = deg2rad, rad2deg
 
 
 def heaviside(x: Any, y: Any, /) -> Any:
-    """0 for negative x, 1 for positive x, y at 0, elementwise."""
+    """0 for negative x, 1 for positive x, y at 0, elementwise.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      y: a second array, which broadcasts with the first.
+
+    >>> jnp.heaviside(jnp.array([-1.0, 0.0, 1.0]), 0.5)
+    Array([0. , 0.5, 1. ], dtype=float32)
+    """
     x, y = map(asarray, promote_inexact("heaviside", x, y))
     zero, one = scalar_like(x, 0), scalar_like(x, 1)
     at_zero = choose(el.ne_p.bind(x, x), x, y)
@@ -168,7 +204,11 @@ def heaviside(x: Any, y: Any, /) -> Any:
 
 
 def angle(z: Any, deg: bool = False) -> Any:
-    """Angle of complex numbers in radians, or in degrees."""
+    """Angle of complex numbers in radians, or in degrees.
+
+    >>> jnp.angle(jnp.array([1 + 1j, -1.0]), deg=True)
+    Array([ 45., 180.], dtype=float32)
+    """
     z = asarray(operand("angle", z))
     z = z if z.dtype.kind in "fc" else asarray(promote_inexact("angle", z)[0])
     out = el.convert_element_type(arctan2(imag(z), real(z)), np.dtype(dtypes.finfo(z.dtype).dtype))

@@ -102,13 +102,21 @@ def negative(x: Any, /) -> Any:
 
 
 def positive(x: Any, /) -> Any:
-    """+x, elementwise: x itself."""
+    """+x, elementwise: x itself.
+
+    >>> jnp.positive(jnp.array([-1, 2]))
+    Array([-1,  2], dtype=int32)
+    """
     return asarray(promote("positive", x)[0])
 
 
 @at_once(1)
 def absolute(x: Any, /) -> Any:
-    """|x|, elementwise; real for complex x."""
+    """|x|, elementwise; real for complex x.
+
+    >>> jnp.abs(jnp.array([-1.5, 2.0]))
+    Array([1.5, 2. ], dtype=float32)
+    """
     x = asarray(operand("absolute", x))
     if x.dtype == np.bool_ or dtypes.issubdtype(x.dtype, np.unsignedinteger):
         return x
@@ -120,7 +128,11 @@ abs = absolute
 
 @at_once(1)
 def fabs(x: Any, /) -> Any:
-    """|x| in floating point, elementwise."""
+    """|x| in floating point, elementwise.
+
+    >>> jnp.fabs(jnp.array([-1, 2]))
+    Array([1., 2.], dtype=float32)
+    """
     (x,) = promote_inexact("fabs", x)
     real_only("fabs", aval_of(x).dtype)
     return el.abs_p.bind(x)
@@ -138,7 +150,11 @@ def real_only(name: str, dtype: Any) -> None:
 
 @at_once(1)
 def sign(x: Any, /) -> Any:
-    """-1, 0 or 1, elementwise; x / |x| for complex x."""
+    """-1, 0 or 1, elementwise; x / |x| for complex x.
+
+    >>> jnp.sign(jnp.array([-2.0, 0.0, 5.0]))
+    Array([-1.,  0.,  1.], dtype=float32)
+    """
     (x,) = promote("sign", x)
     if dtypes.issubdtype(aval_of(x).dtype, np.unsignedinteger):
         return choose(el.eq_p.bind(x, scalar_like(x, 0)), scalar_like(x, 0), scalar_like(x, 1))
@@ -147,7 +163,11 @@ def sign(x: Any, /) -> Any:
 
 @at_once(1)
 def signbit(x: Any, /) -> Any:
-    """Whether the sign bit is set, elementwise (true for -0.0)."""
+    """Whether the sign bit is set, elementwise (true for -0.0).
+
+    >>> jnp.signbit(jnp.array([-0.0, 1.0]))
+    Array([ True, False], dtype=bool)
+    """
     x = asarray(promote("signbit", x)[0])
     if x.dtype == np.bool_:
         return full_like(x, False)
@@ -160,14 +180,22 @@ def signbit(x: Any, /) -> Any:
 
 @pairwise
 def copysign(x: Any, y: Any, /) -> Any:
-    """|x| with the sign of y, elementwise."""
+    """|x| with the sign of y, elementwise.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      y: a second array, which broadcasts with the first.
+
+    >>> jnp.copysign(jnp.array([1.0, 2.0]), jnp.array([-0.0, 3.0]))
+    Array([-1.,  2.], dtype=float32)
+    """
     x, y = promote_inexact("copysign", x, y)
     real_only("copysign", aval_of(x).dtype)
     size = el.abs_p.bind(x)
     return choose(signbit(y), el.neg_p.bind(size), size)
 
 
-def _rounding(name: str, p: Primitive, doc: str) -> Callable[[Any], Any]:
+def _rounding(name: str, p: Primitive, doc: str, example: str) -> Callable[[Any], Any]:
     def function(x: Any, /) -> Any:
         x = asarray(operand(name, x))
         if x.dtype.kind in "biu" or dtypes.issubdtype(x.dtype, np.integer):
@@ -175,16 +203,24 @@ def _rounding(name: str, p: Primitive, doc: str) -> Callable[[Any], Any]:
         real_only(name, x.dtype)
         return p.bind(x)
 
-    return at_once(1)(named(function, name, doc))
+    return at_once(1)(named(function, name, doc, example))
 
 
-floor = _rounding("floor", el.floor_p, "Largest integer not above x")
-ceil = _rounding("ceil", el.ceil_p, "Smallest integer not below x")
+floor = _rounding(
+    "floor", el.floor_p, "Largest integer not above x", ">>> print(jnp.floor(jnp.array([1.5, -1.5])))\n[ 1. -2.]"
+)
+ceil = _rounding(
+    "ceil", el.ceil_p, "Smallest integer not below x", ">>> print(jnp.ceil(jnp.array([1.5, -1.5])))\n[ 2. -1.]"
+)
 
 
 @at_once(1)
 def trunc(x: Any) -> Any:
-    """x rounded towards zero, elementwise."""
+    """x rounded towards zero, elementwise.
+
+    >>> jnp.trunc(jnp.array([1.7, -1.7]))
+    Array([ 1., -1.], dtype=float32)
+    """
     x = asarray(operand("trunc", x))
     if x.dtype.kind in "biu" or dtypes.issubdtype(x.dtype, np.integer):
         return x
@@ -197,7 +233,11 @@ fix = trunc
 
 @at_once(1)
 def rint(x: Any, /) -> Any:
-    """x rounded to the nearest integer, ties to even, elementwise; floating."""
+    """x rounded to the nearest integer, ties to even, elementwise; floating.
+
+    >>> jnp.rint(jnp.array([0.5, 1.5, 2.4]))
+    Array([0., 2., 2.], dtype=float32)
+    """
     x = asarray(operand("rint", x))
     if x.dtype == np.bool_ or dtypes.issubdtype(x.dtype, np.integer):
         return x.astype(dtypes.default_float_dtype())
@@ -207,7 +247,15 @@ def rint(x: Any, /) -> Any:
 
 
 def modf(x: Any, /, out: None = None) -> Any:
-    """(fraction, whole part) of x, elementwise."""
+    """(fraction, whole part) of x, elementwise.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      out: must be None: arrays are not written to.
+
+    >>> jnp.modf(jnp.array([1.5, -2.25]))
+    (Array([ 0.5 , -0.25], dtype=float32), Array([ 1., -2.], dtype=float32))
+    """
     unsupported_argument("modf", "out", out)
     (x,) = promote_inexact("modf", x)
     whole = trunc(x)
@@ -220,7 +268,15 @@ def modf(x: Any, /, out: None = None) -> Any:
 
 @pairwise
 def floor_divide(x: Any, y: Any, /) -> Any:
-    """x // y, elementwise: the quotient rounded down."""
+    """x // y, elementwise: the quotient rounded down.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      y: a second array, which broadcasts with the first.
+
+    >>> jnp.floor_divide(jnp.array([7, -7]), 2)
+    Array([ 3, -4], dtype=int32)
+    """
     x, y = promote_numeric("floor_divide", x, y)
     dtype = aval_of(x).dtype
     real_only("floor_divide", dtype)
@@ -249,7 +305,15 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def divmod(x: Any, y: Any, /) -> Any:
-    """(x // y, x % y), elementwise."""
+    """(x // y, x % y), elementwise.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      y: a second array, which broadcasts with the first.
+
+    >>> jnp.divmod(jnp.array([7, -7]), 3)
+    (Array([ 2, -3], dtype=int32), Array([1, 2], dtype=int32))
+    """
     x, y = promote_numeric("divmod", x, y)
     if dtypes.issubdtype(aval_of(x).dtype, np.integer):
         return floor_divide(x, y), remainder(x, y)
@@ -258,7 +322,15 @@ def divmod(x: Any, y: Any, /) -> Any:
 
 @pairwise
 def remainder(x: Any, y: Any, /) -> Any:
-    """x % y, elementwise, with the sign of y; x for integer y == 0."""
+    """x % y, elementwise, with the sign of y; x for integer y == 0.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      y: a second array, which broadcasts with the first.
+
+    >>> jnp.mod(jnp.array([-7, 7]), 3)
+    Array([2, 1], dtype=int32)
+    """
     x, y = promote_numeric("remainder", x, y)
     y = _nonzero_divisor(y)
     rest = el.rem_p.bind(x, y)
@@ -287,7 +359,15 @@ def _nonzero_divisor(y: Any) -> Any:
 
 @pairwise
 def fmod(x: Any, y: Any, /) -> Any:
-    """Remainder of x / y with the sign of x, elementwise; 0 for integer y == 0."""
+    """Remainder of x / y with the sign of x, elementwise; 0 for integer y == 0.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      y: a second array, which broadcasts with the first.
+
+    >>> jnp.fmod(jnp.array([-7, 7]), 3)
+    Array([-1,  1], dtype=int32)
+    """
     x, y = operand("fmod", x), operand("fmod", y, 1)
     integers = dtypes.issubdtype(dtypes.result_type(x, y), np.integer)  # bool is not, and keeps x
     x, y = promote_numeric("fmod", x, y)
@@ -295,7 +375,15 @@ def fmod(x: Any, y: Any, /) -> Any:
 
 
 def power(x: Any, y: Any, /) -> Any:
-    """x to the power of y, elementwise. An exponent that is one known integer becomes repeated products."""
+    """x to the power of y, elementwise. An exponent that is one known integer becomes repeated products.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      y: a second array, which broadcasts with the first.
+
+    >>> jnp.power(2, jnp.array([1, 2, 3]))
+    Array([2, 4, 8], dtype=int32)
+    """
     if isinstance(y, np.ndarray) and y.ndim == 0:
         y = y[()]
     elif isinstance(y, ArrayOperators) and y.ndim == 0 and dtypes.issubdtype(y.dtype, np.integer) and not is_unknown(y):
@@ -338,14 +426,22 @@ def _integer_bases(x: Any, y: Any) -> Any:
 
 @at_once(1)
 def square(x: Any, /) -> Any:
-    """x * x, elementwise."""
+    """x * x, elementwise.
+
+    >>> jnp.square(jnp.array([2, 3]))
+    Array([4, 9], dtype=int32)
+    """
     (x,) = promote_numeric("square", x)
     return el.integer_pow_p.bind(x, y=2)
 
 
 @at_once(1)
 def reciprocal(x: Any, /) -> Any:
-    """1 / x in floating point, elementwise."""
+    """1 / x in floating point, elementwise.
+
+    >>> jnp.reciprocal(jnp.array([2.0, 4.0]))
+    Array([0.5 , 0.25], dtype=float32)
+    """
     (x,) = promote_inexact("reciprocal", x)
     return el.integer_pow_p.bind(x, y=-1)
 
@@ -355,32 +451,52 @@ def reciprocal(x: Any, /) -> Any:
 
 
 def real(val: Any, /) -> Any:
-    """Real part, elementwise."""
+    """Real part, elementwise.
+
+    >>> jnp.real(jnp.array([1 + 2j]))
+    Array([1.], dtype=float32)
+    """
     x = asarray(operand("real", val))
     return el.real_p.bind(x) if x.dtype.kind == "c" else x
 
 
 @at_once(1)
 def imag(val: Any, /) -> Any:
-    """Imaginary part, elementwise; zeros for real numbers."""
+    """Imaginary part, elementwise; zeros for real numbers.
+
+    >>> jnp.imag(jnp.array([1 + 2j]))
+    Array([2.], dtype=float32)
+    """
     x = asarray(operand("imag", val))
     return el.imag_p.bind(x) if x.dtype.kind == "c" else full_like(x, 0)
 
 
 def iscomplex(x: Any) -> Any:
-    """Whether the imaginary part is not zero, elementwise."""
+    """Whether the imaginary part is not zero, elementwise.
+
+    >>> jnp.iscomplex(jnp.array([1 + 1j, 2]))
+    Array([ True, False], dtype=bool)
+    """
     part = imag(x)
     return el.ne_p.bind(part, scalar_like(part, 0))
 
 
 def isreal(x: Any) -> Any:
-    """Whether the imaginary part is zero, elementwise."""
+    """Whether the imaginary part is zero, elementwise.
+
+    >>> jnp.isreal(jnp.array([1 + 1j, 2]))
+    Array([False,  True], dtype=bool)
+    """
     part = imag(x)
     return el.eq_p.bind(part, scalar_like(part, 0))
 
 
 def conjugate(x: Any, /) -> Any:
-    """Complex conjugate, elementwise."""
+    """Complex conjugate, elementwise.
+
+    >>> jnp.conj(jnp.array([1 + 2j]))
+    Array([1.-2.j], dtype=complex64)
+    """
     x = asarray(operand("conjugate", x))
     return el.conj(x) if x.dtype.kind == "c" else x
 
@@ -400,28 +516,37 @@ def _truth(x: Any) -> Any:
     return el.ne_p.bind(x, scalar_like(x, 0))
 
 
-def _logical(name: str, p: Primitive, doc: str) -> Callable[[Any, Any], Any]:
+def _logical(name: str, p: Primitive, doc: str, printed: str) -> Callable[[Any, Any], Any]:
     def function(x: Any, y: Any, /) -> Any:
         x, y, dtype = promote_pair(name, x, y)
         return p.bind(x, y) if dtype == np.bool_ else p.bind(_truth(x), _truth(y))
 
-    return at_once(2)(named(function, name, doc))
+    example = f">>> print(jnp.{name}(jnp.array([0, 1, 1, 0]), jnp.array([0, 0, 1, 1])))\n{printed}"
+    return at_once(2)(named(function, name, doc, example))
 
 
-logical_and = _logical("logical_and", el.and_p, "Whether both are nonzero")
-logical_or = _logical("logical_or", el.or_p, "Whether at least one is nonzero")
-logical_xor = _logical("logical_xor", el.xor_p, "Whether exactly one is nonzero")
+logical_and = _logical("logical_and", el.and_p, "Whether both are nonzero", "[False False  True False]")
+logical_or = _logical("logical_or", el.or_p, "Whether at least one is nonzero", "[False  True  True  True]")
+logical_xor = _logical("logical_xor", el.xor_p, "Whether exactly one is nonzero", "[False  True False  True]")
 
 
 @at_once(1)
 def logical_not(x: Any, /) -> Any:
-    """Whether x is zero, elementwise."""
+    """Whether x is zero, elementwise.
+
+    >>> jnp.logical_not(jnp.array([0, 1, 2]))
+    Array([ True, False, False], dtype=bool)
+    """
     return el.not_p.bind(_truth(promote("logical_not", x)[0]))
 
 
 @at_once(1)
 def invert(x: Any, /) -> Any:
-    """Bitwise not, elementwise (of booleans: not)."""
+    """Bitwise not, elementwise (of booleans: not).
+
+    >>> jnp.bitwise_invert(jnp.array([0, 5]))
+    Array([-1, -6], dtype=int32)
+    """
     return el.not_p.bind(promote("invert", x)[0])
 
 
@@ -430,14 +555,22 @@ bitwise_not = bitwise_invert = invert
 
 @at_once(1)
 def bitwise_count(x: Any, /) -> Any:
-    """Number of ones in |x|, elementwise; uint8."""
+    """Number of ones in |x|, elementwise; uint8.
+
+    >>> jnp.bitwise_count(jnp.array([0, 7, -1]))
+    Array([0, 3, 1], dtype=uint8)
+    """
     (x,) = promote_numeric("bitwise_count", x)
     return asarray(el.population_count_p.bind(absolute(x)), dtype=np.uint8)
 
 
 @at_once(1)
 def isfinite(x: Any, /) -> Any:
-    """Whether x is neither infinite nor NaN, elementwise."""
+    """Whether x is neither infinite nor NaN, elementwise.
+
+    >>> jnp.isfinite(jnp.array([1.0, jnp.inf, jnp.nan]))
+    Array([ True, False, False], dtype=bool)
+    """
     x = asarray(operand("isfinite", x))
     if x.dtype.kind == "c":
         return el.and_p.bind(el.is_finite_p.bind(real(x)), el.is_finite_p.bind(imag(x)))
@@ -448,14 +581,22 @@ def isfinite(x: Any, /) -> Any:
 
 @at_once(1)
 def isnan(x: Any, /) -> Any:
-    """Whether x is NaN, elementwise."""
+    """Whether x is NaN, elementwise.
+
+    >>> jnp.isnan(jnp.array([1.0, jnp.nan]))
+    Array([False,  True], dtype=bool)
+    """
     x = asarray(operand("isnan", x))
     return el.ne_p.bind(x, x)
 
 
 @at_once(1)
 def isinf(x: Any, /) -> Any:
-    """Whether x is infinite, elementwise."""
+    """Whether x is infinite, elementwise.
+
+    >>> jnp.isinf(jnp.array([1.0, -jnp.inf]))
+    Array([False,  True], dtype=bool)
+    """
     x = asarray(operand("isinf", x))
     if x.dtype.kind == "c":
         return el.or_p.bind(isinf(real(x)), isinf(imag(x)))
@@ -464,14 +605,30 @@ def isinf(x: Any, /) -> Any:
 
 @at_once(1)
 def isposinf(x: Any, /, out: None = None) -> Any:
-    """Whether x is +infinity, elementwise."""
+    """Whether x is +infinity, elementwise.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      out: must be None: arrays are not written to.
+
+    >>> jnp.isposinf(jnp.array([-jnp.inf, jnp.inf]))
+    Array([False,  True], dtype=bool)
+    """
     unsupported_argument("isposinf", "out", out)
     return _is_infinite(asarray(operand("isposinf", x)), lambda v: v, np.inf)
 
 
 @at_once(1)
 def isneginf(x: Any, /, out: None = None) -> Any:
-    """Whether x is -infinity, elementwise."""
+    """Whether x is -infinity, elementwise.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      out: must be None: arrays are not written to.
+
+    >>> jnp.isneginf(jnp.array([-jnp.inf, jnp.inf]))
+    Array([ True, False], dtype=bool)
+    """
     unsupported_argument("isneginf", "out", out)
     return _is_infinite(asarray(operand("isneginf", x)), lambda v: v, -np.inf)
 
@@ -485,11 +642,19 @@ def _is_infinite(x: Any, prepare: Callable[[Any], Any], infinity: float) -> Any:
 
 @at_once(2)
 def fmax(x1: Any, x2: Any) -> Any:
-    """The larger of two values, ignoring NaN, elementwise."""
+    """The larger of two values, ignoring NaN, elementwise.
+
+    >>> jnp.fmax(jnp.array([1.0, jnp.nan]), 0.0)
+    Array([1., 0.], dtype=float32)
+    """
     return choose(logical_or(greater(x1, x2), isnan(x2)), x1, x2)
 
 
 @at_once(2)
 def fmin(x1: Any, x2: Any) -> Any:
-    """The smaller of two values, ignoring NaN, elementwise."""
+    """The smaller of two values, ignoring NaN, elementwise.
+
+    >>> jnp.fmin(jnp.array([1.0, jnp.nan]), 0.0)
+    Array([0., 0.], dtype=float32)
+    """
     return choose(logical_or(less(x1, x2), isnan(x2)), x1, x2)

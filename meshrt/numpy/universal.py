@@ -228,7 +228,11 @@ class ufunc:
 
 
 def frompyfunc(func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None) -> ufunc:
-    """A :class:`ufunc` of a function of ``nin`` scalars with ``nout`` results."""
+    """A :class:`ufunc` of a function of ``nin`` scalars with ``nout`` results.
+
+    >>> jnp.frompyfunc(lambda x, y: x + 2 * y, 2, 1, identity=0)(1, jnp.array([1, 2]))
+    Array([3, 5], dtype=int32)
+    """
     return ufunc(func, nin, nout, identity=identity)
 
 

@@ -25,7 +25,7 @@ def _points(name: str, M: Any) -> int:
     return size
 
 
-def _window(name: str, values: Callable[[int], np.ndarray], doc: str) -> Callable[[int], Any]:
+def _window(name: str, values: Callable[[int], np.ndarray], doc: str, example: str) -> Callable[[int], Any]:
     """A window whose values are known where it is written: NumPy computes them."""
 
     def function(M: int) -> Any:
@@ -34,18 +34,22 @@ def _window(name: str, values: Callable[[int], np.ndarray], doc: str) -> Callabl
         return asarray(np.ones(size, dtype) if size <= 1 else values(size).astype(dtype))
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"The {doc} window of ``M`` points, a vector of the default float type."
+    function.__doc__ = f"The {doc} window of ``M`` points, a vector of the default float type.\n\n{example}\n"
     return function
 
 
-bartlett = _window("bartlett", np.bartlett, "Bartlett (triangular)")
-blackman = _window("blackman", np.blackman, "Blackman")
-hamming = _window("hamming", np.hamming, "Hamming")
-hanning = _window("hanning", np.hanning, "Hann")
+bartlett = _window("bartlett", np.bartlett, "Bartlett (triangular)", ">>> print(jnp.bartlett(3))\n[0. 1. 0.]")
+blackman = _window("blackman", np.blackman, "Blackman", ">>> print(jnp.blackman(3).round(3))\n[-0.  1. -0.]")
+hamming = _window("hamming", np.hamming, "Hamming", ">>> print(jnp.hamming(3))\n[0.08 1.   0.08]")
+hanning = _window("hanning", np.hanning, "Hann", ">>> print(jnp.hanning(3))\n[0. 1. 0.]")
 
 
 def kaiser(M: int, beta: Any) -> Any:
-    """The Kaiser window of ``M`` points; ``beta`` is its shape and may be traced."""
+    """The Kaiser window of ``M`` points; ``beta`` is its shape and may be traced.
+
+    >>> jnp.kaiser(3, 5.0)
+    Array([0.03671089, 0.99999994, 0.03671089], dtype=float32)
+    """
     size = _points("kaiser", M)
     dtype = dtypes.default_float_dtype()
     if size <= 1:
@@ -56,7 +60,11 @@ def kaiser(M: int, beta: Any) -> Any:
 
 
 def i0(x: Any) -> Any:
-    """The modified Bessel function of the first kind and order zero, elementwise."""
+    """The modified Bessel function of the first kind and order zero, elementwise.
+
+    >>> jnp.i0(0.0)
+    Array(1.0000001, dtype=float32, weak_type=True)
+    """
     (x,) = promoted_inexact("i0", x)
     if not dtypes.issubdtype(x.dtype, np.floating):
         raise errors.ArgumentValueError(f"i0 needs real operands, got dtype {x.dtype}")

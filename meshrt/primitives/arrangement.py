@@ -26,7 +26,11 @@ __all__ = [
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that all `shapes` broadcast to by NumPy's rules. ArgumentValueError if there is none."""
+    """The shape that all `shapes` broadcast to by NumPy's rules. ArgumentValueError if there is none.
+
+    >>> lax.broadcast_shapes((2, 1), (3,))
+    (2, 3)
+    """
     try:
         return common_sizes(*shapes)
     except ValueError:
@@ -37,12 +41,24 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_to_rank(x: Any, rank: int) -> Any:
-    """`x` with as many leading dimensions of size 1 as it takes to have `rank` dimensions."""
+    """`x` with as many leading dimensions of size 1 as it takes to have `rank` dimensions.
+
+    Args:
+      x: an array.
+      rank: the number of dimensions.
+
+    >>> lax.broadcast_to_rank(jnp.ones(3), 2).shape
+    (1, 3)
+    """
     return broadcast(x, (1,) * (rank - aval_of(x).ndim))
 
 
 def shape_as_value(shape: Sequence[int]) -> Any:
-    """A shape as an array of integers."""
+    """A shape as an array of integers.
+
+    >>> lax.shape_as_value((2, 3))
+    array([2, 3], dtype=int32)
+    """
     dtype = np.int64 if any(n > np.iinfo(np.int32).max for n in shape) else np.int32
     return np.asarray(shape, dtypes.canonicalize_dtype(dtype))
 
@@ -82,6 +98,13 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
     Raises:
       ArgumentTypeError: there is not one count per dimension.
       ArgumentValueError: a count is negative.
+
+    Args:
+      operand: an array.
+      reps: how often along each dimension.
+
+    >>> lax.tile(jnp.array([1, 2]), (2,))
+    Array([1, 2, 1, 2], dtype=int32)
     """
     shape, counts = aval_of(operand).shape, tuple(map(as_size, reps))
     if len(counts) != len(shape):

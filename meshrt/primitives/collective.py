@@ -243,6 +243,14 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     """The mean over the axis `axis_name`, or axes, of each array of `x`: `psum` divided by the number of members.
 
     Integers give floats. Raises as `psum`.
+
+    Args:
+      x: an array.
+      axis_name: the name of a mapped axis, or a tuple of names.
+      axis_index_groups: groups of indices along the axis that each communicate among themselves.
+
+    >>> meshrt.vmap(lambda x: lax.pmean(x, "i"), axis_name="i")(jnp.array([1.0, 5.0]))
+    Array([3., 3.], dtype=float32)
     """
     call = Call("pmean", axis_name, axis_index_groups)
     sums = psum(x, axis_name, axis_index_groups=axis_index_groups)
@@ -268,12 +276,29 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
     Its derivative goes to the members that have the maximum, in equal parts, as that of the maximum of a dimension.
     Arguments and errors are those of `psum`.
+
+    Args:
+      x: an array.
+      axis_name: the name of a mapped axis, or a tuple of names.
+      axis_index_groups: groups of indices along the axis that each communicate among themselves.
+
+    >>> meshrt.vmap(lambda x: lax.pmax(x, "i"), axis_name="i")(jnp.array([1, 5, 3]))
+    Array([5, 5, 5], dtype=int32)
     """
     return _extremum_of(x, pmax_p, reduce_max_p, axis_name, axis_index_groups)
 
 
 def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The minimum over the axis `axis_name`, or axes: see `pmax`."""
+    """The minimum over the axis `axis_name`, or axes: see `pmax`.
+
+    Args:
+      x: an array.
+      axis_name: the name of a mapped axis, or a tuple of names.
+      axis_index_groups: groups of indices along the axis that each communicate among themselves.
+
+    >>> meshrt.vmap(lambda x: lax.pmin(x, "i"), axis_name="i")(jnp.array([1, 5, 3]))
+    Array([1, 1, 1], dtype=int32)
+    """
     return _extremum_of(x, pmin_p, reduce_min_p, axis_name, axis_index_groups)
 
 
@@ -294,12 +319,28 @@ def _extremum_of(x: Any, primitive: Primitive, reduce: Primitive, axis_name: Any
 
 
 def pargmax(x: Any, axis_name: Any) -> Any:
-    """The smallest index along the axis `axis_name` at which `x` is largest: int32, of the shape of `x`."""
+    """The smallest index along the axis `axis_name` at which `x` is largest: int32, of the shape of `x`.
+
+    Args:
+      x: an array.
+      axis_name: the name of a mapped axis, or a tuple of names.
+
+    >>> meshrt.vmap(lambda x: lax.pargmax(x, "i"), axis_name="i")(jnp.array([1, 5, 3]))
+    Array([1, 1, 1], dtype=int32)
+    """
     return _index_of(x, pmax(x, axis_name), axis_name, "pargmax")
 
 
 def pargmin(x: Any, axis_name: Any) -> Any:
-    """The smallest index along the axis `axis_name` at which `x` is smallest: int32, of the shape of `x`."""
+    """The smallest index along the axis `axis_name` at which `x` is smallest: int32, of the shape of `x`.
+
+    Args:
+      x: an array.
+      axis_name: the name of a mapped axis, or a tuple of names.
+
+    >>> meshrt.vmap(lambda x: lax.pargmin(x, "i"), axis_name="i")(jnp.array([1, 5, 3]))
+    Array([0, 0, 0], dtype=int32)
+    """
     return _index_of(x, pmin(x, axis_name), axis_name, "pargmin")
 
 
@@ -377,6 +418,9 @@ def axis_index(axis_name: Any) -> Any:
 
     Along several axes, the first of which is the major one: `axis_index(("a", "b"))` is
     `axis_index("a") * axis_size("b") + axis_index("b")`. Raises `UnboundAxisError`.
+
+    >>> meshrt.vmap(lambda x: x + lax.axis_index("i"), axis_name="i")(jnp.array([10, 10]))
+    Array([10, 11], dtype=int32)
     """
     call = Call("axis_index", axis_name)
     return index_of(call.names, call.sizes, call.checked)
@@ -397,7 +441,11 @@ def index_of(names: Names, sizes: Sequence[int], varying: Collection[Hashable]) 
 
 
 def axis_size(axis_name: Any) -> int:
-    """The size of the axis `axis_name`, or the product of those of several: an int. Raises `UnboundAxisError`."""
+    """The size of the axis `axis_name`, or the product of those of several: an int. Raises `UnboundAxisError`.
+
+    >>> meshrt.vmap(lambda x: x * lax.axis_size("i"), axis_name="i")(jnp.array([1, 2]))
+    Array([2, 4], dtype=int32)
+    """
     return Call("axis_size", axis_name).size
 
 

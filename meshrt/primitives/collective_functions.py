@@ -40,6 +40,10 @@ def all_gather(
 
     Raises:
       UnboundAxisError: nothing around binds the name. AxisError: there is no such dimension.
+
+    >>> meshrt.vmap(lambda x: lax.all_gather(x, "i"), axis_name="i")(jnp.array([1, 2]))
+    Array([[1, 2],
+           [1, 2]], dtype=int32)
     """
     if to not in _TO:
         raise errors.ArgumentValueError(
@@ -97,6 +101,9 @@ def psum_scatter(
 
     Raises:
       UnboundAxisError: nothing around binds the name. ArgumentValueError: the dimension has another size.
+
+    >>> meshrt.vmap(lambda x: lax.psum_scatter(x, "i"), axis_name="i")(jnp.array([[1, 2], [3, 4]]))
+    Array([4, 6], dtype=int32)
     """
     call = Call("psum_scatter", axis_name, axis_index_groups)
     if not call.names:
@@ -143,6 +150,10 @@ def all_to_all(
 
     Raises:
       UnboundAxisError: nothing around binds the name. ArgumentValueError: the dimension has another size.
+
+    >>> meshrt.vmap(lambda x: lax.all_to_all(x, "i", 0, 0), axis_name="i")(jnp.array([[1, 2], [3, 4]]))
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
     """
     call = Call("all_to_all", axis_name, axis_index_groups)
     if not call.names:
@@ -171,5 +182,16 @@ def _exchanged(call: Call, size: int, x: Any, split: int, concat: int) -> Any:
 
 
 def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
-    """Swaps the axis `axis_name` with dimension `axis` of each array of `x`: `all_to_all` from it to itself."""
+    """Swaps the axis `axis_name` with dimension `axis` of each array of `x`: `all_to_all` from it to itself.
+
+    Args:
+      x: an array.
+      axis_name: the name of a mapped axis, or a tuple of names.
+      axis: a dimension number.
+      axis_index_groups: groups of indices along the axis that each communicate among themselves.
+
+    >>> meshrt.vmap(lambda x: lax.pswapaxes(x, "i", 0), axis_name="i")(jnp.array([[1, 2], [3, 4]]))
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)

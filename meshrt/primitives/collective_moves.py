@@ -195,7 +195,16 @@ def _checked_perm(perm: Iterable[Sequence[int]], call: Call) -> Pairs:
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
-    """`ppermute` by the sources: index i along the axis gets the value of index `perm[i]`. A whole permutation."""
+    """`ppermute` by the sources: index i along the axis gets the value of index `perm[i]`. A whole permutation.
+
+    Args:
+      x: an array.
+      axis_name: the name of a mapped axis, or a tuple of names.
+      perm: the index from which each one receives.
+
+    >>> meshrt.vmap(lambda x: lax.pshuffle(x, "i", [2, 0, 1]), axis_name="i")(jnp.array([1, 5, 3]))
+    Array([3, 1, 5], dtype=int32)
+    """
     perm = [int(i) for i in perm]
     if sorted(perm) != list(range(len(perm))):
         raise errors.ArgumentValueError(f"`perm` does not represent a permutation: {perm}")
@@ -263,6 +272,14 @@ def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
 
     Raises:
       UnboundAxisError: nothing around binds the name. ArgumentValueError: there is no such index.
+
+    Args:
+      x: an array.
+      axis_name: the name of a mapped axis, or a tuple of names.
+      source: the index that sends.
+
+    >>> meshrt.vmap(lambda x: lax.pbroadcast(x, "i", 1), axis_name="i")(jnp.array([1, 5, 3]))
+    Array([5, 5, 5], dtype=int32)
     """
     call = Call("pbroadcast", axis_name)
     source = operator.index(source)

@@ -82,7 +82,15 @@ concatenate_p = Primitive(
 
 
 def concatenate(operands: Sequence[Any], dimension: int) -> Any:
-    """The operands one after the other along `dimension`."""
+    """The operands one after the other along `dimension`.
+
+    Args:
+      operands: arrays.
+      dimension: a dimension number.
+
+    >>> lax.concatenate([jnp.array([1]), jnp.array([2, 3])], 0)
+    Array([1, 2, 3], dtype=int32)
+    """
     operands = list(operands)
     if not operands:
         raise errors.ArgumentShapeError("concatenate needs at least one operand")
@@ -154,7 +162,16 @@ split_p = Primitive(
 
 
 def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> Sequence[Any]:
-    """Consecutive parts of `operand` along `axis`, of the given sizes."""
+    """Consecutive parts of `operand` along `axis`, of the given sizes.
+
+    Args:
+      operand: an array.
+      sizes: sizes of the parts, which add up to that of the dimension.
+      axis: a dimension number.
+
+    >>> lax.split(jnp.arange(5), (2, 3))
+    [Array([0, 1], dtype=int32), Array([2, 3, 4], dtype=int32)]
+    """
     axis = canonical_axis(axis, aval_of(operand).ndim)
     return split_p.bind(operand, sizes=tuple(map(as_size, sizes)), axis=axis)
 
@@ -184,7 +201,15 @@ rev_p: Primitive = Primitive(
 
 
 def rev(operand: Any, dimensions: Sequence[int]) -> Any:
-    """`operand` with the order of elements reversed along `dimensions`."""
+    """`operand` with the order of elements reversed along `dimensions`.
+
+    Args:
+      operand: an array.
+      dimensions: dimension numbers.
+
+    >>> lax.rev(jnp.array([1, 2, 3]), (0,))
+    Array([3, 2, 1], dtype=int32)
+    """
     ndim = aval_of(operand).ndim
     if any(not 0 <= d < ndim for d in dimensions):
         raise errors.ArgumentTypeError(

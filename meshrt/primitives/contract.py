@@ -322,6 +322,23 @@ def dot_general(
     """A batched contraction; the result has the batch, the left free, then the right free dimensions.
 
     `dimension_numbers` is ((lhs contracting, rhs contracting), (lhs batch, rhs batch)).
+
+    Args:
+      lhs: the left array.
+      rhs: the right array.
+      dimension_numbers: ((contracted of lhs, contracted of rhs), (batch of lhs, batch of rhs)).
+      precision: a `Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    Returns:
+      An array of the batch dimensions, then what is left of `lhs`, then of `rhs`.
+
+    Raises:
+      TypeError: dimensions or sizes that do not fit.
+
+    >>> lax.dot_general(jnp.ones((5, 2, 3)), jnp.ones((5, 3, 4)), (((2,), (1,)), ((0,), (0,)))).shape
+    (5, 2, 4)
     """
     (xc, yc), (xb, yb) = dimension_numbers
     x, y = aval_of(lhs), aval_of(rhs)
@@ -347,7 +364,11 @@ def dot(
     preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """Vector or matrix product (lax.dot); with `dimension_numbers`, dot_general."""
+    """Vector or matrix product (lax.dot); with `dimension_numbers`, dot_general.
+
+    >>> lax.dot(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 1]))
+    Array([3, 7], dtype=int32)
+    """
     if dimension_numbers is None:
         x, y = aval_of(lhs), aval_of(rhs)
         if not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2 and x.shape[-1] == y.shape[0]):
@@ -357,7 +378,16 @@ def dot(
 
 
 def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
-    """Matrix products over leading batch dimensions."""
+    """Matrix products over leading batch dimensions.
+
+    Args:
+      lhs: the left array.
+      rhs: the right array.
+      precision: a `Precision`, its name, or one for each operand.
+
+    >>> lax.batch_matmul(jnp.ones((5, 2, 3)), jnp.ones((5, 3, 4))).shape
+    (5, 2, 4)
+    """
     n = aval_of(lhs).ndim
     batch = tuple(range(n - 2))
     return dot_general(lhs, rhs, (((n - 1,), (n - 2,)), (batch, batch)), precision)

@@ -63,6 +63,9 @@ def scan(
     Raises:
       ArgumentTypeError: the carry changes structure, shape or dtype, or `f` returns no pair.
       ArgumentValueError: the xs have different sizes, or disagree with `length`.
+
+    >>> lax.scan(lambda total, x: (total + x, total), 0, jnp.array([1, 2, 3]))
+    (Array(6, dtype=int32), Array([0, 1, 3], dtype=int32, weak_type=True))
     """
     need_callable(f, "lax.scan: f")
     length = _scan_length(xs, length)
@@ -219,6 +222,17 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
 
     With `batch_size`, that many slices at a time are mapped together by vmap (the last batch may be smaller); 0
     maps all at once.
+
+    Args:
+      f: a function of one slice.
+      xs: a tree of arrays.
+      batch_size: how many slices are worked on at once, by `vmap`.
+
+    Returns:
+      The results stacked.
+
+    >>> lax.map(lambda x: x**2, jnp.array([1, 2, 3]))
+    Array([1, 4, 9], dtype=int32)
     """
     need_callable(f, "lax.map: f")
     if batch_size is None:

@@ -50,6 +50,9 @@ def cond(
 
     Raises:
       ArgumentTypeError: `pred` is no scalar, or the branches' results differ in structure, shape or dtype.
+
+    >>> lax.cond(True, lambda x: x + 1, lambda x: x - 1, 10)
+    Array(11, dtype=int32, weak_type=True)
     """
     if not callable(true_fun) and callable(false_fun) and len(operands) == 2 and callable(operands[1]):
         return _cond_of_two(pred, (true_fun, operands[0]), (false_fun, operands[1]))
@@ -95,7 +98,23 @@ def _predicate_index(pred: Any, aval: ShapedArray) -> Any:
 
 @boundary
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = _MISSING) -> Any:
-    """`branches[index](*operands)`, with `index` (an integer scalar) clamped to the branches there are."""
+    """`branches[index](*operands)`, with `index` (an integer scalar) clamped to the branches there are.
+
+    Args:
+      index: an integer scalar, clamped into range.
+      branches: functions with results of one structure and types.
+      operands: trees of arrays.
+      operand: an array.
+
+    Returns:
+      What the branch returns.
+
+    Raises:
+      TypeError: the branches return other structures or types; ValueError: there is no branch.
+
+    >>> lax.switch(1, [lambda x: x, lambda x: 10 * x], 3)
+    Array(30, dtype=int32, weak_type=True)
+    """
     operands = _legacy_operand(operands, operand)
     branches = tuple(branches)
     for i, b in enumerate(branches):

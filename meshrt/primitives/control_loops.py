@@ -36,6 +36,17 @@ def while_loop(cond_fun: Callable[[T], Any], body_fun: Callable[[T], T], init_va
 
     Raises:
       ArgumentTypeError: the carry changes structure, shape or dtype, or `cond_fun` returns no boolean scalar.
+
+    Args:
+      cond_fun: a function of the carry that returns a boolean scalar.
+      body_fun: a function of the carry that returns the next one, of the same types.
+      init_val: the first carry, a tree of arrays.
+
+    Returns:
+      The last carry.
+
+    >>> lax.while_loop(lambda x: x < 10, lambda x: 2 * x, 1)
+    Array(16, dtype=int32, weak_type=True)
     """
     need_callable(cond_fun, "lax.while_loop: cond_fun")
     need_callable(body_fun, "lax.while_loop: body_fun")
@@ -103,6 +114,9 @@ def fori_loop(
       lower, upper: numbers of one dtype (a Python int takes that of a signed integer). Known while tracing, they are
         rounded towards zero, as by `int`.
       unroll: how many iterations one trip of the compiled loop makes (known bounds only; True or 0: all).
+
+    >>> lax.fori_loop(0, 4, lambda i, total: total + i, 0)
+    Array(6, dtype=int32, weak_type=True)
     """
     need_callable(body_fun, "lax.fori_loop: body_fun")
     dtype = _bounds_dtype(lower, upper)

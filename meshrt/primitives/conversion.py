@@ -107,7 +107,15 @@ bitcast_convert_type_p: Primitive = Primitive(
 
 
 def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
-    """Reinterprets the bits of `operand`; a change of width splits or merges the last dimension."""
+    """Reinterprets the bits of `operand`; a change of width splits or merges the last dimension.
+
+    Args:
+      operand: an array.
+      new_dtype: the dtype of the result.
+
+    >>> lax.bitcast_convert_type(jnp.float32(1), jnp.int32)
+    Array(1065353216, dtype=int32)
+    """
     return bitcast_convert_type_p.bind(operand, new_dtype=dtypes.canonicalize_dtype(dtypes.dtype(new_dtype)))
 
 

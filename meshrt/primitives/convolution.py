@@ -344,7 +344,11 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[tuple[i
 def conv_dimension_numbers(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any
 ) -> ConvDimensionNumbers:
-    """`dimension_numbers` (None, three strings or ConvDimensionNumbers) for operands of these shapes."""
+    """`dimension_numbers` (None, three strings or ConvDimensionNumbers) for operands of these shapes.
+
+    >>> lax.conv_dimension_numbers((1, 8, 8, 3), (3, 3, 3, 5), ("NHWC", "HWIO", "NHWC")).lhs_spec
+    (0, 3, 1, 2)
+    """
     if isinstance(dimension_numbers, ConvDimensionNumbers):
         return ConvDimensionNumbers(*(tuple(map(int, s)) for s in dimension_numbers))
     ndim = len(lhs_shape)
@@ -387,6 +391,24 @@ def conv_general_dilated(
     `dimension_numbers` is None (batch, feature, spatial; out, in, spatial), three strings, or ConvDimensionNumbers.
     `padding` is "SAME", "SAME_LOWER", "VALID" or a (low, high) pair per spatial dimension. Complex operands are
     convolved by their parts.
+
+    Args:
+      lhs: the left array.
+      rhs: the right array.
+      window_strides: the step of the window along each dimension.
+      padding: "SAME", "VALID", or (low, high) for each dimension.
+      lhs_dilation: the distance between elements of `lhs`.
+      rhs_dilation: the distance between elements of `rhs`.
+      dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC"), or `ConvDimensionNumbers`.
+      feature_group_count: groups of features that are convolved apart.
+      batch_group_count: groups of the batch that are convolved apart.
+      precision: a `Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> lax.conv_general_dilated(jnp.ones((1, 8, 8, 3)), jnp.ones((3, 3, 3, 5)), (2, 2), "SAME",
+    ...     dimension_numbers=("NHWC", "HWIO", "NHWC")).shape
+    (1, 4, 4, 5)
     """
     a, b = aval_of(lhs), aval_of(rhs)
     numbers = conv_dimension_numbers(a.shape, b.shape, dimension_numbers)
@@ -434,7 +456,19 @@ def conv(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """`conv_general_dilated` with default layouts and without dilation."""
+    """`conv_general_dilated` with default layouts and without dilation.
+
+    Args:
+      lhs: the left array.
+      rhs: the right array.
+      window_strides: the step of the window along each dimension.
+      padding: "SAME", "VALID", or (low, high) for each dimension.
+      precision: a `Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+
+    >>> lax.conv(jnp.ones((1, 1, 4, 4)), jnp.ones((1, 1, 2, 2)), (1, 1), "VALID").shape
+    (1, 1, 3, 3)
+    """
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, precision=precision, preferred_element_type=preferred_element_type
     )
@@ -450,7 +484,21 @@ def conv_with_general_padding(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """`conv_general_dilated` with default layouts."""
+    """`conv_general_dilated` with default layouts.
+
+    Args:
+      lhs: the left array.
+      rhs: the right array.
+      window_strides: the step of the window along each dimension.
+      padding: "SAME", "VALID", or (low, high) for each dimension.
+      lhs_dilation: the distance between elements of `lhs`.
+      rhs_dilation: the distance between elements of `rhs`.
+      precision: a `Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+
+    >>> lax.conv_with_general_padding(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), [(1, 0)], None, None).shape
+    (1, 1, 4)
+    """
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, precision=precision,
         preferred_element_type=preferred_element_type,
@@ -494,6 +542,9 @@ def conv_transpose(
     "SAME" and "VALID" mean the padding of the forward convolution, and so do pairs with `use_consistent_padding`;
     otherwise pairs pad the dilated operand. `transpose_kernel` flips the kernel and exchanges its features, which gives
     the gradient of the forward convolution. Layouts default to channels last.
+
+    >>> lax.conv_transpose(jnp.ones((1, 4, 3)), jnp.ones((2, 3, 5)), (2,), "SAME").shape
+    (1, 8, 5)
     """
     a, b = aval_of(lhs), aval_of(rhs)
     if a.ndim != b.ndim or a.ndim < 2 or (dimension_numbers is None and a.ndim not in _TRANSPOSE_LAYOUTS):

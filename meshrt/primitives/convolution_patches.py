@@ -42,6 +42,9 @@ def conv_general_dilated_patches(
 
     The result's feature dimension holds the windows flattened, channel by channel: [n, c, h, w] with windows of 2x3
     gives [n, c * 6, places..., places...]. Windows have the order of the kernel's spatial dimensions.
+
+    >>> lax.conv_general_dilated_patches(jnp.ones((1, 1, 4)), (2,), (1,), "VALID").shape
+    (1, 2, 3)
     """
     aval, window = aval_of(lhs), tuple(map(int, filter_shape))
     numbers = conv_dimension_numbers(aval.shape, (1, 1, *window), dimension_numbers)
@@ -72,6 +75,9 @@ def conv_general_dilated_local(
 
     The kernel's spatial dimensions are the result's, and its input dimension holds windows as
     `conv_general_dilated_patches` flattens them: [out, c * 6, places..., places...] for windows of 2x3.
+
+    >>> lax.conv_general_dilated_local(jnp.ones((1, 1, 4)), jnp.ones((2, 2, 3)), (1,), "VALID", (2,)).shape
+    (1, 2, 3)
     """
     found = canonical_precision(precision)
     patches = conv_general_dilated_patches(

@@ -78,6 +78,15 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     """All prefixes of a pytree of arrays along `axis` under an associative function of two such trees.
 
     Takes 2 log2(n) applications of `fn`, each on many elements at once. `reverse` gives the suffixes.
+
+    Args:
+      fn: an associative function of two elements.
+      elems: arrays, whose elements along the axis are combined.
+      reverse: from the last element to the first.
+      axis: a dimension number.
+
+    >>> lax.associative_scan(jnp.add, jnp.array([1, 2, 3]))
+    Array([1, 3, 6], dtype=int32)
     """
     if not callable(fn):
         raise errors.ArgumentTypeError(f"lax.associative_scan: fn must be callable, not {fn!r}")
@@ -265,7 +274,7 @@ cumlogsumexp_p: Primitive = _primitive(
 )  # fmt: skip
 
 
-def _public(primitive: Primitive, what: str) -> Callable[..., Any]:
+def _public(primitive: Primitive, what: str, example: str) -> Callable[..., Any]:
     def function(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
         ndim = aval_of(operand).ndim
         if not 0 <= axis < ndim:
@@ -278,13 +287,17 @@ def _public(primitive: Primitive, what: str) -> Callable[..., Any]:
     function.__name__ = function.__qualname__ = primitive.name
     function.__doc__ = (
         f"At every position, the {what} of the elements up to it along `axis` (from it on if `reverse`); same shape "
-        "and dtype as `operand`."
+        f"and dtype as `operand`.\n\n{example}\n"
     )
     return function
 
 
-cumsum = _public(cumsum_p, "sum")
-cumprod = _public(cumprod_p, "product")
-cummax = _public(cummax_p, "maximum")
-cummin = _public(cummin_p, "minimum")
-cumlogsumexp = _public(cumlogsumexp_p, "logarithm of the sum of exponentials")
+cumsum = _public(cumsum_p, "sum", ">>> print(lax.cumsum(jnp.array([1, 3, 2])))\n[1 4 6]")
+cumprod = _public(cumprod_p, "product", ">>> print(lax.cumprod(jnp.array([1, 3, 2])))\n[1 3 6]")
+cummax = _public(cummax_p, "maximum", ">>> print(lax.cummax(jnp.array([1, 3, 2])))\n[1 3 3]")
+cummin = _public(cummin_p, "minimum", ">>> print(lax.cummin(jnp.array([1, 3, 2])))\n[1 1 1]")
+cumlogsumexp = _public(
+    cumlogsumexp_p,
+    "logarithm of the sum of exponentials",
+    ">>> print(lax.cumlogsumexp(jnp.zeros(3)))\n[0.        0.6931472 1.0986123]",
+)

@@ -44,6 +44,9 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
 
     Raises:
       IndivisibleError: a dimension cannot be split so; names the path of the leaf, the sizes and the nearest that fit.
+
+    >>> meshrt.device_put(np.arange(2), meshrt.devices()[0])
+    Array([0, 1], dtype=int32)
     """
     staged = context.trace is not EVAL
     x = taken_apart(x)

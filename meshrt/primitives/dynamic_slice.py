@@ -263,6 +263,17 @@ def dynamic_slice(
 
     A block that would reach over the end is moved back inside. Negative indices count from the end where
     `allow_negative_indices`.
+
+    Args:
+      operand: an array.
+      start_indices: where each dimension begins.
+      slice_sizes: the sizes of the slice, known when traced.
+      allow_negative_indices: negative starts count from the end.
+
+    >>> lax.dynamic_slice(jnp.arange(6), (2,), (3,))
+    Array([2, 3, 4], dtype=int32)
+    >>> lax.dynamic_slice(jnp.arange(6), (5,), (3,))
+    Array([3, 4, 5], dtype=int32)
     """
     starts = _normalized_starts("dynamic_slice", aval_of(operand), start_indices, allow_negative_indices)
     return dynamic_slice_p.bind(operand, *starts, slice_sizes=canonical_shape(slice_sizes, "slice size"))
@@ -271,7 +282,17 @@ def dynamic_slice(
 def dynamic_update_slice(
     operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
 ) -> Any:
-    """`operand` with the block at `start_indices` replaced by `update`; positions as in `dynamic_slice`."""
+    """`operand` with the block at `start_indices` replaced by `update`; positions as in `dynamic_slice`.
+
+    Args:
+      operand: an array.
+      update: what is written.
+      start_indices: where each dimension begins.
+      allow_negative_indices: negative starts count from the end.
+
+    >>> lax.dynamic_update_slice(jnp.zeros(4), jnp.ones(2), (1,))
+    Array([0., 1., 1., 0.], dtype=float32)
+    """
     starts = _normalized_starts("dynamic_update_slice", aval_of(operand), start_indices, allow_negative_indices)
     return dynamic_update_slice_p.bind(operand, update, *starts)
 
@@ -289,7 +310,18 @@ def _single_start(operand: Any, start: Any, axis: int, allow: bool) -> tuple[lis
 def dynamic_slice_in_dim(
     operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
 ) -> Any:
-    """`dynamic_slice` along one axis."""
+    """`dynamic_slice` along one axis.
+
+    Args:
+      operand: an array.
+      start_index: where it begins; may be traced.
+      slice_size: its size, known when traced.
+      axis: a dimension number.
+      allow_negative_indices: negative starts count from the end.
+
+    >>> lax.dynamic_slice_in_dim(jnp.arange(6), 2, 3)
+    Array([2, 3, 4], dtype=int32)
+    """
     starts, allow, axis = _single_start(operand, start_index, axis, allow_negative_indices)
     sizes = list(aval_of(operand).shape)
     sizes[axis] = as_size(slice_size)
@@ -299,7 +331,18 @@ def dynamic_slice_in_dim(
 def dynamic_index_in_dim(
     operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
 ) -> Any:
-    """The position `index` along `axis`, which stays with size 1 unless `keepdims` is False."""
+    """The position `index` along `axis`, which stays with size 1 unless `keepdims` is False.
+
+    Args:
+      operand: an array.
+      index: the position; may be traced.
+      axis: a dimension number.
+      keepdims: keep the dimension, with size 1.
+      allow_negative_indices: negative starts count from the end.
+
+    >>> lax.dynamic_index_in_dim(jnp.array([10, 20, 30]), 1)
+    Array([20], dtype=int32)
+    """
     shape = aval_of(operand).shape
     axis = canonical_axis(axis, len(shape))
     out = dynamic_slice_in_dim(operand, index, 1, axis, allow_negative_indices=allow_negative_indices)
@@ -309,7 +352,18 @@ def dynamic_index_in_dim(
 def dynamic_update_slice_in_dim(
     operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
 ) -> Any:
-    """`dynamic_update_slice` along one axis."""
+    """`dynamic_update_slice` along one axis.
+
+    Args:
+      operand: an array.
+      update: what is written.
+      start_index: where it begins; may be traced.
+      axis: a dimension number.
+      allow_negative_indices: negative starts count from the end.
+
+    >>> lax.dynamic_update_slice_in_dim(jnp.zeros(4), jnp.ones(2), 1, 0)
+    Array([0., 1., 1., 0.], dtype=float32)
+    """
     starts, allow, _ = _single_start(operand, start_index, axis, allow_negative_indices)
     return dynamic_update_slice(operand, update, starts, allow_negative_indices=allow)
 
@@ -317,7 +371,18 @@ def dynamic_update_slice_in_dim(
 def dynamic_update_index_in_dim(
     operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
 ) -> Any:
-    """`operand` with position `index` along `axis` replaced by `update`, which may lack that axis."""
+    """`operand` with position `index` along `axis` replaced by `update`, which may lack that axis.
+
+    Args:
+      operand: an array.
+      update: what is written.
+      index: the position; may be traced.
+      axis: a dimension number.
+      allow_negative_indices: negative starts count from the end.
+
+    >>> lax.dynamic_update_index_in_dim(jnp.zeros(3), 9.0, 1, 0)
+    Array([0., 9., 0.], dtype=float32)
+    """
     ndim = aval_of(operand).ndim
     axis = canonical_axis(axis, ndim)
     if aval_of(update).ndim != ndim:

@@ -176,6 +176,9 @@ def eig(
 
     Raises:
       ArgumentValueError: the matrices are not square; another implementation.
+
+    >>> lax.linalg.eig(jnp.array([[2.0, 0.0], [0.0, 3.0]]))[0]
+    Array([2.+0.j, 3.+0.j], dtype=complex64)
     """
     if use_magma is not None:
         warnings.warn(

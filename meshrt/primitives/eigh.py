@@ -126,6 +126,9 @@ def eigh(
     Raises:
       ArgumentValueError: the matrices are not square.
       UnsupportedError: another implementation, or a smaller subset.
+
+    >>> lax.linalg.eigh(jnp.array([[2.0, 0.0], [0.0, 3.0]]))[1]
+    Array([2., 3.], dtype=float32)
     """
     if symmetrize_input:
         x = symmetrized("symmetric eigendecomposition", x)

@@ -128,6 +128,14 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
 
     `fft_type` is an FftType or its name. RFFT takes real arrays and gives the first half of the last dimension; IRFFT
     takes that half and gives a real array of `fft_lengths`.
+
+    Args:
+      x: an array.
+      fft_type: "fft", "ifft", "rfft" or "irfft".
+      fft_lengths: sizes of the transformed dimensions, the last ones.
+
+    >>> lax.fft(jnp.array([1, 0, 0, 0], jnp.complex64), "fft", (4,))
+    Array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j], dtype=complex64)
     """
     name = getattr(fft_type, "name", fft_type)
     if not isinstance(name, str) or name.upper() not in FftType.__members__:

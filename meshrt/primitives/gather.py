@@ -311,6 +311,9 @@ def gather(
     `mode` says what happens out of bounds (None: PROMISE_IN_BOUNDS). `fill_value` is used by FILL_OR_DROP; its default
     is NaN for inexact types, the smallest value of signed integers, the largest of unsigned ones, True for bool.
     `unique_indices` and `indices_are_sorted` are promises that help the compiler.
+
+    >>> lax.gather(jnp.array([10, 20, 30]), jnp.array([[2], [0]]), lax.GatherDimensionNumbers((), (0,), (0,)), (1,))
+    Array([30, 10], dtype=int32)
     """
     mode = GatherScatterMode.PROMISE_IN_BOUNDS if mode is None else GatherScatterMode.from_any(mode)
     if mode is not GatherScatterMode.FILL_OR_DROP:

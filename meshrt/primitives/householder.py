@@ -157,6 +157,11 @@ def householder_product(a: Any, taus: Any) -> Any:
 
     Raises:
       ArgumentValueError: more columns than rows, or more scales than columns.
+
+    >>> lax.linalg.householder_product(jnp.ones((3, 2)), jnp.zeros(2))
+    Array([[ 1.,  0.],
+           [-0.,  1.],
+           [-0., -0.]], dtype=float32)
     """
     return householder_product_p.bind(a, taus)
 
@@ -209,5 +214,8 @@ def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = Fal
 
     Raises:
       ArgumentValueError: `c` does not fit `a`.
+
+    >>> lax.linalg.ormqr(jnp.ones((3, 2)), jnp.zeros(2), jnp.ones((3, 1))).shape
+    (3, 1)
     """
     return ormqr_p.bind(a, taus, c, left=bool(left), transpose=bool(transpose))

@@ -25,7 +25,11 @@ stop_gradient_p: Primitive = Primitive(
 
 
 def stop_gradient(x: Any) -> Any:
-    """The identity, with a zero derivative. Works on pytrees."""
+    """The identity, with a zero derivative. Works on pytrees.
+
+    >>> meshrt.grad(lambda x: x * lax.stop_gradient(x))(3.0)
+    Array(3., dtype=float32, weak_type=True)
+    """
     return tree_util.tree_map(lambda leaf: stop_gradient_p.bind(leaf) if aval_of(leaf).is_differentiable else leaf, x)
 
 
@@ -50,6 +54,10 @@ optimization_barrier_p: Primitive = Primitive(
 
 
 def optimization_barrier(operand: Any) -> Any:
-    """The identity on a pytree, across which the compiler moves nothing."""
+    """The identity on a pytree, across which the compiler moves nothing.
+
+    >>> lax.optimization_barrier((jnp.array([1]), jnp.array([2])))
+    (Array([1], dtype=int32), Array([2], dtype=int32))
+    """
     leaves, tree = tree_util.tree_flatten(operand)
     return tree_util.tree_unflatten(tree, optimization_barrier_p.bind(*leaves))

@@ -183,6 +183,11 @@ def triangular_solve(
 
     Only the triangle named by `lower` is read; `op` transposes and conjugates as asked. `unit_diagonal` takes the
     diagonal as ones. A vector `b` (one dimension less than `a`) is one right-hand side.
+
+    >>> lax.linalg.triangular_solve(jnp.array([[2.0, 0.0], [1.0, 4.0]]), jnp.array([[2.0], [5.0]]), left_side=True,
+    ...     lower=True)
+    Array([[1.],
+           [1.]], dtype=float32)
     """
     conjugate_a = conjugate_a and dtypes.issubdtype(aval_of(a).dtype, np.complexfloating)
     is_vector = aval_of(b).ndim == aval_of(a).ndim - 1
@@ -245,5 +250,9 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
     """The lower triangular L with `x = L L^H` for positive definite (Hermitian) matrices; NaN where there is none.
 
     `symmetrize_input` uses (x + x^H) / 2, which makes gradients symmetric; without it only the lower triangle counts.
+
+    >>> lax.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 2.0]]))
+    Array([[2., 0.],
+           [1., 1.]], dtype=float32)
     """
     return cholesky_p.bind(symmetrized("cholesky", x) if symmetrize_input else x)

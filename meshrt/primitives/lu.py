@@ -110,6 +110,9 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
 
     Returns:
       int32[..., permutation_size]: the row of the matrix that stands in each place.
+
+    >>> lax.linalg.lu_pivots_to_permutation(jnp.array([1, 1]), 2)
+    Array([1, 0], dtype=int32)
     """
     return lu_pivots_to_permutation_p.bind(pivots, permutation_size=int(permutation_size))
 
@@ -186,6 +189,10 @@ def lu(x: Any) -> tuple[Any, Any, Any]:
 
     The factors share one matrix: U on and above the diagonal, L below it (its diagonal is ones). `pivots[i]` is the row
     that row i was exchanged with, in turn; both are int32.
+
+    >>> lax.linalg.lu(jnp.array([[0.0, 1.0], [2.0, 3.0]]))
+    (Array([[2., 3.],
+           [0., 1.]], dtype=float32), Array([1, 1], dtype=int32), Array([1, 0], dtype=int32))
     """
     factors, pivots, permutation = lu_p.bind(x)
     return factors, pivots, permutation

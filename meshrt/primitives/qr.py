@@ -150,5 +150,8 @@ def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma:
         `x[..., p] = q r`.
       full_matrices: give a square q.
       use_magma: on CUDA devices with pivoting, use MAGMA or not.
+
+    >>> [x.shape for x in lax.linalg.qr(jnp.ones((3, 2)), full_matrices=False)]
+    [(3, 2), (2, 2)]
     """
     return tuple(qr_p.bind(x, pivoting=bool(pivoting), full_matrices=bool(full_matrices), use_magma=use_magma))

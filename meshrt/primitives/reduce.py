@@ -149,7 +149,7 @@ def _counted(name: str, axis: int, ndim: int) -> int:
     return axis
 
 
-def _public(primitive: Primitive, doc: str) -> Callable[..., Any]:
+def _public(primitive: Primitive, doc: str, example: str) -> Callable[..., Any]:
     def reduce(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
         ndim = aval_of(operand).ndim
         axes = tuple(sorted(_counted(primitive.name, a, ndim) for a in axes))
@@ -158,17 +158,23 @@ def _public(primitive: Primitive, doc: str) -> Callable[..., Any]:
         return primitive.bind(operand, axes=axes, **asked(out_sharding, ndim - len(axes), primitive.name))
 
     reduce.__name__ = reduce.__qualname__ = primitive.name
-    reduce.__doc__ = doc + " over `axes` (a sequence of dimension numbers)."
+    reduce.__doc__ = f"{doc} over `axes` (a sequence of dimension numbers).\n\n{example}\n"
     return reduce
 
 
-reduce_sum = _public(reduce_sum_p, "The sum")
-reduce_prod = _public(reduce_prod_p, "The product")
-reduce_max = _public(reduce_max_p, "The maximum")
-reduce_min = _public(reduce_min_p, "The minimum")
-reduce_and = _public(reduce_and_p, "The conjunction")
-reduce_or = _public(reduce_or_p, "The disjunction")
-reduce_xor = _public(reduce_xor_p, "The exclusive or")
+reduce_sum = _public(reduce_sum_p, "The sum", ">>> print(lax.reduce_sum(jnp.array([[5, 3], [4, 1]]), (0,)))\n[9 4]")
+reduce_prod = _public(
+    reduce_prod_p, "The product", ">>> print(lax.reduce_prod(jnp.array([[5, 3], [4, 1]]), (0,)))\n[20  3]"
+)
+reduce_max = _public(reduce_max_p, "The maximum", ">>> print(lax.reduce_max(jnp.array([[5, 3], [4, 1]]), (0,)))\n[5 3]")
+reduce_min = _public(reduce_min_p, "The minimum", ">>> print(lax.reduce_min(jnp.array([[5, 3], [4, 1]]), (0,)))\n[4 1]")
+reduce_and = _public(
+    reduce_and_p, "The conjunction", ">>> print(lax.reduce_and(jnp.array([True, False]), (0,)))\nFalse"
+)
+reduce_or = _public(reduce_or_p, "The disjunction", ">>> print(lax.reduce_or(jnp.array([True, False]), (0,)))\nTrue")
+reduce_xor = _public(
+    reduce_xor_p, "The exclusive or", ">>> print(lax.reduce_xor(jnp.array([[5, 3], [4, 1]]), (0,)))\n[1 2]"
+)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -59,6 +59,9 @@ def hessenberg(a: Any) -> tuple[Any, Any]:
 
     Raises:
       ArgumentValueError: the matrices are not square, or empty.
+
+    >>> [x.shape for x in lax.linalg.hessenberg(jnp.ones((3, 3)))]
+    [(3, 3), (2,)]
     """
     packed, taus = hessenberg_p.bind(a)
     return packed, taus
@@ -113,6 +116,9 @@ def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Any, Any, Any, Any]:
 
     Raises:
       ArgumentValueError: the matrices are not square, or empty.
+
+    >>> [x.shape for x in lax.linalg.tridiagonal(jnp.eye(3))]
+    [(3, 3), (3,), (2,), (2,)]
     """
     packed, d, e, taus = tridiagonal_p.bind(a, lower=bool(lower))
     return packed, d, e, taus
@@ -173,6 +179,10 @@ def schur(
 
     Raises:
       ArgumentValueError: the matrices are not square. UnsupportedError: `sort_eig_vals`.
+
+    >>> lax.linalg.schur(jnp.array([[2.0, 1.0], [0.0, 3.0]]))[0]
+    Array([[2., 1.],
+           [0., 3.]], dtype=float32)
     """
     return list(
         schur_p.bind(

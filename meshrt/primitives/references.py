@@ -61,7 +61,11 @@ def empty_ref(ty: Any, memory_space: Any = None) -> Any:
 
 @boundary
 def freeze(ref: Any) -> Any:
-    """What a reference holds, which nothing is to be written to any more."""
+    """What a reference holds, which nothing is to be written to any more.
+
+    >>> meshrt.freeze(meshrt.new_ref(jnp.arange(2)))
+    Array([0, 1], dtype=int32)
+    """
     return freeze_p.bind(ref)
 
 

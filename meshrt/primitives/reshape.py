@@ -33,7 +33,17 @@ __all__ = [
 
 
 def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Any:
-    """Adds leading dimensions of the given sizes."""
+    """Adds leading dimensions of the given sizes.
+
+    Args:
+      operand: an array.
+      sizes: sizes of the new dimensions, which stand in front.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> lax.broadcast(jnp.array([1, 2]), (2,))
+    Array([[1, 2],
+           [1, 2]], dtype=int32)
+    """
     aval = aval_of(operand)
     shape = (*canonical_shape(sizes), *aval.shape)
     return broadcast_in_dim(operand, shape, range(len(sizes), len(shape)), out_sharding=out_sharding)
@@ -52,7 +62,15 @@ def _distinct(name: str, dimensions: Sequence[int], ndim: int) -> set[int]:
 
 
 def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
-    """`array` without the listed dimensions, which must have size 1."""
+    """`array` without the listed dimensions, which must have size 1.
+
+    Args:
+      array: an array.
+      dimensions: dimension numbers.
+
+    >>> lax.squeeze(jnp.ones((1, 3)), (0,)).shape
+    (3,)
+    """
     aval = aval_of(array)
     drop = _distinct("squeeze", dimensions, aval.ndim)
     for d in drop:
@@ -65,7 +83,15 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
 
 
 def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
-    """`array` with new dimensions of size 1 at the listed positions of the result."""
+    """`array` with new dimensions of size 1 at the listed positions of the result.
+
+    Args:
+      array: an array.
+      dimensions: dimension numbers.
+
+    >>> lax.expand_dims(jnp.ones(3), (0, 2)).shape
+    (1, 3, 1)
+    """
     aval = aval_of(array)
     ndim = aval.ndim + len(dimensions)
     new = _distinct("expand_dims", dimensions, ndim)
@@ -77,7 +103,16 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
 
 
 def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Any:
-    """Merges dimensions [start, stop) into one."""
+    """Merges dimensions [start, stop) into one.
+
+    Args:
+      operand: an array.
+      start_dimension: the first of them.
+      stop_dimension: the one behind the last of them.
+
+    >>> lax.collapse(jnp.ones((2, 3, 4)), 0, 2).shape
+    (6, 4)
+    """
     shape = aval_of(operand).shape
     stop = len(shape) if stop_dimension is None else stop_dimension
     start, stop = (d + len(shape) if d < 0 else d for d in (start_dimension, stop))
@@ -104,7 +139,18 @@ iota_p = Primitive(
 
 
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None) -> Any:
-    """The array whose element is its own position along `dimension`."""
+    """The array whose element is its own position along `dimension`.
+
+    Args:
+      dtype: the dtype of the result.
+      shape: sizes of the result.
+      dimension: the dimension along which numbers ascend.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> lax.broadcasted_iota(jnp.int32, (2, 3), 1)
+    Array([[0, 1, 2],
+           [0, 1, 2]], dtype=int32)
+    """
     shape = canonical_shape(shape)
     dtype = dtypes.canonicalize_dtype(dtypes.dtype(dtype))
     dimension = canonical_axis(dimension, len(shape))
@@ -115,7 +161,15 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sh
 
 
 def iota(dtype: Any, size: int) -> Any:
-    """[0, 1, ..., size - 1]."""
+    """[0, 1, ..., size - 1].
+
+    Args:
+      dtype: the dtype of the result.
+      size: how many.
+
+    >>> lax.iota(jnp.int32, 3)
+    Array([0, 1, 2], dtype=int32)
+    """
     return broadcasted_iota(dtype, (size,), 0)
 
 

@@ -139,5 +139,8 @@ def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Any:
 
     Raises:
       ArgumentValueError: bounds of different dtypes, or bounds that are no scalars.
+
+    >>> lax.rng_uniform(0.0, 1.0, (2,)).shape
+    (2,)
     """
     return rng_uniform_p.bind(a, b, shape=canonical_shape(shape))

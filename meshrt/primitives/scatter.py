@@ -160,7 +160,7 @@ scatter_max_p: Primitive = scatter_primitive("scatter_max", "stablehlo.maximum",
 # Public functions
 
 
-def _public(primitive: Primitive, doc: str) -> Callable[..., Any]:
+def _public(primitive: Primitive, doc: str, printed: str) -> Callable[..., Any]:
     def function(
         operand: Any,
         scatter_indices: Any,
@@ -182,16 +182,20 @@ def _public(primitive: Primitive, doc: str) -> Callable[..., Any]:
 
     `mode` says what happens out of bounds (None: the window is dropped). `unique_indices` and `indices_are_sorted` are
     promises that help the compiler; without the first, replaced windows that overlap are written in no set order.
+
+    >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+    >>> print(lax.{primitive.name}(jnp.array([1, 4]), jnp.array([[1]]), jnp.array([3]), numbers))
+    {printed}
     """
     return function
 
 
-scatter = _public(scatter_p, "replaced by")
-scatter_add = _public(scatter_add_p, "increased by")
-scatter_sub = _public(scatter_sub_p, "decreased by")
-scatter_mul = _public(scatter_mul_p, "multiplied by")
-scatter_min = _public(scatter_min_p, "limited from above to")
-scatter_max = _public(scatter_max_p, "limited from below to")
+scatter = _public(scatter_p, "replaced by", "[1 3]")
+scatter_add = _public(scatter_add_p, "increased by", "[1 7]")
+scatter_sub = _public(scatter_sub_p, "decreased by", "[1 1]")
+scatter_mul = _public(scatter_mul_p, "multiplied by", "[ 1 12]")
+scatter_min = _public(scatter_min_p, "limited from above to", "[1 3]")
+scatter_max = _public(scatter_max_p, "limited from below to", "[1 4]")
 
 
 scatter_apply_p = applying_primitive("scatter_apply")

@@ -155,5 +155,13 @@ select_n_p = Primitive(
 
 
 def select_n(which: Any, *cases: Any) -> Any:
-    """Chooses elementwise among `cases` by `which` (bool: False takes the first)."""
+    """Chooses elementwise among `cases` by `which` (bool: False takes the first).
+
+    Args:
+      which: booleans or integers.
+      cases: arrays of one shape and dtype.
+
+    >>> lax.select_n(jnp.array([0, 1]), jnp.array([1, 2]), jnp.array([3, 4]))
+    Array([1, 4], dtype=int32)
+    """
     return select_n_p.bind(which, *cases)

@@ -104,7 +104,17 @@ def slice(
     limit_indices: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> Any:
-    """`operand[start:limit:stride]` in every dimension, all static."""
+    """`operand[start:limit:stride]` in every dimension, all static.
+
+    Args:
+      operand: an array.
+      start_indices: where each dimension begins.
+      limit_indices: where each dimension ends.
+      strides: the step along each dimension.
+
+    >>> lax.slice(jnp.arange(6), (1,), (5,), (2,))
+    Array([1, 3], dtype=int32)
+    """
     if strides is not None and all(s == 1 for s in strides):
         strides = None
     return slice_p.bind(
@@ -116,7 +126,18 @@ def slice(
 
 
 def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0) -> Any:
-    """`operand[start_index:limit_index:stride]` along `axis`; None stands for the end, negative counts from it."""
+    """`operand[start_index:limit_index:stride]` along `axis`; None stands for the end, negative counts from it.
+
+    Args:
+      operand: an array.
+      start_index: where it begins; may be traced.
+      limit_index: where it ends.
+      stride: the step.
+      axis: a dimension number.
+
+    >>> lax.slice_in_dim(jnp.arange(6), 2, 5)
+    Array([2, 3, 4], dtype=int32)
+    """
     shape = aval_of(operand).shape
     axis = canonical_axis(axis, len(shape))
     n = shape[axis]
@@ -130,7 +151,17 @@ def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None,
 
 
 def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Any:
-    """The static position `index` along `axis`, which stays with size 1 unless `keepdims` is False."""
+    """The static position `index` along `axis`, which stays with size 1 unless `keepdims` is False.
+
+    Args:
+      operand: an array.
+      index: the position; may be traced.
+      axis: a dimension number.
+      keepdims: keep the dimension, with size 1.
+
+    >>> lax.index_in_dim(jnp.array([[1, 2], [3, 4]]), 1, keepdims=False)
+    Array([3, 4], dtype=int32)
+    """
     shape = aval_of(operand).shape
     axis = canonical_axis(axis, len(shape))
     n, given = shape[axis], as_size(index)
@@ -239,6 +270,14 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     """`operand` with `low`, `high` and `interior` (between elements) copies of a scalar added in each dimension.
 
     Negative `low` and `high` remove elements instead. Nothing is promoted: the scalar has the operand's dtype.
+
+    Args:
+      operand: an array.
+      padding_value: a scalar.
+      padding_config: (low, high, between elements) for each dimension; negative numbers cut off.
+
+    >>> lax.pad(jnp.array([1, 2]), 0, [(1, 0, 1)])
+    Array([0, 1, 0, 2], dtype=int32)
     """
     config = tuple(tuple(map(as_size, c)) for c in padding_config)
     return pad_p.bind(operand, padding_value, padding_config=config)

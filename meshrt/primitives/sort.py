@@ -145,6 +145,17 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     """`operand` in ascending order along `dimension`; a sequence is permuted together, by its first `num_keys` arrays.
 
     Equal elements keep their order if `is_stable`.
+
+    Args:
+      operand: an array.
+      dimension: a dimension number.
+      is_stable: equal elements keep their order.
+      num_keys: how many of the operands are compared.
+
+    >>> lax.sort(jnp.array([3, 1, 2]))
+    Array([1, 2, 3], dtype=int32)
+    >>> lax.sort((jnp.array([3, 1, 2]), jnp.array([10, 20, 30])), num_keys=1)
+    (Array([1, 2, 3], dtype=int32), Array([20, 30, 10], dtype=int32))
     """
     single = not isinstance(operand, list | tuple)
     operands = [operand] if single else list(operand)
@@ -156,7 +167,17 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
 
 
 def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> tuple[Any, Any]:
-    """`keys` in ascending order along `dimension`, and `values` permuted alike."""
+    """`keys` in ascending order along `dimension`, and `values` permuted alike.
+
+    Args:
+      keys: what is sorted.
+      values: what is moved along.
+      dimension: a dimension number.
+      is_stable: equal elements keep their order.
+
+    >>> lax.sort_key_val(jnp.array([3, 1, 2]), jnp.array([10, 20, 30]))
+    (Array([1, 2, 3], dtype=int32), Array([20, 30, 10], dtype=int32))
+    """
     keys, values = sort((keys, values), dimension, is_stable, num_keys=1)
     return keys, values
 
@@ -233,7 +254,16 @@ top_k_p = Primitive(
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
-    """The `k` largest elements along `axis` in descending order, lower position first, and their int32 positions."""
+    """The `k` largest elements along `axis` in descending order, lower position first, and their int32 positions.
+
+    Args:
+      operand: an array.
+      k: how many.
+      axis: a dimension number.
+
+    >>> lax.top_k(jnp.array([1, 5, 3]), 2)
+    (Array([5, 3], dtype=int32), Array([1, 2], dtype=int32))
+    """
     axis = canonical_axis(axis, aval_of(operand).ndim)
     values, positions = top_k_p.bind(operand, k=as_size(k), axis=axis)
     return values, positions
@@ -256,6 +286,17 @@ def approx_max_k(
     Raises:
       ArgumentValueError: `operand` is not floating, or `k` does not lie between 1 and the dimension's size.
       ArgumentTypeError: `operand` is a scalar.
+
+    Args:
+      operand: an array.
+      k: how many.
+      reduction_dimension: a dimension number.
+      recall_target: the part of the true results that is to be found, on hardware that approximates.
+      reduction_input_size_override: the size to compute the recall for.
+      aggregate_to_topk: reduce what hardware finds to `k` results.
+
+    >>> lax.approx_max_k(jnp.array([1.0, 5.0, 3.0]), 2)
+    (Array([5., 3.], dtype=float32), Array([1, 2], dtype=int32))
     """
     aval = aval_of(operand)
     if not aval.shape:
@@ -281,7 +322,19 @@ def approx_min_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> tuple[Any, Any]:
-    """The `k` smallest elements along a dimension in ascending order, and their positions; see `approx_max_k`."""
+    """The `k` smallest elements along a dimension in ascending order, and their positions; see `approx_max_k`.
+
+    Args:
+      operand: an array.
+      k: how many.
+      reduction_dimension: a dimension number.
+      recall_target: the part of the true results that is to be found, on hardware that approximates.
+      reduction_input_size_override: the size to compute the recall for.
+      aggregate_to_topk: reduce what hardware finds to `k` results.
+
+    >>> lax.approx_min_k(jnp.array([1.0, 5.0, 3.0]), 2)
+    (Array([1., 3.], dtype=float32), Array([0, 2], dtype=int32))
+    """
     if not dtypes.issubdtype(aval_of(operand).dtype, np.floating):
         raise errors.ArgumentValueError(
             f"approx_min_k needs a floating operand, but got {aval_of(operand).str_short()}; convert it, or use sort"

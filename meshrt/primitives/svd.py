@@ -228,6 +228,9 @@ def svd(
 
     Raises:
       UnsupportedError: another algorithm, or a smaller subset.
+
+    >>> lax.linalg.svd(jnp.array([[3.0, 0.0], [0.0, 4.0]]), compute_uv=False)
+    Array([4., 3.], dtype=float32)
     """
     settings = {"subset_by_index": subset_by_index, "algorithm": algorithm}
     out = svd_p.bind(x, full_matrices=bool(full_matrices), compute_uv=bool(compute_uv), **settings)

@@ -129,5 +129,9 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: boo
 
     Raises:
       ArgumentTypeError: shapes or dtypes that do not fit each other.
+
+    >>> lax.linalg.tridiagonal_solve(jnp.zeros(2), jnp.array([2.0, 4.0]), jnp.zeros(2), jnp.ones((2, 1)))
+    Array([[0.5 ],
+           [0.25]], dtype=float32)
     """
     return tridiagonal_solve_p.bind(dl, d, du, b, perturb_singular=bool(perturb_singular))

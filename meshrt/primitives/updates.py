@@ -101,6 +101,10 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
 
     Raises:
       ArgumentTypeError: a batch, or complex numbers. ArgumentValueError: shapes that do not fit each other.
+
+    >>> lax.linalg.cholesky_update(jnp.eye(2), jnp.array([1.0, 0.0])).round(3)
+    Array([[1.414, 0.   ],
+           [0.   , 1.   ]], dtype=float32)
     """
     return cholesky_update_p.bind(r_matrix, w_vector)
 
@@ -170,6 +174,10 @@ def symmetric_product(
 
     Raises:
       ArgumentValueError: shapes that do not fit each other.
+
+    >>> lax.linalg.symmetric_product(jnp.ones((2, 3)), jnp.zeros((2, 2)), symmetrize_output=True)
+    Array([[3., 3.],
+           [3., 3.]], dtype=float32)
     """
     out = symmetric_product_p.bind(a_matrix, c_matrix, alpha=alpha, beta=beta)
     if not symmetrize_output:

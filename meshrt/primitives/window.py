@@ -405,6 +405,19 @@ def reduce_window(
     `init_value` (same structure) is the computation's identity and fills the padding, which is "SAME", "SAME_LOWER",
     "VALID" or a (low, high) pair per dimension. Addition from 0, maximum from the smallest and minimum from the largest
     value are differentiable.
+
+    Args:
+      operand: an array.
+      init_value: a scalar, neutral for the computation.
+      computation: a function of two scalars.
+      window_dimensions: sizes of the window.
+      window_strides: the step of the window along each dimension.
+      padding: "SAME", "VALID", or (low, high) for each dimension.
+      base_dilation: the distance between elements of the operand.
+      window_dilation: the distance between elements of the window.
+
+    >>> lax.reduce_window(jnp.array([1.0, 3.0, 2.0]), -jnp.inf, lax.max, (2,), (1,), "VALID")
+    Array([3., 3.], dtype=float32)
     """
     operands, tree = tree_util.tree_flatten(operand)
     inits, init_tree = tree_util.tree_flatten(init_value)

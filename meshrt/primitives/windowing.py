@@ -49,7 +49,11 @@ def window_positions(size: Any, window: Any, stride: Any) -> Any:
 def padtype_to_pads(
     in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int], padding: Any
 ) -> list[tuple[int, int]]:
-    """The (low, high) padding in each dimension for "SAME", "SAME_LOWER" or "VALID"."""
+    """The (low, high) padding in each dimension for "SAME", "SAME_LOWER" or "VALID".
+
+    >>> lax.padtype_to_pads((8, 8), (3, 3), (2, 2), "SAME")
+    [(0, 1), (0, 1)]
+    """
     name = getattr(padding, "name", padding)
     known = ("SAME", "SAME_LOWER", "VALID")
     if not isinstance(name, str) or name.upper() not in known:
@@ -74,7 +78,11 @@ def reduce_window_shape_tuple(
     base_dilation: Sequence[int] | None = None,
     window_dilation: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
-    """How many windows `reduce_window` finds along each dimension."""
+    """How many windows `reduce_window` finds along each dimension.
+
+    >>> lax.reduce_window_shape_tuple((4, 4), (2, 2), (2, 2), [(0, 0), (0, 0)])
+    (2, 2)
+    """
     ones = (1,) * len(operand_shape)
     sizes = map(dilated, operand_shape, base_dilation or ones)
     extents = map(dilated, window_dimensions, window_dilation or ones)

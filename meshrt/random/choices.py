@@ -33,6 +33,16 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, o
     """``x`` (or ``arange(x)`` for an integer) with positions along ``axis`` in random order.
 
     With ``independent`` every vector along ``axis`` gets an order of its own.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      x: an array, or an int n for `arange(n)`.
+      axis: the dimension to draw along.
+      independent: shuffle each vector along `axis` by itself.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> jnp.sort(meshrt.random.permutation(meshrt.random.key(0), 4))
+    Array([0, 1, 2, 3], dtype=int32)
     """
     key, _ = typed("permutation", key)
     canonical_axis(axis, aval_of(x).ndim or 1, "permutation")
@@ -77,6 +87,9 @@ def choice(
     Args:
       shape: shape of the samples, which takes the place of ``axis``.
       replace: whether an element may be chosen twice.
+
+    >>> meshrt.random.choice(meshrt.random.key(0), 5, (3,), replace=False).shape
+    (3,)
     """
     key, _ = typed("choice", key)
     if not isinstance(shape, Sequence):

@@ -264,6 +264,9 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = Non
       shape: the shape of the samples, by default that of ``p``.
       dtype: the dtype of the samples, by default the default floating one.
       unroll: as for ``lax.scan`` over the outcomes.
+
+    >>> meshrt.random.multinomial(meshrt.random.key(0), 10.0, jnp.array([0.5, 0.5])).sum()
+    Array(10., dtype=float32)
     """
     key, _ = typed("multinomial", key)
     dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "multinomial")

@@ -29,6 +29,9 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None
 
     ``mode="high"`` resolves the upper tail more finely than "low", "highest" both, from 64 bits for each number (of
     float32; of other dtypes it is "high").
+
+    >>> meshrt.random.gumbel(meshrt.random.key(0), (2,)).shape
+    (2,)
     """
     key, _ = typed("gumbel", key)
     dtype, shape = float_dtype("gumbel", dtype), shape_tuple(shape)
@@ -89,6 +92,9 @@ def categorical(
     Args:
       shape: shape of the samples; it ends with the shape of ``logits`` without ``axis``.
       replace: whether positions may repeat; without, the leading dimensions of ``shape`` are drawn together.
+
+    >>> meshrt.random.categorical(meshrt.random.key(0), jnp.array([0.0, -jnp.inf]), shape=(3,))
+    Array([0, 0, 0], dtype=int32)
     """
     key, _ = typed("categorical", key)
     logits = asarray(logits)

@@ -212,7 +212,18 @@ def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shardin
 
 @in_auto_mode
 def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Logarithms of numbers from the gamma distribution (see `gamma`), precise where those would underflow."""
+    """Logarithms of numbers from the gamma distribution (see `gamma`), precise where those would underflow.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      a: the first shape parameter.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.loggamma(meshrt.random.key(0), 2.0, (2,)).shape
+    (2,)
+    """
     return placed(_gamma("loggamma", key, a, shape, dtype, True), out_sharding)
 
 
@@ -222,7 +233,19 @@ def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shar
 
 @in_auto_mode
 def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the beta distribution of positive parameters ``a`` and ``b``, differentiable in both."""
+    """Numbers from the beta distribution of positive parameters ``a`` and ``b``, differentiable in both.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      a: the first shape parameter.
+      b: the second shape parameter.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.beta(meshrt.random.key(0), 2.0, 3.0, (2,)).shape
+    (2,)
+    """
     key, _ = typed("beta", key)
     dtype = checked_dtype("beta", dtype, a, b)
     shape = sample_shape("beta", shape, a, b)
@@ -242,6 +265,9 @@ def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out
 
     Raises:
       ShapeError: ``alpha`` is a scalar, or its other dimensions do not broadcast to ``shape``.
+
+    >>> meshrt.random.dirichlet(meshrt.random.key(0), jnp.ones(3), (2,)).sum(1)
+    Array([0.99999994, 0.99999994], dtype=float32)
     """
     key, _ = typed("dirichlet", key)
     dtype = float_dtype("dirichlet", dtype)
@@ -256,7 +282,18 @@ def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out
 
 @in_auto_mode
 def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the chi-square distribution of ``df`` degrees of freedom, differentiable in ``df``."""
+    """Numbers from the chi-square distribution of ``df`` degrees of freedom, differentiable in ``df``.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      df: degrees of freedom.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.chisquare(meshrt.random.key(0), 3.0, (2,)).shape
+    (2,)
+    """
     key, _ = typed("chisquare", key)
     dtype = checked_dtype("chisquare", dtype, df)
     return placed(_chisquare("chisquare", key, df, shape, dtype), out_sharding)
@@ -269,7 +306,19 @@ def _chisquare(name: str, key: Any, df: Any, shape: Any, dtype: np.dtype) -> Any
 
 @in_auto_mode
 def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the F distribution: the ratio of two chi-square numbers, each by its degrees of freedom."""
+    """Numbers from the F distribution: the ratio of two chi-square numbers, each by its degrees of freedom.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      dfnum: degrees of freedom of the numerator.
+      dfden: degrees of freedom of the denominator.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.f(meshrt.random.key(0), 3.0, 5.0, (2,)).shape
+    (2,)
+    """
     key, _ = typed("f", key)
     dtype = checked_dtype("f", dtype, dfnum, dfden)
     shape = sample_shape("f", shape, dfnum, dfden)
@@ -281,7 +330,18 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *,
 
 @in_auto_mode
 def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from Student's t distribution of ``df`` degrees of freedom, differentiable in ``df``."""
+    """Numbers from Student's t distribution of ``df`` degrees of freedom, differentiable in ``df``.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      df: degrees of freedom.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.t(meshrt.random.key(0), 3.0, (2,)).shape
+    (2,)
+    """
     key, _ = typed("t", key)
     dtype = checked_dtype("t", dtype, df)
     shape = sample_shape("t", shape, df)
@@ -293,7 +353,18 @@ def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: 
 
 @in_auto_mode
 def generalized_normal(key: Any, p: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers x of density proportional to exp(-|x|^p)."""
+    """Numbers x of density proportional to exp(-|x|^p).
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      p: the power in the exponent.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.generalized_normal(meshrt.random.key(0), 2.0, (2,)).shape
+    (2,)
+    """
     key, _ = typed("generalized_normal", key)
     return placed(
         _generalized_normal(key, p, shape_tuple(shape), float_dtype("generalized_normal", dtype)), out_sharding
@@ -308,7 +379,19 @@ def _generalized_normal(key: Any, p: Any, shape: tuple[int, ...], dtype: np.dtyp
 
 @in_auto_mode
 def ball(key: Any, d: Any, p: Any = 2, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Vectors of ``d`` numbers, uniformly from the unit ball of the ``p``-norm; their dimension is the last."""
+    """Vectors of ``d`` numbers, uniformly from the unit ball of the ``p``-norm; their dimension is the last.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      d: the number of dimensions.
+      p: the norm that is at most 1.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.ball(meshrt.random.key(0), 3, shape=(2,)).shape
+    (2, 3)
+    """
     key, _ = typed("ball", key)
     shape, dtype, d = shape_tuple(shape), float_dtype("ball", dtype), static_int(d, "ball: d")
     for_direction, for_length = two_keys(key)

@@ -116,6 +116,10 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
 
     Args:
       impl: the generator: a name such as "threefry2x32" (the default), or a key dtype; ``dtype`` is the same.
+
+    >>> meshrt.random.key(0)
+    Array((), dtype=key<fry>) overlaying:
+    [0 0]
     """
     if dtype is not None and impl is not None:
         raise errors.ArgumentValueError("random.key: give either impl or dtype, not both")
@@ -126,6 +130,13 @@ def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
     """A legacy key, ``uint32[2]``, from an integer seed. New programs use :func:`key`.
 
     A typed key under the setting `enable_custom_prng`.
+
+    Args:
+      seed: an int.
+      impl: the generator: "threefry2x32", "rbg" or "unsafe_rbg".
+
+    >>> meshrt.random.PRNGKey(0)
+    Array([0, 0], dtype=uint32)
     """
     if settings.enable_custom_prng:
         return _seeded("PRNGKey", seed, impl)
@@ -133,18 +144,47 @@ def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
 
 
 def key_dtype(impl_spec: Any = None) -> dtypes.KeyType:
-    """The dtype of keys of a generator."""
+    """The dtype of keys of a generator.
+
+    >>> meshrt.random.key_dtype()
+    key<fry>
+    """
     return dtypes.KeyType(resolve_impl(impl_spec))
 
 
 def split(key: Any, num: Any = 2) -> Any:
-    """``num`` (a number or a shape) new keys from one."""
+    """``num`` (a number or a shape) new keys from one.
+
+    Args:
+      key: a key.
+      num: how many keys, or the shape of an array of keys.
+
+    Returns:
+      An array of keys.
+
+    Raises:
+      TypeError: not a single key.
+
+    >>> meshrt.random.split(meshrt.random.key(0), 3).shape
+    (3,)
+    """
     keys, raw = typed("split", key)
     return _like_given(rn.random_split(keys, shape_tuple(num)), raw)
 
 
 def fold_in(key: Any, data: Any) -> Any:
-    """A new key from a key and an integer of 32 bits; arrays and NumPy's integers count by their lowest ones."""
+    """A new key from a key and an integer of 32 bits; arrays and NumPy's integers count by their lowest ones.
+
+    Args:
+      key: a key.
+      data: an int that tells keys apart.
+
+    Returns:
+      A key.
+
+    >>> meshrt.random.uniform(meshrt.random.fold_in(meshrt.random.key(0), 7))
+    Array(0.47504628, dtype=float32)
+    """
     keys, raw = typed("fold_in", key)
     if isinstance(data, int) and not 0 <= data < 1 << 32:
         raise errors.IntegerOverflowError(
@@ -164,19 +204,37 @@ def fold_in(key: Any, data: Any) -> Any:
 
 
 def key_data(keys: Any) -> Any:
-    """The raw data behind keys: ``uint32[..., 2]``."""
+    """The raw data behind keys: ``uint32[..., 2]``.
+
+    >>> meshrt.random.key_data(meshrt.random.key(7))
+    Array([0, 7], dtype=uint32)
+    """
     return rn.random_unwrap(typed("key_data", keys, batched=True)[0])
 
 
 def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Any:
-    """Typed keys from raw data."""
+    """Typed keys from raw data.
+
+    Args:
+      key_bits_array: unsigned integers, whose last dimension is the size of a key.
+      impl: the generator: "threefry2x32", "rbg" or "unsafe_rbg".
+      dtype: dtype of the result; by default the default one of its kind.
+
+    >>> meshrt.random.wrap_key_data(jnp.array([0, 7], jnp.uint32))
+    Array((), dtype=key<fry>) overlaying:
+    [0 7]
+    """
     if dtype is not None and impl is not None:
         raise errors.ArgumentValueError("random.wrap_key_data: give either impl or dtype, not both")
     return rn.random_wrap(key_bits_array, resolve_impl(impl if dtype is None else dtype))
 
 
 def key_impl(keys: Any) -> Any:
-    """The generator that keys belong to: its name, or what ``extend.random.define_prng_impl`` gave."""
+    """The generator that keys belong to: its name, or what ``extend.random.define_prng_impl`` gave.
+
+    >>> meshrt.random.key_impl(meshrt.random.key(0))
+    'threefry2x32'
+    """
     impl = typed("key_impl", keys, batched=True)[0].dtype.impl
     return impl.name if impl.functions is None else impl
 

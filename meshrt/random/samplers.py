@@ -108,7 +108,17 @@ def parameter(x: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
 
 @in_auto_mode
 def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Uniformly random bits as unsigned integers (uint32 by default)."""
+    """Uniformly random bits as unsigned integers (uint32 by default).
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.bits(meshrt.random.key(0), (2,)).dtype
+    dtype('uint32')
+    """
     key, _ = typed("bits", key)
     dtype = dtypes.default_uint_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "bits")
     if not dtypes.issubdtype(dtype, np.unsignedinteger):
@@ -138,7 +148,22 @@ _PLAIN = (ArrayOperators, np.ndarray, np.generic, bool, int, float)
 def uniform(
     key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0, *, out_sharding: Any = None
 ) -> Any:
-    """Numbers from [minval, maxval)."""
+    """Numbers from [minval, maxval).
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      minval: the least value.
+      maxval: the end of the range, which is not drawn.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    Returns:
+      Floats.
+
+    >>> meshrt.random.uniform(meshrt.random.key(0), (3,))
+    Array([0.947667  , 0.9785799 , 0.33229148], dtype=float32)
+    """
     key, _ = typed("uniform", key)
     dtype, shape = float_dtype("uniform", dtype), sample_shape("uniform", shape, minval, maxval)
     return placed(draw_uniform(key, shape, dtype, minval, maxval), out_sharding)
@@ -176,6 +201,20 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *
     """Integers from [minval, maxval); ``minval`` where that is empty.
 
     Twice as many bits as the dtype has are drawn, so the bias for ranges that are no power of two is small.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      shape: sizes of the result.
+      minval: the least value.
+      maxval: the end of the range, which is not drawn.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    Returns:
+      Integers.
+
+    >>> meshrt.random.randint(meshrt.random.key(0), (4,), 0, 10)
+    Array([9, 0, 2, 3], dtype=int32)
     """
     key, _ = typed("randint", key)
     dtype = int_dtype("randint", dtype)
@@ -234,7 +273,17 @@ def two_keys(key: Any) -> tuple[Any, Any]:
 
 @in_auto_mode
 def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the standard normal distribution; complex ones have unit variance."""
+    """Numbers from the standard normal distribution; complex ones have unit variance.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.normal(meshrt.random.key(0), (3,))
+    Array([ 1.6226422 ,  2.0252647 , -0.43359444], dtype=float32)
+    """
     key, _ = typed("normal", key)
     dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "normal")
     if not dtypes.issubdtype(dtype, np.inexact):
@@ -259,7 +308,19 @@ def draw_normal(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
 def truncated_normal(
     key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
-    """Numbers from the standard normal distribution within (lower, upper)."""
+    """Numbers from the standard normal distribution within (lower, upper).
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      lower: the lower bound.
+      upper: the upper bound.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.truncated_normal(meshrt.random.key(0), -1.0, 1.0, (2,)).shape
+    (2,)
+    """
     key, _ = typed("truncated_normal", key)
     dtype = float_dtype("truncated_normal", dtype)
     shape = sample_shape("truncated_normal", shape, lower, upper)
@@ -276,7 +337,18 @@ def truncated_normal(
 
 @in_auto_mode
 def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Exponentials of normal numbers of standard deviation ``sigma``."""
+    """Exponentials of normal numbers of standard deviation ``sigma``.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      sigma: the standard deviation of the logarithm.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.lognormal(meshrt.random.key(0), 0.5, (2,)).shape
+    (2,)
+    """
     shape = sample_shape("lognormal", shape, sigma)
     x = normal(key, shape, dtype)
     return placed(el.exp_p.bind(el.mul_p.bind(x, parameter(sigma, x.dtype, shape))), out_sharding)
@@ -284,13 +356,34 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None, 
 
 @in_auto_mode
 def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Lengths of vectors of three normal numbers."""
+    """Lengths of vectors of three normal numbers.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.maxwell(meshrt.random.key(0), (2,)).shape
+    (2,)
+    """
     dtype = float_dtype("maxwell", dtype)
     return placed(norm(normal(key, (*shape_tuple(shape), 3), dtype), axis=-1), out_sharding)
 
 
 def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Any:
-    """Maxwell numbers with random signs, times ``scale``, plus ``loc``."""
+    """Maxwell numbers with random signs, times ``scale``, plus ``loc``.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      loc: where the distribution is centred.
+      scale: by what it is stretched.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+
+    >>> meshrt.random.double_sided_maxwell(meshrt.random.key(0), 0.0, 1.0, (2,)).shape
+    (2,)
+    """
     key, _ = typed("double_sided_maxwell", key)
     dtype = float_dtype("double_sided_maxwell", dtype)
     parameters = broadcast_shapes(aval_of(loc).shape, aval_of(scale).shape)
@@ -301,7 +394,18 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype:
 
 @in_auto_mode
 def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the Rayleigh distribution."""
+    """Numbers from the Rayleigh distribution.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      scale: by what it is stretched.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.rayleigh(meshrt.random.key(0), 1.0, (2,)).shape
+    (2,)
+    """
     dtype, shape = float_dtype("rayleigh", dtype), sample_shape("rayleigh", shape, scale)
     u = uniform(key, shape, dtype)
     root = el.sqrt_p.bind(el.mul_p.bind(el.log_p.bind(u), scalar_like(u, -2)))
@@ -314,14 +418,34 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_
 
 @in_auto_mode
 def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the exponential distribution of mean 1."""
+    """Numbers from the exponential distribution of mean 1.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.exponential(meshrt.random.key(0), (2,)).shape
+    (2,)
+    """
     u = uniform(key, shape, float_dtype("exponential", dtype))
     return placed(el.neg_p.bind(el.log1p_p.bind(el.neg_p.bind(u))), out_sharding)
 
 
 @in_auto_mode
 def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the Laplace distribution of scale 1."""
+    """Numbers from the Laplace distribution of scale 1.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.laplace(meshrt.random.key(0), (2,)).shape
+    (2,)
+    """
     dtype = float_dtype("laplace", dtype)
     u = uniform(key, shape, dtype, minval=-1.0 + dtypes.finfo(dtype).epsneg, maxval=1.0)
     return placed(el.mul_p.bind(el.sign_p.bind(u), el.log1p_p.bind(el.neg_p.bind(el.abs_p.bind(u)))), out_sharding)
@@ -329,7 +453,17 @@ def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any =
 
 @in_auto_mode
 def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the logistic distribution."""
+    """Numbers from the logistic distribution.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.logistic(meshrt.random.key(0), (2,)).shape
+    (2,)
+    """
     dtype = float_dtype("logistic", dtype)
     u = uniform(key, shape, dtype, minval=dtypes.finfo(dtype).tiny, maxval=1.0)
     return placed(el.sub_p.bind(el.log_p.bind(u), el.log1p_p.bind(el.neg_p.bind(u))), out_sharding)
@@ -337,7 +471,17 @@ def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any 
 
 @in_auto_mode
 def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the Cauchy distribution."""
+    """Numbers from the Cauchy distribution.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.cauchy(meshrt.random.key(0), (2,)).shape
+    (2,)
+    """
     dtype = float_dtype("cauchy", dtype)
     u = uniform(key, shape, dtype, minval=dtypes.finfo(dtype).eps, maxval=1.0)
     angle = el.mul_p.bind(scalar_like(u, np.pi), el.sub_p.bind(u, scalar_like(u, 0.5)))
@@ -346,14 +490,36 @@ def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
 
 @in_auto_mode
 def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the Pareto distribution of shape parameter ``b``."""
+    """Numbers from the Pareto distribution of shape parameter ``b``.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      b: the second shape parameter.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.pareto(meshrt.random.key(0), 2.0, (2,)).shape
+    (2,)
+    """
     dtype, shape = float_dtype("pareto", dtype), sample_shape("pareto", shape, b)
     e = exponential(key, shape, dtype)
     return placed(el.exp_p.bind(el.div_p.bind(e, parameter(b, dtype, shape))), out_sharding)
 
 
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype: Any = None) -> Any:
-    """Numbers from the Weibull distribution."""
+    """Numbers from the Weibull distribution.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      scale: by what it is stretched.
+      concentration: the shape parameter.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+
+    >>> meshrt.random.weibull_min(meshrt.random.key(0), 1.0, 2.0, (2,)).shape
+    (2,)
+    """
     dtype = float_dtype("weibull_min", dtype)
     u = uniform(key, shape, dtype)
     root = uf.power(el.neg_p.bind(el.log1p_p.bind(el.neg_p.bind(u))), uf.true_divide(1.0, concentration))
@@ -364,7 +530,20 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype
 def triangular(
     key: Any, left: Any, mode: Any, right: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
-    """Numbers from the triangular distribution on [left, right] with its peak at ``mode``."""
+    """Numbers from the triangular distribution on [left, right] with its peak at ``mode``.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      left: the lower end.
+      mode: where the density is highest.
+      right: the upper end.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.triangular(meshrt.random.key(0), 0.0, 0.5, 1.0, (2,)).shape
+    (2,)
+    """
     dtype, shape = float_dtype("triangular", dtype), sample_shape("triangular", shape, left, mode, right)
     a, c, b = (asarray(el.convert_element_type(v, dtype)) for v in (left, mode, right))
     u = uniform(key, shape, dtype)
@@ -375,7 +554,18 @@ def triangular(
 
 @in_auto_mode
 def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers from the Wald (inverse normal) distribution of shape parameter 1, of positive ``mean``."""
+    """Numbers from the Wald (inverse normal) distribution of shape parameter 1, of positive ``mean``.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      mean: the mean.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.wald(meshrt.random.key(0), 1.0, (2,)).shape
+    (2,)
+    """
     key, _ = typed("wald", key)
     dtype = checked_dtype("wald", dtype, mean)
     shape = sample_shape("wald", shape, mean)
@@ -393,7 +583,14 @@ def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_shard
 
 @in_auto_mode
 def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, out_sharding: Any = None) -> Any:
-    """True with probability ``p``. ``mode="high"`` resolves small probabilities more finely."""
+    """True with probability ``p``. ``mode="high"`` resolves small probabilities more finely.
+
+    Returns:
+      Booleans.
+
+    >>> meshrt.random.bernoulli(meshrt.random.key(0), 0.3, (4,)).dtype
+    dtype('bool')
+    """
     key, _ = typed("bernoulli", key)
     if mode not in ("low", "high"):
         raise errors.ArgumentValueError(f"bernoulli: mode must be 'low' or 'high', got {mode!r}")
@@ -411,7 +608,17 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, o
 
 @in_auto_mode
 def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """-1 or 1 with equal probability."""
+    """-1 or 1 with equal probability.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.rademacher(meshrt.random.key(0), (4,)).dtype
+    dtype('int32')
+    """
     dtype = dtypes.check_user_dtype(int if dtype is None else dtype, "rademacher")
     heads = el.convert_element_type(bernoulli(key, 0.5, shape_tuple(shape)), dtype)
     return placed(el.sub_p.bind(el.mul_p.bind(scalar_like(heads, 2), heads), scalar_like(heads, 1)), out_sharding)
@@ -419,7 +626,18 @@ def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: An
 
 @in_auto_mode
 def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The number of trials up to the first success of probability ``p``."""
+    """The number of trials up to the first success of probability ``p``.
+
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      p: probability.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
+    >>> meshrt.random.geometric(meshrt.random.key(0), 0.5, (2,)).shape
+    (2,)
+    """
     dtype, shape = int_dtype("geometric", dtype), sample_shape("geometric", shape, p)
     p = asarray(promote_inexact("geometric", p)[0])
     u = uniform(key, shape, p.dtype)

@@ -307,7 +307,11 @@ def capabilities(platform: str | None = None) -> BackendCapabilities:
 
 
 def default_backend() -> str:
-    """The platform that arrays live on by default: "cpu", "cuda" or "tpu"."""
+    """The platform that arrays live on by default: "cpu", "cuda" or "tpu".
+
+    >>> meshrt.default_backend()
+    'cpu'
+    """
     global _default
     if _default is None:
         with _lock:
@@ -325,7 +329,11 @@ def default_backend() -> str:
 
 
 def devices(backend: str | None = None) -> list[Any]:
-    """All devices of the job on a platform (default: the default platform), in order of id."""
+    """All devices of the job on a platform (default: the default platform), in order of id.
+
+    >>> meshrt.devices()[0].platform
+    'cpu'
+    """
     name = default_backend() if backend is None else _ALIASES.get(backend, backend)
     client(name)
     return list(_devices[name])
@@ -334,7 +342,11 @@ def devices(backend: str | None = None) -> list[Any]:
 def local_devices(
     process_index: int | None = None, backend: str | None = None, host_id: int | None = None
 ) -> list[Any]:
-    """The devices of this process, or of process `process_index`, whose old name is `host_id`."""
+    """The devices of this process, or of process `process_index`, whose old name is `host_id`.
+
+    >>> meshrt.local_devices()[0].process_index
+    0
+    """
     if host_id is not None:
         warnings.warn(
             "The argument to meshrt.local_devices was renamed from `host_id` to `process_index`; write "
@@ -360,27 +372,47 @@ def is_here(platform: str) -> bool:
 
 
 def device_count(backend: str | None = None) -> int:
-    """How many devices the job has on a platform."""
+    """How many devices the job has on a platform.
+
+    >>> meshrt.device_count() == len(meshrt.devices())
+    True
+    """
     return len(devices(backend))
 
 
 def local_device_count(backend: str | None = None) -> int:
-    """How many devices this process has on a platform."""
+    """How many devices this process has on a platform.
+
+    >>> meshrt.local_device_count() <= meshrt.device_count()
+    True
+    """
     return len(local_devices(backend=backend))
 
 
 def process_index(backend: str | None = None) -> int:
-    """This process's number in the job."""
+    """This process's number in the job.
+
+    >>> meshrt.process_index()
+    0
+    """
     return client(backend).process_index()
 
 
 def process_indices(backend: str | None = None) -> list[int]:
-    """The numbers of the processes that have devices."""
+    """The numbers of the processes that have devices.
+
+    >>> meshrt.process_indices()
+    [0]
+    """
     return sorted({d.process_index for d in devices(backend)})
 
 
 def process_count(backend: str | None = None) -> int:
-    """How many processes have devices."""
+    """How many processes have devices.
+
+    >>> meshrt.process_count()
+    1
+    """
     return len(process_indices(backend))
 
 

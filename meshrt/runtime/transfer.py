@@ -232,14 +232,22 @@ def copy_to_host_async(x: Any) -> Any:
 
 
 def device_get(x: Any) -> Any:
-    """The tree with NumPy arrays in place of arrays (read-only); other leaves stay."""
+    """The tree with NumPy arrays in place of arrays (read-only); other leaves stay.
+
+    >>> meshrt.device_get({"a": jnp.arange(2)})
+    {'a': array([0, 1], dtype=int32)}
+    """
     copy_to_host_async(x)
     with guards.explicitly():
         return tree_util.tree_map(lambda leaf: leaf.__array__() if type(leaf) is Array else leaf, x)
 
 
 def block_until_ready(x: Any) -> Any:
-    """Waits until every array of a tree has been computed; returns the tree. Raises what a computation raised."""
+    """Waits until every array of a tree has been computed; returns the tree. Raises what a computation raised.
+
+    >>> meshrt.block_until_ready({"a": jnp.arange(2)})
+    {'a': Array([0, 1], dtype=int32)}
+    """
     arrays = [leaf for leaf in tree_util.tree_leaves(x) if type(leaf) is Array]
     try:
         jaxlib_api.block_until_ready([a._buf for a in arrays])

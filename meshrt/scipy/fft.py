@@ -46,7 +46,11 @@ def dct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str |
 
 @usual_promotion
 def idct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The inverse of `dct`, with its arguments."""
+    """The inverse of `dct`, with its arguments.
+
+    >>> meshrt.scipy.fft.idct(jnp.array([4.0, 0.0])).round(3)
+    Array([1., 1.], dtype=float32)
+    """
     return _over_axes("idct", _backward, x, type, None if n is None else (n,), (axis,), norm)
 
 
@@ -63,6 +67,10 @@ def dctn(
     Raises:
       ArgumentValueError: more lengths than dimensions; another norm.
       UnsupportedError: another type.
+
+    >>> meshrt.scipy.fft.dctn(jnp.ones((2, 2))).round(3)
+    Array([[16.,  0.],
+           [ 0.,  0.]], dtype=float32)
     """
     return _over_axes("dctn", _forward, x, type, s, axes, norm)
 
@@ -75,7 +83,11 @@ def idctn(
     axes: Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Any:
-    """The inverse of `dctn`, with its arguments."""
+    """The inverse of `dctn`, with its arguments.
+
+    >>> meshrt.scipy.fft.idctn(jnp.ones((2, 2))).shape
+    (2, 2)
+    """
     return _over_axes("idctn", _backward, x, type, s, axes, norm)
 
 

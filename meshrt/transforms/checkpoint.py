@@ -60,6 +60,9 @@ def checkpoint(
       policy: says what is saved all the same: `policy(primitive, *operand_types, **params) -> bool` for each
         operation; see `meshrt.checkpoint_policies`. None saves nothing but the arguments.
       static_argnums, static_argnames: arguments that are no arrays.
+
+    >>> meshrt.grad(meshrt.remat(lambda x: jnp.sin(jnp.sin(x))))(0.0)
+    Array(1., dtype=float32, weak_type=True)
     """
     if concrete:
         raise errors.UnsupportedError(

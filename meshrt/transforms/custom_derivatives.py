@@ -57,6 +57,9 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     `fun(*args)` returns `(result, pullback)`, where `pullback(cotangent)` gives the cotangent of the argument, or a
     tuple of them for several arguments.
+
+    >>> meshrt.grad(meshrt.custom_gradient(lambda x: (x**2, lambda g: 10.0 * g)))(3.0)
+    Array(10., dtype=float32, weak_type=True)
     """
 
     @custom_vjp

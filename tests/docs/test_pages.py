@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import meshrt
+from meshrt import errors
 from meshrt.cli.main import group
 from tests.docs.examples import run_examples
 from tests.docs.pages import PAGES, ROOT, SHOWN, read
@@ -126,3 +127,15 @@ def slug(heading: str) -> str:
 
 def test_the_version_in_the_log_of_changes():
     assert f"## {meshrt.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_page_of_errors_has_each_class_and_what_it_raises_is_of_it():
+    sections = re.split(r"^### (\w+)$", (ROOT / "docs" / "errors.md").read_text(), flags=re.MULTILINE)[1:]
+    pages = dict(zip(sections[::2], sections[1::2]))
+    ours = (errors.MeshrtError, UserWarning)
+    classes = {n: c for n, c in vars(errors).items() if isinstance(c, type) and issubclass(c, ours) and c.__name__ == n}
+    assert set(pages) == set(classes) - {"MeshrtError"}
+    for name, text in pages.items():
+        assert "*Fix:*" in text, name
+        raised = re.findall(r"^meshrt\.errors\.(\w+):", text, re.MULTILINE)
+        assert raised == [name] or "<!-- not run:" in text, name

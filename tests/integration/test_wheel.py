@@ -32,7 +32,9 @@ def _run(command: list[str], cwd: Path, **env: str) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    _run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), "."], ROOT)
+    _run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), "."], ROOT
+    )
     (found,) = folder.glob("meshrt-*.whl")
     return found
 
@@ -69,7 +71,11 @@ def test_the_commands_of_the_readme_without_a_checkout(installed, tmp_path):
     path = _run([python, "-c", "import meshrt; print(meshrt.__file__)"], tmp_path)
     assert Path(path.strip()).is_relative_to(installed.parent.resolve())
     _run([python, "-m", "meshrt.examples", "--copy", "examples"], tmp_path)
-    lines = [line for code in re.findall(r"^```console\n(.*?)^```$", README, re.DOTALL | re.MULTILINE) for line in code.splitlines()]
+    lines = [
+        line
+        for code in re.findall(r"^```console\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+        for line in code.splitlines()
+    ]
     commands = [line.partition("#")[0].strip() for line in lines if line.startswith(("meshrt ", "python "))]
     assert len(commands) >= 4
     for command in commands:

@@ -176,6 +176,16 @@ def broadcast_in_dim(
     """Maps dimension i of `operand` to dimension `broadcast_dimensions[i]` of a result of `shape`, replicating.
 
     Dimensions that are named in another order than they have are brought into it first.
+
+    Args:
+      operand: an array.
+      shape: sizes of the result.
+      broadcast_dimensions: which dimension of the result each dimension of the operand is.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> lax.broadcast_in_dim(jnp.array([1, 2]), (2, 3), (0,))
+    Array([[1, 1, 1],
+           [2, 2, 2]], dtype=int32)
     """
     shape = canonical_shape(shape)
     dims = tuple(broadcast_dimensions)
@@ -276,7 +286,18 @@ reshape_p: Primitive = Primitive(
 def reshape(
     operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *, out_sharding: Any = None
 ) -> Any:
-    """`operand` with shape `new_sizes` (row-major order); `dimensions` permutes it first."""
+    """`operand` with shape `new_sizes` (row-major order); `dimensions` permutes it first.
+
+    Args:
+      operand: an array.
+      new_sizes: sizes of the result.
+      dimensions: dimension numbers.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> lax.reshape(jnp.arange(4), (2, 2))
+    Array([[0, 1],
+           [2, 3]], dtype=int32)
+    """
     new_sizes = canonical_shape(new_sizes)
     wanted = asked(out_sharding, len(new_sizes), "reshape")
     if dimensions is not None and tuple(dimensions) != tuple(range(aval_of(operand).ndim)):
@@ -325,7 +346,15 @@ transpose_p: Primitive = Primitive(
 
 
 def transpose(operand: Any, permutation: Sequence[int]) -> Any:
-    """Dimension i of the result is dimension `permutation[i]` of `operand`."""
+    """Dimension i of the result is dimension `permutation[i]` of `operand`.
+
+    Args:
+      operand: an array.
+      permutation: the dimensions of the operand in the order of the result.
+
+    >>> lax.transpose(jnp.ones((2, 3, 4)), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
     permutation = tuple(operator.index(p) for p in permutation)
     if permutation == tuple(range(aval_of(operand).ndim)) and not isinstance(operand, np.ndarray):
         return operand

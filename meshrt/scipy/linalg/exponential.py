@@ -91,6 +91,10 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
 
     Raises:
       ArgumentValueError: A is not square. ArgumentTypeError: of a narrower dtype.
+
+    >>> meshrt.scipy.linalg.expm(jnp.array([[0.0, 1.0], [0.0, 0.0]]))
+    Array([[1., 1.],
+           [0., 1.]], dtype=float32)
     """
     return _expm(A, upper_triangular, max_squarings)
 
@@ -100,6 +104,9 @@ def expm_frechet(A: Any, E: Any, *, method: str | None = None, compute_expm: boo
 
     Raises:
       ArgumentValueError: A or E are not square, or of different shapes.
+
+    >>> [x.shape for x in meshrt.scipy.linalg.expm_frechet(jnp.eye(2), jnp.ones((2, 2)))]
+    [(2, 2), (2, 2)]
     """
     a, e = separate("expm_frechet", A, E)
     for name, x in (("A", a), ("E", e)):

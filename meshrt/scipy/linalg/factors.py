@@ -45,12 +45,34 @@ def _cholesky(a: Any, lower: bool) -> Any:
 
 def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """The triangular factor of a positive definite matrix: a = u^H u, or l l^H with `lower`. Only that triangle of `a`
-    is read. NaN where a matrix is not positive definite."""
+    is read. NaN where a matrix is not positive definite.
+
+    Args:
+      a: an array.
+      lower: use the lower triangle.
+      overwrite_a: has no effect.
+      check_finite: has no effect.
+
+    >>> meshrt.scipy.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 2.0]]), lower=True)
+    Array([[2., 0.],
+           [1., 1.]], dtype=float32)
+    """
     return _cholesky(a, lower)
 
 
 def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, bool]:
-    """(factor, lower), for `cho_solve`."""
+    """(factor, lower), for `cho_solve`.
+
+    Args:
+      a: an array.
+      lower: use the lower triangle.
+      overwrite_a: has no effect.
+      check_finite: has no effect.
+
+    >>> meshrt.scipy.linalg.cho_factor(jnp.array([[4.0, 0.0], [0.0, 9.0]]))
+    (Array([[2., 0.],
+           [0., 3.]], dtype=float32), False)
+    """
     return cholesky(a, lower), lower
 
 
@@ -80,7 +102,11 @@ def _cho_solve(c: Any, b: Any, lower: bool) -> Any:
 
 
 def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
-    """x of a x = b, from `cho_factor(a)`; b is [..., n, k], or [n]."""
+    """x of a x = b, from `cho_factor(a)`; b is [..., n, k], or [n].
+
+    >>> meshrt.scipy.linalg.cho_solve((jnp.array([[2.0, 0.0], [0.0, 3.0]]), False), jnp.array([4.0, 9.0]))
+    Array([1., 1.], dtype=float32)
+    """
     c, lower = c_and_lower
     return _cho_solve(c, b, lower)
 
@@ -93,18 +119,49 @@ def svd(
     check_finite: bool = True,
     lapack_driver: str = "gesdd",
 ) -> Any:
-    """(u, s, vh), or s alone; see ``meshrt.numpy.linalg.svd``."""
+    """(u, s, vh), or s alone; see ``meshrt.numpy.linalg.svd``.
+
+    Args:
+      a: an array.
+      full_matrices: return square unitary factors.
+      compute_uv: also return the singular vectors.
+      overwrite_a: has no effect.
+      check_finite: has no effect.
+      lapack_driver: must be "gesdd".
+
+    >>> meshrt.scipy.linalg.svd(jnp.array([[3.0, 0.0], [0.0, 4.0]]), compute_uv=False)
+    Array([4., 3.], dtype=float32)
+    """
     found = jnp.linalg.svd(_matrix("svd", a), full_matrices=full_matrices, compute_uv=compute_uv)
     return tuple(found) if compute_uv else found
 
 
 def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
-    """The determinant."""
+    """The determinant.
+
+    Args:
+      a: an array.
+      overwrite_a: has no effect.
+      check_finite: has no effect.
+
+    >>> meshrt.scipy.linalg.det(jnp.array([[2.0, 0.0], [0.0, 3.0]]))
+    Array(6., dtype=float32)
+    """
     return jnp.linalg.det(a)
 
 
 def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
-    """The inverse."""
+    """The inverse.
+
+    Args:
+      a: an array.
+      overwrite_a: has no effect.
+      check_finite: has no effect.
+
+    >>> meshrt.scipy.linalg.inv(jnp.array([[2.0, 0.0], [0.0, 4.0]]))
+    Array([[0.5 , 0.  ],
+           [0.  , 0.25]], dtype=float32)
+    """
     return jnp.linalg.inv(a)
 
 
@@ -130,6 +187,9 @@ def eigh(
 
     Raises:
       UnsupportedError: generalised problems (`b`, `type`) and ranges (`eigvals`).
+
+    >>> meshrt.scipy.linalg.eigh(jnp.array([[2.0, 0.0], [0.0, 3.0]]), eigvals_only=True)
+    Array([2., 3.], dtype=float32)
     """
     refused = {"b=None": b is not None, "type=1": type != 1, "eigvals=None": eigvals is not None}
     if others := [usual for usual, is_other in refused.items() if is_other]:
@@ -144,7 +204,17 @@ def _lu_factor(a: Any) -> tuple[Any, Any]:
 
 
 def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, Any]:
-    """(lu, pivots): both triangles in one matrix, and the row that each row was exchanged with; for `lu_solve`."""
+    """(lu, pivots): both triangles in one matrix, and the row that each row was exchanged with; for `lu_solve`.
+
+    Args:
+      a: an array.
+      overwrite_a: has no effect.
+      check_finite: has no effect.
+
+    >>> meshrt.scipy.linalg.lu_factor(jnp.array([[0.0, 1.0], [2.0, 3.0]]))
+    (Array([[2., 3.],
+           [0., 1.]], dtype=float32), Array([1, 1], dtype=int32))
+    """
     return _lu_factor(a)
 
 
@@ -173,6 +243,10 @@ def lu_solve(
 
     Raises:
       ArgumentValueError: another `trans`.
+
+    >>> meshrt.scipy.linalg.lu_solve(meshrt.scipy.linalg.lu_factor(jnp.array([[0.0, 1.0], [2.0, 3.0]])),
+    ...     jnp.array([1.0, 5.0]))
+    Array([1., 1.], dtype=float32)
     """
     if trans not in (0, 1, 2):
         raise errors.ArgumentValueError(f"'trans' value must be 0, 1, or 2, got {trans}")
@@ -197,7 +271,20 @@ def _lu(a: Any, permute_l: bool) -> Any:
 
 
 def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
-    """(p, l, u) with a = p l u, rows pivoted; (p l, u) with `permute_l`."""
+    """(p, l, u) with a = p l u, rows pivoted; (p l, u) with `permute_l`.
+
+    Args:
+      a: an array.
+      permute_l: return P L and U.
+      overwrite_a: has no effect.
+      check_finite: has no effect.
+
+    >>> meshrt.scipy.linalg.lu(jnp.array([[0.0, 1.0], [2.0, 3.0]]))
+    (Array([[0., 1.],
+           [1., 0.]], dtype=float32), Array([[1., 0.],
+           [0., 1.]], dtype=float32), Array([[2., 3.],
+           [0., 1.]], dtype=float32))
+    """
     return _lu(a, permute_l)
 
 
@@ -217,7 +304,11 @@ def qr(
     pivoting: bool = False,
     check_finite: bool = True,
 ) -> tuple[Any, ...]:
-    """(q, r), with "economic" their first columns and rows, with "r" (r,); with `pivoting` the permutation last."""
+    """(q, r), with "economic" their first columns and rows, with "r" (r,); with `pivoting` the permutation last.
+
+    >>> [x.shape for x in meshrt.scipy.linalg.qr(jnp.ones((3, 2)))]
+    [(3, 3), (3, 2)]
+    """
     return _qr(a, mode, pivoting)
 
 
@@ -238,6 +329,9 @@ def solve(
 
     Raises:
       ArgumentValueError: another `assume_a`.
+
+    >>> meshrt.scipy.linalg.solve(jnp.array([[2.0, 0.0], [0.0, 4.0]]), jnp.array([2.0, 2.0]))
+    Array([1. , 0.5], dtype=float32)
     """
     kinds = ("gen", "sym", "her", "pos")
     if assume_a not in kinds:
@@ -274,6 +368,19 @@ def solve_triangular(
 
     Raises:
       ArgumentValueError: another `trans`; shapes that do not fit.
+
+    Args:
+      a: an array.
+      b: an array.
+      trans: 0, 1 or 2 (or "N", "T", "C"): solve with the matrix, its transpose or its conjugate transpose.
+      lower: use the lower triangle.
+      unit_diagonal: the diagonal is taken to be ones.
+      overwrite_b: has no effect.
+      debug: has no effect.
+      check_finite: has no effect.
+
+    >>> meshrt.scipy.linalg.solve_triangular(jnp.array([[2.0, 0.0], [1.0, 4.0]]), jnp.array([2.0, 5.0]), lower=True)
+    Array([1., 1.], dtype=float32)
     """
     if trans not in _TRANSPOSES:
         raise errors.ArgumentValueError(f"Invalid 'trans' value {trans}; there are 0, 1, 2, 'N', 'T' and 'C'")
@@ -322,6 +429,9 @@ def polar(
     Raises:
       ArgumentValueError: another `side` or `method`; fewer than two dimensions.
       UnsupportedError: a shape that the method does not take.
+
+    >>> [x.shape for x in meshrt.scipy.linalg.polar(jnp.eye(2))]
+    [(2, 2), (2, 2)]
     """
     if aval_of(operand("polar", a)).ndim < 2:
         raise errors.ArgumentValueError("The input `a` must be at least a 2-D array.")
@@ -370,6 +480,9 @@ def qr_multiply(
 
     Raises:
       ArgumentValueError: shapes that do not fit each other; another `mode`.
+
+    >>> [x.shape for x in meshrt.scipy.linalg.qr_multiply(jnp.eye(2), jnp.ones((2, 2)))]
+    [(2, 2), (2, 2)]
     """
     a, c = separate("qr_multiply", a, c)
     if mode not in ("right", "left"):

@@ -56,6 +56,10 @@ def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
 
     Raises:
       ArgumentValueError: another `output`; matrices that are not square.
+
+    >>> meshrt.scipy.linalg.schur(jnp.array([[2.0, 1.0], [0.0, 3.0]]))[0]
+    Array([[2., 1.],
+           [0., 3.]], dtype=float32)
     """
     if output not in ("real", "complex"):
         raise errors.ArgumentValueError(f"Expected 'output' to be either 'real' or 'complex', got output={output!r}.")
@@ -108,6 +112,9 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
 
     Raises:
       ArgumentValueError: T or Z are not square, or of different sizes.
+
+    >>> [x.dtype for x in meshrt.scipy.linalg.rsf2csf(jnp.eye(2), jnp.eye(2))]
+    [dtype('complex64'), dtype('complex64')]
     """
     shapes = jnp.shape(T), jnp.shape(Z)
     for name, shape in zip("TZ", shapes):
@@ -141,6 +148,9 @@ def hessenberg(a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check
 
     Raises:
       ArgumentValueError: matrices that are not square.
+
+    >>> meshrt.scipy.linalg.hessenberg(jnp.eye(3)).shape
+    (3, 3)
     """
     return _hessenberg(a, calc_q)
 
@@ -172,6 +182,9 @@ def sqrtm(A: Any, blocksize: int = 1) -> Any:
 
     Raises:
       UnsupportedError: `blocksize` above 1. ArgumentValueError: the matrix is not square.
+
+    >>> meshrt.scipy.linalg.sqrtm(jnp.array([[4.0, 0.0], [0.0, 9.0]])).dtype
+    dtype('complex64')
     """
     if blocksize > 1:
         raise errors.UnsupportedError("Blocked version is not implemented yet: leave blocksize=1")
@@ -208,6 +221,9 @@ def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
 
     Raises:
       ArgumentValueError: the matrix is not square.
+
+    >>> meshrt.scipy.linalg.funm(jnp.array([[1.0, 0.0], [0.0, 2.0]]), lambda x: x**2).shape
+    (2, 2)
     """
     (a,) = separate("funm", A)
     if a.ndim != 2 or a.shape[0] != a.shape[1]:

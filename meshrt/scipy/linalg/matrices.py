@@ -30,6 +30,10 @@ def block_diag(*arrs: Any) -> Any:
 
     Raises:
       ArgumentValueError: an argument of more than two dimensions.
+
+    >>> meshrt.scipy.linalg.block_diag(jnp.ones((1, 2)), jnp.array([[5.0]]))
+    Array([[1., 1., 0.],
+           [0., 0., 5.]], dtype=float32)
     """
     if not arrs:
         return jnp.zeros((1, 0))
@@ -51,7 +55,17 @@ def block_diag(*arrs: Any) -> Any:
 @jit
 def toeplitz(c: Any, r: Any = None) -> Any:
     """The matrices [..., m, n] with constant diagonals, of a first column [..., m] and first row [..., n] (whose first
-    element does not count); the row is the column's conjugate where it is not given."""
+    element does not count); the row is the column's conjugate where it is not given.
+
+    Args:
+      c: the first column.
+      r: the first row.
+
+    >>> meshrt.scipy.linalg.toeplitz(jnp.array([1, 2, 3]))
+    Array([[1, 2, 3],
+           [2, 1, 2],
+           [3, 2, 1]], dtype=int32)
+    """
     column = _vector("toeplitz", c)
     row = jnp.conj(column) if r is None else _vector("toeplitz", r, 1)
     dtype = jnp.result_type(column, row)
@@ -71,6 +85,15 @@ def hankel(c: Any, r: Any = None) -> Any:
 
     Raises:
       ArgumentValueError: a scalar.
+
+    Args:
+      c: the first column.
+      r: the first row.
+
+    >>> meshrt.scipy.linalg.hankel(jnp.array([1, 2, 3]))
+    Array([[1, 2, 3],
+           [2, 3, 0],
+           [3, 0, 0]], dtype=int32)
     """
     column = jnp.asarray(operand("hankel", c))
     row = jnp.zeros_like(column) if r is None else jnp.asarray(operand("hankel", r, 1))
@@ -89,7 +112,13 @@ def hankel(c: Any, r: Any = None) -> Any:
 
 @jit
 def circulant(c: Any) -> Any:
-    """The matrices [..., n, n] whose columns are `c` [..., n] turned by one more element each."""
+    """The matrices [..., n, n] whose columns are `c` [..., n] turned by one more element each.
+
+    >>> meshrt.scipy.linalg.circulant(jnp.array([1, 2, 3]))
+    Array([[1, 3, 2],
+           [2, 1, 3],
+           [3, 2, 1]], dtype=int32)
+    """
     c = _vector("circulant", c)
     n = c.shape[-1]
     return c[..., (np.arange(n)[:, None] - np.arange(n)) % max(n, 1)]
@@ -101,6 +130,10 @@ def leslie(f: Any, s: Any) -> Any:
 
     Raises:
       ArgumentValueError: lengths do not fit.
+
+    >>> meshrt.scipy.linalg.leslie(jnp.array([1.0, 2.0]), jnp.array([0.5]))
+    Array([[1. , 2. ],
+           [0.5, 0. ]], dtype=float32)
     """
     f, s = _vector("leslie", f), _vector("leslie", s, 1)
     n = f.shape[-1]
@@ -123,6 +156,10 @@ def companion(a: Any) -> Any:
 
     Raises:
       ArgumentValueError: fewer than two coefficients.
+
+    >>> meshrt.scipy.linalg.companion(jnp.array([1.0, 2.0, 3.0]))
+    Array([[-2., -3.],
+           [ 1.,  0.]], dtype=float32)
     """
     (a,) = inexact("companion", a)
     a = jnp.atleast_1d(a)
@@ -137,7 +174,12 @@ def companion(a: Any) -> Any:
 
 @jit
 def fiedler(a: Any) -> Any:
-    """|a_i - a_j|, [..., n, n]."""
+    """|a_i - a_j|, [..., n, n].
+
+    >>> meshrt.scipy.linalg.fiedler(jnp.array([1, 4]))
+    Array([[0, 3],
+           [3, 0]], dtype=int32)
+    """
     a = _vector("fiedler", a)
     return jnp.abs(a[..., None] - a[..., None, :])
 
@@ -149,6 +191,10 @@ def fiedler_companion(a: Any) -> Any:
 
     Raises:
       ArgumentValueError: no coefficient.
+
+    >>> meshrt.scipy.linalg.fiedler_companion(jnp.array([1.0, 2.0, 3.0]))
+    Array([[-2., -3.],
+           [ 1.,  0.]], dtype=float32)
     """
     (a,) = inexact("fiedler_companion", a)
     a = jnp.atleast_1d(a)
@@ -178,6 +224,11 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
 
     Raises:
       ArgumentValueError: n is not positive, `a` empty or a scalar, the mode unknown.
+
+    >>> meshrt.scipy.linalg.convolution_matrix(jnp.array([1, 2]), 2)
+    Array([[1, 0],
+           [2, 1],
+           [0, 2]], dtype=int32)
     """
     n = operator.index(n)
     if n <= 0:
@@ -199,13 +250,23 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
 
 
 def hilbert(n: int) -> Any:
-    """Hilbert's matrix [n, n]: 1 / (i + j + 1)."""
+    """Hilbert's matrix [n, n]: 1 / (i + j + 1).
+
+    >>> meshrt.scipy.linalg.hilbert(2)
+    Array([[1.        , 0.5       ],
+           [0.5       , 0.33333334]], dtype=float32)
+    """
     i = np.arange(operator.index(n))
     return jnp.asarray(1.0 / (i[:, None] + i + 1))
 
 
 def invhilbert(n: int) -> Any:
-    """The inverse of `hilbert(n)`, from its formula in whole numbers."""
+    """The inverse of `hilbert(n)`, from its formula in whole numbers.
+
+    >>> meshrt.scipy.linalg.invhilbert(2)
+    Array([[ 4., -6.],
+           [-6., 12.]], dtype=float32)
+    """
     n = operator.index(n)
 
     def entry(i: int, j: int) -> float:
@@ -237,12 +298,22 @@ def pascal(n: int, kind: str | None = None) -> Any:
 
     Raises:
       ArgumentValueError: another kind.
+
+    >>> meshrt.scipy.linalg.pascal(3)
+    Array([[1., 1., 1.],
+           [1., 2., 3.],
+           [1., 3., 6.]], dtype=float32)
     """
     return jnp.asarray(_triangle(n, kind, False).astype(np.float32))
 
 
 def invpascal(n: int, kind: str | None = None) -> Any:
-    """The inverse of `pascal(n, kind)`."""
+    """The inverse of `pascal(n, kind)`.
+
+    >>> meshrt.scipy.linalg.invpascal(2)
+    Array([[ 2., -1.],
+           [-1.,  1.]], dtype=float32)
+    """
     return jnp.asarray(_triangle(n, kind, True))
 
 
@@ -251,6 +322,9 @@ def helmert(n: int, full: bool = False) -> Any:
 
     Raises:
       ArgumentValueError: n is not positive.
+
+    >>> meshrt.scipy.linalg.helmert(2)
+    Array([[ 0.70710677, -0.70710677]], dtype=float32)
     """
     if n < 1:
         raise errors.ArgumentValueError(f"n must be a positive integer; got {n}.")
@@ -266,6 +340,10 @@ def hadamard(n: int, dtype: Any = int) -> Any:
 
     Raises:
       ArgumentValueError: n is no power of two.
+
+    >>> meshrt.scipy.linalg.hadamard(2)
+    Array([[ 1,  1],
+           [ 1, -1]], dtype=int32)
     """
     if n < 1 or n & (n - 1):
         raise errors.ArgumentValueError(f"n must be a positive power of 2; got {n}.")
@@ -278,6 +356,10 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
 
     Raises:
       ArgumentValueError: another scale, or a real dtype.
+
+    >>> meshrt.scipy.linalg.dft(2).round(3)
+    Array([[ 1.+0.j,  1.+0.j],
+           [ 1.+0.j, -1.-0.j]], dtype=complex64)
     """
     if scale not in (None, "sqrtn", "n"):
         raise errors.ArgumentValueError(f"scale must be None, 'sqrtn', or 'n'; got {scale!r}.")

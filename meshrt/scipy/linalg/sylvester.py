@@ -70,6 +70,9 @@ def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float
 
     Raises:
       ArgumentValueError: shapes that do not fit each other; another `method`.
+
+    >>> meshrt.scipy.linalg.solve_sylvester(jnp.eye(2), jnp.eye(2), 2 * jnp.eye(2)).shape
+    (2, 2)
     """
     a, b, c = separate("solve_sylvester", A, B, C)
     m, n = c.shape[-2:]

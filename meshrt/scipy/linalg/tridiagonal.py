@@ -110,6 +110,9 @@ def eigh_tridiagonal(
     Raises:
       ArgumentTypeError: other dtypes, or different ones. ArgumentValueError: another `select`, or a range that does not
         fit. UnsupportedError: select "v".
+
+    >>> meshrt.scipy.linalg.eigh_tridiagonal(jnp.array([1.0, 2.0]), jnp.array([0.0]), eigvals_only=True).round(4)
+    Array([1., 2.], dtype=float32)
     """
     d, e = (asarray(operand("eigh_tridiagonal", x, i)) for i, x in enumerate((d, e)))
     if d.dtype != e.dtype:

@@ -51,19 +51,32 @@ def convolve2d(
     Raises:
       UnsupportedError: another `boundary` or `fillvalue`.
       ArgumentValueError: operands that are no matrices; see `convolve`.
+
+    >>> meshrt.scipy.signal.convolve2d(jnp.ones((2, 2)), jnp.ones((2, 2)))
+    Array([[1., 2., 1.],
+           [2., 4., 2.],
+           [1., 2., 1.]], dtype=float32)
     """
     return _direct("convolve2d", *_matrices("convolve2d", in1, in2, boundary, fillvalue), mode, precision)
 
 
 def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Any:
-    """The correlation of two arrays, the second conjugated. Arguments and errors are those of `convolve`."""
+    """The correlation of two arrays, the second conjugated. Arguments and errors are those of `convolve`.
+
+    >>> meshrt.scipy.signal.correlate(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0]), mode="same")
+    Array([1., 2., 3.], dtype=float32)
+    """
     return convolve(in1, jnp.flip(jnp.conj(operand("correlate", in2, 1))), mode, method, precision)
 
 
 def correlate2d(
     in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0, precision: Any = None
 ) -> Any:
-    """`correlate` of matrices. Arguments and errors are those of `convolve2d`."""
+    """`correlate` of matrices. Arguments and errors are those of `convolve2d`.
+
+    >>> meshrt.scipy.signal.correlate2d(jnp.ones((2, 2)), jnp.ones((2, 2)), mode="valid")
+    Array([[4.]], dtype=float32)
+    """
     x, y = _matrices("correlate2d", in1, in2, boundary, fillvalue)
     if mode == "valid" and x.shape != y.shape and all(a <= b for a, b in zip(x.shape, y.shape)):
         # SciPy's definition where the second is the larger one.
@@ -83,6 +96,9 @@ def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Sequence[int] | in
       ArgumentValueError: another mode; operands of different ranks, of different sizes along other axes, or, for mode
         "valid", neither of which is the larger one in all dimensions.
       AxisError: there is no such axis.
+
+    >>> meshrt.scipy.signal.fftconvolve(jnp.array([1.0, 2.0]), jnp.array([1.0, 1.0])).round(3)
+    Array([1.       , 3.0000002, 2.       ], dtype=float32)
     """
     x, y = separate("fftconvolve", in1, in2)
     if x.ndim != y.ndim:

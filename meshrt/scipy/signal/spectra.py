@@ -80,6 +80,9 @@ def stft(
     Raises:
       ArgumentValueError: an unknown `boundary` or window, or lengths that do not fit.
       AxisError: there is no such axis.
+
+    >>> [x.shape for x in meshrt.scipy.signal.stft(jnp.ones(64), nperseg=16)]
+    [(9,), (9,), (9, 9)]
     """
     return _spectra(
         "stft", x, None, fs, window, nperseg, noverlap, nfft, detrend, return_onesided, "spectrum", axis,
@@ -116,6 +119,9 @@ def csd(
 
     Raises:
       ArgumentValueError: an unknown name, or shapes or lengths that do not fit.
+
+    >>> [x.shape for x in meshrt.scipy.signal.csd(jnp.ones(64), jnp.ones(64), nperseg=16)]
+    [(9,), (9,)]
     """
     frequencies, _, density = _spectra(
         "csd", x, y, fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis,
@@ -142,7 +148,24 @@ def welch(
     axis: int = -1,
     average: str = "mean",
 ) -> tuple[Any, Any]:
-    """The power spectral density of a signal (Welch 1967). Arguments and results are those of `csd`."""
+    """The power spectral density of a signal (Welch 1967). Arguments and results are those of `csd`.
+
+    Args:
+      x: an array.
+      fs: samples per unit of time.
+      window: a name, a tuple of a name and its parameters, or the values.
+      nperseg: length of a segment.
+      noverlap: by how much segments overlap.
+      nfft: length of the transform.
+      detrend: "constant", "linear", a function, or False.
+      return_onesided: return half of the spectrum of real signals.
+      scaling: "density" or "spectrum".
+      axis: the dimension to work along.
+      average: "mean" or "median".
+
+    >>> [x.shape for x in meshrt.scipy.signal.welch(jnp.ones(64), nperseg=16)]
+    [(9,), (9,)]
+    """
     frequencies, density = csd(
         x, None, fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling, axis, average
     )

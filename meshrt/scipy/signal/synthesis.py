@@ -44,6 +44,9 @@ def istft(
       ArgumentValueError: fewer than two dimensions, one axis for both, lengths that do not fit, a window of another
         length.
       AxisError: there is no such axis.
+
+    >>> meshrt.scipy.signal.istft(meshrt.scipy.signal.stft(jnp.ones(64), nperseg=16)[2], nperseg=16)[1].shape
+    (64,)
     """
     Z = jnp.asarray(operand("istft", Zxx))
     if Z.ndim < 2:

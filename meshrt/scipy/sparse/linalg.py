@@ -55,7 +55,20 @@ def bicgstab(
     A: Any, b: Any, x0: Any = None, *, tol: float = 1e-5, atol: float = 0.0, maxiter: int | None = None, M: Any = None
 ) -> tuple[Any, None]:
     """Solves A x = b by stabilised biconjugate gradients (van der Vorst 1992). Arguments and results are those of
-    `cg`."""
+    `cg`.
+
+    Args:
+      A: a matrix or a linear function.
+      b: an array.
+      x0: where to start.
+      tol: tolerance relative to `b`.
+      atol: absolute tolerance.
+      maxiter: the most iterations.
+      M: a preconditioner: an approximate inverse.
+
+    >>> meshrt.scipy.sparse.linalg.bicgstab(lambda x: 2 * x, jnp.array([2.0, 4.0]))[0]
+    Array([1., 2.], dtype=float32)
+    """
     return _iterated(_stabilised, A, b, x0, tol, atol, maxiter, M, symmetric=False)
 
 
@@ -87,6 +100,9 @@ def gmres(
       ArgumentValueError: a matrix that is not square, x0 of another structure than b, another solve_method.
       ArgumentShapeError: x0 of other shapes than b.
       ArgumentTypeError: A or M is something else.
+
+    >>> meshrt.scipy.sparse.linalg.gmres(lambda x: 2 * x, jnp.array([2.0, 4.0]))[0].round(3)
+    Array([1., 2.], dtype=float32)
     """
     A, M, b, x0, size = _problem(A, M, b, x0)
     if solve_method not in ("batched", "incremental"):

@@ -20,25 +20,41 @@ __all__ = ["bessel_jn", "i0", "i0e", "i1", "i1e", "sph_harm_y"]
 
 
 def i0e(x: Any) -> Any:
-    """exp(-|x|) I0(x), with I0 the modified Bessel function of order 0."""
+    """exp(-|x|) I0(x), with I0 the modified Bessel function of order 0.
+
+    >>> meshrt.scipy.special.i0e(1.0)
+    Array(0.4657596, dtype=float32, weak_type=True)
+    """
     return lax.bessel_i0e(*floating("i0e", x))
 
 
 def i1e(x: Any) -> Any:
-    """exp(-|x|) I1(x), with I1 the modified Bessel function of order 1."""
+    """exp(-|x|) I1(x), with I1 the modified Bessel function of order 1.
+
+    >>> meshrt.scipy.special.i1e(1.0)
+    Array(0.20791042, dtype=float32, weak_type=True)
+    """
     return lax.bessel_i1e(*floating("i1e", x))
 
 
 @jit
 def i0(x: Any) -> Any:
-    """The modified Bessel function of order 0."""
+    """The modified Bessel function of order 0.
+
+    >>> meshrt.scipy.special.i0(1.0)
+    Array(1.2660658, dtype=float32, weak_type=True)
+    """
     (x,) = floating("i0", x)
     return jnp.exp(jnp.abs(x)) * lax.bessel_i0e(x)
 
 
 @jit
 def i1(x: Any) -> Any:
-    """The modified Bessel function of order 1."""
+    """The modified Bessel function of order 1.
+
+    >>> meshrt.scipy.special.i1(1.0)
+    Array(0.5651591, dtype=float32, weak_type=True)
+    """
     (x,) = floating("i1", x)
     return jnp.exp(jnp.abs(x)) * lax.bessel_i1e(x)
 
@@ -121,6 +137,9 @@ def sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, 
     Raises:
       UnsupportedError: diff_n is given.
       ConcretizationError: n is traced and n_max is not given.
+
+    >>> meshrt.scipy.special.sph_harm_y(jnp.array([1]), jnp.array([0]), jnp.array([0.0]), jnp.array([0.0]), n_max=1)
+    Array([0.48860252+0.j], dtype=complex64)
     """
     if diff_n is not None:
         raise errors.UnsupportedError("sph_harm_y: the 'diff_n' argument is not supported; differentiate the function")

@@ -34,7 +34,11 @@ _FAR = 1e4  # where w(z) is i / (sqrt(pi) z) (1 + 1/(2 z^2)) to rounding
 
 
 def wofz(z: Any) -> Any:
-    """Faddeeva's function exp(-z^2) erfc(-i z), complex."""
+    """Faddeeva's function exp(-z^2) erfc(-i z), complex.
+
+    >>> meshrt.scipy.special.wofz(jnp.complex64(1j))
+    Array(0.42758355+0.j, dtype=complex64)
+    """
     (z,) = inexact("wofz", z)
     return _wofz_program(z.astype(dtypes.to_complex_dtype(z.dtype)))
 
@@ -90,7 +94,11 @@ def _by_trapezoids(x: Any, y: Any) -> Any:
 
 
 def erfcx(x: Any) -> Any:
-    """exp(x^2) erfc(x), of real or complex x."""
+    """exp(x^2) erfc(x), of real or complex x.
+
+    >>> meshrt.scipy.special.erfcx(1.0)
+    Array(0.42758355, dtype=float32)
+    """
     (x,) = inexact("erfcx", x)
     if x.dtype.kind == "c":
         return _wofz_program(lax.complex(-x.imag, x.real))
@@ -122,7 +130,11 @@ _erfcx_program = jit(wide(_erfcx))
 
 @jit
 def dawsn(x: Any) -> Any:
-    """Dawson's integral exp(-x^2) times that of exp(t^2) from 0 to x."""
+    """Dawson's integral exp(-x^2) times that of exp(t^2) from 0 to x.
+
+    >>> meshrt.scipy.special.dawsn(1.0)
+    Array(0.5380795, dtype=float32)
+    """
     return wide(_dawsn)(*floating("dawsn", x))
 
 
@@ -156,6 +168,9 @@ def fresnel(x: Any) -> tuple[Any, Any]:
 
     Raises:
       UnsupportedError: x is complex.
+
+    >>> meshrt.scipy.special.fresnel(1.0)
+    (Array(0.43825915, dtype=float32), Array(0.7798934, dtype=float32))
     """
     (x,) = inexact("fresnel", x)
     if x.dtype.kind == "c":

@@ -29,7 +29,11 @@ def _is_double(x: Any) -> bool:
 
 
 def exp1(x: Any) -> Any:
-    """The exponential integral E1, of exp(-t)/t from x > 0 on: inf at 0, NaN below."""
+    """The exponential integral E1, of exp(-t)/t from x > 0 on: inf at 0, NaN below.
+
+    >>> meshrt.scipy.special.exp1(1.0)
+    Array(0.21938452, dtype=float32)
+    """
     (x,) = floating("exp1", x)
     return expn(1, x)
 
@@ -39,6 +43,9 @@ def expn(n: Any, x: Any) -> Any:
     """The generalised exponential integral En, of exp(-x t)/t^n from 1 on, for whole n >= 0 and x >= 0; NaN elsewhere.
 
     It has a derivative in x only.
+
+    >>> meshrt.scipy.special.expn(2, 1.0)
+    Array(0.14849526, dtype=float32)
     """
     n, x = floating("expn", n, x)
     return _expn_program(*jnp.broadcast_arrays(n, x))
@@ -87,7 +94,11 @@ def _expn_fraction(n: Any, x: Any) -> Any:
 
 @jit
 def expi(x: Any) -> Any:
-    """The exponential integral Ei, the principal value of that of exp(t)/t up to x; -inf at 0."""
+    """The exponential integral Ei, the principal value of that of exp(t)/t up to x; -inf at 0.
+
+    >>> meshrt.scipy.special.expi(1.0)
+    Array(1.8951179, dtype=float32)
+    """
     return wide(_expi)(*floating("expi", x))
 
 
@@ -117,7 +128,11 @@ def _expi_jvp(primals: Any, tangents: Any) -> Any:
 
 @jit
 def sici(x: Any) -> tuple[Any, Any]:
-    """The sine integral, of sin(t)/t from 0 to x, and the cosine integral, gamma + log|x| + that of (cos(t) - 1)/t."""
+    """The sine integral, of sin(t)/t from 0 to x, and the cosine integral, gamma + log|x| + that of (cos(t) - 1)/t.
+
+    >>> meshrt.scipy.special.sici(1.0)
+    (Array(0.94608307, dtype=float32), Array(0.33740392, dtype=float32))
+    """
     return wide(_sici)(*floating("sici", x))
 
 

@@ -24,13 +24,21 @@ __all__ = [
 
 
 def gammaln(x: Any) -> Any:
-    """Logarithm of the absolute value of the gamma function, of real x."""
+    """Logarithm of the absolute value of the gamma function, of real x.
+
+    >>> meshrt.scipy.special.gammaln(5.0)
+    Array(3.1780548, dtype=float32, weak_type=True)
+    """
     return lax.lgamma(*inexact("gammaln", x))
 
 
 @jit
 def gammasgn(x: Any) -> Any:
-    """Sign of the gamma function of real x: NaN at negative integers, that of the zero at 0."""
+    """Sign of the gamma function of real x: NaN at negative integers, that of the zero at 0.
+
+    >>> meshrt.scipy.special.gammasgn(jnp.array([-0.5, 2.0]))
+    Array([-1.,  1.], dtype=float32)
+    """
     (x,) = floating("gammasgn", x)
     whole = lax.floor(x)
     pole = (x < 0) & (x == whole)
@@ -87,7 +95,11 @@ def _complex_loggamma(z: Any) -> Any:
 
 def loggamma(x: Any) -> Any:
     """Principal branch of the logarithm of the gamma function: NaN for real x <= 0, analytic for complex x but for the
-    negative real axis."""
+    negative real axis.
+
+    >>> meshrt.scipy.special.loggamma(5.0)
+    Array(3.1780548, dtype=float32, weak_type=True)
+    """
     (x,) = inexact("loggamma", x)
     return _complex_loggamma(x) if x.dtype.kind == "c" else _real_loggamma(x)
 
@@ -98,7 +110,11 @@ def _real_loggamma(x: Any) -> Any:
 
 
 def gamma(x: Any) -> Any:
-    """The gamma function, of real or complex x: NaN at negative integers, infinite at 0."""
+    """The gamma function, of real or complex x: NaN at negative integers, infinite at 0.
+
+    >>> meshrt.scipy.special.gamma(5.0)
+    Array(24.000023, dtype=float32)
+    """
     (x,) = inexact("gamma", x)
     return _complex_gamma(x) if x.dtype.kind == "c" else _real_gamma(x)
 
@@ -113,6 +129,13 @@ def betaln(a: Any, b: Any) -> Any:
     """Logarithm of the absolute value of the beta function.
 
     For a large and a small argument the terms of log Gamma that cancel are not calculated (Didonato and Morris 1992).
+
+    Args:
+      a: an array.
+      b: an array.
+
+    >>> meshrt.scipy.special.betaln(2.0, 3.0)
+    Array(-2.4849074, dtype=float32)
     """
     a, b = floating("betaln", a, b)
     small, large = jnp.minimum(a, b), jnp.maximum(a, b)
@@ -152,7 +175,15 @@ def bernoulli_number(n: int) -> Fraction:
 
 
 def beta(a: Any, b: Any) -> Any:
-    """The beta function Gamma(a) Gamma(b) / Gamma(a + b)."""
+    """The beta function Gamma(a) Gamma(b) / Gamma(a + b).
+
+    Args:
+      a: an array.
+      b: an array.
+
+    >>> meshrt.scipy.special.beta(2.0, 3.0)
+    Array(0.08333327, dtype=float32)
+    """
     return _beta(*floating("beta", a, b))
 
 
@@ -162,27 +193,60 @@ def _beta(a: Any, b: Any) -> Any:
 
 
 def betainc(a: Any, b: Any, x: Any) -> Any:
-    """The regularised incomplete beta function I_x(a, b)."""
+    """The regularised incomplete beta function I_x(a, b).
+
+    Args:
+      a: an array.
+      b: an array.
+      x: an array.
+
+    >>> meshrt.scipy.special.betainc(1.0, 2.0, 0.5)
+    Array(0.75000006, dtype=float32, weak_type=True)
+    """
     return lax.betainc(*floating("betainc", a, b, x))
 
 
 def gammainc(a: Any, x: Any) -> Any:
-    """The regularised lower incomplete gamma function P(a, x)."""
+    """The regularised lower incomplete gamma function P(a, x).
+
+    Args:
+      a: an array.
+      x: an array.
+
+    >>> meshrt.scipy.special.gammainc(2.0, 1.0)
+    Array(0.26424113, dtype=float32, weak_type=True)
+    """
     return lax.igamma(*inexact("gammainc", a, x))
 
 
 def gammaincc(a: Any, x: Any) -> Any:
-    """The regularised upper incomplete gamma function Q(a, x)."""
+    """The regularised upper incomplete gamma function Q(a, x).
+
+    Args:
+      a: an array.
+      x: an array.
+
+    >>> meshrt.scipy.special.gammaincc(2.0, 1.0)
+    Array(0.7357589, dtype=float32, weak_type=True)
+    """
     return lax.igammac(*inexact("gammaincc", a, x))
 
 
 def digamma(x: Any) -> Any:
-    """The derivative of log Gamma."""
+    """The derivative of log Gamma.
+
+    >>> meshrt.scipy.special.digamma(1.0)
+    Array(-0.5772154, dtype=float32, weak_type=True)
+    """
     return lax.digamma(*inexact("digamma", x))
 
 
 def polygamma(n: Any, x: Any) -> Any:
-    """The derivative of order n of digamma."""
+    """The derivative of order n of digamma.
+
+    >>> meshrt.scipy.special.polygamma(1, 1.0)
+    Array(1.644934, dtype=float32, weak_type=True)
+    """
     n_aval = aval_of(n)
     if n_aval.dtype.kind not in "iub":
         raise errors.ArgumentValueError(f"polygamma: the order n must be of integers, got {n_aval.str_short()}")
@@ -196,6 +260,9 @@ def zeta(x: Any, q: Any = None) -> Any:
 
     Raises:
       UnsupportedError: q is None.
+
+    >>> meshrt.scipy.special.zeta(2.0, 1.0)
+    Array(1.644934, dtype=float32, weak_type=True)
     """
     if q is None:
         raise errors.UnsupportedError(
@@ -250,6 +317,9 @@ def factorial(n: Any, exact: bool = False) -> Any:
 
     Raises:
       UnsupportedError: `exact`, since arrays have no integers of any length.
+
+    >>> meshrt.scipy.special.factorial(jnp.array([3, 4]))
+    Array([ 6.0000052, 24.000023 ], dtype=float32)
     """
     if exact:
         raise errors.UnsupportedError("factorial with exact=True is not implemented; use math.factorial")
@@ -264,7 +334,11 @@ def _combinations(n: Any, k: Any) -> Any:
 
 
 def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
-    """The number of ways to choose k of N things; with `repetition`, each as often as one likes."""
+    """The number of ways to choose k of N things; with `repetition`, each as often as one likes.
+
+    >>> meshrt.scipy.special.comb(5, 2)
+    Array(9.999995, dtype=float32, weak_type=True)
+    """
     n, k = floating("comb", N, k)
     if repetition:
         return jnp.where((k == 0) & (n >= 0), 1, _combinations(n + k - 1, k))
@@ -286,13 +360,21 @@ def _poch_jvp(primals: Any, tangents: Any) -> Any:
 
 @jit
 def poch(z: Any, m: Any) -> Any:
-    """Pochhammer's symbol Gamma(z + m) / Gamma(z)."""
+    """Pochhammer's symbol Gamma(z + m) / Gamma(z).
+
+    >>> meshrt.scipy.special.poch(2.0, 3.0)
+    Array(24.000023, dtype=float32)
+    """
     return _poch(*floating("poch", z, m))
 
 
 @usual_promotion
 def multigammaln(a: Any, d: int) -> Any:
-    """Logarithm of the multivariate gamma function of dimension `d`."""
+    """Logarithm of the multivariate gamma function of dimension `d`.
+
+    >>> meshrt.scipy.special.multigammaln(5.0, 2)
+    Array(6.204158, dtype=float32)
+    """
     d = operator.index(d)
     (a,) = floating("multigammaln", a)
     return _multigammaln(a, d)
@@ -313,6 +395,10 @@ def bernoulli(n: int) -> Any:
 
     Raises:
       ArgumentValueError: n is negative.
+
+    >>> meshrt.scipy.special.bernoulli(4)
+    Array([ 1.        , -0.5       ,  0.16666667,  0.        , -0.03333334],
+          dtype=float32)
     """
     n = operator.index(n)
     if n < 0:

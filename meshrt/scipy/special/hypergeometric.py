@@ -86,7 +86,16 @@ def _is_whole_negative(a: Any) -> Any:
 
 @jit
 def hyp1f1(a: Any, b: Any, x: Any) -> Any:
-    """Kummer's confluent hypergeometric function, of real arguments: inf where b is 0 or a negative integer."""
+    """Kummer's confluent hypergeometric function, of real arguments: inf where b is 0 or a negative integer.
+
+    Args:
+      a: an array.
+      b: an array.
+      x: an array.
+
+    >>> meshrt.scipy.special.hyp1f1(1.0, 2.0, 0.5)
+    Array(1.2974426, dtype=float32)
+    """
     a, b, x = jnp.broadcast_arrays(*floating("hyp1f1", a, b, x))
     constant, pole = a == 0, _is_whole_negative(b) & ~(_is_whole_negative(a) & (a > b))
     # Kummer's transformation, DLMF 13.2.39, leads from x < 0 to terms of one sign.
@@ -120,7 +129,17 @@ def _far_hyp1f1(a: Any, b: Any, x: Any, turned: Any, here: Any) -> Any:
 @jit
 def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
     """Gauss' hypergeometric function, of real arguments: inf where it has a pole, and for x > 1 unless it is a
-    polynomial."""
+    polynomial.
+
+    Args:
+      a: an array.
+      b: an array.
+      c: the first column.
+      x: an array.
+
+    >>> meshrt.scipy.special.hyp2f1(1.0, 2.0, 3.0, 0.5)
+    Array(1.5451776, dtype=float32)
+    """
     a, b, c, x = jnp.broadcast_arrays(*floating("hyp2f1", a, b, c, x))
     finite_a, finite_b = _is_whole_negative(a), _is_whole_negative(b)
     degree_end = jnp.maximum(jnp.where(finite_a, a, -np.inf), jnp.where(finite_b, b, -np.inf))

@@ -32,12 +32,20 @@ def _logit_jvp(primals: Any, tangents: Any) -> Any:
 
 @jit
 def logit(x: Any) -> Any:
-    """log(x / (1 - x)), the inverse of `expit`."""
+    """log(x / (1 - x)), the inverse of `expit`.
+
+    >>> meshrt.scipy.special.logit(0.5)
+    Array(0., dtype=float32, weak_type=True)
+    """
     return _logit(*inexact("logit", x))
 
 
 def expit(x: Any) -> Any:
-    """The logistic function 1 / (1 + exp(-x))."""
+    """The logistic function 1 / (1 + exp(-x)).
+
+    >>> meshrt.scipy.special.expit(0.0)
+    Array(0.5, dtype=float32, weak_type=True)
+    """
     return lax.logistic(*inexact("expit", x))
 
 
@@ -54,7 +62,15 @@ def _xlogy_jvp(primals: Any, tangents: Any) -> Any:
 
 @jit
 def xlogy(x: Any, y: Any) -> Any:
-    """x log(y), and 0 where x is 0 and y no NaN."""
+    """x log(y), and 0 where x is 0 and y no NaN.
+
+    Args:
+      x: an array.
+      y: a second signal.
+
+    >>> meshrt.scipy.special.xlogy(0.0, 0.0)
+    Array(0., dtype=float32)
+    """
     return _xlogy(*inexact("xlogy", x, y))
 
 
@@ -71,7 +87,15 @@ def _xlog1py_jvp(primals: Any, tangents: Any) -> Any:
 
 @jit
 def xlog1py(x: Any, y: Any) -> Any:
-    """x log(1 + y), and 0 where x is 0 and y no NaN."""
+    """x log(1 + y), and 0 where x is 0 and y no NaN.
+
+    Args:
+      x: an array.
+      y: a second signal.
+
+    >>> meshrt.scipy.special.xlog1py(0.0, -1.0)
+    Array(0., dtype=float32)
+    """
     return _xlog1py(*inexact("xlog1py", x, y))
 
 
@@ -88,14 +112,22 @@ def _xlogx_jvp(primals: Any, tangents: Any) -> Any:
 
 @jit
 def entr(x: Any) -> Any:
-    """-x log(x): 0 at 0, -inf for negative x."""
+    """-x log(x): 0 at 0, -inf for negative x.
+
+    >>> meshrt.scipy.special.entr(jnp.array([0.0, 0.5]))
+    Array([-0.       ,  0.3465736], dtype=float32)
+    """
     (x,) = floating("entr", x)
     return jnp.where(x < 0, -np.inf, -_xlogx(x))
 
 
 @jit
 def rel_entr(p: Any, q: Any) -> Any:
-    """p log(p / q) for positive p and q; 0 for p = 0 and q >= 0; else inf."""
+    """p log(p / q) for positive p and q; 0 for p = 0 and q >= 0; else inf.
+
+    >>> meshrt.scipy.special.rel_entr(jnp.array([0.5]), jnp.array([0.25]))
+    Array([0.3465736], dtype=float32)
+    """
     p, q = floating("rel_entr", p, q)
     both, none = (p > 0) & (q > 0), (p == 0) & (q >= 0)
     safe_p, safe_q = jnp.where(both, p, 1), jnp.where(both, q, 1)
@@ -108,7 +140,11 @@ def rel_entr(p: Any, q: Any) -> Any:
 
 @jit
 def kl_div(p: Any, q: Any) -> Any:
-    """rel_entr(p, q) - p + q: an addend of Kullback and Leibler's divergence."""
+    """rel_entr(p, q) - p + q: an addend of Kullback and Leibler's divergence.
+
+    >>> meshrt.scipy.special.kl_div(jnp.array([0.5]), jnp.array([0.25]))
+    Array([0.09657359], dtype=float32)
+    """
     p, q = floating("kl_div", p, q)
     return rel_entr(p, q) - p + q
 
@@ -122,23 +158,47 @@ def _power(logarithm: Any, exponent: Any) -> Any:
 
 @jit
 def boxcox(x: Any, lmbda: Any) -> Any:
-    """Box and Cox's transformation (x^lmbda - 1) / lmbda, log(x) for lmbda = 0; NaN for negative x."""
+    """Box and Cox's transformation (x^lmbda - 1) / lmbda, log(x) for lmbda = 0; NaN for negative x.
+
+    >>> meshrt.scipy.special.boxcox(2.0, 2.0)
+    Array(1.5, dtype=float32, weak_type=True)
+    """
     x, lmbda = floating("boxcox", x, lmbda)
     return _power(jnp.log(x), lmbda)
 
 
 @jit
 def boxcox1p(x: Any, lmbda: Any) -> Any:
-    """`boxcox` of 1 + x."""
+    """`boxcox` of 1 + x.
+
+    >>> meshrt.scipy.special.boxcox1p(1.0, 2.0)
+    Array(1.5, dtype=float32, weak_type=True)
+    """
     x, lmbda = floating("boxcox1p", x, lmbda)
     return _power(jnp.log1p(x), lmbda)
 
 
 def softmax(x: Any, /, *, axis: Any = None) -> Any:
-    """exp(x) / sum(exp(x)) over `axis`, by default over all."""
+    """exp(x) / sum(exp(x)) over `axis`, by default over all.
+
+    Args:
+      x: an array.
+      axis: the dimension to work along.
+
+    >>> meshrt.scipy.special.softmax(jnp.array([0.0, 0.0]))
+    Array([0.5, 0.5], dtype=float32)
+    """
     return nn.softmax(x, axis=axis)
 
 
 def log_softmax(x: Any, /, *, axis: Any = None) -> Any:
-    """The logarithm of `softmax`."""
+    """The logarithm of `softmax`.
+
+    Args:
+      x: an array.
+      axis: the dimension to work along.
+
+    >>> meshrt.scipy.special.log_softmax(jnp.array([0.0, 0.0]))
+    Array([-0.6931472, -0.6931472], dtype=float32)
+    """
     return nn.log_softmax(x, axis=axis)

@@ -21,7 +21,11 @@ __all__ = ["owens_t", "spence"]
 
 @jit
 def spence(x: Any) -> Any:
-    """Spence's function, the integral of log(t)/(1 - t) from 1 to x, of float32 or float64; NaN for x < 0."""
+    """Spence's function, the integral of log(t)/(1 - t) from 1 to x, of float32 or float64; NaN for x < 0.
+
+    >>> meshrt.scipy.special.spence(2.0)
+    Array(-0.822467, dtype=float32)
+    """
     return _spence(single_or_double("spence", x))
 
 
@@ -59,6 +63,9 @@ def owens_t(h: Any, a: Any) -> Any:
 
     Raises:
       ArgumentValueError: an argument is complex.
+
+    >>> meshrt.scipy.special.owens_t(1.0, 1.0)
+    Array(0.06674188, dtype=float32)
     """
     h, a = inexact("owens_t", h, a)
     if h.dtype.kind == "c":

@@ -19,23 +19,39 @@ __all__ = ["erf", "erfc", "erfinv", "log_ndtr", "ndtr", "ndtri"]
 
 
 def erf(x: Any) -> Any:
-    """The error function."""
+    """The error function.
+
+    >>> meshrt.scipy.special.erf(jnp.array([0.0, 1.0]))
+    Array([0.        , 0.84270084], dtype=float32)
+    """
     return lax.erf(*inexact("erf", x))
 
 
 def erfc(x: Any) -> Any:
-    """1 - erf(x)."""
+    """1 - erf(x).
+
+    >>> meshrt.scipy.special.erfc(jnp.array([0.0, 1.0]))
+    Array([1.        , 0.15729924], dtype=float32)
+    """
     return lax.erfc(*inexact("erfc", x))
 
 
 def erfinv(x: Any) -> Any:
-    """The inverse of the error function."""
+    """The inverse of the error function.
+
+    >>> meshrt.scipy.special.erfinv(jnp.array([0.0, 0.5]))
+    Array([0.        , 0.47693628], dtype=float32)
+    """
     return lax.erf_inv(*inexact("erfinv", x))
 
 
 @jit
 def ndtr(x: Any) -> Any:
-    """The standard normal distribution function: the probability of values below x, of float32 or float64."""
+    """The standard normal distribution function: the probability of values below x, of float32 or float64.
+
+    >>> meshrt.scipy.special.ndtr(0.0)
+    Array(0.5, dtype=float32, weak_type=True)
+    """
     return _ndtr(single_or_double("ndtr", x))
 
 
@@ -98,7 +114,11 @@ def _ndtri_jvp(primals: Any, tangents: Any) -> Any:
 
 @jit
 def ndtri(p: Any) -> Any:
-    """The inverse of `ndtr`, of float32 or float64: NaN outside [0, 1]."""
+    """The inverse of `ndtr`, of float32 or float64: NaN outside [0, 1].
+
+    >>> meshrt.scipy.special.ndtri(0.5)
+    Array(0., dtype=float32)
+    """
     return _ndtri(single_or_double("ndtri", p))
 
 
@@ -111,6 +131,9 @@ def log_ndtr(x: Any, series_order: int = 3) -> Any:
     Raises:
       ArgumentTypeError: series_order is no int; x is of another dtype.
       ArgumentValueError: series_order is negative or above 30.
+
+    >>> meshrt.scipy.special.log_ndtr(0.0)
+    Array(-0.6931472, dtype=float32, weak_type=True)
     """
     if not isinstance(series_order, int):
         raise errors.ArgumentTypeError(f"log_ndtr: series_order must be a Python integer, got {series_order!r}")

@@ -42,6 +42,15 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
 
     Raises:
       ArgumentValueError: an unknown `nan_policy`. UnsupportedError: "omit" and "raise".
+
+    Args:
+      a: an array.
+      axis: the dimension to work along.
+      nan_policy: what NaNs mean: "propagate" or "omit".
+      keepdims: keep reduced dimensions, with size 1.
+
+    >>> meshrt.scipy.stats.mode(jnp.array([1, 2, 2]))
+    ModeResult(mode=Array(2, dtype=int32), count=Array(2, dtype=int32))
     """
     _check_nan_policy("mode", nan_policy)
     x = jnp.atleast_1d(jnp.asarray(operand("mode", a)))
@@ -78,6 +87,9 @@ def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_po
 
     Raises:
       ArgumentValueError: an unknown method or `nan_policy`. UnsupportedError: nan_policy "omit" and "raise".
+
+    >>> meshrt.scipy.stats.rankdata(jnp.array([10.0, 30.0, 20.0, 30.0]))
+    Array([1. , 3.5, 2. , 3.5], dtype=float32)
     """
     _check_nan_policy("rankdata", nan_policy)
     if method not in _METHODS:
@@ -118,6 +130,9 @@ def sem(a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagat
 
     Raises:
       ArgumentValueError: another `nan_policy`.
+
+    >>> meshrt.scipy.stats.sem(jnp.array([1.0, 3.0]))
+    Array(0.99999994, dtype=float32)
     """
     (x,) = inexact("sem", a)
     if nan_policy == "propagate":

@@ -1,0 +1,52 @@
+"""The examples in docstrings run as they stand, and every public function has one, but for a list that only shrinks."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import lax
+from tests.docs.examples import run_examples
+from tests.docs.public import functions
+
+GIVEN = {"meshrt": meshrt, "jnp": jnp, "np": np, "lax": lax}  # what examples take as imported
+FUNCTIONS = dict(functions())
+WITHOUT = Path(__file__).with_name("without_example.txt")
+
+
+def documented(value) -> str:
+    return inspect.getdoc(value) or ""
+
+
+WITH = [name for name, value in FUNCTIONS.items() if ">>>" in documented(value)]
+
+
+@pytest.mark.sweep(12)
+@pytest.mark.parametrize("name", WITH)
+def test_examples(name):
+    value = FUNCTIONS[name]
+    around = vars(sys.modules.get(getattr(value, "__module__", ""), meshrt))  # as for `python -m doctest`
+    failures = run_examples(documented(value), {**around, **GIVEN}, name)
+    assert failures == "", failures
+
+
+def test_every_public_function_has_an_example_but_for_a_list_that_shrinks():
+    listed = WITHOUT.read_text().split()
+    lacking = sorted(
+        name for name, value in FUNCTIONS.items()
+        if name not in WITH and inspect.isroutine(inspect.unwrap(value)) or type(value).__name__ == "PjitFunction" and name not in WITH
+    )  # fmt: skip
+    assert [name for name in lacking if name not in listed] == [], "write an example into their docstrings"
+    assert [name for name in listed if name not in lacking] == [], (
+        f"these have examples now: take them out of {WITHOUT.name}"
+    )
+
+
+def test_every_public_name_is_documented():
+    assert [name for name, value in FUNCTIONS.items() if not documented(value)] == []
