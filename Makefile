@@ -70,7 +70,7 @@ page: $(PAGE)/node_modules/.installed
 
 # The documentation site, into build/site; a link that leads nowhere is an error.
 docs: $(VENV)/.installed-docs
-	$(BIN)/python -m mkdocs build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -34,6 +34,10 @@ def as_mesh(mesh: Mesh | str | Mapping[str, int] | Iterable[tuple[str, int]]) ->
 
     Text is `a=4,b=2`, or MLIR's `<["a"=4, "b"=2]>`, where `, device_ids=[...]` may follow the axes. Raises
     `UnsupportedShardingError` for what is no mesh.
+
+    >>> import collectives
+    >>> collectives.as_mesh("a=4,b=2")
+    Mesh(name='mesh', axes=(('a', 4), ('b', 2)), device_ids=None)
     """
     if isinstance(mesh, Mesh):
         return mesh

@@ -15,7 +15,11 @@ IsLeaf = Callable[[Any], bool] | None
 
 
 def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
-    """`(children, auxiliary data)` of a container; ValueError for a leaf."""
+    """`(children, auxiliary data)` of a container; ValueError for a leaf.
+
+    >>> meshrt.tree_util.flatten_one_level({"a": (1, 2)})
+    (((1, 2),), ('a',))
+    """
     out = default_registry.flatten_one_level(tree)
     if out is None:
         raise errors.TreeError(f"a {type(tree).__name__} is a leaf, not a container")
@@ -23,7 +27,12 @@ def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
 
 
 def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], Hashable]:
-    """`([(key, child), ...], auxiliary data)` of a container; ValueError for a leaf."""
+    """`([(key, child), ...], auxiliary data)` of a container; ValueError for a leaf.
+
+    >>> children, data = meshrt.tree_util.flatten_one_level_with_keys({"a": 1})
+    >>> meshrt.tree_util.keystr((children[0][0],)), data
+    ("['a']", ('a',))
+    """
     out = default_registry.flatten_one_level_with_keys(tree)
     if out is None:
         raise errors.TreeError(f"a {type(tree).__name__} is a leaf, not a container")
@@ -48,7 +57,11 @@ def _simple_key(key: KeyEntry) -> str:
 
 
 def prefix_errors(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> list[Callable[[str], errors.TreeError]]:
-    """One function per place where `prefix_tree` is no prefix of `full_tree`; each makes an error for a title."""
+    """One function per place where `prefix_tree` is no prefix of `full_tree`; each makes an error for a title.
+
+    >>> meshrt.tree_util.prefix_errors((1, 2), (1, (2, 3)))
+    []
+    """
     return list(_prefix_errors((), prefix_tree, full_tree, is_leaf))
 
 
@@ -148,7 +161,11 @@ def _children_text(node: Any, first: list, second: list) -> str:
 
 
 def equality_errors(tree1: Any, tree2: Any, is_leaf: IsLeaf = None) -> list[tuple[KeyPath, str, str, str]]:
-    """`[(path, what the first has, what the second has, explanation)]`; empty when the structures are equal."""
+    """`[(path, what the first has, what the second has, explanation)]`; empty when the structures are equal.
+
+    >>> list(meshrt.tree_util.equality_errors({"a": 1}, {"a": 1}))
+    []
+    """
     return list(_equality_errors((), tree1, tree2, is_leaf))
 
 

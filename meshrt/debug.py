@@ -61,7 +61,11 @@ def callback(
       ArgumentTypeError: `callback` is no function.
       CallbackError: `callback` raised, when the program runs.
 
-    >>> meshrt.debug.callback(lambda x: seen.append(x), x, ordered=True)
+    >>> seen = []
+    >>> meshrt.debug.callback(lambda x: seen.append(float(x)), 2.0, ordered=True)
+    >>> meshrt.effects_barrier()
+    >>> seen
+    [2.0]
     """
 
     def call(callback: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -92,7 +96,8 @@ def print(
       ArgumentValueError: a value that no field of `fmt` uses.
       IndexError, KeyError: a field that no value is for.
 
-    >>> meshrt.debug.print("loss {:.3f} after {n} steps", loss, n=n)
+    >>> meshrt.debug.print("loss {:.3f} after {n} steps", 0.25, n=3)
+    loss 0.250 after 3 steps
     """
 
     def call(fmt: str, *args: Any, **kwargs: Any) -> None:

@@ -64,7 +64,11 @@ class DTypeError(ArgumentTypeError):
 
 
 def x64_enabled() -> bool:
-    """Whether 64-bit types are kept (``meshrt.config.enable_x64``)."""
+    """Whether 64-bit types are kept (``meshrt.config.enable_x64``).
+
+    >>> meshrt.dtypes.x64_enabled()
+    False
+    """
     return _x64_source()
 
 
@@ -190,7 +194,11 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def scalar_type_of(x: Any) -> type:
-    """The Python scalar type (bool, int, float or complex) of the values of ``x``'s dtype."""
+    """The Python scalar type (bool, int, float or complex) of the values of ``x``'s dtype.
+
+    >>> meshrt.dtypes.scalar_type_of(np.float32(1))
+    <class 'float'>
+    """
     d = globals()["dtype"](x)
     if d == BOOL:
         return bool
@@ -201,7 +209,11 @@ def scalar_type_of(x: Any) -> type:
 
 
 def itemsize_bits(dtype: Any) -> int:
-    """Bits per element as XLA stores them densely (bool: 8; int4: 4)."""
+    """Bits per element as XLA stores them densely (bool: 8; int4: 4).
+
+    >>> meshrt.dtypes.itemsize_bits("float32"), meshrt.dtypes.itemsize_bits("int4")
+    (32, 4)
+    """
     d = np.dtype(dtype)
     if d == BOOL:
         return 8
@@ -216,7 +228,11 @@ def itemsize_bits(dtype: Any) -> int:
 
 @cache
 def short_dtype_name(dtype: Any) -> str:
-    """The name used in printed types: f32, bf16, i32, u8, bool, c64, key<fry>."""
+    """The name used in printed types: f32, bf16, i32, u8, bool, c64, key<fry>.
+
+    >>> meshrt.dtypes.short_dtype_name(np.dtype("float32"))
+    'f32'
+    """
     if isinstance(dtype, ExtendedDType):
         return str(dtype)
     name = np.dtype(dtype).name if dtype != float0 else "float0"
@@ -326,6 +342,9 @@ def check_user_dtype(dtype: Any, where: str | None = None) -> Any:
 
     Raises:
       DTypeError: no array can have this dtype.
+
+    >>> meshrt.dtypes.check_user_dtype("float32", "example")
+    dtype('float32')
     """
     if type(dtype) is np.dtype or isinstance(dtype, np.dtype):
         return _canonicalize_explicit(dtype, where, 4)
@@ -352,18 +371,30 @@ _TO_INEXACT: dict[np.dtype, np.dtype] = {
 
 
 def to_inexact_dtype(dtype: Any) -> np.dtype:
-    """Integers and bool become float32 (float64 from 64 bits); floats and complex stay."""
+    """Integers and bool become float32 (float64 from 64 bits); floats and complex stay.
+
+    >>> meshrt.dtypes.to_inexact_dtype(np.dtype("int32"))
+    dtype('float32')
+    """
     d = np.dtype(dtype)
     return _TO_INEXACT.get(d, d)
 
 
 def to_floating_dtype(dtype: Any) -> np.dtype:
-    """As :func:`to_inexact_dtype`, and complex becomes its real part's type."""
+    """As :func:`to_inexact_dtype`, and complex becomes its real part's type.
+
+    >>> meshrt.dtypes.to_floating_dtype(np.dtype("complex64"))
+    dtype('float32')
+    """
     return np.dtype(finfo(to_inexact_dtype(dtype)).dtype)
 
 
 def to_complex_dtype(dtype: Any) -> np.dtype:
-    """complex128 for 64-bit floats and complex128, complex64 for all else."""
+    """complex128 for 64-bit floats and complex128, complex64 for all else.
+
+    >>> meshrt.dtypes.to_complex_dtype(np.dtype("float32"))
+    dtype('complex64')
+    """
     wide = to_inexact_dtype(dtype) in (np.dtype("float64"), np.dtype("complex128"))
     return np.dtype("complex128" if wide else "complex64")
 
@@ -373,7 +404,11 @@ def to_complex_dtype(dtype: Any) -> np.dtype:
 
 
 def is_weakly_typed(x: Any) -> bool:
-    """Whether ``x`` adapts to the dtype it meets: Python scalars, and arrays made of nothing else."""
+    """Whether ``x`` adapts to the dtype it meets: Python scalars, and arrays made of nothing else.
+
+    >>> meshrt.dtypes.is_weakly_typed(2.0), meshrt.dtypes.is_weakly_typed(np.float32(2))
+    (True, False)
+    """
     if type(x) in python_scalar_dtypes:
         return type(x) is not bool
     aval = getattr(x, "aval", x)
@@ -385,6 +420,9 @@ def dtype(x: Any) -> Any:
 
     Raises:
       DTypeError: ``x`` has no dtype, or one that no array can have.
+
+    >>> meshrt.dtypes.dtype(jnp.ones(2))
+    dtype('float32')
     """
     return dtype_and_weak_type(x)[0]
 
@@ -394,6 +432,9 @@ def dtype_and_weak_type(x: Any) -> tuple[Any, bool]:
 
     Arrays and tracers (whatever has ``.aval``) keep their dtype as it is; NumPy values and Python scalars are
     canonicalised. The types ``int``, ``float`` and ``complex`` count as weak.
+
+    >>> meshrt.dtypes.dtype_and_weak_type(2.0)
+    (dtype('float32'), True)
     """
     typ = type(x)
     if typ in python_scalar_dtypes:
@@ -479,7 +520,11 @@ def _promote(strict: bool, x64: bool, pairs: tuple[tuple[Any, bool], ...]) -> tu
 
 
 def lattice_result_type(*args: Any) -> tuple[Any, bool]:
-    """``(dtype, weak_type)`` that the arguments promote to; a weak result keeps its width."""
+    """``(dtype, weak_type)`` that the arguments promote to; a weak result keeps its width.
+
+    >>> meshrt.dtypes.lattice_result_type(np.int32(1), 2.0)
+    (dtype('float32'), True)
+    """
     return _promote(_strict_source(), _x64_source(), tuple(map(dtype_and_weak_type, args)))
 
 
@@ -495,6 +540,9 @@ def result_type(*args: Any, return_weak_type_flag: bool = False) -> Any:
 
     Args:
       return_weak_type_flag: return ``(dtype, weak_type)`` instead of the dtype.
+
+    >>> meshrt.dtypes.result_type(np.int32(1), 2.0)
+    dtype('float32')
     """
     if not args:
         raise ValueError("result_type needs at least one array, scalar or dtype")

@@ -32,7 +32,12 @@ _HELPERS = {"by_hand/compare"}
 
 
 def folder() -> Path:
-    """The folder of the scripts: in a checkout, or in the installed package."""
+    """The folder of the scripts: in a checkout, or in the installed package.
+
+    >>> from meshrt import examples
+    >>> (examples.folder() / "train_lm.py").is_file()
+    True
+    """
     package = Path(__file__).parent
     for found in (package.parent / "examples", package / "_examples"):
         if (found / "train_lm.py").is_file():
@@ -71,7 +76,12 @@ def path(name: str) -> Path:
 
 
 def summary(name: str) -> str:
-    """The first line of the docstring of the example `name`."""
+    """The first line of the docstring of the example `name`.
+
+    >>> from meshrt import examples
+    >>> examples.summary("train_lm")
+    "Trains a byte-level transformer language model on the standard library's own source files."
+    """
     said = ast.get_docstring(ast.parse(path(name).read_text(encoding="utf-8"))) or ""
     return said.partition("\n")[0]
 
@@ -81,6 +91,11 @@ def copy(target: str | os.PathLike[str]) -> Path:
 
     Raises:
       ConfigError: `target` exists or cannot be written.
+
+    >>> import tempfile
+    >>> from meshrt import examples
+    >>> (examples.copy(tempfile.mkdtemp() + "/examples") / "train_lm.py").is_file()
+    True
     """
     try:
         shutil.copytree(folder(), target, ignore=shutil.ignore_patterns("__pycache__"))

@@ -65,7 +65,11 @@ def pycapsule(funcptr: Any) -> Any:
 
 
 def include_dir() -> str:
-    """The folder with the headers that functions are compiled with."""
+    """The folder with the headers that functions are compiled with.
+
+    >>> meshrt.ffi.include_dir().endswith("include")
+    True
+    """
     return jaxlib_api.include_dir()
 
 

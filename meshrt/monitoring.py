@@ -54,22 +54,34 @@ _spans, _scalars = _Listeners("time spans"), _Listeners("scalars")
 
 
 def record_event(event: str, **kwargs: str | int) -> None:
-    """Tells the listeners that `event` happened."""
+    """Tells the listeners that `event` happened.
+
+    >>> meshrt.monitoring.record_event("/my/event")
+    """
     _events.tell(event, **kwargs)
 
 
 def record_event_duration_secs(event: str, duration: float, **kwargs: str | int) -> None:
-    """Tells the listeners that `event` took `duration` seconds."""
+    """Tells the listeners that `event` took `duration` seconds.
+
+    >>> meshrt.monitoring.record_event_duration_secs("/my/duration", 0.5)
+    """
     _durations.tell(event, duration, **kwargs)
 
 
 def record_event_time_span(event: str, start_time: float, end_time: float, **kwargs: str | int) -> None:
-    """Tells the listeners that `event` lasted from `start_time` to `end_time`, in seconds."""
+    """Tells the listeners that `event` lasted from `start_time` to `end_time`, in seconds.
+
+    >>> meshrt.monitoring.record_event_time_span("/my/span", 0.0, 0.5)
+    """
     _spans.tell(event, start_time, end_time, **kwargs)
 
 
 def record_scalar(event: str, value: float | int, **kwargs: str | int) -> None:
-    """Tells the listeners of the value of `event`."""
+    """Tells the listeners of the value of `event`.
+
+    >>> meshrt.monitoring.record_scalar("/my/scalar", 3.0)
+    """
     _scalars.tell(event, value, **kwargs)
 
 
@@ -77,7 +89,12 @@ _unsubscribe: Callable[[], None] | None = None
 
 
 def register_event_listener(callback: Listener) -> None:
-    """Calls `callback(event, **details)` at each event, those of meshrt's pipeline included."""
+    """Calls `callback(event, **details)` at each event, those of meshrt's pipeline included.
+
+    >>> listen = lambda event, **kwargs: None
+    >>> meshrt.monitoring.register_event_listener(listen)
+    >>> meshrt.monitoring.unregister_event_listener(listen)
+    """
     global _unsubscribe
     _events.add(callback)
     with _lock:
@@ -90,37 +107,72 @@ def _of_the_pipeline(kind: str, details: dict[str, Any]) -> None:
 
 
 def register_event_duration_secs_listener(callback: Listener) -> None:
-    """Calls `callback(event, seconds, **details)` at each duration."""
+    """Calls `callback(event, seconds, **details)` at each duration.
+
+    >>> listen = lambda event, secs, **kwargs: None
+    >>> meshrt.monitoring.register_event_duration_secs_listener(listen)
+    >>> meshrt.monitoring.unregister_event_duration_listener(listen)
+    """
     _durations.add(callback)
 
 
 def register_event_time_span_listener(callback: Listener) -> None:
-    """Calls `callback(event, start, end, **details)` at each time span."""
+    """Calls `callback(event, start, end, **details)` at each time span.
+
+    >>> listen = lambda event, start, end, **kwargs: None
+    >>> meshrt.monitoring.register_event_time_span_listener(listen)
+    >>> meshrt.monitoring.unregister_event_time_span_listener(listen)
+    """
     _spans.add(callback)
 
 
 def register_scalar_listener(callback: Listener) -> None:
-    """Calls `callback(event, value, **details)` at each value."""
+    """Calls `callback(event, value, **details)` at each value.
+
+    >>> listen = lambda event, value, **kwargs: None
+    >>> meshrt.monitoring.register_scalar_listener(listen)
+    >>> meshrt.monitoring.unregister_scalar_listener(listen)
+    """
     _scalars.add(callback)
 
 
 def unregister_event_listener(callback: Listener) -> None:
-    """Ends `register_event_listener`. ArgumentValueError if it does not listen."""
+    """Ends `register_event_listener`. ArgumentValueError if it does not listen.
+
+    >>> listen = lambda event, **kwargs: None
+    >>> meshrt.monitoring.register_event_listener(listen)
+    >>> meshrt.monitoring.unregister_event_listener(listen)
+    """
     _events.remove(callback)
 
 
 def unregister_event_duration_listener(callback: Listener) -> None:
-    """Ends `register_event_duration_secs_listener`. ArgumentValueError if it does not listen."""
+    """Ends `register_event_duration_secs_listener`. ArgumentValueError if it does not listen.
+
+    >>> listen = lambda event, secs, **kwargs: None
+    >>> meshrt.monitoring.register_event_duration_secs_listener(listen)
+    >>> meshrt.monitoring.unregister_event_duration_listener(listen)
+    """
     _durations.remove(callback)
 
 
 def unregister_event_time_span_listener(callback: Listener) -> None:
-    """Ends `register_event_time_span_listener`. ArgumentValueError if it does not listen."""
+    """Ends `register_event_time_span_listener`. ArgumentValueError if it does not listen.
+
+    >>> listen = lambda event, start, end, **kwargs: None
+    >>> meshrt.monitoring.register_event_time_span_listener(listen)
+    >>> meshrt.monitoring.unregister_event_time_span_listener(listen)
+    """
     _spans.remove(callback)
 
 
 def unregister_scalar_listener(callback: Listener) -> None:
-    """Ends `register_scalar_listener`. ArgumentValueError if it does not listen."""
+    """Ends `register_scalar_listener`. ArgumentValueError if it does not listen.
+
+    >>> listen = lambda event, value, **kwargs: None
+    >>> meshrt.monitoring.register_scalar_listener(listen)
+    >>> meshrt.monitoring.unregister_scalar_listener(listen)
+    """
     _scalars.remove(callback)
 
 

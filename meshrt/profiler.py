@@ -56,6 +56,10 @@ def start_trace(
     Raises:
       ProfilerError: a profile is being recorded already.
       UnsupportedError: `create_perfetto_link`, since nothing is served from here.
+
+    >>> import tempfile
+    >>> meshrt.profiler.start_trace(tempfile.mkdtemp())
+    >>> meshrt.profiler.stop_trace()
     """
     global _running
     if create_perfetto_link:
@@ -75,7 +79,12 @@ def start_trace(
 
 
 def stop_trace() -> None:
-    """Ends the recording and writes its files. ProfilerError if there is none."""
+    """Ends the recording and writes its files. ProfilerError if there is none.
+
+    >>> import tempfile
+    >>> meshrt.profiler.start_trace(tempfile.mkdtemp())
+    >>> meshrt.profiler.stop_trace()
+    """
     global _running
     with _lock:
         if _running is None:
@@ -131,7 +140,11 @@ class StepTraceAnnotation(TraceAnnotation):
 
 
 def annotate_function(func: F, name: str | None = None, **decorator_kwargs: Any) -> F:
-    """`func` whose calls show in profiles, under its name or `name`."""
+    """`func` whose calls show in profiles, under its name or `name`.
+
+    >>> meshrt.profiler.annotate_function(lambda x: x + 1, name="increment")(1)
+    2
+    """
     shown = name or getattr(func, "__qualname__", None) or func.__name__
 
     @functools.wraps(func)
@@ -164,11 +177,22 @@ def stop_server() -> None:
 
 
 def device_memory_profile(backend: str | None = None) -> bytes:
-    """What fills the memory of the devices of a platform now, as pprof's gzipped protocol buffer."""
+    """What fills the memory of the devices of a platform now, as pprof's gzipped protocol buffer.
+
+    >>> len(meshrt.profiler.device_memory_profile()) > 0
+    True
+    """
     profile: bytes = gzip.compress(backends.devices(backend)[0].client.heap_profile())
     return profile
 
 
 def save_device_memory_profile(filename: str | os.PathLike[str], backend: str | None = None) -> None:
-    """Writes `device_memory_profile` to a file."""
+    """Writes `device_memory_profile` to a file.
+
+    >>> import os, tempfile
+    >>> path = tempfile.mkdtemp() + "/memory.prof"
+    >>> meshrt.profiler.save_device_memory_profile(path)
+    >>> os.path.getsize(path) > 0
+    True
+    """
     Path(filename).write_bytes(device_memory_profile(backend))

@@ -97,6 +97,12 @@ def smap(f: Callable[..., Any] | None = None, /, *, in_axes: Any = Infer, out_ax
         every device, or a tuple with an entry (a pytree prefix) for each argument.
       out_axes: likewise for the results.
       axis_name: the axis.
+
+    >>> mesh = meshrt.make_mesh((2,), ("x",), axis_types=(meshrt.sharding.AxisType.Explicit,))
+    >>> x = meshrt.device_put(jnp.arange(4), meshrt.NamedSharding(mesh, meshrt.P("x")))
+    >>> with meshrt.set_mesh(mesh): print(meshrt.smap(lambda x: lax.psum(x, "x"), in_axes=0, out_axes=None,
+    ...     axis_name="x")(x))
+    [2 4]
     """
     if f is None:
         return functools.partial(smap, in_axes=in_axes, out_axes=out_axes, axis_name=axis_name)

@@ -101,6 +101,8 @@ def check_jvp(
 
     Raises:
       AssertionError: values, tangents or their dtypes differ.
+
+    >>> meshrt.test_util.check_jvp(jnp.sin, lambda p, t: meshrt.jvp(jnp.sin, p, t), (0.3,))
     """
     args = tuple(args)
     rng = np.random.RandomState(0)
@@ -137,6 +139,8 @@ def check_vjp(
 
     Raises:
       AssertionError: values or products differ.
+
+    >>> meshrt.test_util.check_vjp(jnp.sin, lambda x: meshrt.vjp(jnp.sin, x), (0.3,))
     """
     args = tuple(args)
     random = functools.partial(_random_like, np.random.RandomState(0))

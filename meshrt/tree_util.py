@@ -253,6 +253,9 @@ def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -
 
     Raises:
       TreeError: `prefix_tree` is not a prefix of `full_tree`; the message gives the path and both types.
+
+    >>> meshrt.tree_util.broadcast_prefix((1, 2), (0, {"a": 0, "b": 0}))
+    [1, 2, 2]
     """
     leaves, treedef = tree_flatten(prefix_tree, is_leaf)
     try:
@@ -295,7 +298,11 @@ def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
 
 
 def build_tree(treedef: PyTreeDef, xs: Any) -> Any:
-    """Fills `treedef` from nested iterables `xs` of the same shape."""
+    """Fills `treedef` from nested iterables `xs` of the same shape.
+
+    >>> meshrt.tree_util.build_tree(meshrt.tree.structure({"a": 0, "b": 0}), [1, 2])
+    {'a': 1, 'b': 2}
+    """
     return treedef.from_iterable_tree(xs)
 
 
@@ -313,7 +320,11 @@ def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
 
 
 def is_tree_node(typ: type) -> bool:
-    """Whether values of `typ` are containers."""
+    """Whether values of `typ` are containers.
+
+    >>> meshrt.tree_util.is_tree_node(dict), meshrt.tree_util.is_tree_node(int)
+    (True, False)
+    """
     return default_registry.is_node(typ) or _is_namedtuple(typ)
 
 
@@ -362,12 +373,24 @@ def register_pytree_node(
       flatten_func: value -> (children, hashable auxiliary data).
       unflatten_func: (auxiliary data, children) -> value.
       flatten_with_keys_func: as `flatten_func` with (key, child) pairs; gives paths readable names.
+
+    >>> Pair = type("Pair", (tuple,), {})
+    >>> meshrt.tree_util.register_pytree_node(Pair, lambda p: (tuple(p), None), lambda _, children: Pair(children))
+    >>> meshrt.tree.map(lambda x: 2 * x, Pair((1, 2)))
+    (2, 4)
     """
     _register(nodetype, flatten_func, unflatten_func, flatten_with_keys_func)
 
 
 def register_pytree_node_class(cls: C) -> C:
-    """Class decorator: uses the class's `tree_flatten(self)` and classmethod `tree_unflatten(aux, children)`."""
+    """Class decorator: uses the class's `tree_flatten(self)` and classmethod `tree_unflatten(aux, children)`.
+
+    >>> methods = {"tree_flatten": lambda self: ((self.x,), None), "tree_unflatten": classmethod(lambda cls, _,
+    ...     xs: cls())}
+    >>> Holder = meshrt.tree_util.register_pytree_node_class(type("Holder", (), {"x": 3, **methods}))
+    >>> meshrt.tree.leaves(Holder())
+    [3]
+    """
     register_pytree_node(cls, lambda x: x.tree_flatten(), cls.tree_unflatten)
     return cls
 
@@ -378,7 +401,14 @@ def register_pytree_with_keys(
     unflatten_func: Callable,
     flatten_func: Callable | None = None,
 ) -> None:
-    """As :func:`register_pytree_node`, from a function that gives (key, child) pairs."""
+    """As :func:`register_pytree_node`, from a function that gives (key, child) pairs.
+
+    >>> Box = type("Box", (list,), {})
+    >>> keyed = lambda b: ([(meshrt.tree_util.SequenceKey(0), b[0])], None)
+    >>> meshrt.tree_util.register_pytree_with_keys(Box, keyed, lambda _, children: Box(children))
+    >>> meshrt.tree_util.keystr(meshrt.tree.leaves_with_path(Box([7]))[0][0])
+    '[0]'
+    """
 
     def without_keys(tree: T) -> tuple[list[Any], Hashable]:
         pairs, aux = flatten_with_keys(tree)
@@ -457,7 +487,12 @@ def _check_dataclass_fields(cls: type, data: Sequence[str], meta: Sequence[str],
 
 
 def register_static(cls: type[T]) -> type[T]:
-    """Class decorator: values become containers without children, that is part of the structure (need `==`, hash)."""
+    """Class decorator: values become containers without children, that is part of the structure (need `==`, hash).
+
+    >>> Name = meshrt.tree_util.register_static(type("Name", (str,), {}))
+    >>> meshrt.tree.leaves({"a": Name("left"), "b": 1})
+    [1]
+    """
     _register(cls, lambda x: ((), x), lambda aux, _: aux, lambda x: ((), x))
     return cls
 

@@ -1,7 +1,7 @@
 """What mkdocs is told beyond mkdocs.yml: pages that are made, not written, and links that lead out of docs/.
 
-The start page is README.md; the map of the house, the log of changes, the licence, the files of configs/ and the scripts of
-examples/ become pages too; the reference is made of docstrings (docs/site/reference.py).
+The start page is README.md; the map of the house, the log of changes, the licence, the files of configs/ and the
+scripts of examples/ become pages too; the reference is made of docstrings (docs/site/reference.py).
 """
 
 from __future__ import annotations

@@ -39,10 +39,14 @@ GROUPS = {
 MODULES = [name for names in GROUPS.values() for name in names]
 
 # `meshrt.lax` collects what the files of operations list; these serve other rooms and are not meant for users.
-_FOR_ROOMS = frozenset(
-    "Bitcast Custom Indexer Level Partitioning Reshape TensorInfo Transpose View check_unused constrained entered "
-    "in_auto_mode is_explicit jaxpr_signature mapped_call move opened_type read signature_of split_by unsplit view_of "
-    "write written_in_place".split()
+_FOR_ROOMS = frozenset({
+    "Bitcast", "Custom", "Indexer", "Level", "Partitioning", "Reshape", "TensorInfo", "Transpose", "View",
+    "check_unused", "constrained", "entered", "in_auto_mode", "is_explicit", "jaxpr_signature", "mapped_call", "move",
+    "opened_type", "read", "signature_of", "split_by", "unsplit", "view_of", "write", "written_in_place",
+})  # fmt: skip
+_GIVEN = (
+    "Examples run with `import meshrt`, `import meshrt.numpy as jnp`, `import numpy as np`, `from meshrt import lax` "
+    "and `from meshrt.experimental import sparse` in front."
 )
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Example|Examples|Attributes):\s*$")
 _ITEM = re.compile(r"^(\s*)([*\w., ]+):\s+(.*)$")
@@ -61,7 +65,7 @@ def public_names(module: types.ModuleType) -> list[str]:
 def page(name: str) -> str:
     """The page of the module `name`."""
     module = importlib.import_module(name)
-    parts = [f"# `{name}`", markdown(inspect.getdoc(module) or "")]
+    parts = [f"# `{name}`", markdown(inspect.getdoc(module) or ""), _GIVEN]
     values, others = [], []
     for public in public_names(module):
         value = getattr(module, public)

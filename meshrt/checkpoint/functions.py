@@ -225,6 +225,11 @@ def verify(path: PathLike, *, progress: OnProgress | bool | None = None) -> list
 
     Raises:
       CheckpointNotFoundError: there is no checkpoint at `path`.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/first"
+    >>> saved = meshrt.checkpoint.save(path, {"w": jnp.ones(2)})
+    >>> found = meshrt.checkpoint.verify(path)
     """
     try:
         opened = Opened(named(path))
@@ -262,5 +267,10 @@ def remove(path: PathLike) -> None:
 
     Raises:
       CheckpointNotFoundError: `path` is no checkpoint, so nothing was removed. CheckpointBusyError: it is being read.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/first"
+    >>> saved = meshrt.checkpoint.save(path, {"w": jnp.ones(2)})
+    >>> meshrt.checkpoint.remove(path)
     """
     folder.remove(named(path))

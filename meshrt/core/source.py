@@ -181,6 +181,10 @@ def named_scope(name: str) -> AbstractContextManager[str]:
 
     Raises:
       TypeError: `name` is no string.
+
+    >>> meshrt.jit(lambda x: x + 1).lower(1).as_text().count("add")
+    1
+    >>> step = meshrt.jit(meshrt.named_scope("layer")(lambda x: x + 1))
     """
     if not isinstance(name, str):
         raise TypeError(f"named_scope name argument must be a string, got {name!r} of type {type(name).__name__}")

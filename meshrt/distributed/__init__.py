@@ -55,7 +55,11 @@ _lock = threading.Lock()
 
 
 def is_initialized() -> bool:
-    """Whether this process is part of a job of several processes."""
+    """Whether this process is part of a job of several processes.
+
+    >>> meshrt.distributed.is_initialized()
+    False
+    """
     return context() is not None
 
 
@@ -135,6 +139,8 @@ def shutdown() -> None:
     """Waits for all processes to call it, then disconnects. Nothing happens where `initialize` was not called.
 
     Raises DistributedError if not all come within the time that `initialize` was given for it.
+
+    >>> meshrt.distributed.shutdown()
     """
     with _lock:
         ctx = context()

@@ -18,8 +18,8 @@ __all__ = ["elastic"]
 class elastic:
     """A block that is done once more, in a smaller job, when a process is lost while it runs.
 
-    >>> job = meshrt.distributed.elastic(min_processes=2)
-    >>> while not job.finished:
+    >>> job = meshrt.distributed.elastic(min_processes=2)  # doctest: +SKIP
+    >>> while not job.finished:  # doctest: +SKIP
     ...     with job:
     ...         mesh = meshrt.make_mesh((meshrt.device_count(),), ("data",))
     ...         train(mesh, restore(checkpoint))

@@ -23,6 +23,9 @@ def reached_preemption_sync_point(step_id: int) -> bool:
     The notice is a SIGTERM, which from the first call of this function on no longer ends the process. All processes
     start from the same step and call this at every one; when one gets notice, all agree on the next step that none has
     begun, and there this returns True once. In a job of one process without `meshrt.distributed` it returns False.
+
+    >>> meshrt.distributed.reached_preemption_sync_point(3)
+    False
     """
     global _preemption
     ctx = context()

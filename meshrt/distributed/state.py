@@ -46,7 +46,11 @@ _lock = threading.Lock()
 
 
 def context() -> DistributedContext | None:
-    """The connection of this process; None before `initialize` and after `shutdown`."""
+    """The connection of this process; None before `initialize` and after `shutdown`.
+
+    >>> meshrt.distributed.context() is None
+    True
+    """
     return _context
 
 

@@ -120,14 +120,24 @@ def _first(state: Any) -> Any:
 
 @optimizer
 def sgd(step_size: Any) -> Any:
-    """Stochastic gradient descent."""
+    """Stochastic gradient descent.
+
+    >>> meshrt.example_libraries.optimizers.sgd(0.1).update_fn(0, [jnp.array(1.0)],
+    ...     meshrt.example_libraries.optimizers.sgd(0.1).init_fn([jnp.array(2.0)])).packed_state
+    ([Array(1.9, dtype=float32, weak_type=True)],)
+    """
     rate = make_schedule(step_size)
     return lambda x: x, lambda i, g, x: x - rate(i) * g, lambda x: x
 
 
 @optimizer
 def momentum(step_size: Any, mass: float) -> Any:
-    """Gradient descent along a sum of gradients that decays by `mass`."""
+    """Gradient descent along a sum of gradients that decays by `mass`.
+
+    >>> init, update, params = meshrt.example_libraries.optimizers.momentum(0.1, 0.9)
+    >>> params(update(0, {"w": jnp.array(1.0)}, init({"w": jnp.array(2.0)})))
+    {'w': Array(1.9, dtype=float32, weak_type=True)}
+    """
     rate = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -140,7 +150,12 @@ def momentum(step_size: Any, mass: float) -> Any:
 
 @optimizer
 def nesterov(step_size: Any, mass: float) -> Any:
-    """Momentum that looks a step ahead."""
+    """Momentum that looks a step ahead.
+
+    >>> init, update, params = meshrt.example_libraries.optimizers.nesterov(0.1, 0.9)
+    >>> params(update(0, {"w": jnp.array(1.0)}, init({"w": jnp.array(2.0)})))
+    {'w': Array(1.81, dtype=float32, weak_type=True)}
+    """
     rate = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -158,7 +173,12 @@ def _over_root(g: Any, squares: Any) -> Any:
 
 @optimizer
 def adagrad(step_size: Any, momentum: float = 0.9) -> Any:
-    """Steps divided by the root of all squared gradients (Duchi et al. 2011), with momentum."""
+    """Steps divided by the root of all squared gradients (Duchi et al. 2011), with momentum.
+
+    >>> init, update, params = meshrt.example_libraries.optimizers.adagrad(0.1)
+    >>> params(update(0, {"w": jnp.array(1.0)}, init({"w": jnp.array(2.0)})))
+    {'w': Array(1.99, dtype=float32, weak_type=True)}
+    """
     rate = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -172,7 +192,12 @@ def adagrad(step_size: Any, momentum: float = 0.9) -> Any:
 
 @optimizer
 def rmsprop(step_size: Any, gamma: float = 0.9, eps: float = 1e-8) -> Any:
-    """Steps divided by the root of a decaying mean of squared gradients."""
+    """Steps divided by the root of a decaying mean of squared gradients.
+
+    >>> init, update, params = meshrt.example_libraries.optimizers.rmsprop(0.1)
+    >>> params(update(0, {"w": jnp.array(1.0)}, init({"w": jnp.array(2.0)})))
+    {'w': Array(1.6837723, dtype=float32, weak_type=True)}
+    """
     rate = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -185,7 +210,12 @@ def rmsprop(step_size: Any, gamma: float = 0.9, eps: float = 1e-8) -> Any:
 
 @optimizer
 def rmsprop_momentum(step_size: Any, gamma: float = 0.9, eps: float = 1e-8, momentum: float = 0.9) -> Any:
-    """`rmsprop` whose steps have momentum."""
+    """`rmsprop` whose steps have momentum.
+
+    >>> init, update, params = meshrt.example_libraries.optimizers.rmsprop_momentum(0.1)
+    >>> params(update(0, {"w": jnp.array(1.0)}, init({"w": jnp.array(2.0)})))
+    {'w': Array(1.6837723, dtype=float32, weak_type=True)}
+    """
     rate = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -204,7 +234,12 @@ def _unbiased(beta: float, i: Any, dtype: Any) -> Any:
 
 @optimizer
 def adam(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Any:
-    """Adam (Kingma and Ba 2015): decaying means of gradients and of their squares."""
+    """Adam (Kingma and Ba 2015): decaying means of gradients and of their squares.
+
+    >>> init, update, params = meshrt.example_libraries.optimizers.adam(0.1)
+    >>> params(update(0, {"w": jnp.array(1.0)}, init({"w": jnp.array(2.0)})))
+    {'w': Array(1.9000007, dtype=float32)}
+    """
     rate = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -219,7 +254,12 @@ def adam(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) 
 
 @optimizer
 def adamax(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Any:
-    """Adam with the largest gradient in place of the root of the mean square."""
+    """Adam with the largest gradient in place of the root of the mean square.
+
+    >>> init, update, params = meshrt.example_libraries.optimizers.adamax(0.1)
+    >>> params(update(0, {"w": jnp.array(1.0)}, init({"w": jnp.array(2.0)})))
+    {'w': Array(1.9, dtype=float32)}
+    """
     rate = make_schedule(step_size)
 
     def update(i: Any, g: Any, state: Any) -> Any:
@@ -233,7 +273,12 @@ def adamax(step_size: Any, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 
 @optimizer
 def sm3(step_size: Any, momentum: float = 0.9) -> Any:
-    """SM3 (Anil et al. 2019): `adagrad` whose squares are kept by one vector per dimension."""
+    """SM3 (Anil et al. 2019): `adagrad` whose squares are kept by one vector per dimension.
+
+    >>> init, update, params = meshrt.example_libraries.optimizers.sm3(0.1)
+    >>> params(update(0, {"w": jnp.array([1.0])}, init({"w": jnp.array([2.0])})))
+    {'w': Array([1.99], dtype=float32)}
+    """
     rate = make_schedule(step_size)
 
     def init(x: Any) -> Any:
@@ -256,17 +301,29 @@ def sm3(step_size: Any, momentum: float = 0.9) -> Any:
 
 
 def constant(step_size: Any) -> Schedule:
-    """The same in each step."""
+    """The same in each step.
+
+    >>> meshrt.example_libraries.optimizers.constant(0.1)(7)
+    0.1
+    """
     return lambda i: step_size
 
 
 def exponential_decay(step_size: Any, decay_steps: Any, decay_rate: Any) -> Schedule:
-    """Multiplied by `decay_rate` in every `decay_steps` steps."""
+    """Multiplied by `decay_rate` in every `decay_steps` steps.
+
+    >>> meshrt.example_libraries.optimizers.exponential_decay(0.1, 10, 0.5)(10)
+    0.05
+    """
     return lambda i: step_size * decay_rate ** (i / decay_steps)
 
 
 def inverse_time_decay(step_size: Any, decay_steps: Any, decay_rate: Any, staircase: bool = False) -> Schedule:
-    """Divided by 1 + decay_rate * i / decay_steps; with `staircase` by what that is at whole multiples."""
+    """Divided by 1 + decay_rate * i / decay_steps; with `staircase` by what that is at whole multiples.
+
+    >>> meshrt.example_libraries.optimizers.inverse_time_decay(0.1, 10, 1.0)(10)
+    0.05
+    """
     passed = (
         (lambda i: decay_rate * jnp.floor(i / decay_steps)) if staircase else (lambda i: decay_rate * i / decay_steps)
     )
@@ -274,7 +331,11 @@ def inverse_time_decay(step_size: Any, decay_steps: Any, decay_rate: Any, stairc
 
 
 def polynomial_decay(step_size: Any, decay_steps: Any, final_step_size: Any, power: float = 1.0) -> Schedule:
-    """From `step_size` to `final_step_size`, along a power of what is left of `decay_steps`."""
+    """From `step_size` to `final_step_size`, along a power of what is left of `decay_steps`.
+
+    >>> meshrt.example_libraries.optimizers.polynomial_decay(0.1, 10, 0.0)(5)
+    Array(0.05, dtype=float32, weak_type=True)
+    """
 
     def schedule(i: Any) -> Any:
         left = 1 - jnp.minimum(i, decay_steps) / decay_steps
@@ -284,7 +345,11 @@ def polynomial_decay(step_size: Any, decay_steps: Any, final_step_size: Any, pow
 
 
 def piecewise_constant(boundaries: Any, values: Any) -> Schedule:
-    """`values[k]` after `k` of the `boundaries`. ArgumentValueError unless there is one more value than boundaries."""
+    """`values[k]` after `k` of the `boundaries`. ArgumentValueError unless there is one more value than boundaries.
+
+    >>> meshrt.example_libraries.optimizers.piecewise_constant([10], [0.1, 0.01])(20)
+    Array(0.01, dtype=float32)
+    """
     boundaries, values = jnp.array(boundaries), jnp.array(values)
     if boundaries.ndim != 1 or values.ndim != 1:
         raise errors.ArgumentValueError("boundaries and values must be sequences")
@@ -296,7 +361,11 @@ def piecewise_constant(boundaries: Any, values: Any) -> Schedule:
 
 
 def make_schedule(scalar_or_schedule: Any) -> Schedule:
-    """A function of the step, of one or of a number. ArgumentTypeError for anything else."""
+    """A function of the step, of one or of a number. ArgumentTypeError for anything else.
+
+    >>> meshrt.example_libraries.optimizers.make_schedule(0.1)(7)
+    0.1
+    """
     if callable(scalar_or_schedule):
         return scalar_or_schedule
     if jnp.ndim(scalar_or_schedule):
@@ -311,12 +380,20 @@ def make_schedule(scalar_or_schedule: Any) -> Schedule:
 
 
 def l2_norm(tree: Any) -> Any:
-    """The root of the sum of all squared elements of a pytree."""
+    """The root of the sum of all squared elements of a pytree.
+
+    >>> meshrt.example_libraries.optimizers.l2_norm([jnp.array([3.0]), jnp.array([4.0])])
+    Array(5., dtype=float32)
+    """
     return jnp.sqrt(sum(jnp.vdot(x, x) for x in tree_util.tree_leaves(tree)))
 
 
 def clip_grads(grad_tree: Any, max_norm: Any) -> Any:
-    """The pytree, scaled down if its `l2_norm` is above `max_norm`."""
+    """The pytree, scaled down if its `l2_norm` is above `max_norm`.
+
+    >>> meshrt.example_libraries.optimizers.clip_grads([jnp.array([3.0, 4.0])], 1.0)
+    [Array([0.6, 0.8], dtype=float32)]
+    """
     norm = l2_norm(grad_tree)
     return tree_util.tree_map(lambda g: jnp.where(norm < max_norm, g, g * (max_norm / norm)), grad_tree)
 
@@ -332,12 +409,24 @@ class JoinPoint:
 
 
 def unpack_optimizer_state(opt_state: OptimizerState) -> Any:
-    """A pytree like the parameters, with a `JoinPoint` around the state of each, for saving."""
+    """A pytree like the parameters, with a `JoinPoint` around the state of each, for saving.
+
+    >>> from meshrt.example_libraries import optimizers
+    >>> state = optimizers.sgd(0.1).init_fn({"w": jnp.array(2.0)})
+    >>> list(optimizers.unpack_optimizer_state(state))
+    ['w']
+    """
     return tree_util.tree_unflatten(opt_state.tree_def, map(JoinPoint, _states(opt_state)))
 
 
 def pack_optimizer_state(marked_pytree: Any) -> OptimizerState:
-    """The state of which `unpack_optimizer_state` made this. ArgumentTypeError for other leaves than JoinPoints."""
+    """The state of which `unpack_optimizer_state` made this. ArgumentTypeError for other leaves than JoinPoints.
+
+    >>> from meshrt.example_libraries import optimizers
+    >>> state = optimizers.sgd(0.1).init_fn({"w": jnp.array(2.0)})
+    >>> optimizers.pack_optimizer_state(optimizers.unpack_optimizer_state(state)) == state
+    True
+    """
     points, tree = tree_util.tree_flatten(marked_pytree)
     for point in points:
         if not isinstance(point, JoinPoint):

@@ -63,7 +63,14 @@ def _result_shape(
 
 
 def Dense(out_dim: int, W_init: Any = _GLOROT, b_init: Any = _NORMAL) -> Layer:
-    """`inputs @ W + b`, with parameters (W, b)."""
+    """`inputs @ W + b`, with parameters (W, b).
+
+    >>> from meshrt.example_libraries import stax
+    >>> init, apply = stax.Dense(5)
+    >>> shape, params = init(meshrt.random.key(0), (-1, 3))
+    >>> shape, apply(params, jnp.ones((2, 3))).shape
+    ((-1, 5), (2, 5))
+    """
 
     def init(rng: Any, input_shape: tuple[int, ...]) -> Any:
         for_w, for_b = random.split(rng)
@@ -103,7 +110,13 @@ def GeneralConv(
     dimension_numbers: Sequence[str], out_chan: int, filter_shape: Sequence[int], strides: Any = None,
     padding: Any = "VALID", W_init: Any = None, b_init: Any = _SMALL,
 ) -> Layer:  # fmt: skip
-    """A convolution with a bias, over arrays whose dimensions are named by e.g. ("NHWC", "HWIO", "NHWC")."""
+    """A convolution with a bias, over arrays whose dimensions are named by e.g. ("NHWC", "HWIO", "NHWC").
+
+    >>> from meshrt.example_libraries import stax
+    >>> init, apply = stax.GeneralConv(("NHWC", "HWIO", "NHWC"), 5, (3, 3), padding="SAME")
+    >>> init(meshrt.random.key(0), (1, 8, 8, 3))[0]
+    (1, 8, 8, 5)
+    """
     strides = strides or (1,) * len(filter_shape)
 
     def convolve(x: Any, w: Any) -> Any:
@@ -116,7 +129,13 @@ def GeneralConvTranspose(
     dimension_numbers: Sequence[str], out_chan: int, filter_shape: Sequence[int], strides: Any = None,
     padding: Any = "VALID", W_init: Any = None, b_init: Any = _SMALL,
 ) -> Layer:  # fmt: skip
-    """A transposed convolution with a bias; see `GeneralConv`."""
+    """A transposed convolution with a bias; see `GeneralConv`.
+
+    >>> from meshrt.example_libraries import stax
+    >>> init, apply = stax.GeneralConvTranspose(("NHWC", "HWIO", "NHWC"), 5, (3, 3), padding="SAME")
+    >>> init(meshrt.random.key(0), (1, 8, 8, 3))[0]
+    (1, 8, 8, 5)
+    """
     strides = strides or (1,) * len(filter_shape)
 
     def convolve(x: Any, w: Any) -> Any:
@@ -134,7 +153,14 @@ def BatchNorm(
     axis: Any = (0, 1, 2), epsilon: float = 1e-5, center: bool = True, scale: bool = True, beta_init: Any = zeros,
     gamma_init: Any = ones,
 ) -> Layer:  # fmt: skip
-    """Zero mean and unit variance over the dimensions `axis`, then `gamma * x + beta`; parameters (beta, gamma)."""
+    """Zero mean and unit variance over the dimensions `axis`, then `gamma * x + beta`; parameters (beta, gamma).
+
+    >>> from meshrt.example_libraries import stax
+    >>> init, apply = stax.BatchNorm(axis=(0,))
+    >>> shape, params = init(meshrt.random.key(0), (-1, 3))
+    >>> apply(params, jnp.ones((2, 3))).shape
+    (2, 3)
+    """
     over = (axis,) if np.ndim(axis) == 0 else tuple(axis)
 
     def init(rng: Any, input_shape: tuple[int, ...]) -> Any:
@@ -158,7 +184,12 @@ def BatchNorm(
 
 
 def elementwise(fun: Callable[..., Any], **fun_kwargs: Any) -> Layer:
-    """`fun(inputs, **fun_kwargs)`, which keeps shapes."""
+    """`fun(inputs, **fun_kwargs)`, which keeps shapes.
+
+    >>> from meshrt.example_libraries import stax
+    >>> stax.elementwise(jnp.exp)[1]((), jnp.zeros(2))
+    Array([1., 1.], dtype=float32)
+    """
     return _fixed(lambda params, inputs, **_: fun(inputs, **fun_kwargs))
 
 
@@ -214,7 +245,12 @@ Flatten = _fixed(
 
 
 def FanOut(num: int) -> Layer:
-    """A list of `num` times the input."""
+    """A list of `num` times the input.
+
+    >>> from meshrt.example_libraries import stax
+    >>> stax.FanOut(2)[1]((), 3)
+    [3, 3]
+    """
     return _fixed(lambda params, inputs, **_: [inputs] * num, lambda shape: [shape] * num)
 
 
@@ -222,7 +258,12 @@ FanInSum = _fixed(lambda params, inputs, **_: sum(inputs), lambda shapes: shapes
 
 
 def FanInConcat(axis: int = -1) -> Layer:
-    """The inputs, concatenated along `axis`."""
+    """The inputs, concatenated along `axis`.
+
+    >>> from meshrt.example_libraries import stax
+    >>> stax.FanInConcat()[1]((), (jnp.ones((1, 2)), jnp.ones((1, 3)))).shape
+    (1, 5)
+    """
 
     def joined(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         shape = list(shapes[0])
@@ -233,7 +274,13 @@ def FanInConcat(axis: int = -1) -> Layer:
 
 
 def Dropout(rate: float, mode: str = "train") -> Layer:
-    """Keeps each element with probability `rate`, scaled by its inverse; does nothing unless `mode` is "train"."""
+    """Keeps each element with probability `rate`, scaled by its inverse; does nothing unless `mode` is "train".
+
+    >>> from meshrt.example_libraries import stax
+    >>> init, apply = stax.Dropout(0.9, mode="test")
+    >>> apply((), jnp.ones(2), rng=meshrt.random.key(0))
+    Array([1., 1.], dtype=float32)
+    """
 
     def apply(params: Any, inputs: Any, rng: Any = None, **_: Any) -> Any:
         if rng is None:
@@ -256,7 +303,13 @@ def _keys(rng: Any, count: int) -> Sequence[Any]:
 
 
 def serial(*layers: Layer) -> Layer:
-    """One layer after the other; the parameters are a list."""
+    """One layer after the other; the parameters are a list.
+
+    >>> from meshrt.example_libraries import stax
+    >>> init, apply = stax.serial(stax.Dense(5), stax.Relu, stax.Dense(2))
+    >>> init(meshrt.random.key(0), (-1, 3))[0]
+    (-1, 2)
+    """
 
     def init(rng: Any, input_shape: Any) -> Any:
         params = []
@@ -275,7 +328,13 @@ def serial(*layers: Layer) -> Layer:
 
 
 def parallel(*layers: Layer) -> Layer:
-    """Each layer on an input of its own; inputs, outputs and parameters are sequences."""
+    """Each layer on an input of its own; inputs, outputs and parameters are sequences.
+
+    >>> from meshrt.example_libraries import stax
+    >>> init, apply = stax.parallel(stax.Dense(5), stax.Dense(2))
+    >>> init(meshrt.random.key(0), [(-1, 3), (-1, 3)])[0]
+    ((-1, 5), (-1, 2))
+    """
 
     def init(rng: Any, input_shape: Any) -> Any:
         made = [
@@ -291,7 +350,13 @@ def parallel(*layers: Layer) -> Layer:
 
 
 def shape_dependent(make_layer: Callable[[Any], Layer]) -> Layer:
-    """The layer `make_layer(input_shape)`, made when that shape is known."""
+    """The layer `make_layer(input_shape)`, made when that shape is known.
+
+    >>> from meshrt.example_libraries import stax
+    >>> init, apply = stax.shape_dependent(lambda shape: stax.Dense(shape[-1]))
+    >>> init(meshrt.random.key(0), (-1, 3))[0]
+    (-1, 3)
+    """
 
     def init(rng: Any, input_shape: Any) -> Any:
         return make_layer(input_shape)[0](rng, input_shape)

@@ -29,7 +29,7 @@ def compute_on(compute_type: str) -> Iterator[None]:
     """Operations inside of the `with` are computed by another processor of each device; also a decorator.
 
     >>> with compute_on("device_host"):
-    ...     y = jnp.sin(x) * 2
+    ...     y = jnp.sin(1.0) * 2
 
     `compute_type` is "device_host", "device" (against an outer one), "tpu_sparsecore" or "gpu_stream:N".
 

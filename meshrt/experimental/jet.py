@@ -21,7 +21,11 @@ __all__ = ["fact", "jet"]
 
 
 def fact(n: float) -> float:
-    """n!, by which the n-th derivative is larger than the n-th coefficient of a Taylor polynomial."""
+    """n!, by which the n-th derivative is larger than the n-th coefficient of a Taylor polynomial.
+
+    >>> meshrt.experimental.jet.fact(4)
+    24.0
+    """
     return math.gamma(n + 1.0)
 
 

@@ -41,6 +41,8 @@ def sync_global_devices(name: str) -> None:
 
     Raises:
       ProcessesDisagreeError: other processes came with another name. DistributedError: not all came within 300 s.
+
+    >>> meshrt.experimental.multihost_utils.sync_global_devices("ready")
     """
     assert_equal(name, f"sync_global_devices name mismatch ({name!r})")
 
@@ -55,6 +57,9 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
     Arrays that spread over several processes come back whole. Of all other leaves, whose shapes and dtypes must agree
     between processes, the result stacks the values in a new leading axis of size process_count, or, if `tiled`, joins
     them along the existing one; scalars are always stacked.
+
+    >>> meshrt.experimental.multihost_utils.process_allgather(np.arange(2))
+    array([[0, 1]])
     """
     return tree_util.tree_map(lambda leaf: _gather(leaf, tiled), in_tree)
 
@@ -100,6 +105,9 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
     Raises:
       ArgumentValueError: no process, or several, are the source. ArgumentTypeError: what the source sends has another
         structure, shape or dtype than what this process expects.
+
+    >>> meshrt.experimental.multihost_utils.broadcast_one_to_all(np.arange(2))
+    array([0, 1])
     """
     leaves, tree = tree_util.tree_flatten(in_tree)
     values = [np.asarray(leaf) for leaf in leaves]
@@ -139,6 +147,8 @@ def assert_equal(in_tree: Any, fail_message: str = "") -> None:
 
     Raises:
       ProcessesDisagreeError (an AssertionError), in every process: names the leaf, and who has what.
+
+    >>> meshrt.experimental.multihost_utils.assert_equal(jnp.ones(2))
     """
     paths = [f"in_tree{tree_util.keystr(p)}" for p, _ in tree_util.tree_leaves_with_path(in_tree)]
     leaves = [leaf if isinstance(leaf, str) else np.asarray(leaf) for leaf in tree_util.tree_leaves(in_tree)]

@@ -51,6 +51,11 @@ def from_jax(blob: bytes | bytearray | memoryview, *, trusted: bool = False) -> 
     Raises:
       SavedProgramError: no such bytes, or cut off. UnsupportedError: what meshrt has no counterpart of: containers that
         are registered with JAX, effects.
+
+    >>> from meshrt import export
+    >>> blob = export.to_jax(export.export(meshrt.jit(jnp.cos))(np.float32(0)))
+    >>> export.from_jax(blob, trusted=True).call(np.float32(0))
+    Array(1., dtype=float32)
     """
     try:
         return _exported(Reader.root(memoryview(blob).cast("B")), trusted)
@@ -178,6 +183,11 @@ def to_jax(exported: Record, vjp_order: int = 0) -> bytearray:
     Raises:
       UnsupportedError: structures with other containers than tuples, lists and dicts with names as keys; effects.
       ArgumentValueError: more derivatives than there are.
+
+    >>> from meshrt import export
+    >>> made = export.export(meshrt.jit(jnp.sin))(np.float32(0))
+    >>> isinstance(export.to_jax(made), bytes | bytearray)
+    True
     """
     return write(_table(exported, vjp_order))
 

@@ -59,6 +59,14 @@ def empty(shape: int | Sequence[int], dtype: Any, *, out_sharding: Any = None) -
     """An array of `shape` and `dtype` whose elements mean nothing (here they are zeros).
 
     `out_sharding` is a NamedSharding, or a PartitionSpec of the mesh in context.
+
+    Args:
+      shape: sizes of the result.
+      dtype: the dtype of the result.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> lax.empty((2, 3), jnp.float32).shape
+    (2, 3)
     """
     return full((shape,) if isinstance(shape, int) else shape, 0, dtype, sharding=out_sharding)
 

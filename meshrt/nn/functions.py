@@ -272,6 +272,11 @@ def scaled_matmul(
 
     Raises:
       ArgumentValueError: an operand has not three dimensions, or sizes do not fit each other.
+
+    >>> lhs, rhs = jnp.ones((1, 2, 32), jnp.float8_e4m3fn), jnp.ones((1, 3, 32), jnp.float8_e4m3fn)
+    >>> scales = lambda n: jnp.full((1, n, 1), 2.0, jnp.float8_e8m0fnu)
+    >>> meshrt.nn.scaled_matmul(lhs, rhs, scales(2), scales(3)).shape
+    (1, 2, 3)
     """
     a, b, a_scales, b_scales = (_array("scaled_matmul", x) for x in (lhs, rhs, lhs_scales, rhs_scales))
     shapes = [x.shape for x in (a, b, a_scales, b_scales)]

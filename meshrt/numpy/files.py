@@ -14,12 +14,26 @@ __all__ = ["frombuffer", "fromfile", "fromiter", "fromstring", "load", "save", "
 
 
 def save(file: Any, arr: Any, allow_pickle: bool = True) -> None:
-    """Writes an array in NumPy's file format."""
+    """Writes an array in NumPy's file format.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/x.npy"
+    >>> jnp.save(path, jnp.arange(3))
+    >>> jnp.load(path)
+    Array([0, 1, 2], dtype=int32)
+    """
     np.save(file, np.asarray(arr), allow_pickle=allow_pickle)
 
 
 def savez(file: Any, *args: Any, allow_pickle: bool = True, **kwds: Any) -> None:
-    """Writes several arrays in NumPy's zip format."""
+    """Writes several arrays in NumPy's zip format.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/x.npz"
+    >>> jnp.savez(path, x=jnp.arange(3))
+    >>> np.load(path)["x"]
+    array([0, 1, 2], dtype=int32)
+    """
     named: dict[str, Any] = {k: np.asarray(v) for k, v in kwds.items()}
     np.savez(file, *map(np.asarray, args), allow_pickle=allow_pickle, **named)
 
@@ -29,6 +43,12 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
 
     It unpickles only with ``allow_pickle=True``. Elements that no array of ours can have, objects among them, stay in
     NumPy's.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/x.npy"
+    >>> jnp.save(path, jnp.arange(3))
+    >>> jnp.load(path)
+    Array([0, 1, 2], dtype=int32)
     """
     out = np.load(file, *args, **kwargs)
     if not isinstance(out, np.ndarray):

@@ -161,7 +161,16 @@ def sort_complex(a: Any) -> Any:
 
 
 def top_k(a: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
-    """The ``k`` largest elements along ``axis`` in descending order, and their positions."""
+    """The ``k`` largest elements along ``axis`` in descending order, and their positions.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      k: the number of the diagonal; 0 is the main one.
+      axis: the dimension to work along; negative numbers count from the end.
+
+    >>> jnp.top_k(jnp.array([1, 5, 3]), 2)
+    (Array([5, 3], dtype=int32), Array([1, 2], dtype=int32))
+    """
     return lax.top_k(asarray(operand("top_k", a)), k, axis=axis)
 
 

@@ -69,6 +69,14 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Any:
     Raises:
       ArgumentValueError: there are none, or shapes differ.
       ArgumentTypeError: dtypes differ.
+
+    Args:
+      operands: arrays.
+      axis: a dimension number.
+
+    >>> lax.stack([jnp.array([1, 2]), jnp.array([3, 4])])
+    Array([[1, 2],
+           [3, 4]], dtype=int32)
     """
     avals = [aval_of(x) for x in operands]
     if not avals or any(a.shape != avals[0].shape for a in avals):
@@ -84,7 +92,15 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Any:
 
 
 def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
-    """The slices of `x` along `axis`, without that dimension."""
+    """The slices of `x` along `axis`, without that dimension.
+
+    Args:
+      x: an array.
+      axis: a dimension number.
+
+    >>> lax.unstack(jnp.array([[1, 2], [3, 4]]))
+    (Array([1, 2], dtype=int32), Array([3, 4], dtype=int32))
+    """
     aval = aval_of(x)
     axis = canonical_axis(axis, aval.ndim)
     if aval.shape[axis] == 0:
@@ -123,6 +139,9 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
 
     Positions count from the end if they are negative, and wrap around. The result has a leading dimension of n and the
     other dimensions of `src`.
+
+    >>> lax.index_take(jnp.array([10, 20, 30]), (jnp.array([2, 0]),), (0,))
+    Array([30, 10], dtype=int32)
     """
     shape = aval_of(src).shape
     columns = [expand_dims(_wrapped(i, shape[a]), (1,)) for i, a in zip(idxs, axes, strict=True)]

@@ -327,6 +327,9 @@ def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[tuple[i
     """The three specs of ConvDimensionNumbers for strings such as ("NHWC", "HWIO", "NHWC").
 
     Spatial dimensions are numbered, and strides and padding given, in the order in which the kernel has them.
+
+    >>> lax.conv_general_permutations(("NHWC", "HWIO", "NHWC"))
+    ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
     """
     lhs, rhs, out = dimension_numbers
     spatial = [c for c in rhs if c not in "OI"]

@@ -105,7 +105,11 @@ def conv_shape_tuple(
     pads: str | Sequence[tuple[int, int]],
     batch_group_count: int = 1,
 ) -> tuple[int, ...]:
-    """The shape of a convolution with default layouts: [batch, features, spatial...] with [out, in, spatial...]."""
+    """The shape of a convolution with default layouts: [batch, features, spatial...] with [out, in, spatial...].
+
+    >>> lax.conv_shape_tuple((1, 3, 8, 8), (5, 3, 3, 3), (1, 1), [(0, 0), (0, 0)])
+    (1, 5, 6, 6)
+    """
     spatial, window = lhs_shape[2:], rhs_shape[2:]
     given = padtype_to_pads(spatial, window, strides, pads) if isinstance(pads, str) else pads
     if len(given) != len(spatial):
@@ -126,7 +130,11 @@ def conv_general_shape_tuple(
     padding: str | Sequence[tuple[int, int]],
     dimension_numbers: Sequence[str],
 ) -> tuple[int, ...]:
-    """The shape of a convolution with the layouts of `dimension_numbers`, such as ("NHWC", "HWIO", "NHWC")."""
+    """The shape of a convolution with the layouts of `dimension_numbers`, such as ("NHWC", "HWIO", "NHWC").
+
+    >>> lax.conv_general_shape_tuple((1, 8, 8, 3), (3, 3, 3, 5), (2, 2), "SAME", ("NHWC", "HWIO", "NHWC"))
+    (1, 4, 4, 5)
+    """
     lhs, rhs, out = conv_general_permutations(dimension_numbers)
     made = conv_shape_tuple([lhs_shape[d] for d in lhs], [rhs_shape[d] for d in rhs], window_strides, padding)
     return tuple(made[out.index(d)] for d in range(len(out)))
@@ -139,7 +147,11 @@ def conv_transpose_shape_tuple(
     padding: str | Sequence[tuple[int, int]],
     dimension_numbers: Sequence[str],
 ) -> tuple[int, ...]:
-    """The shape of a transposed convolution; pairs pad the dilated operand."""
+    """The shape of a transposed convolution; pairs pad the dilated operand.
+
+    >>> lax.conv_transpose_shape_tuple((1, 8, 8, 3), (3, 3, 3, 5), (2, 2), "SAME", ("NHWC", "HWIO", "NHWC"))
+    (1, 16, 16, 5)
+    """
     lhs, rhs, out = conv_general_permutations(dimension_numbers)
     window = [rhs_shape[d] for d in rhs[2:]]
     pads: Any = padding

@@ -262,7 +262,16 @@ argmin_p: Primitive = Primitive(
 
 
 def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
-    """The position of the first maximum along `axis`; NaN counts as the largest."""
+    """The position of the first maximum along `axis`; NaN counts as the largest.
+
+    Args:
+      operand: an array.
+      axis: a dimension number.
+      index_dtype: the dtype of positions.
+
+    >>> lax.argmax(jnp.array([5, 3, 9]), 0, jnp.int32)
+    Array(2, dtype=int32)
+    """
     return argmax_p.bind(
         operand,
         axes=(_counted("argmax", axis, aval_of(operand).ndim),),
@@ -271,7 +280,16 @@ def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
 
 
 def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
-    """The position of the first minimum along `axis`; NaN counts as the smallest."""
+    """The position of the first minimum along `axis`; NaN counts as the smallest.
+
+    Args:
+      operand: an array.
+      axis: a dimension number.
+      index_dtype: the dtype of positions.
+
+    >>> lax.argmin(jnp.array([5, 3, 9]), 0, jnp.int32)
+    Array(1, dtype=int32)
+    """
     return argmin_p.bind(
         operand,
         axes=(_counted("argmin", axis, aval_of(operand).ndim),),

@@ -71,7 +71,12 @@ def freeze(ref: Any) -> Any:
 
 @boundary
 def free_ref(ref: Any) -> tuple[()]:
-    """Gives the memory of a reference back; it cannot be read or written any more."""
+    """Gives the memory of a reference back; it cannot be read or written any more.
+
+    >>> ref = meshrt.new_ref(jnp.ones(2))
+    >>> meshrt.free_ref(ref)
+    ()
+    """
     free_ref_p.bind(ref)
     return ()
 
@@ -123,7 +128,13 @@ def ref_swap(ref: Any, idx: Any, value: Any, _function_name: str = "ref_swap") -
 
 @boundary
 def ref_set(ref: Any, idx: Any, value: Any) -> None:
-    """Replaces the part of what a reference holds that `idx` names by `value`, as `ref[idx] = value`."""
+    """Replaces the part of what a reference holds that `idx` names by `value`, as `ref[idx] = value`.
+
+    >>> ref = meshrt.new_ref(jnp.zeros(3))
+    >>> meshrt.ref.set(ref, 1, 5.0)
+    >>> ref[...]
+    Array([0., 5., 0.], dtype=float32)
+    """
     ref_swap(ref, idx, value, "ref_set")
 
 

@@ -243,6 +243,12 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     `PartitionSpec.UNCONSTRAINED` stay open. Sizes need not divide. Raises ShardingError for None or a wrong rank,
     UnknownAxisError or DuplicateAxisError for wrong axes, MeshContextError when a PartitionSpec is given without a mesh
     in context.
+
+    >>> from meshrt.sharding import AxisType, NamedSharding, PartitionSpec as P
+    >>> mesh = meshrt.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    >>> f = meshrt.jit(lambda x: lax.with_sharding_constraint(2 * x, NamedSharding(mesh, P("x"))))
+    >>> f(jnp.arange(8)).sharding.spec
+    P('x',)
     """
     return constrain(x, shardings, "with_sharding_constraint of x", "the shardings of with_sharding_constraint", False)
 

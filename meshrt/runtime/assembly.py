@@ -181,6 +181,11 @@ def make_array_from_process_local_data(sharding: Any, local_data: Any, global_sh
     Raises:
       ArgumentValueError: the local sizes fit neither the whole nor this process's part, or the shape of the result
         cannot be told. IndivisibleError: the sizes do not divide into the parts.
+
+    >>> from meshrt.sharding import NamedSharding, PartitionSpec as P
+    >>> sharding = NamedSharding(meshrt.make_mesh((2,), ("x",)), P("x"))
+    >>> meshrt.make_array_from_process_local_data(sharding, np.arange(4))
+    Array([0, 1, 2, 3], dtype=int32)
     """
     leaves, tree = tree_util.tree_flatten(local_data)
     shardings = tree_util.broadcast_prefix(sharding, local_data, is_leaf=_is_sharding)
@@ -356,6 +361,12 @@ def make_array_from_single_device_arrays(
 
     Raises:
       ArgumentValueError: wrong number, devices, shapes or dtypes. ArgumentTypeError: no list of Arrays.
+
+    >>> from meshrt.sharding import NamedSharding, PartitionSpec as P
+    >>> mesh = meshrt.make_mesh((2,), ("x",))
+    >>> parts = [meshrt.device_put(jnp.arange(2) + 10 * i, d) for i, d in enumerate(mesh.devices.flat)]
+    >>> meshrt.make_array_from_single_device_arrays((4,), NamedSharding(mesh, P("x")), parts)
+    Array([ 0,  1, 10, 11], dtype=int32)
     """
     shape = tuple(int(s) for s in shape)
     sharding = _concrete(sharding, "make_array_from_single_device_arrays")

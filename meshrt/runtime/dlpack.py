@@ -29,7 +29,11 @@ _BEYOND_NUMPY = {(4, 16): np.dtype(ml_dtypes.bfloat16)}
 
 
 def is_supported_dtype(dtype: Any) -> bool:
-    """Whether arrays of this dtype can be exchanged by DLPack."""
+    """Whether arrays of this dtype can be exchanged by DLPack.
+
+    >>> meshrt.dlpack.is_supported_dtype(np.dtype("float32"))
+    True
+    """
     return np.dtype(dtype) in _SUPPORTED
 
 

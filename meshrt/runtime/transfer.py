@@ -194,6 +194,9 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
     Raises:
       ArgumentTypeError: the object does not speak DLPack. ArgumentValueError: `copy=False`, and sharing is impossible.
       UnsupportedError: the object is not in host memory. ExchangeError: it has a dtype that arrays have not.
+
+    >>> meshrt.dlpack.from_dlpack(np.arange(3, dtype=np.float32))
+    Array([0., 1., 2.], dtype=float32)
     """
     value, shareable = dlpack.host_view(external_array)
     target = SingleDeviceSharding(device) if isinstance(device, jaxlib_api.Device) else device
@@ -224,7 +227,10 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
 
 
 def copy_to_host_async(x: Any) -> Any:
-    """Begins to fetch every array of a tree, of any library that has `copy_to_host_async()`; returns the tree."""
+    """Begins to fetch every array of a tree, of any library that has `copy_to_host_async()`; returns the tree.
+
+    >>> x = meshrt.copy_to_host_async(jnp.arange(2))
+    """
     for leaf in tree_util.tree_leaves(x):
         if type(leaf) is Array or hasattr(leaf, "copy_to_host_async"):
             leaf.copy_to_host_async()

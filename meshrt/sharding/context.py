@@ -62,7 +62,11 @@ class set_mesh:
 
 
 def get_mesh() -> Mesh:
-    """The mesh of the context; an empty one if none is set. MeshContextError inside a traced function."""
+    """The mesh of the context; an empty one if none is set. MeshContextError inside a traced function.
+
+    >>> meshrt.get_mesh().empty
+    True
+    """
     if _state.context.tracing:
         raise errors.MeshContextError(
             "`get_mesh` can only be used outside of `meshrt.jit`. Maybe you want `meshrt.sharding.get_abstract_mesh()`?"
@@ -79,7 +83,11 @@ def get_abstract_mesh() -> AbstractMesh:
 
 
 def get_described_mesh() -> AbstractMesh:
-    """As `get_abstract_mesh`, with the abstract device that `use_abstract_mesh` was given: what users are shown."""
+    """As `get_abstract_mesh`, with the abstract device that `use_abstract_mesh` was given: what users are shown.
+
+    >>> meshrt.sharding.get_abstract_mesh().empty
+    True
+    """
     device = _state.context.device
     return get_abstract_mesh() if device is None else get_abstract_mesh().update(abstract_device=device)
 

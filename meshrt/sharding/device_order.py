@@ -66,6 +66,9 @@ def create_device_mesh(
       MeshError: the product of `mesh_shape` is not the number of devices, no contiguous submeshes for this shape, or
         (also an AssertionError) the devices do not fill a box.
       UnsupportedError: no whole physical axes make up a mesh axis, and they may not be split.
+
+    >>> meshrt.sharding.create_device_mesh((4, 2)).shape
+    (4, 2)
     """
     shape = axis_sizes_of(mesh_shape)
     found = list(lookup() if devices is None else devices)

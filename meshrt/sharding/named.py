@@ -325,7 +325,11 @@ class SingleDeviceSharding(Sharding):
 
 
 def make_single_device_sharding(device: Any, memory_kind: str | None = None) -> SingleDeviceSharding:
-    """The sharding of a whole value on one device, as `SingleDeviceSharding(device, memory_kind=memory_kind)`."""
+    """The sharding of a whole value on one device, as `SingleDeviceSharding(device, memory_kind=memory_kind)`.
+
+    >>> meshrt.sharding.make_single_device_sharding(meshrt.devices()[0]).is_fully_replicated
+    True
+    """
     return SingleDeviceSharding(device, memory_kind=memory_kind)
 
 

@@ -26,7 +26,11 @@ def _axis(name: Any) -> str:
 
 
 def mesh_to_sdy_text(mesh: BaseMesh) -> str:
-    """The body of `sdy.mesh @name = ...`: `<["data"=4, "model"=2]>`."""
+    """The body of `sdy.mesh @name = ...`: `<["data"=4, "model"=2]>`.
+
+    >>> meshrt.sharding.mesh_to_sdy_text(meshrt.sharding.AbstractMesh((4, 2), ("data", "model")))
+    '<["data"=4, "model"=2]>'
+    """
     for name in mesh.axis_names:
         _axis(name)
     return mesh_text((str(name), size) for name, size in mesh.shape_tuple)
@@ -43,6 +47,10 @@ def to_sdy_text(
 
     Raises:
       RankMismatchError: the spec has more than `ndim` entries.
+
+    >>> meshrt.sharding.to_sdy_text(meshrt.sharding.NamedSharding(meshrt.sharding.AbstractMesh((8,), ("x",)),
+    ...     meshrt.P("x")), 2)
+    '#sdy.sharding<@mesh, [{"x"}, {}]>'
     """
     spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
     texts: Callable[[Iterable[Any]], Iterable[str]] = lambda axes: map(_axis, axes)

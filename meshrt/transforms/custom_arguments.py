@@ -88,7 +88,11 @@ def instantiate_zero(aval: ShapedArray) -> Any:
 
 
 def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
-    """A zero tangent for each array of a pytree: zeros, of dtype float0 for integers, or `SymbolicZero`."""
+    """A zero tangent for each array of a pytree: zeros, of dtype float0 for integers, or `SymbolicZero`.
+
+    >>> meshrt.custom_derivatives.zero_from_primal(jnp.ones(2))
+    Array([0., 0.], dtype=float32)
+    """
     zero = SymbolicZero if symbolic_zeros else instantiate_zero
     return tree_util.tree_map(lambda x: zero(aval_of(x).to_tangent_aval()), val)
 

@@ -31,5 +31,5 @@ def run_examples(text: str, names: dict[str, Any], where: str) -> str:
     """Runs the examples in `text` with `names` defined; what failed, or an empty string."""
     test = doctest.DocTestParser().get_doctest(text, dict(names), where, None, None)
     said: list[str] = []
-    doctest.DocTestRunner(checker=Checker(), optionflags=FLAGS).run(test, out=said.append)
+    doctest.DocTestRunner(checker=Checker(), verbose=False, optionflags=FLAGS).run(test, out=said.append)
     return "".join(said)

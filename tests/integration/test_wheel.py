@@ -1,4 +1,4 @@
-"""The wheel, built and installed into an environment of its own: what is in it, and the README's commands without a checkout."""
+"""The wheel, in an environment of its own: what is in it, and the README's commands without a checkout."""
 
 from __future__ import annotations
 

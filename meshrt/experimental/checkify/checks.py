@@ -109,12 +109,24 @@ def check(pred: Any, msg: str, *fmt_args: Any, debug: bool = False, **fmt_kwargs
     transformed by `checkify`.
 
     Raises ArgumentTypeError for a `pred` of another kind and for arguments of the template that are no arrays.
+
+    >>> from meshrt.experimental import checkify
+    >>> f = lambda x: (checkify.check(x > 0, "{x} is not positive", x=x), jnp.log(x))[1]
+    >>> error, value = checkify.checkify(f)(jnp.float32(-1))
+    >>> print(error.get().splitlines()[0])
+    -1.0 is not positive (`check` failed)
     """
     _check("debug_check" if debug else "check", pred, msg, debug, fmt_args, fmt_kwargs)
 
 
 def debug_check(pred: Any, msg: str, *fmt_args: Any, **fmt_kwargs: Any) -> None:
-    """As `check` in functions that `checkify` transforms; nothing in others."""
+    """As `check` in functions that `checkify` transforms; nothing in others.
+
+    >>> from meshrt.experimental import checkify
+    >>> f = lambda x: (checkify.debug_check(x > 0, "{x} is not positive", x=x), x)[1]
+    >>> float(f(jnp.float32(-1)))
+    -1.0
+    """
     _check("debug_check", pred, msg, True, fmt_args, fmt_kwargs)
 
 
@@ -122,6 +134,10 @@ def check_error(error: Error) -> None:
     """Raises JaxRuntimeError if `error` says that something went wrong: the inverse of `checkify`.
 
     In a function that `checkify` transforms it is one of its checks. Raises ArgumentTypeError for what is no Error.
+
+    >>> from meshrt.experimental import checkify
+    >>> error, value = checkify.checkify(jnp.log)(1.0)
+    >>> checkify.check_error(error)
     """
     if not isinstance(error, Error):
         raise errors.ArgumentTypeError(f"check_error takes an Error as argument, got type {type(error)} instead.")

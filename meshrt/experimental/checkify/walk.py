@@ -41,6 +41,11 @@ def checkify(f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_chec
     Args:
       errors: what is looked for: `user_checks` (of `check`, the default), `nan_checks`, `div_checks`, `index_checks`,
         or unions of them such as `float_checks`, `automatic_checks`, `all_checks`.
+
+    >>> from meshrt.experimental import checkify
+    >>> error, value = checkify.checkify(jnp.log, errors=checkify.nan_checks)(-1.0)
+    >>> "nan" in error.get()
+    True
     """
 
     def checked(*args: Any, **kwargs: Any) -> tuple[Error, Any]:

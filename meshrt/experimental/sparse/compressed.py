@@ -325,12 +325,21 @@ class BCSR(JAXSparse):
 def bcsr_fromdense(
     mat: Any, *, nse: int | None = None, n_batch: int = 0, n_dense: int = 0, index_dtype: Any = np.int32
 ) -> BCSR:
-    """The array by compressed rows of the elements of a dense one that are not 0; see `bcoo_fromdense`."""
+    """The array by compressed rows of the elements of a dense one that are not 0; see `bcoo_fromdense`.
+
+    >>> sparse.bcsr_fromdense(jnp.eye(3)).indptr
+    Array([0, 1, 2, 3], dtype=int32)
+    """
     return BCSR.from_bcoo(bcoo_fromdense(mat, nse=nse, n_batch=n_batch, n_dense=n_dense, index_dtype=index_dtype))
 
 
 def bcsr_todense(mat: BCSR) -> Any:
-    """The array with all its elements."""
+    """The array with all its elements.
+
+    >>> sparse.bcsr_todense(sparse.BCSR.fromdense(jnp.eye(2)))
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     return bcoo_todense(mat.to_bcoo())
 
 
@@ -347,7 +356,11 @@ def bcsr_extract(indices: Any, indptr: Any, mat: Any) -> Any:
 
 @usual_promotion
 def bcsr_sum_duplicates(mat: BCSR, nse: int | None = None) -> BCSR:
-    """The array with each element once, and those of equal coordinates added."""
+    """The array with each element once, and those of equal coordinates added.
+
+    >>> sparse.bcsr_sum_duplicates(sparse.BCSR.fromdense(jnp.eye(2))).nse
+    2
+    """
     return BCSR.from_bcoo(bcoo_sum_duplicates(mat.to_bcoo(), nse))
 
 
@@ -355,7 +368,12 @@ def bcsr_sum_duplicates(mat: BCSR, nse: int | None = None) -> BCSR:
 def bcsr_broadcast_in_dim(
     mat: BCSR, *, shape: Sequence[int], broadcast_dimensions: Sequence[int], sharding: Any = None
 ) -> BCSR:
-    """`bcoo_broadcast_in_dim` of an array by compressed rows; new dimensions must be batch or dense dimensions."""
+    """`bcoo_broadcast_in_dim` of an array by compressed rows; new dimensions must be batch or dense dimensions.
+
+    >>> sparse.bcsr_broadcast_in_dim(sparse.BCSR.fromdense(jnp.eye(2)), shape=(3, 2, 2), broadcast_dimensions=(1,
+    ...     2)).shape
+    (3, 2, 2)
+    """
     wide = bcoo_broadcast_in_dim(
         mat.to_bcoo(), shape=shape, broadcast_dimensions=broadcast_dimensions, sharding=sharding
     )
@@ -364,7 +382,11 @@ def bcsr_broadcast_in_dim(
 
 @usual_promotion
 def bcsr_concatenate(operands: Sequence[BCSR], *, dimension: int) -> BCSR:
-    """Arrays by compressed rows behind one another along a dimension; see `bcoo_concatenate`."""
+    """Arrays by compressed rows behind one another along a dimension; see `bcoo_concatenate`.
+
+    >>> sparse.bcsr_concatenate([sparse.BCSR.fromdense(jnp.eye(2))] * 2, dimension=0).shape
+    (4, 2)
+    """
     return BCSR.from_bcoo(bcoo_concatenate([mat.to_bcoo() for mat in operands], dimension=dimension))
 
 
@@ -373,7 +395,12 @@ def bcsr_dot_general(
     lhs: Any, rhs: Any, *, dimension_numbers: Any, precision: Any = None, preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> Any:  # fmt: skip
-    """`bcoo_dot_general` of arrays by compressed rows."""
+    """`bcoo_dot_general` of arrays by compressed rows.
+
+    >>> sparse.bcsr_dot_general(sparse.BCSR.fromdense(jnp.eye(2)), jnp.ones((2, 3)), dimension_numbers=(((1,), (0,)),
+    ...     ((), ()))).shape
+    (2, 3)
+    """
     left, right = (x.to_bcoo() if isinstance(x, BCSR) else x for x in (lhs, rhs))
     return bcoo_dot_general(
         left, right, dimension_numbers=dimension_numbers, precision=precision,
@@ -383,12 +410,21 @@ def bcsr_dot_general(
 
 @usual_promotion
 def coo_fromdense(mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> COO:
-    """The matrix by rows and columns of the elements of a dense one that are not 0."""
+    """The matrix by rows and columns of the elements of a dense one that are not 0.
+
+    >>> sparse.coo_fromdense(jnp.eye(2)).row
+    Array([0, 1], dtype=int32)
+    """
     return COO.fromdense(mat, nse=nse, index_dtype=index_dtype)
 
 
 def coo_todense(mat: COO) -> Any:
-    """The matrix with all its elements."""
+    """The matrix with all its elements.
+
+    >>> sparse.coo_todense(sparse.coo_fromdense(jnp.eye(2)))
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     return mat.todense()
 
 
@@ -401,34 +437,59 @@ def _product(mat: _Matrix, other: Any, transpose: bool, rank: int) -> Any:
 
 @usual_promotion
 def coo_matvec(mat: COO, v: Any, transpose: bool = False) -> Any:
-    """The product of a matrix, or of its transpose, and a vector."""
+    """The product of a matrix, or of its transpose, and a vector.
+
+    >>> sparse.coo_matvec(sparse.coo_fromdense(jnp.eye(2)), jnp.array([1.0, 2.0]))
+    Array([1., 2.], dtype=float32)
+    """
     return _product(mat, v, transpose, 1)
 
 
 @usual_promotion
 def coo_matmat(mat: COO, B: Any, *, transpose: bool = False) -> Any:
-    """The product of a matrix, or of its transpose, and a dense matrix."""
+    """The product of a matrix, or of its transpose, and a dense matrix.
+
+    >>> sparse.coo_matmat(sparse.coo_fromdense(jnp.eye(2)), jnp.ones((2, 3))).shape
+    (2, 3)
+    """
     return _product(mat, B, transpose, 2)
 
 
 @usual_promotion
 def csr_fromdense(mat: Any, *, nse: int | None = None, index_dtype: Any = np.int32) -> CSR:
-    """The matrix by compressed rows of the elements of a dense one that are not 0."""
+    """The matrix by compressed rows of the elements of a dense one that are not 0.
+
+    >>> sparse.csr_fromdense(jnp.eye(2)).indptr
+    Array([0, 1, 2], dtype=int32)
+    """
     return CSR.fromdense(mat, nse=nse, index_dtype=index_dtype)
 
 
 def csr_todense(mat: CSR) -> Any:
-    """The matrix with all its elements."""
+    """The matrix with all its elements.
+
+    >>> sparse.csr_todense(sparse.csr_fromdense(jnp.eye(2)))
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     return mat.todense()
 
 
 @usual_promotion
 def csr_matvec(mat: CSR, v: Any, transpose: bool = False) -> Any:
-    """The product of a matrix, or of its transpose, and a vector."""
+    """The product of a matrix, or of its transpose, and a vector.
+
+    >>> sparse.csr_matvec(sparse.csr_fromdense(jnp.eye(2)), jnp.array([1.0, 2.0]))
+    Array([1., 2.], dtype=float32)
+    """
     return _product(mat, v, transpose, 1)
 
 
 @usual_promotion
 def csr_matmat(mat: CSR, B: Any, *, transpose: bool = False) -> Any:
-    """The product of a matrix, or of its transpose, and a dense matrix."""
+    """The product of a matrix, or of its transpose, and a dense matrix.
+
+    >>> sparse.csr_matmat(sparse.csr_fromdense(jnp.eye(2)), jnp.ones((2, 3))).shape
+    (2, 3)
+    """
     return _product(mat, B, transpose, 2)

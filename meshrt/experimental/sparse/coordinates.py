@@ -52,7 +52,12 @@ def _at(indices: Any) -> tuple[Any, ...]:
 
 @usual_promotion
 def bcoo_todense(mat: BCOO) -> Any:
-    """The array with all its elements."""
+    """The array with all its elements.
+
+    >>> sparse.bcoo_todense(sparse.BCOO.fromdense(jnp.eye(2)))
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     data, indices = whole_batch(mat)
     sizes, dense = sparse_shape(mat), mat.shape[mat.n_batch + mat.n_sparse :]
 
@@ -79,6 +84,9 @@ def bcoo_fromdense(
     Raises:
       ArgumentValueError: more dimensions than there are.
       ConcretizationError: nse is not given for a traced array.
+
+    >>> sparse.bcoo_fromdense(jnp.eye(3)).nse
+    3
     """
     x = jnp.asarray(operand("bcoo_fromdense", mat))
     n_batch, n_dense = operator.index(n_batch), operator.index(n_dense)
@@ -142,6 +150,9 @@ def bcoo_extract(sparr: BCOO, arr: Any, *, assume_unique: bool | None = None) ->
 
     Raises:
       ArgumentValueError: arrays of different shapes.
+
+    >>> sparse.bcoo_extract(sparse.BCOO.fromdense(jnp.eye(2)), jnp.array([[1.0, 2.0], [3.0, 4.0]])).data
+    Array([1., 4.], dtype=float32)
     """
     x = jnp.asarray(operand("bcoo_extract", arr, 1))
     if x.shape != sparr.shape:
@@ -173,7 +184,12 @@ def _order(indices: Any) -> Any:
 
 @usual_promotion
 def bcoo_sort_indices(mat: BCOO) -> BCOO:
-    """The array with its coordinates in lexicographic order."""
+    """The array with its coordinates in lexicographic order.
+
+    >>> sparse.bcoo_sort_indices(sparse.BCOO.fromdense(jnp.eye(2))).indices
+    Array([[0, 0],
+           [1, 1]], dtype=int32)
+    """
     if mat.indices_sorted:
         return mat
     # Coordinates that are alike for all of a batch dimension stay so.
@@ -205,6 +221,9 @@ def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
 
     Args:
       nse: how many there are to be, by default as many as there are; inside transformations as many as there can be.
+
+    >>> sparse.bcoo_sum_duplicates(sparse.BCOO((jnp.array([1.0, 2.0]), jnp.array([[0], [0]])), shape=(2,)), nse=1).data
+    Array([3.], dtype=float32)
     """
     data, indices = _together(mat)
     sizes = sparse_shape(mat)
@@ -268,6 +287,9 @@ def bcoo_update_layout(
     Raises:
       ArgumentValueError: numbers that do not fit the shape.
       SparseEfficiencyError: zeros have to be stored, unless that is wanted.
+
+    >>> sparse.bcoo_update_layout(sparse.BCOO.fromdense(jnp.eye(2)), n_batch=1, on_inefficient=None).n_batch
+    1
     """
     batch = mat.n_batch if n_batch is None else operator.index(n_batch)
     dense = mat.n_dense if n_dense is None else operator.index(n_dense)

@@ -40,6 +40,9 @@ def empty(
 
     Raises:
       ArgumentValueError: another format.
+
+    >>> sparse.empty((2, 3)).nse
+    0
     """
     made: JAXSparse = _format(sparse_format)._empty(tuple(shape), dtype=dtype, index_dtype=index_dtype, **kwds)
     return made
@@ -50,7 +53,12 @@ def eye(
     N: int, M: int | None = None, k: int = 0, dtype: Any = None, index_dtype: Any = "int32",
     sparse_format: str = "bcoo", n_batch: int = 0, n_dense: int = 0,
 ) -> JAXSparse:  # fmt: skip
-    """A sparse matrix [N, M] of ones on its k-th diagonal, in the format `sparse_format`."""
+    """A sparse matrix [N, M] of ones on its k-th diagonal, in the format `sparse_format`.
+
+    >>> sparse.eye(2).todense()
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     kind = _format(sparse_format)
     n, m, k = operator.index(N), operator.index(N if M is None else M), operator.index(k)
     if n_batch or n_dense:
@@ -86,6 +94,9 @@ def random_bcoo(
 
     Raises:
       ArgumentValueError: numbers that do not fit the shape.
+
+    >>> sparse.random_bcoo(meshrt.random.key(0), (4, 4), nse=3).nse
+    3
     """
     sizes = tuple(map(operator.index, shape))
     n_sparse = len(sizes) - n_batch - n_dense

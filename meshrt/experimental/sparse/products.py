@@ -35,6 +35,9 @@ def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> BCOO:
 
     Raises:
       UnsupportedError: the dense array has more dimensions, or sizes that the sparse one would have to grow to.
+
+    >>> sparse.bcoo_multiply_dense(sparse.BCOO.fromdense(jnp.eye(2)), jnp.array([2.0, 3.0])).data
+    Array([2., 3.], dtype=float32)
     """
     v = jnp.asarray(v)
     dtype = dtypes.result_type(sp_mat.data, v)
@@ -68,6 +71,10 @@ def bcoo_multiply_sparse(lhs: BCOO, rhs: BCOO) -> BCOO:
 
     Raises:
       ArgumentShapeError: arrays of different shapes.
+
+    >>> sparse.bcoo_multiply_sparse(sparse.BCOO.fromdense(jnp.eye(2)), sparse.BCOO.fromdense(jnp.eye(2))).todense()
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
     """
     if lhs.shape != rhs.shape:
         raise errors.ArgumentShapeError(f"bcoo_multiply_sparse: shapes {lhs.shape} and {rhs.shape} differ")
@@ -156,6 +163,10 @@ def bcoo_dot_general(
     Raises:
       ArgumentShapeError: sizes that differ.
       UnsupportedError: dense dimensions of a sparse operand, batch dimensions that are sparse, a sharding asked for.
+
+    >>> sparse.bcoo_dot_general(sparse.BCOO.fromdense(jnp.eye(2)), jnp.ones((2, 3)), dimension_numbers=(((1,), (0,)),
+    ...     ((), ()))).shape
+    (2, 3)
     """
     if out_sharding is not None:
         raise errors.UnsupportedError("bcoo_dot_general: out_sharding is not supported; constrain the result")
@@ -287,6 +298,10 @@ def bcoo_dot_general_sampled(A: Any, B: Any, indices: Any, *, dimension_numbers:
 
     Returns:
       Data [*batch, nse, *dense] of a sparse array with these coordinates.
+
+    >>> sparse.bcoo_dot_general_sampled(jnp.ones((2, 3)), jnp.ones((3, 2)), jnp.array([[0, 0], [1, 1]]),
+    ...     dimension_numbers=(((1,), (0,)), ((), ())))
+    Array([3., 3.], dtype=float32)
     """
     whole = lax.dot_general(A, B, dimension_numbers)
     n = indices.ndim - 2

@@ -34,6 +34,9 @@ def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
     Raises:
       ArgumentValueError: no permutation.
       UnsupportedError: a dimension would leave its group.
+
+    >>> sparse.bcoo_transpose(sparse.BCOO.fromdense(jnp.ones((2, 3))), permutation=(1, 0)).shape
+    (3, 2)
     """
     order = tuple(operator.index(p) for p in permutation)
     if sorted(order) != list(range(mat.ndim)):
@@ -69,7 +72,11 @@ def _masked(data: Any, mask: Any) -> Any:
 
 @usual_promotion
 def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
-    """The sum over some dimensions, sparse too."""
+    """The sum over some dimensions, sparse too.
+
+    >>> sparse.bcoo_reduce_sum(sparse.BCOO.fromdense(jnp.eye(3)), axes=(0,)).todense()
+    Array([1., 1., 1.], dtype=float32)
+    """
     axes = canonical_axes(tuple(axes), mat.ndim, "bcoo_reduce_sum")
     start, stop = _groups(mat)
     batch = [a for a in axes if a < start]
@@ -98,6 +105,9 @@ def bcoo_reshape(mat: BCOO, *, new_sizes: Sequence[int], dimensions: Sequence[in
     Raises:
       ArgumentValueError: a shape of another number of elements, or one in which groups do not stay apart.
       UnsupportedError: batch dimensions along which a part is the same.
+
+    >>> sparse.bcoo_reshape(sparse.BCOO.fromdense(jnp.eye(2)), new_sizes=(4,)).todense()
+    Array([1., 0., 0., 1.], dtype=float32)
     """
     sizes = tuple(operator.index(n) for n in new_sizes)
     if np.prod(mat.shape) != np.prod(sizes):
@@ -155,6 +165,10 @@ def bcoo_broadcast_in_dim(
     Raises:
       ArgumentValueError: sizes that do not fit.
       UnsupportedError: a sharding is asked for.
+
+    >>> sparse.bcoo_broadcast_in_dim(sparse.BCOO.fromdense(jnp.eye(2)), shape=(3, 2, 2), broadcast_dimensions=(1,
+    ...     2)).shape
+    (3, 2, 2)
     """
     if sharding is not None:
         raise errors.UnsupportedError("bcoo_broadcast_in_dim: sharding is not supported; shard the parts")
@@ -206,6 +220,9 @@ def bcoo_concatenate(operands: Sequence[BCOO], *, dimension: int) -> BCOO:
     Raises:
       ArgumentValueError: none, or shapes that differ elsewhere.
       UnsupportedError: layouts that differ.
+
+    >>> sparse.bcoo_concatenate([sparse.BCOO.fromdense(jnp.eye(2))] * 2, dimension=0).shape
+    (4, 2)
     """
     operands = list(operands)
     if not operands:
@@ -253,6 +270,10 @@ def bcoo_slice(
 
     Raises:
       ArgumentValueError: bounds that do not fit the shape.
+
+    >>> sparse.bcoo_slice(sparse.BCOO.fromdense(jnp.eye(3)), start_indices=(1, 1), limit_indices=(3, 3)).todense()
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
     """
     begin, end = tuple(map(operator.index, start_indices)), tuple(map(operator.index, limit_indices))
     steps = (1,) * mat.ndim if strides is None else tuple(map(operator.index, strides))
@@ -287,7 +308,12 @@ def _no_more_than_whole(mat: BCOO) -> BCOO:
 
 @usual_promotion
 def bcoo_dynamic_slice(mat: BCOO, start_indices: Sequence[Any], slice_sizes: Sequence[int]) -> BCOO:
-    """A part of the array at places that may be traced, as of `lax.dynamic_slice`."""
+    """A part of the array at places that may be traced, as of `lax.dynamic_slice`.
+
+    >>> sparse.bcoo_dynamic_slice(sparse.BCOO.fromdense(jnp.eye(3)), (1, 1), (2, 2)).todense()
+    Array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
     sizes = tuple(map(operator.index, slice_sizes))
     if not len(sizes) == len(start_indices) == mat.ndim or any(s > n for s, n in zip(sizes, mat.shape)):
         raise errors.ArgumentShapeError(f"bcoo_dynamic_slice: slice_sizes={sizes} do not fit shape {mat.shape}")
@@ -308,7 +334,11 @@ def bcoo_dynamic_slice(mat: BCOO, start_indices: Sequence[Any], slice_sizes: Seq
 
 @usual_promotion
 def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
-    """The array without some dimensions of size 1. ArgumentValueError if one is larger."""
+    """The array without some dimensions of size 1. ArgumentValueError if one is larger.
+
+    >>> sparse.bcoo_squeeze(sparse.BCOO.fromdense(jnp.ones((1, 2))), dimensions=(0,)).shape
+    (2,)
+    """
     axes = canonical_axes(tuple(dimensions), arr.ndim, "bcoo_squeeze")
     if any(arr.shape[a] != 1 for a in axes):
         raise errors.ArgumentValueError(f"bcoo_squeeze: dimensions {axes} of shape {arr.shape} are not all 1")
@@ -331,7 +361,12 @@ def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
 
 @usual_promotion
 def bcoo_rev(operand: BCOO, dimensions: Sequence[int]) -> BCOO:
-    """The array with some dimensions reversed."""
+    """The array with some dimensions reversed.
+
+    >>> sparse.bcoo_rev(sparse.BCOO.fromdense(jnp.eye(2)), (0,)).todense()
+    Array([[0., 1.],
+           [1., 0.]], dtype=float32)
+    """
     axes = canonical_axes(tuple(dimensions), operand.ndim, "bcoo_rev")
     start, stop = _groups(operand)
     batch = [a for a in axes if a < start]
