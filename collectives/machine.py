@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field
 
+from propagation.attributes import DotDims
 from propagation.ops import having
 
 from .cost import item_bytes, seconds_to_send
 from .heuristics import USABLE_MEMORY_SHARE
+from .ir.attributes import DotNumbers
 from .ir.program import Collective, LocalOp, LocalValue
 from .layout import Atoms
 from .network import Link
@@ -84,15 +85,11 @@ def machine_of(atoms: Atoms, given: Topology | None, memory: int | None) -> Mach
     return Machine(atoms, topology, memory, given is not None)
 
 
-def dot_dimensions(item: LocalOp) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def dot_dimensions(item: LocalOp) -> DotDims:
     """(lhs batch, rhs batch, lhs contracting, rhs contracting) of a `dot_general`."""
-    text = item.attrs or item.extra
-
-    def listed(name: str) -> tuple[int, ...]:
-        m = re.search(rf"{name}_dimensions = \[([\d, ]*)\]", text)
-        return tuple(int(n) for n in m[1].split(",")) if m and m[1].strip() else ()
-
-    return listed("lhs_batching"), listed("rhs_batching"), listed("lhs_contracting"), listed("rhs_contracting")
+    numbers = item.attribute("dot_dimension_numbers")
+    assert isinstance(numbers, DotNumbers), f"{item.name} has no numbers of dimensions"
+    return numbers.dims
 
 
 def flops(item: LocalOp) -> float:

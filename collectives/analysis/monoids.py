@@ -13,6 +13,7 @@ import numpy as np
 
 from propagation.program import Block, Op, Value
 
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layouts.context import Context
 from .constants import scalar_constant
@@ -74,6 +75,5 @@ def _function(op: Op) -> Callable[..., Any] | None:
 
 def combine(ctx: Context, block: Block, a: LocalValue, b: LocalValue) -> LocalValue:
     """The body applied to each pair of elements of two tensors."""
-    every = ", ".join(map(str, range(len(a.shape))))
-    attrs = f"dimensions = array<i64: {every}>"
+    attrs = attributes("stablehlo.map", tuple(range(len(a.shape))))
     return ctx.emit("stablehlo.map", (a, b), a.shape, a.dtype, attrs, regions=[ctx.copy_region(block)])

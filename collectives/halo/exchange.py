@@ -11,7 +11,6 @@ a concatenation of what arrives; else parts are laid over each other under masks
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +18,8 @@ import numpy as np
 
 from propagation.program import Value
 
+from ..ir.attributes import Dense, splat_literal
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -265,7 +266,7 @@ def _lay(
             joined.append(ctx.realiser.splat(ctx.region, fill, piece))
     if len(joined) == 1:
         return joined[0]
-    attrs = f"dimension = {dim} : i64"
+    attrs = attributes("stablehlo.concatenate", dim)
     return ctx.region.shared("stablehlo.concatenate", joined, shape, joined[0].dtype, attrs, ctx.loc)
 
 
@@ -321,8 +322,8 @@ def _is_zero(scalar: LocalValue) -> bool:
     """Whether a scalar is known to be zero, which devices hold that receive nothing in a permute."""
     if scalar.item is None or scalar.item.name != "stablehlo.constant":
         return False
-    literal = re.search(r"dense<([^<>]*)>", f"{scalar.item.attrs} {scalar.item.extra}")
-    return literal is not None and re.fullmatch(r"0|0\.0+(e\+00)?|false|0x0+", literal[1]) is not None
+    literal = splat_literal(scalar.item.attribute("value"))
+    return literal is not None and (literal == "false" or not set(literal) - set("0.e+x"))
 
 
 def _member(ctx: Context, atoms: Sequence[int], coordinates: set[int], p: int) -> LocalValue:
@@ -336,7 +337,7 @@ def _member(ctx: Context, atoms: Sequence[int], coordinates: set[int], p: int) -
         direction = "LT" if flags[0] else "GE"
     else:
         where, bound, direction = _table(ctx, atoms, flags), 0, "NE"
-    attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+    attrs = attributes("stablehlo.compare", direction)
     return ctx.region.entry("stablehlo.compare", (where, ctx.realiser.index(ctx.region, bound)), (), "i1", attrs)
 
 
@@ -414,7 +415,7 @@ def _apply(
     payload = _payload(ctx, dim, atoms, ref, r, 0, want, p, masked)
     if out is None or not masked:
         return payload
-    where = ctx.region.shared("stablehlo.iota", (), shape, "i32", f"iota_dimension = {dim} : i64")
+    where = ctx.region.shared("stablehlo.iota", (), shape, "i32", attributes("stablehlo.iota", dim))
     mask = _compare(ctx, where, _table(ctx, atoms, to), "GE")
     upper = _compare(ctx, where, _table(ctx, atoms, stop), "LT")
     mask = ctx.region.shared("stablehlo.and", (mask, upper), shape, "i1")
@@ -423,7 +424,7 @@ def _apply(
 
 def _compare(ctx: Context, where: LocalValue, bound: LocalValue, direction: str) -> LocalValue:
     other = ctx.realiser.splat(ctx.region, bound, where.shape)
-    attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+    attrs = attributes("stablehlo.compare", direction)
     return ctx.region.shared("stablehlo.compare", (where, other), where.shape, "i1", attrs)
 
 
@@ -447,10 +448,11 @@ def _table(ctx: Context, atoms: Sequence[int], values: np.ndarray) -> LocalValue
         first = ctx.realiser.index(ctx.region, int(values[0]))
         return ctx.region.entry("stablehlo.add", (at, first), (), "i32") if values[0] else at
     n = len(values)
-    attrs = f"value = dense<{values.tolist()}> : tensor<{n}xi32>"
+    attrs = attributes("stablehlo.constant", Dense.of(values, "i32"))
     table = ctx.region.entry("stablehlo.constant", (), (n,), "i32", attrs)
     at = ctx.realiser.coordinate(ctx.region, atoms)
-    one = ctx.region.entry("stablehlo.dynamic_slice", (table, at), (1,), "i32", "slice_sizes = array<i64: 1>")
+    attrs = attributes("stablehlo.dynamic_slice", (1,))
+    one = ctx.region.entry("stablehlo.dynamic_slice", (table, at), (1,), "i32", attrs)
     return ctx.region.entry("stablehlo.reshape", (one,), (), "i32")
 
 

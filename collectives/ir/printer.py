@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from propagation import asm
 
-from .program import LocalFunction, LocalValue, ModuleBuilder, Region, tensor_text
+from .program import LocalFunction, LocalValue, ModuleBuilder, Region
+from .types import tensor_text
 
 __all__ = ["function_text", "program_text"]
 
@@ -15,7 +16,8 @@ def program_text(builder: ModuleBuilder) -> str:
     """The whole module, after the aliases that it uses."""
     functions = [function_text(f) for f in builder.functions]
     body = asm.module_text(builder.name, builder.attributes, (), functions, builder.locations)
-    aliases = "".join(f"{name} = {text}\n" for text, name in builder.aliases.items() if name in body)
+    lists = [found for found in builder.aliases.values() if found.alias in body]
+    aliases = "".join([f"{found.alias} = {found.definition}\n" for found in lists])
     return aliases + body
 
 
@@ -69,7 +71,7 @@ class _Printer:
                 head = f"{name} = "
             else:
                 head, types = self._several(results)
-            out.append(line(head, item.name, operands, types, item.attrs, regions, item.loc, item.extra))
+            out.append(line(head, item.name, operands, types, item.attrs.text, regions, item.loc, item.extra.text))
         return out
 
     def _several(self, results: Sequence[LocalValue]) -> tuple[str, str]:

@@ -1,6 +1,6 @@
-"""The per-device program while it is being built: items (operations) in regions, printed as StableHLO text at the end.
+"""The per-device program while it is being built: values, items (operations), regions, functions, the module.
 
-Operations are plain records, so that the passes of `optimize.py` can look at them and dead code never becomes text.
+Operations are plain records, which passes look at and rewrite; they become text when the program is printed.
 Helper operations (offsets, masks, collectives) are hash-consed: asking for the same operation on the same operands
 in a scope that already has it returns the first one.
 """
@@ -18,21 +18,10 @@ from propagation.program import Func, Op
 from ..heuristics import LOOP_CAPTURE_ELEMENTS
 from ..kinds import CollectiveKind, kind_of
 from ..layout import Dims
+from .attributes import NONE, Attribute, Attributes, DeviceLists, Integer, Symbol
+from .types import tensor_text
 
-__all__ = ["Collective", "LocalOp", "LocalValue", "ModuleBuilder", "Region", "has_grown", "tensor_text"]
-
-_TYPES: dict[tuple, str] = {}
-
-
-def tensor_text(shape: tuple[int, ...], dtype: str) -> str:
-    """`tensor<2x4xf32>`."""
-    key = (shape, dtype)
-    text = _TYPES.get(key)
-    if text is None:
-        if len(_TYPES) > 1 << 16:
-            _TYPES.clear()
-        text = _TYPES[key] = "tensor<" + "".join([f"{n}x" for n in shape]) + dtype + ">"
-    return text
+__all__ = ["Collective", "LocalOp", "LocalValue", "ModuleBuilder", "Region", "has_grown"]
 
 
 class Collective(NamedTuple):
@@ -91,7 +80,8 @@ class LocalValue:
 
 
 class LocalOp:
-    """An operation. `attrs` are inherent attributes, `extra` discardable ones, both as text."""
+    """An operation. `attrs` are printed as inherent attributes, `extra` as discardable ones: MLIR takes either for
+    what the program gave."""
 
     __slots__ = ("attrs", "collective", "effect", "extra", "loc", "name", "operands", "region", "regions", "results")
 
@@ -100,8 +90,8 @@ class LocalOp:
         name: str,
         operands: Sequence[LocalValue],
         results: list[LocalValue],
-        attrs: str = "",
-        extra: str = "",
+        attrs: Attributes = NONE,
+        extra: Attributes = NONE,
         regions: Sequence[Region] = (),
         loc: str = "",
         effect: bool = False,
@@ -109,8 +99,8 @@ class LocalOp:
         self.name: str = name
         self.operands: list[LocalValue] = list(operands)
         self.results: list[LocalValue] = results
-        self.attrs: str = attrs
-        self.extra: str = extra
+        self.attrs: Attributes = attrs
+        self.extra: Attributes = extra
         self.regions: Sequence[Region] = regions
         self.loc: str = loc
         self.effect: bool = effect
@@ -118,6 +108,24 @@ class LocalOp:
         self.region: Region | None = None
         for i, r in enumerate(results):
             r.item, r.number = self, i
+
+    def attribute(self, name: str) -> Attribute | None:
+        """One of its attributes, wherever it is printed; None if it has none of that name."""
+        found = self.attrs.get(name)
+        return self.extra.get(name) if found is None else found
+
+    def number(self, name: str) -> int:
+        """A number among its attributes: a dimension, a size."""
+        found = self.attribute(name)
+        assert isinstance(found, Integer), f"{self.name} has no number {name}"
+        return found.value
+
+    @property
+    def callee(self) -> str:
+        """The name of the function that a call calls."""
+        found = self.attribute("callee")
+        assert isinstance(found, Symbol)
+        return found.name
 
     @property
     def communication(self) -> Collective:
@@ -164,8 +172,8 @@ class Region:
         name: str,
         operands: Sequence[LocalValue],
         types: Iterable[tuple[tuple[int, ...], str]],
-        attrs: str = "",
-        extra: str = "",
+        attrs: Attributes = NONE,
+        extra: Attributes = NONE,
         regions: Sequence[Region] = (),
         loc: str = "",
         effect: bool = False,
@@ -196,7 +204,7 @@ class Region:
         operands: Sequence[LocalValue],
         shape: tuple[int, ...],
         dtype: str,
-        attrs: str = "",
+        attrs: Attributes = NONE,
         loc: str = "",
     ) -> LocalValue:
         """A pure one-result operation, reused if an equal one is visible."""
@@ -207,7 +215,7 @@ class Region:
         return found
 
     def entry(
-        self, name: str, operands: Sequence[LocalValue], shape: tuple[int, ...], dtype: str, attrs: str = ""
+        self, name: str, operands: Sequence[LocalValue], shape: tuple[int, ...], dtype: str, attrs: Attributes = NONE
     ) -> LocalValue:
         """Like `shared`, at the start of the function, so that every region sees it."""
         root = self.root
@@ -229,15 +237,16 @@ def has_grown(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> bool:
 
 
 class ModuleBuilder:
-    """The whole per-device module: functions and the aliases that their text uses, of attributes (`aliases`) and of
-    locations, each from the text it stands for to its name. `printing.program_text` writes it."""
+    """The whole per-device module: functions and the aliases that their text uses, of lists of devices (`aliases`, by
+    shape and content) and of locations, from the text that one stands for to its name. `printer.program_text` writes
+    it."""
 
     def __init__(self, name: str, attributes: str):
         self.name = name
         self.attributes = attributes
         self.functions: list[LocalFunction] = []
-        self.aliases: dict[str, str] = {}
-        self._groups: dict[tuple, str] = {}
+        self.aliases: dict[tuple[tuple[int, ...], bytes], DeviceLists] = {}
+        self._groups: dict[tuple, DeviceLists] = {}
         self.locations: dict[str, str] = {}
 
     def function(
@@ -247,19 +256,17 @@ class ModuleBuilder:
         self.functions.append(function)
         return function
 
-    def alias(self, text: str) -> str:
-        """A name for a long attribute, written once per module."""
-        name = self.aliases.get(text)
-        if name is None:
-            name = self.aliases[text] = f"#groups{len(self.aliases)}"
-        return name
-
-    def dense(self, key: tuple, make: Callable[[], np.ndarray]) -> str:
-        """The alias of a dense i64 attribute; `make` is called once per `key`."""
-        name = self._groups.get(key)
-        if name is None:
-            name = self._groups[key] = self.alias(_dense_text(make()))
-        return name
+    def dense(self, key: tuple, make: Callable[[], np.ndarray]) -> DeviceLists:
+        """Groups or pairs of devices, under a name of the module; `make` is called once per `key`."""
+        found = self._groups.get(key)
+        if found is None:
+            rows = make()
+            content = rows.shape, np.ascontiguousarray(rows, dtype="<i8").tobytes()
+            found = self.aliases.get(content)
+            if found is None:
+                found = self.aliases[content] = DeviceLists(f"#groups{len(self.aliases)}", *content)
+            self._groups[key] = found
+        return found
 
     def location(self, text: str) -> str:
         """The alias of a location written as MLIR text; the empty text stands for none."""
@@ -269,14 +276,6 @@ class ModuleBuilder:
         if alias is None:
             alias = self.locations[text] = f"#loc{len(self.locations) + 1}"
         return alias
-
-
-def _dense_text(array: np.ndarray) -> str:
-    dims = "x".join(map(str, array.shape))
-    if array.size > 64:
-        data = np.ascontiguousarray(array, dtype="<i8").tobytes().hex().upper()
-        return f'dense<"0x{data}"> : tensor<{dims}xi64>'
-    return f"dense<{array.tolist()}> : tensor<{dims}xi64>"
 
 
 class LocalFunction:

@@ -294,7 +294,7 @@ def _sent(ctx: Context, region: Region) -> float:
         if item.regions:
             total += sum(_sent(ctx, r) * (r.trips or 1) for r in item.regions if r.kind != "body")
         if item.name == "func.call":
-            name = item.attrs.partition("@")[2]
+            name = item.callee
             total += next(_sent(ctx, f.region) for f in ctx.builder.functions if f.name == name)
     return total
 

@@ -16,13 +16,14 @@ from propagation.model import TensorSharding
 from propagation.program import Block, Func, Op, Program, Value, source
 
 from ..errors import UnsupportedOpError
+from ..ir.attributes import NONE, Attributes
 from ..ir.program import LocalValue, ModuleBuilder, Region
 from ..layout import Atoms, Dims
 from ..options import Options
 from ..reshard.realise import REDUCERS, Realiser, zero_literal
 from ..topology import Topology
-from .attribute_texts import AttributeTexts
 from .costs import Costs
+from .given_attributes import GivenAttributes
 
 __all__ = ["Writer"]
 
@@ -37,8 +38,9 @@ class Writer(Costs):
         super().__init__(program, sharding, atoms, topology, options)
         self.builder = builder
         self.realiser = Realiser(atoms, builder, topology.compiler)
-        texts = AttributeTexts()
-        self.signature, self.attr_text, self.text_of = texts.signature, texts.of, texts.one
+        given = GivenAttributes()
+        self.signature, self.attributes_of = given.signature, given.of
+        self.attribute_of, self.text_of = given.one, given.text
         self._loc_of: Op | Func | None = None
         self._loc_alias: dict[Any, str] = {}
         self._loc = ""
@@ -75,22 +77,22 @@ class Writer(Costs):
     # -- operations ---------------------------------------------------------------------------------------------
 
     def emit(
-        self, name: str, operands: Sequence[LocalValue], shape: Sequence[int], dtype: str, attrs: str = "",
-        extra: str = "", regions: Sequence[Region] = (),
+        self, name: str, operands: Sequence[LocalValue], shape: Sequence[int], dtype: str, attrs: Attributes = NONE,
+        extra: Attributes = NONE, regions: Sequence[Region] = (),
     ) -> LocalValue:  # fmt: skip
         """Writes an operation with one result."""
         return self.region.op(name, operands, [(tuple(shape), dtype)], attrs, extra, regions, self.loc)[0]
 
     def local_copy(
-        self, op: Op, operands: Sequence[LocalValue], shapes: Sequence[tuple[int, ...]], attrs: str | None = None,
-        effect: bool = False,
+        self, op: Op, operands: Sequence[LocalValue], shapes: Sequence[tuple[int, ...]],
+        attrs: Attributes | None = None, effect: bool = False,
     ) -> list[LocalValue]:  # fmt: skip
         """Writes the same operation on local pieces, regions included, with results of given shapes. `attrs` replaces
-        the attribute text; an `effect` keeps it although nobody uses its results."""
+        its attributes; an `effect` keeps it although nobody uses its results."""
         types = [(tuple(s), r.type.dtype) for s, r in zip(shapes, op.results)]
-        text = self.attr_text(op) if attrs is None else attrs
+        attrs = self.attributes_of(op) if attrs is None else attrs
         regions = [self.copy_region(b) for b in op.regions] if op.regions else ()
-        return self.region.op(op.name, operands, types, extra=text, regions=regions, loc=self.loc, effect=effect)
+        return self.region.op(op.name, operands, types, extra=attrs, regions=regions, loc=self.loc, effect=effect)
 
     def copy_region(self, block: Block) -> Region:
         """A copy of a region of scalars (of a reduction, sort, scatter, ...)."""
@@ -109,7 +111,7 @@ class Writer(Costs):
             types = [(r.type.shape, r.type.dtype) for r in op.results]
             nested = [self.copy_region(b) for b in op.regions] if op.regions else ()
             name = "stablehlo.constant" if op.name == "sdy.constant" else op.name
-            names.update(zip(op.results, body.op(name, operands, types, extra=self.attr_text(op), regions=nested)))
+            names.update(zip(op.results, body.op(name, operands, types, extra=self.attributes_of(op), regions=nested)))
         return [names[v] if v in names else self._captured(v) for v in block.terminator.operands]
 
     def _captured(self, value: Value) -> LocalValue:

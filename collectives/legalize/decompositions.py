@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
 from jaxlib.mlir import ir
 
 from propagation.attributes import integer, integers, string
@@ -15,6 +16,8 @@ from propagation.ops import PLAIN
 from propagation.program import Op, Value, source
 
 from ..errors import UnsupportedOpError
+from ..ir.attributes import Dense
+from ..ir.operations import attributes
 from ..layout import Dims
 from ..layouts.context import Context
 from ..ops.control import same
@@ -268,16 +271,16 @@ def rng(ctx: Context, op: Op) -> None:
     dims, alike = _dealt(ctx, result)
     local = ctx.piece_shape(result, dims)
     bounds = [ctx.get(v, ()) for v in op.operands[:2]]
-    text = f"value = dense<{list(local)}> : tensor<{len(local)}xi64>"
-    size = ctx.region.op("stablehlo.constant", (), [((len(local),), "i64")], text)[0]
+    attrs = attributes("stablehlo.constant", Dense.of(np.array(local, np.int64), "i64"))
+    size = ctx.region.op("stablehlo.constant", (), [((len(local),), "i64")], attrs)[0]
     (bits,) = ctx.region.op(
-        op.name, (*bounds, size), [(local, dtype)], extra=ctx.attr_text(op), loc=ctx.loc, effect=True
+        op.name, (*bounds, size), [(local, dtype)], extra=ctx.attributes_of(op), loc=ctx.loc, effect=True
     )
     if not alike:
         ctx.bind(result, dims, bits)
         return
     me = ctx.realiser.coordinate(ctx.region, alike)
-    attrs = "comparison_direction = #stablehlo<comparison_direction EQ>"
+    attrs = attributes("stablehlo.compare", "EQ")
     first = ctx.region.entry("stablehlo.compare", (me, ctx.realiser.index(ctx.region, 0)), (), "i1", attrs)
     zero = ctx.realiser.zero(ctx.region, local, dtype)
     mine = ctx.emit("stablehlo.select", (ctx.realiser.splat(ctx.region, first, local), bits, zero), local, dtype)

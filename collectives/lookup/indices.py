@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.constants import bounds_of
+from ..ir.attributes import Dense
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layouts.context import Context
 
@@ -65,9 +67,10 @@ def along(
     """A tensor of `shape` that holds values[k] at position k of dimension `vector`."""
     if vector is None or len(set(values)) == 1:
         return ctx.realiser.constant(ctx.region, shape, dtype, _literal(values[0], dtype))
-    text = f"value = dense<[{', '.join(_literal(v, dtype) for v in values)}]> : tensor<{len(values)}x{dtype}>"
-    row = ctx.region.entry("stablehlo.constant", (), (len(values),), dtype, text)
-    attrs = f"broadcast_dimensions = array<i64: {vector}>"
+    elements = tuple([_literal(v, dtype) for v in values])
+    value = attributes("stablehlo.constant", Dense(elements, (len(values),), dtype))
+    row = ctx.region.entry("stablehlo.constant", (), (len(values),), dtype, value)
+    attrs = attributes("stablehlo.broadcast_in_dim", (vector,))
     return ctx.region.shared("stablehlo.broadcast_in_dim", (row,), shape, dtype, attrs)
 
 
@@ -81,6 +84,6 @@ def along_refs(
     for v in values:
         v = v or ctx.realiser.index(ctx.region, 0)
         parts.append(ctx.region.shared("stablehlo.reshape", (v,), (1,), "i32"))
-    row = ctx.emit("stablehlo.concatenate", parts, (len(parts),), "i32", "dimension = 0 : i64")
-    attrs = f"broadcast_dimensions = array<i64: {vector}>"
+    row = ctx.emit("stablehlo.concatenate", parts, (len(parts),), "i32", attributes("stablehlo.concatenate", 0))
+    attrs = attributes("stablehlo.broadcast_in_dim", (vector,))
     return ctx.emit("stablehlo.broadcast_in_dim", (row,), shape, "i32", attrs)

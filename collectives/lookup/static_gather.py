@@ -16,6 +16,7 @@ from propagation.program import Op, Value
 from ..analysis.progressions import StridedSlice, read, written
 from ..analysis.reducers import reduction_kind
 from ..halo.exchange import assemble
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -277,5 +278,5 @@ def _inside(
 
 def _compared(ctx: Context, where: LocalValue, direction: str, bound: int) -> LocalValue:
     other = ctx.realiser.constant(ctx.region, where.shape, "i32", str(bound))
-    attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+    attrs = attributes("stablehlo.compare", direction)
     return ctx.region.shared("stablehlo.compare", (where, other), where.shape, "i1", attrs)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import numpy as np
 from jaxlib.mlir import ir
 
 from propagation.attributes import flag, string
@@ -22,6 +23,8 @@ from propagation.rules.parse import parse_printed
 from propagation.rules.registered import user_rule
 
 from ..errors import UnsupportedOpError
+from ..ir.attributes import Array, Attributes, Dense
+from ..ir.operations import attributes
 from ..ir.program import LocalOp, LocalValue
 from ..layout import Dims, replicated
 from ..layouts.context import Context
@@ -71,7 +74,7 @@ def by_rule(
     effect: bool = False,
     row_major: bool = False,
     gathers: bool = False,
-    attrs: str | None = None,
+    attrs: Attributes | None = None,
 ) -> None:
     """Partitions along the pass-through factors of the operation's rule, with its attributes unchanged unless `attrs`
     replaces their text; also along reduced factors if the operation `sums` over them: each device makes a partial sum.
@@ -86,7 +89,7 @@ def by_rule(
 
 
 def apply(
-    ctx: Context, op: Op, factors: Factors, why: str, attrs: str | None = None, effect: bool = False,
+    ctx: Context, op: Op, factors: Factors, why: str, attrs: Attributes | None = None, effect: bool = False,
     row_major: bool = False, gathers: bool = False,
 ) -> None:  # fmt: skip
     """Runs the operation on pieces, in the layouts of the cheapest assignment of axes to `factors`.
@@ -134,8 +137,8 @@ def in_row_major(ctx: Context, x: LocalValue) -> LocalValue:
     rank = len(x.shape)
     if rank < 2 or ctx.realiser.platform == "tpu":
         return x
-    layouts = f"[dense<[{', '.join(map(str, reversed(range(rank))))}]> : tensor<{rank}xindex>]"
-    attrs = f'call_target_name = "LayoutConstraint", operand_layouts = {layouts}, result_layouts = {layouts}'
+    layouts = Array((Dense.of(np.arange(rank)[::-1], "index"),))
+    attrs = attributes("stablehlo.custom_call", "LayoutConstraint", layouts, layouts)
     return ctx.region.op("stablehlo.custom_call", (x,), [(x.shape, x.dtype)], attrs, loc=ctx.loc)[0]
 
 
@@ -144,8 +147,8 @@ def whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
     operands = [ctx.gathered(v, replicated(len(v.type.shape)), why) for v in op.operands]
     results = [LocalValue(r.type.shape, r.type.dtype, None if r.type.is_tensor else r.type.text) for r in op.results]
     regions = [ctx.copy_region(b) for b in op.regions] if op.regions else ()
-    text = ctx.attr_text(op)
-    ctx.region.add(LocalOp(op.name, operands, results, extra=text, regions=regions, loc=ctx.loc, effect=effect))
+    attrs = ctx.attributes_of(op)
+    ctx.region.add(LocalOp(op.name, operands, results, extra=attrs, regions=regions, loc=ctx.loc, effect=effect))
     for r, ref in zip(op.results, results):
         ctx.bind(r, replicated(len(r.type.shape)), ref)
 

@@ -19,6 +19,7 @@ from propagation.program import Op, source
 from propagation.rules.custom import CALLBACKS, PARTITIONED_CALLBACKS, target_of
 
 from ..errors import UnsupportedOpError
+from ..ir.operations import attributes
 from ..ir.program import LocalOp, LocalValue, Region
 from ..layout import replicated
 from ..layouts.context import Context
@@ -63,7 +64,7 @@ def _guarded(ctx: Context, op: Op, operands: list[LocalValue], free: tuple[int, 
     device = int(ctx.atoms.coordinate(free)[_replica(ctx, op)])
     here = ctx.region.shared(
         "stablehlo.compare", (me, ctx.realiser.index(ctx.region, device)), (), "i1",
-        "comparison_direction = #stablehlo<comparison_direction EQ>, compare_type = #stablehlo<comparison_type SIGNED>",
+        attributes("stablehlo.compare", "EQ", "SIGNED"),
         ctx.loc,
     )  # fmt: skip
     there, elsewhere = Region("branch", ctx.region), Region("branch", ctx.region)
@@ -84,7 +85,7 @@ def _guarded(ctx: Context, op: Op, operands: list[LocalValue], free: tuple[int, 
 
 def _call(ctx: Context, region: Region, op: Op, operands: list[LocalValue], effect: bool) -> list[LocalValue]:
     results = [LocalValue(r.type.shape, r.type.dtype, None if r.type.is_tensor else r.type.text) for r in op.results]
-    region.add(LocalOp(op.name, operands, results, extra=ctx.attr_text(op), loc=ctx.loc, effect=effect))
+    region.add(LocalOp(op.name, operands, results, extra=ctx.attributes_of(op), loc=ctx.loc, effect=effect))
     return results
 
 

@@ -3,12 +3,12 @@ numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from propagation.attributes import integer
 from propagation.program import Op
 
 from ..analysis.constants import is_splat
+from ..ir.attributes import Attributes, Given, splat_literal
+from ..ir.operations import attributes, splat_constant
 from ..ir.program import LocalValue
 from ..layout import Dims, replicated
 from ..layouts.context import Context
@@ -21,25 +21,19 @@ def constant(ctx: Context, op: Op) -> None:
     result = op.results[0]
     shape, dtype = result.type.shape, result.type.dtype
     attr = op.attrs["value"]
-    text = ctx.text_of(attr)
+    literal = splat_literal(Given(attr)) if is_splat(attr) else None
+    given = Attributes.of({"value": Given(attr)})
 
     def make(dims: Dims) -> LocalValue:
         local = ctx.piece_shape(result, dims)
+        if literal is not None:
+            return ctx.region.entry("stablehlo.constant", (), local, dtype, splat_constant(literal, local, dtype))
+        full = ctx.region.entry("stablehlo.constant", (), shape, dtype, given)
         if local == shape:
-            return ctx.region.entry("stablehlo.constant", (), shape, dtype, f"value = {text}")
-        if is_splat(attr):
-            literal = text[text.index("<") + 1 : text.rindex("> :")]
-            return ctx.region.entry(
-                "stablehlo.constant", (), local, dtype, f"value = dense<{literal}> : {_type(local, dtype)}"
-            )
-        full = ctx.region.entry("stablehlo.constant", (), shape, dtype, f"value = {text}")
+            return full
         return ctx.reshard(shape, full, replicated(len(shape)), dims)
 
     ctx.bind_lazy(result, make)
-
-
-def _type(shape: Sequence[int], dtype: str) -> str:
-    return "tensor<" + "".join(f"{n}x" for n in shape) + f"{dtype}>"
 
 
 def iota(ctx: Context, op: Op) -> None:
@@ -51,7 +45,7 @@ def iota(ctx: Context, op: Op) -> None:
     def make(dims: Dims) -> LocalValue:
         local = ctx.piece_shape(result, dims)
         if not dims[d]:
-            return ctx.region.shared("stablehlo.iota", (), local, dtype, f"iota_dimension = {d} : i64", ctx.loc)
+            return ctx.region.shared("stablehlo.iota", (), local, dtype, attributes("stablehlo.iota", d), ctx.loc)
         where = ctx.realiser.positions(ctx.region, local, d, dims[d], local[d])
         return where if dtype == "i32" else ctx.region.shared("stablehlo.convert", (where,), local, dtype)
 

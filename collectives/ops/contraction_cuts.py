@@ -20,6 +20,8 @@ import numpy as np
 
 from ..halo.reach import Axis, Window, inputs_of_taps, taps_of_inputs
 from ..heuristics import CONTRACTION_PARTS
+from ..ir.attributes import Dense
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layouts.context import Context
 
@@ -119,15 +121,14 @@ def kept(ctx: Context, cut: Cut, part: _Part, ref: LocalValue, dim: int) -> Loca
     if part.wrong is None:
         return ref
     rows, n = part.wrong.shape
-    text = ", ".join("[" + ", ".join("true" if w else "false" for w in row) + "]" for row in part.wrong)
-    attrs = f"value = dense<[{text}]> : tensor<{rows}x{n}xi1>"
+    attrs = attributes("stablehlo.constant", Dense.of(part.wrong, "i1"))
     table = ctx.region.entry("stablehlo.constant", (), (rows, n), "i1", attrs)
     me, zero = ctx.realiser.coordinate(ctx.region, cut.atoms), ctx.realiser.index(ctx.region, 0)
     row = ctx.region.entry(
-        "stablehlo.dynamic_slice", (table, me, zero), (1, n), "i1", f"slice_sizes = array<i64: 1, {n}>"
+        "stablehlo.dynamic_slice", (table, me, zero), (1, n), "i1", attributes("stablehlo.dynamic_slice", (1, n))
     )
     row = ctx.region.entry("stablehlo.reshape", (row,), (n,), "i1")
-    attrs = f"broadcast_dimensions = array<i64: {dim}>"
+    attrs = attributes("stablehlo.broadcast_in_dim", (dim,))
     wrong = ctx.emit("stablehlo.broadcast_in_dim", (row,), ref.shape, "i1", attrs)
     zeros = ctx.realiser.zero(ctx.region, ref.shape, ref.dtype)
     return ctx.emit("stablehlo.select", (wrong, zeros, ref), ref.shape, ref.dtype)

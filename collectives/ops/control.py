@@ -19,6 +19,7 @@ from ..analysis.constants import scalar_constant
 from ..analysis.divergence import varying
 from ..errors import UnsupportedOpError
 from ..heuristics import LOOP_WRITES, MEMORY_GROWTH_BYTES
+from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
 from ..layouts.context import Context
@@ -103,8 +104,7 @@ def _settle(ctx: Context, op: Op, carries: list[_Carry], trips: int | None) -> t
 
 def _emit_loop(ctx: Context, op: Op, inits: Sequence[LocalValue], regions: Sequence[Region]) -> list[LocalValue]:
     types = [(ref.shape, ref.dtype) for ref in inits]
-    text = ctx.attr_text(op)
-    return ctx.region.op(op.name, inits, types, extra=text, regions=regions, loc=ctx.loc)
+    return ctx.region.op(op.name, inits, types, extra=ctx.attributes_of(op), regions=regions, loc=ctx.loc)
 
 
 def _initial(ctx: Context, op: Op, i: int, carry: _Carry) -> tuple[LocalValue, dict[tuple[int, ...], LocalValue]]:
@@ -283,7 +283,7 @@ def case(ctx: Context, op: Op) -> None:
         ctx.region = outer
     ctx.op = op
     types = [(ctx.piece_shape(r, dims), r.type.dtype) for r, dims in zip(op.results, layouts)]
-    refs = outer.op(op.name, [index], types, extra=ctx.attr_text(op), regions=regions, loc=ctx.loc)
+    refs = outer.op(op.name, [index], types, extra=ctx.attributes_of(op), regions=regions, loc=ctx.loc)
     for r, dims, ref in zip(op.results, layouts, refs):
         ref.type_text = None if r.type.is_tensor else r.type.text
         ctx.bind(r, dims, ref)
@@ -351,8 +351,8 @@ def _call(ctx: Context, op: Op, callee: Func) -> None:
         asked(ctx, v, dims, f"argument {i} of @{callee.name}") for i, (v, dims) in enumerate(zip(op.operands, layouts))
     ]
     types = [(ref.shape, ref.dtype) for ref in function.results]
-    told = ctx.attr_text(op, skip=("callee",))  # what compilers are told of the call
-    refs = ctx.region.op("func.call", operands, types, f"callee = @{function.name}", told, loc=ctx.loc)
+    told = ctx.attributes_of(op).without("callee")  # what compilers are told of the call
+    refs = ctx.region.op("func.call", operands, types, attributes("func.call", function.name), told, loc=ctx.loc)
     for r, dims, ref in zip(op.results, outs, refs):
         ref.type_text = None if r.type.is_tensor else r.type.text
         ctx.bind(r, dims, ref)

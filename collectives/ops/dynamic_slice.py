@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from propagation.attributes import integers
 from propagation.program import Op, Value
 
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
 from ..layouts.factors import PASS, REDUCE, Factors, choose
 from ..lookup import indices, masked_lookup
 from ..partial_sums import deferred_reduction
-from ..reshard.realise import array_text
 from .reshape import carried
 
 
@@ -82,7 +82,7 @@ def _slice_piece(ctx: Context, op: Op, ref: LocalValue, dims: Dims, starts: Sequ
         at = _add(ctx, at, m)
         positions.append(_clamp(ctx, at, 0, piece + m))
     positions = _one_type(ctx, positions, shape, window)
-    return ctx.emit(op.name, (ref, *positions), sizes, ref.dtype, f"slice_sizes = {array_text(sizes)}")
+    return ctx.emit(op.name, (ref, *positions), sizes, ref.dtype, attributes("stablehlo.dynamic_slice", tuple(sizes)))
 
 
 def _is_cut(ref: LocalValue) -> bool:
@@ -224,14 +224,14 @@ def _masked_update(
     [inside[d], inside[d] + window[d]) of `part` belong to it."""
     old = base
     if part.shape != base.shape:
-        attrs = f"slice_sizes = {array_text(part.shape)}"
+        attrs = attributes("stablehlo.dynamic_slice", tuple(part.shape))
         old = ctx.emit("stablehlo.dynamic_slice", (base, *positions), part.shape, base.dtype, attrs)
     mask: LocalValue | None = None
     for d, first in inside.items():
-        where = ctx.region.shared("stablehlo.iota", (), part.shape, "i32", f"iota_dimension = {d} : i64")
+        where = ctx.region.shared("stablehlo.iota", (), part.shape, "i32", attributes("stablehlo.iota", d))
         for bound, direction in ((first, "GE"), (_add(ctx, first, window[d]), "LT")):
             other = ctx.realiser.splat(ctx.region, bound, part.shape)
-            attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+            attrs = attributes("stablehlo.compare", direction)
             covered = ctx.emit("stablehlo.compare", (where, other), part.shape, "i1", attrs)
             mask = covered if mask is None else ctx.emit("stablehlo.and", (mask, covered), part.shape, "i1")
     assert mask is not None

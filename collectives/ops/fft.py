@@ -23,11 +23,11 @@ from typing import NamedTuple
 from propagation.attributes import integers
 from propagation.program import Op
 
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
 from ..layouts.factors import choose
-from ..reshard.realise import array_text
 from .batch import by_rule, factors_of, in_row_major, rule_of
 from .hermitian import half_of, whole_of
 
@@ -98,7 +98,7 @@ class _Transform:
         x = in_row_major(ctx, ctx.realiser.transpose(ctx.region, x, order, ctx.loc))
         last = {"RFFT": lengths[-1] // 2 + 1, "IRFFT": lengths[-1]}.get(kind, x.shape[-1])
         dtype = {"RFFT": self.complex, "IRFFT": self.real}.get(kind, x.dtype)
-        attrs = f"fft_type = #stablehlo<fft_type {kind}>, fft_length = {array_text(lengths)}"
+        attrs = attributes("stablehlo.fft", kind, tuple(lengths))
         x = in_row_major(ctx, ctx.emit("stablehlo.fft", (x,), (*x.shape[:-1], last), dtype, attrs))
         return ctx.realiser.transpose(ctx.region, x, [order.index(d) for d in range(rank)], ctx.loc)
 
@@ -277,7 +277,7 @@ class _SixStep:
         # The product is below n. Angles are taken in (-pi, pi], since floats are denser around zero.
         turn = ctx.emit("stablehlo.multiply", along, shape, whole)
         full, middle = (real.constant(ctx.region, shape, whole, str(k)) for k in (n, n // 2))
-        above = "comparison_direction = #stablehlo<comparison_direction GT>"
+        above = attributes("stablehlo.compare", "GT")
         late = ctx.emit("stablehlo.compare", (turn, middle), shape, "i1", above)
         turn = ctx.emit("stablehlo.select", (late, ctx.emit("stablehlo.subtract", (turn, full), shape, whole), turn),
                         shape, whole)  # fmt: skip
@@ -286,7 +286,7 @@ class _SixStep:
         angle = ctx.emit("stablehlo.multiply", (angle, unit), shape, t.real)
         parts = [ctx.emit(f"stablehlo.{f}", (angle,), shape, t.real) for f in ("cosine", "sine")]
         factor = ctx.emit("stablehlo.complex", parts, shape, t.complex)
-        attrs = f"broadcast_dimensions = {array_text(range(self.lead, self.lead + 2))}"
+        attrs = attributes("stablehlo.broadcast_in_dim", tuple(range(self.lead, self.lead + 2)))
         factor = ctx.emit("stablehlo.broadcast_in_dim", (factor,), x.shape, t.complex, attrs)
         return ctx.emit("stablehlo.multiply", (x, factor), x.shape, t.complex)
 

@@ -17,6 +17,8 @@ from propagation.program import Op, Value
 from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kind
 from ..heuristics import COUNTING_STEPS, ELSEWHERE_SHARE, EQUAL_COST_BYTES
+from ..ir.attributes import Attributes, Integers
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -24,7 +26,6 @@ from ..layouts.factors import PASS, REDUCE, WHOLE, Choice, Factors, choose, gath
 from ..lookup import indices as indices_
 from ..lookup import masked_lookup, static_gather
 from ..partial_sums import deferred_reduction
-from ..reshard.realise import array_text
 
 
 class _Builder:
@@ -129,12 +130,13 @@ def gather(ctx: Context, op: Op) -> None:
         lasts = [table.type.shape[d] - sizes[d] for d in dims.start_index_map]
         i = indices_.starts(ctx, i, dims.index_vector if dims.index_vector < len(i.shape) else None, lasts)
     local = [x.shape[d] if n == table.type.shape[d] else n for d, n in enumerate(sizes)]
-    text = ctx.attr_text(op, skip=("slice_sizes",))
+    others = ctx.attributes_of(op).without("slice_sizes")
+    own = Attributes.of({"slice_sizes": Integers(tuple(local))})
     shape = ctx.piece_shape(result, out)
-    ref = ctx.emit(op.name, (x, i), shape, x.dtype, f"slice_sizes = {array_text(local)}", extra=text)
+    ref = ctx.emit(op.name, (x, i), shape, x.dtype, own, extra=others)
     if mask is not None:
         batch = [d for d in range(len(shape)) if d not in dims.offset]
-        wide = f"broadcast_dimensions = {array_text(batch)}"
+        wide = attributes("stablehlo.broadcast_in_dim", tuple(batch))
         mask = ctx.emit("stablehlo.broadcast_in_dim", (mask,), shape, "i1", wide)
         zero = ctx.realiser.zero(ctx.region, shape, ref.dtype)
         ref = ctx.emit("stablehlo.select", (mask, ref, zero), shape, ref.dtype)
@@ -164,7 +166,7 @@ def _relative_indices(
     end = indices_.along(ctx, shape, vector, ends)
     low = ctx.realiser.splat(ctx.region, zero, shape)
     inside = [
-        ctx.emit("stablehlo.compare", (i, bound), shape, "i1", f"comparison_direction = {_direction(name)}")
+        ctx.emit("stablehlo.compare", (i, bound), shape, "i1", attributes("stablehlo.compare", name))
         for bound, name in ((low, "GE"), (end, "LT"))
     ]
     mask = ctx.emit("stablehlo.and", inside, shape, "i1")
@@ -175,12 +177,8 @@ def _relative_indices(
         return i, ctx.emit("stablehlo.reshape", (mask,), kept, "i1")
     true = ctx.realiser.constant(ctx.region, (), "i1", "true")
     body = ctx.realiser.reducer(ctx.region, "and", "i1")
-    dims_text = f"dimensions = array<i64: {vector}>"
-    return i, ctx.emit("stablehlo.reduce", (mask, true), kept, "i1", dims_text, regions=(body,))
-
-
-def _direction(name: str) -> str:
-    return f"#stablehlo<comparison_direction {name}>"
+    attrs = attributes("stablehlo.reduce", (vector,))
+    return i, ctx.emit("stablehlo.reduce", (mask, true), kept, "i1", attrs, regions=(body,))
 
 
 _EXACT = {"bf16": 8, "f16": 11, "f32": 24, "f64": 53}  # bits of the integers that float types hold exactly
@@ -343,18 +341,18 @@ def scatter(ctx: Context, op: Op) -> None:
         i = ctx.emit("stablehlo.subtract", (i, indices_.along_refs(ctx, i.shape, vector, offsets)), i.shape, "i32")
     if choice.pending:
         i = _drop_padding(ctx, indices, i, choice.operands[count], vector)
-    text = ctx.attr_text(op, skip=broken)
+    attrs = ctx.attributes_of(op).without(*broken)
     if not choice.pending:
         base = gathered(ctx, factors, op.operands, choice.operands, _WHY, slice(count))
         hit, i = _hits(ctx, dims, i, moved, shape) if moved else (None, i)
-        for r, ref, old in zip(op.results, ctx.local_copy(op, [*base, i, *new], [shape] * count, text), base):
+        for r, ref, old in zip(op.results, ctx.local_copy(op, [*base, i, *new], [shape] * count, attrs), base):
             if hit is not None:
                 ref = ctx.emit("stablehlo.select", (hit, ref, old), shape, ref.dtype)
             ctx.bind(r, layout, ref)
         return
     assert kind is not None and fill is not None  # else no factor is reduced
     neutral = ctx.realiser.constant(ctx.region, shape, dtype, fill)
-    parts = {choice.pending: ctx.local_copy(op, [neutral, i, *new], [shape], text)[0]}
+    parts = {choice.pending: ctx.local_copy(op, [neutral, i, *new], [shape], attrs)[0]}
     if not is_identity(kind, dtype, scalar_constant(targets[0])):
         parts[()] = gathered(ctx, factors, op.operands, choice.operands, _WHY, slice(count))[0]
     ctx.bind_partial(op.results[0], layout, parts, kind)
@@ -390,13 +388,13 @@ def _carry_on(
         return False
     i = ctx.get(indices, theirs)
     vector = dims.index_vector if dims.index_vector < len(i.shape) else None
-    text = ctx.attr_text(op)
+    attrs = ctx.attributes_of(op)
     if more and _is_padded(ctx, indices, theirs, vector):
         i = indices_.within_reach(ctx, i, vector, [target.type.shape[d] for d in dims.to_operand])
         i = _drop_padding(ctx, indices, i, theirs, vector)
-        text = ctx.attr_text(op, skip=("indices_are_sorted", "unique_indices"))
+        attrs = attrs.without("indices_are_sorted", "unique_indices")
     base = ctx.get(target, out)
-    local = lambda ref: ctx.local_copy(op, [base, i, ref], [ctx.piece_shape(result, out)], text)[0]
+    local = lambda ref: ctx.local_copy(op, [base, i, ref], [ctx.piece_shape(result, out)], attrs)[0]
     deferred_reduction.apply(ctx, op, partial, out, local, more)
     return True
 
@@ -418,13 +416,13 @@ def _hits(
     high = indices_.along(ctx, (count,), 0, [shape[d] - 1 if d in moved else far for d in dims.to_operand])
     least = indices_.along(ctx, (count,), 0, [0 if d in moved else -far for d in dims.to_operand])
     inside = [
-        ctx.emit("stablehlo.compare", (flat, bound), (count,), "i1", f"comparison_direction = {_direction(name)}")
+        ctx.emit("stablehlo.compare", (flat, bound), (count,), "i1", attributes("stablehlo.compare", name))
         for bound, name in ((least, "GE"), (high, "LE"))
     ]
     both = ctx.emit("stablehlo.and", inside, (count,), "i1")
     true = ctx.realiser.constant(ctx.region, (), "i1", "true")
     body = ctx.realiser.reducer(ctx.region, "and", "i1")
-    hit = ctx.emit("stablehlo.reduce", (both, true), (), "i1", "dimensions = array<i64: 0>", regions=(body,))
+    hit = ctx.emit("stablehlo.reduce", (both, true), (), "i1", attributes("stablehlo.reduce", (0,)), regions=(body,))
     clamped = ctx.emit("stablehlo.clamp", (least, flat, high), (count,), "i32")
     return hit, ctx.realiser.reshape(ctx.region, clamped, i.shape, ctx.loc)
 

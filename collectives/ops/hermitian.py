@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..halo.exchange import assemble
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.state import Run
@@ -74,11 +75,11 @@ def _join(two: _SixStep, a: LocalValue, b: LocalValue, d: int) -> LocalValue:
     if 0 in (a.shape[d], b.shape[d]):
         return a if b.shape[d] == 0 else b
     shape = (*a.shape[:d], a.shape[d] + b.shape[d], *a.shape[d + 1 :])
-    return two.ctx.emit("stablehlo.concatenate", (a, b), shape, a.dtype, f"dimension = {d} : i64")
+    return two.ctx.emit("stablehlo.concatenate", (a, b), shape, a.dtype, attributes("stablehlo.concatenate", d))
 
 
 def _reverse(two: _SixStep, x: LocalValue, d: int) -> LocalValue:
-    return two.ctx.emit("stablehlo.reverse", (x,), x.shape, x.dtype, f"dimensions = array<i64: {two.lead + d}>")
+    return two.ctx.emit("stablehlo.reverse", (x,), x.shape, x.dtype, attributes("stablehlo.reverse", (two.lead + d,)))
 
 
 def _conjugate(two: _SixStep, x: LocalValue) -> LocalValue:

@@ -18,15 +18,15 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxlib.mlir import ir
-
 from propagation.attributes import ConvDims
 from propagation.program import Op
 
+from ..ir.attributes import Array, Attribute, ConvNumbers, Integer, Integers, Pairs
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layouts.context import Context
 
-__all__ = ["Local", "convolve", "padding_text"]
+__all__ = ["Local", "convolve"]
 
 
 class Local(NamedTuple):
@@ -43,22 +43,17 @@ class Local(NamedTuple):
     plain: bool
 
 
-def padding_text(padding: Sequence[tuple[int, int]]) -> str:
-    """The attribute `padding`."""
-    rows = ", ".join(f"[{a}, {b}]" for a, b in padding)
-    values = f"[{rows}]" if padding else ""
-    return f"padding = dense<{values}> : tensor<{len(padding)}x2xi64>"
-
-
 def convolve(ctx: Context, op: Op, local: Local, operands: Sequence[LocalValue], shape: tuple[int, ...]) -> LocalValue:
     """The convolution of the pieces `operands` to a result of `shape`, with the attributes of `op` except for those in
     `local`."""
     if _trade(local, operands, shape):
         return _traded(ctx, op, local, operands, shape)
-    text = f"{ctx.attr_text(op, skip=(*local.groups, 'padding'))}, {padding_text(local.padding)}"
-    for name, count in local.groups.items():
-        text += f", {name} = {count} : i64"
-    return ctx.local_copy(op, operands, [shape], attrs=text)[0]
+    attrs = ctx.attributes_of(op).without(*local.groups, "padding").also(_padding_and_groups(local, local.padding))
+    return ctx.local_copy(op, operands, [shape], attrs)[0]
+
+
+def _padding_and_groups(local: Local, padding: Sequence[tuple[int, int]]) -> dict[str, Attribute]:
+    return {"padding": Pairs(tuple(padding)), **{name: Integer(count) for name, count in local.groups.items()}}
 
 
 def _trade(local: Local, operands: Sequence[LocalValue], shape: tuple[int, ...]) -> bool:
@@ -81,31 +76,31 @@ def _traded(ctx: Context, op: Op, local: Local, operands: Sequence[LocalValue], 
         reach = span + (x.shape[i] - 1) * base - (w.shape[k] - 1) * spread
         padding.append((span - low, reach - span + low))
     given = ("padding", "dimension_numbers", "lhs_dilation", "rhs_dilation", "precision_config", *local.groups)
-    precision = list(map(str, ir.ArrayAttr(op.attrs["precision_config"]))) if "precision_config" in op.attrs else []
-    text = [
-        ctx.attr_text(op, skip=given),
-        f"dimension_numbers = {_dimension_numbers(d)}",
-        f"lhs_dilation = array<i64: {', '.join(map(str, local.spread))}>",
-        f"rhs_dilation = array<i64: {', '.join(map(str, local.base))}>",
-        f"precision_config = [{', '.join(reversed(precision))}]" if precision else "",
-        padding_text(padding),
-        *(f"{name} = {count} : i64" for name, count in local.groups.items()),
-    ]
-    out = ctx.local_copy(op, (w, x), [shape], attrs=", ".join(filter(None, text)))[0]
-    attrs = f"dimensions = array<i64: {', '.join(map(str, d.output_spatial))}>"
+    known = ctx.attributes_of(op)
+    swapped: dict[str, Attribute] = {
+        "dimension_numbers": ConvNumbers(_swapped_dimensions(d)),
+        "lhs_dilation": Integers(tuple(local.spread)),
+        "rhs_dilation": Integers(tuple(local.base)),
+    }
+    precision = known.get("precision_config")
+    if isinstance(precision, Array) and precision.members:
+        swapped["precision_config"] = Array(precision.members[::-1])
+    swapped |= _padding_and_groups(local, padding)
+    out = ctx.local_copy(op, (w, x), [shape], known.without(*given).also(swapped))[0]
+    attrs = attributes("stablehlo.reverse", tuple(d.output_spatial))
     return ctx.emit("stablehlo.reverse", (out,), shape, out.dtype, attrs)
 
 
-def _dimension_numbers(d: ConvDims) -> str:
+def _swapped_dimensions(d: ConvDims) -> ConvDims:
     """The dimension numbers of the convolution with its operands swapped."""
-    text = [
-        _letters(d.kernel_spatial, {d.kernel_output_feature: "b", d.kernel_input_feature: "f"}),
-        _letters(d.input_spatial, {d.input_feature: "i", d.input_batch: "o"}),
-        _letters(d.output_spatial, {d.output_feature: "b", d.output_batch: "f"}),
-    ]
-    return f"#stablehlo.conv<{text[0]}x{text[1]}->{text[2]}>"
-
-
-def _letters(spatial: Sequence[int], names: dict[int, str]) -> str:
-    names = names | {at: str(j) for j, at in enumerate(spatial)}
-    return f"[{', '.join(names[i] for i in range(len(names)))}]"
+    return ConvDims(
+        input_batch=d.kernel_output_feature,
+        input_feature=d.kernel_input_feature,
+        input_spatial=d.kernel_spatial,
+        kernel_input_feature=d.input_feature,
+        kernel_output_feature=d.input_batch,
+        kernel_spatial=d.input_spatial,
+        output_batch=d.output_feature,
+        output_feature=d.output_batch,
+        output_spatial=d.output_spatial,
+    )

@@ -18,6 +18,7 @@ from ..analysis.device_groups import crossed_atoms, differing_atoms, members_of
 from ..analysis.reducers import reduction_kind
 from ..cost import sent_bytes
 from ..errors import GroupsError, UnsupportedOpError, UnsupportedShardingError
+from ..ir.attributes import Given
 from ..ir.program import Collective, LocalValue
 from ..kinds import CollectiveKind, by_op
 from ..layout import Dims, replicated
@@ -160,10 +161,10 @@ def _on_pieces(
         outs = [reduce_scatter(ctx.realiser, ctx.region, x, d, group, reduction, op, CAUSE, ctx.loc) for x in refs]
     else:
         skip = ("use_global_device_ids", "channel_handle", "replica_groups", "source_target_pairs")
-        text = ", ".join(filter(None, (ctx.attr_text(op, skip), group.text)))
+        attrs = ctx.attributes_of(op).without(*skip).also({kind.groups_attribute: group.lists})
         types = [(shape, r.type.dtype) for shape, r in zip(shapes, op.results)]
         regions = [ctx.copy_region(block) for block in op.regions]
-        outs = ctx.region.op(op.name, refs, types, text, regions=regions, loc=ctx.loc)
+        outs = ctx.region.op(op.name, refs, types, attrs, regions=regions, loc=ctx.loc)
         operand = sum(ctx.elements(v.type.shape, dims) * ctx.itemsize(v) for v, dims in zip(op.operands, layouts))
         sent = sent_bytes(kind.name, group.shape[1], operand)
         item = outs[0].item
@@ -231,12 +232,12 @@ def _group(ctx: Context, talking: np.ndarray) -> Group:
     """The groups of a collective as `realise` takes them, by atoms if they are the groups of some atoms."""
     count = (talking.shape[0], talking.shape[1])
     if ctx.op.name == "stablehlo.collective_permute":
-        return Group("source_target_pairs = " + ctx.text_of(ctx.op.attrs["source_target_pairs"]), None, (1, 2))
+        return Group(Given(ctx.op.attrs["source_target_pairs"]), None, (1, 2))
     differ = differing_atoms(ctx, talking)
     if differ is not None:
         return Group(ctx.realiser.groups(differ), differ, count)
-    text = ctx.builder.dense(("groups of the program", talking.tobytes(), count), lambda: talking)
-    return Group("replica_groups = " + text, None, count)
+    lists = ctx.builder.dense(("groups of the program", talking.tobytes(), count), lambda: talking)
+    return Group(lists, None, count)
 
 
 PARTITION = {

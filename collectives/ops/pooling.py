@@ -10,6 +10,7 @@ from propagation.program import Block, Op
 from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kind
 from ..halo.exchange import fold, windows
+from ..ir.attributes import Pairs
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -89,10 +90,9 @@ def _scatter(
         x = windows(ctx, d, dims[d], x, sizes[d], firsts[d], length, worst, counts[d])
         if here is not None and here.local is not None:
             x = here.local(x)
-    padding = ", ".join(f"[{a}, {b}]" for a, b in ((0, 0) if d in moving else w.padding[d] for d in range(len(dims))))
-    around = f"padding = dense<[{padding}]> : tensor<{len(dims)}x2xi64>"
-    text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), around)))
-    out = ctx.local_copy(op, [x, updates, ctx.get(op.operands[2], ())], [x.shape], attrs=text)[0]
+    padding = Pairs(tuple([(0, 0) if d in moving else w.padding[d] for d in range(len(dims))]))
+    attrs = ctx.attributes_of(op).without("padding").also({"padding": padding})
+    out = ctx.local_copy(op, [x, updates, ctx.get(op.operands[2], ())], [x.shape], attrs)[0]
     for d in reversed(moving):
         out = fold(ctx, d, dims[d], out, sizes[d], firsts[d], counts[d])
     return out

@@ -18,6 +18,7 @@ from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kinds
 from ..cost import item_bytes
 from ..heuristics import GATHERED_REDUCTION_BYTES
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -147,7 +148,7 @@ def _merge(
     small results stay split until somebody needs them whole. What is too small for two steps, or has no dimension that
     divides, is gathered. Either way devices' results are reduced in the order of the devices."""
     n = ctx.atoms.product(atoms)
-    attrs = "dimensions = array<i64: 0>"
+    attrs = attributes("stablehlo.reduce", (0,))
     d = _dealt(op, refs, ctx.atoms.product, out, n)
     rows = [_gathered(ctx, ref, atoms) if d is None else _exchanged(ctx, ref, d, atoms) for ref in refs]
     layout = out if d is None else (*out[:d], (*out[d], *atoms), *out[d + 1 :])
@@ -169,19 +170,19 @@ def _dealt(
 def _gathered(ctx: Context, ref: LocalValue, atoms: Sequence[int]) -> LocalValue:
     """[n, *shape] on every device."""
     row = ctx.realiser.reshape(ctx.region, ref, (1, *ref.shape), ctx.loc)
-    attrs = f"all_gather_dim = 0 : i64, {ctx.realiser.groups(atoms)}"
-    shape = (ctx.atoms.product(atoms), *ref.shape)
-    return ctx.realiser.collective(ctx.region, "all_gather", atoms, row, shape, attrs, ctx.op, _CAUSE, ctx.loc)
+    groups, shape = ctx.realiser.groups(atoms), (ctx.atoms.product(atoms), *ref.shape)
+    return ctx.realiser.collective(ctx.region, "all_gather", atoms, row, shape, groups, (0,), ctx.op, _CAUSE, ctx.loc)
 
 
 def _exchanged(ctx: Context, ref: LocalValue, d: int, atoms: Sequence[int]) -> LocalValue:
     """[n, ...]: of all devices' tensors the part along dimension `d` that is this device's."""
     n = ctx.atoms.product(atoms)
     row = ctx.realiser.reshape(ctx.region, ref, (1, *ref.shape), ctx.loc)
-    dims = f"split_dimension = {d + 1} : i64, concat_dimension = 0 : i64, split_count = {n} : i64"
-    attrs = f"{dims}, {ctx.realiser.groups(atoms)}"
+    groups, numbers = ctx.realiser.groups(atoms), (d + 1, 0, n)
     shape = (n, *ref.shape[:d], ref.shape[d] // n, *ref.shape[d + 1 :])
-    return ctx.realiser.collective(ctx.region, "all_to_all", atoms, row, shape, attrs, ctx.op, _CAUSE, ctx.loc)
+    return ctx.realiser.collective(
+        ctx.region, "all_to_all", atoms, row, shape, groups, numbers, ctx.op, _CAUSE, ctx.loc
+    )
 
 
 _CAUSE = "partial results"

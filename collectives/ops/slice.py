@@ -15,13 +15,13 @@ from ..analysis.constants import scalar_constant
 from ..halo import shared_halos
 from ..halo.exchange import assemble
 from ..heuristics import JOINED_SLICES
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
 from ..layouts.state import Joined, Run, Span, View
 from ..lookup import masked_lookup
 from ..partial_sums import deferred_reduction
-from ..reshard.realise import array_text
 from .rearrange import rearrange
 
 Local = Callable[[LocalValue, Dims, Dims], LocalValue]
@@ -300,10 +300,8 @@ def slice_(ctx: Context, op: Op) -> None:
     def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
         ends = [n if i not in changed else e for i, (n, e) in enumerate(zip(ref.shape, limits))]
         new = [n if i not in changed else result.type.shape[i] for i, n in enumerate(ref.shape)]
-        text = (
-            f"start_indices = {array_text(starts)}, limit_indices = {array_text(ends)}, strides = {array_text(strides)}"
-        )
-        return ctx.emit(op.name, (ref,), new, ref.dtype, text)
+        attrs = attributes("stablehlo.slice", tuple(starts), tuple(ends), tuple(strides))
+        return ctx.emit(op.name, (ref,), new, ref.dtype, attrs)
 
     def runs_of(d: int) -> tuple[list[Run], LocalValue | None]:
         return [Run(0, starts[d], 0, result.type.shape[d], strides[d])], None
@@ -323,7 +321,7 @@ def pad(ctx: Context, op: Op) -> None:
 
     def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
         new = [result.type.shape[i] if i in changed else n for i, n in enumerate(ref.shape)]
-        return ctx.emit(op.name, (ref, ctx.get(fill, ())), new, ref.dtype, extra=ctx.attr_text(op))
+        return ctx.emit(op.name, (ref, ctx.get(fill, ())), new, ref.dtype, extra=ctx.attributes_of(op))
 
     shape = value.type.shape
     scalar = ctx.get(fill, ())  # now: a lazy view is cut out later, when other values are bound
@@ -416,11 +414,11 @@ def _concatenate_sums(ctx: Context, op: Op, d: int) -> bool:
     if not all(map(alike, sums)):
         return False
     shape = ctx.piece_shape(op.results[0], first.dims)
-    text = ctx.attr_text(op)
+    attrs = ctx.attributes_of(op)
     parts = {}
     for atoms in first.parts:
         refs = [p.parts[atoms] for p in sums if p is not None]
-        parts[atoms] = ctx.emit(op.name, refs, shape, refs[0].dtype, extra=text)
+        parts[atoms] = ctx.emit(op.name, refs, shape, refs[0].dtype, extra=attrs)
     masked = any(p.masked for p in sums if p is not None)
     ctx.bind_partial(op.results[0], first.dims, parts, masked=masked, chosen=first.chosen)
     return True
@@ -460,7 +458,7 @@ def _moved(ctx: Context, op: Op, dims: Dims, d: int) -> float:
 def _concatenate(ctx: Context, op: Op, dims: Dims, d: int) -> LocalValue:
     refs = [ctx.get(v, dims) for v in op.operands]
     new = [*refs[0].shape[:d], op.results[0].type.shape[d], *refs[0].shape[d + 1 :]]
-    return ctx.emit(op.name, refs, new, refs[0].dtype, extra=ctx.attr_text(op))
+    return ctx.emit(op.name, refs, new, refs[0].dtype, extra=ctx.attributes_of(op))
 
 
 def _without(dims: Dims, d: int) -> Dims:

@@ -19,6 +19,8 @@ from propagation.program import Block, Op
 from ..cost import item_bytes
 from ..halo.exchange import neighbours
 from ..heuristics import COLUMNSORT_HANDS
+from ..ir.attributes import NONE
+from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
 from ..layouts.context import Context
@@ -33,16 +35,12 @@ def sort(ctx: Context, op: Op) -> None:
     have = next((s.dims for s in map(ctx.state, op.operands) if s.dims is not None), None)
     if have is None or not have[d] or not _columnsort(ctx, op, d, have):
         # XLA takes a dimension counted from the end as it is, and reads beyond the shape: the sort may then do nothing.
-        attrs = None if given is not None and integer(given) == d else _attributes(d, _is_stable(op))
+        attrs = None if given is not None and integer(given) == d else attributes("stablehlo.sort", d, _is_stable(op))
         by_rule(ctx, op, "a sort needs its whole dimension", attrs=attrs)
 
 
 def _is_stable(op: Op) -> bool:
     return "is_stable" in op.attrs and flag(op.attrs["is_stable"])
-
-
-def _attributes(d: int, stable: bool) -> str:
-    return f"dimension = {d} : i64, is_stable = {str(stable).lower()}"
 
 
 def _columnsort(ctx: Context, op: Op, d: int, have: Dims) -> bool:
@@ -142,7 +140,7 @@ class _Columns:
         types = [(r.shape, r.dtype) for r in refs]
         # On TPUs a stable sort sorts one operand more: not needed where there are no equals, or their order is free.
         stable = self.ctx.realiser.platform != "tpu" or (tied is None and self.placed)
-        attrs = _attributes(self.d, stable)
+        attrs = attributes("stablehlo.sort", self.d, stable)
         body = _comparator(self.ctx, self.op.regions[0], [r.dtype for r in refs], tied)
         return self.ctx.region.op("stablehlo.sort", refs, types, attrs, regions=(body,), loc=self.ctx.loc)
 
@@ -155,7 +153,7 @@ class _Columns:
         parts = self.shape_of(shape, p, rows // (p * c), c) if c > 1 else self.shape_of(shape, p, rows // p)
 
         def count(along: int, step: int) -> LocalValue:
-            number = ctx.region.shared("stablehlo.iota", (), parts, dtype, f"iota_dimension = {along} : i64")
+            number = ctx.region.shared("stablehlo.iota", (), parts, dtype, attributes("stablehlo.iota", along))
             step_ = real.constant(ctx.region, parts, dtype, str(step))
             return ctx.region.shared("stablehlo.multiply", (number, step_), parts, dtype)
 
@@ -184,12 +182,9 @@ class _Columns:
     def exchange(self, x: LocalValue) -> LocalValue:
         """An all-to-all along dimension d: part i goes to device i, what arrives is in the order of the senders."""
         ctx = self.ctx
-        attrs = (
-            f"split_dimension = {self.d} : i64, concat_dimension = {self.d} : i64, split_count = {self.p} : i64, "
-            f"{ctx.realiser.groups(self.atoms)}"
-        )
         bits = _bits(ctx, x)
-        args = (bits, x.shape, attrs, self.op, "columnsort", ctx.loc)
+        numbers = (self.d, self.d, self.p)
+        args = (bits, x.shape, ctx.realiser.groups(self.atoms), numbers, self.op, "columnsort", ctx.loc)
         return _cast(ctx, ctx.realiser.collective(ctx.region, "all_to_all", self.atoms, *args), x.dtype)
 
     def deal(self, x: LocalValue) -> LocalValue:
@@ -217,7 +212,8 @@ class _Columns:
         for low, high in zip(lower, upper):
             before = self.send(high, 1)
             shape = self.shape(low, 2 * half)
-            joined.append(ctx.emit("stablehlo.concatenate", (before, low), shape, low.dtype, f"dimension = {d} : i64"))
+            attrs = attributes("stablehlo.concatenate", d)
+            joined.append(ctx.emit("stablehlo.concatenate", (before, low), shape, low.dtype, attrs))
         joined = self.merged(joined)[: self.count]
         first, last = self.is_at(0, lower[0].shape), self.is_at(self.p - 1, lower[0].shape)
         out = []
@@ -226,7 +222,7 @@ class _Columns:
             mine = real.cut(ctx.region, x, d, half, 2 * half, ctx.loc)
             low = ctx.emit("stablehlo.select", (first, low, mine), low.shape, low.dtype)
             high = ctx.emit("stablehlo.select", (last, high, back), high.shape, high.dtype)
-            attrs = f"dimension = {d} : i64"
+            attrs = attributes("stablehlo.concatenate", d)
             out.append(ctx.emit("stablehlo.concatenate", (low, high), self.shape(low, 2 * half), low.dtype, attrs))
         return out
 
@@ -238,7 +234,7 @@ class _Columns:
         ctx = self.ctx
         me = ctx.realiser.splat(ctx.region, ctx.realiser.coordinate(ctx.region, self.atoms), shape)
         it = ctx.realiser.splat(ctx.region, ctx.realiser.index(ctx.region, coordinate), shape)
-        attrs = "comparison_direction = #stablehlo<comparison_direction EQ>"
+        attrs = attributes("stablehlo.compare", "EQ")
         return ctx.region.shared("stablehlo.compare", (me, it), shape, "i1", attrs)
 
 
@@ -249,7 +245,9 @@ def _bits(ctx: Context, x: LocalValue) -> LocalValue:
 
 
 def _cast(ctx: Context, x: LocalValue, dtype: str) -> LocalValue:
-    return x if x.dtype == dtype else ctx.region.shared("stablehlo.bitcast_convert", (x,), x.shape, dtype, "", ctx.loc)
+    if x.dtype == dtype:
+        return x
+    return ctx.region.shared("stablehlo.bitcast_convert", (x,), x.shape, dtype, NONE, ctx.loc)
 
 
 def _comparator(ctx: Context, block: Block, dtypes: list[str], tied: int | None) -> Region:
@@ -265,9 +263,7 @@ def _comparator(ctx: Context, block: Block, dtypes: list[str], tied: int | None)
     (greater,) = ctx.copy_ops(block, body, swapped)
     (same,) = body.op("stablehlo.not", (greater,), [((), "i1")])
     sign = "UNSIGNED" if dtypes[tied].startswith("ui") else "SIGNED"
-    attrs = (
-        f"comparison_direction = #stablehlo<comparison_direction LT>, compare_type = #stablehlo<comparison_type {sign}>"
-    )
+    attrs = attributes("stablehlo.compare", "LT", sign)
     (first,) = body.op("stablehlo.compare", body.args[2 * tied : 2 * tied + 2], [((), "i1")], attrs)
     (tie,) = body.op("stablehlo.and", (same, first), [((), "i1")])
     (out,) = body.op("stablehlo.or", (less, tie), [((), "i1")])

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 
 from jaxlib.mlir import ir
 
-from propagation.attributes import integer
+from propagation.attributes import GatherDims, integer
 from propagation.program import Block, Op
 
 from ..analysis.reducers import identity_literal
 from ..cost import ITEM_BITS
+from ..ir.attributes import Given
+from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
 from ..layouts.context import Context
@@ -104,8 +106,7 @@ def _least(dtype: str) -> str | None:
 def _top(ctx: Context, op: Op, x: LocalValue, k: int) -> list[LocalValue]:
     shape = (*x.shape[:-1], k)
     types = [(shape, r.type.dtype) for r in op.results]
-    text = ctx.attr_text(op, skip=("k",))
-    attrs = f"k = {k} : i64" + (f", {text}" if text else "")
+    attrs = attributes("chlo.top_k", k).also(ctx.attributes_of(op).without("k"))
     top = ctx.region.op(op.name, [x], types, extra=attrs, loc=ctx.loc)
     # Compilers expand top_k into a sort and slices of it, and recognise that pattern again. Collectives slice results
     # further, and slices of slices are merged: without a barrier the pattern is lost, and the whole sort runs.
@@ -115,14 +116,9 @@ def _top(ctx: Context, op: Op, x: LocalValue, k: int) -> list[LocalValue]:
 def _pick(ctx: Context, x: LocalValue, positions: LocalValue) -> LocalValue:
     """x[..., positions[..., i]]"""
     last = len(x.shape) - 1
-    batch = ", ".join(map(str, range(last)))
-    batching = f"operand_batching_dims = [{batch}], start_indices_batching_dims = [{batch}], " if last else ""
-    numbers = (
-        f"#stablehlo.gather<collapsed_slice_dims = [{last}], {batching}start_index_map = [{last}], "
-        f"index_vector_dim = {last + 1}>"
-    )
-    ones = ", ".join(["1"] * len(x.shape))
-    attrs = f"dimension_numbers = {numbers}, slice_sizes = array<i64: {ones}>, indices_are_sorted = false"
+    batch = tuple(range(last))
+    numbers = GatherDims((), (last,), batch, batch, (last,), last + 1)
+    attrs = attributes("stablehlo.gather", numbers, (1,) * len(x.shape), False)
     return ctx.emit("stablehlo.gather", (x, positions), positions.shape, x.dtype, attrs)
 
 
@@ -189,8 +185,9 @@ def _approximate(ctx: Context, op: Op, config: str, piece: list[LocalValue], d: 
     size = op.operands[0].type.shape[d]
     config = config.replace("reduction_input_size_override = -1", f"reduction_input_size_override = {size}")
     part = (*piece[0].shape[:d], k, *piece[0].shape[d + 1 :])
-    text = f"{ctx.attr_text(op, skip=('mhlo.backend_config',))}, mhlo.backend_config = {config}"
-    return ctx.local_copy(op, [*piece, *(ctx.whole(v) for v in op.operands[2:])], [part, part], attrs=text)
+    told = Given(ir.Attribute.parse(config, ctx.program.context))
+    attrs = ctx.attributes_of(op).without("mhlo.backend_config").also({"mhlo.backend_config": told})
+    return ctx.local_copy(op, [*piece, *(ctx.whole(v) for v in op.operands[2:])], [part, part], attrs)
 
 
 def _first(ctx: Context, op: Op, refs: list[LocalValue], d: int, k: int) -> list[LocalValue]:
@@ -199,7 +196,7 @@ def _first(ctx: Context, op: Op, refs: list[LocalValue], d: int, k: int) -> list
     body = Region("body", ctx.region, [(a.type.shape, a.type.dtype) for a in block.args[: 2 * len(refs)]])
     body.op("stablehlo.return", ctx.copy_ops(block, body, body.args), ())
     types = [(x.shape, x.dtype) for x in refs]
-    attrs = f"dimension = {d} : i64, is_stable = true"
+    attrs = attributes("stablehlo.sort", d, True)
     refs = ctx.region.op("stablehlo.sort", refs, types, attrs, regions=(body,), loc=ctx.loc)
     return [ctx.realiser.cut(ctx.region, x, d, 0, k, ctx.loc) for x in refs]
 

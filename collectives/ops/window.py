@@ -18,11 +18,12 @@ from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kind
 from ..halo.exchange import bordered, lacking, neighbours
 from ..halo.reach import Axis, Window, own_outputs, own_part, padding_of, per_dim
+from ..ir.attributes import Attribute, Integers, Pairs
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
 from ..layouts.factors import PASS, WHOLE, Choice, Factors, choose, note_gathered
-from .local_convolution import padding_text
 
 _WHY = "a window moves over this dimension"
 _Padding = Sequence[tuple[int, int]]
@@ -69,9 +70,9 @@ def reduce_window(ctx: Context, op: Op) -> None:
             total = ctx.combine(kind, ctx.realiser.splat(ctx.region, given, total.shape), total)
         ctx.bind(op.results[0], dims, total)
         return
-    text = ", ".join(filter(None, (ctx.attr_text(op, skip=("padding",)), padding_text(new_padding))))
+    attrs = ctx.attributes_of(op).without("padding").also({"padding": Pairs(tuple(new_padding))})
     shapes = [tuple([n + plans[d].more if d in plans else n for d, n in enumerate(shape)]) for shape in shapes]
-    for r, ref in zip(op.results, ctx.local_copy(op, refs, shapes, attrs=text)):
+    for r, ref in zip(op.results, ctx.local_copy(op, refs, shapes, attrs)):
         for d, plan in plans.items():
             ref = own_part(ctx, ref, d, dims[d], plan)
         ctx.bind(r, dims, ref)
@@ -164,17 +165,14 @@ def _running_total(
     taps = list(integers(op.attrs["window_dimensions"]))
     taps[d] = piece
     padding[d] = (piece - 1, 0) if forward else (0, piece - 1)
-    dims_text = f"window_dimensions = array<i64: {', '.join(map(str, taps))}>"
-    own = (ctx.attr_text(op, skip=("padding", "window_dimensions")), dims_text, padding_text(padding))
-    text = ", ".join(filter(None, own))
-    mine = ctx.local_copy(op, [x, init], [ctx.piece_shape(op.results[0], dims)], attrs=text)[0]
+    own: dict[str, Attribute] = {"window_dimensions": Integers(tuple(taps)), "padding": Pairs(tuple(padding))}
+    attrs = ctx.attributes_of(op).without(*own).also(own)
+    mine = ctx.local_copy(op, [x, init], [ctx.piece_shape(op.results[0], dims)], attrs)[0]
     last = piece - 1 if forward else 0
     total = ctx.realiser.cut(ctx.region, mine, d, last, last + 1, ctx.loc)
     offset = _before(ctx, total, dims[d], forward, combine, neutral)
-    kept = ", ".join(str(i) for i in range(len(total.shape)))
-    offset = ctx.emit(
-        "stablehlo.broadcast_in_dim", (offset,), mine.shape, dtype, f"broadcast_dimensions = array<i64: {kept}>"
-    )
+    kept = attributes("stablehlo.broadcast_in_dim", tuple(range(len(total.shape))))
+    offset = ctx.emit("stablehlo.broadcast_in_dim", (offset,), mine.shape, dtype, kept)
     return combine(offset, mine)
 
 
@@ -198,7 +196,7 @@ def _before(
         edge = ctx.realiser.splat(
             ctx.region, ctx.realiser.index(ctx.region, distance if forward else n - distance), shape
         )
-        direction = f"comparison_direction = #stablehlo<comparison_direction {'GE' if forward else 'LT'}>"
+        direction = attributes("stablehlo.compare", "GE" if forward else "LT")
         inside = ctx.region.shared("stablehlo.compare", (me, edge), shape, "i1", direction)
         got = ctx.emit("stablehlo.select", (inside, got, other), shape, dtype)
         before = got if before is None else combine(got, before)

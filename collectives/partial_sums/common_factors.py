@@ -22,6 +22,7 @@ from propagation.program import Op, Value
 
 from ..analysis.value_ranges import is_finite, is_positive
 from ..heuristics import PRODUCT_FACTORS
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -263,7 +264,7 @@ def guarded(
         return ctx.emit("stablehlo.select", (test, yes, no), yes.shape, yes.dtype)
 
     def compare(a: LocalValue, b: LocalValue, direction: str) -> LocalValue:
-        attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+        attrs = attributes("stablehlo.compare", direction)
         return ctx.emit("stablehlo.compare", (a, b), a.shape, "i1", attrs)
 
     above, below, both = number(1), number(1 << width), number(1 + (1 << width))

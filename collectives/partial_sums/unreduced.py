@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from propagation.model import TensorSharding
 from propagation.program import Value
 
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -45,7 +46,7 @@ def _on_first(ctx: Context, ref: LocalValue, atoms: tuple[int, ...]) -> LocalVal
     if not atoms:
         return ref
     realiser, region = ctx.realiser, ctx.region
-    attrs = "comparison_direction = #stablehlo<comparison_direction EQ>"
+    attrs = attributes("stablehlo.compare", "EQ")
     place = realiser.coordinate(region, atoms)
     is_first = region.shared("stablehlo.compare", (place, realiser.index(region, 0)), (), "i1", attrs)
     zero = realiser.zero(region, ref.shape, ref.dtype)

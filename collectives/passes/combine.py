@@ -29,7 +29,7 @@ from ..ir.walker import contract, effects, inputs, walk
 from ..machine import Machine, ref_bytes
 from ..reshard.realise import Realiser
 from .memory import Lives, boundary
-from .packing import abreast, groups_text, one_reducer, pack
+from .packing import abreast, groups_of, one_reducer, pack
 
 __all__ = ["combine"]
 
@@ -78,7 +78,7 @@ def _combine_in(region: Region, memory: _Memory, realiser: Realiser, machine: Ma
     for item in region.items:
         if item.collective is not None and _small(item, machine):
             c = item.collective
-            key = (c.kind, c.atoms, groups_text(item), one_reducer(item), item.results[0].dtype)
+            key = (c.kind, c.atoms, groups_of(item), one_reducer(item), item.results[0].dtype)
             classes.setdefault(key, []).append(item)
     saved = 0
     for members in classes.values():

@@ -171,7 +171,7 @@ class Lives:
         made = [] if item.name in _NO_BUFFER else [(r, ref_bytes(r)) for r in item.results]
         inner = max((self._inside(r) for r in item.regions), default=0.0)
         if self._functions is not None and item.name == "func.call":
-            inner = self._inside(self._functions[item.attrs.partition("@")[2]].region)
+            inner = self._inside(self._functions[item.callee].region)
         found = self._facts[item] = used, kept, made, inner
         return found
 

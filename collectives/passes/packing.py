@@ -9,15 +9,14 @@ apart.
 from __future__ import annotations
 
 import math
-import re
 
+from ..ir.attributes import Attribute
+from ..ir.operations import attributes, communication
 from ..ir.program import Collective, LocalOp, LocalValue, Region
 from ..ir.walker import Scratch
 from ..reshard.realise import Realiser
 
-__all__ = ["abreast", "dimension_of", "groups_text", "one_reducer", "pack"]
-
-_NUMBER = re.compile(r"(\w+) = (\d+) : i64")
+__all__ = ["abreast", "dimension_of", "groups_of", "one_reducer", "pack"]
 
 
 def pack(region: Region, realiser: Realiser, members: list[LocalOp]) -> list[LocalOp]:
@@ -28,7 +27,7 @@ def pack(region: Region, realiser: Realiser, members: list[LocalOp]) -> list[Loc
     tables = [_table(scratch, realiser, m, n) for m in members]
     widths = [t.shape[1] for t in tables]
     whole = (tables[0].shape[0], sum(widths))
-    attrs = "dimension = 1 : i64"
+    attrs = attributes("stablehlo.concatenate", 1)
     (x,) = scratch.op("stablehlo.concatenate", tables, [(whole, tables[0].dtype)], attrs, loc=first.loc)
     x = _communicate(scratch, first, x, n)
     x.maker.collective = _joined([m.communication for m in members])
@@ -51,9 +50,9 @@ def abreast(region: Region, realiser: Realiser, members: list[LocalOp]) -> list[
     return [one]
 
 
-def groups_text(item: LocalOp) -> str:
+def groups_of(item: LocalOp) -> Attribute:
     """The attribute that says who talks to whom."""
-    return item.attrs[item.attrs.index(item.communication.facts.groups_attribute) :]
+    return item.attrs[item.communication.facts.groups_attribute]
 
 
 def _joined(parts: list[Collective]) -> Collective:
@@ -62,17 +61,13 @@ def _joined(parts: list[Collective]) -> Collective:
     return parts[0]._replace(bytes=total, cause=f"{len(members)} combined", members=tuple(members))
 
 
-def _numbers(item: LocalOp) -> dict[str, int]:
-    return {name: int(n) for name, n in _NUMBER.findall(item.attrs)}
-
-
 def _table(scratch: Region, realiser: Realiser, item: LocalOp, n: int) -> LocalValue:
     """What an item sends as a table."""
     (x,) = item.operands
     split, loc = item.communication.facts.splits, item.loc
     if split is None:
         return realiser.reshape(scratch, x, (1, math.prod(x.shape)), loc)
-    x = _to_front(scratch, realiser, x, _numbers(item)[split], n, loc)
+    x = _to_front(scratch, realiser, x, item.number(split), n, loc)
     return realiser.reshape(scratch, x, (n, math.prod(x.shape) // n), loc)
 
 
@@ -87,12 +82,10 @@ def _communicate(scratch: Region, first: LocalOp, x: LocalValue, n: int) -> Loca
     """The collective of `first` on the table `x`."""
     kind = first.communication.facts
     rows, width = x.shape
-    attrs = [f"{name} = 0 : i64" for name in kind.dimensions]
-    if kind.counts is not None:
-        attrs.append(f"{kind.counts} = {n} : i64")
-    text = ", ".join([*attrs, groups_text(first)])
+    numbers = [*(0 for _ in kind.dimensions), *([] if kind.counts is None else [n])]
+    attrs = communication(kind, groups_of(first), *numbers)
     rows = kind.result_size(n, rows, kind.splits is not None, kind.joins is not None)
-    return scratch.op(first.name, (x,), [((rows, width), x.dtype)], text, regions=first.regions, loc=first.loc)[0]
+    return scratch.op(first.name, (x,), [((rows, width), x.dtype)], attrs, regions=first.regions, loc=first.loc)[0]
 
 
 def _finish(scratch: Region, realiser: Realiser, item: LocalOp, part: LocalValue, n: int) -> None:
@@ -101,7 +94,7 @@ def _finish(scratch: Region, realiser: Realiser, item: LocalOp, part: LocalValue
     joins, loc = item.communication.facts.joins, item.loc
     if joins is not None:
         # From every member a piece, to be put together along a dimension.
-        dim = _numbers(item)[joins]
+        dim = item.number(joins)
         piece = [*out.shape]
         piece[dim] //= n
         part = realiser.reshape(scratch, part, (n, *piece), loc)
@@ -113,7 +106,7 @@ def _finish(scratch: Region, realiser: Realiser, item: LocalOp, part: LocalValue
 def dimension_of(item: LocalOp) -> int:
     """The dimension that an all-gather gathers or a reduce-scatter scatters."""
     (name,) = item.communication.facts.dimensions
-    return _numbers(item)[name]
+    return item.number(name)
 
 
 def one_reducer(item: LocalOp) -> str:

@@ -86,7 +86,7 @@ def _times(item: LocalOp, machine: Machine, functions: dict[str, LocalFunction])
         return machine.collective(item.collective), 0.0
     inner = [(r, r.trips or 1) for r in item.regions if r.kind != "body"]
     if item.name == "func.call":
-        inner = [(functions[item.attrs.partition("@")[2]].region, 1)]
+        inner = [(functions[item.callee].region, 1)]
     if not inner:
         alone = machine.compute(item)
         return alone, alone

@@ -16,7 +16,6 @@ the collective stays.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +24,11 @@ import numpy as np
 
 from ..cost import item_bytes, seconds
 from ..heuristics import RING_DEVICES, RING_RENAMED, RING_TIME_SHARE
+from ..ir.attributes import Integers
+from ..ir.operations import communication
 from ..ir.program import Collective, LocalFunction, LocalOp, LocalValue, Region
 from ..ir.walker import Scratch, captured, contract, effects, inputs, walk
+from ..kinds import kind_of
 from ..machine import Machine, dot_dimensions, flops, ref_bytes
 from ..reshard.realise import APART, Realiser
 from .memory import Budget, Room
@@ -180,8 +182,8 @@ def _dim_before(item: LocalOp, dim: int) -> int | None:
 
 def _places(item: LocalOp) -> list[int]:
     """The permutation of a transpose; where a broadcast puts its operand's dimensions."""
-    found = re.search(r"(?:permutation|broadcast_dimensions) = array<i64: ([\d, ]+)>", item.attrs or item.extra)
-    return [int(n) for n in found[1].split(",")] if found else []
+    found = item.attribute("permutation") or item.attribute("broadcast_dimensions")
+    return list(found.values) if isinstance(found, Integers) else []
 
 
 def _fits(item: LocalOp) -> bool:
@@ -312,7 +314,8 @@ def _send(scratch: Region, realiser: Realiser, x: LocalValue, ring: _Ring, step:
     groups = realiser.atoms.groups(ring.atoms)
     n = groups.shape[1]
     pairs = np.array([(g[(i + step) % n], g[i]) for g in groups for i in range(n)], np.int64)
-    attrs = "source_target_pairs = " + realiser.builder.dense(("ring", ring.atoms, step), lambda: pairs)
+    lists = realiser.builder.dense(("ring", ring.atoms, step), lambda: pairs)
+    attrs = communication(kind_of("collective_permute"), lists)
     (out,) = scratch.op("stablehlo.collective_permute", (x,), [(x.shape, x.dtype)], attrs, loc=item.loc)
     sent = math.prod(x.shape) * item_bytes(x.dtype)
     cause = f"{c.cause}, pipelined with a contraction"

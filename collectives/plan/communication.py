@@ -184,7 +184,7 @@ def plan_of(
                     for inner, each in inside:
                         sent.add(each, 1 if inner.trips is None else inner.trips)
                 if item.name == "func.call":
-                    sent.add(visit(functions[item.attrs.partition("@")[2]].region, times))
+                    sent.add(visit(functions[item.callee].region, times))
         return sent
 
     sent = visit(main.region, 1)

@@ -9,7 +9,6 @@ contractions read matrices, so operands whose dimensions are in another order ar
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -37,7 +36,6 @@ _ALIAS = _named("reshape", "optimization_barrier", "bitcast_convert")
 _SAME_PLACE = _named("dynamic_update_slice", "scatter", "sort", "while")
 # Whose elements each attribute of a collective orders.
 _CUT = {"all_gather_dim": "result", "scatter_dimension": "operand", "split_dimension": "operand"}
-_CUT_DIMENSION = re.compile(rf"({'|'.join(_CUT)}) = (\d+)")
 _RETURN = _named("return") | {"func.return"}
 
 
@@ -95,7 +93,7 @@ class Liveness:
     def inner(self, item: LocalOp) -> list[Region]:
         """The regions that an item runs."""
         if item.name == "func.call":
-            return [self._functions[item.attrs.partition("@")[2]].region]
+            return [self._functions[item.callee].region]
         return [r for r in item.regions if r.kind != "body"]
 
     def crest(self, region: Region) -> float:
@@ -267,8 +265,10 @@ def _copied_to_send(item: LocalOp) -> list[tuple[LocalValue, float]]:
     """Collectives cut and join along the outermost dimension: others are moved there before or from there after."""
     values = {"operand": item.operands[0], "result": item.results[0]}
     out = []
-    for name, number in _CUT_DIMENSION.findall(item.attrs):
+    for name in item.attrs:
+        if name not in _CUT:
+            continue
         value = values[_CUT[name]]
-        if any(n > 1 for n in value.shape[: int(number)]):
+        if any(n > 1 for n in value.shape[: item.number(name)]):
             out.append((value, ref_bytes(value)))
     return out

@@ -40,4 +40,4 @@ def _sent(region: Region, times: int | None, is_looped: bool, functions: Mapping
                     known = None if times is None or inner.trips is None else times * inner.trips
                     yield from _sent(inner, known, is_looped or inner.kind == "loop", functions)
             if item.name == "func.call":
-                yield from _sent(functions[item.attrs.partition("@")[2]].region, times, is_looped, functions)
+                yield from _sent(functions[item.callee].region, times, is_looped, functions)

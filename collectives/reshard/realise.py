@@ -14,7 +14,10 @@ from propagation.program import Func, Op, source
 from ..cost import item_bytes, sent_bytes
 from ..errors import UnsupportedOpError
 from ..heuristics import CHOSEN_IN_PARTS_BYTES
+from ..ir.attributes import NONE, Attribute, Dense, DeviceLists
+from ..ir.operations import attributes, communication, splat_constant
 from ..ir.program import Collective, LocalValue, ModuleBuilder, Region
+from ..kinds import kind_of
 from ..layout import Atoms, Dims, local_shape
 from .moves import ReshardStep
 from .planner import Planner
@@ -22,7 +25,7 @@ from .realise_pieces import send_pieces
 from .realise_reductions import Group, all_reduce, reduce_scatter, spread
 from .words import WORDS, of_word
 
-__all__ = ["APART", "REDUCERS", "Realiser", "array_text", "zero_literal"]
+__all__ = ["APART", "REDUCERS", "Realiser", "zero_literal"]
 
 # Known in regions that devices run or not depending on values which differ between them: the atoms over which they do.
 APART = "apart"
@@ -47,7 +50,7 @@ class Realiser:
 
     def index(self, region: Region, value: int) -> LocalValue:
         """An i32 scalar constant."""
-        return region.entry("stablehlo.constant", (), (), "i32", f"value = dense<{value}> : tensor<i32>")
+        return region.entry("stablehlo.constant", (), (), "i32", splat_constant(str(value), (), "i32"))
 
     def coordinate(self, region: Region, atoms: Sequence[int]) -> LocalValue:
         """This device's position along `atoms` (i32 scalar), the first most major."""
@@ -75,7 +78,7 @@ class Realiser:
 
     def constant(self, region: Region, shape: tuple[int, ...], dtype: str, literal: str) -> LocalValue:
         """A splat constant, at the entry of the function."""
-        attrs = f"value = dense<{literal}> : tensor<{dtype}>"
+        attrs = splat_constant(literal, (), dtype)
         scalar = region.entry("stablehlo.constant", (), (), dtype, attrs)
         return scalar if not shape else self.splat(region, scalar, shape)
 
@@ -83,7 +86,7 @@ class Realiser:
         """A scalar repeated over `shape`."""
         if not shape:
             return scalar
-        attrs = "broadcast_dimensions = array<i64>"
+        attrs = attributes("stablehlo.broadcast_in_dim", ())
         return region.shared("stablehlo.broadcast_in_dim", (scalar,), shape, scalar.dtype, attrs)
 
     def zero(self, region: Region, shape: tuple[int, ...], dtype: str) -> LocalValue:
@@ -109,11 +112,8 @@ class Realiser:
         fill = self.zero(region, (), x.dtype) if fill is None else fill
         shape = _with(x.shape, dim, x.shape[dim] + max(0, x.shape[dim] - 1) * inner + low + high)
         zeros = [0] * len(shape)
-        attrs = (
-            f"edge_padding_low = array<i64: {_list(_with(zeros, dim, low))}>, "
-            f"edge_padding_high = array<i64: {_list(_with(zeros, dim, high))}>, "
-            f"interior_padding = array<i64: {_list(_with(zeros, dim, inner))}>"
-        )
+        amounts = [_with(zeros, dim, n) for n in (low, high, inner)]
+        attrs = attributes("stablehlo.pad", *amounts)
         return region.shared("stablehlo.pad", (x, fill), shape, x.dtype, attrs, loc)
 
     def cut(
@@ -125,10 +125,7 @@ class Realiser:
         ones = [1] * len(x.shape)
         starts, limits = _with([0] * len(x.shape), dim, start), _with(x.shape, dim, stop)
         shape = _with(x.shape, dim, -(-(stop - start) // stride))
-        attrs = (
-            f"start_indices = array<i64: {_list(starts)}>, limit_indices = array<i64: {_list(limits)}>, "
-            f"strides = array<i64: {_list(_with(ones, dim, stride))}>"
-        )
+        attrs = attributes("stablehlo.slice", starts, limits, _with(ones, dim, stride))
         return region.shared("stablehlo.slice", (x,), shape, x.dtype, attrs, loc)
 
     def window(
@@ -138,27 +135,27 @@ class Realiser:
         zero = self.index(region, 0)
         starts = [start if d == dim else zero for d in range(len(x.shape))]
         shape = _with(x.shape, dim, size)
-        attrs = f"slice_sizes = array<i64: {_list(shape)}>"
+        attrs = attributes("stablehlo.dynamic_slice", shape)
         return region.shared("stablehlo.dynamic_slice", (x, *starts), shape, x.dtype, attrs, loc)
 
     def repeat(self, region: Region, x: LocalValue, dim: int, times: int, loc: str = "") -> LocalValue:
         """`x` laid `times` times one behind the other along `dim`."""
         wide = (*x.shape[:dim], times, *x.shape[dim:])
-        dims = [d + (d >= dim) for d in range(len(x.shape))]
-        attrs = f"broadcast_dimensions = array<i64: {_list(dims)}>"
+        dims = tuple([d + (d >= dim) for d in range(len(x.shape))])
+        attrs = attributes("stablehlo.broadcast_in_dim", dims)
         out = region.shared("stablehlo.broadcast_in_dim", (x,), wide, x.dtype, attrs, loc)
         return self.reshape(region, out, _with(x.shape, dim, times * x.shape[dim]), loc)
 
     def reshape(self, region: Region, x: LocalValue, shape: tuple[int, ...], loc: str = "") -> LocalValue:
         if x.shape == shape:
             return x
-        return region.shared("stablehlo.reshape", (x,), shape, x.dtype, "", loc)
+        return region.shared("stablehlo.reshape", (x,), shape, x.dtype, NONE, loc)
 
     def transpose(self, region: Region, x: LocalValue, order: Sequence[int], loc: str = "") -> LocalValue:
         if list(order) == list(range(len(order))):
             return x
         shape = tuple(x.shape[i] for i in order)
-        attrs = f"permutation = array<i64: {_list(order)}>"
+        attrs = attributes("stablehlo.transpose", tuple(order))
         return region.shared("stablehlo.transpose", (x,), shape, x.dtype, attrs, loc)
 
     def inside(
@@ -170,14 +167,14 @@ class Realiser:
             return None
         where = self.positions(region, x_shape, dim, atoms, piece)
         limit = self.splat(region, self.index(region, size), x_shape)
-        attrs = "comparison_direction = #stablehlo<comparison_direction LT>"
+        attrs = attributes("stablehlo.compare", "LT")
         return region.shared("stablehlo.compare", (where, limit), x_shape, "i1", attrs)
 
     def positions(
         self, region: Region, x_shape: tuple[int, ...], dim: int, atoms: Sequence[int], piece: int
     ) -> LocalValue:
         """i32 of shape `x_shape`: the global position along `dim` of each element of this device's piece."""
-        iota = region.shared("stablehlo.iota", (), x_shape, "i32", f"iota_dimension = {dim} : i64")
+        iota = region.shared("stablehlo.iota", (), x_shape, "i32", attributes("stablehlo.iota", dim))
         if not atoms:
             return iota
         start = self.splat(region, self.offset(region, atoms, piece), x_shape)
@@ -185,9 +182,10 @@ class Realiser:
 
     # -- collectives ----------------------------------------------------------------------------------------
 
-    def groups(self, atoms: Sequence[int]) -> str:
+    def groups(self, atoms: Sequence[int]) -> DeviceLists:
+        """The groups of devices that differ in `atoms`."""
         key = ("groups", tuple(atoms))
-        return "replica_groups = " + self.builder.dense(key, lambda: self.atoms.groups(atoms))
+        return self.builder.dense(key, lambda: self.atoms.groups(atoms))
 
     def group(self, atoms: Sequence[int]) -> Group:
         """The devices that differ in `atoms`."""
@@ -201,7 +199,8 @@ class Realiser:
         atoms: Sequence[int] | None,
         x: LocalValue,
         shape: tuple[int, ...],
-        attrs: str,
+        groups: Attribute,
+        numbers: Sequence[int],
         op: Op | Func | None,
         cause: str,
         loc: str,
@@ -209,16 +208,18 @@ class Realiser:
         sent: float | None = None,
         count: tuple[int, int] | None = None,
     ) -> LocalValue:
-        """One collective over `atoms`, reused if the same one is visible. `sent` overrides the operand's bytes; `count`
-        is the number of groups and of devices per group, where `atoms` is None.
+        """One collective over `atoms`, reused if the same one is visible. `groups` says which devices talk, `numbers`
+        are the dimensions along which it moves elements (see `ir.operations.communication`). `sent` overrides the
+        operand's bytes; `count` is the number of groups and of devices per group, where `atoms` is None.
 
         An array without elements needs none (and XLA refuses some).
         """
         if reducer == "choose":
-            return self._choose(region, kind, atoms, x, shape, attrs, op, cause, loc)
+            return self._choose(region, kind, atoms, x, shape, groups, numbers, op, cause, loc)
         if 0 in x.shape:
             return x if x.shape == tuple(shape) else self.zero(region, tuple(shape), x.dtype)
         self._check_reached(region, kind, atoms, op, cause)
+        attrs = communication(kind_of(kind), groups, *numbers)
         key = ("collective", kind, id(x), attrs, reducer)
         found = region.lookup(key)
         if found is not None:
@@ -259,7 +260,8 @@ class Realiser:
         atoms: Sequence[int] | None,
         x: LocalValue,
         shape: tuple[int, ...],
-        attrs: str,
+        groups: Attribute,
+        numbers: Sequence[int],
         op: Op | Func | None,
         cause: str,
         loc: str,
@@ -270,45 +272,44 @@ class Realiser:
         and bits that are no numbers."""
         if x.dtype.startswith("complex"):
             parts = self._parts(region, x, loc)
-            parts = self._choose(region, kind, atoms, parts, (*shape, 2), attrs, op, cause, loc)
+            parts = self._choose(region, kind, atoms, parts, (*shape, 2), groups, numbers, op, cause, loc)
             return self._of_parts(region, parts, x.dtype, loc)
         word = WORDS.get(x.dtype)
         if word is None or 0 in x.shape:
-            return self.collective(region, kind, atoms, x, shape, attrs, op, cause, loc, "add")
+            return self.collective(region, kind, atoms, x, shape, groups, numbers, op, cause, loc, "add")
         # 16 bits are summed in few places, some of which take 32 for them: they go in pairs.
         paired = word == "i16" and bool(shape) and shape[-1] % 2 == 0
         dtype, unit = ("i32", (2,)) if paired else (word, ())
         half = lambda of: (*of[:-1], of[-1] // 2) if paired else tuple(of)
         bits = self.reshape(region, x, (*half(x.shape), *unit), loc)
-        bits = region.shared("stablehlo.bitcast_convert", (bits,), half(x.shape), dtype, "", loc)
+        bits = region.shared("stablehlo.bitcast_convert", (bits,), half(x.shape), dtype, NONE, loc)
         if kind == "all_reduce" and math.prod(bits.shape) * item_bytes(dtype) >= CHOSEN_IN_PARTS_BYTES:
             assert atoms is not None  # groups that the program gives are none of chosen elements
             n = self.atoms.product(atoms)
             dim = next((d for d, size in enumerate(bits.shape) if size % n == 0 and size > n), None)
             if dim is not None and not paired:
                 part = _with(bits.shape, dim, bits.shape[dim] // n)
-                how = f"scatter_dimension = {dim} : i64, {attrs}"
-                bits = self.collective(region, "reduce_scatter", atoms, bits, part, how, op, cause, loc, "add")
+                args = (part, groups, (dim,), op, cause, loc)
+                bits = self.collective(region, "reduce_scatter", atoms, bits, *args, "add")
                 out = of_word(region, bits, x.dtype, loc)
-                how = f"all_gather_dim = {dim} : i64, {attrs}"
-                return self.collective(region, "all_gather", atoms, out, shape, how, op, cause, loc)
-        bits = self.collective(region, kind, atoms, bits, half(shape), attrs, op, cause, loc, "add")
-        out = region.shared("stablehlo.bitcast_convert", (bits,), (*half(shape), *unit), x.dtype, "", loc)
+                return self.collective(region, "all_gather", atoms, out, shape, groups, (dim,), op, cause, loc)
+        bits = self.collective(region, kind, atoms, bits, half(shape), groups, numbers, op, cause, loc, "add")
+        out = region.shared("stablehlo.bitcast_convert", (bits,), (*half(shape), *unit), x.dtype, NONE, loc)
         return self.reshape(region, out, tuple(shape), loc)
 
     def _parts(self, region: Region, x: LocalValue, loc: str) -> LocalValue:
         """Real and imaginary parts along a new last dimension."""
         real = x.dtype[len("complex<") : -1]
-        parts = [region.shared(f"stablehlo.{name}", (x,), x.shape, real, "", loc) for name in ("real", "imag")]
+        parts = [region.shared(f"stablehlo.{name}", (x,), x.shape, real, NONE, loc) for name in ("real", "imag")]
         parts = [self.reshape(region, part, (*x.shape, 1), loc) for part in parts]
-        attrs = f"dimension = {len(x.shape)} : i64"
+        attrs = attributes("stablehlo.concatenate", len(x.shape))
         return region.shared("stablehlo.concatenate", parts, (*x.shape, 2), real, attrs, loc)
 
     def _of_parts(self, region: Region, parts: LocalValue, dtype: str, loc: str) -> LocalValue:
         """The complex tensor of real and imaginary parts along the last dimension."""
         last, shape = len(parts.shape) - 1, parts.shape[:-1]
         real, imag = [self.reshape(region, self.cut(region, parts, last, i, i + 1, loc), shape, loc) for i in (0, 1)]
-        return region.shared("stablehlo.complex", (real, imag), shape, dtype, "", loc)
+        return region.shared("stablehlo.complex", (real, imag), shape, dtype, NONE, loc)
 
     def reducer(self, region: Region, kind: str, dtype: str) -> Region:
         """The two-argument scalar body of a reduction."""
@@ -337,9 +338,8 @@ class Realiser:
             x = self.pad(region, x, d, 0, after[d] * n - x.shape[d], loc=loc)
             return self.window(region, x, d, self.offset(region, atoms, after[d]), after[d], loc)
         if kind == "all_gather":
-            attrs = f"all_gather_dim = {d} : i64, {self.groups(atoms)}"
             whole = _with(x.shape, d, x.shape[d] * n)
-            x = self.collective(region, kind, atoms, x, whole, attrs, op, cause, loc)
+            x = self.collective(region, kind, atoms, x, whole, self.groups(atoms), (d,), op, cause, loc)
             return self.cut(region, x, d, 0, after[d], loc)
         if kind == "all_reduce":
             if d >= 0:
@@ -412,11 +412,11 @@ class Realiser:
         if apart and apart.isdisjoint(atoms) and 0 not in x.shape:
             return self._send_in_groups(region, x, pairs, atoms, op, cause, loc)
         key = ("pairs", pairs.tobytes())
-        attrs = "source_target_pairs = " + self.builder.dense(key, lambda: pairs)
+        lists = self.builder.dense(key, lambda: pairs)
         moving = bool((pairs[:, 0] != pairs[:, 1]).any())
         sent = math.prod(x.shape) * item_bytes(x.dtype) if moving else 0.0
         kind = "collective_permute"
-        out = self.collective(region, kind, tuple(atoms), x, x.shape, attrs, op, cause, loc, sent=sent)
+        out = self.collective(region, kind, tuple(atoms), x, x.shape, lists, (), op, cause, loc, sent=sent)
         senders = pairs[pairs[:, 0] != pairs[:, 1], 0]
         if len(senders) < self.atoms.count and 0 not in x.shape:
             out.maker.collective = out.maker.communication._replace(senders=senders)
@@ -438,10 +438,10 @@ class Realiser:
         member[groups] = np.arange(groups.shape[1])
         sender = np.full(self.atoms.count, groups.shape[1], np.int64)  # the row of zeros
         sender[pairs[:, 1]] = member[pairs[:, 0]]
-        attrs = f"all_gather_dim = 0 : i64, {self.groups(atoms)}"
+        lists = self.groups(atoms)
         row = self.reshape(region, x, (1, *x.shape), loc)
         whole = (groups.shape[1], *x.shape)
-        rows = self.collective(region, "all_gather", atoms, row, whole, attrs, op, cause, loc)
+        rows = self.collective(region, "all_gather", atoms, row, whole, lists, (0,), op, cause, loc)
         rows = self.pad(region, rows, 0, 0, 1, loc=loc)
         me = self.coordinate(region, range(len(self.sizes)))
         row = self.window(region, rows, 0, self.table(region, sender, me), 1, loc)
@@ -451,9 +451,10 @@ class Realiser:
         """The entry of `values` at the position `me`, both i32."""
         if (values == values[0]).all():
             return self.index(region, int(values[0]))
-        attrs = f"value = dense<{values.tolist()}> : tensor<{len(values)}xi32>"
+        attrs = attributes("stablehlo.constant", Dense.of(values, "i32"))
         table = region.entry("stablehlo.constant", (), values.shape, "i32", attrs)
-        entry = region.entry("stablehlo.dynamic_slice", (table, me), (1,), "i32", "slice_sizes = array<i64: 1>")
+        one = attributes("stablehlo.dynamic_slice", (1,))
+        entry = region.entry("stablehlo.dynamic_slice", (table, me), (1,), "i32", one)
         return region.entry("stablehlo.reshape", (entry,), (), "i32")
 
     def pairs(self, before: Dims, after: Dims, unreduced: tuple[int, ...]) -> np.ndarray:
@@ -502,8 +503,7 @@ class Realiser:
                 x = self._exchange_innermost(region, x, d, n, step, groups, op, cause, loc)
                 return self.cut(region, x, d, 0, after[d], loc)
             shape = _with(_with(x.shape, e, x.shape[e] // n), d, x.shape[d] * n)
-            attrs = f"split_dimension = {e} : i64, concat_dimension = {d} : i64, split_count = {n} : i64, {groups}"
-            x = self.collective(region, step.kind, step.atoms, x, shape, attrs, op, cause, loc)
+            x = self.collective(region, step.kind, step.atoms, x, shape, groups, (e, d, n), op, cause, loc)
         else:
             x = self._exchange_many(region, x, before, step, groups, op, cause, loc)
         for m in moves:
@@ -517,7 +517,7 @@ class Realiser:
         d: int,
         n: int,
         step: ReshardStep,
-        groups: Any,
+        groups: DeviceLists,
         op: Op | Func | None,
         cause: str,
         loc: str,
@@ -526,8 +526,7 @@ class Realiser:
         arrives is put together along the dimension that was split, which takes a copy if that is the innermost one."""
         e = len(x.shape) - 1
         x = self.reshape(region, x, (*x.shape[:e], n, x.shape[e] // n), loc)
-        attrs = f"split_dimension = {e} : i64, concat_dimension = {e} : i64, split_count = {n} : i64, {groups}"
-        x = self.collective(region, step.kind, step.atoms, x, x.shape, attrs, op, cause, loc)
+        x = self.collective(region, step.kind, step.atoms, x, x.shape, groups, (e, e, n), op, cause, loc)
         x = self.transpose(region, x, [*range(d), e, *range(d, e), e + 1], loc)
         return self.reshape(region, x, (*x.shape[:d], n * x.shape[d + 1], *x.shape[d + 2 :]), loc)
 
@@ -537,7 +536,7 @@ class Realiser:
         x: LocalValue,
         before: Dims,
         step: ReshardStep,
-        groups: Any,
+        groups: DeviceLists,
         op: Op | Func | None,
         cause: str,
         loc: str,
@@ -561,8 +560,7 @@ class Realiser:
         tail = x.shape[len(moves) :]
         n = self.atoms.product(step.atoms)
         x = self.reshape(region, x, (n, *tail), loc)
-        attrs = f"split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = {n} : i64, {groups}"
-        x = self.collective(region, step.kind, step.atoms, x, x.shape, attrs, op, cause, loc)
+        x = self.collective(region, step.kind, step.atoms, x, x.shape, groups, (0, 0, n), op, cause, loc)
         # What came from the members of the group belongs in front of the dimensions that gave their atoms away.
         atoms = list(step.atoms)
         x = self.reshape(region, x, (*[sizes[a] for a in atoms], *tail), loc)
@@ -588,15 +586,6 @@ def _digits(atoms: Sequence[int], sizes: Sequence[int], strides: Any) -> Any:
 
 def _with(shape: Sequence[int], dim: int, n: int) -> tuple[int, ...]:
     return (*shape[:dim], n, *shape[dim + 1 :])
-
-
-def _list(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values))
-
-
-def array_text(values: Sequence[int]) -> str:
-    """`array<i64: 1, 2>`."""
-    return f"array<i64: {_list(values)}>" if len(values) else "array<i64>"
 
 
 def zero_literal(dtype: str) -> str:

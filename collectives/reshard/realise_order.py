@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..ir.attributes import Attributes
+from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 
 if TYPE_CHECKING:
@@ -51,5 +53,5 @@ def _flip(real: Realiser, region: Region, key: LocalValue) -> LocalValue:
     return region.shared("stablehlo.select", (negative, inverted, key), key.shape, key.dtype)
 
 
-def _direction(name: str) -> str:
-    return f"comparison_direction = #stablehlo<comparison_direction {name}>"
+def _direction(name: str) -> Attributes:
+    return attributes("stablehlo.compare", name)

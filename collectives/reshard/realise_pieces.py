@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from propagation.attributes import ScatterDims
 from propagation.program import Func, Op
 
 from ..heuristics import FILLED_BOXES, FILLED_SLOTS
+from ..ir.attributes import NONE, Dense
+from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 from ..layout import Dims, local_shape
 from .boxes import Put, boxes_between
@@ -58,7 +61,7 @@ def send_pieces(
     if at_once:
         rounds, kept = _kept_in_rounds(rounds, kept)
     if copies:
-        x = region.shared("stablehlo.optimization_barrier", (x,), x.shape, x.dtype, "", loc)
+        x = region.shared("stablehlo.optimization_barrier", (x,), x.shape, x.dtype, NONE, loc)
     every = (*rounds, *kept)
     parts = [_cut(realiser, region, x, me, r, loc) for r in every]
     for i, round_ in enumerate(rounds):
@@ -136,7 +139,7 @@ def _fill(
         lines: dict[tuple[int, ...], list[LocalValue]] = {}
         for slot, ref in held.items():
             lines.setdefault(slot[:d], []).append(ref)
-        attrs = f"dimension = {d} : i64"
+        attrs = attributes("stablehlo.concatenate", d)
         held = {}
         for slot, line in lines.items():
             shape = (*line[0].shape[:d], wide[d], *line[0].shape[d + 1 :])
@@ -164,7 +167,7 @@ def _window(
     if x.shape == box:
         return x
     starts = _starts(realiser, region, me, at)
-    attrs = f"slice_sizes = array<i64: {', '.join(map(str, box))}>"
+    attrs = attributes("stablehlo.dynamic_slice", box)
     return region.shared("stablehlo.dynamic_slice", (x, *starts), box, x.dtype, attrs, loc)
 
 
@@ -189,7 +192,7 @@ def _put(
     if out.shape == round_.box:
         return part
     starts = _starts(realiser, region, me, at)
-    return region.shared("stablehlo.dynamic_update_slice", (out, part, *starts), out.shape, out.dtype, "", loc)
+    return region.shared("stablehlo.dynamic_update_slice", (out, part, *starts), out.shape, out.dtype, NONE, loc)
 
 
 def where(
@@ -197,9 +200,9 @@ def where(
 ) -> LocalValue:
     """`new` on the devices `chosen`, `old` on the others."""
     flag = realiser.table(region, chosen.astype(np.int64), me)
-    attrs = "comparison_direction = #stablehlo<comparison_direction NE>"
+    attrs = attributes("stablehlo.compare", "NE")
     flag = region.entry("stablehlo.compare", (flag, realiser.index(region, 0)), (), "i1", attrs)
-    return region.shared("stablehlo.select", (flag, new, old), new.shape, new.dtype, "", loc)
+    return region.shared("stablehlo.select", (flag, new, old), new.shape, new.dtype, NONE, loc)
 
 
 def _scatter_all(
@@ -234,28 +237,24 @@ def _scatter(
     outside = np.array(shape)
     corners = np.stack([np.where((r.sender < 0)[:, None], outside, r.put_at) for r in rounds], axis=1)
     places = _rows(realiser, region, corners, me)
-    attrs = "broadcast_dimensions = array<i64" + (": " if rank else "") + f"{', '.join(map(str, range(1, rank + 1)))}>"
+    attrs = attributes("stablehlo.broadcast_in_dim", tuple(range(1, rank + 1)))
     rows = [region.shared("stablehlo.broadcast_in_dim", (p,), (1, *box), dtype, attrs, loc) for p in parts]
-    stack = region.shared("stablehlo.concatenate", rows, (len(parts), *box), dtype, "dimension = 0 : i64", loc)
+    attrs = attributes("stablehlo.concatenate", 0)
+    stack = region.shared("stablehlo.concatenate", rows, (len(parts), *box), dtype, attrs, loc)
     body = Region("body", region, [((), dtype)] * 2)
     body.op("stablehlo.return", body.args[1:], [])
-    dims = ", ".join(map(str, range(rank)))
-    window = ", ".join(map(str, range(1, rank + 1)))
-    numbers = f"update_window_dims = [{window}], scatter_dims_to_operand_dims = [{dims}], index_vector_dim = 1"
-    attrs = (
-        f"indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<{numbers}>, "
-        f"unique_indices = {str(apart).lower()}"
-    )
+    numbers = ScatterDims(tuple(range(1, rank + 1)), (), (), (), tuple(range(rank)), 1)
+    attrs = attributes("stablehlo.scatter", False, numbers, apart)
     return region.op("stablehlo.scatter", (out, places, stack), [(shape, dtype)], attrs, regions=[body], loc=loc)[0]
 
 
 def _rows(realiser: Realiser, region: Region, values: np.ndarray, me: LocalValue) -> LocalValue:
     """This device's matrix of `values` (devices x n x m), i32[n, m]."""
     shape = values.shape[1:]
-    attrs = f"value = dense<{values.tolist()}> : tensor<{'x'.join(map(str, values.shape))}xi32>"
+    attrs = attributes("stablehlo.constant", Dense.of(values, "i32"))
     table = region.entry("stablehlo.constant", (), values.shape, "i32", attrs)
     zero = realiser.index(region, 0)
-    attrs = f"slice_sizes = array<i64: 1, {', '.join(map(str, shape))}>"
+    attrs = attributes("stablehlo.dynamic_slice", (1, *shape))
     rows = region.entry("stablehlo.dynamic_slice", (table, me, zero, zero), (1, *shape), "i32", attrs)
     return region.entry("stablehlo.reshape", (rows,), shape, "i32")
 

@@ -20,6 +20,8 @@ from propagation.program import Func, Op
 
 from ..cost import item_bytes
 from ..heuristics import GATHERED_REDUCTION_BYTES
+from ..ir.attributes import Attribute
+from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 from .realise_order import from_ordered, is_ordered, to_ordered
 
@@ -32,12 +34,12 @@ __all__ = ["Group", "all_reduce", "reduce_scatter", "spread"]
 class Group(NamedTuple):
     """The devices that reduce together.
 
-    text   the `replica_groups` attribute
+    lists  which devices they are, as an attribute
     atoms  the atoms in which they differ; None for groups that the program itself gives
     shape  number of groups and devices per group
     """
 
-    text: str
+    lists: Attribute
     atoms: tuple[int, ...] | None
     shape: tuple[int, int]
 
@@ -62,7 +64,7 @@ def all_reduce(
 
     def reduce(x: LocalValue) -> LocalValue:
         return realiser.collective(
-            region, "all_reduce", group.atoms, x, x.shape, group.text, op, cause, loc, kind, count=group.shape
+            region, "all_reduce", group.atoms, x, x.shape, group.lists, (), op, cause, loc, kind, count=group.shape
         )
 
     return _ordered(realiser, region, x, kind, reduce)
@@ -96,10 +98,10 @@ def reduce_scatter(
         return _all_to_all(realiser, region, x, group, kind, op, cause, loc)
 
     def reduce(x: LocalValue) -> LocalValue:
-        attrs = f"scatter_dimension = {dim} : i64, {group.text}"
         return realiser.collective(
-            region, "reduce_scatter", group.atoms, x, after, attrs, op, cause, loc, kind, count=group.shape
-        )
+            region, "reduce_scatter", group.atoms, x, after, group.lists, (dim,), op, cause, loc, kind,
+            count=group.shape,
+        )  # fmt: skip
 
     return _ordered(realiser, region, x, kind, reduce)
 
@@ -118,11 +120,11 @@ def spread(
 ) -> LocalValue:
     """A dimension of `size` of which each device along `atoms` holds one element, or padding: zeros but for that."""
     shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
-    attrs = f"broadcast_dimensions = array<i64: {', '.join(map(str, range(len(shape))))}>"
+    attrs = attributes("stablehlo.broadcast_in_dim", tuple(range(len(shape))))
     (rows,) = region.op("stablehlo.broadcast_in_dim", (x,), [(shape, x.dtype)], attrs, loc=loc)
-    where = region.shared("stablehlo.iota", (), shape, "i32", f"iota_dimension = {dim} : i64")
+    where = region.shared("stablehlo.iota", (), shape, "i32", attributes("stablehlo.iota", dim))
     mine = realiser.splat(region, realiser.coordinate(region, atoms), shape)
-    attrs = "comparison_direction = #stablehlo<comparison_direction EQ>"
+    attrs = attributes("stablehlo.compare", "EQ")
     held = region.shared("stablehlo.compare", (where, mine), shape, "i1", attrs)
     zero = realiser.zero(region, shape, x.dtype)
     return region.op("stablehlo.select", (held, rows, zero), [(shape, x.dtype)], loc=loc)[0]
@@ -179,8 +181,9 @@ def _all_gather(
 ) -> LocalValue:
     """The first dimensions of all devices' tensors joined."""
     shape = (x.shape[0] * group.shape[1], *x.shape[1:])
-    attrs = f"all_gather_dim = 0 : i64, {group.text}"
-    return realiser.collective(region, "all_gather", group.atoms, x, shape, attrs, op, cause, loc, count=group.shape)
+    return realiser.collective(
+        region, "all_gather", group.atoms, x, shape, group.lists, (0,), op, cause, loc, count=group.shape
+    )
 
 
 def _all_to_all(
@@ -194,9 +197,9 @@ def _all_to_all(
     loc: str,
 ) -> LocalValue:
     """Row i of every device goes to device i of its group, which reduces them."""
-    attrs = f"split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = {group.shape[1]} : i64, {group.text}"
+    numbers = (0, 0, group.shape[1])
     rows = realiser.collective(
-        region, "all_to_all", group.atoms, rows, rows.shape, attrs, op, cause, loc, count=group.shape
+        region, "all_to_all", group.atoms, rows, rows.shape, group.lists, numbers, op, cause, loc, count=group.shape
     )
     return _reduced(realiser, region, rows, kind, loc)
 
@@ -206,6 +209,5 @@ def _reduced(realiser: Realiser, region: Region, rows: LocalValue, kind: str, lo
     start = realiser.constant(region, (), rows.dtype, _identity(kind, rows.dtype))
     body = realiser.reducer(region, kind, rows.dtype)
     types = [(rows.shape[1:], rows.dtype)]
-    return region.op("stablehlo.reduce", (rows, start), types, "dimensions = array<i64: 0>", regions=(body,), loc=loc)[
-        0
-    ]
+    attrs = attributes("stablehlo.reduce", (0,))
+    return region.op("stablehlo.reduce", (rows, start), types, attrs, regions=(body,), loc=loc)[0]

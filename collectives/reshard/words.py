@@ -3,6 +3,7 @@ subnormal numbers and payloads of NaNs."""
 
 from __future__ import annotations
 
+from ..ir.attributes import NONE
 from ..ir.program import LocalValue, Region
 
 __all__ = ["WORDS", "as_word", "of_word"]
@@ -14,9 +15,9 @@ WORDS = {"bf16": "i16", "f16": "i16", "f32": "i32", "f64": "i64", **{f"f8{name}"
 def as_word(region: Region, x: LocalValue, loc: str) -> LocalValue:
     """The bits of floating-point numbers; other values as they are."""
     word = WORDS.get(x.dtype)
-    return x if word is None else region.shared("stablehlo.bitcast_convert", (x,), x.shape, word, "", loc)
+    return x if word is None else region.shared("stablehlo.bitcast_convert", (x,), x.shape, word, NONE, loc)
 
 
 def of_word(region: Region, x: LocalValue, dtype: str, loc: str) -> LocalValue:
     """The numbers, of the element type `dtype`, whose bits `as_word` gave."""
-    return x if x.dtype == dtype else region.shared("stablehlo.bitcast_convert", (x,), x.shape, dtype, "", loc)
+    return x if x.dtype == dtype else region.shared("stablehlo.bitcast_convert", (x,), x.shape, dtype, NONE, loc)

@@ -19,6 +19,7 @@ from propagation.program import Block, Op, Value
 
 from ..halo.exchange import neighbours
 from ..heuristics import TILE_ROW_ELEMENTS
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -146,7 +147,7 @@ def _scan(ctx: Context, x: Refs, d: int, combine: Combine) -> Refs:
 
 def _concatenate(ctx: Context, a: LocalValue, b: LocalValue, d: int) -> LocalValue:
     shape = (*a.shape[:d], a.shape[d] + b.shape[d], *a.shape[d + 1 :])
-    return ctx.emit("stablehlo.concatenate", (a, b), shape, a.dtype, f"dimension = {d} : i64")
+    return ctx.emit("stablehlo.concatenate", (a, b), shape, a.dtype, attributes("stablehlo.concatenate", d))
 
 
 def _interleave(ctx: Context, even: LocalValue, odd: LocalValue, d: int) -> LocalValue:
@@ -184,7 +185,7 @@ def _is_first(ctx: Context, atoms: Sequence[int], turned: bool, shape: tuple[int
 
 
 def _compare(ctx: Context, place: LocalValue, number: int, direction: str, shape: tuple[int, ...]) -> LocalValue:
-    attrs = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
+    attrs = attributes("stablehlo.compare", direction)
     bound = ctx.realiser.index(ctx.region, number)
     return ctx.realiser.splat(ctx.region, ctx.region.entry("stablehlo.compare", (place, bound), (), "i1", attrs), shape)
 
@@ -194,12 +195,12 @@ def _select(ctx: Context, test: LocalValue, yes: Refs, no: Refs) -> Refs:
 
 
 def _repeat(ctx: Context, x: LocalValue, shape: tuple[int, ...]) -> LocalValue:
-    kept = ", ".join(map(str, range(len(shape))))
-    return ctx.emit("stablehlo.broadcast_in_dim", (x,), shape, x.dtype, f"broadcast_dimensions = array<i64: {kept}>")
+    attrs = attributes("stablehlo.broadcast_in_dim", tuple(range(len(shape))))
+    return ctx.emit("stablehlo.broadcast_in_dim", (x,), shape, x.dtype, attrs)
 
 
 def _flip(ctx: Context, x: LocalValue, d: int) -> LocalValue:
-    return ctx.emit("stablehlo.reverse", (x,), x.shape, x.dtype, f"dimensions = array<i64: {d}>")
+    return ctx.emit("stablehlo.reverse", (x,), x.shape, x.dtype, attributes("stablehlo.reverse", (d,)))
 
 
 def _apply(ctx: Context, functions: Sequence[Node], a: Refs, b: Refs) -> Refs:
@@ -218,7 +219,7 @@ def _apply(ctx: Context, functions: Sequence[Node], a: Refs, b: Refs) -> Refs:
                 refs = [write(x) for x in node.args]
                 dtype = node.op.results[0].type.dtype
                 ref = ctx.region.op(
-                    node.op.name, refs, [(a[0].shape, dtype)], extra=ctx.attr_text(node.op), loc=ctx.loc
+                    node.op.name, refs, [(a[0].shape, dtype)], extra=ctx.attributes_of(node.op), loc=ctx.loc
                 )[0]
             made[node.key] = ref
         return ref

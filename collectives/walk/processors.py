@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from propagation.graph import Op
 
 from ..analysis.bodies import FRONTEND
+from ..ir.attributes import Given
 from ..ir.program import LocalOp
 
 __all__ = ["keep"]
@@ -27,5 +28,5 @@ def keep(op: Op, items: Iterable[LocalOp]) -> None:
     if not any(key in said for key in _SAYS_WHO) or "_xla_buffer_placement" in said:
         return
     for item in items:
-        if item.collective is None and item.operands and FRONTEND not in item.extra and FRONTEND not in item.attrs:
-            item.extra = ", ".join(filter(None, (item.extra, f"{FRONTEND} = {said}")))
+        if item.collective is None and item.operands and item.attribute(FRONTEND) is None:
+            item.extra = item.extra.also({FRONTEND: Given(op.attrs[FRONTEND])})

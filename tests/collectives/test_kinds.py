@@ -132,9 +132,9 @@ for dtype in ("f32", "bf16"):
     main = builder.function("main", [((4, 2), dtype), ((4, 3), dtype)], True, "")
     main.layouts = (((0,), ()), ((0,), ()))
     realiser = Realiser(atoms, builder)
-    text = realiser.groups((0,))
+    groups = realiser.groups((0,))
     main.results = [
-        realiser.collective(main.region, "half_swap", (0,), x, x.shape, text, None, "by hand", "")
+        realiser.collective(main.region, "half_swap", (0,), x, x.shape, groups, (), None, "by hand", "")
         for x in main.region.args
     ]
     assert all(not found for r, found in varying(main).items() if r.item is not None)  # nothing is known of it

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collectives.ir.attributes import NONE
+from collectives.ir.operations import attributes
 from collectives.ir.program import LocalFunction, LocalOp, LocalValue, ModuleBuilder, Region
 from collectives.passes.memory import Lives, need_of
 
@@ -12,7 +14,7 @@ def _twice(builder: ModuleBuilder, name: str, callee: str | None) -> LocalFuncti
     """A function that makes two arrays, each by a call of `callee` if there is one, and adds them."""
     function = builder.function(name, [((4,), "f32")], False, "")
     (x,) = function.region.args
-    call = ("func.call", f"callee = @{callee}") if callee else ("stablehlo.sort", "")
+    call = ("func.call", attributes("func.call", callee)) if callee else ("stablehlo.sort", NONE)
     made = [function.region.op(call[0], (v,), [((4,), "f32")], call[1])[0] for v in (x, x)]
     function.results = function.region.op("stablehlo.add", made, [((4,), "f32")])
     return function
