@@ -17,6 +17,7 @@ from propagation.program import Op, Value
 
 from ..analysis.constants import scalar_constant
 from ..heuristics import DEFERRED_STEPS
+from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -191,7 +192,7 @@ def placed(
         else ctx.realiser.index(ctx.region, 0)
         for atoms, old, n in zip(have, dims, piece.shape)
     ]
-    sizes = f"slice_sizes = array<i64: {', '.join(map(str, piece.shape))}>"
+    sizes = attributes("stablehlo.dynamic_slice", piece.shape)
     mine = ctx.emit("stablehlo.dynamic_slice", (whole, *starts), piece.shape, whole.dtype, sizes)
     mine = ctx.emit(name, (mine, piece), piece.shape, whole.dtype)
     return ctx.emit("stablehlo.dynamic_update_slice", (whole, mine, *starts), whole.shape, whole.dtype)
