@@ -35,6 +35,7 @@ from meshrt.primitives.sharding import constrain
 from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.layout import AUTO, Layout
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.arguments import (
     argument_paths,
@@ -245,12 +246,18 @@ JitFunction.__name__ = JitFunction.__qualname__ = "PjitFunction"
 
 
 def _check_shardings(given: str, shardings: Any) -> None:
-    """ArgumentTypeError for what is no sharding, ShardingError for one that leaves dimensions of arguments open."""
+    """ArgumentTypeError for what is no sharding, ArgumentValueError for a layout alone, ShardingError for a sharding
+    that leaves dimensions of arguments open."""
     for leaf in tree_leaves(shardings, is_leaf=is_sharding):
         if not is_sharding(leaf):
             raise errors.ArgumentTypeError(
                 f"{given} leaf specifications are expected to be PartitionSpec instances or None, but got {leaf}; "
                 "Shardings and Formats are taken as well"
+            )
+        if isinstance(leaf, Layout) or leaf is AUTO:
+            raise errors.ArgumentValueError(
+                "`jit` does not accept device-local layouts directly. Create a `Format` instance wrapping this "
+                f"device-local layout and pass that to `jit` instead. Got {leaf} in {given}"
             )
         spec = leaf if isinstance(leaf, PartitionSpec) else getattr(leaf, "spec", ())
         if PartitionSpec.UNCONSTRAINED in tuple(spec):

@@ -10,6 +10,7 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.pipeline.saved import to_bytes
+from meshrt.pipeline.stateful import StatefulCompiled
 from meshrt.runtime import backend as backends
 from meshrt.stages import Compiled, load
 
@@ -22,6 +23,11 @@ def serialize(compiled: Compiled) -> tuple[bytes, Any, Any]:
     Raises:
       SavedProgramError: the program calls back into Python, or captures what a file cannot hold.
     """
+    if isinstance(compiled, StatefulCompiled):
+        raise errors.SavedProgramError(
+            f"can't serialize with a closed-over mutable array ref: what {compiled.program.name} writes to is in this "
+            "process. Make the function take and return arrays"
+        )
     if not isinstance(compiled, Compiled):
         raise errors.ArgumentTypeError(
             f"serialize takes what jit(f).lower(...).compile() gives. Got {compiled!r} of {type(compiled)}"

@@ -7,7 +7,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.pipeline.origins import Origin, said
 from meshrt.runtime.array import Array
-from meshrt.sharding.layout import Format, Layout
+from meshrt.sharding.layout import AUTO, Format, Layout
 from meshrt.sharding.named import Sharding
 
 __all__ = ["check_layout", "check_memory", "layout_asked", "memory_of"]
@@ -26,11 +26,11 @@ def memory_of(asked: Any) -> str | None:
 
 
 def check_layout(given: Any, leaf: Array, origin: Origin) -> None:
-    """ShardingError if a committed argument has another layout than jit was told."""
+    """ShardingError if a committed argument has another layout than jit was told, or jit was told to choose one."""
     layout = given.layout if isinstance(given, Format) else None
     found = leaf._sig.layout
-    if isinstance(layout, Layout) and (found is not None or not layout.is_default):
-        if found is None or not layout.agrees(found):
+    if layout is AUTO or (isinstance(layout, Layout) and (found is not None or not layout.is_default)):
+        if layout is AUTO or found is None or not layout.agrees(found):
             raise errors.ShardingError(
                 f"Layout passed to jit does not match the layout on the respective arg. Got jit layout: {layout},\n"
                 f"arg layout: {leaf.layout} for {said(origin)}. Bring it into that layout with meshrt.device_put(x, "

@@ -251,10 +251,10 @@ class Wanted:
             self.committed[i] = sharding
             if AxisType.Explicit in sharding.mesh.axis_types:
                 self.add_mesh(sharding.mesh, origin)
+        if given is not None and committed and type(leaf) is Array:
+            check_layout(given, leaf, origin)
         if getattr(given, "sharding", given) is not None:  # a Format may leave it open
             if type(leaf) is Array:
-                if committed:
-                    check_layout(given, leaf, origin)
                 check_memory(given, leaf, origin)
             chosen = self._given(given, aval, origin)
             stays = committed and type(leaf) is Array
@@ -302,11 +302,6 @@ class Wanted:
         if isinstance(given, NamedSharding):
             self.add_mesh(given.mesh, origin, False)
             return given
-        if isinstance(given, Layout) or given is AUTO:
-            raise errors.ArgumentValueError(
-                "`jit` does not accept device-local layouts directly. Create a `Format` instance wrapping this "
-                f"device-local layout and pass that to `jit` instead. Got {given} for {said(origin)}"
-            )
         raise errors.ArgumentTypeError(
             f"jit takes NamedShardings, PartitionSpecs, Formats or None as shardings, got {given!r} for {said(origin)}"
         )

@@ -27,10 +27,12 @@ from meshrt.core.source import Source, capture
 from meshrt.core.trace import EVAL, EvalTrace, Tracer, context
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
+from meshrt.primitives.layout_constraint import with_layout_constraint
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import put_leaf
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh, get_mesh
+from meshrt.sharding.layout import AUTO, Format
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec, axes_of
@@ -238,8 +240,9 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """Constrains the sharding of every array in the pytree `x`.
 
     `shardings` is a NamedSharding (over a Mesh or an AbstractMesh), a PartitionSpec of the mesh in context, a
-    SingleDeviceSharding, or a pytree prefix of them. Outside of programs an array that is committed stays on its
-    devices: DeviceAssignmentMismatchError for others, or for another order. Dimensions marked
+    SingleDeviceSharding, a Format, whose layout is constrained too, or a pytree prefix of them. Outside of programs an
+    array that is committed stays on its devices: DeviceAssignmentMismatchError for others, or for another order.
+    Dimensions marked
     `PartitionSpec.UNCONSTRAINED` stay open. Sizes need not divide. Raises ShardingError for None or a wrong rank,
     UnknownAxisError or DuplicateAxisError for wrong axes, MeshContextError when a PartitionSpec is given without a mesh
     in context.
@@ -302,6 +305,8 @@ def _constrain(x: Any, sharding: Any, is_hint: bool = False) -> Any:
             "got sharding None which is not allowed: leave values that are not constrained out of the tree, or "
             "give PartitionSpecs of P.UNCONSTRAINED, one for each dimension"
         )
+    if isinstance(sharding, Format):
+        return _constrain_to_format(x, sharding, is_hint)
     if isinstance(sharding, SingleDeviceSharding) or (isinstance(sharding, NamedSharding) and sharding.mesh.is_scalar):
         return _constrain_to_device(x, sharding)
     if isinstance(sharding, PartitionSpec):
@@ -321,6 +326,17 @@ def _constrain(x: Any, sharding: Any, is_hint: bool = False) -> Any:
     if isinstance(x, Tracer) or context.trace is not EVAL:
         return sharding_constraint_p.bind(x, sharding=sharding, derived=False)
     return _constrain_array(x, sharding)
+
+
+def _constrain_to_format(x: Any, asked: Format, is_hint: bool) -> Any:
+    """To the sharding first, then to the layout, each as far as the Format says them."""
+    if asked.layout is AUTO:
+        raise errors.ShardingTypeError(
+            f"`Layout.AUTO` cannot be used in place of a device-local layout in a constraint. Got {asked}: name the "
+            "layout, or leave it out"
+        )
+    x = x if asked.sharding is None else _constrain(x, asked.sharding, is_hint)
+    return x if asked.layout is None else with_layout_constraint(x, asked.layout)
 
 
 def _constrain_to_device(x: Any, sharding: SingleDeviceSharding | NamedSharding) -> Any:

@@ -1,6 +1,7 @@
 """Compiled programs in files: loaded elsewhere and in other processes, and damaged in every way."""
 
 import collections
+import importlib
 import json
 import os
 import random
@@ -469,3 +470,16 @@ def test_a_loaded_program_is_let_go(content):
         assert seen() is None
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("name", ["meshrt", "jax"])
+def test_programs_that_write_to_references_are_not_saved(name):
+    lib = importlib.import_module(name)
+    serialize = importlib.import_module(f"{name}.experimental.serialize_executable").serialize
+    ref = lib.new_ref(np.int32(0))
+
+    def count(x):
+        ref[...] += x
+
+    with pytest.raises(ValueError, match="serialize with a closed-over mutable array ref"):
+        serialize(lib.jit(count).lower(1).compile())

@@ -2,6 +2,7 @@
 CPU, which has three kinds and follows row- and column-major layouts."""
 
 import copy
+import importlib
 
 import jax
 import jax.experimental.layout as jax_layout
@@ -198,7 +199,9 @@ def test_auto_layouts():
 
 
 BAD = [
-    lambda lib, lay, s: lib.jit(lambda a: a, in_shardings=lay.Layout((1, 0)))(VALUE),
+    lambda lib, lay, s: lib.jit(lambda a: a, in_shardings=lay.Layout((1, 0))),
+    lambda lib, lay, s: lib.jit(lambda a: a, out_shardings=lay.Layout.AUTO),
+    lambda lib, lay, s: lib.jit(lambda a: a, in_shardings=lay.Format(lay.Layout.AUTO)).lower(lib.device_put(VALUE, s)),
     lambda lib, lay, s: lib.device_put(VALUE, lay.Layout((1, 0))),
     lambda lib, lay, s: lib.device_put(VALUE, "cpu"),
     lambda lib, lay, s: lib.device_put(VALUE, lay.Format(lay.Layout.AUTO, s)),
@@ -214,7 +217,9 @@ BAD = [
     lambda lib, lay, s: lay.Format(3, s),
 ]
 TEXTS = [
-    "does not accept device-local layouts directly", "only accepts `None`", "only accepts `None`",
+    "does not accept device-local layouts directly", "does not accept device-local layouts directly",
+    "Layout passed to jit does not match the layout on the respective arg. Got jit layout: AUTO",
+    "only accepts `None`", "only accepts `None`",
     "should be concrete. Got layout",
     "Length of major_to_minor and the rank of the value should match", "Length of major_to_minor",
     "Layout passed to jit does not match the layout on the respective arg. Got jit layout",
@@ -254,6 +259,20 @@ def test_results_lie_as_they_were_constrained():
         return [(y.format.layout.major_to_minor, np.asarray(y).tolist()) for y in out]
 
     assert orders(meshrt, layout, jnp) == orders(jax, jax_layout, jax.numpy)
+
+
+@pytest.mark.parametrize("name", ["meshrt", "jax"])
+def test_a_format_constrains_sharding_and_layout(name):
+    lib, lay = importlib.import_module(name), importlib.import_module(f"{name}.experimental.layout")
+    mesh = lib.make_mesh((2, 2), ("x", "y"), axis_types=(lib.sharding.AxisType.Auto,) * 2)
+    split = lib.NamedSharding(mesh, lib.P("x"))
+    for asked in (lay.Format(lay.Layout((0, 1)), split), lay.Format(None, split)):
+        out = lib.jit(lambda x: lib.lax.with_sharding_constraint(x.T, asked))(np.ones((4, 8), np.float32))
+        assert out.format.layout.major_to_minor == (0, 1) and out.sharding.is_equivalent_to(split, 2)
+    columns = lib.jit(
+        lambda x: lib.lax.with_sharding_constraint(x * 2, lay.Format(lay.Layout((1, 0)), split))
+    ).lower(np.ones((4, 8), np.float32))  # fmt: skip
+    assert "dense<[0, 1]>" in columns.as_text()
 
 
 def test_with_layout_constraint():
