@@ -186,7 +186,7 @@ def test_every_configuration_of_the_repository_is_valid():
 
 
 def test_an_unknown_configuration_lists_the_known_ones():
-    with pytest.raises(ConfigError, match="one of: local-2x2-restart, local-2x4"):
+    with pytest.raises(ConfigError, match="one of: local-2x2-restart, local-2x4, slurm-2x4"):
         settings.find("nope", settings.folders())
     with pytest.raises(ConfigError, match="no launch configuration"):
         settings.find("../launch/local-2x4", settings.folders())
