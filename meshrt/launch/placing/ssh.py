@@ -16,7 +16,7 @@ from meshrt.launch.environment import AGENT_NAME
 from meshrt.launch.placing import options
 from meshrt.launch.placing.plans import Front, Plan, Wanted, coordinator, handed, module_command, rank_variables
 
-__all__ = ["Options", "plan"]
+__all__ = ["Options", "command", "plan"]
 
 # A host that is cut off ends its ssh within 15 s, instead of when TCP gives up.
 _WATCH = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
@@ -51,7 +51,10 @@ def plan(wanted: Wanted) -> Plan:
         name = str(rank) if wanted.work.ranks else host.name.strip("[]")
         more = rank_variables(address, len(places), rank) if wanted.work.ranks else {AGENT_NAME: name}
         told, shown = handed(wanted.work, chosen.python, more, grace=wanted.grace)
-        far = shlex.join(module_command("hold", chosen.python))
-        command = (*chosen.ssh, *_WATCH, *chosen.arguments, "--", host.name.strip("[]"), far)
-        fronts.append(Front(name, command, told, shown))
+        fronts.append(Front(name, command(chosen, host.name, module_command("hold", chosen.python)), told, shown))
     return Plan("ssh", tuple(fronts))
+
+
+def command(chosen: Options, host: str, far: tuple[str, ...]) -> tuple[str, ...]:
+    """The command of this machine that runs `far` on a host."""
+    return (*chosen.ssh, *_WATCH, *chosen.arguments, "--", host.strip("[]"), shlex.join(far))

@@ -269,6 +269,19 @@ def test_an_unknown_host_is_one_clear_failure(ssh, tmp_path, more, why):
     assert process.returncode == 255 and "Connection refused" in err and why in err
 
 
+def test_the_doctor_visits_hosts(ssh):
+    doctor = [sys.executable, "-m", "meshrt", "doctor", "--no-devices", "-o", ssh.arguments[-1], "--hosts"]
+    ask = lambda *words: subprocess.run([*doctor, *words], capture_output=True, text=True, timeout=100, check=False)
+    done = ask("127.0.0.1,localhost", "--json")
+    found = json.loads(done.stdout)
+    assert [h["host"] for h in found["hosts"]] == ["127.0.0.1", "localhost"], done.stderr
+    for host in found["hosts"]:
+        assert abs(host["clock"]) < 60 and host["facts"]["reach"] >= 0 and host["facts"]["packages"]["jaxlib"]
+    assert done.returncode == int(any(p["severity"] == "error" for p in found["problems"]))
+    done = ask("no.such.host.invalid")
+    assert done.returncode == 1 and "cannot be examined" in done.stdout
+
+
 # --- with an agent on each host.
 
 AGENTS = {

@@ -1,0 +1,91 @@
+"""What the doctor makes of what it finds, and what it finds here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from meshrt.launch.doctor.diagnosis import Examined, diagnose
+
+FACTS = {
+    "name": "a", "python": "3.11.7", "packages": {"meshrt": "1", "jaxlib": "0.10.2", "numpy": "2", "grpcio": None},
+    "devices": {"cpu": 4}, "accelerators": [], "cores": 8, "memory": {"all": 2**34, "free": 2**33},
+    "open_files": 65536, "temporary": {"folder": "/tmp", "free": 2**40}, "port": True, "own_name": "10.0.0.1",
+    "environment": {}, "proxies": [], "reach": 0.001,
+}  # fmt: skip
+
+
+def host(name: str = "a", clock: float = 0.0, failure: str | None = None, **facts: object) -> Examined:
+    return Examined(name, {} if failure else {**FACTS, **facts}, clock, 0.001, failure)
+
+
+def test_nothing_is_wrong():
+    assert diagnose([host("a"), host("b"), host("c")]) == []
+
+
+@pytest.mark.parametrize(
+    ("odd", "severity", "what", "todo"),
+    [
+        (host("b", failure="Connection refused"), "error", "cannot be examined: Connection refused", "ssh b true"),
+        (host("b", packages={"meshrt": "1", "jaxlib": "0.12"}), "error", "jaxlib is 0.12, elsewhere 0.10.2", "=="),
+        (host("b", packages={"meshrt": None, "jaxlib": "0.10.2"}), "error", "meshrt is not installed", "pip install"),
+        (host("b", python="3.13.1"), "error", "Python is 3.13, elsewhere 3.11", "Python 3.11"),
+        (host("b", clock=-2.5), "warning", "2.5 s behind", "chrony"),
+        (host("b", clock=90), "error", "90.0 s ahead", "chrony"),
+        (host("b", devices={"error": "no driver"}), "error", "cannot be used: no driver", "meshrt.devices()"),
+        (host("b", devices={"cpu": 4}, accelerators=["nvidia0"]), "warning", "nvidia0", "cuda12"),
+        (host("b", devices={"cpu": 2}), "warning", "2 cpu, elsewhere 4 cpu", "leave the host out"),
+        (host("b", port={"error": "denied"}), "error", "listen", "firewall"),
+        (host("b", reach={"error": "timed out"}), "error", "does not reach this machine: timed out", "--listen"),
+        (host("b", own_name="127.0.1.1"), "warning", "127.0.1.1", "--no-agents"),
+        (host("b", open_files=256), "warning", "256 files", "ulimit"),
+        (host("b", temporary={"folder": "/tmp", "free": 2**20}), "warning", "/tmp has 1 MiB free", "TMPDIR"),
+        (host("b", proxies=["http_proxy"]), "warning", "http_proxy", "no_proxy"),
+        (host("b", environment={"XLA_FLAGS": "x"}), "warning", "XLA_FLAGS is 'x', elsewhere not set", "--env"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_one_of_three(odd, severity, what, todo):
+    (problem,) = diagnose([host("a"), odd, host("c")])
+    assert (problem.host, problem.severity) == ("b", severity)
+    assert what in problem.what and todo in problem.todo
+
+
+def test_errors_come_first():
+    found = diagnose([host("a", clock=2), host("b", failure="gone"), host("c")])
+    assert [p.severity for p in found] == ["error", "warning"]
+
+
+def doctor(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "meshrt", "doctor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_this_machine(monkeypatch):
+    monkeypatch.setenv("MESHRT_JOB_SECRET", "not to be shown")
+    done = doctor("--json")
+    assert "not to be shown" not in done.stdout
+    found = json.loads(done.stdout)
+    (only,) = found["hosts"]
+    assert only["facts"]["devices"] == {"cpu": only["facts"]["devices"]["cpu"]} and only["failure"] is None
+    assert only["facts"]["environment"]["MESHRT_JOB_SECRET"] == "********"
+    assert done.returncode == int(any(p["severity"] == "error" for p in found["problems"]))
+    done = doctor("--no-devices")
+    assert "jaxlib" in done.stdout and max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--hosts", "a", "--hostfile", "b"], "leave the other one out"),
+        (["--hosts", "a;b"], "not the name of a host"),
+        (["--hostfile", "/no/such"], "cannot be read"),
+        (["--hosts", "a", "-o", "colour=red"], "no such option"),
+        (["--timeout", "0"], "--timeout"),
+    ],
+)
+def test_a_wrong_command_is_one_line(arguments, why):
+    done = doctor(*arguments)
+    assert done.returncode == 2 and why in done.stderr and len(done.stderr.splitlines()) == 1
