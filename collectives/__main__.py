@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 from dataclasses import asdict
 
@@ -15,10 +16,13 @@ from propagation.errors import PropagationError
 from . import PartitionedProgram, partition
 from .errors import CollectivesError
 from .heuristics import MEMORY_GROWTH_SHARE
+from .options import Options
 from .topology import load
 
 # Options that may be said, unsaid, or left to the library.
 _SWITCHES = ("distribute", "optimize", "combine", "hoist", "collective_matmul", "order", "reorder")
+# `name   what it is about` in the docstring of `Options`, over as many lines as it takes.
+_OPTION = re.compile(r"^    (\w+) {2,}(\S.*(?:\n {5,}\S.*)*)", re.MULTILINE)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,9 +36,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--gather-custom-calls", action="store_true", help="gather operands of unknown custom calls")
     parser.add_argument("--unreduced-results", action="store_true", help="return results declared unreduced as addends")
     parser.add_argument("--uneven-boundary", action="store_true", help="pieces of arguments and results may be padded")
+    told = {name: " ".join(text.split()) for name, text in _OPTION.findall(Options.__doc__ or "")}
     for name in _SWITCHES:
         parser.add_argument(
-            f"--{name.replace('_', '-')}", action=argparse.BooleanOptionalAction, help=f"option {name} of partition"
+            f"--{name.replace('_', '-')}", action=argparse.BooleanOptionalAction, help=told[name].replace("%", "%%")
         )
     parser.add_argument("--keep-gathered", action="store_true", help="never gather a value again to save memory")
     parser.add_argument("--memory", type=int, metavar="BYTES", help="memory of a device; default: the topology's")

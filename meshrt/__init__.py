@@ -164,4 +164,4 @@ if not TYPE_CHECKING:  # a checker reports names that do not exist
             return getattr(importlib.import_module("meshrt.environment"), name)
         if name == "load_executable":  # start-up time: programs in files are for few
             return importlib.import_module("meshrt.pipeline.loading").load
-        raise errors.MissingFunctionError(f"meshrt.{name} is not implemented; meshrt has {', '.join(__all__)}")
+        raise errors.missing_name("meshrt", name, (*__all__, *_LATER, *_IN_ENVIRONMENT))

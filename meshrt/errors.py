@@ -7,6 +7,7 @@ to put it right.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
@@ -109,6 +110,15 @@ class UnsupportedError(MeshrtError, NotImplementedError):
 
 class MissingFunctionError(MeshrtError, AttributeError, NotImplementedError):
     """A function of JAX's that meshrt does not have (yet)."""
+
+
+def missing_name(module: str, name: str, known: Iterable[str]) -> MissingFunctionError:
+    """The error for a name that a module does not have, with the nearest ones that it has."""
+    import difflib  # start-up time: for this error only
+
+    close = difflib.get_close_matches(name, list(known), 3)
+    hint = f"; did you mean {', '.join(close)}?" if close else ""
+    return MissingFunctionError(f"module {module!r} has no attribute {name!r}: it is not implemented{hint}")
 
 
 class JaxImportedError(MeshrtError, ImportError):

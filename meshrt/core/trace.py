@@ -166,8 +166,11 @@ class JaxprTracer(Tracer):
 
     def origin(self) -> str:
         if isinstance(self.source, str):
-            return f"is {self.source} of {self._trace.name}"
+            return f"is {self._trace.called(self) or self.source} of {self._trace.name}"
         return f"was created on line {self.source}" if self.source is not None else ""
+
+    def depends_on(self) -> list[str]:
+        return self._trace.names_behind(self._var)
 
 
 class JaxprTrace(Trace):
@@ -176,7 +179,10 @@ class JaxprTrace(Trace):
     Programs over high types are recorded only where `requires_low` is False.
     """
 
-    __slots__ = ("cells", "closed", "consts", "eqns", "is_high", "literals", "name", "outer", "requires_low", "states")
+    __slots__ = (
+        "cells", "closed", "consts", "eqns", "inputs", "is_high", "literals", "name", "outer", "paths", "requires_low",
+        "states",
+    )  # fmt: skip
 
     def __init__(self, name: str = "", requires_low: bool = True):
         self.name = name
@@ -185,6 +191,9 @@ class JaxprTrace(Trace):
         # trace, which hold its tracers.
         self.states: dict[Var, Any] | None = None
         self.cells: dict[int, Any] | None = None
+        # The arguments that a user knows, and what gives their names, for messages.
+        self.inputs: Sequence[Var] = ()
+        self.paths: Callable[[], Sequence[str]] | None = None
         self.eqns: list[Eqn] = []
         self.consts: dict[int, tuple[Var, Any]] = {}
         self.literals: dict[tuple[type, Any], Literal] = {}
@@ -197,6 +206,22 @@ class JaxprTrace(Trace):
         if aval.is_high:
             self.is_high = True
         return JaxprTracer(self, Var(aval), where)
+
+    def called(self, tracer: JaxprTracer) -> str | None:
+        """`argument x`, if a tracer is an argument whose name is known."""
+        if self.paths is None or tracer._var not in self.inputs:
+            return None
+        return f"argument {self.paths()[self.inputs.index(tracer._var)]}"
+
+    def names_behind(self, var: Var) -> list[str]:
+        """The names of the arguments from which the value of a variable was computed, as far as names are known."""
+        if self.paths is None:
+            return []
+        needed = {var}
+        for eqn in reversed(self.eqns):
+            if not needed.isdisjoint(eqn.outvars):
+                needed.update(v for v in eqn.invars if type(v) is Var)
+        return [name for name, v in zip(self.paths(), self.inputs) if v in needed]
 
     def value_of(self, tracer: JaxprTracer) -> Any:
         """The array that a tracer stands for, None where it is not known before the program runs."""

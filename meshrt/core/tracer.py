@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,6 +81,10 @@ class Tracer(ArrayOperators):
     def origin(self) -> str:
         """Where the tracer was made, for error messages."""
         return ""
+
+    def depends_on(self) -> list[str]:
+        """The names of the traced function's arguments from which the value was computed, for error messages."""
+        return []
 
     def _need(self, what: str, error: type[errors.ConcretizationError] = errors.ConcretizationError) -> Any:
         value = self.concrete()
@@ -176,11 +180,18 @@ _INDEX = "The __index__() method was called on traced array (by range(), a list 
 _NUMPY = "The numpy.ndarray conversion method __array__() was called (by a NumPy function) on traced array"
 
 
+def _arguments(names: Sequence[str]) -> str:
+    """`argument x`, `arguments x, y and z`."""
+    *first, last = names
+    return f"arguments {', '.join(first)} and {last}" if first else f"argument {last}"
+
+
 def concretization_message(tracer: Tracer, what: str) -> str:
-    made = tracer.origin()
+    made, behind = tracer.origin(), tracer.depends_on()
+    values = f"It depends on the value{'s' * (len(behind) > 1)} of {_arguments(behind)}. " if behind else ""
     return (
-        f"{what} with shape {str(tracer.aval).lstrip('~')}. {'It ' + made + '. ' if made else ''}A traced function is "
-        "run once, without data, "
+        f"{what} with shape {str(tracer.aval).lstrip('~')}. {'It ' + made + '. ' if made else ''}{values}"
+        "A traced function is run once, without data, "
         "for all values of its arguments. Use meshrt.numpy.where or meshrt.lax.cond for branches, "
         "meshrt.lax.while_loop or fori_loop for loops, or make the argument static (jit(..., static_argnums=...))"
     )

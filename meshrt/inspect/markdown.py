@@ -20,9 +20,10 @@ def report_markdown(report: Report) -> str:
     """The whole report, long tables folded."""
     totals = report.as_json()["totals"]
     seconds = totals["seconds_sending"]
+    devices = "1 device" if report.devices == 1 else f"{report.devices} devices"
     lines = [
         f"### {_text(report.name)}", "",
-        f"{report.devices} devices, mesh {_text(', '.join(f'{n}={s}' for n, s in report.mesh) or 'none')}: "
+        f"{devices}, mesh {_text(', '.join(f'{n}={s}' for n, s in report.mesh) or 'none')}: "
         f"**{human(report.bytes)}** sent per device and run ({human_time(seconds)} predicted)"
         + ("" if report.memory is None else f", **{human(report.memory.peak_bytes)}** held at most (estimated)")
         + ("" if report.timing is None else f", **{human_time(report.timing.seconds)}** per run (predicted)"),

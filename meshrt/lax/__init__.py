@@ -44,4 +44,4 @@ from meshrt.lax import linalg  # noqa: E402, F401
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise _errors.MissingFunctionError(f"meshrt.lax.{name} is not implemented")
+    raise _errors.missing_name("meshrt.lax", name, __all__)

@@ -30,4 +30,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise _errors.MissingFunctionError(f"meshrt.lax.linalg.{name} is not implemented")
+    raise _errors.missing_name("meshrt.lax.linalg", name, __all__)

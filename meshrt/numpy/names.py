@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,9 +18,7 @@ def missing(module: str, known: Iterable[str]) -> Callable[[str], Any]:
     def __getattr__(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        close = difflib.get_close_matches(name, known, 3)
-        hint = f"; did you mean {', '.join(close)}?" if close else ""
-        raise errors.MissingFunctionError(f"module {module!r} has no attribute {name!r}: it is not implemented{hint}")
+        raise errors.missing_name(module, name, known)
 
     return __getattr__
 

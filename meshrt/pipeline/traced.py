@@ -257,6 +257,8 @@ def _stage(
     captured: Sequence[Any],
 ) -> tuple[ClosedJaxpr, Any]:
     tracers = [jaxpr_trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
+    jaxpr_trace.inputs = [t._var for t in tracers]
+    jaxpr_trace.paths = lambda: argument_paths(bound(fun, static, held=False), tree)
     try:
         with set_trace(jaxpr_trace), own_scope():
             # Here, as classes of nodes may note in which trace they are made.

@@ -143,6 +143,8 @@ def argument_paths(fun: Callable[..., Any] | None, in_tree: Any, keywords: str =
         for p in signature.parameters.values():
             if p.kind is inspect.Parameter.VAR_POSITIONAL:
                 count = len(tree_util.treedef_children(tree_util.treedef_children(in_tree)[0]))
+                if hasattr(fun, "operation"):  # an operation on arrays, called by itself
+                    names += ["x", "y"] if count <= 2 else [f"{i}" for i in range(count)]
                 names += [f"{p.name}[{i}]" for i in range(max(0, count - len(names)))]
                 break
             if p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):

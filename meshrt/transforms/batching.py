@@ -54,6 +54,12 @@ class BatchTracer(Tracer):
         self._trace, self.value, self.dim = trace, value, dim
         self.aval = self.member(aval_of(value), dim, trace)
 
+    def origin(self) -> str:
+        return self.value.origin() if isinstance(self.value, Tracer) else ""
+
+    def depends_on(self) -> list[str]:
+        return self.value.depends_on() if isinstance(self.value, Tracer) else []
+
     @staticmethod
     def member(whole: Any, dim: Any, trace: BatchTrace) -> Any:
         """The type of one member of a batch of type `whole`."""

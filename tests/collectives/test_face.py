@@ -160,3 +160,10 @@ def test_output_that_cannot_be_written(closed):
         )
     assert done.returncode == 2 and done.stderr.startswith("standard output: No space left")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_help_explains_each_option(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "option " not in told and "whether collectives whose operands no iteration changes leave their loops" in told

@@ -226,7 +226,7 @@ def test_python_control_flow_on_a_tracer():
 def test_concrete_value_of_a_tracer(use):
     with pytest.raises(errors.ConcretizationError) as e:
         meshrt.jit(lambda x: use(x))(3)
-    check(e.value, TypeError, "traced array", "It is argument 0 of", "static_argnums")
+    check(e.value, TypeError, "traced array", "It is argument x of", "static_argnums")
 
 
 def test_not_an_array():

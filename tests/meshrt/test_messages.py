@@ -125,3 +125,42 @@ def test_none_among_shardings(mesh):
             wrap(lambda x: lax.with_sharding_constraint(x, shardings))(x)
     out = meshrt.jit(lambda x: meshrt.jit(lambda x: x, in_shardings=(shardings,), out_shardings=shardings)(x))(x)
     assert out["a"].sharding.is_equivalent_to(s, 1)
+
+
+@pytest.mark.parametrize(
+    "module, name, near",
+    [(meshrt, "shard_mapp", "shard_map"), (lax, "scann", "scan"), (lax.linalg, "choleski", "cholesky")],
+)
+def test_names_that_are_not_there_name_the_nearest(module, name, near):
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}': it is not implemented; did you mean {near}\b"):
+        getattr(module, name)
+    with pytest.raises(AttributeError, match=r"it is not implemented$"):
+        module.qqqqqqqq  # nothing is near
+
+
+def _branch(params, x, y):
+    z = x * 2
+    return y if (params["w"] * z).sum() > 0 else x
+
+
+CONTROL = [
+    (_branch, ({"w": 1.0}, 1.0, 1.0), "It depends on the values of arguments params['w'] and x."),
+    (lambda x, *rest: x if rest[1] else -x, (1.0, 2.0, True), "It is argument rest[1] of <lambda>. It depends on the"),
+    (lambda x: meshrt.vmap(lambda v: v if v > 0 else -v)(x), (np.ones(3),), "It depends on the value of argument x."),
+    (lambda x: meshrt.grad(lambda v: v if v > 0 else -v)(x), (1.0,), "It depends on the value of argument x."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function, args, text", CONTROL, ids=["branch", "argument", "vmap", "grad"])
+def test_control_flow_names_the_arguments_it_depends_on(function, args, text):
+    with pytest.raises(errors.TracerBoolConversionError) as error:
+        meshrt.jit(function)(*args)
+    assert text in str(error.value)
+
+
+def test_devices_that_differ_name_the_operands_of_an_eager_call():
+    first, second = (meshrt.device_put(jnp.ones(4), meshrt.devices()[i]) for i in (0, 1))
+    with pytest.raises(errors.DeviceAssignmentMismatchError, match=r"argument x of add .* argument y of add"):
+        lax.add(first, second)
+    with pytest.raises(errors.DeviceAssignmentMismatchError, match=r"argument 0 of select_n .* argument 1 of select_n"):
+        lax.select(first > 0, first, second)
