@@ -69,6 +69,11 @@ def partition(
     The result's @main takes and returns one device's pieces; its collectives have `replica_groups` over the device
     numbers of the flattened mesh: replica i is the device at position i of the mesh. Raises subclasses of
     `errors.CollectivesError`, and for a text or bytecode that is no module those of `propagation.errors`.
+
+    >>> import collectives, propagation
+    >>> text = meshrt.jit(jnp.sin).lower(jnp.ones(8)).as_text()
+    >>> collectives.partition(propagation.run(text)).plan.counts
+    {}
     """
     if isinstance(propagated, str | bytes | Module):
         propagated = read(propagated)

@@ -73,6 +73,11 @@ def as_sharding(sharding: TensorSharding | str | Iterable[Any], mesh: Mesh) -> T
     `PartitionSpec`, which may itself be given. A `TensorSharding` keeps its own mesh, which must have the axes of
     `mesh` and may have its devices in another order. Raises `UnsupportedShardingError` for what is no sharding, and for
     axes that the mesh lacks or that are used twice.
+
+    >>> import collectives
+    >>> mesh = collectives.as_mesh("a=4,b=2")
+    >>> collectives.as_sharding((("a",), None), mesh).to_text()
+    '#sdy.sharding<@mesh, [{"a"}, {}]>'
     """
     try:
         if isinstance(sharding, TensorSharding):

@@ -243,7 +243,11 @@ class Settings:
     # --- reading.
 
     def read(self, name: str) -> Any:
-        """The value of a setting for the current thread. ConfigError for an unknown name."""
+        """The value of a setting for the current thread. ConfigError for an unknown name.
+
+        >>> meshrt.config.read("debug_nans")
+        False
+        """
         name = _field_name(name)
         local = self.overrides()
         return local.values[name] if local is not None and name in local.values else self._values[name]
@@ -260,7 +264,11 @@ class Settings:
             raise AttributeError(str(e)) from None
 
     def trace_key(self) -> tuple:
-        """The values of every setting that tracing reads, as one hashable object made beforehand."""
+        """The values of every setting that tracing reads, as one hashable object made beforehand.
+
+        >>> meshrt.config.trace_key() == meshrt.config.trace_key()
+        True
+        """
         local = self.overrides()
         if local is None:
             return self._trace_key
@@ -268,7 +276,11 @@ class Settings:
         return local.trace
 
     def compile_key(self) -> tuple:
-        """The values of every setting that only propagation, partitioning and compilation read."""
+        """The values of every setting that only propagation, partitioning and compilation read.
+
+        >>> meshrt.config.compile_key() == meshrt.config.compile_key()
+        True
+        """
         local = self.overrides()
         if local is None:
             return self._compile_key
@@ -294,6 +306,9 @@ class Settings:
 
         Raises:
           ConfigError: unknown name, wrong value, or the setting can no longer change.
+
+        >>> meshrt.config.update("debug_nans", True)
+        >>> meshrt.config.update("debug_nans", False)
         """
         name = _field_name(name)
         value = self.checked(name, value)
@@ -313,7 +328,11 @@ class Settings:
 
     @contextmanager
     def override(self, **values: Any) -> Iterator[None]:
-        """Other values inside the block, for the current thread only."""
+        """Other values inside the block, for the current thread only.
+
+        >>> with meshrt.config.override(debug_nans=True): print(meshrt.config.read("debug_nans"))
+        True
+        """
         checked = {_field_name(n): self.checked(n, v) for n, v in values.items()}
         for name in checked:
             if name in ("num_cpu_devices", "platforms"):

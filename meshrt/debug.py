@@ -134,6 +134,11 @@ def visualize_array_sharding(arr: Any, **options: Any) -> None:
     """Prints which device holds which part of an array, of any rank, also in jitted functions and in `shard_map`.
 
     `options` are those of `visualize_sharding`; when it prints is when `inspect_array_sharding` calls back.
+
+    >>> meshrt.debug.visualize_array_sharding(jnp.arange(4)) is None
+    ┌───────┐
+    │ CPU 0 │
+    └───────┘True
     """
     shape = aval_of(arr).shape
     inspect_array_sharding(arr, callback=lambda sharding: visualize_sharding(shape, sharding, **options))

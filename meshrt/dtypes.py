@@ -462,7 +462,11 @@ def dtype_and_weak_type(x: Any) -> tuple[Any, bool]:
 
 
 def check_value_dtype(dt: np.dtype, what: Callable[[], str]) -> np.dtype:
-    """The canonical form of the dtype of a NumPy value. DTypeError, about `what()`, if no array can have it."""
+    """The canonical form of the dtype of a NumPy value. DTypeError, about `what()`, if no array can have it.
+
+    >>> meshrt.dtypes.check_value_dtype(np.dtype("float32"), "a value")
+    dtype('float32')
+    """
     if dt not in _VALID:
         raise DTypeError(
             f"{what()} has {described(dt)}, which no array can have, so it is not a valid JAX type; {remedy(dt)}"
@@ -529,7 +533,11 @@ def lattice_result_type(*args: Any) -> tuple[Any, bool]:
 
 
 def promote_dtypes(*pairs: tuple[Any, bool]) -> tuple[Any, bool]:
-    """``(dtype, weak_type)`` that operands of these ``(dtype, weak_type)`` promote to; the fast way in."""
+    """``(dtype, weak_type)`` that operands of these ``(dtype, weak_type)`` promote to; the fast way in.
+
+    >>> meshrt.dtypes.promote_dtypes(((np.dtype("int32"), False), (np.dtype("float32"), False)))
+    ((dtype('int32'), False), True)
+    """
     return _promote(_strict_source(), _x64_source(), pairs)
 
 

@@ -24,5 +24,11 @@ __all__ = [
 
 
 def static(*, metadata: Any = None, **kwargs: Any) -> Any:
-    """A `dataclasses.field` that `register_dataclass` makes part of the structure, not a child."""
+    """A `dataclasses.field` that `register_dataclass` makes part of the structure, not a child.
+
+    >>> from dataclasses import make_dataclass
+    >>> Layer = make_dataclass("Layer", [("w", float), ("name", str, meshrt.tree.static())])
+    >>> meshrt.tree.leaves(meshrt.tree_util.register_dataclass(Layer)(1.0, "first"))
+    [1.0]
+    """
     return dataclasses.field(metadata={**(metadata or {}), "static": True}, **kwargs)

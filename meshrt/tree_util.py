@@ -418,7 +418,14 @@ def register_pytree_with_keys(
 
 
 def register_pytree_with_keys_class(cls: C) -> C:
-    """Class decorator: uses the class's `tree_flatten_with_keys(self)` and `tree_unflatten(aux, children)`."""
+    """Class decorator: uses the class's `tree_flatten_with_keys(self)` and `tree_unflatten(aux, children)`.
+
+    >>> methods = {"tree_flatten_with_keys": lambda s: (((meshrt.tree_util.GetAttrKey("x"), 3),), None),
+    ...     "tree_unflatten": classmethod(lambda cls, _, xs: cls())}
+    >>> Keyed = meshrt.tree_util.register_pytree_with_keys_class(type("Keyed", (), methods))
+    >>> meshrt.tree_util.keystr(meshrt.tree.leaves_with_path(Keyed())[0][0])
+    '.x'
+    """
     plain = (lambda x: x.tree_flatten()) if hasattr(cls, "tree_flatten") else None
     register_pytree_with_keys(cls, lambda x: x.tree_flatten_with_keys(), cls.tree_unflatten, plain)
     return cls
@@ -438,6 +445,11 @@ def register_dataclass(
     Raises:
       TreeError: the lists do not cover the fields of `__init__` exactly.
       ArgumentTypeError: one list is given without the other, or none for a class that is no dataclass.
+
+    >>> from dataclasses import make_dataclass
+    >>> Point = meshrt.tree_util.register_dataclass(make_dataclass("Point", ["x", "y"]), ["x", "y"], [])
+    >>> meshrt.tree.leaves(Point(1.0, 2.0))
+    [1.0, 2.0]
     """
     if (data_fields is None) != (meta_fields is None):
         raise errors.ArgumentTypeError(

@@ -58,6 +58,11 @@ def read(module: str | bytes | ir.Module, file: str | None = None, gspmd_mesh: M
 
     Raises `ModuleParseError` for input that is not a module, and `UnsupportedModuleError` for regions with
     several blocks or values used before they are defined.
+
+    >>> import propagation
+    >>> program = propagation.read(meshrt.jit(jnp.sin).lower(1.0).as_text())
+    >>> len(program.main.args)
+    1
     """
     module = parse(module, file=file)
     with collector_paused(), utf8_errors():

@@ -192,6 +192,13 @@ def run(
     options  the fields of `propagation.Options`
 
     Raises the errors of `propagation.errors`.
+
+    >>> import propagation
+    >>> mesh = meshrt.sharding.AbstractMesh((4,), ("data",))
+    >>> x = meshrt.ShapeDtypeStruct((8,), jnp.float32, sharding=meshrt.NamedSharding(mesh, meshrt.P("data")))
+    >>> decided = propagation.run(meshrt.jit(jnp.sin).lower(x).as_text())
+    >>> decided.result_shardings[0].to_text()
+    '#sdy.sharding<@mesh, [{"data"}]>'
     """
     program = module if isinstance(module, Program) else read(module, file)
     original = None if isinstance(module, Program) else program.read

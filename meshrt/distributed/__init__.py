@@ -89,6 +89,8 @@ def initialize(
     Raises ConfigError when nothing says who this process is or the values make no sense, DistributedError
     when called twice, after devices have been used, when the coordinator's name is unknown or nobody answers there, or
     when it does not let this process in.
+
+    >>> meshrt.distributed.initialize("host0:7733", num_processes=4, process_id=0)  # doctest: +SKIP
     """
     identity = clusters.identify(
         os.environ, coordinator_address, num_processes, process_id, local_device_ids, cluster_detection_method

@@ -37,6 +37,9 @@ def key_value_get(key: str, timeout_seconds: float = 300.0) -> bytes:
     """What a process left under `key`; waits until one does.
 
     DistributedError if none does in time; PeerLost if a process of the job is lost meanwhile.
+
+    >>> meshrt.distributed.key_value_get("port")  # doctest: +SKIP
+    b'4711'
     """
     ctx = _place()
     deadline = time.monotonic() + timeout_seconds
@@ -60,7 +63,10 @@ def key_value_get(key: str, timeout_seconds: float = 300.0) -> bytes:
 
 
 def key_value_delete(key: str) -> None:
-    """Removes what is under `key`; nothing happens where nothing is."""
+    """Removes what is under `key`; nothing happens where nothing is.
+
+    >>> meshrt.distributed.key_value_delete("port")  # doctest: +SKIP
+    """
     _place().client.key_value_delete(_PREFIX + key)
 
 
@@ -68,6 +74,8 @@ def barrier(name: str, timeout_seconds: float = 300.0, processes: Collection[int
     """Returns when all processes, or those of `processes`, have come to the barrier of this name.
 
     PeerLost if one of them is lost or has ended its script; DistributedError if not all come in time.
+
+    >>> meshrt.distributed.barrier("data is written")  # doctest: +SKIP
     """
     ctx = _place()
     expected = sorted(range(ctx.num_nodes) if processes is None else set(processes))

@@ -211,7 +211,13 @@ def _pooling(reducer: Callable[..., Any], start: float, mean: bool, name: str) -
     def pool(
         window_shape: Sequence[int], strides: Any = None, padding: Any = "VALID", spec: str | None = None
     ) -> Layer:
-        """A reduction over windows of the spatial dimensions; `spec` names all dimensions, by default "NHWC"."""
+        """A reduction over windows of the spatial dimensions; `spec` names all dimensions, by default "NHWC".
+
+        >>> from meshrt.example_libraries import stax
+        >>> init, apply = stax.MaxPool((2, 2), strides=(2, 2))
+        >>> apply((), jnp.ones((1, 4, 4, 3))).shape
+        (1, 2, 2, 3)
+        """
         rank = len(window_shape) + 2
         batch, channels = (0, rank - 1) if spec is None else (spec.index("N"), spec.index("C"))
         spatial = [i for i in range(rank) if i not in (batch, channels)]

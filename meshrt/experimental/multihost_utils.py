@@ -191,6 +191,11 @@ def host_local_array_to_global_array(local_inputs: Any, global_mesh: Mesh, pspec
 
     Raises:
       ArgumentValueError: None among the specs. IndivisibleError: a size does not divide into the parts held here.
+
+    >>> from meshrt.experimental import multihost_utils
+    >>> mesh = meshrt.make_mesh((8,), ("x",))
+    >>> multihost_utils.host_local_array_to_global_array(np.arange(8), mesh, meshrt.P("x")).shape
+    (8,)
     """
     leaves, tree = tree_util.tree_flatten(local_inputs)
     specs = _specs(pspecs, local_inputs)
@@ -221,6 +226,12 @@ def global_array_to_host_local_array(global_inputs: Any, global_mesh: Mesh, pspe
 
     Raises:
       ArgumentValueError: None among the specs.
+
+    >>> from meshrt.experimental import multihost_utils
+    >>> mesh = meshrt.make_mesh((8,), ("x",))
+    >>> x = meshrt.device_put(jnp.arange(8), meshrt.NamedSharding(mesh, meshrt.P("x")))
+    >>> multihost_utils.global_array_to_host_local_array(x, mesh, meshrt.P("x")).shape
+    (8,)
     """
     leaves, tree = tree_util.tree_flatten(global_inputs)
     specs = _specs(pspecs, global_inputs)

@@ -92,7 +92,13 @@ def read_report(path: Path) -> Report:
 
 def compare(before: Report, after: Report) -> Comparison:
     """What `after` has otherwise than `before`. Collectives are matched by kind, axes, source line and cause, wherever
-    the lines' file lies; where lines were moved, those of equal kind, axes and cause are matched in their order."""
+    the lines' file lies; where lines were moved, those of equal kind, axes and cause are matched in their order.
+
+    >>> from meshrt.inspect import compare, report
+    >>> before, after = (report(meshrt.jit(f).lower(jnp.ones(8))) for f in (jnp.sin, jnp.cos))
+    >>> type(compare(before, after)).__name__
+    'Comparison'
+    """
     old, new = before.as_json()["totals"], after.as_json()["totals"]
     mesh = [", ".join(f"{n}={s}" for n, s in report.mesh) for report in (before, after)]
     figures = [Change("mesh", *mesh)] if mesh[0] != mesh[1] else []

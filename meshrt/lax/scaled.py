@@ -38,6 +38,11 @@ def scaled_dot(
 
     Raises:
       ArgumentTypeError: shapes do not fit each other.
+
+    >>> lhs, rhs = jnp.ones((2, 32), jnp.float8_e4m3fn), jnp.ones((32, 3), jnp.float8_e4m3fn)
+    >>> lax.scaled_dot(lhs, rhs, lhs_scale=jnp.ones((2, 1), jnp.float8_e8m0fnu), rhs_scale=jnp.ones((1, 3),
+    ...     jnp.float8_e8m0fnu)).shape
+    (2, 3)
     """
     x, y = aval_of(lhs), aval_of(rhs)
     if dimension_numbers is None:

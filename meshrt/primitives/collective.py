@@ -467,6 +467,12 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
     Raises:
       ArgumentValueError: there is no such cast of what `x` is along the axis.
       UnboundAxisError: nothing around binds the name.
+
+    >>> mesh = meshrt.make_mesh((8,), ("x",))
+    >>> f = meshrt.shard_map(lambda: lax.pcast(jnp.ones(1), "x", to="varying"), mesh=mesh, in_specs=(),
+    ...     out_specs=meshrt.P("x"))
+    >>> f().shape
+    (8,)
     """
     if isinstance(axis_name, set | frozenset):
         raise errors.ArgumentTypeError(f"axis_name={axis_name!r} must be a tuple or a str, as its order matters")
@@ -506,5 +512,15 @@ _CAST_BY = {
 
 
 def pvary(x: Any, axis_name: Any) -> Any:
-    """`pcast(x, axis_name, to="varying")`, by its older name."""
+    """`pcast(x, axis_name, to="varying")`, by its older name.
+
+    Args:
+      x: an array.
+      axis_name: the name of a mapped axis, or a tuple of names.
+
+    >>> mesh = meshrt.make_mesh((8,), ("x",))
+    >>> f = meshrt.shard_map(lambda: lax.pvary(jnp.ones(1), "x"), mesh=mesh, in_specs=(), out_specs=meshrt.P("x"))
+    >>> f().shape
+    (8,)
+    """
     return pcast(x, axis_name, to="varying")

@@ -66,6 +66,18 @@ def all_gather_invariant(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool =
     """`all_gather` whose result types know to be the same on all devices: it does not vary over `axis_name`.
 
     Its transpose takes each device's own part of the cotangent, without communication.
+
+    Args:
+      x: an array.
+      axis_name: the name of a mapped axis, or a tuple of names.
+      axis: a dimension number.
+      tiled: keep the number of dimensions: pieces are concatenated along the dimension instead of stacked.
+
+    >>> mesh = meshrt.make_mesh((8,), ("x",))
+    >>> f = meshrt.shard_map(lambda: lax.all_gather_invariant(lax.axis_index("x"), "x"), mesh=mesh, in_specs=(),
+    ...     out_specs=meshrt.P())
+    >>> f()
+    Array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int32)
     """
     call = Call("all_gather_invariant", axis_name)
     return _gathered(all_gather_invariant_p if call.is_checked else all_gather_p, call, x, axis, tiled)

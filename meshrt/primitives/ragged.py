@@ -168,6 +168,11 @@ def ragged_dot_general(
     Raises:
       ArgumentTypeError: dimensions or shapes do not fit together.
       UnsupportedError: `group_offset` is given.
+
+    >>> numbers = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0])
+    >>> x, w = jnp.ones((3, 2)), jnp.ones((2, 2, 4))
+    >>> lax.ragged_dot_general(x, w, jnp.array([1, 2]), numbers).shape
+    (3, 4)
     """
     if group_offset is not None:
         raise errors.UnsupportedError(

@@ -103,7 +103,11 @@ def _pinned_over(sharding: NamedSharding, ndim: int, program: BaseMesh, mesh_nam
 
 
 def spec_from_sdy(dims: Iterable[tuple[Iterable[str], bool]], unreduced: Iterable[str] = ()) -> PartitionSpec:
-    """The spec of dimension shardings `(axes, is_open)`; an open dimension without axes is UNCONSTRAINED."""
+    """The spec of dimension shardings `(axes, is_open)`; an open dimension without axes is UNCONSTRAINED.
+
+    >>> meshrt.sharding.spec_from_sdy([(("data",), False), ((), True)])
+    P('data', UNCONSTRAINED)
+    """
     entries = []
     for axes, is_open in dims:
         axes = tuple(axes)
@@ -116,6 +120,9 @@ def spec_from_sdy_text(text: str) -> tuple[str, PartitionSpec]:
 
     Raises:
       ShardingError: not such a text. UnsupportedError: a dimension is split over a part of an axis.
+
+    >>> meshrt.sharding.spec_from_sdy_text('#sdy.sharding<@mesh, [{"x"}, {}]>')
+    ('mesh', P('x', None))
     """
     try:
         found = read_sharding(text)

@@ -345,7 +345,12 @@ def bcsr_todense(mat: BCSR) -> Any:
 
 @usual_promotion
 def bcsr_extract(indices: Any, indptr: Any, mat: Any) -> Any:
-    """The elements of a dense array at the coordinates of a sparse one, [*batch, nse, *dense]."""
+    """The elements of a dense array at the coordinates of a sparse one, [*batch, nse, *dense].
+
+    >>> m = sparse.BCSR.fromdense(jnp.eye(2))
+    >>> sparse.bcsr_extract(m.indices, m.indptr, jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    Array([1., 4.], dtype=float32)
+    """
     mat, indices = jnp.asarray(mat), jnp.asarray(indices)
 
     def one(indices: Any, pointers: Any, mat: Any) -> Any:

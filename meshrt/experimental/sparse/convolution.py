@@ -37,6 +37,11 @@ def bcoo_conv_general_dilated(
 
     Raises:
       UnsupportedError: strides, dilations, groups, several features or examples, more dimensions.
+
+    >>> x, window = jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2))
+    >>> m, w = (sparse.BCOO.fromdense(v, n_batch=2) for v in (x, window))
+    >>> sparse.bcoo_conv_general_dilated(m, w, window_strides=(1,), padding="VALID").shape
+    (1, 1, 3)
     """
 
     def dense(x: Any, y: Any) -> list[Any]:

@@ -41,6 +41,11 @@ def bcoo_gather(
 
     Raises:
       UnsupportedError: another mode, or batching dimensions among the `dimension_numbers`.
+
+    >>> m = sparse.BCOO.fromdense(jnp.eye(3))
+    >>> numbers = lax.GatherDimensionNumbers((1,), (0,), (0,))
+    >>> sparse.bcoo_gather(m, jnp.array([[1]]), numbers, (1, 3)).todense()
+    Array([[0., 1., 0.]], dtype=float32)
     """
     mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS if mode is None else lax.GatherScatterMode.from_any(mode)
     numbers, at = dimension_numbers, jnp.asarray(start_indices)
