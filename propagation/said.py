@@ -39,8 +39,9 @@ _CONSTRAINT = "sdy.sharding_constraint"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An annotation: of argument or result `number` of the entry function, or, of a constraint and of an operation with
-    a sharding, of the value with that index. Modules that are read from the same text number their values alike."""
+    """An annotation: of argument or result `number` of the entry function, or, of a constraint, an operation with a
+    sharding and an argument of another function, of the value with that index. Modules that are read from the same text
+    number their values alike."""
 
     kind: Literal["argument", "result", "constraint", "value"]
     number: int
@@ -93,6 +94,11 @@ def _annotations(program: Program, shardings: Shardings) -> Iterator[Said]:
         said = shardings.get(value)
         if said is not None:
             yield Said("argument", number, said, value_source(value))
+    for func in program.funcs.values():
+        for value in func.args if func is not main else ():
+            said = shardings.get(value)
+            if said is not None:
+                yield Said("value", value.index, said, value_source(value))
     for op in program.ops():
         if op.name == "sdy.manual_computation":
             continue  # it says how its body was written, which no other sharding fits
@@ -109,10 +115,23 @@ def origins(propagated: Propagated, value: Value, dim: int, said: list[Said]) ->
     """The annotations among `said` from which the axes of a dimension came, each with the last step of its chain."""
     found = []
     for chain in propagated.explain(value, dim):
-        origin = _origin(propagated, chain[-1], said)
+        last = chain[-1]
+        origin = _origin(propagated, last, said)
         if origin is not None:
-            found.append((origin, chain[-1]))
+            found.append((origin, last))
+        elif last.value is not None and (outer := _handed_in(last.value)) is not None:
+            found += [
+                (s, step) for s, step in origins(propagated, outer, last.dim, said) if step.axis.name == last.axis.name
+            ]
     return found
+
+
+def _handed_in(value: Value) -> Value | None:
+    """What an operation hands to the argument of its body, which begins with its sharding; None for other values."""
+    owner = value.argument_of
+    if not isinstance(owner, Op) or len(owner.operands) <= value.number:
+        return None
+    return owner.operands[value.number]
 
 
 def _origin(propagated: Propagated, step: ProvenanceStep, said: list[Said]) -> Said | None:
@@ -126,12 +145,11 @@ def _origin(propagated: Propagated, step: ProvenanceStep, said: list[Said]) -> S
         return next((s for s in said if s.kind == "argument" and s.number == main.args.index(step.value)), None)
     if step.value is None:
         return next((s for s in said if s.kind == "result" and _names(s, step)), None)
-    if not isinstance(begun, Op):
-        return None
-    numbers = {v.index for v in begun.results}
+    numbers = {v.index for v in begun.results} if isinstance(begun, Op) else {step.value.index}
     inside = [s for s in said if s.kind in ("constraint", "value")]
     exact = next((s for s in inside if s.number in numbers), None)
-    return exact or next((s for s in inside if s.where == source(begun) and _names(s, step)), None)
+    where = source(begun) if isinstance(begun, Op) else value_source(step.value)
+    return exact or next((s for s in inside if s.where == where and _names(s, step)), None)
 
 
 def _names(said: Said, step: ProvenanceStep) -> bool:
