@@ -30,14 +30,17 @@ def note(
     layouts: Callable[[Dims], tuple[Dims, ...] | None],
     work: Callable[[list[LocalValue], Dims], LocalValue],
 ) -> None:
-    """Remembers how the single result of `op` was computed, if its sources are small enough. `layouts(dims)` are the
-    layouts of `operands` for a layout of the result (None if there are none), `work(refs, dims)` writes `op` on them.
+    """Remembers how the single result of `op` was computed, if its sources are small enough, or one of the same size
+    that others use too (a table, and its transpose): where those have gathered it, nothing is sent again.
+    `layouts(dims)` are the layouts of `operands` for a layout of the result (None if there are none), `work(refs,
+    dims)` writes `op` on them.
     """
     env = ctx.env
     state = env[op.results[0]]
     if state.make is not None or not state.versions or len(state.shape) < 2:
         return
-    limit = RECOMPUTED_SOURCE_SHARE * state.bytes
+    shared = len(operands) == 1 and env[operands[0]].uses > 1 and env[operands[0]].bytes == state.bytes
+    limit = state.bytes if shared else RECOMPUTED_SOURCE_SHARE * state.bytes
     sources, total = [], 0.0
     for v in operands:
         source = env[v]

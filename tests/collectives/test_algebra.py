@@ -299,3 +299,12 @@ def test_a_residual_with_one_sum_is_added_behind_it():
     args = normal(64, 16), normal(64, 256, seed=1), normal(256, 16, seed=2), normal(64, 16)
     result, _ = check(Case({"x": 8}, build, args, (P("x"), P(None, "x"), P("x"), P("x")), P("x")), rtol=1e-4)
     assert "dynamic_update_slice" not in result.as_text()
+
+
+def test_a_gathered_table_is_transposed_instead_of_gathered_again():
+    """Tied embeddings over the devices that share the batch: rows are looked up, and logits made with the transpose."""
+    build = lambda _: lambda t, i: jnp.tanh(t[i]) @ t.T
+    ids = np.arange(1024, dtype=np.int32) * 7 % 64
+    args = normal(64, 16), ids
+    result, sent = check(Case({"x": 8}, build, args, (P(None, "x"), P("x")), P("x")), rtol=1e-4)
+    assert sent == 7 / 8 * 64 * 16 * 4, result.plan.as_text()

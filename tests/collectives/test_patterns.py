@@ -17,7 +17,6 @@ from .jax_side import jax_mesh
 
 # What is sent, over what an expert sends, where that is more than 1.
 RATIOS = {
-    "fsdp, tied embeddings": 1.13,
     "adam, parameters whole and the gradient split": 3,
     "muon under fsdp": 11,
     "parallel block on a split residual stream": 1.5,
