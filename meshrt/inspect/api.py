@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import collectives
@@ -17,6 +19,10 @@ from meshrt.inspect.lint import Subject, subject_of_module, subject_of_stage
 from meshrt.inspect.lint import lint as found_by_lint
 from meshrt.inspect.markdown import report_markdown
 from meshrt.inspect.model import CollectiveRow, Report, report_of
+from meshrt.inspect.page.document import document
+from meshrt.inspect.program_graph import program_row
+from meshrt.inspect.program_rows import ProgramRow
+from meshrt.inspect.render import clean
 from meshrt.inspect.totals import by_kind
 from meshrt.jit import jit
 from meshrt.pipeline.lowered import Lowered
@@ -27,10 +33,38 @@ from meshrt.pipeline.propagated import Propagated
 __all__ = ["NotebookReport", "assert_communication", "report"]
 
 
-class NotebookReport(Report):
-    """A report that a notebook shows as tables."""
+# A notebook keeps what its cells show: of a page that is larger than this only the tables are kept.
+MOST_KEPT = 4 << 20
 
-    __slots__ = ()
+
+class NotebookReport(Report):
+    """A report that a notebook shows as a page, or as tables."""
+
+    __slots__ = ("_program",)
+    _program: Callable[[], ProgramRow]
+
+    def with_program(self) -> Report:
+        """The report with all operations of the program, which is made when first asked for."""
+        if self.program is None:
+            object.__setattr__(self, "program", self._program())
+        return self
+
+    def to_html(self, against: Report | None = None) -> str:
+        """The report as one HTML page that asks for nothing else, as `meshrt inspect --html` writes it; beside another
+        one if it is compared `against` that."""
+        if isinstance(against, NotebookReport):
+            against = against.with_program()
+        return document(self.with_program(), against)
+
+    def _repr_html_(self) -> str | None:
+        page = self.to_html()
+        if len(page) > MOST_KEPT:
+            return None
+        # A frame of its own: the page's policy, its style and its script concern nothing else in the notebook.
+        return (
+            f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts" title="{html.escape(clean(self.name))}" '
+            'style="width: 100%; height: 720px; border: 0"></iframe>'
+        )
 
     def _repr_markdown_(self) -> str:
         return report_markdown(self)
@@ -73,11 +107,15 @@ def report(
             raise InspectError("the program was partitioned from shardings of its own; give the stage before")
         kernels, stage = kernel_rows(program.lowered, propagated), program
         subject = lambda: subject_of_stage(stage.lowered, stage.result, stage.options.get("topology"))
-        made = report_of(name, propagated, program.result, *names_of(program.lowered), kernels=kernels)
+        names = names_of(program.lowered)
+        made = report_of(name, propagated, program.result, *names, kernels=kernels)
+        rows = partial(program_row, propagated, *names)
     elif isinstance(program, str | bytes) or hasattr(program, "operation"):
         propagated = propagation.run(program, xla_order=True)
         partitioned = collectives.partition(propagated, **options)
-        made = report_of(name, propagated, partitioned, argument_names(propagated), output_names(propagated))
+        names = argument_names(propagated), output_names(propagated)
+        made = report_of(name, propagated, partitioned, *names)
+        rows = partial(program_row, propagated, *names, partial(_own_text, name, program), name)
         subject = lambda: subject_of_module(program, partitioned, machine)
     else:
         raise InspectError(
@@ -85,7 +123,14 @@ def report(
         )
     if lint is not False:
         made = replace(made, lint=found_by_lint(subject(), None if lint is True else lint))
-    return NotebookReport(**{field: getattr(made, field) for field in Report.__dataclass_fields__})
+    shown = NotebookReport(**{field: getattr(made, field) for field in Report.__dataclass_fields__})
+    object.__setattr__(shown, "_program", rows)
+    return shown
+
+
+def _own_text(name: str, module: Any, path: str) -> str | None:
+    """The source of a module is its own text; files that it names are not read."""
+    return module if path == name and isinstance(module, str) else None
 
 
 def assert_communication(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from collectives.plan import human_time
+from collectives.findings import human_time
 from meshrt.inspect.annotations import path_of
 from meshrt.inspect.changes import compare
 from meshrt.inspect.model import Report

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import meshrt.inspect.page
+from meshrt.inspect import report
 from meshrt.inspect.page.document import document, policy
-from tests.meshrt.inspect.page.programs import report_with_program
+from tests.meshrt.inspect.page.programs import lowered, report_with_program
 from tests.meshrt.inspect.page.test_program import MODULE
 
 PAGE = Path(meshrt.inspect.page.__file__).parent
@@ -120,3 +121,21 @@ def test_what_cannot_be_written_is_said_in_one_line(tmp_path, arguments, said):
     module.write_text(MODULE)
     found = inspect(str(module), *arguments)
     assert found.returncode == 2 and said in found.stderr and len(found.stderr.splitlines()) == 1
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own(monkeypatch):
+    made = report(lowered(), name='a"<b>')
+    shown = Elements(made._repr_html_())
+    ((tag, attrs),) = shown.tags
+    assert tag == "iframe" and attrs["sandbox"] == "allow-scripts" and attrs["title"] == 'a"<b>'
+    assert attrs["srcdoc"] == made.to_html() == made.to_html()
+    assert made.program is not None and "meshrt" in made.to_html()
+    both = json.loads(Elements(made.to_html(against=report(lowered()))).texts["data"])
+    assert len(both["reports"]) == 2 and both["reports"][0]["program"] is not None
+    monkeypatch.setattr("meshrt.inspect.api.MOST_KEPT", 1000)
+    assert made._repr_html_() is None and made._repr_markdown_()
+
+
+def test_the_page_of_a_text_has_the_text_as_its_source():
+    page = json.loads(Elements(report(MODULE, name="m.mlir").to_html()).texts["data"])["reports"][0]["program"]
+    assert [s["path"] for s in page["sources"]] == ["m.mlir"]

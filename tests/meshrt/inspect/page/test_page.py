@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import meshrt.inspect
 from meshrt.inspect.page.document import document
-from tests.meshrt.inspect.page.programs import report_with_program
+from tests.meshrt.inspect.page.programs import lowered, report_with_program
 from tests.meshrt.inspect.page.test_document import HOSTILE
 
 VIEW = "meshrt.views[0]"
@@ -218,3 +219,12 @@ def test_two_reports_stand_beside_each_other_and_go_together(tab, report, tmp_pa
     assert tab.run("meshrt.views[0].current") == 3
     tab.run("meshrt.views[0].turn(0)")
     tab.shot("two")
+
+
+def test_the_frame_of_a_notebook_draws(tab, tmp_path):
+    file = tmp_path / "notebook.html"
+    file.write_text(meshrt.inspect.report(lowered())._repr_html_())
+    tab.send("Page.navigate", url=file.as_uri())
+    tab.until("document.querySelector('iframe') !== null")
+    tab.until("document.readyState === 'complete'")
+    tab.shot("notebook")
