@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +30,7 @@ Examples:
   meshrt inspect program.mlir --json
   meshrt inspect program.mlir --stage partitioned > device.mlir
   meshrt inspect train.py:step --mesh data=8 --html train.html
+  meshrt inspect train.py:step --mesh data=8 --serve
   meshrt inspect train.py:step --mesh data=8 --lint
   meshrt inspect train.py:step --mesh data=8 --check budget.toml
   meshrt inspect train.py:step --mesh data=8 --markdown --against main.json
@@ -53,11 +55,13 @@ def _print_rules(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 class _Command(click.Command):
-    """A command whose `--lint` may stand alone: click would take the word behind it for its value."""
+    """A command whose `--lint` and `--serve` may stand alone: click would take the word behind them for a value."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         alone = ["--lint=all" if a == "--lint" else a for a in args[:end]]
+        following = [*alone[1:], ""]
+        alone = ["--serve=0" if a == "--serve" and not b.isdigit() else a for a, b in zip(alone, following)]
         return super().parse_args(ctx, alone + args[end:])
 
 
@@ -81,6 +85,8 @@ class _Command(click.Command):
 @click.option("--markdown", is_flag=True, help="Print the report as Markdown, with --against what changed.")
 @click.option("--html", "page", metavar="FILE",
               help="Write the report as a page: graph, source, tables; with --against two reports.")  # fmt: skip
+@click.option("--serve", "port", type=click.IntRange(0, 65535), metavar="[PORT]",
+              help="Serve the page on this machine, and make it anew when the program's files change.")  # fmt: skip
 @click.option("--against", metavar="TARGET",
               help="Show what changed since: a report that --json wrote, or a program, for the causes.")  # fmt: skip
 @click.option("--against-mesh", metavar="AXIS=N,...", help="The mesh of --against, or of TARGET itself before.")
@@ -107,6 +113,7 @@ def command(
     with_program: bool,
     markdown: bool,
     page: str | None,
+    port: int | None,
     against: str | None,
     against_mesh: str | None,
     against_annotations: str | None,
@@ -127,8 +134,11 @@ def command(
     from meshrt.inspect.model import Report
     from meshrt.inspect.target import parse_mesh, split_target
 
-    if page is not None and (as_json or markdown or stage is not None or budget is not None):
-        raise click.UsageError("--html goes with none of --json, --markdown, --stage and --check")
+    for option, given_value in (("--html", page), ("--serve", port)):
+        if given_value is not None and (as_json or markdown or stage is not None or budget is not None):
+            raise click.UsageError(f"{option} goes with none of --json, --markdown, --stage and --check")
+    if port is not None and (page is not None or target == "-"):
+        raise click.UsageError("--serve goes with none of --html and standard input")
     if with_program and not as_json:
         raise click.UsageError("--program goes with --json")
     rules = None if lint is None and not _counts_lint(budget) else _rules(lint or "all")
@@ -139,6 +149,14 @@ def command(
     given, hook = _annotations(annotations, annotate), hook_of(factory, written)
     mesh = mesh or (given.mesh if given is not None else None)
     earlier = _earlier(target, against, against_mesh, against_annotations)
+    beside = None
+    if page is not None or port is not None:
+        rest = {"--factory": factory, "--args": written, "--topology": topology, "--timeout": timeout}
+        other = {"--mesh": None if earlier is None else earlier.mesh or mesh, "--annotations": against_annotations}
+        beside = _beside(against, earlier, {**rest, **other})
+    if port is not None:
+        files = (annotations, topology)
+        return _serve(target, port, beside, [file for file in files if file is not None and os.path.exists(file)])
     if earlier is not None and page is None:
         if budget is not None or lint is not None or stage is not None or explain is not None:
             raise click.UsageError("--against PROGRAM goes with none of --check, --lint, --stage and --explain")
@@ -167,7 +185,7 @@ def command(
         return 0
     report = Report.from_json(reply["report"])
     if page is not None:
-        return _write_page(report, page, against)
+        return _write_page(report, page, beside)
     if budget is not None:
         return _check(report, Path(budget), update)
     if against is not None:
@@ -270,12 +288,43 @@ def _check(report: Report, path: Path, update: bool) -> int:
     return 1 if excess else 0
 
 
-def _write_page(report: Report, page: str, against: str | None) -> int:
-    """Writes the report as HTML, beside that of a file if one is named."""
-    from meshrt.inspect.changes import read_report  # start-up time, as above
-    from meshrt.inspect.page.document import document
+def _serve(target: str, port: int, beside: Report | None, others: list[str]) -> int:
+    """Serves the page of what this command was asked for, by running it again without `--serve`."""
+    from meshrt.inspect.serving import serve  # start-up time, as above
 
-    text = document(report, None if against is None else read_report(Path(against)))
+    without = {"port", "against", "against_mesh", "against_annotations", "target"}
+    return serve(target, _again(click.get_current_context(), without), port, beside, others)
+
+
+def _again(ctx: click.Context, without: set[str]) -> list[str]:
+    """The options of this command line, but those."""
+    arguments: list[str] = []
+    for option in ctx.command.params:
+        name = option.name or ""
+        if name in without or ctx.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE:
+            continue
+        values = ctx.params[name] if option.multiple else [ctx.params[name]]
+        is_flag = isinstance(option, click.Option) and option.is_flag
+        arguments += [option.opts[0] if is_flag else f"{option.opts[0]}={value}" for value in values]
+    return arguments
+
+
+def _beside(against: str | None, earlier: _Program | None, options: Mapping[str, object]) -> Report | None:
+    """The report that a page shows beside its own: that of a file, or of a program with those options."""
+    if earlier is None:
+        from meshrt.inspect.changes import read_report  # start-up time, as above
+
+        return None if against is None else read_report(Path(against))
+    from meshrt.inspect.rerun import report_apart  # start-up time, as above
+
+    return report_apart([*(f"{name}={value}" for name, value in options.items() if value is not None), earlier.target])
+
+
+def _write_page(report: Report, page: str, beside: Report | None) -> int:
+    """Writes the report as HTML, beside another one if there is one."""
+    from meshrt.inspect.page.document import document  # start-up time, as above
+
+    text = document(report, beside)
     if page == "-":
         click.echo(text, nl=False)
         return 0

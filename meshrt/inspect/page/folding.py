@@ -163,7 +163,11 @@ def _with_members(tree: Tree, count: int) -> Tree:
     """The tree without the groups that have no members."""
     kept = [g for g in sorted(m for m in tree.members() if m is not None) if g >= count]
     numbers = {g: count + i for i, g in enumerate(kept)}
-    parent = lambda node: numbers.get(tree.parents[node], tree.parents[node])
+
+    def parent(node: int) -> int | None:
+        found = tree.parents[node]
+        return found if found is None else numbers.get(found, found)
+
     return Tree([parent(n) for n in [*range(count), *kept]], [tree.names[g - count] for g in kept])
 
 

@@ -6,11 +6,14 @@ const KEPT = "meshrt-inspect";
 
 export function live(events, views, error) {
   const banner = h("div", { class: "banner", role: "alert", hidden: true });
-  const tell = (text) => {
+  let failure = error;
+  let isCut = false;
+  const tell = () => {
+    const text = isCut ? "The server does not answer any more. What is shown stays as it is." : failure;
     banner.hidden = !text;
     replace(banner, text ? h("pre", null, text) : "");
   };
-  tell(error);
+  tell();
   const source = new EventSource(events);
   source.addEventListener("program", () => {
     sessionStorage.setItem(KEPT, JSON.stringify(views.map((view) => ({
@@ -19,7 +22,12 @@ export function live(events, views, error) {
     }))));
     location.reload();
   });
-  source.addEventListener("failure", (event) => tell(JSON.parse(event.data)));
+  source.addEventListener("failure", (event) => {
+    failure = JSON.parse(event.data);
+    tell();
+  });
+  source.addEventListener("open", () => { isCut = false; tell(); });
+  source.addEventListener("error", () => { isCut = true; tell(); });
   const kept = JSON.parse(sessionStorage.getItem(KEPT) ?? "[]");
   sessionStorage.removeItem(KEPT);
   queueMicrotask(() => views.forEach((view, i) => {

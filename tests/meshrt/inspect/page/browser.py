@@ -54,7 +54,7 @@ class Tab:
             raise Failed(json.dumps(found["exceptionDetails"])[:800])
         return found["result"].get("value")
 
-    def until(self, expression: str, patience: float = 30.0) -> Any:
+    def until(self, expression: str, patience: float = 100.0) -> Any:
         """The value of an expression once it is true."""
         end = time.monotonic() + patience
         while True:

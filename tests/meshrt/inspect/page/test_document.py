@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import meshrt.inspect.page
+from meshrt.cli.main import main
 from meshrt.inspect import report
 from meshrt.inspect.page.document import document, policy
 from tests.meshrt.inspect.page.programs import lowered, report_with_program
@@ -105,6 +106,11 @@ def test_the_command_writes_a_page(tmp_path):
     data = json.loads(Elements(found.stdout).texts["data"])
     assert [each["program"] is None for each in data["reports"]] == [True, False]  # --json had no --program
     assert data["changes"]["figures"] == []
+    found = inspect(str(module), "--html", "-", "--against-mesh", "x=2", "--mesh", "x=4")  # itself before
+    data = json.loads(Elements(found.stdout).texts["data"])
+    assert [each["report"]["mesh"] for each in data["reports"]] == [[["x", 2]], [["x", 4]]]
+    assert [each["program"] is None for each in data["reports"]] == [False, False]
+    assert ("devices", 2, 4) in [(f["what"], f["before"], f["after"]) for f in data["changes"]["figures"]]
 
 
 @pytest.mark.parametrize(
@@ -116,11 +122,13 @@ def test_the_command_writes_a_page(tmp_path):
         (["--program"], "--program goes with --json"),
     ],
 )
-def test_what_cannot_be_written_is_said_in_one_line(tmp_path, arguments, said):
+def test_what_cannot_be_written_is_said_in_one_line(tmp_path, arguments, said, capsys):
     module = tmp_path / "m.mlir"
     module.write_text(MODULE)
-    found = inspect(str(module), *arguments)
-    assert found.returncode == 2 and said in found.stderr and len(found.stderr.splitlines()) == 1
+    with pytest.raises(SystemExit) as e:
+        main(["inspect", str(module), *arguments])
+    found = capsys.readouterr().err
+    assert e.value.code == 2 and said in found and len(found.splitlines()) == 1
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own(monkeypatch):
