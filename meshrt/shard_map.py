@@ -53,7 +53,8 @@ def shard_map(
 ) -> Any:
     """`f` is written for the shards of one device, and runs on all devices of a mesh at once.
 
-    >>> @meshrt.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P())        # a mesh with an axis "x" of size 8
+    >>> mesh = meshrt.make_mesh((8,), ("x",), axis_types=(meshrt.sharding.AxisType.Auto,))
+    >>> @meshrt.shard_map(mesh=mesh, in_specs=meshrt.P("x"), out_specs=meshrt.P())
     ... def total(shard):                       # f32[2] of the 16 elements
     ...     return meshrt.lax.psum(shard.sum(), "x")
     >>> total(jnp.arange(16.0))

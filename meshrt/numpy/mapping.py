@@ -123,7 +123,8 @@ def vectorize(
       excluded: positions and names of arguments that are passed as they are.
       signature: the dimensions that ``pyfunc`` itself handles, as in ``"(n,m),(m)->(n)"``; scalars by default.
 
-    >>> vectorize(jnp.dot, signature="(n,m),(m)->(n)")(matrices, vectors)
+    >>> jnp.vectorize(jnp.dot, signature="(n,m),(m)->(n)")(jnp.ones((5, 2, 3)), jnp.ones(3)).shape
+    (5, 2)
     """
     if any(not isinstance(e, str | int) for e in excluded):
         raise errors.ArgumentTypeError(f"vectorize: excluded holds positions and names of arguments, got {excluded!r}")

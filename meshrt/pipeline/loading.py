@@ -28,9 +28,9 @@ def load(
 ) -> Compiled:
     """A compiled program that `Compiled.save` or `Compiled.serialize` wrote, ready to run, without compiling.
 
-    >>> meshrt.jit(step).lower(state, batch).compile().save("step.aot")
-    >>> step = meshrt.stages.load("step.aot", devices=meshrt.make_mesh((4, 2), ("data", "model")))
-    >>> state, loss = step(state, batch)
+    >>> saved = meshrt.jit(lambda x: 2 * x).lower(jnp.arange(3)).compile().serialize()
+    >>> meshrt.stages.load(saved, devices=meshrt.devices()[:1])(jnp.arange(3))
+    Array([0, 2, 4], dtype=int32)
 
     A program is machine code and runs with your rights. A file is therefore read only if it belongs to you or root and
     nobody else can write it; bytes are taken as they are.

@@ -49,7 +49,10 @@ def auto_axes(
       ArgumentTypeError: no `out_sharding`. UnsupportedError: an axis is Manual.
       MeshMismatchError: shardings over another mesh than that in context.
 
-    >>> y = auto_axes(lambda x: x[jnp.argsort(x)], out_sharding=P("data"))(x)
+    >>> with meshrt.set_mesh(meshrt.make_mesh((8,), ("data",))):
+    ...     x = meshrt.reshard(jnp.arange(8)[::-1], meshrt.P("data"))
+    ...     meshrt.sharding.auto_axes(lambda x: x[jnp.argsort(x)], out_sharding=meshrt.P("data"))(x)
+    Array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int32)
     """
     if f is None:
         return functools.partial(auto_axes, axes=axes, out_sharding=out_sharding)
@@ -89,7 +92,11 @@ def explicit_axes(
     Raises:
       ArgumentTypeError: no `in_sharding`. MeshContextError: no mesh in context. UnsupportedError: an axis is Manual.
 
-    >>> y = explicit_axes(lambda x: jnp.sin(x), in_sharding=P("data"))(x)
+    >>> mesh = meshrt.make_mesh((8,), ("data",), axis_types=(meshrt.sharding.AxisType.Auto,))
+    >>> f = meshrt.sharding.explicit_axes(lambda x: 2 * x, in_sharding=meshrt.P("data"))
+    >>> with meshrt.set_mesh(mesh):
+    ...     meshrt.jit(f)(jnp.arange(8))
+    Array([ 0,  2,  4,  6,  8, 10, 12, 14], dtype=int32)
     """
     if f is None:
         return functools.partial(explicit_axes, axes=axes, in_sharding=in_sharding)

@@ -321,7 +321,7 @@ def psend(x: Any, axis_name: Any, perm: Iterable[Sequence[int]]) -> Any:
     """The half of `ppermute` that sends: a token for each array of the pytree `x`, which `precv` takes.
 
     >>> token = lax.psend(x, "i", [(0, 1)])                                     # doctest: +SKIP
-    >>> y = lax.precv(token, x, "i", [(0, 1)])          # x of index 0 at index 1, zeros elsewhere
+    >>> y = lax.precv(token, x, "i", [(0, 1)])  # x of index 0 at index 1, zeros elsewhere    # doctest: +SKIP
 
     Nobody waits for what is not taken at once: the transfer is one operation of the program, on all platforms.
 

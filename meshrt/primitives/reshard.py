@@ -67,7 +67,9 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
       ShardingError: no sharding; axes that are not Explicit; more partial sums than the value has.
       MeshContextError: a PartitionSpec where no mesh is in context. RankMismatchError: more entries than dimensions.
 
-    >>> y = meshrt.sharding.reshard(x, P("data", None))
+    >>> with meshrt.set_mesh(meshrt.make_mesh((8,), ("data",))):
+    ...     meshrt.typeof(meshrt.reshard(jnp.ones((8, 4)), meshrt.P("data", None)))
+    ShapedArray(float32[8@data,4])
     """
     xs = opened(xs)
     leaves, tree = tree_util.tree_flatten(xs)

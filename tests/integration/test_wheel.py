@@ -70,17 +70,13 @@ def test_the_commands_of_the_readme_without_a_checkout(installed, tmp_path):
     python = str(installed / "python")
     path = _run([python, "-c", "import meshrt; print(meshrt.__file__)"], tmp_path)
     assert Path(path.strip()).is_relative_to(installed.parent.resolve())
-    _run([python, "-m", "meshrt.examples", "--copy", "examples"], tmp_path)
-    lines = [
-        line
-        for code in re.findall(r"^```console\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-        for line in code.splitlines()
-    ]
+    lines = "".join(re.findall(r"^```console\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)).splitlines()
     commands = [line.partition("#")[0].strip() for line in lines if line.startswith(("meshrt ", "python "))]
-    assert len(commands) >= 4
+    assert len(commands) >= 4 and commands[0] == "python -m meshrt.examples --copy examples"
+    # What the reader is taken to have: a module of their own, and a budget for it.
+    lowered = "meshrt inspect examples/train_lm.py:step --mesh data=4,model=2 --stage lowered"
+    commands[1:1] = [f"{lowered} | tee FILE > FILE.mlir", "meshrt inspect FILE.mlir --check budget.toml --update"]
     for command in commands:
-        if "FILE" in command:
-            continue
         _run(["bash", "-c", command], tmp_path, PATH=f"{installed}:{os.environ['PATH']}", MESHRT_NUM_CPU_DEVICES="8")
 
 
