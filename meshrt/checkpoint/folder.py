@@ -18,6 +18,7 @@ import secrets
 import shutil
 import stat
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,9 +133,18 @@ class Unfinished:
                 if e.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                     raise _exists(self.path) from None
                 raise
+        # It is committed: what fails now is no failure of the save.
+        try:
             fsync_directory(self.path.parent)
             os.unlink(self.path / _LOCK)
-            os.close(self._lock)
+        except OSError as e:
+            warnings.warn(
+                f"the checkpoint {self.path} is complete, but its directory could not be written through: {e}. After a "
+                "power loss it may be missing",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        os.close(self._lock)
 
     def abandon(self) -> None:
         """Removes what was written."""

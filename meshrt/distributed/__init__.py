@@ -32,6 +32,8 @@ from meshrt.distributed.state import SHUTDOWN_S, DistributedContext, adopt, cont
 from meshrt.distributed.store import barrier, key_value_delete, key_value_get, key_value_set
 from meshrt.errors import ConfigError, DistributedError, PeerLost, ProgramsDifferError
 from meshrt.launch import bootstrap
+from meshrt.launch.address import is_loopback, split_address
+from meshrt.launch.environment import SECRET
 from meshrt.launch.membership.roster import LEAST_SILENT_S, SILENT_S
 from meshrt.runtime import backend
 
@@ -209,4 +211,10 @@ def _check_no_backend() -> None:
 def _start_service(bind: str, count: int, silent_s: float, timeout_s: float) -> LocalService:
     from meshrt.launch.local_service import LocalService  # start-up time: most processes never need it
 
+    if not os.environ.get(SECRET) and not is_loopback(split_address(bind)[0]):
+        print(
+            f"meshrt.distributed: process 0 listens on {bind}, and without {SECRET} whoever reaches it may join: set "
+            "the same secret in all processes",
+            file=sys.stderr,
+        )
     return LocalService.start(bind, count, silent_s, timeout_s, clusters.seconds(os.environ, STALL_TIMEOUT))

@@ -7,6 +7,7 @@ lost. When somebody is, it breaks off the collectives that wait for them, so tha
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import select
 import socket
@@ -48,7 +49,8 @@ class Member:
         self._agreed: set[tuple[str, int]] = set()
         self._disagreed: dict[tuple[str, int], str] = {}
         self._texts: dict[tuple[str, int], Callable[[], str | None]] = {}
-        self._alive: dict[tuple[str, str], list[int]] = {}
+        self._alive: dict[int, list[int]] = {}  # answers, by the number of the question
+        self._turn = itertools.count()
         self._regrouped: Mapping[str, Any] | None = None
         self._ports: list[int] = []
         self._lost_at = 0.0
@@ -98,17 +100,18 @@ class Member:
 
         DistributedError if not all have asked within `timeout_s`; PeerLost if this process is no member any more.
         """
-        key = (",".join(map(str, sorted(processes))), name)
-        self._send("alive", circle=key[0], name=name)
-        answered = lambda: key in self._alive or DOOR in self.lost or self.process in self.lost
+        circle, turn = ",".join(map(str, sorted(processes))), next(self._turn)
+        self._send("alive", circle=circle, name=name, turn=turn)
+        answered = lambda: turn in self._alive or DOOR in self.lost or self.process in self.lost
         if not self._wait(answered, timeout_s):
+            self._send("withdraw", circle=circle, name=name)
             raise DistributedError(
-                f"process {self.process} waited {timeout_s:g} s at {name!r}, and not all of the processes {key[0]} "
+                f"process {self.process} waited {timeout_s:g} s at {name!r}, and not all of the processes {circle} "
                 "came there. Every one must make the same calls in the same order"
             )
-        if key not in self._alive:
+        if turn not in self._alive:
             raise PeerLost("; ".join(self.lost.values()), self.lost)
-        return self._alive.pop(key)
+        return self._alive.pop(turn)
 
     def await_loss(self, seconds: float) -> bool:
         """Waits until somebody is known to be lost; False if nobody is within `seconds`."""
@@ -218,7 +221,7 @@ class Member:
                 case "explain":
                     self._explain((str(fields["circle"]), int(fields["number"])))
                 case "alive":
-                    self._alive[str(fields["circle"]), str(fields["name"])] = list(fields["processes"])
+                    self._alive[int(fields["turn"])] = list(fields["processes"])
                 case "over":
                     self._over = True
                 case "regrouped":

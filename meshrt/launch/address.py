@@ -20,3 +20,8 @@ def split_address(address: str) -> tuple[str, int]:
 def join_address(host: str, port: int) -> str:
     """The inverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this machine reach an address."""
+    return host in ("localhost", "::1") or host.startswith("127.")

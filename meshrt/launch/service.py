@@ -18,7 +18,6 @@ import signal
 import socket
 import sys
 import time
-from types import FrameType
 from typing import Any
 
 from meshrt.errors import DistributedError
@@ -87,9 +86,9 @@ def main(arguments: list[str] | None = None) -> None:
     host, port = split_address(options.bind)
     listener = listen(host, port)
     bootstrap.send(kind="ready", address=join_address(host, listener.getsockname()[1]))
-    signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the process that started this one
     folder = private_folder()
+    signal.signal(signal.SIGTERM, lambda number, frame: _end(folder))
     services = Services(folder)
     try:
         patience = Patience(options.silent, min(REPORT_S, options.stall), options.stall)
@@ -100,8 +99,10 @@ def main(arguments: list[str] | None = None) -> None:
         remove_folder(folder)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    sys.exit(0)
+def _end(folder: str) -> None:
+    """At once: an exception would come out of whatever is being imported, with its traceback."""
+    remove_folder(folder)
+    os._exit(0)
 
 
 def _stdin_ended() -> bool:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshrt.errors import ConfigError
+from meshrt.launch.address import is_loopback
 from meshrt.launch.environment import SECRET
 from meshrt.launch.hosts.messages import RefusedError
 from meshrt.launch.membership import frames
 
-__all__ = ["SECRET_FILE", "Certificates", "Nonces", "Trust", "check_private", "is_loopback", "read_secret"]
+__all__ = ["SECRET_FILE", "Certificates", "Nonces", "Trust", "check_private", "read_secret"]
 
 SECRET_FILE = "MESHRT_JOB_SECRET_FILE"
 _NONCES = 65536
@@ -49,11 +50,6 @@ class Trust:
                 f"{host} can be reached from other machines: set {SECRET} (or {SECRET_FILE}, a file of mode 0600) on "
                 "all hosts, or give --tls with certificates of `meshrt launch certificates`; without, only 127.0.0.1"
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only processes of this machine reach an address."""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def read_secret(environ: Mapping[str, str]) -> str:

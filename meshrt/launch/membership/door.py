@@ -182,7 +182,9 @@ class Door:
                 text = _unpacked(fields.get("text"))
                 roster.explained(process, str(fields["circle"]), int(fields["number"]), text)
             case "alive":
-                roster.ask_alive(process, str(fields["circle"]), str(fields["name"]))
+                roster.ask_alive(process, str(fields["circle"]), str(fields["name"]), int(fields["turn"]))
+            case "withdraw":
+                roster.withdraw(process, str(fields["circle"]), str(fields["name"]))
             case "regroup":
                 roster.regroup(process, now)
 

@@ -115,7 +115,8 @@ class Roster:
         self._reported: dict[tuple[str, int], float] = {}
         self._trails: dict[str, dict[int, tuple[int, int, int]]] = {}  # launch: who told first, program, digest
         self._names: dict[tuple[str, int], str] = {}  # of the programs that were agreed on
-        self._asking: dict[tuple[str, str], set[int]] = {}  # who of a circle wants to know who is there
+        # Who of a circle wants to know who is there, each with the number of its question.
+        self._asking: dict[tuple[str, str], dict[int, int]] = {}
 
     # --- who is here.
 
@@ -376,19 +377,26 @@ class Roster:
 
     # --- going on with those that are left.
 
-    def ask_alive(self, process: int, circle: str, name: str) -> None:
+    def ask_alive(self, process: int, circle: str, name: str, turn: int = 0) -> None:
         """`process` asks who of the circle is there; all of them are answered when all have asked. Several questions
-        may be open at once under different names."""
-        self._asking.setdefault((self._circle(circle), name), set()).add(process)
+        may be open at once under different names. `turn` comes back with the answer."""
+        self._asking.setdefault((self._circle(circle), name), {})[process] = turn
         self._answer_alive()
+
+    def withdraw(self, process: int, circle: str, name: str) -> None:
+        """`process` has given up waiting for that answer: it has not asked."""
+        asking = self._asking.get((self._circle(circle), name), {})
+        asking.pop(process, None)
+        if not asking:
+            self._asking.pop((circle, name), None)
 
     def _answer_alive(self) -> None:
         for (circle, name), asking in list(self._asking.items()):
             alive = [m.process for m in self._in(circle) if not m.finished]
-            if asking >= set(alive):
+            if set(asking) >= set(alive):
                 del self._asking[circle, name]
                 fields = {"circle": circle, "name": name, "processes": alive}
-                self.outbox += [Send(p, "alive", fields) for p in asking]
+                self.outbox += [Send(p, "alive", {**fields, "turn": turn}) for p, turn in asking.items()]
 
     def regroup(self, process: int, now: float) -> None:
         """`process` wants to go on in a smaller job."""

@@ -120,6 +120,20 @@ def test_restoring_while_others_are_saved_and_removed(tmp_path):
         checkpoint.remove(tmp_path)
 
 
+def test_what_fails_behind_the_commit_is_no_failure_of_the_save(tmp_path, monkeypatch):
+    flush = folder.fsync_directory
+
+    def refuse(path):
+        if path == tmp_path:
+            raise OSError(errno.EIO, "Input/output error")
+        flush(path)
+
+    monkeypatch.setattr(folder, "fsync_directory", refuse)
+    with pytest.warns(RuntimeWarning, match="is complete, but its directory could not be written through"):
+        checkpoint.save(tmp_path / "a", TREE)
+    assert checkpoint.restore(tmp_path / "a")["step"] == 7
+
+
 # --- what killed processes leave
 
 

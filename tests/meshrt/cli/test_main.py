@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -88,3 +89,20 @@ def test_commands_are_found_by_their_module(tmp_path, monkeypatch):
 def test_python_dash_m_is_the_program():
     done = subprocess.run([sys.executable, "-m", "meshrt", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("meshrt 0.")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(capsys, shell):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["completion", shell])
+    assert ended.value.code == 0 and f"_MESHRT_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_completions_are_the_commands_and_their_options():
+    complete = lambda words, at: subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'meshrt'; from meshrt.cli.main import main; main()"],
+        env={**os.environ, "_MESHRT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)},
+        capture_output=True, text=True, check=False,
+    ).stdout.split()  # fmt: skip
+    assert complete("meshrt doc", 1) == ["plain,doctor"]
+    assert "plain,--engine" in complete("meshrt launch --en", 2)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -13,6 +15,7 @@ from meshrt.checkpoint import job
 from meshrt.distributed import state
 from meshrt.distributed.connection import Entrance
 from meshrt.errors import ConfigError
+from meshrt.launch.engines.protocol import SERVICE_SCRIPT
 from meshrt.launch.membership.frames import Frames
 from meshrt.launch.settings import Settings
 
@@ -75,3 +78,30 @@ def test_a_silence_that_processes_which_are_well_keep_too_is_refused(seconds):
     if seconds == 0.8:
         with pytest.raises(ConfigError, match=r"heartbeat_timeout = 0\.8: expected at least 2"):
             Settings(heartbeat_timeout=seconds)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.15])
+def test_a_service_that_is_ended_while_it_starts_says_nothing(seconds):
+    process = subprocess.Popen(
+        [sys.executable, str(SERVICE_SCRIPT), "--num-processes", "1"], stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(seconds)
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert err == "" and process.returncode in (0, -15)
+
+
+def test_a_door_that_strangers_reach_without_a_secret_is_spoken_of(monkeypatch):
+    monkeypatch.delenv("MESHRT_JOB_SECRET", raising=False)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    call = f"initialize('127.0.0.1:{port}', 1, 0, coordinator_bind_address='0.0.0.0:{port}')"
+    command = [sys.executable, "-c", f"import meshrt; meshrt.distributed.{call}"]
+    found = [
+        subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, **env}
+        ).stderr
+        for env in ({}, {"MESHRT_JOB_SECRET": "a long enough secret"})
+    ]
+    assert "without MESHRT_JOB_SECRET whoever reaches it may join" in found[0] and "may join" not in found[1]

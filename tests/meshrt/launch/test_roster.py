@@ -206,13 +206,25 @@ def test_whoever_needs_a_lost_process_to_agree_is_told_at_once():
 
 def test_those_that_are_left_all_learn_the_same_of_who_is_alive():
     job = Job(3)
-    job.roster.ask_alive(0, "0,1,2", "a")
-    job.roster.ask_alive(1, "0,1,2", "a")
-    job.roster.ask_alive(0, "0,1,2", "b")
+    job.roster.ask_alive(0, "0,1,2", "a", 7)
+    job.roster.ask_alive(1, "0,1,2", "a", 8)
+    job.roster.ask_alive(0, "0,1,2", "b", 9)
     assert job.sent(0) == []
     job.roster.close(2)
-    answer = ("alive", {"circle": "0,1,2", "name": "a", "processes": [0, 1]})
-    assert answer in job.sent(0) and answer in job.sent(1)
+    answer = {"circle": "0,1,2", "name": "a", "processes": [0, 1]}
+    assert ("alive", {**answer, "turn": 7}) in job.sent(0) and ("alive", {**answer, "turn": 8}) in job.sent(1)
+
+
+def test_who_has_given_up_waiting_has_not_asked():
+    job = Job(2)
+    job.roster.ask_alive(0, "0,1", "a", 0)
+    job.roster.withdraw(0, "0,1", "a")
+    job.roster.withdraw(0, "0,1", "never asked")
+    job.roster.ask_alive(1, "0,1", "a", 0)
+    assert "alive" not in [kind for kind, _ in job.sent(1)], "the other one waits, as nobody has come to meet it"
+    job.roster.ask_alive(0, "0,1", "a", 1)
+    assert [f["turn"] for kind, f in job.sent(0) if kind == "alive"] == [1]
+    assert [f["turn"] for kind, f in job.sent(1) if kind == "alive"] == [0]
 
 
 def test_those_that_are_left_go_on_under_new_numbers():
