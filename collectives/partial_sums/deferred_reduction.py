@@ -119,7 +119,7 @@ def add(ctx: Context, op: Op, negate_second: bool) -> bool:
         if wait is not None and wait.dims != dims:
             return False
         if wait is None and ctx.cost(v, dims) > 0:
-            return not (negate_second and v is a) and _add_pieces(ctx, op, first, v, negate_second)
+            return _add_pieces(ctx, op, first, v, negate_second)
     parts: dict[tuple[int, ...], LocalValue] = {}
     for second, (v, wait) in enumerate(zip((a, b), waits)):
         mine = {(): ctx.get(v, dims)} if wait is None else wait.parts
@@ -132,7 +132,8 @@ def add(ctx: Context, op: Op, negate_second: bool) -> bool:
             _put(ctx, parts, atoms, ref)
     masked = any(wait is not None and wait.masked for wait in waits)
     ctx.bind_partial(op.results[0], dims, parts, masked=masked, chosen=chosen)
-    placed = [wait.placed for wait in waits if wait is not None and wait.placed is not None]
+    added = waits[:1] if negate_second else waits
+    placed = [wait.placed for wait in added if wait is not None and wait.placed is not None]
     total = ctx.state(op.results[0]).partial
     if total is not None and len(placed) == 1:
         total.placed = placed[0]
@@ -151,12 +152,14 @@ def _add_pieces(ctx: Context, op: Op, partial: Partial, value: Value, negate: bo
     if have is None:
         return False
     piece = ctx.get(value, have)
-    name = "stablehlo.subtract" if negate else "stablehlo.add"
-    part = placed(ctx, partial.parts[pending], piece, partial.dims, have, name)
-    parts = {**partial.parts, pending: part}
+    parts = dict(partial.parts)
+    if negate and value is op.operands[0]:
+        parts = {k: ctx.emit("stablehlo.negate", (ref,), ref.shape, ref.dtype) for k, ref in parts.items()}
+    name = "stablehlo.subtract" if negate and value is op.operands[1] else "stablehlo.add"
+    parts[pending] = placed(ctx, parts[pending], piece, partial.dims, have, name)
     ctx.bind_partial(op.results[0], partial.dims, parts, masked=partial.masked)
     total = ctx.state(op.results[0]).partial
-    if total is not None and not negate and partial.placed is None:
+    if total is not None and name == "stablehlo.add" and partial.placed is None:
         total.placed = have, piece
     return True
 

@@ -274,12 +274,20 @@ def test_looked_up_rows_and_sums_are_joined_as_they_are():
     assert len([e for e in result.plan if not e.members]) + sum(len(e.members) for e in result.plan) == 2
 
 
-@pytest.mark.parametrize("sign", [1, -1])
+JOINED = {
+    "r + s + t": lambda r, s, t: r + s + t,
+    "r - s + t": lambda r, s, t: r - s + t,
+    "s - r + t": lambda r, s, t: s - r + t,
+    "t - (r - s)": lambda r, s, t: t - (r - s),
+}
+
+
+@pytest.mark.parametrize("join", JOINED)
 @pytest.mark.parametrize(
     ("mesh", "spec"), [({"x": 8}, P("x")), ({"y": 2, "x": 4}, P("x")), ({"x": 4, "y": 2}, P("y", "x"))]
 )
-def test_a_split_residual_and_two_sums_are_scattered_once(mesh, spec, sign):
-    build = lambda _: lambda r, a, w, b, v: jnp.tanh((r + sign * (a @ w)) + b @ v)
+def test_a_split_residual_and_two_sums_are_scattered_once(mesh, spec, join):
+    build = lambda _: lambda r, a, w, b, v: jnp.tanh(JOINED[join](r, a @ w, b @ v))
     columns, rows = P("y" if spec[0] == "y" else None, "x"), P("x")
     args = (
         normal(64, 16),
