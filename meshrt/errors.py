@@ -112,6 +112,15 @@ class MissingFunctionError(MeshrtError, AttributeError, NotImplementedError):
     """A function of JAX's that meshrt does not have (yet)."""
 
 
+def counted(count: int, what: str) -> str:
+    """`1 device`, `8 devices`.
+
+    >>> counted(1, "device"), counted(8, "cpu device")
+    ('1 device', '8 cpu devices')
+    """
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def missing_name(module: str, name: str, known: Iterable[str]) -> MissingFunctionError:
     """The error for a name that a module does not have, with the nearest ones that it has."""
     import difflib  # start-up time: for this error only

@@ -15,7 +15,7 @@ from meshrt.autoshard.layouts import decisions_of
 from meshrt.autoshard.search import Space, search
 from meshrt.autoshard.suggest import laid
 from meshrt.autoshard.target import TargetProgram
-from meshrt.errors import InspectError
+from meshrt.errors import InspectError, counted
 
 __all__ = ["MeshRow", "Plan", "mesh_splits", "plan_meshes", "shape_of", "sized"]
 
@@ -99,7 +99,7 @@ def sized(topology: str, devices: int) -> str:
     if shape is None:
         assert network is not None
         raise InspectError(
-            f"{base} is not made with {devices} devices; its largest is {'x'.join(map(str, network.limits))}"
+            f"{base} is not made with {counted(devices, 'device')}; its largest is {'x'.join(map(str, network.limits))}"
         )
     return f"{base}:{'x'.join(map(str, shape))}"
 

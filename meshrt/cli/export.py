@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from meshrt.cli.arguments import argument_options, hook_of
-from meshrt.errors import InspectError
+from meshrt.errors import InspectError, counted
 
 _EPILOG = """\b
 Examples:
@@ -68,6 +68,6 @@ def command(
     made = stage_target(path, name, parse_mesh(mesh or "device=1"), hook_of(factory, written), stage, refused)
     data = bytes(made.serialize(vjp_order, tier=tier))
     write_file(output, data)
-    where = f"{made.nr_devices} devices of {', '.join(platforms)}"
+    where = f"{counted(made.nr_devices, 'device')} of {', '.join(platforms)}"
     click.echo(f"{output}: {made.fun_name} for {where}, {len(data):,} bytes")
     return 0

@@ -13,6 +13,7 @@ from rich.text import Text
 from meshrt import dtypes, tree
 from meshrt.demo.curve import draw
 from meshrt.demo.training import Move, StepReport, Trainer
+from meshrt.errors import counted
 from meshrt.inspect.model import CollectiveRow, ValueRow, collective_rows
 from meshrt.inspect.render import COLLECTIVES_NOTE, collectives_table, table, values_table
 from meshrt.runtime.hlo import axes_of_groups, collectives
@@ -42,7 +43,7 @@ def mesh_table(trainer: Trainer) -> Table:
     mesh = trainer.mesh
     axes = ", ".join(f"{n}={s}" for n, s in mesh.shape.items())
     rows, columns = mesh.axis_names
-    grid = table(f"Mesh {axes} on {mesh.size} {mesh.devices.flat[0].platform} devices")
+    grid = table(f"Mesh {axes} on {counted(mesh.size, f'{mesh.devices.flat[0].platform} device')}")
     grid.add_column(f"{rows} \\ {columns}")
     for j in range(mesh.devices.shape[1]):
         grid.add_column(str(j), justify="right")

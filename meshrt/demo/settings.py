@@ -10,7 +10,7 @@ from typing import Any
 
 import meshrt
 from meshrt.demo.model import ModelConfig
-from meshrt.errors import ConfigError
+from meshrt.errors import ConfigError, counted
 
 __all__ = ["DemoSettings", "find", "override", "read"]
 
@@ -52,8 +52,8 @@ class DemoSettings:
             _check_int(f"mesh axis {name}", size, 1)
         if self.devices is not None and self.devices < self.mesh_size:
             raise ConfigError(
-                f"mesh {_mesh_text(self.mesh)} needs {self.mesh_size} devices, but devices = {self.devices}; give "
-                f"--devices {self.mesh_size} or a smaller --mesh"
+                f"mesh {_mesh_text(self.mesh)} needs {counted(self.mesh_size, 'device')}, but devices = "
+                f"{self.devices}; give --devices {self.mesh_size} or a smaller --mesh"
             )
 
     def _check_model(self) -> None:

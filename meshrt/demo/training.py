@@ -13,7 +13,7 @@ import meshrt
 from meshrt.demo.model import LanguageModel
 from meshrt.demo.settings import DemoSettings
 from meshrt.demo.text import standard_library, windows
-from meshrt.errors import ConfigError
+from meshrt.errors import ConfigError, counted
 from meshrt.runtime import events
 from meshrt.sharding import AxisType, Mesh
 
@@ -102,8 +102,8 @@ def make_mesh(settings: DemoSettings) -> Mesh:
     if len(devices) < needed:
         axes = ",".join(f"{n}={s}" for n, s in settings.mesh.items())
         raise ConfigError(
-            f"mesh {axes} needs {needed} devices, but there are {len(devices)}; give --devices {needed} or a "
-            f"smaller --mesh"
+            f"mesh {axes} needs {counted(needed, 'device')}, but there are {len(devices)}; give --devices {needed} "
+            "or a smaller --mesh"
         )
     grid = np.array(devices[:needed], dtype=object).reshape(tuple(settings.mesh.values()))
     return Mesh(grid, tuple(settings.mesh), axis_types=(AxisType.Auto,) * len(settings.mesh))

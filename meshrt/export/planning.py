@@ -28,8 +28,8 @@ def plan_of(exported: Record, mesh: Mesh | AbstractMesh, sizes: Mapping[str, int
     over = mesh.abstract_mesh
     if exported.nr_devices not in (1, over.size):
         raise errors.MeshMismatchError(
-            f"{exported.fun_name} was exported for {exported.nr_devices} devices, and {over} has {over.size}; give a "
-            "mesh of as many"
+            f"{exported.fun_name} was exported for {errors.counted(exported.nr_devices, 'device')}, and {over} has "
+            f"{over.size}; give a mesh of as many"
         )
     shapes = [_shape(exported, a, sizes) for a in exported.in_avals]
     if exported.mesh is None:  # it names no mesh: all of it runs everywhere

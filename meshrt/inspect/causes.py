@@ -166,8 +166,8 @@ def _of_constraints(before: Subject, after: Subject) -> Iterator[Difference]:
     inside = lambda subject: [s for s in subject.said if s.kind in ("constraint", "value")]
     shape = lambda subject, said: subject.original.values[said.number].type.text
     old, new = inside(before), inside(after)
-    keys = [[(shape(s, said), _spec(said)) for said in each] for s, each in ((before, old), (after, new))]
-    for tag, i, j, k, n in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+    first, second = ([(shape(s, said), _spec(said)) for said in each] for s, each in ((before, old), (after, new)))
+    for tag, i, j, k, n in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         if tag == "equal":
             continue
         for was, now in zip(old[i:j], new[k:n]):

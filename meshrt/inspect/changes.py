@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,9 @@ class Comparison:
     @staticmethod
     def from_json(data: dict[str, Any]) -> Comparison:
         """The inverse of `dataclasses.asdict`."""
-        pairs = lambda row: {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        pairs: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: {
+            k: tuple(v) if isinstance(v, list) else v for k, v in row.items()
+        }
         return Comparison(
             data["before"], data["after"], tuple(Change(**row) for row in data["figures"]),
             tuple(Change(**row) for row in data["shardings"]),

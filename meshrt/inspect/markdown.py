@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collectives.findings import human, human_time
+from meshrt.errors import counted
 from meshrt.inspect.changes import FIGURES, Change, CollectiveChange, Comparison
 from meshrt.inspect.model import LintRow, Report, ValueRow
 from meshrt.inspect.render import clean, figures_text, shorten
@@ -20,7 +21,7 @@ def report_markdown(report: Report) -> str:
     """The whole report, long tables folded."""
     totals = report.as_json()["totals"]
     seconds = totals["seconds_sending"]
-    devices = "1 device" if report.devices == 1 else f"{report.devices} devices"
+    devices = counted(report.devices, "device")
     lines = [
         f"### {_text(report.name)}", "",
         f"{devices}, mesh {_text(', '.join(f'{n}={s}' for n, s in report.mesh) or 'none')}: "

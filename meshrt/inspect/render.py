@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from collectives.findings import human, human_time
+from meshrt.errors import counted
 from meshrt.inspect.changes import Change, CollectiveChange, Comparison
 from meshrt.inspect.model import CollectiveRow, KernelRow, LintRow, MemoryRow, RemedyRow, Report, ValueRow
 from meshrt.inspect.totals import by_axes, by_line
@@ -344,4 +345,4 @@ def _devices(report: Report) -> str:
     if not report.mesh:
         return "a program for one device (it names no mesh)"
     axes = ", ".join(f"{n}={s}" for n, s in report.mesh)
-    return f"{report.devices} device{'s' if report.devices != 1 else ''}, mesh {axes}"
+    return f"{counted(report.devices, 'device')}, mesh {axes}"

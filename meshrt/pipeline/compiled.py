@@ -56,8 +56,9 @@ def check_devices(lowered: Lowered, devices: tuple[Any, ...]) -> Mesh | None:
     if axes is not None:
         if len(devices) != axes.size:
             raise errors.MeshMismatchError(
-                f"compile(device_assignment=...) of {lowered.fun_name} was given {len(devices)} devices for a program "
-                f"of {axes.size} ({axes}); give as many, in the order of the mesh"
+                f"compile(device_assignment=...) of {lowered.fun_name} was given "
+                f"{errors.counted(len(devices), 'device')} for a program of {axes.size} ({axes}); "
+                "give as many, in the order of the mesh"
             )
         mesh = mesh_over(axes, devices)
     if not is_platform_of(devices[0], platform):

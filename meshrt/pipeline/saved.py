@@ -203,8 +203,8 @@ def _default_devices(said: Mapping[str, Any], mesh: AbstractMesh | None, count: 
 def _check_target(said: Mapping[str, Any], devices: tuple[Any, ...], count: int, origin: str) -> None:
     if len(devices) != count:
         raise errors.IncompatibleProgramError(
-            f"{origin} was compiled for {count} devices, and {len(devices)} are to run it: pass devices=... with as "
-            "many, in the order of the mesh"
+            f"{origin} was compiled for {errors.counted(count, 'device')}, and {len(devices)} are to run it: pass "
+            "devices=... with as many, in the order of the mesh"
         )
     if len(set(devices)) != count:
         raise errors.IncompatibleProgramError(f"{origin} runs on {count} different devices. Got {list(devices)}")

@@ -163,7 +163,8 @@ class PortableExecutable:
             return found
         if len(devices) != self.num_devices:
             raise errors.MeshMismatchError(
-                f"the program was compiled for {self.num_devices} devices and cannot be loaded onto {len(devices)}; "
+                f"the program was compiled for {errors.counted(self.num_devices, 'device')} and cannot be loaded onto "
+                f"{len(devices)}; "
                 "call the "
                 "function with arguments on a mesh of that size, which compiles a program for it"
             )
@@ -296,7 +297,8 @@ class PortableExecutable:
         devices = backend.devices(self.platform)
         if len(devices) < self.num_devices:
             raise errors.BackendError(
-                f"the program is for {self.num_devices} {self.platform} devices, but there are {len(devices)}; set "
+                f"the program is for {errors.counted(self.num_devices, f'{self.platform} device')}, but there are "
+                f"{len(devices)}; set "
                 f"meshrt.config.update('num_cpu_devices', {self.num_devices}) at the start, or compile on a machine "
                 "that "
                 "has them"
@@ -325,7 +327,8 @@ class PortableExecutable:
         return jaxlib_api.hlo_text(self.executable())
 
     def __repr__(self) -> str:
-        return f"PortableExecutable({self.fingerprint[:12]}, {self.num_devices} {self.platform} devices, {self.mode})"
+        devices = errors.counted(self.num_devices, f"{self.platform} device")
+        return f"PortableExecutable({self.fingerprint[:12]}, {devices}, {self.mode})"
 
 
 def _kind(devices: tuple[Any, ...]) -> str:
