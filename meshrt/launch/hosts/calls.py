@@ -60,6 +60,11 @@ class Calls:
             self._channel = grpc.secure_channel(address, credentials, options=(*_OPTIONS, *named))
         self._stub = stubs.CoordinatorStub(self._channel)
 
+    @staticmethod
+    def digest(request: Message) -> str:
+        """What a proof says of a request's content."""
+        return hashlib.sha256(request.SerializeToString(deterministic=True)).hexdigest()
+
     def close(self) -> None:
         """Ends all calls."""
         self._channel.close()
@@ -77,16 +82,13 @@ class Calls:
 
     def call(self, method: str, request: Message, nonce: str | None = None) -> Any:
         """A call with one answer. RefusedError, grpc.RpcError."""
-        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).hexdigest()
-        metadata = self._metadata(method, digest, nonce or self.knock())
+        metadata = self._metadata(method, self.digest(request), nonce or self.knock())
         return getattr(self._stub, method)(request, metadata=metadata, timeout=_CALL_S)
 
     def listen(self, method: str, request: Message) -> Iterator[Any]:
         """A call that is answered by a stream, for as long as it takes."""
-        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).hexdigest()
-        answers: Iterator[Any] = getattr(self._stub, method)(
-            request, metadata=self._metadata(method, digest, self.knock())
-        )
+        metadata = self._metadata(method, self.digest(request), self.knock())
+        answers: Iterator[Any] = getattr(self._stub, method)(request, metadata=metadata)
         return answers
 
     def stream(self, method: str, requests: Iterable[Message], nonce: str) -> Any:

@@ -150,7 +150,7 @@ def down(message: pb.CoordinatorMessage) -> Down:
     """What the coordinator says in a session."""
     match message.WhichOneof("what"):
         case "alive":
-            return Alive()
+            return Alive(message.alive.beat_s)
         case "prepare":
             services = tuple(map(_service, message.prepare.services))
             return Prepare((*services, *map(_worker, message.prepare.workers)))
@@ -170,7 +170,7 @@ def from_down(message: Down) -> pb.CoordinatorMessage:
     """What the coordinator says, for the wire."""
     match message:
         case Alive():
-            return pb.CoordinatorMessage(alive=pb.Alive())
+            return pb.CoordinatorMessage(alive=pb.Alive(beat_s=message.beat_s))
         case Prepare():
             services = [_from_service(s) for s in message.specs if isinstance(s, ServiceSpec)]
             workers = [_from_worker(s) for s in message.specs if isinstance(s, WorkerSpec)]

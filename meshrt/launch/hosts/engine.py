@@ -44,6 +44,7 @@ class HostsEngine:
         for end in (self._wake_reader, self._wake_writer):
             os.set_blocking(end, False)
         self._serving = self._closed = False
+        self._tick_at = 0.0
         self._senders: dict[str, Callable[[Down], None]] = {}
         self._incarnations: dict[str, str] = {}  # of the agents behind the senders
         self.state: State | None = None
@@ -92,7 +93,10 @@ class HostsEngine:
         except BlockingIOError:
             pass  # nobody woke us: time has passed
         with self._lock:
-            self._fleet.tick(self._clock())
+            now = self._clock()
+            if now >= self._tick_at:  # it looks at all hosts, and each one that joins wakes us
+                self._tick_at = now + _TICK_S / 2
+                self._fleet.tick(now)
             asked, self._asked = self._asked, []
             reports = [*self._fleet.take_reports(), *asked]
             self._send()

@@ -43,11 +43,14 @@ from meshrt.launch.hosts.messages import (
 )
 from meshrt.launch.model import ExitStatus
 
-__all__ = ["LEASE_S", "SELF_END_S", "WARN_S", "Fleet", "Host"]
+__all__ = ["BEAT_S", "LEASE_S", "SELF_END_S", "WARN_S", "Fleet", "Host"]
 
 LEASE_S = 10.0  # stops and cuts of 3 s heal unnoticed; another generation costs some seconds
 SELF_END_S = 8.0  # an agent ends its processes before its place is given away
 WARN_S = 3.0
+BEAT_S = 1.0  # how often agents say that they live
+_BEAT_LIMIT_S = 2.5  # three in the time after which an agent that is not answered ends its processes
+_BEATS_PER_S = 4000.0  # of all agents; Chosen: 10,000 of them leave more than half a core
 _SPECS = 64  # in one message, whose size is limited
 _OUTPUT_S = 2.0  # how long the end of a task waits for output that is on its way beside it
 
@@ -66,7 +69,12 @@ class Host:
     leaving: str | None = None
     seq: int = 0  # of the last report that came
     unsettled: set[int] = field(default_factory=set)
+    tasks: set[Task] = field(default_factory=set)  # that are placed here
     offset: float | None = None  # of the coordinator's clock before the agent's, with the least delay seen
+
+
+def _order(task: Task) -> tuple[int, int]:
+    return task.generation, -1 if task.rank is None else task.rank
 
 
 @dataclass
@@ -154,8 +162,7 @@ class Fleet:
         host.connected = True
         self._heard(host, now)
         known = set(tasks)
-        missing = [p for t, p in self.tasks.items() if p.host == name and t not in known]
-        self._prepare(host, missing)
+        self._prepare(host, [self.tasks[task] for task in sorted(host.tasks - known, key=_order)])
         for task in known & self.tasks.keys():
             if (number := self.tasks[task].signal) is not None:
                 self._tell(host, Signal((task,), number))
@@ -179,7 +186,7 @@ class Fleet:
             silent = now - host.heard_at
             if silent > self._lease_s:
                 self._lose(host, self._silence(host, silent), now)
-            elif silent > WARN_S and not host.warned:
+            elif silent > max(WARN_S, 2 * self.beat_s) and not host.warned:
                 host.warned = True
                 self.notices.append(
                     f"nothing was heard of host {host.name}{self._ranks(host)} for {silent:.0f} s: it is stopped or "
@@ -198,9 +205,15 @@ class Fleet:
         ranks = self.ranks(host.name)
         return f" (rank {', '.join(map(str, ranks))})" if ranks else ""
 
+    @property
+    def beat_s(self) -> float:
+        """How often each agent is to say that it lives: less often where there are many."""
+        return min(_BEAT_LIMIT_S, max(BEAT_S, len(self.hosts) / _BEATS_PER_S))
+
     def ranks(self, name: str) -> list[int]:
         """The ranks that run on a host."""
-        return sorted(t.rank for t, p in self.tasks.items() if p.host == name and t.rank is not None)
+        host = self.hosts.get(name)
+        return [] if host is None else sorted(t.rank for t in host.tasks if t.rank is not None)
 
     def _current(self, name: str, incarnation: str) -> Host | None:
         host = self.hosts.get(name)
@@ -219,7 +232,7 @@ class Fleet:
         del self.hosts[host.name]
         self._tell(host, Stale(why))
         self.reports.append(HostDown(host.name, now, host.leaving or why))
-        for task in [t for t, p in self.tasks.items() if p.host == host.name]:
+        for task in sorted(host.tasks, key=_order):
             if (held := self._held.get(task)) is not None:
                 self._end(held)
                 continue
@@ -238,7 +251,7 @@ class Fleet:
         match message:
             case Beat(at=at):
                 host.offset = now - at if host.offset is None else min(host.offset, now - at)
-                self._tell(host, Alive())
+                self._tell(host, Alive(self.beat_s))
             case Happened():
                 self._happened(host, message, now)
             case Leaving(why=why):
@@ -283,8 +296,11 @@ class Fleet:
         return found
 
     def _end(self, held: _Held) -> None:
-        self._held.pop(held.report.task, None)
-        del self.tasks[held.report.task]
+        task = held.report.task
+        self._held.pop(task, None)
+        del self.tasks[task]
+        if (host := self.hosts.get(held.host)) is not None:
+            host.tasks.discard(task)
         self._report(held.host, held.seq, held.report)
 
     def _report(self, name: str, seq: int, found: Report) -> None:
@@ -306,6 +322,7 @@ class Fleet:
                 continue
             placed = _Placed(spec, name)
             self.tasks[spec.task] = placed
+            host.tasks.add(spec.task)
             fresh.setdefault(name, []).append(placed)
         for name, placed_here in fresh.items():
             if self.hosts[name].connected:

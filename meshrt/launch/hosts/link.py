@@ -14,7 +14,7 @@ import grpc
 from meshrt.errors import DistributedError
 from meshrt.launch.hosts import codec
 from meshrt.launch.hosts.calls import Calls, refusal, unreachable
-from meshrt.launch.hosts.messages import Applicant, Beat, Down, RefusedError, Up
+from meshrt.launch.hosts.messages import Alive, Applicant, Beat, Down, RefusedError, Up
 from meshrt.launch.hosts.outbound import Outbound
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
@@ -74,6 +74,7 @@ class Link:
         self._calls: Calls | None = None
         self._answers: Any = None  # gRPC's call of the present session
         self._number = 0
+        self._beat_s = 1.0
         self._thread = threading.Thread(target=self._run, name="meshrt-link", daemon=True)
         self._thread.start()
 
@@ -126,9 +127,10 @@ class Link:
         joined = calls.call("Join", codec.from_applicant(who))
         session_nonce, log_nonce = joined.nonces
         self._outgoing = queue.SimpleQueue()
+        self._beat_s = joined.beat_s
         self._number += 1
         number = self._number
-        answers = calls.stream("Session", self._say(who, self._outgoing, joined.beat_s), session_nonce)
+        answers = calls.stream("Session", self._say(who, self._outgoing), session_nonce)
         self._answers = answers
         self._tell(Opened(number, joined.directory, joined.lease_s))
         stream = self._outbound.begin_stream()
@@ -138,18 +140,21 @@ class Link:
         log.start()
         try:
             for answer in answers:
-                self._tell(Heard(number, codec.down(answer)))
+                message = codec.down(answer)
+                if isinstance(message, Alive):
+                    self._beat_s = message.beat_s
+                self._tell(Heard(number, message))
         finally:
             self._outgoing.put(None)
             self._outbound.begin_stream()
 
-    def _say(self, who: Applicant, outgoing: queue.SimpleQueue[Up | None], beat_s: float) -> Iterator[pb.AgentMessage]:
+    def _say(self, who: Applicant, outgoing: queue.SimpleQueue[Up | None]) -> Iterator[pb.AgentMessage]:
         yield pb.AgentMessage(opening=pb.Opening(name=who.name, incarnation=who.incarnation))
         beat_at = 0.0
         while True:
             now = time.monotonic()
             if now >= beat_at:
-                beat_at = now + beat_s
+                beat_at = now + self._beat_s
                 yield codec.from_up(Beat(now))
             try:
                 message = outgoing.get(timeout=max(0.0, beat_at - now))

@@ -93,7 +93,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The answer to a beat."""
+    """The answer to a beat; the next one is wanted after `beat_s`."""
+
+    beat_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -17,8 +16,9 @@ from grpc.aio import ServicerContext as Context
 from meshrt.errors import ConfigError
 from meshrt.launch.address import join_address
 from meshrt.launch.hosts import codec, status
+from meshrt.launch.hosts.calls import Calls
 from meshrt.launch.hosts.engine import HostsEngine
-from meshrt.launch.hosts.fleet import SELF_END_S
+from meshrt.launch.hosts.fleet import BEAT_S, SELF_END_S
 from meshrt.launch.hosts.logbook import Line
 from meshrt.launch.hosts.messages import Applicant, Down, Over, RefusedError
 from meshrt.launch.hosts.security import Nonces, Trust
@@ -28,9 +28,6 @@ from meshrt.launch.membership import frames
 
 __all__ = ["Server"]
 
-_BEAT_S = 1.0
-_BEAT_LIMIT_S = 2.5  # three in a lease
-_BEATS_PER_S = 2500.0  # Measured: some 60 us of one core each, so that 10,000 agents leave half of it
 _QUEUE = 4096  # messages that an agent may leave unread, or lines a follower, before it is given up
 _OPTIONS = (
     ("grpc.max_receive_message_length", codec.MESSAGE_LIMIT),
@@ -107,7 +104,7 @@ class Server:
     async def _admit(self, context: Context, method: str, request: Message | None) -> None:
         """RefusedError unless the caller knows the job's secret, and the call is made for the first time."""
         given = dict(context.invocation_metadata() or ())
-        digest = "stream" if request is None else _digest(request)
+        digest = "stream" if request is None else Calls.digest(request)
         nonce, proof = str(given.get("meshrt-nonce", "")), str(given.get("meshrt-proof", ""))
         self._nonces.spend(nonce, proof, self._trust.secret, method, digest, time.monotonic())
         if not self._engine.serving:
@@ -142,9 +139,8 @@ class Server:
             self._engine.join(who)
             self._joined[who.name] = who
             now = time.monotonic()
-            beat = min(_BEAT_LIMIT_S, max(_BEAT_S, len(self._joined) / _BEATS_PER_S))
             return pb.JoinReply(
-                job=self._job, beat_s=beat, lease_s=SELF_END_S, directory=self._directory,
+                job=self._job, beat_s=BEAT_S, lease_s=SELF_END_S, directory=self._directory,
                 nonces=[self._nonces.new(now), self._nonces.new(now)],
             )  # fmt: skip
 
@@ -244,10 +240,13 @@ class _Outbox:
     """What goes to one caller, put in by any thread. One that does not read it is given up: its call ends."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
-        self._loop = loop
+        self._loop, self._home = loop, threading.get_ident()
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
 
     def put(self, message: Down | Line | None) -> None:
+        if threading.get_ident() == self._home:  # most answers are given where the question came
+            self._keep(message)
+            return
         try:
             self._loop.call_soon_threadsafe(self._keep, message)
         except RuntimeError:
@@ -258,10 +257,6 @@ class _Outbox:
 
     def get(self) -> Coroutine[Any, Any, Any]:
         return self._queue.get()
-
-
-def _digest(request: Message) -> str:
-    return hashlib.sha256(request.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _peer(context: Context) -> str:

@@ -1,11 +1,8 @@
-from collections.abc import Iterable as _Iterable
-from collections.abc import Mapping as _Mapping
-from typing import ClassVar as _ClassVar
-from typing import Union as _Union
-
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from google.protobuf.internal import containers as _containers
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -13,7 +10,7 @@ class KnockRequest(_message.Message):
     __slots__ = ("nonce",)
     NONCE_FIELD_NUMBER: _ClassVar[int]
     nonce: str
-    def __init__(self, nonce: str | None = ...) -> None: ...
+    def __init__(self, nonce: _Optional[str] = ...) -> None: ...
 
 class KnockReply(_message.Message):
     __slots__ = ("nonce", "proof")
@@ -21,7 +18,7 @@ class KnockReply(_message.Message):
     PROOF_FIELD_NUMBER: _ClassVar[int]
     nonce: str
     proof: str
-    def __init__(self, nonce: str | None = ..., proof: str | None = ...) -> None: ...
+    def __init__(self, nonce: _Optional[str] = ..., proof: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("generation", "rank")
@@ -29,17 +26,17 @@ class Task(_message.Message):
     RANK_FIELD_NUMBER: _ClassVar[int]
     generation: int
     rank: int
-    def __init__(self, generation: int | None = ..., rank: int | None = ...) -> None: ...
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("address", "again", "cores", "incarnation", "name", "tasks", "versions")
+    __slots__ = ("name", "address", "incarnation", "versions", "tasks", "cores", "again")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
-        def __init__(self, key: str | None = ..., value: str | None = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -54,10 +51,10 @@ class JoinRequest(_message.Message):
     tasks: _containers.RepeatedCompositeFieldContainer[Task]
     cores: int
     again: bool
-    def __init__(self, name: str | None = ..., address: str | None = ..., incarnation: str | None = ..., versions: _Mapping[str, str] | None = ..., tasks: _Iterable[_Union[Task, _Mapping]] | None = ..., cores: int | None = ..., again: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cores: _Optional[int] = ..., again: bool = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("beat_s", "directory", "job", "lease_s", "nonces")
+    __slots__ = ("job", "beat_s", "lease_s", "directory", "nonces")
     JOB_FIELD_NUMBER: _ClassVar[int]
     BEAT_S_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
@@ -68,24 +65,24 @@ class JoinReply(_message.Message):
     lease_s: float
     directory: str
     nonces: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: str | None = ..., beat_s: float | None = ..., lease_s: float | None = ..., directory: str | None = ..., nonces: _Iterable[str] | None = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., beat_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., directory: _Optional[str] = ..., nonces: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Opening(_message.Message):
-    __slots__ = ("incarnation", "name")
+    __slots__ = ("name", "incarnation")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: str
-    def __init__(self, name: str | None = ..., incarnation: str | None = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("at",)
     AT_FIELD_NUMBER: _ClassVar[int]
     at: float
-    def __init__(self, at: float | None = ...) -> None: ...
+    def __init__(self, at: _Optional[float] = ...) -> None: ...
 
 class Exited(_message.Message):
-    __slots__ = ("chunks", "code", "reason", "signal")
+    __slots__ = ("code", "signal", "reason", "chunks")
     CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -94,10 +91,10 @@ class Exited(_message.Message):
     signal: int
     reason: str
     chunks: int
-    def __init__(self, code: int | None = ..., signal: int | None = ..., reason: str | None = ..., chunks: int | None = ...) -> None: ...
+    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., reason: _Optional[str] = ..., chunks: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("at", "exited", "said", "seq", "task")
+    __slots__ = ("seq", "task", "at", "said", "exited")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
@@ -108,16 +105,16 @@ class Report(_message.Message):
     at: float
     said: bytes
     exited: Exited
-    def __init__(self, seq: int | None = ..., task: _Union[Task, _Mapping] | None = ..., at: float | None = ..., said: bytes | None = ..., exited: _Union[Exited, _Mapping] | None = ...) -> None: ...
+    def __init__(self, seq: _Optional[int] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., at: _Optional[float] = ..., said: _Optional[bytes] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ...) -> None: ...
 
 class Leaving(_message.Message):
     __slots__ = ("why",)
     WHY_FIELD_NUMBER: _ClassVar[int]
     why: str
-    def __init__(self, why: str | None = ...) -> None: ...
+    def __init__(self, why: _Optional[str] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("beat", "leaving", "opening", "report")
+    __slots__ = ("opening", "beat", "report", "leaving")
     OPENING_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
@@ -126,10 +123,10 @@ class AgentMessage(_message.Message):
     beat: Beat
     report: Report
     leaving: Leaving
-    def __init__(self, opening: _Union[Opening, _Mapping] | None = ..., beat: _Union[Beat, _Mapping] | None = ..., report: _Union[Report, _Mapping] | None = ..., leaving: _Union[Leaving, _Mapping] | None = ...) -> None: ...
+    def __init__(self, opening: _Optional[_Union[Opening, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
 
 class ServiceSpec(_message.Message):
-    __slots__ = ("bind", "generation", "num_processes", "secret", "silent_s", "stall_s")
+    __slots__ = ("generation", "num_processes", "bind", "secret", "silent_s", "stall_s")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     NUM_PROCESSES_FIELD_NUMBER: _ClassVar[int]
     BIND_FIELD_NUMBER: _ClassVar[int]
@@ -142,17 +139,17 @@ class ServiceSpec(_message.Message):
     secret: str
     silent_s: float
     stall_s: float
-    def __init__(self, generation: int | None = ..., num_processes: int | None = ..., bind: str | None = ..., secret: str | None = ..., silent_s: float | None = ..., stall_s: float | None = ...) -> None: ...
+    def __init__(self, generation: _Optional[int] = ..., num_processes: _Optional[int] = ..., bind: _Optional[str] = ..., secret: _Optional[str] = ..., silent_s: _Optional[float] = ..., stall_s: _Optional[float] = ...) -> None: ...
 
 class WorkerSpec(_message.Message):
-    __slots__ = ("address", "devices_per_process", "generation", "max_restarts", "num_processes", "rank", "secret", "target", "variables")
+    __slots__ = ("generation", "rank", "num_processes", "max_restarts", "address", "secret", "target", "devices_per_process", "variables")
     class VariablesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
-        def __init__(self, key: str | None = ..., value: str | None = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     NUM_PROCESSES_FIELD_NUMBER: _ClassVar[int]
@@ -171,7 +168,7 @@ class WorkerSpec(_message.Message):
     target: _containers.RepeatedScalarFieldContainer[str]
     devices_per_process: int
     variables: _containers.ScalarMap[str, str]
-    def __init__(self, generation: int | None = ..., rank: int | None = ..., num_processes: int | None = ..., max_restarts: int | None = ..., address: str | None = ..., secret: str | None = ..., target: _Iterable[str] | None = ..., devices_per_process: int | None = ..., variables: _Mapping[str, str] | None = ...) -> None: ...
+    def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ..., num_processes: _Optional[int] = ..., max_restarts: _Optional[int] = ..., address: _Optional[str] = ..., secret: _Optional[str] = ..., target: _Optional[_Iterable[str]] = ..., devices_per_process: _Optional[int] = ..., variables: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ("services", "workers")
@@ -179,31 +176,33 @@ class Prepare(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     services: _containers.RepeatedCompositeFieldContainer[ServiceSpec]
     workers: _containers.RepeatedCompositeFieldContainer[WorkerSpec]
-    def __init__(self, services: _Iterable[_Union[ServiceSpec, _Mapping]] | None = ..., workers: _Iterable[_Union[WorkerSpec, _Mapping]] | None = ...) -> None: ...
+    def __init__(self, services: _Optional[_Iterable[_Union[ServiceSpec, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerSpec, _Mapping]]] = ...) -> None: ...
 
 class Signal(_message.Message):
-    __slots__ = ("number", "tasks")
+    __slots__ = ("tasks", "number")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[Task]
     number: int
-    def __init__(self, tasks: _Iterable[_Union[Task, _Mapping]] | None = ..., number: int | None = ...) -> None: ...
+    def __init__(self, tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Stale(_message.Message):
     __slots__ = ("why",)
     WHY_FIELD_NUMBER: _ClassVar[int]
     why: str
-    def __init__(self, why: str | None = ...) -> None: ...
+    def __init__(self, why: _Optional[str] = ...) -> None: ...
 
 class Settled(_message.Message):
     __slots__ = ("seq",)
     SEQ_FIELD_NUMBER: _ClassVar[int]
     seq: int
-    def __init__(self, seq: int | None = ...) -> None: ...
+    def __init__(self, seq: _Optional[int] = ...) -> None: ...
 
 class Alive(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("beat_s",)
+    BEAT_S_FIELD_NUMBER: _ClassVar[int]
+    beat_s: float
+    def __init__(self, beat_s: _Optional[float] = ...) -> None: ...
 
 class Over(_message.Message):
     __slots__ = ("exit_code", "why")
@@ -211,10 +210,10 @@ class Over(_message.Message):
     WHY_FIELD_NUMBER: _ClassVar[int]
     exit_code: int
     why: str
-    def __init__(self, exit_code: int | None = ..., why: str | None = ...) -> None: ...
+    def __init__(self, exit_code: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("alive", "over", "prepare", "settled", "signal", "stale")
+    __slots__ = ("alive", "prepare", "signal", "settled", "stale", "over")
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
@@ -227,10 +226,10 @@ class CoordinatorMessage(_message.Message):
     settled: Settled
     stale: Stale
     over: Over
-    def __init__(self, alive: _Union[Alive, _Mapping] | None = ..., prepare: _Union[Prepare, _Mapping] | None = ..., signal: _Union[Signal, _Mapping] | None = ..., settled: _Union[Settled, _Mapping] | None = ..., stale: _Union[Stale, _Mapping] | None = ..., over: _Union[Over, _Mapping] | None = ...) -> None: ...
+    def __init__(self, alive: _Optional[_Union[Alive, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., signal: _Optional[_Union[Signal, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("at", "data", "incarnation", "name", "stderr", "task")
+    __slots__ = ("name", "incarnation", "task", "stderr", "data", "at")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -243,20 +242,20 @@ class LogChunk(_message.Message):
     stderr: bool
     data: bytes
     at: float
-    def __init__(self, name: str | None = ..., incarnation: str | None = ..., task: _Union[Task, _Mapping] | None = ..., stderr: bool = ..., data: bytes | None = ..., at: float | None = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., stderr: bool = ..., data: _Optional[bytes] = ..., at: _Optional[float] = ...) -> None: ...
 
 class LogReceipt(_message.Message):
     __slots__ = ("chunks",)
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     chunks: int
-    def __init__(self, chunks: int | None = ...) -> None: ...
+    def __init__(self, chunks: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class HostStatus(_message.Message):
-    __slots__ = ("address", "connected", "cores", "name", "ranks", "silent_s")
+    __slots__ = ("name", "address", "connected", "silent_s", "ranks", "cores")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -269,20 +268,20 @@ class HostStatus(_message.Message):
     silent_s: float
     ranks: _containers.RepeatedScalarFieldContainer[int]
     cores: int
-    def __init__(self, name: str | None = ..., address: str | None = ..., connected: bool = ..., silent_s: float | None = ..., ranks: _Iterable[int] | None = ..., cores: int | None = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., connected: bool = ..., silent_s: _Optional[float] = ..., ranks: _Optional[_Iterable[int]] = ..., cores: _Optional[int] = ...) -> None: ...
 
 class RankStatus(_message.Message):
-    __slots__ = ("host", "rank", "state")
+    __slots__ = ("rank", "state", "host")
     RANK_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     rank: int
     state: str
     host: str
-    def __init__(self, rank: int | None = ..., state: str | None = ..., host: str | None = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., state: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("command", "generation", "hosts", "incidents", "job", "max_nodes", "max_restarts", "min_nodes", "phase", "ranks", "restarts", "running_s")
+    __slots__ = ("job", "phase", "generation", "restarts", "max_restarts", "min_nodes", "max_nodes", "hosts", "ranks", "incidents", "running_s", "command")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -307,20 +306,20 @@ class StatusReply(_message.Message):
     incidents: _containers.RepeatedScalarFieldContainer[str]
     running_s: float
     command: str
-    def __init__(self, job: str | None = ..., phase: str | None = ..., generation: int | None = ..., restarts: int | None = ..., max_restarts: int | None = ..., min_nodes: int | None = ..., max_nodes: int | None = ..., hosts: _Iterable[_Union[HostStatus, _Mapping]] | None = ..., ranks: _Iterable[_Union[RankStatus, _Mapping]] | None = ..., incidents: _Iterable[str] | None = ..., running_s: float | None = ..., command: str | None = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., restarts: _Optional[int] = ..., max_restarts: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., incidents: _Optional[_Iterable[str]] = ..., running_s: _Optional[float] = ..., command: _Optional[str] = ...) -> None: ...
 
 class LogsRequest(_message.Message):
-    __slots__ = ("follow", "lines", "ranks")
+    __slots__ = ("ranks", "lines", "follow")
     RANKS_FIELD_NUMBER: _ClassVar[int]
     LINES_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     ranks: _containers.RepeatedScalarFieldContainer[int]
     lines: int
     follow: bool
-    def __init__(self, ranks: _Iterable[int] | None = ..., lines: int | None = ..., follow: bool = ...) -> None: ...
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., lines: _Optional[int] = ..., follow: bool = ...) -> None: ...
 
 class LogLine(_message.Message):
-    __slots__ = ("host", "line", "stderr", "task")
+    __slots__ = ("host", "task", "stderr", "line")
     HOST_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     STDERR_FIELD_NUMBER: _ClassVar[int]
@@ -329,19 +328,19 @@ class LogLine(_message.Message):
     task: Task
     stderr: bool
     line: bytes
-    def __init__(self, host: str | None = ..., task: _Union[Task, _Mapping] | None = ..., stderr: bool = ..., line: bytes | None = ...) -> None: ...
+    def __init__(self, host: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., stderr: bool = ..., line: _Optional[bytes] = ...) -> None: ...
 
 class ResizeRequest(_message.Message):
     __slots__ = ("nodes",)
     NODES_FIELD_NUMBER: _ClassVar[int]
     nodes: int
-    def __init__(self, nodes: int | None = ...) -> None: ...
+    def __init__(self, nodes: _Optional[int] = ...) -> None: ...
 
 class ResizeReply(_message.Message):
     __slots__ = ("answer",)
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     answer: str
-    def __init__(self, answer: str | None = ...) -> None: ...
+    def __init__(self, answer: _Optional[str] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ()
@@ -351,4 +350,4 @@ class CancelReply(_message.Message):
     __slots__ = ("answer",)
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     answer: str
-    def __init__(self, answer: str | None = ...) -> None: ...
+    def __init__(self, answer: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,150 @@
+"""Hosts that are cut off, as network namespaces on a bridge: what is named, what ends where, and what goes on."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from tests.meshrt.launch.conftest import Launcher, wait_for
+
+SECRET = "a secret of sixteen and more"
+_numbers = itertools.count()
+
+
+class Network:
+    """Namespaces a and b with a coordinator's c, on one bridge in a namespace of its own."""
+
+    def __init__(self) -> None:
+        self.mark = f"mr{os.getpid() % 10000}x{next(_numbers)}"
+        self.subnet = f"10.213.{os.getpid() % 250}"
+        self.address = {name: f"{self.subnet}.{i + 1}" for i, name in enumerate("cab")}
+
+    def build(self) -> None:
+        self._ip("netns", "add", self.hub)
+        self._ip("-n", self.hub, "link", "add", "bridge0", "type", "bridge")
+        self._ip("-n", self.hub, "link", "set", "bridge0", "up")
+        for name, address in self.address.items():
+            self._ip("netns", "add", self.space(name))
+            self._ip("-n", self.hub, "link", "add", f"v{name}", "type", "veth", "peer", "name", "eth",
+                     "netns", self.space(name))  # fmt: skip
+            self._ip("-n", self.hub, "link", "set", f"v{name}", "master", "bridge0", "up")
+            for arguments in (("addr", "add", f"{address}/24", "dev", "eth"), ("link", "set", "eth", "up")):
+                self._ip("-n", self.space(name), *arguments)
+            self._ip("-n", self.space(name), "link", "set", "lo", "up")
+
+    @property
+    def hub(self) -> str:
+        return f"{self.mark}hub"
+
+    def space(self, name: str) -> str:
+        return f"{self.mark}{name}"
+
+    def cut(self, name: str, down: bool = True) -> None:
+        self._ip("-n", self.hub, "link", "set", f"v{name}", "down" if down else "up")
+
+    def close(self) -> None:
+        for space in (*map(self.space, self.address), self.hub):
+            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+
+    def _ip(self, *arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def network():
+    if sys.platform != "linux" or shutil.which("ip") is None:
+        pytest.skip("needs ip netns")
+    made = Network()
+    try:
+        try:
+            made.build()
+        except subprocess.CalledProcessError as e:
+            pytest.skip(f"needs network namespaces: {e.stderr.decode().strip()}")
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def spread(network, launch: Launcher):
+    """Starts commands of `meshrt launch` in namespaces."""
+    running = []
+    name, value = launch.mark.split("=")
+
+    def start(space: str, *arguments: object) -> subprocess.Popen:
+        command = ["ip", "netns", "exec", network.space(space), sys.executable, "-m", "meshrt", "launch"]
+        env = {**os.environ, name: value, "MESHRT_JOB_SECRET": SECRET}
+        process = subprocess.Popen(
+            [*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+            cwd=launch.folder,
+        )  # fmt: skip
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+STEPS = """
+import meshrt.distributed
+meshrt.distributed.initialize()
+import meshrt, numpy as np
+mesh = meshrt.make_mesh((meshrt.device_count(),), ("d",))
+n = meshrt.device_count()
+x = meshrt.make_array_from_callback((n,), meshrt.NamedSharding(mesh, meshrt.P("d")), lambda i: np.ones(1, np.float32))
+total = meshrt.jit(lambda x: x.sum())
+step = 0
+while not (os.path.exists("enough") or (generation and step > 20)):
+    float(total(x))
+    step += 1
+    if step == 5:
+        print("steps on", n, "in", generation, flush=True)
+    time.sleep(0.05)
+"""
+
+
+def begin(spread, network, launch, *options: object):
+    script = launch.script(STEPS)
+    listen = f"{network.address['c']}:8476"
+    options = ("--devices-per-process", 1, "--nodes", "1:2", "--nproc", 1, *options)
+    coordinator = spread("c", "coordinator", "--listen", listen, *options, script)
+    agents = [spread(name, "agent", "--coordinator", listen, "--name", name, "--join-timeout", 60) for name in "ab"]
+    wait_for(coordinator, "steps on 2 in 0")
+    return coordinator, agents
+
+
+def test_a_host_that_is_cut_off_is_named_and_the_rest_goes_on_without_it(spread, network, launch):
+    coordinator, (_, b) = begin(spread, network, launch, "--max-restarts", 1)
+    network.cut("b")
+    said = next(line for line in coordinator.stderr if "nothing was heard" in line)
+    assert "nothing was heard of host b (rank 1) for " in said
+    wait_for(coordinator, "steps on 1 in 1")
+    ended = next(line for line in b.stderr if "ending all processes" in line)
+    assert "ending all processes of this host: the coordinator has not answered for" in ended
+    _, err = coordinator.communicate(timeout=60)
+    assert coordinator.returncode == 0, err
+    assert "rank 1 on b failed first" in err or "rank 0 on a failed first" in err
+    assert "host b is gone: nothing was heard of it for 10 s" in err
+
+
+def test_a_short_cut_heals_and_the_job_goes_on(spread, network, launch):
+    coordinator, agents = begin(spread, network, launch)
+    network.cut("b")
+    time.sleep(3.0)
+    network.cut("b", down=False)
+    time.sleep(1.0)
+    (launch.folder / "enough").touch()
+    _, err = coordinator.communicate(timeout=60)
+    assert coordinator.returncode == 0, err
+    assert [agent.wait(10) for agent in agents] == [0, 0]
