@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -33,6 +34,7 @@ from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
 from meshrt.launch.membership import frames
 
 SECRET = "a secret of the benchmark"
+VERSIONS = versions()
 PROCESSES = 2  # that simulate agents
 CHANNEL = 500  # agents on one connection: this machine has not the descriptors for one each
 _players: list[subprocess.Popen[bytes]] = []
@@ -40,7 +42,7 @@ _players: list[subprocess.Popen[bytes]] = []
 
 def coordinate(count: int, seconds: float) -> dict[str, float]:
     """Serves until all have joined and `seconds` more; seconds to join, cores and MB used, hosts that were lost."""
-    engine = HostsEngine(versions(), lambda text: None)
+    engine = HostsEngine(VERSIONS, lambda text: None)
     server = Server(engine, Trust(SECRET), "127.0.0.1", 0, "bench", os.getcwd(), "bench", lambda text: None)
     address = server.start()
     wake, _ = os.pipe()
@@ -91,9 +93,20 @@ async def _agent(stub: Any, name: str, at_once: asyncio.Semaphore) -> None:
     def proof(method: str, digest: str, nonce: str) -> tuple[tuple[str, str], ...]:
         return ("meshrt-nonce", nonce), ("meshrt-proof", frames.proof(SECRET, "call", nonce, method, digest))
 
+    while True:  # as a real one does, whatever broke
+        try:
+            await _live(stub, name, at_once, proof)
+        except grpc.aio.AioRpcError:
+            pass
+        await asyncio.sleep(0.5)
+
+
+async def _live(
+    stub: Any, name: str, at_once: asyncio.Semaphore, proof: Callable[[str, str, str], tuple[tuple[str, str], ...]]
+) -> None:
     async with at_once:
         nonce = (await stub.Knock(pb.KnockRequest(nonce="x"))).nonce
-        request = codec.from_applicant(Applicant(name, "127.0.0.1", f"i{name}", versions()))
+        request = codec.from_applicant(Applicant(name, "127.0.0.1", f"i{name}", VERSIONS))
         joined = await stub.Join(request, metadata=proof("Join", Calls.digest(request), nonce))
         session = stub.Session(metadata=proof("Session", "stream", joined.nonces[0]))
         await session.write(pb.AgentMessage(opening=pb.Opening(name=name, incarnation=f"i{name}")))

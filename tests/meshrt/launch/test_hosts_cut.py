@@ -138,6 +138,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_rest_goes_on_without_it(spread,
     assert "host b is gone: nothing was heard of it for 10 s" in err
 
 
+@pytest.mark.slow
 def test_a_short_cut_heals_and_the_job_goes_on(spread, network, launch):
     coordinator, agents = begin(spread, network, launch)
     network.cut("b")
