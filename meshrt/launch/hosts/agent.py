@@ -126,11 +126,14 @@ class _Agent:
         read_end, write_end = os.pipe()
         for end in (read_end, write_end):
             os.set_blocking(end, False)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        for number in (*_ENDING, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
-        yield read_end, write_end
-        signal.set_wakeup_fd(-1)
+        former_fd = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        former = {n: signal.signal(n, lambda *_: None) for n in (*_ENDING, signal.SIGCHLD)}
+        try:
+            yield read_end, write_end
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(former_fd)
 
     def _take_signals(self, wake: int) -> None:
         try:

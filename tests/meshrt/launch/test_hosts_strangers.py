@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 
@@ -15,6 +13,7 @@ pytest.importorskip("grpc")
 
 import grpc
 
+from meshrt.cli.main import main
 from meshrt.errors import ConfigError
 from meshrt.launch.hosts import certificates, codec
 from meshrt.launch.hosts.agent import versions
@@ -251,15 +250,15 @@ def test_secrets_come_from_the_environment_or_a_private_file(tmp_path):
         (["--nodes", "2", "--engine", "none", "SCRIPT"], "engine = 'none'"),
     ],
 )  # fmt: skip
-def test_a_users_mistakes_end_in_one_line(tmp_path, arguments, words):
+def test_a_users_mistakes_end_in_one_line(tmp_path, monkeypatch, capfd, arguments, words):
     script = tmp_path / "script.py"
     script.write_text("print('ran')\n")
-    command = [str(script) if a == "SCRIPT" else a for a in arguments]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("MESHRT_JOB")}
-    done = subprocess.run(
-        [sys.executable, "-m", "meshrt", "launch", *command], capture_output=True, text=True, env=env, cwd=tmp_path,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode in (1, 2) and "Traceback" not in done.stderr
-    assert words in done.stderr.splitlines()[-1]
-    assert len(done.stderr.splitlines()) <= 2 and "ran" not in done.stdout
+    monkeypatch.chdir(tmp_path)
+    for name in ("MESHRT_JOB_SECRET", "MESHRT_JOB_SECRET_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SystemExit) as caught:
+        main(["launch", *(str(script) if a == "SCRIPT" else a for a in arguments)])
+    said = capfd.readouterr()
+    assert caught.value.code in (1, 2) and "Traceback" not in said.err
+    assert words in said.err.splitlines()[-1]
+    assert len(said.err.splitlines()) <= 2 and "ran" not in said.out
