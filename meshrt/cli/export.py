@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from meshrt.cli.arguments import argument_options, hook_of
+from meshrt.cli._arguments import argument_options, hook_of
 from meshrt.errors import InspectError, counted
 
 _EPILOG = """\b

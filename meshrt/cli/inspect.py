@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from meshrt.cli.arguments import argument_options, hook_of
+from meshrt.cli._arguments import argument_options, hook_of
 from meshrt.errors import InspectError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from meshrt.cli.arguments import argument_options, hook_of
+from meshrt.cli._arguments import argument_options, hook_of
 
 _EPILOG = """\b
 Examples:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from meshrt.cli.arguments import argument_options, hook_of
+from meshrt.cli._arguments import argument_options, hook_of
 from meshrt.errors import InspectError
 
 _EPILOG = """\b

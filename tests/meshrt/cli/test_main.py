@@ -43,11 +43,14 @@ def test_no_command_shows_the_help_and_fails(capsys):
         (["launch", "--nproc", "x", "s.py"], "'x' is not a valid integer"),
         (["launch", "--nproc", "0", "s.py"], "nproc = 0: expected a whole number from 1"),
         (["launch", "--timeout", "-3", "s.py"], "timeout = -3.0: expected a time in seconds"),
-        (["launch", "--engine", "slurm", __file__], "engine = 'slurm': there is no such engine; known are: local"),
+        (
+            ["launch", "--engine", "cloud", __file__],
+            "engine = 'cloud': there is no such engine; known are: kubernetes, local",
+        ),
         (["launch", "missing.py"], "missing.py: no such script"),
         (["launch", "--env", "novalue", "s.py"], "'novalue': expected NAME=VALUE"),
         (["launch", "--env", "A-B=1", "s.py"], "'A-B' is not the name of an environment variable"),
-        (["launch", "--nnodes", "2", "s.py"], "--nnodes: meshrt launch starts processes on this machine only"),
+        (["launch", "--nnodes", "2", "s.py"], "--nnodes: meshrt launch is run once for all hosts"),
         (["launch", "--config", "nope", "s.py"], "no launch configuration 'nope'"),
     ],
 )
