@@ -50,6 +50,8 @@ def test_what_is_in_the_wheel(wheel):
     assert {f"meshrt/_examples/{name}.py" for name in examples.names()} <= names
     configs = {p.relative_to(ROOT).as_posix() for p in (ROOT / "configs").rglob("*.toml")}
     assert {f"meshrt/_{name}" for name in configs} <= names
+    assert {f"meshrt/inspect/page/bundle/{n}" for n in ("page.js", "page.css", "LICENSES.txt")} <= names
+    assert not [n for n in names if "node_modules" in n]
     assert [n for n in names if "fuzz" in n or n.startswith(("tests/", "benchmarks/"))] == []
 
 

@@ -5,7 +5,8 @@ import { table } from "./table.js";
 
 const plain = (value) => (value === null ? "-" : typeof value === "number" ? human(value) : String(value));
 
-export function changes(found) {
+/** `short` is how places are written. */
+export function changes(found, short) {
   const same = !found.figures.length && !found.shardings.length && !found.collectives.length;
   const beforeAfter = (name, rows, show) => rows.length ? h("div", null, h("h3", null, name), table({
     label: name, rows, height: "30vh",
@@ -25,7 +26,7 @@ export function changes(found) {
         { name: "run", value: (r) => r.count[1] - r.count[0], text: (r) => `${r.count[0]} → ${r.count[1]}`, right: true },
         { name: "sent", value: (r) => r.bytes[1], text: (r) => `${human(r.bytes[0])} → ${human(r.bytes[1])}`, right: true },
         { name: "growth", value: (r) => r.bytes[1] - r.bytes[0], text: (r) => human(r.bytes[1] - r.bytes[0]), right: true },
-        { name: "source", value: (r) => r.where ?? "-", wide: true }, { name: "cause", value: (r) => r.cause, wide: true },
+        { name: "source", value: (r) => short(r.where ?? "-"), wide: true }, { name: "cause", value: (r) => r.cause, wide: true },
       ],
     })) : null,
     beforeAfter("Shardings", found.shardings, (_, value) => plain(value)));

@@ -1,6 +1,6 @@
 // What is known of the operation or group that is selected: its values, their shardings over the mesh, and why.
 
-import { h, human, replace } from "./dom.js";
+import { counted, h, human, replace } from "./dom.js";
 import { meshDrawing } from "./mesh.js";
 
 /** `show(where)` shows a source line, `short(where)` is how places are written. */
@@ -62,7 +62,7 @@ export function details(folding, mesh, show, short) {
     if (!chains.length) return h("p", { class: "note" }, "No dimension is sharded: no annotation reaches it.");
     return chains.map(({ dim, axis, steps }) =>
       h("details", { class: "why", open: steps.length <= 6 },
-        h("summary", null, `Why dimension ${dim} is split over ${axis} (${steps.length} ${steps.length === 1 ? "step" : "steps"})`),
+        h("summary", null, `Why dimension ${dim} is split over ${axis} (${counted(steps.length, "step")})`),
         h("ol", null, steps.map((step) => h("li", null, short(step.text), " ", step.op >= 0 ? jump(step.op) : null)))));
   }
 

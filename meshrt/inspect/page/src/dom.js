@@ -38,6 +38,9 @@ export function humanTime(seconds) {
   return `${Number(seconds.toPrecision(3))} s`;
 }
 
+/** `1 row`, `2 rows` */
+export const counted = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+
 /** A number for an id that no other element of the page has. */
 let given = 0;
 export const unique = (name) => `${name}-${++given}`;

@@ -4,7 +4,7 @@ import { select } from "d3-selection";
 import { zoom, zoomIdentity } from "d3-zoom";
 
 import { boxesOf } from "./boxes.js";
-import { h, hue, human } from "./dom.js";
+import { counted, h, hue, human } from "./dom.js";
 
 const SMALLEST = 4; // pixels of a box whose inside is drawn
 const READABLE = 0.45; // scale from which there are texts
@@ -239,7 +239,7 @@ export class Graph {
   second(node, isGroup) {
     const { tree, program } = this.folding;
     const total = tree.total(node);
-    if (isGroup) return `${total.operations} operations, ${human(total.held)}`;
+    if (isGroup) return `${counted(total.operations, "operation")}, ${human(total.held)}`;
     const [value] = program.operations.results[node];
     if (value === undefined) return "";
     const sharding = program.sharding(value);

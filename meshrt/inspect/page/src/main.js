@@ -51,7 +51,7 @@ replace(document.body,
   h("a", { class: "skip", href: "#reports" }, "Skip to the report"),
   h("div", { class: "top" }, h("h1", null, data.reports.length === 2 ? "meshrt inspect, compared" : "meshrt inspect"), theme(), licences()),
   data.serve ? live(data.serve.events, views, data.serve.error) : null,
-  data.changes ? changes(data.changes) : null, page);
+  data.changes ? changes(data.changes, views[1].short) : null, page);
 page.id = "reports";
 // For whoever drives the page from outside, such as its tests.
 window.meshrt = { views, data };

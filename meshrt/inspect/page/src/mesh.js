@@ -61,7 +61,7 @@ export function meshDrawing(mesh, type, axes) {
     return [rect, label];
   });
   const words = different.length === 1
-    ? `All ${devices} devices hold the whole value.`
+    ? devices === 1 ? "One device holds the whole value." : `All ${devices} devices hold the whole value.`
     : `${devices} devices hold ${different.length}${shown < devices ? " or more" : ""} different parts; equal colours are equal parts.`;
   const axesText = mesh.map(([n, size]) => `${n}=${size}`).join(", ");
   const more = shown < devices ? `, the first ${shown} drawn` : "";

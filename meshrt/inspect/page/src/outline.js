@@ -1,6 +1,6 @@
 // The program as a tree of texts beside the graph: everything that the graph shows, for keyboards and screen readers.
 
-import { h, human, replace, unique } from "./dom.js";
+import { counted, h, human, replace, unique } from "./dom.js";
 
 const ROW = 24; // pixels, as in page.css
 const MARGIN = 10;
@@ -33,7 +33,7 @@ export function outline(folding) {
       const isGroup = groups.isGroup(node);
       const isOpen = folding.open.has(node);
       const total = groups.total(node);
-      const note = isGroup ? `${total.operations} operations, ${human(total.held)}` : human(total.held);
+      const note = isGroup ? `${counted(total.operations, "operation")}, ${human(total.held)}` : human(total.held);
       const item = h("div", {
         id: `${id}-${node}`, role: "treeitem", "aria-level": depth + 1, "aria-posinset": position, "aria-setsize": size,
         "aria-expanded": isGroup ? String(isOpen) : null, "aria-selected": String(node === folding.selected),

@@ -1,6 +1,6 @@
 // Arguments and results as a tree by their paths, with totals.
 
-import { h, human, replace } from "./dom.js";
+import { counted, h, human, replace } from "./dom.js";
 
 export function parameters(rows, label) {
   const root = { name: "", path: "", children: new Map(), rows: 0, global: 0, device: 0 };
@@ -48,7 +48,7 @@ export function parameters(rows, label) {
       cell.style.paddingLeft = `${depth * 18 + 8}px`;
       const row = child.row;
       out.push(h("tr", { "aria-level": depth + 1, class: isGroup ? "group" : "" }, cell,
-        h("td", null, isGroup ? `${child.rows} arrays` : row.type), h("td", null, isGroup ? "" : row.sharding),
+        h("td", null, isGroup ? counted(child.rows, "array") : row.type), h("td", null, isGroup ? "" : row.sharding),
         h("td", null, isGroup ? "" : row.device_type), h("td", { class: "right" }, human(child.global)), h("td", { class: "right" }, human(child.device))));
       if (isOpen) lines(child, depth + 1, out);
     }
@@ -61,5 +61,5 @@ export function parameters(rows, label) {
     h("table", { class: "tree", role: "treegrid", "aria-label": label },
       h("thead", null, h("tr", null, ["name", "type", "sharding", "per device"].map((n) => h("th", { scope: "col" }, n)),
         ["bytes", "bytes per device"].map((n) => h("th", { scope: "col", class: "right" }, n)))),
-      body, h("tfoot", null, h("tr", null, h("td", null, "total"), h("td", null, `${root.rows} arrays`), h("td"), h("td"), h("td", { class: "right" }, human(root.global)), h("td", { class: "right" }, human(root.device))))));
+      body, h("tfoot", null, h("tr", null, h("td", null, "total"), h("td", null, counted(root.rows, "array")), h("td"), h("td"), h("td", { class: "right" }, human(root.global)), h("td", { class: "right" }, human(root.device))))));
 }

@@ -1,6 +1,6 @@
 // A table of which only the rows in sight are elements: sorted by its heads, filtered by text and by choices.
 
-import { h, replace } from "./dom.js";
+import { counted, h, replace } from "./dom.js";
 
 const ROW = 27; // pixels, as in page.css
 const MARGIN = 12; // rows above and below those in sight
@@ -31,7 +31,7 @@ export function table({ label, columns, rows, choose, sort = null, height = null
     const select = h("select", {
       "aria-label": `${label}: ${column.name}`,
       onchange: () => { state.chosen.set(column, select.value); update(); },
-    }, h("option", { value: "" }, `all ${column.name}`), options.map((o) => h("option", { value: `=${o}` }, o)));
+    }, h("option", { value: "" }, `any ${column.name}`), options.map((o) => h("option", { value: `=${o}` }, o)));
     return select;
   });
 
@@ -58,7 +58,7 @@ export function table({ label, columns, rows, choose, sort = null, height = null
       head.querySelector(".arrow").textContent = is ? (state.sort.down ? " ▼" : " ▲") : "";
     });
     grid.setAttribute("aria-rowcount", state.rows.length + 1);
-    count.textContent = state.rows.length === rows.length ? `${rows.length} rows` : `${state.rows.length} of ${rows.length} rows`;
+    count.textContent = state.rows.length === rows.length ? counted(rows.length, "row") : `${state.rows.length} of ${counted(rows.length, "row")}`;
     state.active = Math.min(state.active, Math.max(state.rows.length - 1, 0));
     show();
   }

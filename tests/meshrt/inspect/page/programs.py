@@ -12,6 +12,20 @@ from meshrt.sharding import PartitionSpec as P
 
 MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
+SCRIPT = """
+import meshrt
+import meshrt.numpy as jnp
+from meshrt.sharding import NamedSharding, PartitionSpec as P
+
+
+def step(x):
+    return jnp.tanh(x).sum(0)
+
+
+def example_arguments(mesh):
+    return meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("x")))
+"""
+
 
 def struct(shape, *spec):
     return meshrt.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(MESH, P(*spec)))

@@ -17,7 +17,7 @@ import meshrt.inspect.page
 from meshrt.cli.main import main
 from meshrt.inspect import report
 from meshrt.inspect.page.document import document, policy
-from tests.meshrt.inspect.page.programs import lowered, report_with_program
+from tests.meshrt.inspect.page.programs import SCRIPT, lowered, report_with_program
 from tests.meshrt.inspect.page.test_program import MODULE
 
 PAGE = Path(meshrt.inspect.page.__file__).parent
@@ -106,7 +106,12 @@ def test_the_command_writes_a_page(tmp_path):
     data = json.loads(Elements(found.stdout).texts["data"])
     assert [each["program"] is None for each in data["reports"]] == [True, False]  # --json had no --program
     assert data["changes"]["figures"] == []
-    found = inspect(str(module), "--html", "-", "--against-mesh", "x=2", "--mesh", "x=4")  # itself before
+
+
+def test_a_program_stands_beside_itself_over_another_mesh(tmp_path):
+    script = tmp_path / "step.py"
+    script.write_text(SCRIPT)
+    found = inspect(f"{script}:step", "--mesh", "x=4", "--against-mesh", "x=2", "--html", "-")
     data = json.loads(Elements(found.stdout).texts["data"])
     assert [each["report"]["mesh"] for each in data["reports"]] == [[["x", 2]], [["x", 4]]]
     assert [each["program"] is None for each in data["reports"]] == [False, False]

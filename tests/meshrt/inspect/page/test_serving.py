@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import time
 import urllib.error
 import urllib.request
@@ -17,25 +16,17 @@ from pathlib import Path
 import pytest
 
 from meshrt.cli.main import main
-
-SCRIPT = """
-import meshrt
-import meshrt.numpy as jnp
-from meshrt.sharding import NamedSharding, PartitionSpec as P
-import beside
-
-def step(x):
-    return jnp.tanh(x * beside.FACTOR).sum(0)
-
-def example_arguments(mesh):
-    return meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("x")))
-"""
+from tests.meshrt.inspect.page.programs import SCRIPT
 
 
 @pytest.fixture
 def script(tmp_path):
     file = tmp_path / "written.py"
-    file.write_text(textwrap.dedent(SCRIPT))
+    file.write_text(
+        SCRIPT.replace("import meshrt\n", "import beside\nimport meshrt\n", 1).replace(
+            "tanh(x)", "tanh(x * beside.FACTOR)"
+        )
+    )
     (tmp_path / "beside.py").write_text("FACTOR = 2.0\n")
     return file
 
@@ -83,7 +74,7 @@ def test_a_page_follows_its_program(tab, script):
         script.write_text(script.read_text().replace("jnp.sin(", "jnp.sin(nothing * "))
         tab.until("!document.querySelector('.banner').hidden")
         said = tab.run("document.querySelector('.banner').textContent")
-        assert f"{script}:8" in said and "'nothing' is not defined" in said
+        assert f"{script}:9" in said and "'nothing' is not defined" in said
         assert tab.run(f"{kinds}.includes('sine')")  # the report before stays
         tab.shot("error")
 
