@@ -120,10 +120,7 @@ def contract(
 
     for item in items:
         if not held:
-            if item in groups:
-                write(item)
-            else:
-                out.append(item)
+            (write if item in groups else out.append)(item)
             continue
         needs = [r.item for r in inputs(item) if r.item in held]
         if (item.effect or item.regions or item.name == "func.call") and effects(item):

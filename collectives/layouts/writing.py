@@ -17,10 +17,11 @@ from propagation.program import Block, Func, Op, Program, Value, source
 
 from ..errors import UnsupportedOpError
 from ..ir.attributes import NONE, Attributes
+from ..ir.builder import REDUCERS, zero_literal
 from ..ir.program import LocalValue, ModuleBuilder, Region
 from ..layout import Atoms, Dims
 from ..options import Options
-from ..reshard.realise import REDUCERS, Realiser, zero_literal
+from ..reshard.realise import Realiser
 from ..topology import Topology
 from .costs import Costs
 from .given_attributes import GivenAttributes

@@ -16,12 +16,12 @@ from propagation.program import Op, Value
 from ..analysis.progressions import StridedSlice, read, written
 from ..analysis.reducers import reduction_kind
 from ..halo.exchange import assemble
+from ..ir.builder import REDUCERS
 from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
 from ..layouts.state import Run
-from ..reshard.realise import REDUCERS
 
 __all__ = ["gather", "scatter"]
 

@@ -66,22 +66,7 @@ def rearrange(
     candidates = [backward(want), forward(have)]
     candidates += [forward(d) for d in list(state.versions)[1:]]
     candidates += also
-    shape, itemsize = result.type.shape, ctx.itemsize(result)
-    own = any(sends(before) for before, _ in candidates)
-    if not own and candidates[0][0] in state.versions and candidates[0][1] == want:
-        best = candidates[0]
-    elif not own and candidates[1][0] == have and not state.pending and result.type.size == value.type.size:
-        best = candidates[1]  # no communication here; a consumer reshards the result if it has to
-    else:
-        per_element, least = 2 * itemsize * ctx.redundancy, math.inf
-        best, *others = dict.fromkeys(candidates)
-        for before, after in (best, *others) if others else ():
-            cost = ctx.move_cost(value, before) + sends(before) + ctx.elements(shape, after) * per_element
-            if cost < least:  # else there is no need to look ahead
-                cost += ctx.later_cost(result, after)
-                if cost < least:
-                    best, least = (before, after), cost
-    before, after = best
+    before, after = _cheapest(ctx, value, result, candidates, sends)
     lost = [d for d, (a, b) in enumerate(zip(have, candidates[1][0])) if a != b]
     ctx.bind(result, after, local(ctx.gathered(value, before, why, lost), before, after))
     if again:
@@ -94,3 +79,27 @@ def rearrange(
             return local(refs[0], backward(dims)[0], dims)
 
         recompute.note(ctx, op, (value,), layouts, work)
+
+
+def _cheapest(
+    ctx: Context, value: Value, result: Value, candidates: Sequence[tuple[Dims, Dims]], sends: Callable[[Dims], float]
+) -> tuple[Dims, Dims]:
+    """The pair of layouts to work in: of `candidates`, the first of which is made for the wanted result, the second for
+    what there is of the operand."""
+    state = ctx.state(value)
+    wanted, kept = candidates[:2]
+    if not any(sends(before) for before, _ in candidates):
+        if wanted[0] in state.versions and wanted[1] == ctx.want(result):
+            return wanted
+        if kept[0] == state.layout and not state.pending and result.type.size == value.type.size:
+            return kept  # no communication here; a consumer reshards the result if it has to
+    per_element, least = 2 * ctx.itemsize(result) * ctx.redundancy, math.inf
+    best, *others = dict.fromkeys(candidates)
+    for before, after in (best, *others) if others else ():
+        cost = ctx.move_cost(value, before) + sends(before)
+        cost += ctx.elements(result.type.shape, after) * per_element
+        if cost < least:  # else there is no need to look ahead
+            cost += ctx.later_cost(result, after)
+            if cost < least:
+                best, least = (before, after), cost
+    return best

@@ -6,6 +6,8 @@ and is shifted out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from propagation.attributes import integers
@@ -32,24 +34,8 @@ def reverse(ctx: Context, op: Op) -> None:
     def keep(dims: Dims) -> tuple[Dims, Dims]:
         return dims, dims
 
-    def mirrored(dims: Dims) -> tuple[list[int], dict[int, int]]:
-        """(dimensions whose pieces are swapped, {dimension along which positions are fetched: how many at most})."""
-        split = [d for d in flipped if dims[d]]
-        swap = [d for d in split if not shape[d] % ctx.atoms.product(dims[d])]
-        fetch = {}
-        for d in split:
-            if d not in swap:
-                p = ctx.atoms.product(dims[d])
-                piece = -(-shape[d] // p)
-                rows = lacking(_stretches(shape[d], piece, p), [piece] * p, shape[d])
-                if swap and min(piece, p * piece - shape[d]) < rows:
-                    swap.append(d)
-                else:
-                    fetch[d] = rows
-        return swap, fetch
-
     def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
-        swap, fetch = mirrored(before)
+        swap, fetch = _mirrored(ctx, shape, flipped, before)
         zero = ctx.realiser.zero(ctx.region, (), ref.dtype)
         for d in fetch:
             piece, p = ref.shape[d], ctx.atoms.product(before[d])
@@ -74,13 +60,32 @@ def reverse(ctx: Context, op: Op) -> None:
         return ref
 
     def sends(dims: Dims) -> float:
-        swap, fetch = mirrored(dims)
+        swap, fetch = _mirrored(ctx, shape, flipped, dims)
         share = float(bool(swap))
         for d, rows in fetch.items():
             share += rows / -(-shape[d] // ctx.atoms.product(dims[d]))
         return share * ctx.itemsize(value) * ctx.elements(shape, dims)
 
     rearrange(ctx, op, value, keep, keep, local, sends=sends)
+
+
+def _mirrored(
+    ctx: Context, shape: Sequence[int], flipped: Sequence[int], dims: Dims
+) -> tuple[list[int], dict[int, int]]:  # fmt: skip
+    """(dimensions whose pieces are swapped, {dimension along which positions are fetched: how many at most})."""
+    split = [d for d in flipped if dims[d]]
+    swap = [d for d in split if not shape[d] % ctx.atoms.product(dims[d])]
+    fetch = {}
+    for d in split:
+        if d not in swap:
+            p = ctx.atoms.product(dims[d])
+            piece = -(-shape[d] // p)
+            rows = lacking(_stretches(shape[d], piece, p), [piece] * p, shape[d])
+            if swap and min(piece, p * piece - shape[d]) < rows:
+                swap.append(d)
+            else:
+                fetch[d] = rows
+    return swap, fetch
 
 
 def _stretches(size: int, piece: int, p: int) -> list[int]:
