@@ -12,6 +12,9 @@ Another one is tried where a reshape cuts a split dimension in two, as a batch i
 stays on the microbatches, and a loop that takes one after the other needs on all devices what few of them hold. In the
 alternative the microbatches stay whole, and their rows are moved once.
 
+And one where several results of a split argument's type are whole, as of an optimiser whose parameters and moments are,
+beside a gradient that is not: there the argument is gathered before it is used, instead of each result.
+
 Arguments and results keep their shardings. Programs in which somebody set priorities keep them: nothing is tried.
 """
 
@@ -21,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from propagation.attributes import symbol
 from propagation.contested import meets
 from propagation.correspondence import Correspondence, Place, correspondence_of
 from propagation.model import DimSharding, Mesh, TensorSharding
@@ -52,6 +56,7 @@ def cheapest(known: KnownShardings, given: Topology | None, options: Options) ->
         again = decided_again(known, wanted.annotate)
         if again is None:
             continue
+        again.gathered = {g.number: g.sharding for g in wanted.gathered}
         try:
             other = partition_program(again.program, again, given, options)
         except CollectivesError as e:  # it need not be possible with these layouts, too
@@ -98,28 +103,50 @@ class _Kept:
 
 
 @dataclass(frozen=True, slots=True)
+class _Gathered:
+    """An argument that is used whole along the dimensions that `sharding` closes."""
+
+    number: int
+    sharding: TensorSharding
+
+    def annotate(self, program: Program, shardings: Shardings) -> None:
+        todo, shape = [program.main.args[self.number]], program.main.args[self.number].type.shape
+        while todo:
+            for use in todo.pop().uses:
+                callee = program.funcs.get(symbol(use.op.attrs["callee"])) if use.op.name == "func.call" else None
+                if callee is not None:
+                    todo.append(callee.args[use.number])
+                for r in use.op.results if callee is None else ():
+                    if r.type.is_tensor and r.type.shape == shape and shardings.get(r) is None:
+                        shardings.set(r, self.sharding)
+
+
+@dataclass(frozen=True, slots=True)
 class Preference:
     """What another propagation is told.
 
     first   per axis that several classes want, a place at the boundary that the class which gets it first has
     waits   dimensions of arguments, and of results of @main, whose axes come after those: (number, dimension)
     kept    reshapes that leave a dimension whole
+    gathered   arguments that are gathered before they are used
     """
 
     first: tuple[tuple[str, str], ...] = ()
     waits: frozenset[tuple[int, int]] = frozenset()
     results_wait: frozenset[tuple[int, int]] = frozenset()
     kept: tuple[_Kept, ...] = ()
+    gathered: tuple[_Gathered, ...] = ()
 
     def __str__(self) -> str:
         reshapes = [f"dimension {k.at} of the reshape at {k.where or '?'} whole" for k in self.kept]
-        return "; ".join([*(f"{axis} first to {place}" for axis, place in self.first), *reshapes])
+        arguments = [f"argument {g.number} gathered before it is used" for g in self.gathered]
+        return "; ".join([*(f"{axis} first to {place}" for axis, place in self.first), *reshapes, *arguments])
 
     def beside(self, other: Preference) -> Preference:
         """Both."""
         return Preference(
             (*other.first, *self.first), self.waits | other.waits, self.results_wait | other.results_wait,
-            (*other.kept, *self.kept),
+            (*other.kept, *self.kept), (*other.gathered, *self.gathered),
         )  # fmt: skip
 
     def annotate(self, program: Program, shardings: Shardings) -> None:
@@ -131,6 +158,8 @@ class Preference:
         for i, said in enumerate(declared):
             declared[i] = _waiting(said, {d for number, d in self.results_wait if number == i})
         reshapes = [op.results[0] for op in program.ops() if op.name == "stablehlo.reshape"] if self.kept else []
+        for gathered in self.gathered:
+            gathered.annotate(program, shardings)
         for kept in self.kept:
             result = reshapes[kept.number] if kept.number < len(reshapes) else None
             if result is not None and result.type.text == kept.result and shardings.get(result) is None:
@@ -150,6 +179,9 @@ def preferences(known: KnownShardings) -> Iterator[Preference]:
     kept = _walked_through(known)
     if kept:
         yield Preference(kept=kept)
+    gathered = _wanted_whole(known)
+    if gathered:
+        yield Preference(gathered=gathered)
     found = preference(known)
     if found is not None:
         yield found
@@ -183,6 +215,24 @@ def _walked_through(known: KnownShardings) -> tuple[_Kept, ...]:
         for d, (n, m) in enumerate(zip(op.operands[0].type.shape, op.results[0].type.shape)) if m == 1 < n
     }  # fmt: skip
     return tuple(kept for value, kept in found if joined.find((value.index, kept.at)) in sliced)
+
+
+def _wanted_whole(known: KnownShardings) -> tuple[_Gathered, ...]:
+    """Split arguments (a gradient) beside several results of their type that are whole (parameters and moments): what
+    is computed of them by pieces has to be gathered for each of these results."""
+    main = known.program.main
+    results = [(v.type.text, s) for v, s in zip(main.returned, known.results(), strict=True)]
+    found = []
+    for number, arg in enumerate(main.args):
+        sharding = known.sharding(arg)
+        if sharding is None or sharding.is_fully_replicated or not arg.uses:
+            continue
+        alike = [s for text, s in results if text == arg.type.text]
+        if len(alike) < 2 or not all(s is None or s.is_fully_replicated for s in alike):
+            continue
+        whole = [DimSharding((), not d.axes) for d in sharding.dims]
+        found.append(_Gathered(number, TensorSharding(sharding.mesh, whole)))
+    return tuple(found)
 
 
 def _cut_dimension(op: Op) -> int | None:

@@ -22,6 +22,7 @@ from .findings import Finding, human
 from .ir.printer import program_text
 from .ir.program import LocalFunction, LocalValue, ModuleBuilder
 from .layout import Atoms, Dims
+from .layouts.provenance import asked
 from .layouts.state import RESHARD
 from .machine import Machine, machine_of
 from .optimize import optimize
@@ -213,11 +214,20 @@ class Module(Walk):
             self.bind_partial(arg, dims, {atoms: ref})
         self.ends.update((v, (dims, 1.0)) for v, dims in zip(func.returned, outs))
         self.left_partial.update((v, atoms) for v, atoms in zip(func.returned, left) if atoms)
+        if func is self.program.main:
+            self._gather_arguments(func)
         self.block(func.body.ops[:-1])
         ends = zip(func.returned, outs, left, strict=True)
         item.results = [self._result(func, i, v, dims, atoms) for i, (v, dims, atoms) in enumerate(ends)]
         self.region, self.env, self.op = saved
         return item
+
+    def _gather_arguments(self, func: Func) -> None:
+        """Brings to their other sharding the arguments that are gathered before they are used."""
+        for number, sharding in self.known.gathered.items():
+            arg = func.args[number]
+            self.op = arg.uses[0].op
+            asked(self, arg, self.atoms.dims(sharding), f"{argument_text(func, number)}, gathered before it is used")
 
     def _result(self, func: Func, i: int, value: Value, dims: Dims, atoms: tuple[int, ...]) -> LocalValue:
         """A result in its layout; what that sends is charged to the operation that computed it, with the result as the

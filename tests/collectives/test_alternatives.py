@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import PartitionSpec as P
 
 import collectives
@@ -202,3 +203,28 @@ def test_microbatches_that_a_loop_walks_through_stay_whole():
 
 def test_other_reshapes_keep_what_they_carry():
     assert not collectives.partition(propagation.run(microbatches(walked=False).text)).plan.alternatives
+
+
+def adam(p, m, v, g):
+    m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
+    return p - 1e-3 * m / (jnp.sqrt(v) + 1e-8), m, v
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_gradient_is_gathered_where_parameters_and_moments_are_whole(jit):
+    """One gather of what three results are made of."""
+    args = normal(64, 16), normal(64, 16, seed=1), normal(64, 16, seed=2) ** 2, normal(64, 16, seed=3)
+    update = jax.jit(adam) if jit else adam
+    made = Case({"x": 8}, lambda _: update, args, (P(), P(), P(), P("x")), (P(),) * 3)
+    result, sent = check(made, rtol=1e-4)
+    assert sent == 7 / 8 * 64 * 16 * 4, result.plan.as_text()
+    assert "argument 3 gathered before it is used" in result.plan.alternatives[1].what
+    (entry,) = result.plan
+    assert "gathered before it is used" in entry.cause and entry.where is not None
+
+
+def test_a_gradient_stays_split_where_the_results_are():
+    args = [normal(64, 16)] * 4
+    made = Case({"x": 8}, lambda _: adam, args, (P("x"),) * 4, (P("x"),) * 3)
+    plan = collectives.partition(propagation.run(made.text)).plan
+    assert plan.bytes == 0 and not plan.alternatives
