@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from collectives.heuristics import USABLE_MEMORY_SHARE
 from collectives.topology import TopologyError, load, shape_for
+from meshrt.autoshard.compiled import CompilerFigures
 from meshrt.autoshard.figures import Figures, impossible
 from meshrt.autoshard.judges import Judges
 from meshrt.autoshard.layouts import decisions_of
@@ -23,13 +24,15 @@ __all__ = ["MeshRow", "Plan", "mesh_splits", "plan_meshes", "shape_of", "sized"]
 @dataclass(frozen=True, slots=True)
 class MeshRow:
     """One mesh on one topology: the figures of the program as it is annotated, and if a search was asked for, of the
-    best layout that it found. `fits` says whether a device holds no more than it may; None where no figure is."""
+    best layout that it found. `fits` says whether a device holds no more than it may; None where no figure is.
+    `compiled` is what the hardware's compiler says of the program as it is annotated, where it was asked."""
 
     mesh: Mapping[str, int]
     topology: str
     figures: Figures
     found: Figures | None
     fits: bool | None
+    compiled: CompilerFigures | None = None
 
     @property
     def best(self) -> Figures:
@@ -113,18 +116,22 @@ def plan_meshes(
     budget: float = 0.0,
     count: int | None = None,
     progress: Callable[[int, str], None] | None = None,
+    compiled: Callable[[Mapping[str, int], str], CompilerFigures] | None = None,
 ) -> Plan:
     """The figures of a program over each of `meshes`, (axes, topology) pairs; `read` gives it over a mesh.
 
-    With a `budget` the best shardings of its arguments are searched for as well, for so many seconds each. A mesh that
-    the program or the hardware does not take is a row that says why. `progress` is told the number of meshes done and
-    the next one.
+    With a `budget` the best shardings of its arguments are searched for as well, for so many seconds each. `compiled`
+    asks the hardware's compiler what it makes of the program as it is annotated. A mesh that the program or the
+    hardware does not take is a row that says why. `progress` is told the number of meshes done and the next one.
     """
     rows = []
     for number, (mesh, topology) in enumerate(meshes):
         if progress is not None:
             progress(number, ",".join(f"{n}={s}" for n, s in mesh.items()))
-        rows.append(_row(read, mesh, topology, memory, budget, count))
+        row = _row(read, mesh, topology, memory, budget, count)
+        if compiled is not None and row.best.why is None:
+            row = _with_compiler(row, compiled(mesh, topology), _limit(topology, mesh, memory))
+        rows.append(row)
     return Plan(name, memory, tuple(sorted(rows, key=_order)))
 
 
@@ -134,15 +141,28 @@ def _order(row: MeshRow) -> tuple[int, float]:
     return (1, row.best.peak) if row.fits is False else (0, row.best.seconds)
 
 
+def _limit(topology: str, mesh: Mapping[str, int], memory: float | None) -> float | None:
+    """Bytes that a device may hold: those that were asked for, else most of what it has. None where that is unknown."""
+    machine = laid(topology, mesh)
+    if memory is None and machine.memory is not None:
+        return machine.memory * USABLE_MEMORY_SHARE
+    return memory
+
+
+def _with_compiler(row: MeshRow, compiled: CompilerFigures, limit: float | None) -> MeshRow:
+    """A row with the compiler's figures, which say whether the program as it is annotated fits."""
+    if row.found is not None:
+        return replace(row, compiled=compiled)
+    fits = compiled.why is None and (limit is None or compiled.peak <= limit)
+    return replace(row, compiled=compiled, fits=fits)
+
+
 def _row(
     read: Callable[[Mapping[str, int]], TargetProgram], mesh: Mapping[str, int], topology: str, memory: float | None,
     budget: float, count: int | None,
 ) -> MeshRow:  # fmt: skip
     try:
-        machine = laid(topology, mesh)
-        limit = memory
-        if memory is None and machine.memory is not None:
-            limit = machine.memory * USABLE_MEMORY_SHARE
+        limit = _limit(topology, mesh, memory)
         program = read(mesh)
         with Judges(program.name, program.module, topology, 2 * budget, count if budget else 1) as judges:
             subject = judges.subject

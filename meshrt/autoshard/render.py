@@ -67,15 +67,20 @@ def render_plan(plan: Plan, out: Console) -> None:
     """The meshes, the best first, and how time goes with the number of devices where that differs."""
     is_searched = any(row.found is not None for row in plan.rows)
     made = table(f"{clean(plan.name)}: predicted per device and step")
-    names = ("mesh", "on", "time", "computing", "waiting", "sent", "memory", *(["as annotated"] if is_searched else []))
+    is_compiled = any(row.compiled is not None for row in plan.rows)
+    names = ["mesh", "on", "time", "computing", "waiting", "sent", "memory"]
+    names += ["as annotated"] * is_searched + ["compiled: memory", "time"] * is_compiled
     for name in names:
         made.add_column(name, justify="left" if name in ("mesh", "on") else "right", overflow="fold")
     for row in plan.rows:
-        made.add_row(*_mesh_cells(row, is_searched))
+        cells = _mesh_cells(row, is_searched)
+        made.add_row(*cells, *(_compiler_cells(row) if is_compiled else []))
     out.print(made)
     for row in plan.rows:
         if row.best.why is not None:
             out.print(f"{mesh_text(row.mesh)}: {clean(row.best.why)}", markup=False)
+        elif row.compiled is not None and row.compiled.why is not None:
+            out.print(f"{mesh_text(row.mesh)}, compiled: {clean(row.compiled.why)}", markup=False)
     if plan.memory is not None and any(row.fits is False for row in plan.rows):
         out.print(f"! does not fit into {human(plan.memory)}")
     sizes = [row for row in plan.best_by_size() if row.best.why is None]
@@ -95,6 +100,15 @@ def _mesh_cells(row: MeshRow, is_searched: bool) -> list[str]:
     if is_searched:
         cells.append(row.figures.why[:30] if row.figures.why is not None else human_time(row.figures.seconds))
     return cells
+
+
+def _compiler_cells(row: MeshRow) -> list[str]:
+    """What the compiler says of memory, with how far the estimate is from it, and of time."""
+    made = row.compiled
+    if made is None or made.why is not None:
+        return ["" if made is None else "refused", ""]
+    error = f" ({row.figures.peak / made.peak - 1:+.0%} estimated)" if made.peak else ""
+    return [human(made.peak) + error, "-" if made.seconds is None else human_time(made.seconds)]
 
 
 def _scaling_table(rows: Sequence[MeshRow]) -> Table:

@@ -14,6 +14,7 @@ _EPILOG = """\b
 Examples:
   meshrt plan examples/train_lm.py:step --topology v5e:2x4 --axes data,model
   meshrt plan examples/train_lm.py:step --topology v5e:2x4 --mesh data=8,model=1 --mesh data=4,model=2
+  meshrt plan examples/train_lm.py:step --topology v5e:2x4 --axes data,model --compile
   meshrt plan examples/train_lm.py:step --topology v5e --axes data,model --devices 4,8,16 --search 20
 """
 
@@ -26,6 +27,8 @@ Examples:
 @click.option("--memory", metavar="SIZE", help="What a device may hold, as in 16GiB.  [default: 92 % of what it has]")
 @click.option("--search", "budget", type=click.FloatRange(min=0), default=0.0, metavar="S",
               help="Search for shardings of the arguments for S seconds on each mesh, as suggest does.")  # fmt: skip
+@click.option("--compile", "is_compiled", is_flag=True,
+              help="Ask the hardware's own compiler too (the extras tpu and cuda12).")  # fmt: skip
 @argument_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.argument("target")
@@ -37,6 +40,7 @@ def command(
     devices: str | None,
     memory: str | None,
     budget: float,
+    is_compiled: bool,
     factory: str | None,
     written: str | None,
     as_json: bool,
@@ -48,6 +52,7 @@ def command(
     and if nothing was. Nothing is compiled or run. The exit code is 1 if no mesh fits.
     """
     # Start-up time: `meshrt --help` shows every command.
+    from meshrt.autoshard.compiled import compiled_figures
     from meshrt.autoshard.plan import mesh_splits, plan_meshes, shape_of, sized
     from meshrt.autoshard.render import render_plan
     from meshrt.autoshard.target import bytes_of, read_target
@@ -75,7 +80,8 @@ def command(
     limit = None if memory is None else bytes_of(memory)
     hook = hook_of(factory, written)
     read = lambda mesh: read_target(target, mesh, hook)
-    plan = plan_meshes(target, read, chosen, memory=limit, budget=budget, progress=show)
+    compiled = (lambda mesh, where: compiled_figures(target, mesh, where, hook)) if is_compiled else None
+    plan = plan_meshes(target, read, chosen, memory=limit, budget=budget, progress=show, compiled=compiled)
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", err=True, nl=False)
     if as_json:
