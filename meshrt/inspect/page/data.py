@@ -46,8 +46,8 @@ def _report(report: Report) -> dict[str, Any]:
         "axes": [asdict(t) for t in by_axes(report)],
         "layer": [asdict(t) for t in total_by_layer(report)],
     }
-    program = None if report.program is None else _program(report.program)
-    data["folder"] = _folder(report)
+    folder = data["folder"] = _folder(report)
+    program = None if report.program is None else _program(report.program, folder)
     return {"report": data, "program": program}
 
 
@@ -72,7 +72,7 @@ class _Texts:
         return [self.number(t) for t in texts]
 
 
-def _program(program: ProgramRow) -> dict[str, Any]:
+def _program(program: ProgramRow, folder: str) -> dict[str, Any]:
     texts = _Texts()
     operations, values = program.operations, program.values
     edges = _edges(operations)
@@ -98,7 +98,7 @@ def _program(program: ProgramRow) -> dict[str, Any]:
             "sourceDim": [-1 if r.source_dim is None else r.source_dim for _, r in reasons],
         },
         "trees": {
-            name: _tree(tree, edges)
+            name: _tree(tree, edges, folder)
             for name, tree in (
                 ("layer", by_layer(program)), ("function", by_function(program)), ("line", by_line(program)),
             )
@@ -113,12 +113,11 @@ def _edges(operations: Sequence[OperationRow]) -> list[tuple[int, int]]:
     return [(makers[v], i) for i, op in enumerate(operations) for v in op.operands if v in makers]
 
 
-def _tree(tree: Tree, edges: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _tree(tree: Tree, edges: Sequence[tuple[int, int]], folder: str) -> dict[str, Any]:
     layout = laid_out(tree, edges)
-    return {
-        "parents": [-1 if p is None else p for p in tree.parents], "names": tree.names, "rows": layout.rows,
-        "places": layout.places,
-    }  # fmt: skip
+    names = [name.removeprefix(folder) for name in tree.names]
+    parents = [-1 if parent is None else parent for parent in tree.parents]
+    return {"parents": parents, "names": names, "rows": layout.rows, "places": layout.places}
 
 
 def _cleaned(data: Any) -> Any:

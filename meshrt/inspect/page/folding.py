@@ -79,7 +79,7 @@ def by_function(program: ProgramRow) -> Tree:
     for op in program.operations:
         path, line = _place(op.where)
         found = defined.get(path)
-        paths.append((NOWHERE,) if line is None else (path, *(found.around(line) if found is not None else ())))
+        paths.append(_nowhere(op) if line is None else (path, *(found.around(line) if found is not None else ())))
     return _tree(program.operations, paths)
 
 
@@ -88,8 +88,12 @@ def by_line(program: ProgramRow) -> Tree:
     paths = []
     for op in program.operations:
         path, line = _place(op.where)
-        paths.append((NOWHERE,) if line is None else (path, f"line {line}"))
+        paths.append(_nowhere(op) if line is None else (path, f"line {line}"))
     return _tree(program.operations, paths)
+
+
+def _nowhere(op: OperationRow) -> tuple[str, ...]:
+    return (ARGUMENTS if op.kind == "argument" else NOWHERE,)
 
 
 def _place(where: str | None) -> tuple[str, int | None]:

@@ -14,8 +14,9 @@ export class Folding extends EventTarget {
     this.name = name;
     this.tree = this.program.trees[name];
     this.open = new Set();
-    // One group at the top says nothing about what is in it.
-    if (this.tree.top.length <= 2) this.tree.top.forEach((n) => this.tree.isGroup(n) && this.open.add(n));
+    // A group that has most of the program says nothing as long as it is folded.
+    const most = (n) => this.tree.isGroup(n) && this.tree.total(n).operations > this.program.count / 2;
+    for (let at = this.tree.top.find(most); at !== undefined; at = this.tree.members.get(at).find(most)) this.open.add(at);
     this.anchor = -1;
     if (this.selected >= this.program.count) this.selected = -1;
     if (this.selected >= 0) this.reveal(this.selected);

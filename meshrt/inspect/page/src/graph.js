@@ -224,15 +224,17 @@ export class Graph {
 
   /** The name of an unfolded group when single texts are too small to read. */
   large(context, box, sight, k) {
-    if (box.width * k < 90 || box.height * k < 40) return;
+    // As large as fits above the boxes of the group.
+    const size = Math.min(13, 24 * k);
+    if (box.width * k < 90 || size < 6) return;
     context.save();
     context.beginPath();
     context.rect(box.x, box.y, box.width, box.height);
     context.clip();
     context.fillStyle = this.ink.text;
     context.textBaseline = "top";
-    context.font = `600 ${12 / k}px system-ui, sans-serif`;
-    context.fillText(this.folding.tree.name(box.node), Math.max(box.x, sight.left) + 6 / k, Math.max(box.y, sight.top) + 5 / k);
+    context.font = `600 ${size / k}px system-ui, sans-serif`;
+    context.fillText(this.folding.tree.name(box.node), Math.max(box.x, sight.left) + 6 / k, Math.max(box.y, sight.top) + 2 / k);
     context.restore();
   }
 
