@@ -56,8 +56,8 @@ def public_names(module: types.ModuleType) -> list[str]:
     """The names that a module lists in `__all__`, else those it defines itself, without a leading underscore."""
     listed = getattr(module, "__all__", None)
     if listed is None:
-        own = module.__name__
-        listed = [n for n, v in vars(module).items() if getattr(v, "__module__", "").startswith(own)]
+        package = module.__name__.partition(".")[0]
+        listed = [n for n, v in vars(module).items() if (getattr(v, "__module__", None) or "").startswith(package)]
     hidden = _FOR_ROOMS if module.__name__ == "meshrt.lax" else frozenset()
     return sorted((n for n in set(listed) if not n.startswith("_") and n not in hidden), key=str.lower)
 
@@ -100,23 +100,17 @@ def _signature(value: Any) -> str:
         return ""
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values() if p.name != "self"]
     text = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
-    return re.sub(r"<(?:function|class|object)? ?'?([\w.]+)[^>]*>", r"\1", text)
+    text = re.sub(r"<class '([\w.]+)'>", r"\1", text)
+    return re.sub(r"<(?:function )?(?:[\w.]*(?:<\w+>)?\.)*(\w+)[^<>]* at 0x[0-9a-f]+>", r"\1", text)
 
 
 def markdown(docstring: str) -> str:
     """A docstring as Markdown: sections become lists, examples become blocks.
 
-    >>> print(markdown("Adds.\\n\\nArgs:\\n  x: one,\\n    array.\\n\\n>>> 1 + 1\\n2"))
-    Adds.
-    <BLANKLINE>
-    **Args**
-    <BLANKLINE>
-    * `x`: one, array.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> markdown("Adds.\\n\\nArgs:\\n  x: one,\\n    array.").splitlines()
+    ['Adds.', '', '**Args**', '', '* `x`: one, array.']
+    >>> [line.strip("`") for line in markdown(">>> 1 + 1\\n2").splitlines()]
+    ['pycon', '>>> 1 + 1', '2', '']
     """
     lines = re.sub(r"``([^`]+)``", r"`\1`", docstring).splitlines()
     out: list[str] = []
