@@ -193,7 +193,7 @@ class ShapedArray(LowType, AbstractValue):
         return (ShapedArray, said)
 
     @property
-    def sharding(self) -> Any:  # type: ignore[override]
+    def sharding(self) -> Any:
         """The sharding as users are told of it: a NamedSharding with an entry for every dimension, over the mesh in
         context (an empty one without) where the type itself has none. What the type has is `explicit`.
         """

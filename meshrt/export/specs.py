@@ -9,6 +9,7 @@ from meshrt import errors, tree_util
 from meshrt.core.dimensions.scope import SymbolicScope
 from meshrt.core.dimensions.shapes import symbolic_shape
 from meshrt.core.types import aval_of
+from meshrt.dtypes import canonicalize_dtype
 from meshrt.shape_dtype import ShapeDtypeStruct
 
 __all__ = ["symbolic_args_specs"]
@@ -46,7 +47,7 @@ def symbolic_args_specs(
     for leaf, text in zip(leaves, _broadcast(shapes_specs, args)):
         known = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else aval_of(leaf)
         shape = symbolic_shape(text, scope=scope, like=tuple(known.shape))
-        specs.append(ShapeDtypeStruct(shape, known.dtype))
+        specs.append(ShapeDtypeStruct(shape, canonicalize_dtype(known.dtype)))
     return tree_util.tree_unflatten(tree, specs)
 
 

@@ -30,7 +30,7 @@ def check_layout(given: Any, leaf: Array, origin: Origin) -> None:
     layout = given.layout if isinstance(given, Format) else None
     found = leaf._sig.layout
     if layout is AUTO or (isinstance(layout, Layout) and (found is not None or not layout.is_default)):
-        if layout is AUTO or found is None or not layout.agrees(found):
+        if not isinstance(layout, Layout) or found is None or not layout.agrees(found):
             raise errors.ShardingError(
                 f"Layout passed to jit does not match the layout on the respective arg. Got jit layout: {layout},\n"
                 f"arg layout: {leaf.layout} for {said(origin)}. Bring it into that layout with meshrt.device_put(x, "

@@ -132,8 +132,10 @@ def move(x: Any, sharding: NamedSharding, given: Any) -> Any:
 def _move_array(x: Any, sharding: NamedSharding, mesh: Any = None) -> Any:
     """The eager form. Over an AbstractMesh the devices are those of the array or of the mesh in context."""
     own = getattr(x, "sharding", None)
-    if not isinstance(mesh, Mesh):
-        mesh = own.mesh if isinstance(own, NamedSharding) else mesh_context.concrete
+    if not isinstance(mesh, Mesh):  # that in context may give the axes of the array's mesh other names
+        around = (own.mesh if isinstance(own, NamedSharding) else None, mesh_context.concrete)
+        wanted = sharding.mesh.shape_tuple
+        mesh = next((m for m in around if m is not None and m.abstract_mesh.shape_tuple == wanted), None)
     if mesh is None or mesh.abstract_mesh.shape_tuple != sharding.mesh.shape_tuple:
         raise errors.MeshContextError(
             f"reshard to {sharding} does not say on which devices, and the value of type {aval_of(x).str_short()} "

@@ -144,3 +144,13 @@ def test_types_follow_the_mesh_in_context() -> None:
     for context, value in (("m8", lib.put("m42", "x")), ("m42", lib.put("auto", "x"))):
         with meshrt.set_mesh(lib.meshes[context]), pytest.raises(errors.MeshMismatchError, match="mesh in context"):
             meshrt.jit(lambda a: a + 1)(value)
+
+
+@pytest.mark.parametrize("lib", LIBRARIES, ids=["meshrt", "jax"])
+def test_the_mesh_in_context_gives_axes_other_names(lib: Library) -> None:
+    x, kinds = lib.put("m42", "x", "y"), lib.root.sharding
+    with lib.root.set_mesh(lib.meshes["m42"].update(axis_names=("a", "b"))):
+        assert lib.root.typeof(x).sharding.spec == kinds.PartitionSpec("x", "y")
+        moved = kinds.reshard(x, kinds.PartitionSpec("a", "b"))
+    assert lib.root.typeof(moved).sharding.spec == kinds.PartitionSpec("a", "b")
+    np.testing.assert_array_equal(np.asarray(moved), X)

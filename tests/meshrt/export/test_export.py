@@ -243,6 +243,7 @@ def test_scopes_do_not_mix():
         r"(?s)Invalid mixing of symbolic scopes when exporting f.*Expected current \(from args\[0\]\) scope .*"
         r"and found for 'w' \(args\[1\]\) scope .*"
     )):  # fmt: skip
+
         def f(x, y):
             return x
 
@@ -587,3 +588,9 @@ def test_004_13_no_experimental_export():
 def test_004_14_no_xla_computation():
     assert not hasattr(meshrt, "xla_computation")
     assert meshrt.jit(jnp.sin).lower(X).compiler_ir() is not None
+
+
+def test_symbolic_arguments_have_the_dtypes_of_arrays():
+    given = {"a": np.ones(2), "b": np.ones((2, 3), np.int64), "c": 1.0}
+    shapes = {"a": "n", "b": "m, 3", "c": ""}
+    assert str(export.symbolic_args_specs(given, shapes)) == str(jax.export.symbolic_args_specs(given, shapes))
