@@ -74,7 +74,8 @@ def program_table(rows: list[dict[str, Any]]) -> Table:
     """One line per program."""
     table = Table(title="bytes sent per device, collectives run, peak memory, step time; ours / XLA's partitioner")
     names = (
-        "program", "ours", "XLA", "best", "bound", "ours/best", "XLA/best", "collectives", "memory", "step", "error",
+        "program", "ours", "XLA", "best", "bound", "ours/best", "XLA/best", "ours/XLA", "collectives",
+        "memory", "step", "error",
     )  # fmt: skip
     for name in names:
         table.add_column(name, justify="left" if name == "program" else "right", no_wrap=True)
@@ -82,7 +83,8 @@ def program_table(rows: list[dict[str, Any]]) -> Table:
         ours, xla, best = r["ours"], r["xla"], known_best(r)
         table.add_row(
             r["name"], amount(ours["bytes"]), amount(xla["bytes"]), amount(best), amount(r["bound"]),
-            fraction(ours["bytes"], best), fraction(xla["bytes"], best), f"{ours['collectives']}/{xla['collectives']}",
+            fraction(ours["bytes"], best), fraction(xla["bytes"], best), fraction(ours["bytes"], xla["bytes"]),
+            f"{ours['collectives']}/{xla['collectives']}",
             fraction(ours["memory"], xla["memory"]), fraction(ours["step_seconds"], xla["step_seconds"]),
             f"{r['error']:.0e}",
             style="red" if ours["bytes"] > xla["bytes"] * 1.001 + 8 or r["error"] > 1e-3 else None,

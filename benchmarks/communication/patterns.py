@@ -1,5 +1,5 @@
 """Patterns that everybody trains with and where layouts decide what is sent: each beside what an expert would send who
-writes the communication by hand."""
+writes the communication by hand (`experts.py` has some of those programs)."""
 
 from __future__ import annotations
 
