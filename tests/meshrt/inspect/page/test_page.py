@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import meshrt.inspect
 from meshrt.inspect.page.document import document
+from meshrt.inspect.program_rows import OperationRow, ProgramRow, TensorRow
 from tests.meshrt.inspect.page.programs import lowered, report_with_program
 from tests.meshrt.inspect.page.test_document import HOSTILE
 
@@ -228,3 +231,26 @@ def test_the_frame_of_a_notebook_draws(tab, tmp_path):
     tab.until("document.querySelector('iframe') !== null")
     tab.until("document.readyState === 'complete'")
     tab.shot("notebook")
+
+
+def test_of_a_large_program_only_what_is_in_sight_is_drawn(tab, report, tmp_path):
+    count = 10_000
+    tensor = TensorRow("", "f32[8,8]", "f32[2,8]", (("data",), ()), (), 256.0, 64.0, ())
+    operations = tuple(
+        OperationRow("add", "main", None, f"layer{i // 80}", f"big.py:{i % 300 + 1}", (i - 1,) if i else (), (i,))
+        for i in range(count)
+    )
+    file = tmp_path / "large.html"
+    file.write_text(document(replace(report, program=ProgramRow(operations, (tensor,) * count, ()))))
+    tab.open(file.as_uri())
+    assert tab.run(f"{VIEW}.program.count") == count
+    tab.run(f"{VIEW}.folding.all(true)")
+    assert tab.run(f"{VIEW}.graph.boxes.all.size") > count
+    for scale in (1, 0.3, 0.02):
+        tab.run(f"{VIEW}.graph.moves('scaleTo', {scale}); {VIEW}.graph.paint()")
+        assert tab.run(f"{VIEW}.graph.drawn") < 1500
+    assert tab.run("document.querySelectorAll('*').length") < 1000
+    tab.run(f"{VIEW}.folding.select({count - 1}); {VIEW}.graph.paint()")
+    assert tab.run(f"{VIEW}.graph.drawn") > 0
+    assert len(texts(tab, ".outline [aria-selected=true]")) == 1
+    tab.shot("large")
