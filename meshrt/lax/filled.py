@@ -77,6 +77,10 @@ def broadcast_like(arr: Any, like_arr: Any) -> Any:
     Raises:
       ArgumentValueError: the shapes do not broadcast.
 
+    Args:
+      arr: an array.
+      like_arr: an array, whose shape is taken.
+
     >>> lax.broadcast_like(jnp.array([[1]]), jnp.ones((2, 2)))
     Array([[1, 1],
            [1, 1]], dtype=int32)

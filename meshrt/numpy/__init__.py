@@ -73,6 +73,10 @@ def result_type(*args: Any) -> Any:
 def issubdtype(arg1: Any, arg2: Any) -> bool:
     """Whether dtype ``arg1`` is ``arg2`` or below it in NumPy's hierarchy, which has every dtype of ours.
 
+    Args:
+      arg1: a dtype.
+      arg2: a dtype or an abstract type such as `jnp.floating`.
+
     >>> jnp.issubdtype(jnp.bfloat16, jnp.floating)
     True
     """
@@ -81,6 +85,11 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
 
 def can_cast(from_: Any, to: Any, casting: _Casting = "safe") -> bool:
     """As ``numpy.can_cast``.
+
+    Args:
+      from_: a dtype, an array or a scalar.
+      to: a dtype.
+      casting: "no", "equiv", "safe", "same_kind" or "unsafe".
 
     >>> jnp.can_cast("int32", "float32"), jnp.can_cast("int16", "float32")
     (False, True)

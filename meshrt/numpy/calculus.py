@@ -76,6 +76,11 @@ def _on_line(x: Any, xp: Any, fp: Any) -> Any:
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     """Differences of neighbours in the flattened array, between ``to_begin`` and ``to_end``.
 
+    Args:
+      ary: an array, or what `asarray` makes one of.
+      to_end: values to put behind the result.
+      to_begin: values to put before the result.
+
     >>> jnp.ediff1d(jnp.array([1, 4, 9]))
     Array([3, 5], dtype=int32)
     """

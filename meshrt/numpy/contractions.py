@@ -185,6 +185,13 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Inner products along ``axis``, the first operand conjugated; other dimensions broadcast.
 
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
+      axis: the dimension to work along; negative numbers count from the end.
+      precision: a `lax.Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+
     >>> jnp.vecdot(jnp.array([[1, 2], [3, 4]]), jnp.array([[1, 1], [2, 2]]))
     Array([ 3, 14], dtype=int32)
     """
@@ -195,6 +202,10 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
 def matvec(x1: Any, x2: Any, /) -> Any:
     """Products of matrices and vectors; leading dimensions broadcast.
 
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
+
     >>> jnp.matvec(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 1]))
     Array([3, 7], dtype=int32)
     """
@@ -203,6 +214,10 @@ def matvec(x1: Any, x2: Any, /) -> Any:
 
 def vecmat(x1: Any, x2: Any, /) -> Any:
     """Products of (conjugated) vectors and matrices; leading dimensions broadcast.
+
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.vecmat(jnp.array([1, 1]), jnp.array([[1, 2], [3, 4]]))
     Array([4, 6], dtype=int32)
@@ -316,6 +331,14 @@ def kron(a: Any, b: Any) -> Any:
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
     """The cross product of vectors of two or three components along the given dimensions.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      b: a second array.
+      axisa: the dimension of the vectors in the first operand.
+      axisb: that in the second operand.
+      axisc: that in the result.
+      axis: one dimension for all three.
 
     >>> jnp.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
     Array([0, 0, 1], dtype=int32)
@@ -449,6 +472,11 @@ def _on_diagonal(shape: tuple[int, ...], axes: Sequence[int]) -> Any:
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[list[Any], str]:
     """The order in which :func:`einsum` contracts: ``(path, a line that describes it)``.
+
+    Args:
+      subscripts: as for `einsum`.
+      operands: arrays.
+      optimize: "optimal", "greedy", or a path.
 
     >>> jnp.einsum_path("ij,jk->ik", jnp.ones((2, 3)), jnp.ones((3, 4)))[0]
     [(0, 1)]

@@ -46,6 +46,13 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
 def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """The correlation of two vectors, the second conjugated; see :func:`convolve`.
 
+    Args:
+      a: an array, or what `asarray` makes one of.
+      v: an array, or what `asarray` makes one of.
+      mode: "valid", "same" or "full": which positions the result has.
+      precision: a `lax.Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+
     >>> jnp.correlate(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0]))
     Array([2., 3.], dtype=float32)
     """

@@ -287,6 +287,11 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
     """The coordinates of every element of an array of shape ``dimensions``.
 
+    Args:
+      dimensions: sizes of the grid.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      sparse: leave sizes at 1 where the values do not change.
+
     >>> jnp.indices((2, 2))[0]
     Array([[0, 0],
            [1, 1]], dtype=int32)
@@ -302,6 +307,12 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
 
 def fromfunction(function: Any, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
     """``function`` applied to the coordinate arrays of ``shape``.
+
+    Args:
+      function: a function of arrays of positions, one per dimension.
+      shape: sizes of the result.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      kwargs: passed on to the function.
 
     >>> jnp.fromfunction(lambda i, j: i + j, (2, 2), dtype=int)
     Array([[0, 1],
@@ -346,6 +357,10 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
 
 def identity(n: Any, dtype: Any = None) -> Any:
     """The identity matrix of size n.
+
+    Args:
+      n: the number of rows.
+      dtype: the dtype of the result; by default the one that follows from the operands.
 
     >>> jnp.identity(2)
     Array([[1., 0.],
@@ -417,6 +432,11 @@ def triu(m: Any, k: int = 0) -> Any:
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """Rows and columns of the elements on and below diagonal ``k`` of an n by m matrix.
 
+    Args:
+      n: the number of rows.
+      k: the number of the diagonal; 0 is the main one.
+      m: the number of columns; by default as many.
+
     >>> jnp.tril_indices(2)
     (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
     """
@@ -426,6 +446,11 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     """Rows and columns of the elements on and above diagonal ``k`` of an n by m matrix.
 
+    Args:
+      n: the number of rows.
+      k: the number of the diagonal; 0 is the main one.
+      m: the number of columns; by default as many.
+
     >>> jnp.triu_indices(2)
     (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """
@@ -434,6 +459,11 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     """The matrix of powers of a vector.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      N: the number of columns.
+      increasing: powers ascend from left to right.
 
     >>> jnp.vander(jnp.array([1, 2, 3]), 3)
     Array([[1, 1, 1],

@@ -28,6 +28,10 @@ def _integers(name: str, x: Any, y: Any) -> tuple[Any, Any]:
 def gcd(x1: Any, x2: Any, /) -> Any:
     """The greatest common divisor, elementwise; never negative.
 
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
+
     >>> jnp.gcd(12, jnp.array([8, 9]))
     Array([4, 3], dtype=int32)
     """
@@ -52,6 +56,10 @@ def _gcd(x: Any, y: Any) -> Any:
 
 def lcm(x1: Any, x2: Any, /) -> Any:
     """The least common multiple, elementwise; 0 if either is 0.
+
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.lcm(4, jnp.array([6, 8]))
     Array([12,  8], dtype=int32)

@@ -83,6 +83,12 @@ def _repeated_to(x: Any, size: int) -> Any:
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
     """``arr`` with ``values`` put in before the positions ``obj`` along ``axis`` (flattened by default).
 
+    Args:
+      arr: an array, or what `asarray` makes one of.
+      obj: where: an int, a slice or an array of ints.
+      values: what is inserted.
+      axis: the dimension to work along; negative numbers count from the end.
+
     >>> jnp.insert(jnp.array([1, 2, 3]), 1, 9)
     Array([1, 9, 2, 3], dtype=int32)
     """
@@ -120,6 +126,11 @@ def _slice_positions(obj: slice, a: Any, axis: int | None) -> Any:
 def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     """``filt``, which must be concrete, without the zeros at the front ("f") and back ("b") of ``axis`` (all).
 
+    Args:
+      filt: an array.
+      trim: "f", "b" or "fb": at the front, the back or both.
+      axis: the dimension to work along; negative numbers count from the end.
+
     >>> jnp.trim_zeros(jnp.array([0, 1, 2, 0]))
     Array([1, 2], dtype=int32)
     """
@@ -145,6 +156,12 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
 
 def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
     """``arr`` with the elements where ``mask`` is true replaced by ``vals`` in turn, again and again.
+
+    Args:
+      arr: an array, or what `asarray` makes one of.
+      mask: a boolean array.
+      vals: the values, repeated as needed.
+      inplace: must be False: a new array is returned.
 
     >>> jnp.place(jnp.array([1, 2, 3]), jnp.array([True, False, True]), jnp.array([8, 9]), inplace=False)
     Array([8, 2, 9], dtype=int32)
@@ -197,6 +214,14 @@ def put_along_axis(
 ) -> Any:
     """``arr`` with elements replaced at ``indices`` along ``axis``; it has a dimension for each of ``arr``'s.
 
+    Args:
+      arr: an array, or what `asarray` makes one of.
+      indices: integers: positions.
+      values: what is written; it broadcasts with `indices`.
+      axis: the dimension to work along; negative numbers count from the end.
+      inplace: must be False: a new array is returned.
+      mode: what happens out of bounds, as for `x.at[...].set`.
+
     >>> jnp.put_along_axis(jnp.zeros((2, 2)), jnp.array([[0], [1]]), 9.0, axis=1, inplace=False)
     Array([[9., 0.],
            [0., 9.]], dtype=float32)
@@ -225,6 +250,12 @@ def _ones_but(shape: Sequence[int], dim: int) -> tuple[int, ...]:
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
     """A copy of ``a`` with ``val``, again and again, on the main diagonal; needs ``inplace=False``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      val: a scalar, or the values in order.
+      wrap: go on with the diagonal below the square part of a tall matrix.
+      inplace: must be False: a new array is returned.
 
     >>> jnp.fill_diagonal(jnp.zeros((2, 2)), 1.0, inplace=False)
     Array([[1., 0.],

@@ -226,6 +226,12 @@ irfftn = _over_many(
 def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The real transform of a Hermitian signal, of which ``a`` is the first half along ``axis``.
 
+    Args:
+      a: an array, or what `asarray` makes one of.
+      n: the length of the result.
+      axis: the dimension to work along; negative numbers count from the end.
+      norm: "backward", "ortho" or "forward": where the factor 1/n goes.
+
     >>> jnp.fft.hfft(jnp.array([1.0, 2.0, 3.0]))
     Array([ 8., -2.,  0., -2.], dtype=float32)
     """
@@ -237,6 +243,12 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
 
 def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
     """The inverse of :func:`hfft`: the first half of a Hermitian signal.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      n: how many samples are used.
+      axis: the dimension to work along; negative numbers count from the end.
+      norm: "backward", "ortho" or "forward": where the factor 1/n goes.
 
     >>> jnp.fft.ihfft(jnp.array([1.0, 2.0, 3.0, 2.0]))
     Array([ 2. +0.j, -0.5-0.j,  0. +0.j], dtype=complex64)
@@ -263,6 +275,12 @@ def _check_scalars(name: str, n: Any, d: Any) -> None:
 def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """The frequencies of :func:`fft` of ``n`` samples at distance ``d``, negative ones in the second half.
 
+    Args:
+      n: the number of samples.
+      d: the distance between samples.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      device: a device or a sharding to put the result on.
+
     >>> jnp.fft.fftfreq(4)
     Array([ 0.  ,  0.25, -0.5 , -0.25], dtype=float32)
     """
@@ -275,6 +293,12 @@ def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> A
 
 def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """The frequencies of :func:`rfft` of ``n`` samples at distance ``d``.
+
+    Args:
+      n: the number of samples.
+      d: the distance between samples.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      device: a device or a sharding to put the result on.
 
     >>> jnp.fft.rfftfreq(4)
     Array([0.  , 0.25, 0.5 ], dtype=float32)
@@ -296,6 +320,10 @@ def _shifted(name: str, x: Any, axes: Any, by: Callable[[int], int]) -> Any:
 def fftshift(x: Any, axes: Any = None) -> Any:
     """``x`` with frequency zero in the middle of ``axes`` (all by default).
 
+    Args:
+      x: an array, or what `asarray` makes one of.
+      axes: the dimensions to shift; all by default.
+
     >>> jnp.fft.fftshift(jnp.array([0, 1, 2, 3]))
     Array([2, 3, 0, 1], dtype=int32)
     """
@@ -304,6 +332,10 @@ def fftshift(x: Any, axes: Any = None) -> Any:
 
 def ifftshift(x: Any, axes: Any = None) -> Any:
     """The inverse of :func:`fftshift`.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      axes: the dimensions to shift; all by default.
 
     >>> jnp.fft.ifftshift(jnp.array([2, 3, 0, 1]))
     Array([0, 1, 2, 3], dtype=int32)

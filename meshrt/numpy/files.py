@@ -61,6 +61,12 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:
     """The bytes of a buffer as a vector of ``dtype``, from ``offset`` on.
 
+    Args:
+      buffer: an object with the buffer protocol.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      count: how many elements; -1 for all.
+      offset: how many bytes are left out at the front.
+
     >>> jnp.frombuffer(bytes([1, 2]), dtype=jnp.uint8)
     Array([1, 2], dtype=uint8)
     """
@@ -69,6 +75,12 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
 
 def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Any:
     """The numbers in a text, separated by ``sep``.
+
+    Args:
+      string: the text.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      count: how many numbers; -1 for all.
+      sep: what separates them.
 
     >>> jnp.fromstring("1 2 3", dtype=int, sep=" ")
     Array([1, 2, 3], dtype=int32)

@@ -150,6 +150,10 @@ def ix_(*args: Any) -> tuple[Any, ...]:
 def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
     """The positions on the main diagonal of an array of ``ndim`` dimensions of size ``n``.
 
+    Args:
+      n: the size of each dimension.
+      ndim: the number of dimensions.
+
     >>> jnp.diag_indices(2)
     (Array([0, 1], dtype=int32), Array([0, 1], dtype=int32))
     """
@@ -208,6 +212,12 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
 
 def mask_indices(n: int, mask_func: Callable[..., Any], k: int = 0, *, size: int | None = None) -> tuple[Any, ...]:
     """The positions in an (n, n) matrix that ``mask_func(ones, k)`` leaves nonzero; ``size`` is how many.
+
+    Args:
+      n: the size of the square matrix.
+      mask_func: a function such as `triu` of a matrix and `k`.
+      k: passed on to the function.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
 
     >>> jnp.mask_indices(2, jnp.triu)
     (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))

@@ -71,6 +71,11 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """The cross product of vectors of three elements along ``axis``.
 
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
+      axis: one dimension for all three.
+
     >>> jnp.linalg.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
     Array([0, 0, 1], dtype=int32)
     """
@@ -83,6 +88,10 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 def outer(x1: Any, x2: Any, /) -> Any:
     """The outer product of two vectors.
+
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.linalg.outer(jnp.array([1, 2]), jnp.array([3, 4]))
     Array([[3, 4],
@@ -201,6 +210,10 @@ def cond(x: Any, p: Any = None) -> Any:
     """The condition numbers of matrices: the norm of order ``p`` times that of the inverse; infinite for singular ones.
 
     Orders None, 2 and -2 are quotients of singular values, for which matrices need not be square.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      p: which norm: None, 1, -1, 2, -2, inf, -inf or "fro".
 
     >>> jnp.linalg.cond(jnp.array([[2.0, 0.0], [0.0, 1.0]]))
     Array(2., dtype=float32)

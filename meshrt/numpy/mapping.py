@@ -28,6 +28,13 @@ _SIGNATURE = re.compile(rf"{_OPERANDS}->{_OPERANDS}")
 def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
     """``func1d(vector, *args, **kwargs)`` of all vectors along ``axis``; its results stand in their places.
 
+    Args:
+      func1d: a function of a vector.
+      axis: the dimension to work along; negative numbers count from the end.
+      arr: an array, or what `asarray` makes one of.
+      args: passed on to the function.
+      kwargs: passed on to the function.
+
     >>> jnp.apply_along_axis(lambda row: row[::-1], 1, jnp.array([[1, 2], [3, 4]]))
     Array([[2, 1],
            [4, 3]], dtype=int32)
@@ -47,6 +54,11 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
 
 def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]) -> Any:
     """``func(a, axis)`` for one axis after the other; dimensions that it drops come back with size 1.
+
+    Args:
+      func: a function of an array and an axis.
+      a: an array, or what `asarray` makes one of.
+      axes: the dimensions, one after the other.
 
     >>> jnp.apply_over_axes(jnp.sum, jnp.ones((2, 3, 4)), [0, 2])
     Array([[[8.],
@@ -69,6 +81,13 @@ def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: 
     """For each element the function in ``funclist`` whose condition is true, the last one of several.
 
     A function beyond the conditions is for where none is true (0 without it). Numbers stand for constant functions.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      condlist: boolean arrays.
+      funclist: a function or a value for each, and perhaps one more for the rest.
+      args: passed on to the functions.
+      kw: passed on to the functions.
 
     >>> jnp.piecewise(jnp.array([-1.0, 2.0]), [jnp.array([True, False])], [lambda x: -x, lambda x: 10 * x])
     Array([ 1., 20.], dtype=float32)

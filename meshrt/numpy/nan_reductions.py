@@ -229,6 +229,16 @@ def nanvar(
 ) -> Any:  # fmt: skip
     """The variance over ``axis`` of elements that are not NaN.
 
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+      ddof: what is subtracted from the number of elements in the divisor.
+      keepdims: keep reduced dimensions, with size 1.
+      where: a boolean array that broadcasts with the operand: which elements count.
+      mean: the mean, if it is known.
+
     >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
     Array(1., dtype=float32)
     """
@@ -246,6 +256,16 @@ def nanstd(
     None, mean: Any = None,
 ) -> Any:  # fmt: skip
     """The standard deviation over ``axis`` of elements that are not NaN.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+      out: must be None: arrays are not written to.
+      ddof: what is subtracted from the number of elements in the divisor.
+      keepdims: keep reduced dimensions, with size 1.
+      where: a boolean array that broadcasts with the operand: which elements count.
+      mean: the mean, if it is known.
 
     >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))
     Array(1., dtype=float32)

@@ -146,6 +146,10 @@ def _repeat_dynamic(x: Any, counts: Any, axis: int, total: int) -> Any:
 def resize(a: Any, new_shape: Any) -> Any:
     """``a`` with another shape, repeated or cut as needed.
 
+    Args:
+      a: an array, or what `asarray` makes one of.
+      new_shape: sizes of the result.
+
     >>> jnp.resize(jnp.array([1, 2, 3]), (2, 2))
     Array([[1, 2],
            [3, 1]], dtype=int32)

@@ -29,6 +29,11 @@ __all__ = [
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     """The polynomial ``p`` at ``x``, elementwise, by Horner's rule; ``unroll`` steps of it are written in a row.
 
+    Args:
+      p: coefficients, the highest power first.
+      x: where to evaluate.
+      unroll: how many steps of the loop are written out.
+
     >>> jnp.polyval(jnp.array([1, 0, 2]), 3)
     Array(11, dtype=int32)
     """
@@ -39,6 +44,10 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
 
 def polyadd(a1: Any, a2: Any) -> Any:
     """The sum of two polynomials.
+
+    Args:
+      a1: an array, or what `asarray` makes one of.
+      a2: a second array.
 
     >>> jnp.polyadd(jnp.array([1, 2]), jnp.array([1, 0, 0]))
     Array([1, 1, 2], dtype=int32)
@@ -51,6 +60,10 @@ def polyadd(a1: Any, a2: Any) -> Any:
 def polysub(a1: Any, a2: Any) -> Any:
     """The difference of two polynomials.
 
+    Args:
+      a1: an array, or what `asarray` makes one of.
+      a2: a second array.
+
     >>> jnp.polysub(jnp.array([1, 2]), jnp.array([1, 1]))
     Array([0, 1], dtype=int32)
     """
@@ -60,6 +73,11 @@ def polysub(a1: Any, a2: Any) -> Any:
 
 def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
     """The product of two polynomials; ``trim_leading_zeros`` needs concrete ones.
+
+    Args:
+      a1: an array, or what `asarray` makes one of.
+      a2: a second array.
+      trim_leading_zeros: drop zeros in front; not under `jit`.
 
     >>> jnp.polymul(jnp.array([1, 1]), jnp.array([1, 2]))
     Array([1., 3., 2.], dtype=float32)
@@ -73,6 +91,11 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
 
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, Any]:
     """(quotient, remainder) of two polynomials; ``trim_leading_zeros`` of the remainder needs concrete ones.
+
+    Args:
+      u: the dividend.
+      v: the divisor.
+      trim_leading_zeros: drop zeros in front; not under `jit`.
 
     >>> jnp.polydiv(jnp.array([1.0, 3.0, 2.0]), jnp.array([1.0, 1.0]))
     (Array([1., 2.], dtype=float32), Array([0., 0., 0.], dtype=float32))
@@ -95,6 +118,11 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, A
 def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     """The integral of a polynomial, ``m`` times; ``k`` are the constants, 0 by default.
 
+    Args:
+      p: coefficients, the highest power first.
+      m: how often.
+      k: constants of integration.
+
     >>> jnp.polyint(jnp.array([2.0, 1.0]))
     Array([1., 1., 0.], dtype=float32)
     """
@@ -114,6 +142,10 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
 
 def polyder(p: Any, m: int = 1) -> Any:
     """The ``m``-th derivative of a polynomial.
+
+    Args:
+      p: coefficients, the highest power first.
+      m: how often.
 
     >>> jnp.polyder(jnp.array([3, 2, 1]))
     Array([6., 2.], dtype=float32)

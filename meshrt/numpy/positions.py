@@ -117,6 +117,14 @@ def compress(
     Their number depends on the values: inside traced code give ``size``, the number to return; missing ones are
     ``fill_value``.
 
+    Args:
+      condition: a vector of booleans.
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
+      fill_value: what fills up results that have fewer than `size` elements.
+      out: must be None: arrays are not written to.
+
     >>> jnp.compress(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
     Array([1, 3], dtype=int32)
     """
@@ -139,6 +147,12 @@ def compress(
 
 def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
     """The elements of ``arr`` where ``condition`` is true, as a vector; ``size`` as in :func:`compress`.
+
+    Args:
+      condition: booleans, or numbers that count as True unless zero.
+      arr: an array, or what `asarray` makes one of.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
+      fill_value: what fills up results that have fewer than `size` elements.
 
     >>> jnp.extract(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
     Array([1, 3], dtype=int32)

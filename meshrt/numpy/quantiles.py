@@ -51,6 +51,16 @@ def nanquantile(
 ) -> Any:  # fmt: skip
     """As :func:`quantile` of the elements that are not NaN.
 
+    Args:
+      a: an array, or what `asarray` makes one of.
+      q: quantiles to find, from 0 to 1.
+      axis: the dimension to work along; negative numbers count from the end.
+      out: must be None: arrays are not written to.
+      overwrite_input: must be False: arrays are not written to.
+      method: what lies between two elements: "linear", "lower", "higher", "midpoint" or "nearest".
+      keepdims: keep reduced dimensions, with size 1.
+      weights: weights of the elements.
+
     >>> jnp.nanquantile(jnp.array([1.0, jnp.nan, 3.0]), 0.5)
     Array(2., dtype=float32)
     """
@@ -88,6 +98,16 @@ def nanpercentile(
     keepdims: bool = False, *, weights: Any = None,
 ) -> Any:  # fmt: skip
     """As :func:`percentile` of the elements that are not NaN.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      q: quantiles to find, from 0 to 1.
+      axis: the dimension to work along; negative numbers count from the end.
+      out: must be None: arrays are not written to.
+      overwrite_input: must be False: arrays are not written to.
+      method: what lies between two elements: "linear", "lower", "higher", "midpoint" or "nearest".
+      keepdims: keep reduced dimensions, with size 1.
+      weights: weights of the elements.
 
     >>> jnp.nanpercentile(jnp.array([1.0, jnp.nan, 3.0]), 50)
     Array(2., dtype=float32)

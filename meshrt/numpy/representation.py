@@ -66,6 +66,10 @@ def _frexp_jvp(primals: tuple[Any], tangents: tuple[Any]) -> Any:
 def ldexp(x1: Any, x2: Any, /) -> Any:
     """``x1 * 2**x2``, elementwise, for integers ``x2``.
 
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
+
     >>> jnp.ldexp(jnp.array([1.0, 2.0]), jnp.array([3, -1]))
     Array([8., 1.], dtype=float32)
     """
@@ -125,6 +129,11 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     """Eight elements along ``axis`` (flattened by default) as the bits of one byte: 1 for those that are not zero.
 
     The last byte is filled up with zeros.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+      bitorder: "big" or "little".
 
     >>> jnp.packbits(jnp.array([1, 0, 1, 0, 0, 0, 0, 0]))
     Array([160], dtype=uint8)

@@ -119,6 +119,11 @@ def _between(arr: Any, low: Any, high: Any) -> Any:
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     """For each element the choice that belongs to the first true condition, else ``default``.
 
+    Args:
+      condlist: boolean arrays.
+      choicelist: an array for each.
+      default: taken where none is True.
+
     >>> jnp.select([jnp.array([True, False]), jnp.array([True, True])], [jnp.array([1, 2]), jnp.array([3, 4])])
     Array([1, 4], dtype=int32)
     """
@@ -257,6 +262,11 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
     """Whether two arrays have one shape and equal elements; a boolean scalar array.
 
+    Args:
+      a1: an array, or what `asarray` makes one of.
+      a2: a second array.
+      equal_nan: NaNs count as equal to each other.
+
     >>> jnp.array_equal(jnp.arange(3), jnp.array([0, 1, 2]))
     Array(True, dtype=bool)
     """
@@ -273,6 +283,10 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
 @at_once(2)
 def array_equiv(a1: Any, a2: Any) -> Any:
     """Whether two arrays broadcast together and have equal elements; a boolean scalar array.
+
+    Args:
+      a1: an array, or what `asarray` makes one of.
+      a2: a second array.
 
     >>> jnp.array_equiv(jnp.ones((2, 3)), jnp.ones(3))
     Array(True, dtype=bool)

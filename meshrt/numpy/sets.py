@@ -264,6 +264,12 @@ def _is_in(x: Any, among: Any, assume_unique: bool, invert: bool, method: str) -
 def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     """The distinct elements of two arrays; see :func:`unique` for ``size`` and ``fill_value``.
 
+    Args:
+      ar1: an array, or what `asarray` makes one of.
+      ar2: a second array.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
+      fill_value: what fills up results that have fewer than `size` elements.
+
     >>> jnp.union1d(jnp.array([1, 2]), jnp.array([2, 3]))
     Array([1, 2, 3], dtype=int32)
     """
@@ -307,6 +313,13 @@ def setxor1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Any:
     """The elements that exactly one of two arrays has, sorted; the arguments are those of :func:`intersect1d`.
+
+    Args:
+      ar1: an array, or what `asarray` makes one of.
+      ar2: a second array.
+      assume_unique: both arrays are known to have no element twice.
+      size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
+      fill_value: what fills up results that have fewer than `size` elements.
 
     >>> jnp.setxor1d(jnp.array([1, 2]), jnp.array([2, 3]))
     Array([1, 3], dtype=int32)

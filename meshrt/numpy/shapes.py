@@ -227,6 +227,11 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     Raises:
       ValueError: the shapes do not fit.
 
+    Args:
+      array: an array, or what `asarray` makes one of.
+      shape: sizes of the result.
+      out_sharding: the sharding of the result over Explicit axes.
+
     >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
     Array([[1, 2],
            [1, 2]], dtype=int32)
@@ -443,6 +448,11 @@ def fliplr(m: Any) -> Any:
 @at_once(1, ["k"])
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     """``m`` turned by ``k`` quarters in the plane of ``axes``, from the first towards the second.
+
+    Args:
+      m: an array, or what `asarray` makes one of.
+      k: how often, by a quarter turn.
+      axes: the plane, from the first dimension towards the second.
 
     >>> jnp.rot90(jnp.array([[1, 2], [3, 4]]))
     Array([[2, 4],
@@ -684,6 +694,11 @@ def _items(tup: Any) -> Sequence[Any]:
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     """``values`` joined to the end of ``arr``.
+
+    Args:
+      arr: an array, or what `asarray` makes one of.
+      values: what is put behind it.
+      axis: the dimension to join along; by default both are flattened.
 
     >>> jnp.append(jnp.array([1, 2]), jnp.array([3]))
     Array([1, 2, 3], dtype=int32)

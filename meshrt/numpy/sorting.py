@@ -47,7 +47,7 @@ def sort(
       a: an array, or what `asarray` makes one of.
       axis: the dimension to sort along; None sorts the flattened array.
       kind: must be None: there is one way to sort.
-      order: must be None or "K" or "C": arrays have no memory order.
+      order: must be None: elements have no fields to sort by.
       stable: equal elements keep their order.
       descending: the largest come first.
 
@@ -74,7 +74,7 @@ def argsort(
       a: an array, or what `asarray` makes one of.
       axis: the dimension to sort along; None sorts the flattened array.
       kind: must be None: there is one way to sort.
-      order: must be None or "K" or "C": arrays have no memory order.
+      order: must be None: elements have no fields to sort by.
       stable: equal elements keep their order.
       descending: the largest come first.
       dtype: the dtype of positions.
@@ -96,6 +96,10 @@ def argsort(
 
 def lexsort(keys: Sequence[Any], axis: int = -1) -> Any:
     """The positions that sort by several keys, the last one first in importance.
+
+    Args:
+      keys: a sequence of arrays; the last one is compared first.
+      axis: the dimension to work along; negative numbers count from the end.
 
     >>> jnp.lexsort((jnp.array([2, 1, 3]), jnp.array([0, 0, -1])))
     Array([2, 1, 0], dtype=int32)
@@ -126,6 +130,11 @@ def partition(a: Any, kth: int, axis: int = -1) -> Any:
     """``a`` rearranged so that position ``kth`` along ``axis`` holds what sorting puts there, no larger elements
     before it and no smaller ones behind it.
 
+    Args:
+      a: an array, or what `asarray` makes one of.
+      kth: the position that is to hold what sorting would put there.
+      axis: the dimension to work along; negative numbers count from the end.
+
     >>> jnp.partition(jnp.array([5, 1, 4, 2]), 1)
     Array([1, 2, 5, 4], dtype=int32)
     """
@@ -139,6 +148,11 @@ def partition(a: Any, kth: int, axis: int = -1) -> Any:
 @at_once(1, ["kth"])
 def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
     """Positions whose elements are those of :func:`partition` up to ``kth``, and behind it in the order of ``a``.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      kth: the position that is to hold what sorting would put there.
+      axis: the dimension to work along; negative numbers count from the end.
 
     >>> jnp.argpartition(jnp.array([5, 1, 4, 2]), 1)
     Array([1, 3, 0, 2], dtype=int32)

@@ -182,6 +182,12 @@ def svdvals(x: Any, /) -> Any:
 def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Any:
     """The number of singular values above ``rtol`` (by default the largest one times the size and the precision).
 
+    Args:
+      M: matrices.
+      rtol: singular values below it count as zero.
+      hermitian: the operand is known to be Hermitian.
+      tol: the former name of `rtol`.
+
     >>> jnp.linalg.matrix_rank(jnp.array([[1.0, 2.0], [2.0, 4.0]]))
     Array(1, dtype=int32)
     """
@@ -205,9 +211,9 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
 
     Args:
       a: an array, or what `asarray` makes one of.
-      rtol: tolerance relative to the second array.
+      rtol: singular values below this part of the largest count as zero.
       hermitian: the operand is known to be Hermitian.
-      rcond: singular values below this part of the largest count as zero.
+      rcond: the former name of `rtol`.
 
     >>> jnp.linalg.pinv(jnp.array([[2.0, 0.0], [0.0, 4.0]]))
     Array([[0.5 , 0.  ],

@@ -99,6 +99,10 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
 def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
     """:func:`split` along the first dimension.
 
+    Args:
+      ary: an array, or what `asarray` makes one of.
+      indices_or_sections: how many equal parts, or where to cut.
+
     >>> [x.shape for x in jnp.vsplit(jnp.ones((4, 2)), 2)]
     [(2, 2), (2, 2)]
     """
@@ -108,6 +112,10 @@ def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
 def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
     """:func:`split` along the second dimension, of vectors along the first.
 
+    Args:
+      ary: an array, or what `asarray` makes one of.
+      indices_or_sections: how many equal parts, or where to cut.
+
     >>> jnp.hsplit(jnp.arange(4), 2)
     [Array([0, 1], dtype=int32), Array([2, 3], dtype=int32)]
     """
@@ -116,6 +124,10 @@ def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
 
 def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
     """:func:`split` along the third dimension.
+
+    Args:
+      ary: an array, or what `asarray` makes one of.
+      indices_or_sections: how many equal parts, or where to cut.
 
     >>> [x.shape for x in jnp.dsplit(jnp.ones((1, 2, 4)), 2)]
     [(1, 2, 2), (1, 2, 2)]

@@ -101,6 +101,11 @@ def inv(a: Any) -> Any:
 def tensorsolve(a: Any, b: Any, axes: tuple[int, ...] | None = None) -> Any:
     """The x with ``tensordot(a, x, x.ndim) == b``; ``axes`` of ``a`` are moved to its end first.
 
+    Args:
+      a: an array, or what `asarray` makes one of.
+      b: a second array.
+      axes: dimensions of `a` to move to the end first.
+
     >>> jnp.linalg.tensorsolve(jnp.eye(4).reshape(2, 2, 4), jnp.ones((2, 2)))
     Array([1., 1., 1., 1.], dtype=float32)
     """
@@ -118,6 +123,10 @@ def tensorsolve(a: Any, b: Any, axes: tuple[int, ...] | None = None) -> Any:
 
 def tensorinv(a: Any, ind: int = 2) -> Any:
     """The inverse of ``x -> tensordot(a, x, ...)``, with the first ``ind`` dimensions as the result's.
+
+    Args:
+      a: an array, or what `asarray` makes one of.
+      ind: how many of the dimensions stand for rows.
 
     >>> jnp.linalg.tensorinv(jnp.eye(4).reshape(2, 2, 4), ind=2).shape
     (4, 2, 2)

@@ -206,6 +206,10 @@ def heaviside(x: Any, y: Any, /) -> Any:
 def angle(z: Any, deg: bool = False) -> Any:
     """Angle of complex numbers in radians, or in degrees.
 
+    Args:
+      z: an array of complex or real numbers.
+      deg: in degrees instead of radians.
+
     >>> jnp.angle(jnp.array([1 + 1j, -1.0]), deg=True)
     Array([ 45., 180.], dtype=float32)
     """

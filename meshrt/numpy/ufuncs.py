@@ -644,6 +644,10 @@ def _is_infinite(x: Any, prepare: Callable[[Any], Any], infinity: float) -> Any:
 def fmax(x1: Any, x2: Any) -> Any:
     """The larger of two values, ignoring NaN, elementwise.
 
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
+
     >>> jnp.fmax(jnp.array([1.0, jnp.nan]), 0.0)
     Array([1., 0.], dtype=float32)
     """
@@ -653,6 +657,10 @@ def fmax(x1: Any, x2: Any) -> Any:
 @at_once(2)
 def fmin(x1: Any, x2: Any) -> Any:
     """The smaller of two values, ignoring NaN, elementwise.
+
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.fmin(jnp.array([1.0, jnp.nan]), 0.0)
     Array([0., 0.], dtype=float32)

@@ -230,6 +230,12 @@ class ufunc:
 def frompyfunc(func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None) -> ufunc:
     """A :class:`ufunc` of a function of ``nin`` scalars with ``nout`` results.
 
+    Args:
+      func: a function of scalars.
+      nin: how many arguments it takes.
+      nout: how many results it gives.
+      identity: the neutral element, which reductions start with.
+
     >>> jnp.frompyfunc(lambda x, y: x + 2 * y, 2, 1, identity=0)(1, jnp.array([1, 2]))
     Array([3, 5], dtype=int32)
     """

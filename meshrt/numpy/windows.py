@@ -47,6 +47,10 @@ hanning = _window("hanning", np.hanning, "Hann", ">>> print(jnp.hanning(3))\n[0.
 def kaiser(M: int, beta: Any) -> Any:
     """The Kaiser window of ``M`` points; ``beta`` is its shape and may be traced.
 
+    Args:
+      M: the number of points.
+      beta: the shape of the window.
+
     >>> jnp.kaiser(3, 5.0)
     Array([0.03671089, 0.99999994, 0.03671089], dtype=float32)
     """

@@ -366,6 +366,14 @@ def dot(
 ) -> Any:
     """Vector or matrix product (lax.dot); with `dimension_numbers`, dot_general.
 
+    Args:
+      lhs: the left array.
+      rhs: the right array.
+      dimension_numbers: as for `dot_general`; by default the last dimension of `lhs` and the first of `rhs`.
+      precision: a `Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+      out_sharding: the sharding of the result over Explicit axes.
+
     >>> lax.dot(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 1]))
     Array([3, 7], dtype=int32)
     """

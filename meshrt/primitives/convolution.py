@@ -349,6 +349,11 @@ def conv_dimension_numbers(
 ) -> ConvDimensionNumbers:
     """`dimension_numbers` (None, three strings or ConvDimensionNumbers) for operands of these shapes.
 
+    Args:
+      lhs_shape: the shape of the left operand.
+      rhs_shape: the shape of the window.
+      dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC"), or `ConvDimensionNumbers`.
+
     >>> lax.conv_dimension_numbers((1, 8, 8, 3), (3, 3, 3, 5), ("NHWC", "HWIO", "NHWC")).lhs_spec
     (0, 3, 1, 2)
     """
@@ -545,6 +550,18 @@ def conv_transpose(
     "SAME" and "VALID" mean the padding of the forward convolution, and so do pairs with `use_consistent_padding`;
     otherwise pairs pad the dilated operand. `transpose_kernel` flips the kernel and exchanges its features, which gives
     the gradient of the forward convolution. Layouts default to channels last.
+
+    Args:
+      lhs: the left array.
+      rhs: the right array.
+      strides: the distance at which results of neighbouring elements lie.
+      padding: "SAME", "VALID", or (low, high) for each dimension.
+      rhs_dilation: the distance between elements of `rhs`.
+      dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC"), or `ConvDimensionNumbers`.
+      transpose_kernel: turn the window round and exchange its features, as the gradient of a convolution does.
+      precision: a `Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+      use_consistent_padding: pad as the gradient of a convolution with the same padding does.
 
     >>> lax.conv_transpose(jnp.ones((1, 4, 3)), jnp.ones((2, 3, 5)), (2,), "SAME").shape
     (1, 8, 5)

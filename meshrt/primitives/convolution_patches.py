@@ -43,6 +43,17 @@ def conv_general_dilated_patches(
     The result's feature dimension holds the windows flattened, channel by channel: [n, c, h, w] with windows of 2x3
     gives [n, c * 6, places..., places...]. Windows have the order of the kernel's spatial dimensions.
 
+    Args:
+      lhs: the left array.
+      filter_shape: sizes of the window.
+      window_strides: the step of the window along each dimension.
+      padding: "SAME", "VALID", or (low, high) for each dimension.
+      lhs_dilation: the distance between elements of `lhs`.
+      rhs_dilation: the distance between elements of `rhs`.
+      dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC"), or `ConvDimensionNumbers`.
+      precision: a `Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+
     >>> lax.conv_general_dilated_patches(jnp.ones((1, 1, 4)), (2,), (1,), "VALID").shape
     (1, 2, 3)
     """
@@ -75,6 +86,17 @@ def conv_general_dilated_local(
 
     The kernel's spatial dimensions are the result's, and its input dimension holds windows as
     `conv_general_dilated_patches` flattens them: [out, c * 6, places..., places...] for windows of 2x3.
+
+    Args:
+      lhs: the left array.
+      rhs: the right array.
+      window_strides: the step of the window along each dimension.
+      padding: "SAME", "VALID", or (low, high) for each dimension.
+      filter_shape: sizes of the window.
+      lhs_dilation: the distance between elements of `lhs`.
+      rhs_dilation: the distance between elements of `rhs`.
+      dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC"), or `ConvDimensionNumbers`.
+      precision: a `Precision`, its name, or one for each operand.
 
     >>> lax.conv_general_dilated_local(jnp.ones((1, 1, 4)), jnp.ones((2, 2, 3)), (1,), "VALID", (2,)).shape
     (1, 2, 3)
@@ -132,6 +154,13 @@ def conv_general_shape_tuple(
 ) -> tuple[int, ...]:
     """The shape of a convolution with the layouts of `dimension_numbers`, such as ("NHWC", "HWIO", "NHWC").
 
+    Args:
+      lhs_shape: the shape of the left operand.
+      rhs_shape: the shape of the window.
+      window_strides: the step of the window along each dimension.
+      padding: "SAME", "VALID", or (low, high) for each dimension.
+      dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC"), or `ConvDimensionNumbers`.
+
     >>> lax.conv_general_shape_tuple((1, 8, 8, 3), (3, 3, 3, 5), (2, 2), "SAME", ("NHWC", "HWIO", "NHWC"))
     (1, 4, 4, 5)
     """
@@ -148,6 +177,13 @@ def conv_transpose_shape_tuple(
     dimension_numbers: Sequence[str],
 ) -> tuple[int, ...]:
     """The shape of a transposed convolution; pairs pad the dilated operand.
+
+    Args:
+      lhs_shape: the shape of the left operand.
+      rhs_shape: the shape of the window.
+      window_strides: the step of the window along each dimension.
+      padding: "SAME", "VALID", or (low, high) for each dimension.
+      dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC"), or `ConvDimensionNumbers`.
 
     >>> lax.conv_transpose_shape_tuple((1, 8, 8, 3), (3, 3, 3, 5), (2, 2), "SAME", ("NHWC", "HWIO", "NHWC"))
     (1, 16, 16, 5)

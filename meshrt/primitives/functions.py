@@ -183,6 +183,11 @@ ge = _binary(e.ge_p, "x >= y", ">>> print(lax.ge(jnp.array([5, 3]), jnp.array([3
 def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
     """Elementwise product, computed in `out_dtype` if one is given. Else operands are as those of `add`.
 
+    Args:
+      x: an array.
+      y: an array of the same dtype.
+      out_dtype: the dtype to compute in.
+
     >>> lax.mul(jnp.array([1, 2]), jnp.array([3, 4]))
     Array([3, 8], dtype=int32)
     """
@@ -194,6 +199,10 @@ def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
 def nextafter(x1: Any, x2: Any) -> Any:
     """Elementwise next representable value after x1 towards x2. Operands are as those of `add`.
 
+    Args:
+      x1: an array.
+      x2: an array of the same dtype.
+
     >>> lax.nextafter(jnp.float32(1), jnp.float32(2)) - 1
     Array(1.1920929e-07, dtype=float32)
     """
@@ -202,6 +211,10 @@ def nextafter(x1: Any, x2: Any) -> Any:
 
 def polygamma(m: Any, x: Any) -> Any:
     """Elementwise polygamma function of order m. Operands are as those of `add`.
+
+    Args:
+      m: an array of the same dtype.
+      x: an array.
 
     >>> lax.polygamma(1.0, 1.0)
     Array(1.644934, dtype=float32, weak_type=True)

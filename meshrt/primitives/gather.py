@@ -312,6 +312,16 @@ def gather(
     is NaN for inexact types, the smallest value of signed integers, the largest of unsigned ones, True for bool.
     `unique_indices` and `indices_are_sorted` are promises that help the compiler.
 
+    Args:
+      operand: an array.
+      start_indices: where each window begins, along the last dimension.
+      dimension_numbers: `GatherDimensionNumbers`.
+      slice_sizes: the sizes of the slice, known when traced.
+      unique_indices: the windows are known not to overlap.
+      indices_are_sorted: the indices are known to ascend.
+      mode: what happens out of bounds: "fill", "clip" or "promise_in_bounds".
+      fill_value: what "fill" gives.
+
     >>> lax.gather(jnp.array([10, 20, 30]), jnp.array([[2], [0]]), lax.GatherDimensionNumbers((), (0,), (0,)), (1,))
     Array([30, 10], dtype=int32)
     """

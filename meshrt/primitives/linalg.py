@@ -184,6 +184,15 @@ def triangular_solve(
     Only the triangle named by `lower` is read; `op` transposes and conjugates as asked. `unit_diagonal` takes the
     diagonal as ones. A vector `b` (one dimension less than `a`) is one right-hand side.
 
+    Args:
+      a: triangular matrices.
+      b: matrices.
+      left_side: solve a x = b instead of x a = b.
+      lower: use the lower triangle.
+      transpose_a: use the transpose.
+      conjugate_a: use the conjugate.
+      unit_diagonal: the diagonal is taken to be ones.
+
     >>> lax.linalg.triangular_solve(jnp.array([[2.0, 0.0], [1.0, 4.0]]), jnp.array([[2.0], [5.0]]), left_side=True,
     ...     lower=True)
     Array([[1.],
@@ -250,6 +259,10 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
     """The lower triangular L with `x = L L^H` for positive definite (Hermitian) matrices; NaN where there is none.
 
     `symmetrize_input` uses (x + x^H) / 2, which makes gradients symmetric; without it only the lower triangle counts.
+
+    Args:
+      x: an array.
+      symmetrize_input: use the mean of the matrix and its conjugate transpose.
 
     >>> lax.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 2.0]]))
     Array([[2., 0.],

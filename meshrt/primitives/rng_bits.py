@@ -140,6 +140,11 @@ def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Any:
     Raises:
       ArgumentValueError: bounds of different dtypes, or bounds that are no scalars.
 
+    Args:
+      a: the least value.
+      b: the end of the range.
+      shape: sizes of the result.
+
     >>> lax.rng_uniform(0.0, 1.0, (2,)).shape
     (2,)
     """

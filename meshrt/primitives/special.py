@@ -125,6 +125,10 @@ zeta_p: Primitive = nary(
 def zeta(x: Any, q: Any) -> Any:
     """Elementwise Hurwitz zeta function, the sum of (q + k)^-x over k = 0, 1, ...; differentiable in q.
 
+    Args:
+      x: an array.
+      q: an array of the same dtype.
+
     >>> lax.zeta(2.0, 1.0)
     Array(1.644934, dtype=float32, weak_type=True)
     """
@@ -180,6 +184,10 @@ regularized_incomplete_beta_p = written(
 def igamma(a: Any, x: Any) -> Any:
     """Elementwise regularised lower incomplete gamma function P(a, x); NaN for negative arguments.
 
+    Args:
+      a: an array.
+      x: an array.
+
     >>> lax.igamma(2.0, 1.0)
     Array(0.26424113, dtype=float32, weak_type=True)
     """
@@ -189,6 +197,10 @@ def igamma(a: Any, x: Any) -> Any:
 def igammac(a: Any, x: Any) -> Any:
     """Elementwise regularised upper incomplete gamma function Q(a, x) = 1 - P(a, x); NaN for negative arguments.
 
+    Args:
+      a: an array.
+      x: an array.
+
     >>> lax.igammac(2.0, 1.0)
     Array(0.7357589, dtype=float32, weak_type=True)
     """
@@ -197,6 +209,10 @@ def igammac(a: Any, x: Any) -> Any:
 
 def igamma_grad_a(a: Any, x: Any) -> Any:
     """Elementwise derivative of `igamma(a, x)` with respect to `a`.
+
+    Args:
+      a: an array.
+      x: an array.
 
     >>> lax.igamma_grad_a(2.0, 1.0)
     Array(-0.27619603, dtype=float32, weak_type=True)
@@ -208,6 +224,10 @@ def random_gamma_grad(a: Any, x: Any) -> Any:
     """Elementwise derivative with respect to `a` of a sample `x` of the gamma distribution of shape `a`: how far it
     moves where its probability stays (implicit reparameterisation, Figurnov and others 2018).
 
+    Args:
+      a: an array.
+      x: an array.
+
     >>> lax.random_gamma_grad(2.0, 1.0)
     Array(0.7507787, dtype=float32)
     """
@@ -218,6 +238,11 @@ def betainc(a: Any, b: Any, x: Any) -> Any:
     """Elementwise regularised incomplete beta function I_x(a, b); NaN outside a, b >= 0 and 0 <= x <= 1.
 
     Differentiable in `x`.
+
+    Args:
+      a: an array.
+      b: an array of the same dtype.
+      x: an array.
 
     >>> lax.betainc(1.0, 2.0, 0.5)
     Array(0.75000006, dtype=float32, weak_type=True)

@@ -51,6 +51,12 @@ def padtype_to_pads(
 ) -> list[tuple[int, int]]:
     """The (low, high) padding in each dimension for "SAME", "SAME_LOWER" or "VALID".
 
+    Args:
+      in_shape: sizes of the operand.
+      window_shape: sizes of the window.
+      window_strides: the step of the window along each dimension.
+      padding: "SAME", "VALID", or (low, high) for each dimension.
+
     >>> lax.padtype_to_pads((8, 8), (3, 3), (2, 2), "SAME")
     [(0, 1), (0, 1)]
     """
@@ -79,6 +85,14 @@ def reduce_window_shape_tuple(
     window_dilation: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
     """How many windows `reduce_window` finds along each dimension.
+
+    Args:
+      operand_shape: sizes of the operand.
+      window_dimensions: sizes of the window.
+      window_strides: the step of the window along each dimension.
+      padding: "SAME", "VALID", or (low, high) for each dimension.
+      base_dilation: the distance between elements of the operand.
+      window_dilation: the distance between elements of the window.
 
     >>> lax.reduce_window_shape_tuple((4, 4), (2, 2), (2, 2), [(0, 0), (0, 0)])
     (2, 2)

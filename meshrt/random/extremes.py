@@ -30,6 +30,13 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None
     ``mode="high"`` resolves the upper tail more finely than "low", "highest" both, from 64 bits for each number (of
     float32; of other dtypes it is "high").
 
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      dtype: dtype of the result; by default the default one of its kind.
+      mode: "low", "high" or "highest".
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
     >>> meshrt.random.gumbel(meshrt.random.key(0), (2,)).shape
     (2,)
     """

@@ -216,7 +216,7 @@ def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shar
 
     Args:
       key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
-      a: the first shape parameter.
+      a: the shape parameter.
       shape: sizes of the result; by default those of the parameters broadcast together.
       dtype: dtype of the result; by default the default one of its kind.
       out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
@@ -237,7 +237,7 @@ def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_
 
     Args:
       key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
-      a: the first shape parameter.
+      a: the shape parameter.
       b: the second shape parameter.
       shape: sizes of the result; by default those of the parameters broadcast together.
       dtype: dtype of the result; by default the default one of its kind.

@@ -588,6 +588,13 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, o
     Returns:
       Booleans.
 
+    Args:
+      key: a key (`meshrt.random.key`), or an old-style one of `PRNGKey`.
+      p: the probability of True.
+      shape: sizes of the result; by default those of the parameters broadcast together.
+      mode: "low" or "high": how small probabilities may be.
+      out_sharding: the sharding of the result over Explicit axes: each device draws its own part.
+
     >>> meshrt.random.bernoulli(meshrt.random.key(0), 0.3, (4,)).dtype
     dtype('bool')
     """

@@ -104,6 +104,12 @@ def _cho_solve(c: Any, b: Any, lower: bool) -> Any:
 def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
     """x of a x = b, from `cho_factor(a)`; b is [..., n, k], or [n].
 
+    Args:
+      c_and_lower: what `cho_factor` returned.
+      b: vectors or matrices.
+      overwrite_b: has no effect.
+      check_finite: has no effect.
+
     >>> meshrt.scipy.linalg.cho_solve((jnp.array([[2.0, 0.0], [0.0, 3.0]]), False), jnp.array([4.0, 9.0]))
     Array([1., 1.], dtype=float32)
     """
@@ -244,6 +250,13 @@ def lu_solve(
     Raises:
       ArgumentValueError: another `trans`.
 
+    Args:
+      lu_and_piv: what `lu_factor` returned.
+      b: vectors or matrices.
+      trans: 0, 1 or 2 (or "N", "T", "C"): solve with the matrix, its transpose or its conjugate transpose.
+      overwrite_b: has no effect.
+      check_finite: has no effect.
+
     >>> meshrt.scipy.linalg.lu_solve(meshrt.scipy.linalg.lu_factor(jnp.array([[0.0, 1.0], [2.0, 3.0]])),
     ...     jnp.array([1.0, 5.0]))
     Array([1., 1.], dtype=float32)
@@ -305,6 +318,14 @@ def qr(
     check_finite: bool = True,
 ) -> tuple[Any, ...]:
     """(q, r), with "economic" their first columns and rows, with "r" (r,); with `pivoting` the permutation last.
+
+    Args:
+      a: an array.
+      overwrite_a: has no effect.
+      lwork: has no effect.
+      mode: "full", "r" or "economic".
+      pivoting: exchange columns for a stable result.
+      check_finite: has no effect.
 
     >>> [x.shape for x in meshrt.scipy.linalg.qr(jnp.ones((3, 2)))]
     [(3, 3), (3, 2)]

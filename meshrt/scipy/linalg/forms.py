@@ -113,6 +113,11 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
     Raises:
       ArgumentValueError: T or Z are not square, or of different sizes.
 
+    Args:
+      T: the triangular factor.
+      Z: the unitary factor.
+      check_finite: has no effect.
+
     >>> [x.dtype for x in meshrt.scipy.linalg.rsf2csf(jnp.eye(2), jnp.eye(2))]
     [dtype('complex64'), dtype('complex64')]
     """

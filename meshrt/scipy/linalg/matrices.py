@@ -225,6 +225,11 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
     Raises:
       ArgumentValueError: n is not positive, `a` empty or a scalar, the mode unknown.
 
+    Args:
+      a: an array.
+      n: the number of columns.
+      mode: "full", "same" or "valid".
+
     >>> meshrt.scipy.linalg.convolution_matrix(jnp.array([1, 2]), 2)
     Array([[1, 0],
            [2, 1],
@@ -299,6 +304,10 @@ def pascal(n: int, kind: str | None = None) -> Any:
     Raises:
       ArgumentValueError: another kind.
 
+    Args:
+      n: the number of rows.
+      kind: "symmetric", "lower" or "upper".
+
     >>> meshrt.scipy.linalg.pascal(3)
     Array([[1., 1., 1.],
            [1., 2., 3.],
@@ -309,6 +318,10 @@ def pascal(n: int, kind: str | None = None) -> Any:
 
 def invpascal(n: int, kind: str | None = None) -> Any:
     """The inverse of `pascal(n, kind)`.
+
+    Args:
+      n: the number of rows.
+      kind: "symmetric", "lower" or "upper".
 
     >>> meshrt.scipy.linalg.invpascal(2)
     Array([[ 2., -1.],
@@ -322,6 +335,10 @@ def helmert(n: int, full: bool = False) -> Any:
 
     Raises:
       ArgumentValueError: n is not positive.
+
+    Args:
+      n: the number of columns.
+      full: keep the first row.
 
     >>> meshrt.scipy.linalg.helmert(2)
     Array([[ 0.70710677, -0.70710677]], dtype=float32)
@@ -341,6 +358,10 @@ def hadamard(n: int, dtype: Any = int) -> Any:
     Raises:
       ArgumentValueError: n is no power of two.
 
+    Args:
+      n: the number of rows, a power of two.
+      dtype: the dtype of the result.
+
     >>> meshrt.scipy.linalg.hadamard(2)
     Array([[ 1,  1],
            [ 1, -1]], dtype=int32)
@@ -356,6 +377,11 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
 
     Raises:
       ArgumentValueError: another scale, or a real dtype.
+
+    Args:
+      n: the number of rows.
+      scale: None, "sqrtn" or "n".
+      dtype: the dtype of the result.
 
     >>> meshrt.scipy.linalg.dft(2).round(3)
     Array([[ 1.+0.j,  1.+0.j],

@@ -52,6 +52,14 @@ def convolve2d(
       UnsupportedError: another `boundary` or `fillvalue`.
       ArgumentValueError: operands that are no matrices; see `convolve`.
 
+    Args:
+      in1: an array.
+      in2: an array with as many dimensions.
+      mode: "full", "same" or "valid".
+      boundary: "fill".
+      fillvalue: the value beyond the border.
+      precision: a `lax.Precision`.
+
     >>> meshrt.scipy.signal.convolve2d(jnp.ones((2, 2)), jnp.ones((2, 2)))
     Array([[1., 2., 1.],
            [2., 4., 2.],
@@ -63,6 +71,13 @@ def convolve2d(
 def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto", precision: Any = None) -> Any:
     """The correlation of two arrays, the second conjugated. Arguments and errors are those of `convolve`.
 
+    Args:
+      in1: an array.
+      in2: an array with as many dimensions.
+      mode: "full", "same" or "valid".
+      method: "auto", "direct" or "fft".
+      precision: a `lax.Precision`.
+
     >>> meshrt.scipy.signal.correlate(jnp.array([1.0, 2.0, 3.0]), jnp.array([0.0, 1.0]), mode="same")
     Array([1., 2., 3.], dtype=float32)
     """
@@ -73,6 +88,14 @@ def correlate2d(
     in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: float = 0, precision: Any = None
 ) -> Any:
     """`correlate` of matrices. Arguments and errors are those of `convolve2d`.
+
+    Args:
+      in1: an array.
+      in2: an array with as many dimensions.
+      mode: "full", "same" or "valid".
+      boundary: "fill".
+      fillvalue: the value beyond the border.
+      precision: a `lax.Precision`.
 
     >>> meshrt.scipy.signal.correlate2d(jnp.ones((2, 2)), jnp.ones((2, 2)), mode="valid")
     Array([[4.]], dtype=float32)

@@ -44,6 +44,10 @@ def expn(n: Any, x: Any) -> Any:
 
     It has a derivative in x only.
 
+    Args:
+      n: the order.
+      x: an array.
+
     >>> meshrt.scipy.special.expn(2, 1.0)
     Array(0.14849526, dtype=float32)
     """

@@ -244,6 +244,10 @@ def digamma(x: Any) -> Any:
 def polygamma(n: Any, x: Any) -> Any:
     """The derivative of order n of digamma.
 
+    Args:
+      n: the order.
+      x: an array.
+
     >>> meshrt.scipy.special.polygamma(1, 1.0)
     Array(1.644934, dtype=float32, weak_type=True)
     """
@@ -260,6 +264,10 @@ def zeta(x: Any, q: Any = None) -> Any:
 
     Raises:
       UnsupportedError: q is None.
+
+    Args:
+      x: an array.
+      q: an array.
 
     >>> meshrt.scipy.special.zeta(2.0, 1.0)
     Array(1.644934, dtype=float32, weak_type=True)
@@ -318,6 +326,10 @@ def factorial(n: Any, exact: bool = False) -> Any:
     Raises:
       UnsupportedError: `exact`, since arrays have no integers of any length.
 
+    Args:
+      n: an array.
+      exact: must be False.
+
     >>> meshrt.scipy.special.factorial(jnp.array([3, 4]))
     Array([ 6.0000052, 24.000023 ], dtype=float32)
     """
@@ -335,6 +347,11 @@ def _combinations(n: Any, k: Any) -> Any:
 
 def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
     """The number of ways to choose k of N things; with `repetition`, each as often as one likes.
+
+    Args:
+      N: how many there are.
+      k: how many are taken.
+      repetition: take each as often as one likes.
 
     >>> meshrt.scipy.special.comb(5, 2)
     Array(9.999995, dtype=float32, weak_type=True)
@@ -362,6 +379,10 @@ def _poch_jvp(primals: Any, tangents: Any) -> Any:
 def poch(z: Any, m: Any) -> Any:
     """Pochhammer's symbol Gamma(z + m) / Gamma(z).
 
+    Args:
+      z: an array.
+      m: an array.
+
     >>> meshrt.scipy.special.poch(2.0, 3.0)
     Array(24.000023, dtype=float32)
     """
@@ -371,6 +392,10 @@ def poch(z: Any, m: Any) -> Any:
 @usual_promotion
 def multigammaln(a: Any, d: int) -> Any:
     """Logarithm of the multivariate gamma function of dimension `d`.
+
+    Args:
+      a: an array.
+      d: the dimension, an int.
 
     >>> meshrt.scipy.special.multigammaln(5.0, 2)
     Array(6.204158, dtype=float32)

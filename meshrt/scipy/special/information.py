@@ -125,6 +125,10 @@ def entr(x: Any) -> Any:
 def rel_entr(p: Any, q: Any) -> Any:
     """p log(p / q) for positive p and q; 0 for p = 0 and q >= 0; else inf.
 
+    Args:
+      p: an array.
+      q: an array.
+
     >>> meshrt.scipy.special.rel_entr(jnp.array([0.5]), jnp.array([0.25]))
     Array([0.3465736], dtype=float32)
     """
@@ -141,6 +145,10 @@ def rel_entr(p: Any, q: Any) -> Any:
 @jit
 def kl_div(p: Any, q: Any) -> Any:
     """rel_entr(p, q) - p + q: an addend of Kullback and Leibler's divergence.
+
+    Args:
+      p: an array.
+      q: an array.
 
     >>> meshrt.scipy.special.kl_div(jnp.array([0.5]), jnp.array([0.25]))
     Array([0.09657359], dtype=float32)
@@ -160,6 +168,10 @@ def _power(logarithm: Any, exponent: Any) -> Any:
 def boxcox(x: Any, lmbda: Any) -> Any:
     """Box and Cox's transformation (x^lmbda - 1) / lmbda, log(x) for lmbda = 0; NaN for negative x.
 
+    Args:
+      x: an array.
+      lmbda: the exponent.
+
     >>> meshrt.scipy.special.boxcox(2.0, 2.0)
     Array(1.5, dtype=float32, weak_type=True)
     """
@@ -170,6 +182,10 @@ def boxcox(x: Any, lmbda: Any) -> Any:
 @jit
 def boxcox1p(x: Any, lmbda: Any) -> Any:
     """`boxcox` of 1 + x.
+
+    Args:
+      x: an array.
+      lmbda: the exponent.
 
     >>> meshrt.scipy.special.boxcox1p(1.0, 2.0)
     Array(1.5, dtype=float32, weak_type=True)

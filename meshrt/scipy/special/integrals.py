@@ -64,6 +64,10 @@ def owens_t(h: Any, a: Any) -> Any:
     Raises:
       ArgumentValueError: an argument is complex.
 
+    Args:
+      h: an array.
+      a: an array.
+
     >>> meshrt.scipy.special.owens_t(1.0, 1.0)
     Array(0.06674188, dtype=float32)
     """
