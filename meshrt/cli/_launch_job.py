@@ -46,6 +46,9 @@ _OPTIONS = [
         "--stall-timeout", type=float, metavar="S", help="So is one that others wait for so long. [default: 300]"
     ),
     click.option("--log-dir", type=str, metavar="DIR", help="Write each rank's output, and report.json, there."),
+    click.option(
+        "--metrics-port", type=str, metavar="[HOST:]PORT", help="Serve figures of the job for Prometheus. [on loopback]"
+    ),
     click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own messages, not only log them."),
     click.option(
         "--env", multiple=True, metavar="NAME=VALUE", callback=pairs, help="A variable for the workers. Repeatable."

@@ -46,8 +46,9 @@ def command(
     """
     # Start-up time: `meshrt --help` shows every command.
     from meshrt.errors import ConfigError
+    from meshrt.launch import hostlist
     from meshrt.launch.doctor import diagnosis, visit
-    from meshrt.launch.placing import hostlist, ssh
+    from meshrt.launch.placing import ssh
     from meshrt.launch.placing.options import read
 
     if hosts is not None and hostfile is not None:

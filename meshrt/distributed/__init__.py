@@ -28,6 +28,7 @@ from meshrt.distributed.elastic import elastic
 from meshrt.distributed.leaving import note_failure
 from meshrt.distributed.living import live_devices, reached_preemption_sync_point
 from meshrt.distributed.member import Member
+from meshrt.distributed.progress import progress
 from meshrt.distributed.state import SHUTDOWN_S, DistributedContext, adopt, context, forget
 from meshrt.distributed.store import barrier, key_value_delete, key_value_get, key_value_set
 from meshrt.errors import ConfigError, DistributedError, PeerLost, ProgramsDifferError
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DistributedContext", "PeerLost", "ProgramsDifferError", "barrier", "context", "elastic", "initialize",
-    "is_initialized", "key_value_delete", "key_value_get", "key_value_set", "live_devices", "note_failure",
+    "is_initialized", "key_value_delete", "key_value_get", "key_value_set", "live_devices", "note_failure", "progress",
     "reached_preemption_sync_point", "shutdown",
 ]  # fmt: skip
 

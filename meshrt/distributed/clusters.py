@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from meshrt.errors import ConfigError
 from meshrt.launch import environment
 from meshrt.launch.address import join_address, split_address
-from meshrt.launch.placing.hostlist import expand_hosts
+from meshrt.launch.hostlist import expand_hosts
 from meshrt.runtime import backend
 
 __all__ = ["SOURCES", "Identity", "identify", "seconds"]

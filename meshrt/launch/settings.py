@@ -43,6 +43,7 @@ class Settings:
     hostfile: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     listen: str | None = None
+    metrics_port: int | str | None = None  # on loopback, or HOST:PORT
     agents: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -75,6 +76,8 @@ class Settings:
                 raise ConfigError(f'{name} = {getattr(self, name)!r}: expected text, as in {name} = "{example}"')
         if self.hosts is not None and self.hostfile is not None:
             raise ConfigError("hosts and hostfile: one of them says where the processes run; leave the other one out")
+        if self.metrics_port is not None:
+            _check_place("metrics_port", self.metrics_port)
         if not isinstance(self.options, Mapping):
             raise ConfigError(f"options = {self.options!r}: expected a table of the engine's options")
         if not isinstance(self.env, Mapping):
@@ -167,6 +170,13 @@ def _read_nodes(value: object) -> tuple[int, int]:
 def _check_int(name: str, value: object, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
         raise ConfigError(f"{name} = {value!r}: expected a whole number from {low} to {high}")
+
+
+def _check_place(name: str, value: object) -> None:
+    """A port, or HOST:PORT."""
+    port = str(value).rpartition(":")[2]
+    if isinstance(value, bool | float) or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{name} = {value!r}: expected a port, or HOST:PORT, as in 9090")
 
 
 def _check_seconds(name: str, value: object) -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from meshrt.errors import ConfigError, InternalError
 from meshrt.launch import engines, machine, report, signals, wire
@@ -22,6 +22,7 @@ from meshrt.launch.engines.protocol import (
     Exited,
     HostDown,
     HostUp,
+    KnowsSilences,
     Output,
     Report,
     ResizeAsked,
@@ -65,6 +66,9 @@ from meshrt.launch.model import (
 )
 from meshrt.launch.output import Console, Log, Logs, Stream
 from meshrt.launch.settings import Settings
+
+if TYPE_CHECKING:
+    from meshrt.launch.metrics import Board, Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +162,18 @@ class _Shell:
         self._record, self._watch = record, watch
         self._secret = new_secret() if record is None else record.secret
         self._silenced = False
+        self._board: Board | None = None  # where somebody wants figures
 
     # --- the loop.
 
     def run(self) -> int:
+        metrics = None
         try:
             self._check_capabilities()
             if self._directory is not None:
                 _make_directory(self._directory)
+            if self._job.settings.metrics_port is not None:
+                metrics = self._serve_metrics(str(self._job.settings.metrics_port))
             with signals.heard() as wakeups:
                 if self._record is not None and self._record.past:
                     self._take_up(self._record.past)
@@ -177,6 +185,8 @@ class _Shell:
                         self._wait(wakeups)
         finally:
             self._engine.close()
+            if metrics is not None:
+                metrics.close()
         if self._directory is not None:
             path = self._directory / "report.json"
             try:
@@ -184,6 +194,17 @@ class _Shell:
             except OSError as e:
                 self._console.say(f"meshrt launch: {path} cannot be written: {e.strerror}")
         return self._exit_code
+
+    def _serve_metrics(self, place: str) -> Metrics:
+        from meshrt.launch.metrics import Board, Metrics  # start-up time: only for jobs that are watched
+
+        engine = self._engine
+        silences = engine.silences if isinstance(engine, KnowsSilences) else dict
+        self._board = Board(self._clock, silences)
+        self._board.show(self._state)
+        metrics = Metrics(place, self._board)
+        self._console.say(f"meshrt launch: metrics at http://{metrics.address}/metrics")
+        return metrics
 
     def _check_capabilities(self) -> None:
         settings, name, can = self._job.settings, self._engine.name, self._engine.capabilities
@@ -207,6 +228,8 @@ class _Shell:
             machine.check(self._state)
             if self._watch is not None:
                 self._watch(self._state)
+            if self._board is not None:
+                self._board.show(self._state)
             for command in commands:
                 self._perform(command)
 
@@ -308,6 +331,8 @@ class _Shell:
                 self._push(WorkerMeshed, said.at, rank=rank)
             case wire.Raised(error=error):
                 self._push(WorkerRaised, said.at, rank=rank, error=error)
+            case wire.Progress() if self._board is not None and rank is not None:
+                self._board.note(rank, message)
 
     # --- commands.
 

@@ -54,7 +54,16 @@ class Raised:
     error: WorkerError
 
 
-Message = Ready | Lost | Joining | Meshed | Raised
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the worker is: steps, tokens in all, bytes in memory; None where it does not say."""
+
+    step: int
+    tokens: int | None = None
+    memory: int | None = None
+
+
+Message = Ready | Lost | Joining | Meshed | Raised | Progress
 
 
 def decode(line: bytes) -> Message:
@@ -83,6 +92,8 @@ def decode(line: bytes) -> Message:
                 raise WireError("the field 'traceback' of a 'raised' message is not a list of lines")
             trace = tuple(x[:_TEXT_LIMIT] for x in lines[-_TRACEBACK_LINES:])
             return Raised(WorkerError(_text(fields, "type"), _text(fields, "message"), trace))
+        case "progress":
+            return Progress(_count(fields, "step") or 0, _count(fields, "tokens"), _count(fields, "memory"))
     raise WireError(f"a message of unknown kind {kind!r}: {line[:80]!r}")
 
 
@@ -91,3 +102,10 @@ def _text(fields: dict[str, object], name: str) -> str:
     if not isinstance(value, str):
         raise WireError(f"the field {name!r} of a {fields['kind']!r} message is {value!r}, not text")
     return value[:_TEXT_LIMIT]
+
+
+def _count(fields: dict[str, object], name: str) -> int | None:
+    value = fields.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63):
+        raise WireError(f"the field {name!r} of a {fields['kind']!r} message is {value!r}, not a number")
+    return value

@@ -21,7 +21,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from meshrt.launch.environment import Place, service_environment, worker_environment
 from meshrt.launch.membership.roster import SILENT_S, STALL_S
@@ -35,6 +35,7 @@ __all__ = [
     "Handed",
     "HostDown",
     "HostUp",
+    "KnowsSilences",
     "Output",
     "Report",
     "ResizeAsked",
@@ -280,4 +281,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Ends all that is left, and lets go of everything; once more, nothing. What ends by it is not reported."""
+        ...
+
+
+@runtime_checkable
+class KnowsSilences(Protocol):
+    """An engine of several hosts."""
+
+    def silences(self) -> Mapping[str, float]:
+        """The seconds since each host was heard of, by its name; asked by another thread."""
         ...

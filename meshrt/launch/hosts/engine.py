@@ -210,6 +210,12 @@ class HostsEngine:
             self._asked.append(ResizeAsked(self._clock(), nodes))
             self._wake()
 
+    def silences(self) -> dict[str, float]:
+        """Seconds since each host was heard of."""
+        with self._lock:
+            now = self._clock()
+            return {h.name: now - h.heard_at for h in self._fleet.hosts.values()}
+
     def hosts(self) -> list[tuple[str, str, bool, float, list[int], int]]:
         """Of each host: name, address, whether it is connected, seconds of silence, ranks, cores."""
         with self._lock:

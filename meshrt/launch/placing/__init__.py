@@ -19,7 +19,7 @@ from meshrt.launch.settings import Settings
 
 __all__ = ["is_placed", "module", "names", "scripts_are_here"]
 
-_PLUMBING = {"agents", "fronts", "hold", "hostlist", "job", "options", "plans", "runner"}
+_PLUMBING = {"agents", "fronts", "hold", "job", "options", "plans", "runner"}
 
 
 def names() -> list[str]:

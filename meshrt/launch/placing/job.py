@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshrt.errors import ConfigError, DistributedError
-from meshrt.launch import environment, placing
+from meshrt.launch import environment, hostlist, placing
 from meshrt.launch.address import join_address, split_address
+from meshrt.launch.hostlist import Host
 from meshrt.launch.membership.frames import new_secret
 from meshrt.launch.output import Console
-from meshrt.launch.placing import hostlist, plans, runner
-from meshrt.launch.placing.hostlist import Host
+from meshrt.launch.placing import plans, runner
 from meshrt.launch.placing.plans import Plan, Wanted, Work
 from meshrt.launch.settings import Settings
 from meshrt.launch.shell import Job

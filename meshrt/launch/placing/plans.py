@@ -24,7 +24,7 @@ from meshrt.errors import ConfigError
 from meshrt.launch import environment
 from meshrt.launch.address import join_address
 from meshrt.launch.engines.protocol import Handed, Task
-from meshrt.launch.placing.hostlist import Host
+from meshrt.launch.hostlist import Host
 
 __all__ = [
     "HIDDEN", "Front", "FrontSpec", "Plan", "Wanted", "Work", "coordinator", "described", "handed", "module_command",

@@ -10,7 +10,7 @@ import pytest
 from meshrt.distributed import clusters
 from meshrt.distributed.clusters import identify
 from meshrt.errors import ConfigError
-from meshrt.launch.placing.hostlist import expand_hosts
+from meshrt.launch.hostlist import expand_hosts
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1",

@@ -13,9 +13,9 @@ import jsonschema
 import pytest
 
 from meshrt.errors import ConfigError
-from meshrt.launch import environment, placing, settings
-from meshrt.launch.placing import hostlist, job, plans
-from meshrt.launch.placing.hostlist import Host
+from meshrt.launch import environment, hostlist, placing, settings
+from meshrt.launch.hostlist import Host
+from meshrt.launch.placing import job, plans
 from meshrt.launch.placing.plans import Wanted, Work
 from meshrt.launch.shell import Job
 

@@ -1,0 +1,100 @@
+"""The figures of a job, as people ask for them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import replace
+
+import pytest
+
+import meshrt
+from meshrt.errors import ArgumentValueError, ConfigError
+from meshrt.launch import wire
+from meshrt.launch.metrics import Board, Metrics
+from meshrt.launch.model import Phase, Policy, State
+from meshrt.launch.settings import Settings
+
+
+def figures(board: Board) -> dict[str, float]:
+    lines = [line for line in board.text().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_figures_of_a_job():
+    now = [100.0]
+    board = Board(lambda: now[0], lambda: {'n"1': 0.5})
+    state = State(Policy(4), Phase.RUNNING, live=frozenset({0, 1, 2}), joining=frozenset({0, 1}), meshed=frozenset({0}))
+    board.show(replace(state, finished=frozenset({3})))
+    for step in (10, 20, 30):
+        board.note(0, wire.Progress(step, 100 * step, 2048))
+        now[0] += 2
+    found = figures(board)
+    assert found['meshrt_phase{phase="running"}'] == 1 and found['meshrt_phase{phase="failed"}'] == 0
+    states = {name: found[f'meshrt_ranks{{state="{name}"}}'] for name in ("starting", "joining", "running", "finished")}
+    assert states == {"starting": 1, "joining": 1, "running": 1, "finished": 1}
+    assert (found['meshrt_step{rank="0"}'], found['meshrt_steps_per_second{rank="0"}']) == (30, 5)
+    assert (found['meshrt_tokens_per_second{rank="0"}'], found['meshrt_memory_bytes{rank="0"}']) == (500, 2048)
+    assert found['meshrt_progress_age_seconds{rank="0"}'] == 2
+    assert found['meshrt_heartbeat_age_seconds{host="n\\"1"}'] == 0.5
+    kinds = re.findall(r"# TYPE (\S+) (\S+)", board.text())
+    assert len(kinds) == len(dict(kinds)) and {kind for _, kind in kinds} == {"gauge", "counter"}
+    board.show(replace(state, generation=1))
+    assert figures(board)["meshrt_restarts_total"] == 1 and 'meshrt_step{rank="0"}' not in figures(board)
+
+
+def test_they_are_served_on_loopback():
+    metrics = Metrics("0", Board(lambda: 0.0))
+    try:
+        host, _, port = metrics.address.rpartition(":")
+        assert host == "127.0.0.1"
+        with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=10) as reply:
+            assert reply.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://{metrics.address}/secrets", timeout=10)
+        with pytest.raises(ConfigError, match="cannot listen there"):
+            Metrics(port, Board(lambda: 0.0))
+    finally:
+        metrics.close()
+
+
+@pytest.mark.parametrize("place", ["x", "70000", "h:", -1, True, 1.5])
+def test_what_is_no_place_to_serve_them(place):
+    with pytest.raises(ConfigError, match="expected a port, or HOST:PORT"):
+        Settings(metrics_port=place)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"step": -1}, {"step": True}, {"step": "3"}, {"step": 1, "tokens": 1 << 70}, {"step": 1, "memory": []}]
+)
+def test_messages_that_are_no_progress(fields):
+
+    with pytest.raises(wire.WireError, match="not a number"):
+        wire.decode(json.dumps({"kind": "progress", **fields}).encode())
+
+
+def test_progress_without_a_launcher_is_nothing():
+    assert meshrt.distributed.progress(3, tokens=5) is None
+    with pytest.raises(ArgumentValueError, match="step=-1"):
+        meshrt.distributed.progress(-1)
+    with pytest.raises(ArgumentValueError, match=r"tokens=1\.5"):
+        meshrt.distributed.progress(1, tokens=1.5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
+def test_a_job_is_watched_while_it_runs(launch):
+    process = launch.start(
+        "--metrics-port", 0, body="import meshrt\nmeshrt.distributed.progress(7, 70)\nprint('told', flush=True)\n"
+        "import time; time.sleep(60)",
+    )  # fmt: skip
+    address = re.search(r"http://\S+", process.stderr.readline())[0]
+    assert "told" in process.stdout.readline()
+    with urllib.request.urlopen(address, timeout=10) as reply:
+        text = reply.read().decode()
+    process.terminate()
+    process.communicate(timeout=30)
+    assert 'meshrt_step{rank="0"} 7\n' in text and 'meshrt_phase{phase="forming"} 1\n' in text
+    assert float(re.search(r'meshrt_memory_bytes\{rank="0"\} (\S+)', text)[1]) > 1e6
