@@ -9,7 +9,7 @@ import pytest
 
 import propagation
 from propagation import __main__ as cli
-from propagation.locations import source
+from propagation.locations import scope, source
 from propagation.program import read
 
 MODULE = """sdy.mesh @mesh = <["a"=4]>
@@ -36,6 +36,22 @@ LIBRARY = '"/usr/lib/python3.11/site-packages/optax/update.py":9:1'
 def test_the_innermost_line_of_the_users_own(location, expected):
     (op, _) = read(MODULE.replace("LOC", f"loc({location})")).main.body.ops
     assert source(op) == expected
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ('"f.py":3:1', ""),
+        ('"tanh"("f.py":3:1)', ""),
+        ('"jvp(layer0)/mlp/tanh"("f.py":3:1)', "jvp(layer0)/mlp"),
+        ('"jit(f)/jit(main)/tanh"(callsite("f"("f.py":3:1) at "main"("m.py":1:1)))', "jit(f)/jit(main)"),
+        ('callsite("a/tanh"("f.py":3:1) at "b/call"("m.py":1:1))', "a"),
+        ('fused["f.py":3:1, "a/b/tanh"]', "a/b"),
+    ],
+)
+def test_scopes_are_told_by_the_outermost_name(location, expected):
+    (op, _) = read(MODULE.replace("LOC", f"loc({location})")).main.body.ops
+    assert scope(op) == expected
 
 
 def test_operations_of_library_functions_stand_for_the_call():
