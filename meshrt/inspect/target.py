@@ -32,6 +32,7 @@ from meshrt.inspect.annotations import Annotations, argument_axes
 from meshrt.inspect.written_arguments import WrittenArguments
 from meshrt.jit import jit
 from meshrt.pipeline.traced import TraceRecord
+from meshrt.runtime import backend
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, use_abstract_mesh
 from meshrt.tree_util import tree_flatten, tree_map, tree_unflatten
@@ -96,7 +97,8 @@ def stage_target(
     What it makes tells its `mesh`; if it has none, it is made again with arguments that lie whole on each device. One
     of jax's functions goes to `foreign(function, arguments)`. InspectError says what the file lacks.
     """
-    config.update("platforms", "cpu")  # a look at a program must not occupy an accelerator
+    if not backend.is_created():  # else it is occupied already
+        config.update("platforms", "cpu")  # a look at a program must not occupy an accelerator
     with _printing_to_stderr():
         module = _import(path)
         function, arguments = _function(module, path, name), _factory(module, path, hook)
