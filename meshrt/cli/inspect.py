@@ -157,11 +157,15 @@ def command(
     if port is not None:
         files = (annotations, topology)
         return _serve(target, port, beside, [file for file in files if file is not None and os.path.exists(file)])
-    if earlier is not None and page is None:
+    changes = None
+    if earlier is not None:
         if budget is not None or lint is not None or stage is not None or explain is not None:
             raise click.UsageError("--against PROGRAM goes with none of --check, --lint, --stage and --explain")
         later = _Program(target, mesh, given)
-        return _show_compared(earlier, later, hook, topology, Limits(seconds=timeout), as_json, markdown)
+        changes = _compared(earlier, later, hook, topology, Limits(seconds=timeout))
+    if changes is not None and page is None:
+        _show(changes, as_json, markdown)
+        return 0
     python = split_target(target)
     if python is not None:
         if mesh is None:
@@ -185,7 +189,7 @@ def command(
         return 0
     report = Report.from_json(reply["report"])
     if page is not None:
-        return _write_page(report, page, beside)
+        return _write_page(report, page, beside, changes)
     if budget is not None:
         return _check(report, Path(budget), update)
     if against is not None:
@@ -225,17 +229,14 @@ def _earlier(target: str, against: str | None, mesh: str | None, annotations: st
     return _Program(against or target, mesh or (None if given is None else given.mesh), given)
 
 
-def _show_compared(
-    earlier: _Program, later: _Program, hook: Hook, topology: str | None, limits: Limits, as_json: bool, markdown: bool
-) -> int:
+def _compared(earlier: _Program, later: _Program, hook: Hook, topology: str | None, limits: Limits) -> Comparison:
     """What changed between two programs, and because of what."""
     from meshrt.inspect.comparing import compare_sides  # start-up time, as above
     from meshrt.inspect.sides import side_apart, side_of
 
     before = side_apart(earlier.target, earlier.mesh or later.mesh, hook, earlier.annotations, limits)
     after = side_of(later.target, later.mesh, hook, later.annotations, limits)
-    _show(compare_sides(before, after, topology, limits), as_json, markdown)
-    return 0
+    return compare_sides(before, after, topology, limits)
 
 
 def _counts_lint(path: str | None) -> bool:
@@ -320,11 +321,11 @@ def _beside(against: str | None, earlier: _Program | None, options: Mapping[str,
     return report_apart([*(f"{name}={value}" for name, value in options.items() if value is not None), earlier.target])
 
 
-def _write_page(report: Report, page: str, beside: Report | None) -> int:
-    """Writes the report as HTML, beside another one if there is one."""
+def _write_page(report: Report, page: str, beside: Report | None, changes: Comparison | None) -> int:
+    """Writes the report as HTML, beside another one if there is one, with the `changes` if they are known."""
     from meshrt.inspect.page.document import document  # start-up time, as above
 
-    text = document(report, beside)
+    text = document(report, beside, changes=changes)
     if page == "-":
         click.echo(text, nl=False)
         return 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from collectives.findings import human_time
 from meshrt.inspect.annotations import path_of
-from meshrt.inspect.changes import compare
+from meshrt.inspect.changes import Comparison, compare
 from meshrt.inspect.model import Report
 from meshrt.inspect.page.folding import Tree, by_function, by_layer, by_line
 from meshrt.inspect.page.layout import laid_out
@@ -24,10 +24,10 @@ from meshrt.inspect.totals import by_line as total_by_line
 __all__ = ["page_data"]
 
 
-def page_data(report: Report, against: Report | None = None) -> dict[str, Any]:
-    """What the page shows of a report, and of what it is compared with."""
+def page_data(report: Report, against: Report | None = None, found: Comparison | None = None) -> dict[str, Any]:
+    """What the page shows of a report, and of what it is compared with; `found` is what changed, if that is known."""
     reports = [_report(r) for r in ([report] if against is None else [against, report])]
-    changes = None if against is None else asdict(compare(against, report))
+    changes = None if against is None else asdict(found or compare(against, report))
     return _cleaned({"reports": reports, "changes": changes})
 
 

@@ -15,6 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from meshrt.inspect.changes import Comparison
 from meshrt.inspect.model import Report
 from meshrt.inspect.page.data import page_data
 from meshrt.inspect.render import clean
@@ -24,13 +25,20 @@ __all__ = ["document", "policy"]
 _ESCAPED = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
-def document(report: Report | None, against: Report | None = None, live: Mapping[str, str | None] | None = None) -> str:
+def document(
+    report: Report | None,
+    against: Report | None = None,
+    live: Mapping[str, str | None] | None = None,
+    changes: Comparison | None = None,
+) -> str:
     """The page of a report, beside that of the report that it is compared with, as ASCII text.
+
+    `changes` are those between the two with their causes; by default what the reports tell.
 
     `live` is what a page that is served is told: `events`, the path of the server's events, and `error`, the text of
     what went wrong with the program last. Such a page may come without a report.
     """
-    data: dict[str, Any] = {"reports": [], "changes": None} if report is None else page_data(report, against)
+    data: dict[str, Any] = {"reports": [], "changes": None} if report is None else page_data(report, against, changes)
     if live is not None:
         data["serve"] = dict(live)
     name = "meshrt inspect" if report is None else clean(report.name)

@@ -27,6 +27,7 @@ export function changes(found, short) {
         { name: "sent", value: (r) => r.bytes[1], text: (r) => `${human(r.bytes[0])} → ${human(r.bytes[1])}`, right: true },
         { name: "growth", value: (r) => r.bytes[1] - r.bytes[0], text: (r) => human(r.bytes[1] - r.bytes[0]), right: true },
         { name: "source", value: (r) => short(r.where ?? "-"), wide: true }, { name: "cause", value: (r) => r.cause, wide: true },
+        ...(found.collectives.some((r) => r.because.length) ? [{ name: "because of", value: (r) => r.because.map(short).join("; "), wide: true }] : []),
       ],
     })) : null,
     beforeAfter("Shardings", found.shardings, (_, value) => plain(value)));

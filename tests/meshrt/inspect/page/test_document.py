@@ -115,6 +115,7 @@ def test_a_program_stands_beside_itself_over_another_mesh(tmp_path):
     data = json.loads(Elements(found.stdout).texts["data"])
     assert [each["report"]["mesh"] for each in data["reports"]] == [[["x", 2]], [["x", 4]]]
     assert [each["program"] is None for each in data["reports"]] == [False, False]
+    assert [c["because"] != [] for c in data["changes"]["collectives"]] == [True]
     assert ("devices", 2, 4) in [(f["what"], f["before"], f["after"]) for f in data["changes"]["figures"]]
 
 
