@@ -55,7 +55,7 @@ else
 endif
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check meshrt propagation collectives tests benchmarks examples
+	$(BIN)/ruff check meshrt propagation collectives tests benchmarks examples docs/site
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
