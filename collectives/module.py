@@ -19,8 +19,9 @@ from .annotations import KnownShardings, Propagation, unpropagated, unresolved
 from .boundary import argument_text, check_divided, check_reduced, mesh_of, result_text
 from .errors import FullGatherError, TopologyError, UnsupportedShardingError
 from .findings import Finding, human
+from .ir.attributes import Attribute, Attributes, Flag
 from .ir.printer import program_text
-from .ir.program import LocalFunction, LocalValue, ModuleBuilder
+from .ir.program import ALIASED, DONATED, LocalFunction, LocalValue, ModuleBuilder
 from .layout import Atoms, Dims
 from .layouts.provenance import asked
 from .layouts.state import RESHARD
@@ -303,7 +304,7 @@ def _partition(
         raise _gathered(ctx.findings)
     builder.functions.sort(key=lambda f: f is not item)
     item.arg_attrs = _arg_attrs(ctx, main, item)
-    item.result_attrs = [", ".join(_kept(attrs)) for attrs in main.result_attrs]
+    item.result_attrs = [Attributes.of(_kept(ctx, attrs)) for attrs in main.result_attrs]
     machine = machine_of(atoms, given, options.memory)
     limit = machine.topology.memory if options.memory is None else options.memory
     called = machine.topology.spec if machine.chosen else "the memory of a device"
@@ -359,25 +360,25 @@ def _gathered(findings: list[Finding]) -> FullGatherError:
     )
 
 
-def _arg_attrs(ctx: Module, main: Func, item: LocalFunction) -> list[str]:
+def _arg_attrs(ctx: Module, main: Func, item: LocalFunction) -> list[Attributes]:
     """Donation survives where the local shapes of argument and result still agree."""
     out = []
     for arg, attrs in zip(item.region.args, main.arg_attrs):
-        texts = _kept(attrs)
-        alias = attrs.get("tf.aliasing_output")
+        found = _kept(ctx, attrs)
+        alias = attrs.get(ALIASED)
         if alias is not None:
             result = item.results[ir.IntegerAttr(alias).value]
             if (result.shape, result.dtype) == (arg.shape, arg.dtype):
-                texts.append(f"tf.aliasing_output = {alias}")
+                found[ALIASED] = ctx.attribute_of(alias)
             else:
-                texts.append("jax.buffer_donor = true")
-        elif "jax.buffer_donor" in attrs:
-            texts.append(f"jax.buffer_donor = {attrs['jax.buffer_donor']}")
-        out.append(", ".join(texts))
+                found[DONATED] = Flag(True)
+        elif DONATED in attrs:
+            found[DONATED] = ctx.attribute_of(attrs[DONATED])
+        out.append(Attributes.of(found))
     return out
 
 
-def _kept(attrs: dict[str, ir.Attribute]) -> list[str]:
+def _kept(ctx: Module, attrs: dict[str, ir.Attribute]) -> dict[str, Attribute]:
     """Attributes of an argument or result that mean the same for its pieces (the kind of memory, ...)."""
-    own = ("sdy.", "mhlo.sharding", "tf.aliasing_output", "jax.buffer_donor", "jax.result_info")
-    return [name if str(a) == "unit" else f"{name} = {a}" for name, a in attrs.items() if not name.startswith(own)]
+    own = ("sdy.", "mhlo.sharding", ALIASED, DONATED, "jax.result_info")
+    return {name: ctx.attribute_of(a) for name, a in attrs.items() if not name.startswith(own)}

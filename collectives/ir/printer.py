@@ -28,9 +28,10 @@ def function_text(function: LocalFunction) -> str:
     lines = printer.lines(region)
     results = [printer.values[r] for r in function.results]
     lines.append(asm.line("", "func.return", results, "()", "", "", function.loc, ""))
+    arg_attrs, result_attrs = ([a.text for a in side] for side in (function.arg_attrs, function.result_attrs))
     return asm.function_text(
-        function.name, [t for _, t in args], [t for _, t in results], function.public, function.arg_attrs,
-        function.result_attrs, asm.block_text(args, lines), function.loc,
+        function.name, [t for _, t in args], [t for _, t in results], function.public, arg_attrs, result_attrs,
+        asm.block_text(args, lines), function.loc,
     )  # fmt: skip
 
 

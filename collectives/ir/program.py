@@ -21,7 +21,11 @@ from ..layout import Dims
 from .attributes import NONE, Attribute, Attributes, DeviceLists, Integer, Symbol
 from .types import tensor_text
 
-__all__ = ["Collective", "LocalOp", "LocalValue", "ModuleBuilder", "Region", "has_grown"]
+__all__ = ["ALIASED", "DONATED", "Collective", "LocalOp", "LocalValue", "ModuleBuilder", "Region", "has_grown"]
+
+
+# The attributes of arguments whose memory a result takes: one that is named, or any.
+ALIASED, DONATED = "tf.aliasing_output", "jax.buffer_donor"
 
 
 class Collective(NamedTuple):
@@ -279,7 +283,7 @@ class ModuleBuilder:
 
 
 class LocalFunction:
-    """A function being built. `results` are set by `ret`; the attribute texts stand beside arguments and results.
+    """A function being built. `arg_attrs` and `result_attrs` stand beside its arguments and results.
 
     `layouts` are those of the arguments, as far as they are known.
     """
@@ -289,6 +293,12 @@ class LocalFunction:
     def __init__(self, name: str, region: Region, public: bool, loc: str):
         self.name, self.region, self.public, self.loc = name, region, public, loc
         self.results: list[LocalValue] = []
-        self.arg_attrs = [""] * len(region.args)
+        self.arg_attrs: list[Attributes] = [NONE] * len(region.args)
         self.layouts: Sequence[Dims] = ()
-        self.result_attrs: list[str] = []
+        self.result_attrs: list[Attributes] = []
+
+    @property
+    def donated(self) -> list[LocalValue]:
+        """The arguments whose memory results may take."""
+        pairs = zip(self.region.args, self.arg_attrs)
+        return [arg for arg, attrs in pairs if ALIASED in attrs or DONATED in attrs]

@@ -32,7 +32,7 @@ def boundary(function: LocalFunction) -> float:
     """Bytes of arguments and results; a donated argument gives its memory to a result."""
     arguments = sum(map(ref_bytes, function.region.args))
     results = sum(ref_bytes(r) for r in dict.fromkeys(function.results) if r.item is not None)
-    given = sum(ref_bytes(a) for a, text in zip(function.region.args, function.arg_attrs) if text)
+    given = sum(map(ref_bytes, function.donated))
     return arguments + max(0.0, results - given)
 
 

@@ -64,7 +64,8 @@ class Capacity:
     def check_inside(self, main: LocalFunction, builder: ModuleBuilder) -> None:
         """Raises `DeviceMemoryError` for an operation whose operands and results do not fit beside the arguments that
         the caller keeps."""
-        fixed = sum(ref_bytes(a) for a, text in zip(main.region.args, main.arg_attrs) if not text)
+        donated = set(main.donated)
+        fixed = sum(ref_bytes(a) for a in main.region.args if a not in donated)
         worst: tuple[float, Region, LocalOp] | None = None
         for function in builder.functions:
             for region in walk(function.region):

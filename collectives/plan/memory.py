@@ -97,7 +97,7 @@ def _made(value: LocalValue, size: float, places: _Places) -> Held:
 def _written(main: LocalFunction) -> list[LocalValue]:
     """The results that have memory of their own: not those that are arguments, nor as many as donated arguments make
     room for."""
-    given = [ref_bytes(a) for a, text in zip(main.region.args, main.arg_attrs) if text]
+    given = [ref_bytes(a) for a in main.donated]
     kept = []
     for result in dict.fromkeys(main.results):
         if ref_bytes(result) in given:

@@ -192,6 +192,14 @@ def test_operations_have_the_attributes_of_the_table_in_its_order():
     assert dot.attribute("dot_dimension_numbers") == DotNumbers(DotDims((), (), (0,), (0,)))
 
 
+def test_arguments_in_another_memory_are_not_given_away():
+    kept = '%x: tensor<4xf32> {mhlo.memory_kind = "pinned_host"}, %y: tensor<4xf32> {jax.buffer_donor = true}'
+    text = MESH + f"func.func @main({kept}) -> tensor<4xf32> {{ return %x : tensor<4xf32> }}"
+    (main,) = collectives.partition(text)._builder.functions
+    assert main.donated == [main.region.args[1]]
+    assert [attrs.text for attrs in main.arg_attrs] == ['mhlo.memory_kind = "pinned_host"', "jax.buffer_donor = true"]
+
+
 ROOM = Path(collectives.__file__).parent
 READERS = sorted([*(ROOM / "passes").rglob("*.py"), *(ROOM / "plan").rglob("*.py"), ROOM / "machine.py"])
 
