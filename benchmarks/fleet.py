@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc.aio
 
@@ -35,12 +35,13 @@ from meshrt.launch.membership import frames
 
 SECRET = "a secret of the benchmark"
 VERSIONS = versions()
+LIMIT_S = 300.0
 PROCESSES = 2  # that simulate agents
 CHANNEL = 500  # agents on one connection: this machine has not the descriptors for one each
 _players: list[subprocess.Popen[bytes]] = []
 
 
-def coordinate(count: int, seconds: float) -> dict[str, float]:
+def coordinate(count: int, seconds: float) -> NoReturn:
     """Serves until all have joined and `seconds` more; seconds to join, cores and MB used, hosts that were lost."""
     engine = HostsEngine(VERSIONS, lambda text: None)
     server = Server(engine, Trust(SECRET), "127.0.0.1", 0, "bench", os.getcwd(), "bench", lambda text: None)
@@ -56,15 +57,20 @@ def coordinate(count: int, seconds: float) -> dict[str, float]:
             joined, lost = joined + (kind == "HostUp"), lost + (kind == "HostDown")
         if joined_at is None and joined >= count and sum(connected for _, _, connected, *_ in engine.hosts()) >= count:
             joined_at, used = time.monotonic(), time.process_time()
-        if time.monotonic() > started + 300:
-            break
+        if time.monotonic() > started + LIMIT_S:
+            _leave(f"only {joined - lost} of {count} agents were in after {LIMIT_S:g} s", 1)
     cores = (time.process_time() - (used or 0.0)) / seconds
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = {"join s": (joined_at or time.monotonic()) - started, "cores": cores, "MB": memory, "lost": float(lost)}
-    print(json.dumps(found), flush=True)
+    _leave(json.dumps(found), 0)
+
+
+def _leave(words: str, code: int) -> NoReturn:
+    """Ends the agents, and this process without a farewell to each of them."""
+    print(words, flush=True)
     for player in _players:
         player.kill()
-    os._exit(0)
+    os._exit(code)
 
 
 def _spawn(address: str, count: int) -> None:

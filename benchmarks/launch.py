@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -45,6 +46,12 @@ except jax.errors.PeerLost:
     print('TOLD', time.time(), flush=True)
 """
 )
+# Each rank says which process is its agent.
+HOSTS = """
+import os, time
+print('AGENT', os.environ['MESHRT_PROCESS_ID'], os.getppid(), flush=True)
+time.sleep(60)
+"""
 TORCH_LINE = LINE
 TORCHRUN = {"first line": 1.32, "all-reduce 2": 2.82, "all-reduce 4": 4.37, "all-reduce 8": 8.69}  # published, medians
 
@@ -76,6 +83,26 @@ def _told(folder: Path) -> float:
     return _marks(text, "TOLD")[0] - _marks(text, "RAISED")[0]
 
 
+def _host_named(folder: Path) -> float:
+    """Seconds from a host's stop to the line that names it: its agent and its rank are stopped."""
+    path = folder / "script.py"
+    path.write_text(HOSTS)
+    job = subprocess.Popen(
+        [sys.executable, "-m", "meshrt", "launch", "--nodes", "2", str(path)], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    assert job.stdout is not None and job.stderr is not None  # as asked for
+    agents = dict(next(job.stdout).split()[-2:] for _ in range(2))
+    os.kill(int(agents["1"]), signal.SIGSTOP)
+    stopped = time.monotonic()
+    next(line for line in job.stderr if "nothing was heard of host" in line)
+    named = time.monotonic() - stopped
+    os.kill(int(agents["1"]), signal.SIGKILL)
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=60)
+    return named
+
+
 def _torchrun(folder: Path) -> float:
     started, text = _run(["torchrun", "--standalone", "--nproc-per-node", "1"], TORCH_LINE, folder)
     return max(_marks(text, "AT")) - started
@@ -86,6 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--agents", type=int, default=10_000, help="simulated ones of one coordinator; 0 for none")
     options = parser.parse_args()
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -94,6 +122,7 @@ def main() -> None:
             "first line": lambda: _latest(1, LINE, folder),
             **{f"all-reduce {n}": lambda n=n: _latest(n, REDUCE, folder) for n in (2, 4, 8)},
             "raise to the peer told": lambda: _told(folder),
+            "stopped host to named": lambda: _host_named(folder),
         }
         if shutil.which("torchrun"):
             figures["torchrun: first line"] = lambda: _torchrun(folder)
@@ -103,6 +132,13 @@ def main() -> None:
     for figure, values in found.items():
         beside = f"   torchrun {TORCHRUN[figure]:.2f}" if figure in TORCHRUN else ""
         print(f"{figure:24} {statistics.median(values):6.2f} s ({min(values):.2f}-{max(values):.2f}){beside}")
+    if options.agents:
+        fleet = measure(options.agents, 15.0)
+        print(
+            f"{options.agents} agents: all in after {fleet['join s']:.1f} s, then {fleet['cores']:.2f} cores; "
+            f"{fleet['MB']:.0f} MB; {fleet['lost']:.0f} lost"
+        )
+        found["fleet"] = list(fleet.values())
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -3,84 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
-import subprocess
 import sys
-import time
 
 import pytest
 
 pytest.importorskip("grpc")
 
-from tests.meshrt.launch.conftest import Launcher, Result, wait_for
+from tests.meshrt.launch.conftest import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
-
-SECRET = "a secret of sixteen and more"
-
-
-class Hosts:
-    """A coordinator and its agents."""
-
-    def __init__(self, launch: Launcher, monkeypatch: pytest.MonkeyPatch):
-        self._launch = launch
-        monkeypatch.setenv("MESHRT_JOB_SECRET", SECRET)
-        self.agents: dict[str, subprocess.Popen] = {}
-        self.coordinator: subprocess.Popen | None = None
-        self.address = ""
-        self.said: list[str] = []
-
-    def start(self, *arguments: object, body: str | None = None) -> None:
-        self.since = time.monotonic()
-        self.coordinator = self._launch.start("coordinator", *arguments, body=body)
-        self.until("the coordinator listens")
-        self.address = re.search(r"--coordinator (\S+)", self.said[-1])[1]
-
-    def until(self, text: str) -> str:
-        """Reads what the coordinator says on stderr until it says `text`."""
-        for line in self.coordinator.stderr:
-            self.said.append(line)
-            if text in line:
-                return line
-        raise AssertionError(f"the coordinator ended without {text!r}: {''.join(self.said)}")
-
-    def agent(self, *names: str, **env: str) -> None:
-        for name in names:
-            self.agents[name] = self.command("agent", "--name", name, **env)
-
-    def command(self, word: str, *arguments: object, **env: str) -> subprocess.Popen:
-        name, value = self._launch.mark.split("=")
-        command = [sys.executable, "-m", "meshrt", "launch", word, "--coordinator", self.address, *map(str, arguments)]
-        return subprocess.Popen(
-            command, env={**os.environ, name: value, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            cwd=self._launch.folder,
-        )  # fmt: skip
-
-    def ask(self, word: str, *arguments: object, **env: str) -> Result:
-        done = self.command(word, *arguments, **env)
-        out, err = done.communicate(timeout=60)
-        return Result(done.returncode, out, err, 0.0)
-
-    def finish(self) -> Result:
-        found = self._launch.finish(self.coordinator, self.since)
-        return Result(found.code, found.out, "".join(self.said) + found.err, found.seconds)
-
-    def ends(self, name: str) -> Result:
-        out, err = self.agents[name].communicate(timeout=30)
-        return Result(self.agents[name].returncode, out, err, 0.0)
-
-
-@pytest.fixture
-def hosts(launch, monkeypatch):
-    made = Hosts(launch, monkeypatch)
-    yield made
-    for process in (made.coordinator, *made.agents.values()):
-        if process is not None and process.poll() is None:
-            process.kill()
-            process.wait()
-
 
 PLACES = """
 print("rank", rank, "of", os.environ["MESHRT_NUM_PROCESSES"], "in", generation, flush=True)
