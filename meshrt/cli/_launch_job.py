@@ -46,6 +46,7 @@ _OPTIONS = [
         "--stall-timeout", type=float, metavar="S", help="So is one that others wait for so long. [default: 300]"
     ),
     click.option("--log-dir", type=str, metavar="DIR", help="Write each rank's output, and report.json, there."),
+    click.option("--bind", type=str, metavar="HOW", help="Ranks keep to cores: cores, numa (a node each) or none."),
     click.option(
         "--metrics-port", type=str, metavar="[HOST:]PORT", help="Serve figures of the job for Prometheus. [on loopback]"
     ),

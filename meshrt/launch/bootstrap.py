@@ -69,6 +69,20 @@ def die_with(launcher: int) -> None:
         os._exit(1)
 
 
+def _bind() -> None:
+    """Keeps to the cores that the launcher gave this process."""
+    told = os.environ.pop("MESHRT_BIND", None)
+    if told is None:
+        return
+    import runpy  # start-up time: for bound processes only
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "binding.py")
+    try:
+        runpy.run_path(path)["bind"](told)
+    except (AttributeError, OSError, ValueError) as e:
+        sys.exit(f"meshrt launch: --bind cannot be done here: {e}")
+
+
 def _print_lines() -> None:
     """Has each line written at once: a launcher that puts labels before what it reads may read it in pieces."""
     for stream in (sys.stdout, sys.stderr):
@@ -136,6 +150,7 @@ def _main() -> None:
     else:
         _print_lines()
     _own_the_pipe()
+    _bind()
     try:
         run(kind, target, arguments)
     except SystemExit as e:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.errors import ConfigError
+from meshrt.launch import binding
 from meshrt.launch.membership.roster import LEAST_SILENT_S, SILENT_S, STALL_S
 from meshrt.launch.model import Policy
 
@@ -43,6 +44,7 @@ class Settings:
     hostfile: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     listen: str | None = None
+    bind: str = "none"
     metrics_port: int | str | None = None  # on loopback, or HOST:PORT
     agents: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
@@ -76,6 +78,8 @@ class Settings:
                 raise ConfigError(f'{name} = {getattr(self, name)!r}: expected text, as in {name} = "{example}"')
         if self.hosts is not None and self.hostfile is not None:
             raise ConfigError("hosts and hostfile: one of them says where the processes run; leave the other one out")
+        if self.bind not in binding.WAYS:
+            raise ConfigError(f"bind = {self.bind!r}: expected one of: {', '.join(binding.WAYS)}")
         if self.metrics_port is not None:
             _check_place("metrics_port", self.metrics_port)
         if not isinstance(self.options, Mapping):

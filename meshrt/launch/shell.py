@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from meshrt.errors import ConfigError, InternalError
-from meshrt.launch import engines, machine, report, signals, wire
+from meshrt.launch import binding, engines, machine, report, signals, wire
 from meshrt.launch.engines.protocol import (
     Engine,
     Exited,
@@ -375,10 +375,16 @@ class _Shell:
         return [
             WorkerSpec(
                 Place(rank, state.size, state.generation, settings.max_restarts, state.address, self._secret),
-                target, settings.devices_per_process, settings.env, state.host_of(rank),
+                target, settings.devices_per_process, self._variables(rank), state.host_of(rank),
             )
             for rank in ranks
         ]  # fmt: skip
+
+    def _variables(self, rank: int) -> Mapping[str, str]:
+        settings = self._job.settings
+        if settings.bind == "none":
+            return settings.env
+        return {**settings.env, binding.VARIABLE: f"{settings.bind}:{rank % settings.nproc}:{settings.nproc}"}
 
     def _start(self, specs: Sequence[Spec]) -> None:
         """Starts those whose log can be opened; the others count as processes that could not be started."""
