@@ -273,5 +273,6 @@ def test_the_command_line_selects_an_engine(folder, tmp_path_factory, capsys):
     with pytest.raises(SystemExit) as left:
         main(["launch", "--engine", "nothing", str(script)])
     assert left.value.code == 2
-    wanted = "meshrt: error: engine = 'nothing': there is no such engine; known are: local, pretend\n"
-    assert capsys.readouterr().err == wanted
+    said = capsys.readouterr().err
+    assert said.startswith("meshrt: error: engine = 'nothing': there is no such engine; known are: ")
+    assert {"local", "pretend"} <= set(said.strip().partition("known are: ")[2].split(", "))
