@@ -307,7 +307,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
 
         return run, residuals
 
-    result = tree_unflatten(out_tree, outs)
+    # Operands that are results too may be NumPy's, wider than arrays.
+    result = tree_unflatten(out_tree, [from_numpy(o) if type(o) is np.ndarray else o for o in outs])
     back = Pullback(pullback, parts, (out_avals, in_avals))
     return (result, back, aux) if has_aux else (result, back)
 

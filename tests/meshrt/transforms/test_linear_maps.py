@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -88,3 +89,14 @@ def test_a_map_that_is_only_called_makes_no_program(monkeypatch):
 
     monkeypatch.setattr(meshrt.transforms.linear.LinearTrace, "to_jaxpr", refuse)
     assert meshrt.vjp(jnp.square, F32(3))[1](F32(1))[0] == 6
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_operands_that_are_results_are_as_wide_as_arrays(wide):
+    given = np.arange(3.0)
+    for library in (meshrt, jax):
+        with library.enable_x64(wide):
+            (value, same), pull = library.vjp(lambda x: (x * 2, x), given)
+            assert same.dtype == value.dtype == (np.float64 if wide else F32)
+            assert pull((value, value))[0].dtype == value.dtype
+            np.testing.assert_array_equal(np.asarray(same), given)
