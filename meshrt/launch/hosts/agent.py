@@ -113,7 +113,7 @@ class _Agent:
         for found in self._engine.wait(_TICK_S, self._wake):
             self._report(found)
         self._take_signals(self._wake)
-        while not self._news.empty():
+        while self._code is None and not self._news.empty():
             self._hear(self._news.get())
         self._do(self._duties.tick(time.monotonic()))
         self._look_at_the_clock(time.monotonic())

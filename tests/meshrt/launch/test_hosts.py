@@ -27,7 +27,10 @@ def test_a_job_on_two_hosts_numbers_ranks_host_by_host_and_ends_with_everything(
     assert result.code == 0
     expected = [f"[{host}:{rank}] rank {rank} of 4 in 0" for rank, host in enumerate("aabb")]
     assert sorted(result.out.splitlines()) == expected
-    assert [hosts.ends(name).code for name in "ab"] == [0, 0]
+    for name in "ab":
+        ended = hosts.ends(name)
+        joined = f"meshrt agent: host {name} (127.0.0.1) is in the job of {hosts.address}\n"
+        assert (ended.code, ended.err) == (0, joined)
     assert (tmp_path / "logs" / "g0000" / "r0002.log").read_text() == "rank 2 of 4 in 0\n"
 
 
