@@ -171,10 +171,14 @@ class VJPHiPrimitive:
         return f"{type(self).__name__}({shown})"
 
     def __hash__(self) -> int:
-        return hash((type(self).__name__, tuple(self.params.items()), frozenset(self.effects)))
+        return hash((type(self).__name__, tuple(self.params.items()), tuple(self.in_avals_flat)))
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.params == other.params and self.effects == other.effects
+        """Whether caches may take one operation for the other: one over other types gives other results."""
+        return (
+            type(self) is type(other) and self.params == other.params and self.effects == other.effects
+            and self.in_tree == other.in_tree and self.in_avals_flat == other.in_avals_flat
+        )  # fmt: skip
 
 
 def _taken(t: Any) -> Any:

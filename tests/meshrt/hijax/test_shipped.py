@@ -9,7 +9,16 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.experimental.hijax.padded import filled, padded, padded_sum
-from meshrt.experimental.hijax.quantized import QArray, QMapping, dequantize, quantize, quantized_matmul
+from meshrt.experimental.hijax.quantized import (
+    QArray,
+    QMapping,
+    QSpec,
+    dequantize,
+    quantize,
+    quantized_add,
+    quantized_matmul,
+    transposed,
+)  # fmt: skip
 from meshrt.experimental.hijax.tuples import box_of, element, tuple_of, unbox
 
 W = np.random.RandomState(0).randn(4, 4).astype(np.float32)
@@ -51,6 +60,75 @@ def test_a_scan_over_stacked_quantized_layers(wrap):
         close(got, want)
     many = meshrt.vmap(dequantize, in_axes=QMapping(), axis_size=3)(stack)
     close(many, near)
+
+
+@plain_or_jitted
+@pytest.mark.parametrize("axis", [0, 1])
+def test_quantized_weights_add_transpose_and_multiply_from_either_side(wrap, axis):
+    w = W[:, :3]
+    q = quantize(w, axis)
+    near = np.asarray(dequantize(q))
+    close(wrap(quantized_matmul)(X, q), X @ near)
+    close(wrap(quantized_matmul)(transposed(q), X.T), near.T @ X.T)
+    turned = wrap(transposed)(q)
+    assert turned.axis == 1 - axis and np.array_equal(turned.scales, q.scales)
+    close(dequantize(turned), near.T)
+    close(meshrt.grad(wrap(lambda q: (dequantize(transposed(q)) * w.T).sum()))(q), w)
+    close(dequantize(wrap(quantized_add)(q, q)), 2 * near)
+    assert np.abs(dequantize(wrap(quantized_add)(q, w)) - near - w).max() <= np.abs(near + w).max() / 127
+    by_both = meshrt.grad(lambda q, w: dequantize(quantized_add(q, w)).sum(), (0, 1))(q, w)
+    assert all(np.array_equal(g, np.ones((4, 3))) for g in by_both)
+    square = lambda f: lambda x, w: (f(x, w) ** 2).sum()
+    pairs = zip(meshrt.grad(square(quantized_matmul), (0, 1))(X, q), meshrt.grad(square(jnp.matmul), (0, 1))(X, near))
+    for got, want in pairs:
+        close(got, want)
+
+
+@plain_or_jitted
+@pytest.mark.parametrize("axis", [0, 1])
+def test_quantized_products_are_mapped_over_either_operand(wrap, axis):
+    xs, ws = np.stack([X, 2 * X, X - 1]), np.stack([W, -W, W + 1])
+    stack = quantize(ws, axis)
+    near = np.asarray(dequantize(stack))
+    mapped = lambda f, *dims: meshrt.vmap(f, in_axes=dims, axis_size=3)
+    close(dequantize(wrap(meshrt.vmap(lambda w: quantize(w, axis), out_axes=QMapping()))(ws)), near)
+    close(wrap(mapped(quantized_matmul, 0, QMapping()))(xs, stack), xs @ near)
+    close(wrap(mapped(quantized_matmul, None, QMapping()))(X, stack), X @ near)
+    close(
+        wrap(mapped(quantized_matmul, 1, None))(xs.swapaxes(0, 1), quantize(W, axis)),
+        xs @ dequantize(quantize(W, axis)),
+    )
+    products = lambda x: mapped(lambda q: quantized_matmul(x, q), QMapping())(stack)
+    close(wrap(meshrt.vmap(products))(xs), xs[:, None] @ near)
+    others = lambda q: meshrt.vmap(lambda x: quantized_matmul(x, q))(xs)
+    close(wrap(mapped(others, QMapping()))(stack), xs @ near[:, None])
+    loss = lambda product: lambda x, w: (product(x, w) ** 2).sum()
+    gradients = wrap(mapped(meshrt.grad(loss(quantized_matmul), (0, 1)), 0, QMapping()))(xs, stack)
+    for got, want in zip(gradients, meshrt.vmap(meshrt.grad(loss(jnp.matmul), (0, 1)))(xs, near)):
+        close(got, want)
+
+
+def test_quantized_operands_that_do_not_fit():
+    q = quantize(W)
+    for wrong in (
+        lambda: quantized_matmul(q, q),
+        lambda: quantized_add(W, W),
+        lambda: quantized_add(q, np.ones((2, 4, 4))),
+    ):
+        with pytest.raises(TypeError, match="quantized"):
+            wrong()
+    with pytest.raises(ValueError, match="axis is 0"):
+        quantize(W, 2)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scales_are_split_with_the_dimension_they_run_along(axis):
+    mesh = meshrt.make_mesh((2, 2), ("x", "y"), (meshrt.sharding.AxisType.Auto,) * 2)
+    spec, flipped = QSpec("x", "y", axis), QSpec("y", "x", 1 - axis)
+    q = quantize(W, axis)
+    turned = meshrt.jit(meshrt.shard_map(transposed, mesh=mesh, in_specs=spec, out_specs=flipped))(q)
+    assert [a.sharding.spec for a in (turned.values, turned.scales)] == [meshrt.P("y", "x"), meshrt.P("xy"[axis])]
+    close(dequantize(turned), np.asarray(dequantize(q)).T)
 
 
 @plain_or_jitted
