@@ -72,6 +72,11 @@ class HiType(AbstractValue):
         """The value that consists of these arrays (or tracers of them)."""
         _missing(self, "raise_val", "a high type")
 
+    @property
+    def nbytes(self) -> int:
+        """Size of a value in memory, in bytes."""
+        return sum(t.nbytes for t in self.lo_ty())
+
     # -- derivatives ---------------------------------------------------------------------------------------------------
 
     def to_tangent_aval(self) -> Any:

@@ -38,6 +38,7 @@ and its traits:
     pulls_zeros        `transpose` runs for cotangents that are all zero, too (a user's rule may say other things)
     finite             its derivative is finite where its operands are, if nothing overflows (not that of log at 0)
     calls              the parameter that holds the Jaxpr of which an application is nothing but a call
+    once               an application computes what its one Jaxpr does (its derivatives may be others): no loop
     contraction        a matrix product or convolution
     batch_dimensions   for matrix products, from parameters: the dimensions that both operands are batched over
     constraint         from parameters: the sharding that operand and result are asked to have
@@ -160,6 +161,7 @@ class Primitive:
         "name",
         "names",
         "on_cells",
+        "once",
         "optional",
         "place",
         "printed",
@@ -211,6 +213,7 @@ class Primitive:
     pulls_zeros: Final[bool]
     finite: Final[bool]
     calls: Final[str | None]
+    once: Final[bool]
     contraction: Final[bool]
     batch_dimensions: Final[Callable[[dict[str, Any]], Sequence[int]] | None]
     constraint: Final[Callable[[dict[str, Any]], Any] | None]
@@ -261,6 +264,7 @@ class Primitive:
         pulls_zeros: bool = False,
         finite: bool = False,
         calls: str | None = None,
+        once: bool = False,
         contraction: bool = False,
         batch_dimensions: Callable[[dict[str, Any]], Sequence[int]] | None = None,
         constraint: Callable[[dict[str, Any]], Any] | None = None,
@@ -288,7 +292,7 @@ class Primitive:
         self.explicit, self.sums, self.space = explicit, sums, space
         self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
-        self.pulls_zeros = pulls_zeros
+        self.pulls_zeros, self.once = pulls_zeros, once or calls is not None
         self.names, self.to_lojax, self.optional = names, to_lojax, optional
         self.place, self.varies = place, varies
         self.applies, self.unbox, self.mutates, self.boxes = applies, unbox, mutates, boxes

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshrt.core.effects import Effect
+from meshrt.core.high import register_hitype
 from meshrt.core.spaces import DEVICE, Space
-from meshrt.core.types import AbstractValue, ShapedArray, aval_of
+from meshrt.core.types import AbstractValue, ShapedArray, aval_of, register_aval
 from meshrt.dtypes import ExtendedDType
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from meshrt.core.manual import ManualAxisType
 
 __all__ = [
-    "ACCUM", "ALLOC", "READ", "WRITE", "AbstractRef", "AccumEffect", "AllocEffect", "ReadEffect", "RefEffect",
-    "WriteEffect", "allocates", "effects_by_position", "inner_type", "is_ref", "is_ref_type", "ref_type",
+    "ACCUM", "ALLOC", "READ", "WRITE", "AbstractRef", "AccumEffect", "AllocEffect", "HighRef", "ReadEffect",
+    "RefEffect", "WriteEffect", "allocates", "effects_by_position", "inner_type", "is_ref", "is_ref_type", "ref_type",
     "settled_effects", "touches_refs",
 ]  # fmt: skip
 
@@ -114,10 +115,57 @@ class AbstractRef(AbstractValue):
     def __reduce__(self) -> tuple[Any, ...]:
         return (AbstractRef, (self.inner_aval, self.memory_space, self.kind))
 
+    # A reference to a value of a high type is of a high type itself: it consists of references to the value's arrays.
+    opens = False
+
+    @property
+    def is_high(self) -> bool:  # type: ignore[override]
+        return self.inner_aval.is_high
+
+    def lo_ty(self) -> list[Any]:
+        inner: Any = self.inner_aval
+        return [self._with(part) for part in inner.lo_ty()]
+
+    def lower_val(self, ref: Any) -> list[Any]:
+        """The references that a reference to a value of a high type consists of."""
+        return list(ref.parts)
+
+    def raise_val(self, *refs: Any) -> HighRef:
+        """The reference that consists of these: in a manual region they refer to the device's pieces."""
+        inner: Any = self.inner_aval
+        held = [inner_type(r) for r in refs]
+        if held != inner.lo_ty():
+            inner = aval_of(inner.raise_val(*map(_Typed, held)))
+        return HighRef(self._with(inner), refs)
+
+    def declared(self, name: str) -> Any:
+        """Nothing: see `HiType.declared`."""
+
+    def normalize(self) -> AbstractRef:
+        """The type as it is compared."""
+        return self
+
+    def leading_axis_spec(self) -> Any:
+        """How a batch of references is laid out: as what they refer to."""
+        inner: Any = self.inner_aval
+        return inner.leading_axis_spec()
+
+    def dec_rank(self, size: int | None, spec: Any) -> AbstractRef:
+        """The type of a reference to one member of a batch of values of a high type."""
+        inner: Any = self.inner_aval
+        return self._with(inner.dec_rank(size, spec))
+
+    def inc_rank(self, size: int | None, spec: Any) -> AbstractRef:
+        """The type of a reference to a batch of values of a high type."""
+        inner: Any = self.inner_aval
+        return self._with(inner.inc_rank(size, spec))
+
     @property
     def held_aval(self) -> ShapedArray:
         """The type of the array that stands for what it refers to: semaphores are counters."""
         inner = self.inner_aval
+        if inner.is_high:
+            return inner
         return inner.physical() if isinstance(inner.dtype, ExtendedDType) and not inner.is_key else inner
 
     @property
@@ -207,6 +255,40 @@ class AbstractRef(AbstractValue):
         return self._written(str(self.inner_aval).lstrip("~"))
 
     __str__ = __repr__
+
+
+class _Typed:
+    """Stands for a value of which only the type matters."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: ShapedArray):
+        self.aval = aval
+
+
+register_aval(_Typed, lambda x: x.aval)
+
+
+class HighRef:
+    """A reference to a value of a high type, which consists of the references `parts` to the arrays of the value.
+
+    >>> import meshrt, meshrt.numpy as jnp
+    >>> from meshrt.experimental.hijax.quantized import quantize
+    >>> ref = meshrt.new_ref(quantize(jnp.eye(2)))
+    >>> meshrt.typeof(ref)
+    Ref{q8[2,2]}
+    """
+
+    __slots__ = ("aval", "parts")
+
+    def __init__(self, aval: AbstractRef, parts: Sequence[Any]):
+        self.aval, self.parts = aval, tuple(parts)
+
+    def __repr__(self) -> str:
+        return f"<{self.aval} of {', '.join(map(repr, self.parts))}>"
+
+
+register_hitype(HighRef, lambda ref: ref.aval)
 
 
 def is_ref_type(aval: Any) -> bool:

@@ -276,7 +276,7 @@ class Driver:
                 closed, out_tree = trace_nested(self.fun, self.name, avals, tree, static)
                 self.traced_times += 1
             else:  # it was called, or lowered, by itself
-                closed, out_tree = known.closed, known.out_tree
+                closed, out_tree = known.as_traced()
             hoisted = hoist_consts(closed)
             found = (hoisted.jaxpr, hoisted.consts, out_tree)
             if not any(isinstance(c, Tracer) or aval_of(c).mutable for c in hoisted.consts):

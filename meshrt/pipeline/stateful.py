@@ -23,7 +23,7 @@ from meshrt.pipeline.traced import LoweringRequest, Traced, TraceRecord
 from meshrt.runtime.reference import Ref
 from meshrt.sharding.named import NamedSharding
 from meshrt.transforms.discharge import discharged
-from meshrt.transforms.high import flatten
+from meshrt.transforms.high import plain, taken_apart
 from meshrt.transforms.references import check_distinct
 from meshrt.transforms.tools import hoist_consts
 
@@ -44,6 +44,7 @@ class StatefulProgram:
 
     def __init__(self, record: TraceRecord, make: Callable[..., Driver], options: JitOptions, name: str):
         self.record, self.options, self.name = record, options, name
+        self.in_tree = plain(record.in_tree)
         closed = record.closed
         self.is_ref = [is_ref_type(a) for a in closed.in_avals]
         self.captured: list[Ref] = [c for c in closed.consts if type(c) is Ref]
@@ -93,7 +94,7 @@ class StatefulProgram:
     def values(self, leaves: Sequence[Any]) -> tuple[list[Any], Any]:
         """The flat arguments of the pure program, and their structure."""
         values = [*held(self.captured), *held(leaves)]
-        args, kwargs = self.record.in_tree.unflatten(values[len(self.captured) :])
+        args, kwargs = self.in_tree.unflatten(values[len(self.captured) :])
         return values, tree_util.tree_structure(((tuple(values[: len(self.captured)]), args, kwargs), {}))
 
     def forget_calls(self) -> None:
@@ -133,7 +134,7 @@ class StatefulProgram:
 
     def call(self, compiled: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a program that `traced` led to."""
-        leaves, tree = flatten((args, kwargs))
+        leaves, tree = tree_util.tree_flatten(taken_apart((args, kwargs)))
         if tree != self.record.in_tree:
             raise errors.TreeError(
                 f"{self.name} was compiled for arguments {self.record.in_tree}, and called with {tree}"
@@ -141,7 +142,8 @@ class StatefulProgram:
         self.check(leaves)
         values = self.values(leaves)[0]
         count = len(self.captured)
-        result, final = compiled(tuple(values[:count]), *tree.unflatten(values[count:]))
+        args, kwargs = self.in_tree.unflatten(values[count:])
+        result, final = compiled(tuple(values[:count]), args, kwargs)
         for ref, array in zip(self._refs(leaves), final):
             ref._hold(array)
         return result

@@ -70,6 +70,10 @@ class TraceRecord:
     def out_avals(self) -> list[ShapedArray]:
         return self.closed.out_avals
 
+    def as_traced(self) -> tuple[ClosedJaxpr, Any]:
+        """The Jaxpr as the function wrote it, and the structure of its results: what transformations work on."""
+        return (self.closed, self.out_tree) if self.high is None else (self.high, self.high_out_tree)
+
     def high_out_info(self, infos: Sequence[Any]) -> Any:
         """What is known of the results, with high types as they are in the places of what is known of their arrays."""
         assert self.high is not None

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshrt.core.basic.shapes import bring_to_front, instantiate, move_dim, zeros
+from meshrt.core.basic.parts import in_front
+from meshrt.core.basic.shapes import instantiate, move_dim, zeros
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import eval_jaxpr
@@ -185,7 +186,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     operands = [
         *closed.consts,
         *[x if d is None else move_dim(x, d, 0) for x, d in consts],
-        *[bring_to_front(axis.extent, x, d) if b else x for (x, d), b in zip(carry, b_carry)],
+        *[in_front(axis.extent, x, d) if b else x for (x, d), b in zip(carry, b_carry)],
         *[x if d is None else move_dim(x, d, 1) for x, d in xs],
     ]
     outs = scan_p.bind(*operands, **{**params, "jaxpr": closed.jaxpr, "num_consts": len(closed.consts) + num_consts})

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, instantiate, move_dim
+from meshrt.core.basic.parts import in_front
+from meshrt.core.basic.shapes import broadcast_in_dim, instantiate, move_dim
 from meshrt.core.effects import IO, ORDERED_IO, has_ordered
 from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
@@ -182,7 +183,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     consts, body_consts, carry = split3(list(zip(args, dims)), cond_n, body_n)
     consts = [*test.consts, *[x if d is None else move_dim(x, d, 0) for x, d in consts]]
     body_consts = [*closed.consts, *[x if d is None else move_dim(x, d, 0) for x, d in body_consts]]
-    carry = [bring_to_front(axis.extent, x, d) if b else x for (x, d), b in zip(carry, carry_b)]
+    carry = [in_front(axis.extent, x, d) if b else x for (x, d), b in zip(carry, carry_b)]
     new = {
         "cond_jaxpr": test.jaxpr, "cond_nconsts": len(consts),
         "body_jaxpr": closed.jaxpr, "body_nconsts": len(body_consts),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.references import AbstractRef, ref_type
+from meshrt.core.references import AbstractRef, HighRef, ref_type
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
@@ -26,7 +26,8 @@ def new_ref(init_val: Any, *, memory_space: Any = None, kind: str | None = None)
     """A reference to a copy of the array `init_val`, to which programs write.
 
     Args:
-      init_val: an array, or what becomes one.
+      init_val: an array, or what becomes one; or a value of a high type (docs/hijax.md), which is read and written as a
+        whole.
       memory_space: where a kernel keeps what the reference holds; inside jitted functions only.
       kind: "no_grad_no_remat" for a reference whose writes are neither differentiated nor repeated by `checkpoint`.
 
@@ -94,6 +95,11 @@ def _place(ref: Any, idx: Any, name: str) -> tuple[Any, View]:
         raise errors.ArgumentValueError(f"Can only call `{name}` on a `Ref`: {ref}.")
     if idx is None or idx is Ellipsis or (type(idx) is tuple and not idx):
         return ref, view
+    if kind.inner_aval.is_high:
+        raise errors.UnsupportedError(
+            f"`{name}` of a part of {kind}: what is held is one value of a high type, read and written as a whole, by "
+            "ref[...]. Make a reference for each array inside of it to index these"
+        )
     return ref, (*view, indexer(idx, view_type(view, kind.inner_aval).shape))
 
 
@@ -156,7 +162,7 @@ def ref_addupdate(ref: Any, idx: Any, x: Any) -> None:
 def _as_held(ref: Any, view: View, value: Any) -> Any:
     """A value of weak type, or an integer, as the reference holds them."""
     kind, inner = aval_of(value), aval_of(ref)
-    if type(kind) is not ShapedArray:
+    if type(kind) is not ShapedArray or inner.is_high:
         return value
     dtype = view_type(view, inner.inner_aval).dtype  # type: ignore[attr-defined]
     both = lambda family: dtypes.issubdtype(dtype, family) and dtypes.issubdtype(kind.dtype, family)
@@ -291,10 +297,11 @@ METHODS: dict[str, Any] = {
 }
 PROPERTIES: dict[str, Any] = {"at": _At, "T": lambda ref: RefView(ref, ()).T}
 
-for _name, _method in METHODS.items():
-    setattr(Ref, _name, _method)
-for _name, _getter in PROPERTIES.items():
-    setattr(Ref, _name, property(_getter))
+for _kind in (Ref, HighRef):
+    for _name, _method in METHODS.items():
+        setattr(_kind, _name, _method)
+    for _name, _getter in PROPERTIES.items():
+        setattr(_kind, _name, property(_getter))
 
 
 def is_traced_ref(value: Any) -> bool:

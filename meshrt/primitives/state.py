@@ -17,17 +17,26 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, instantiate, zeros
+from meshrt.core.basic.parts import batch_front, in_front
+from meshrt.core.basic.shapes import broadcast_in_dim, instantiate, zeros
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
-from meshrt.core.references import ACCUM, ALLOC, READ, WRITE, AbstractRef, inner_type, is_ref_type
-from meshrt.core.spaces import DEVICE
+from meshrt.core.references import ACCUM, ALLOC, READ, WRITE, AbstractRef, HighRef, inner_type
 from meshrt.core.trace import Tracer, leaked
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.device_put import device_put
-from meshrt.primitives.state_views import Indexer, View, accumulate, read, view_of, view_type, write
+from meshrt.primitives.state_types import (
+    addupdate_type,
+    free_type,
+    freeze_type,
+    get_type,
+    new_type,
+    swap_type,
+    written_type,
+)
+from meshrt.primitives.state_views import Indexer, View, accumulate, read, view_of, write
 from meshrt.runtime.array import copy_array
 from meshrt.runtime.reference import Ref
 from meshrt.transforms.batching import MappedAxis, batch_flat
@@ -37,89 +46,6 @@ from meshrt.transforms.jvp import jvp_flat
 __all__: list[str] = []
 
 _NO_VIEW = tree_util.tree_structure(())
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Types
-
-
-def _new_infer(init: ShapedArray, *, memory_space: Any, kind: Any) -> AbstractRef:
-    if is_ref_type(init):
-        raise errors.ArgumentValueError(
-            f"new_ref of a reference, {init}: a reference holds arrays. Read what it holds with ref[...]"
-        )
-    if init.is_high:
-        raise errors.UnsupportedError(
-            f"new_ref of a value of the high type {init}: a reference holds one array. Make one for each array inside "
-            "of the value"
-        )
-    space = memory_space
-    if space is None and init.memory_space is not DEVICE:
-        space = init.memory_space
-    return AbstractRef(init.update(memory_space=DEVICE), space, kind)
-
-
-def _need_ref(name: str, aval: Any) -> None:
-    if not is_ref_type(aval):
-        raise errors.ArgumentValueError(f"`{name}` must be called on `Ref` types: {aval}.")
-
-
-def _get_infer(ref: Any, *leaves: Any, tree: Any) -> ShapedArray:
-    _need_ref("get", ref)
-    return view_type(view_of(tree, leaves), ref.inner_aval)
-
-
-def _written(name: str, ref: Any, value: ShapedArray, leaves: Sequence[Any], tree: Any) -> ShapedArray:
-    """The type of the part that a value of type `value` is to replace."""
-    _need_ref(name, ref)
-    if is_ref_type(value):
-        raise errors.ArgumentValueError(
-            "Cannot store a Ref into another Ref. Did you forget to load from it using `[...]`?"
-        )
-    part = view_type(view_of(tree, leaves), ref.inner_aval)
-    if part.shape != value.shape:
-        raise errors.ArgumentValueError(
-            f"Invalid shape for `{name}`. Ref shape: {ref.shape}. Expected shape: {part.shape}. Value shape: "
-            f"{value.shape}. Give a value of the shape of what is written (meshrt.numpy.broadcast_to)"
-        )
-    if part.dtype != value.dtype:
-        raise errors.ArgumentValueError(
-            f"Invalid dtype for `{name}`. Ref dtype: {part.dtype}. Value dtype: {value.dtype}. Convert it with astype"
-        )
-    more = value.vma.difference(part.vma)
-    if more:
-        axes = in_order(more)
-        raise errors.ArgumentValueError(
-            f"`{name}`: the value varies over {', '.join(map(repr, axes))}, and the reference of type {ref} holds one "
-            f"value along {'it' if len(axes) == 1 else 'them'}. Write meshrt.lax.psum(value, {axes}), or make the "
-            f"reference of a value that varies: new_ref(meshrt.lax.pcast(x, {axes}, to='varying'))"
-        )
-    if part.explicit is not value.explicit:
-        raise errors.ArgumentValueError(
-            f"Invalid sharding for `{name}`. Ref sharding: {part.explicit}. Value sharding: {value.explicit}. Use "
-            "meshrt.sharding.reshard"
-        )
-    return part
-
-
-def _swap_infer(ref: Any, value: ShapedArray, *leaves: Any, tree: Any) -> ShapedArray:
-    return _written("swap", ref, value, leaves, tree)
-
-
-def _addupdate_infer(ref: Any, value: ShapedArray, *leaves: Any, tree: Any) -> list[Any]:
-    _written("addupdate", ref, value, leaves, tree)
-    return []
-
-
-def _free_infer(ref: Any) -> list[Any]:
-    _need_ref("free_ref", ref)
-    return []
-
-
-def _freeze_infer(ref: Any) -> ShapedArray:
-    _need_ref("freeze", ref)
-    inner: ShapedArray = ref.inner_aval
-    return inner
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -166,6 +92,8 @@ def _addupdate_discharge(args: Sequence[Any], params: dict[str, Any]) -> list[An
 def _as_before(value: Any, old: Any) -> Any:
     """`value` of the type of what a reference held before, which does not change: weak, or varying over Manual axes."""
     kind, wanted = aval_of(value), aval_of(old)
+    if wanted.is_high:
+        return value
     if not kind.vma.issuperset(wanted.vma):
         value = vary(value, in_order(wanted.vma.difference(kind.vma)))
     if kind.weak_type == wanted.weak_type:
@@ -273,7 +201,8 @@ def _free_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any
 
 def _new_batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     # Also where all members begin alike: what they write may differ.
-    return new_ref_p.bind(bring_to_front(axis.extent, args[0], dims[0]), **params), 0
+    held = in_front(axis.extent, args[0], dims[0])
+    return new_ref_p.bind(held, **params), batch_front(aval_of(held))
 
 
 def _empty_batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
@@ -294,7 +223,7 @@ def _on_values(primitive: Primitive, axis: MappedAxis, args: Sequence[Any], dims
 
     (held, *outs), (held_dim, *out_dims) = batch_flat(flat, axis, [cell.value, *operands], dims)
     if results[0]:
-        whole_write(ref, bring_to_front(axis.extent, held, held_dim))
+        whole_write(ref, in_front(axis.extent, held, held_dim))
     return (outs, out_dims) if primitive.multiple_results else (outs[0], out_dims[0])
 
 
@@ -316,7 +245,8 @@ def _swap_batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], para
     if dims[0] is None:
         _refuse_unmapped("a set/swap operation", args[0])
     if len(args) == 2 and not view_of(params["tree"], ()):
-        return swap_p.bind(args[0], bring_to_front(axis.extent, args[1], dims[1]), **params), 0
+        value = in_front(axis.extent, args[1], dims[1])
+        return swap_p.bind(args[0], value, **params), batch_front(aval_of(value))
     out: tuple[Any, Any] = _on_values(swap_p, axis, args, dims, params)
     return out
 
@@ -327,7 +257,7 @@ def _addupdate_batch(
     if dims[0] is None:
         _refuse_unmapped("an addupdate operation", args[0])
     if len(args) == 2 and not view_of(params["tree"], ()):
-        addupdate_p.bind(args[0], bring_to_front(axis.extent, args[1], dims[1]), **params)
+        addupdate_p.bind(args[0], in_front(axis.extent, args[1], dims[1]), **params)
         return [], []
     out: tuple[Any, Any] = _on_values(addupdate_p, axis, args, dims, params)
     return out
@@ -387,6 +317,52 @@ def _free_now(ref: Ref) -> list[Any]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# A reference to a value of a high type consists of references to the value's arrays
+
+
+class _RefPrimitive(Primitive):
+    """An operation on references: one on a value of a high type, or a reference to one, is one on each of its parts."""
+
+    __slots__ = ()
+
+    def is_high(self, *avals: Any, **params: Any) -> bool:
+        return bool(avals) and bool(avals[0].is_high)
+
+
+def _new_low(init: Any, *, memory_space: Any, kind: Any) -> HighRef:
+    held: Any = aval_of(init)
+    made: Any = new_ref_p.infer((held,), {"memory_space": memory_space, "kind": kind})[0]
+    return HighRef(made, [new_ref_p.bind(x, memory_space=None, kind=kind) for x in held.lower_val(init)])
+
+
+def _get_low(ref: HighRef, *, tree: Any) -> Any:
+    inner: Any = inner_type(ref)
+    return inner.raise_val(*map(whole_read, ref.parts))
+
+
+def _swap_low(ref: HighRef, value: Any, *, tree: Any) -> Any:
+    inner: Any = written_type("swap", aval_of(ref), aval_of(value), (), tree)
+    return inner.raise_val(*map(whole_write, ref.parts, inner.lower_val(value)))
+
+
+def _addupdate_low(ref: HighRef, value: Any, *, tree: Any) -> list[Any]:
+    written_type("addupdate", aval_of(ref), aval_of(value), (), tree)
+    whole_write(ref, accumulate(whole_read(ref), (), value))
+    return []
+
+
+def _freeze_low(ref: HighRef) -> Any:
+    inner: Any = inner_type(ref)
+    return inner.raise_val(*map(freeze_p.bind, ref.parts))
+
+
+def _free_low(ref: HighRef) -> list[Any]:
+    for part in ref.parts:
+        free_ref_p.bind(part)
+    return []
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # Records
 
 _DISCHARGED = {"transpose": "linear programs have no references: what one holds is a value in them"}
@@ -398,9 +374,9 @@ def _not_lowered(ctx: Any, eqn: Eqn, *operands: Any) -> Any:
     )
 
 
-new_ref_p = Primitive(
-    "new_ref", _new_infer, impl=_new_now, jvp=_new_jvp, batch=_new_batch, batch_axis=True, typed=True,
-    on_cells=True, allocates=True, discharge=lambda args, params: Cell(args[0]),
+new_ref_p = _RefPrimitive(
+    "new_ref", new_type, to_lojax=_new_low, impl=_new_now, jvp=_new_jvp, batch=_new_batch, batch_axis=True,
+    typed=True, on_cells=True, allocates=True, discharge=lambda args, params: Cell(args[0]),
     effects=lambda *avals, **params: frozenset([ALLOC]),
     lower=_not_lowered,
     absent=_DISCHARGED,
@@ -412,33 +388,34 @@ empty_ref_p = Primitive(
     effects=lambda *avals, **params: frozenset([ALLOC]), lower=_not_lowered,
     absent=_DISCHARGED,
 )  # fmt: skip
-get_p = Primitive(
-    "get", _get_infer, jvp=_get_jvp, batch=_get_batch, batch_axis=True, typed=True, on_cells=True,
+get_p = _RefPrimitive(
+    "get", get_type, to_lojax=_get_low, jvp=_get_jvp, batch=_get_batch, batch_axis=True, typed=True, on_cells=True,
     discharge=_get_discharge,
     effects=lambda *avals, tree: frozenset([READ]), printed=_get_printed, lower=_not_lowered,
     absent=_DISCHARGED,
 )  # fmt: skip
-swap_p = Primitive(
-    "swap", _swap_infer, jvp=_swap_jvp, batch=_swap_batch, batch_axis=True, typed=True, on_cells=True,
-    discharge=_swap_discharge,
+swap_p = _RefPrimitive(
+    "swap", swap_type, to_lojax=_swap_low, jvp=_swap_jvp, batch=_swap_batch, batch_axis=True, typed=True,
+    on_cells=True, discharge=_swap_discharge,
     effects=lambda *avals, tree: frozenset([WRITE]), printed=_swap_printed, lower=_not_lowered,
     absent=_DISCHARGED,
 )  # fmt: skip
-addupdate_p = Primitive(
-    "addupdate", _addupdate_infer, jvp=_addupdate_jvp, batch=_addupdate_batch, batch_axis=True, typed=True,
-    on_cells=True, multiple_results=True, discharge=_addupdate_discharge,
+addupdate_p = _RefPrimitive(
+    "addupdate", addupdate_type, to_lojax=_addupdate_low, jvp=_addupdate_jvp, batch=_addupdate_batch,
+    batch_axis=True, typed=True, on_cells=True, multiple_results=True, discharge=_addupdate_discharge,
     effects=lambda *avals, tree: frozenset([ACCUM]),
     printed=_addupdate_printed, lower=_not_lowered,
     absent=_DISCHARGED,
 )  # fmt: skip
-freeze_p: Primitive = Primitive(
-    "freeze", _freeze_infer, jvp=_freeze_jvp, batch=lambda axis, args, dims, params: (freeze_p.bind(*args), dims[0]),
-    batch_axis=True, typed=True, on_cells=True, discharge=lambda args, params: args[0].value,
+freeze_p: Primitive = _RefPrimitive(
+    "freeze", freeze_type, to_lojax=_freeze_low, jvp=_freeze_jvp,
+    batch=lambda axis, args, dims, params: (freeze_p.bind(*args), dims[0]), batch_axis=True,
+    typed=True, on_cells=True, discharge=lambda args, params: args[0].value,
     effects=lambda *avals: frozenset([READ]), lower=_not_lowered,
     absent=_DISCHARGED,
 )  # fmt: skip
-free_ref_p: Primitive = Primitive(
-    "free_ref", _free_infer, impl=_free_now, jvp=_free_jvp, multiple_results=True,
+free_ref_p: Primitive = _RefPrimitive(
+    "free_ref", free_type, to_lojax=_free_low, impl=_free_now, jvp=_free_jvp, multiple_results=True,
     batch=lambda axis, args, dims, params: (free_ref_p.bind(*args), []), batch_axis=True, typed=True, on_cells=True,
     discharge=lambda args, params: [], effects=lambda *avals: frozenset([WRITE]), lower=_not_lowered,
     absent=_DISCHARGED,

@@ -148,7 +148,8 @@ def write(x: Any, view: View, value: Any) -> Any:
 def accumulate(x: Any, view: View, value: Any) -> Any:
     """The array `x` with `value` added to the part that a view shows; where an index is given twice, twice."""
     if not view:
-        return add(x, value)
+        kind: Any = aval_of(x)
+        return kind.vspace_add(x, value) if kind.is_high else add(x, value)
     first, *rest = view
     if rest:
         return first.write(x, accumulate(first.read(x), tuple(rest), value))

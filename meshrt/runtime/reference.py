@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.references import AbstractRef, is_ref
+from meshrt.core.references import AbstractRef, HighRef, is_ref
 from meshrt.core.source import capture
 from meshrt.core.tracer import Tracer
 from meshrt.core.types import register_aval
@@ -18,12 +18,12 @@ __all__ = ["Ref"]
 
 
 class _RefType(type):
-    """Traced references are instances of `Ref` too. (`type(x) is Ref` tells references that exist from those that stand
-    for one.)"""
+    """Traced references, and those to values of high types, are instances of `Ref` too. (`type(x) is Ref` tells those
+    that hold one array from those that stand for some.)"""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         # (What wraps a reference may hand on its attributes, the type among them, and is none.)
-        return type.__instancecheck__(cls, instance) or (isinstance(instance, Tracer) and is_ref(instance))
+        return type.__instancecheck__(cls, instance) or (isinstance(instance, Tracer | HighRef) and is_ref(instance))
 
 
 class RefSignature:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from meshrt import errors
 from meshrt.core.axes import UNNAMED, NamedAxis, bind_axes
-from meshrt.core.basic.shapes import SplitSize, bring_to_front
+from meshrt.core.basic.parts import batch_front, in_front
+from meshrt.core.basic.shapes import SplitSize
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.lojax import inlined_call, may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
@@ -97,7 +99,11 @@ class BatchTrace(Trace):
             return value.value, value.dim
         return value, None
 
-    def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    def process_primitive(
+        self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any], leading: bool = False
+    ) -> Any:
+        """By the batching rule. `leading`: some batches are of high types, and laid out as loops do, which rules of
+        primitives with Jaxprs call dimension 0."""
         values: list[Any] = []
         dims: list[int | None] = []
         active, axis = False, self.axis
@@ -120,17 +126,21 @@ class BatchTrace(Trace):
                 return through_values(primitive, args, params)
             if primitive.batch is None:
                 raise missing_rule(primitive, "batch", "cannot be used under vmap")
+            if leading:
+                dims = [d if d is None or isinstance(d, int) else 0 for d in dims]
             out, out_dims = primitive.batch(axis if primitive.batch_axis else axis.extent, values, dims, params)
         finally:
             context.trace = saved
         if not primitive.multiple_results:
             return self.wrap(out, out_dims)
+        if leading:
+            out_dims = [d if d is None else batch_front(aval_of(o)) or d for o, d in zip(out, out_dims)]
         return [self.wrap(o, d) for o, d in zip(out, out_dims)]
 
     def process_high(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """By the batching rule of the primitive; one that has none is lowered, and what it then does is mapped.
 
-        Calls on high values that are not laid out along leading dimensions are written out.
+        Calls on high values that are not laid out as loops do are written out.
         """
         if primitive.boxes is not None:
             return primitive.boxes.batch(self, args, params)
@@ -138,9 +148,23 @@ class BatchTrace(Trace):
             return primitive.unbox(*args, **params)  # type: ignore[misc]
         if primitive.batch is None:
             return primitive.to_lojax(*args, **params)  # type: ignore[misc]
-        if primitive.applies is not None and not all(isinstance(self.unwrap(a)[1], int | None) for a in args):
+        if primitive.applies is None or not any(aval_of(a).is_high for a in args):
+            return self.process_primitive(primitive, args, params)
+        odd = [(aval_of(a), d) for a, d in ((a, self.unwrap(a)[1]) for a in args) if not _leads(aval_of(a), d)]
+        if not odd:
+            return self.process_primitive(primitive, args, params, leading=True)
+        if primitive.once:
             return inlined_call(*args, jaxpr=primitive.applies(params)[0][0])
-        return self.process_primitive(primitive, args, params)
+        kind, dim = odd[0]
+        raise errors.UnsupportedError(
+            f"vmap of {primitive.name} over a value of the high type {kind.str_short()} that is mapped along {dim}: "
+            f"loops and branches take batches along {batch_front(kind)}. Map the value along that"
+        )
+
+
+def _leads(member: Any, dim: Any) -> bool:
+    """Whether a batch is laid out as rules of primitives with Jaxprs can say."""
+    return dim is None or isinstance(dim, int) or dim == batch_front(member)
 
 
 def _names(name: Hashable, primitive: Primitive, params: dict[str, Any]) -> bool:
@@ -213,10 +237,10 @@ def _batch_jaxpr(jaxpr, axis, batched, force_out):
     trace = JaxprTrace(jaxpr.name, requires_low=False)
     args = [trace.argument(a.batched(axis.size, axis.along) if b else a) for a, b in zip(jaxpr.in_avals, batched)]
     with set_trace(trace):
-        dims = [0 if b else None for b in batched]
+        dims = [batch_front(a) if b else None for a, b in zip(jaxpr.in_avals, batched)]
         outs, out_dims = batch_flat(lambda *xs: eval_jaxpr(jaxpr, (), xs), axis, args, dims)
         outs = [
-            bring_to_front(axis.extent, o, d) if d is not None or force else o
+            in_front(axis.extent, o, d) if d is not None or force else o
             for o, d, force in zip(outs, out_dims, force_out)
         ]
         closed = trace.close(args, outs)

@@ -241,7 +241,7 @@ def _bind(*args: Any, **params: Any) -> Any:
 checkpoint_p: Primitive = Primitive(
     "checkpoint", lambda *avals, jaxpr, **_: jaxpr.out_avals, lower=_lower, jvp=_jvp, linearize=_linearize,
     transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, discharge=call_rule(lambda: checkpoint_p),
-    repeats=True, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
+    repeats=True, once=True, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
     varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],

@@ -277,6 +277,6 @@ custom_jvp_call_p: Primitive = Primitive(
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
     varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
-    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))], to_lojax=inlined_call,
+    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))], to_lojax=inlined_call, once=True,
     absent={"transpose": "its rule gives a tangent that is made of other operations"},
 )  # fmt: skip

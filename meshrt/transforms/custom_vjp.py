@@ -431,7 +431,7 @@ custom_vjp_call_p: Primitive = Primitive(
     discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, thread=thread_call,
     multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
-    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))], to_lojax=inlined_call,
+    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))], to_lojax=inlined_call, once=True,
     absent={"transpose": "reverse mode goes by its linearize rule"},
 )  # fmt: skip
 

@@ -29,6 +29,7 @@ __all__ = [
     "numbered",
     "opened",
     "part_counts",
+    "plain",
     "reopened",
     "taken_apart",
 ]
@@ -131,6 +132,16 @@ def leaf_paths(structure: Any) -> list[Any]:
 def numbered(structure: Any) -> Any:
     """A pytree of a structure that `flatten` gave, whose leaves know their position (`index`)."""
     return kept_apart(structure, map(_Place, range(structure.num_leaves)))
+
+
+def plain(structure: Any) -> Any:
+    """A structure that `taken_apart` gave with a tuple of its arrays in the place of each high value."""
+    tree = numbered(structure)
+    is_node = lambda x: type(x) is _Opened
+    if not any(map(is_node, tree_util.tree_leaves(tree, is_leaf=is_node))):
+        return structure
+    whole = tree_util.tree_map(lambda x: x.arrays if is_node(x) else x, tree, is_leaf=is_node)
+    return tree_util.tree_structure(whole)
 
 
 def kept_apart(structure: Any, leaves: Iterable[Any]) -> Any:

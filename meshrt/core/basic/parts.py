@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.basic.shapes import instantiate, zeros
+from meshrt.core.basic.shapes import bring_to_front, instantiate, repeated, zeros
 from meshrt.core.high import is_high_value
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, Tracer
 from meshrt.core.types import aval_of, in_program
 
-__all__ = ["from_parts_p", "packed", "parts_of", "to_parts_p"]
+__all__ = ["batch_front", "from_parts_p", "in_front", "packed", "parts_of", "to_parts_p"]
 
 
 def parts_of(value: Any) -> list[Any]:
@@ -28,6 +28,30 @@ def parts_of(value: Any) -> list[Any]:
         return found
     kind: Any = aval_of(value)
     return list(kind.lower_val(value))
+
+
+def batch_front(kind: Any) -> Any:
+    """Where loops, branches and references have the members of a batch of values of a type."""
+    return kind.leading_axis_spec() if kind.is_high and not kind.mutable else 0
+
+
+def in_front(extent: int, value: Any, dim: Any) -> Any:
+    """As `bring_to_front`, also of a value of a high type, which has the batch where loops have it: in front of each of
+    its arrays (`HiType.leading_axis_spec`), said as that spec or as 0.
+    """
+    kind: Any = aval_of(value)
+    if not kind.is_high:
+        return bring_to_front(extent, value, dim)
+    spec = batch_front(kind)
+    if dim is None:
+        same = [repeated(extent, x, 0) for x in parts_of(value)]
+        return from_parts_p.bind(*same, kind=kind.inc_rank(int(extent), spec))
+    if dim not in (0, spec):
+        raise errors.UnsupportedError(
+            f"a value of the high type {kind.str_short()} that is mapped along {dim}, in a loop, branch or reference: "
+            f"those hold batches along {spec}. Map the value along that"
+        )
+    return value
 
 
 def packed(value: Any) -> Any:

@@ -81,9 +81,8 @@ class QType(HiType):
     @classmethod
     def of(cls, matrix: ShapedArray, axis: int) -> QType:
         """The type of what stands for a float32 matrix."""
-        *lead, rows, columns = matrix.shape
-        values = matrix.update(dtype=_INT, weak_type=False)
-        return cls(values, ShapedArray((*lead, (rows, columns)[axis]), _FLOAT), axis)
+        strong = matrix.update(weak_type=False)
+        return cls(strong.update(dtype=_INT), strong.without(matrix.ndim - 1 - axis), axis)
 
     def __str__(self) -> str:
         return f"q8[{','.join(map(str, self.values.shape))}]{'' if self.axis == 0 else 'T'}"
@@ -95,7 +94,8 @@ class QType(HiType):
         return [value.values, value.scales]
 
     def raise_val(self, *arrays: Any) -> QArray:
-        return QArray(*arrays, self.axis)
+        values, scales = arrays
+        return QArray(values, scales, self.axis)
 
     def to_tangent_aval(self) -> ShapedArray:
         return self.values.update(dtype=_FLOAT)

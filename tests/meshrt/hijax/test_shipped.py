@@ -131,6 +131,33 @@ def test_scales_are_split_with_the_dimension_they_run_along(axis):
     close(dequantize(turned), np.asarray(dequantize(q)).T)
 
 
+def test_the_derivative_of_a_function_that_was_called_before_is_the_same():
+    loss = meshrt.jit(lambda w: quantized_matmul(X, quantize(w)).sum())
+    loss(W)
+    close(meshrt.grad(loss)(W), X.T @ np.ones((2, 4), np.float32))
+
+
+@plain_or_jitted
+def test_loops_and_branches_over_a_batch_of_quantized_weights(wrap):
+    stack = quantize(np.stack([W, 2 * W]))
+    near = np.asarray(dequantize(stack))
+    steps = lambda q, x: lax.scan(
+        lambda c, _: (c + quantized_matmul(x, q).sum(), None), jnp.float32(0), None, length=3
+    )[0]
+    grown = lambda q, x: lax.fori_loop(0, 2, lambda _, k: quantized_add(k, k), q)
+    chosen = lambda q, x: lax.cond(x.sum() > -100, lambda k: quantized_add(k, k), lambda k: k, q)
+    mapped = lambda f, out: wrap(meshrt.vmap(f, in_axes=(QMapping(), None), out_axes=out, axis_size=2))(stack, X)
+    close(mapped(steps, 0), 3 * (X @ near).sum((1, 2)))
+    close(dequantize(mapped(grown, QMapping())), 4 * near)
+    close(dequantize(mapped(chosen, QMapping())), 2 * near)
+    carried = lambda q, x: lax.scan(
+        lambda k, _: (quantized_add(k, k), quantized_matmul(x, k).sum()), q, None, length=2
+    )[1]
+    close(mapped(carried, 0), np.stack([(X @ near).sum((1, 2)), 2 * (X @ near).sum((1, 2))], 1))
+    shared = meshrt.vmap(lambda x, q: dequantize(grown(q, x)).sum() + x.sum(), in_axes=(0, None))
+    close(wrap(shared)(np.stack([X, X]), quantize(W)), [4 * near[0].sum() + X.sum()] * 2)
+
+
 @plain_or_jitted
 def test_tuples_and_immutable_boxes(wrap):
     f = wrap(lambda x: element(tuple_of(x, x * x), 1))
