@@ -170,13 +170,20 @@ def uniform(
 
 
 def _unit_floats(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    """Numbers from [0, 1): random bits become the fraction of a float in [1, 2), from which 1 is taken."""
+    """Numbers from [0, 1)."""
     info = dtypes.finfo(dtype)
     drawn = 8 if info.nmant < 8 else info.bits
     if info.bits not in (8, 16, 32, 64):
         raise errors.ArgumentTypeError(f"uniform: dtype {dtype} is not supported; use 16, 32 or 64 bits")
+    return unit_floats(rn.random_bits(key, drawn, shape), drawn, dtype)
+
+
+def unit_floats(bits: Any, drawn: int, dtype: np.dtype) -> Any:
+    """Numbers from [0, 1) of `drawn` random bits each: these become the fraction of a float in [1, 2), from which 1 is
+    taken."""
+    info = dtypes.finfo(dtype)
     word = np.dtype(f"uint{info.bits}")
-    x = el.convert_element_type(rn.random_bits(key, drawn, shape), word)
+    x = el.convert_element_type(bits, word)
     x = el.shift_right_logical_p.bind(x, np.asarray(drawn - info.nmant, word)[()])
     one = np.asarray(1, dtype).view(word)[()]
     x = el.bitcast_convert_type_p.bind(el.or_p.bind(x, one), new_dtype=dtype)
@@ -186,7 +193,11 @@ def _unit_floats(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
 @one_program
 def draw_uniform(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, maxval: Any) -> Any:
     """Numbers from [minval, maxval): an array of ``shape`` for every key."""
-    floats = _unit_floats(key, shape, dtype)
+    return between(_unit_floats(key, shape, dtype), dtype, shape, minval, maxval)
+
+
+def between(floats: Any, dtype: np.dtype, shape: tuple[int, ...], minval: Any, maxval: Any) -> Any:
+    """Numbers from [0, 1) as such from [minval, maxval)."""
     low, high = parameter(minval, dtype, shape), parameter(maxval, dtype, shape)
     span = (
         np.subtract(high, low)

@@ -8,6 +8,7 @@ the back end of the platform (`meshrt.experimental.kernels.backends`).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -16,7 +17,7 @@ from typing import Any
 from meshrt import config, errors, tree_util
 from meshrt.core.axes import Here, NamedAxis, axes_in_scope, bind_axes
 from meshrt.core.jaxpr import Jaxpr
-from meshrt.core.references import is_ref
+from meshrt.core.references import AbstractRef, is_ref
 from meshrt.core.source import named_scope
 from meshrt.core.trace import EVAL, current_trace, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
@@ -27,6 +28,7 @@ from meshrt.experimental.kernels.grid import DYNAMIC, GridFrame, in_grid
 from meshrt.experimental.kernels.mapping import INDEX, GridMapping, KernelArguments, described, grid_mapping
 from meshrt.experimental.kernels.modes import interpreted
 from meshrt.experimental.kernels.params import CostEstimate
+from meshrt.experimental.kernels.prng import STATE, StateNeededError, drawing_from
 from meshrt.experimental.kernels.specs import GridSpec, no_block_spec
 from meshrt.jit import jit
 from meshrt.primitives.conversion import convert_element_type
@@ -168,7 +170,11 @@ def _stage(
     mapping, arguments = grid_mapping(spec, types, origins, out, out_origins)
     out_avals, out_tree = tree_util.tree_flatten(out)
     _check_aliases(aliases, avals, origins, out_avals, out_origins)
-    jaxpr, captured = trace_kernel(kernel, mapping, arguments, name)
+    try:
+        jaxpr, captured = trace_kernel(kernel, mapping, arguments, name)
+    except StateNeededError:
+        jaxpr, captured = trace_kernel(kernel, mapping, arguments, name, (STATE,))
+        mapping = dataclasses.replace(mapping, scratch_avals=(*mapping.scratch_avals, STATE))
     return mapping, jaxpr, captured, out_avals, out_tree
 
 
@@ -201,9 +207,11 @@ def _check_aliases(
 
 
 def trace_kernel(
-    kernel: Callable[..., Any], mapping: GridMapping, arguments: KernelArguments, name: str | None
-) -> tuple[Jaxpr, list[Any]]:
-    """The kernel's Jaxpr and the references that it captured, which are its first arguments."""
+    kernel: Callable[..., Any], mapping: GridMapping, arguments: KernelArguments, name: str | None,
+    state: tuple[AbstractRef, ...] = (),
+) -> tuple[Jaxpr, list[Any]]:  # fmt: skip
+    """The kernel's Jaxpr and the references that it captured, which are its first arguments. `state` is the type of
+    what random numbers are drawn from, its last one, if the kernel draws."""
     scratch = arguments.scratch
     positional = (*arguments.scalars, *arguments.inputs, *arguments.outputs)
     args = (positional, scratch) if isinstance(scratch, dict) else ((*positional, *scratch), {})
@@ -213,7 +221,7 @@ def trace_kernel(
     def flat(*values: Any) -> list[Any]:
         sizes = iter(values[dims:count])
         grid = [next(sizes) if g is DYNAMIC else g for g in mapping.grid]
-        given, keywords = tree_util.tree_unflatten(tree, values[count:])
+        given, keywords = tree_util.tree_unflatten(tree, values[count : count + len(avals)])
         # Types inside say nothing of the region around: kernels work on each chip's own memory.
         around = [a._replace(is_checked=False) for a in chip_axes()]
         named = [
@@ -221,7 +229,8 @@ def trace_kernel(
             for name, size, index in zip(mapping.grid_names or (), grid, values)
             if name is not None
         ]
-        with in_grid(GridFrame(values[:dims], grid)), bind_axes([*around, *named]):
+        drawn = drawing_from(values[-1] if state else None)
+        with in_grid(GridFrame(values[:dims], grid)), bind_axes([*around, *named]), drawn:
             out = kernel(*given, **keywords)
         if tree_util.tree_structure(out) != tree_util.tree_structure(None):
             raise errors.ArgumentValueError(
@@ -230,7 +239,7 @@ def trace_kernel(
             )
         return []
 
-    closed = trace_to_jaxpr(flat, [*[INDEX] * count, *avals], name or fun_name(kernel), requires_low=False)
+    closed = trace_to_jaxpr(flat, [*[INDEX] * count, *avals, *state], name or fun_name(kernel), requires_low=False)
     arrays = [c for c in closed.consts if not is_ref(c)]
     if arrays:
         shown = ", ".join(aval_of(c).str_short() for c in arrays)

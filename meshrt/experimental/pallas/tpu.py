@@ -21,6 +21,14 @@ from meshrt.experimental.kernels.memory import TpuMemorySpace as MemorySpace
 from meshrt.experimental.kernels.params import GridDimensionSemantics, SideEffectType
 from meshrt.experimental.kernels.params import TpuCompilerParams as CompilerParams
 from meshrt.experimental.kernels.pipeline import emit_pipeline
+from meshrt.experimental.kernels.prng import (
+    prng_random_bits,
+    prng_seed,
+    stateful_bernoulli,
+    stateful_bits,
+    stateful_normal,
+    stateful_uniform,
+)
 from meshrt.experimental.kernels.semaphores import (
     DeviceIdType,
     get_barrier_semaphore,
@@ -94,6 +102,8 @@ __all__ = [
     "make_async_copy",
     "make_async_remote_copy",
     "pack_elementwise",
+    "prng_random_bits",
+    "prng_seed",
     "repeat",
     "reset_tpu_interpret_mode_state",
     "roll",
@@ -103,6 +113,10 @@ __all__ = [
     "semaphore_signal",
     "semaphore_wait",
     "set_tpu_interpret_mode",
+    "stateful_bernoulli",
+    "stateful_bits",
+    "stateful_normal",
+    "stateful_uniform",
     "stochastic_round",
     "store",
     "sync_copy",

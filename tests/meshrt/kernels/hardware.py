@@ -276,6 +276,21 @@ def instructions(lib):
     return f, [kind(lib, (16, 128))]
 
 
+def noisy(lib):
+    """Normal noise, and elements dropped, from the core's generator of random numbers."""
+    pl, pltpu, jnp = lib.pl, lib.pltpu, lib.np
+
+    def kernel(x_ref, o_ref):
+        pltpu.prng_seed(5, pl.program_id(0))
+        noise = pltpu.stateful_normal(x_ref.shape, jnp.float32)
+        kept = pltpu.stateful_uniform(x_ref.shape, jnp.float32) < 0.75
+        o_ref[...] = jnp.where(kept, x_ref[...] + noise, 0.0)
+
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    f = pl.pallas_call(kernel, kind(lib, (32, 128)), grid=(4,), in_specs=[block], out_specs=block)
+    return f, [kind(lib, (32, 128))]
+
+
 def ring_all_gather(lib, count=8, rows=64):
     """Each chip passes on the block that it got last, after a barrier with both neighbours: the body of a shard_map."""
     pl, pltpu, lax = lib.pl, lib.pltpu, lib.jax.lax
@@ -320,4 +335,4 @@ def over_chips(f, block, count=8):
 
 
 ANYWHERE = [add, softmax_rows, looped_matmul, attention, reductions, branches]
-ON_TPUS = [matmul, gather_rows, counters, dynamic_grid, double_buffered, pipelined, instructions]
+ON_TPUS = [matmul, gather_rows, counters, dynamic_grid, double_buffered, pipelined, instructions, noisy]

@@ -26,6 +26,7 @@ from tests.meshrt.kernels.hardware import (
     double_buffered,
     kind,
     matmul,
+    noisy,
     over_chips,
     ring_all_gather,
 )
@@ -96,7 +97,8 @@ def that_of_jax(program):
         raise
 
 
-@pytest.mark.parametrize("program", [*ANYWHERE, *ON_TPUS], ids=lambda p: p.__name__)
+# (The inverse error function of `noisy` is another one, which is closer near one.)
+@pytest.mark.parametrize("program", [p for p in [*ANYWHERE, *ON_TPUS] if p is not noisy], ids=lambda p: p.__name__)
 def test_a_kernel_consists_of_what_that_of_jax_consists_of(program):
     assert operations(kernel(program)) == operations(that_of_jax(program))
 

@@ -10,13 +10,14 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, memref, vector
 from jaxlib.mosaic.python import tpu
 
+from meshrt import numpy as jnp
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
-from meshrt.experimental.kernels import hints, values
+from meshrt.experimental.kernels import hints, prng, values
 from meshrt.experimental.kernels.mlir.arithmetic import same
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
 from meshrt.experimental.kernels.mosaic.types import memory_type
-from meshrt.primitives import elementwise
+from meshrt.primitives import elementwise, gamma
 
 __all__ = ["RULES"]
 
@@ -48,6 +49,34 @@ def _unpack(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
 def _multiple_of(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
     (count, *_), aval = eqn.params["values"], eqn.invars[0].aval
     return x if aval.shape or kind_of(aval.dtype) not in ("i", "u") else tpu.assume_multiple(x, count)
+
+
+# Coefficients of Giles, "Approximating the erfinv function" (GPU Computing Gems, 2011): of the centre and of the tails.
+_CENTRE = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
+    0.246640727, 1.50140941,
+)  # fmt: skip
+_TAILS = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047,
+    1.00167406, 2.83297682,
+)  # fmt: skip
+
+
+def _erf_inv(x: Any) -> Any:
+    """Two polynomials in w = -log(1 - x²), exact to three units in the last place of a float32."""
+    single = jnp.asarray(x, np.float32)
+    w = -jnp.log((np.float32(1) - single) * (np.float32(1) + single))
+
+    def polynomial(coefficients: tuple[float, ...], at: Any) -> Any:
+        total = jnp.full_like(at, coefficients[0])
+        for c in coefficients[1:]:
+            total = total * at + np.float32(c)
+        return total
+
+    tails = polynomial(_TAILS, jnp.sqrt(w) - np.float32(3))
+    near = jnp.where(w < np.float32(5), polynomial(_CENTRE, w - np.float32(2.5)), tails) * single
+    ends = jnp.abs(single) == np.float32(1)
+    return jnp.where(ends, single * np.float32(np.inf), near).astype(x.dtype)
 
 
 _FIELD = re.compile(r"\{[^{}]*\}")
@@ -88,6 +117,13 @@ def _trace_value(walk: Walk, eqn: Eqn, x: ir.Value) -> list[Any]:
     return []
 
 
+def _seed(walk: Walk, eqn: Eqn, state: Any, *seeds: ir.Value) -> list[Any]:
+    if len(seeds) > 2:
+        walk.refuse(f"a generator takes one or two seeds, not {len(seeds)}: combine them")
+    tpu.prng_set_seed_32(list(seeds))
+    return []
+
+
 def _delay(walk: Walk, eqn: Eqn, nanos: ir.Value) -> list[Any]:
     tpu.delay(nanos)
     return []
@@ -109,6 +145,9 @@ RULES: dict[Primitive, Rule] = {
     values.delay_p: _delay,
     values.touch_p: lambda walk, eqn, place: [],
     values.debug_barrier_p: lambda walk, eqn: [],
+    gamma.erf_inv_p: through(_erf_inv),
+    prng.prng_seed_p: _seed,
+    prng.prng_random_bits_p: lambda walk, eqn, state: tpu.prng_random_bits(walk.type_of(eqn.outvars[0].aval)),
     hints.multiple_of_p: _multiple_of,
     hints.max_contiguous_p: same,
 }

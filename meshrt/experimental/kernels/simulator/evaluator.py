@@ -303,6 +303,15 @@ def _nothing(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
     return []
 
 
+def _seed(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
+    core.random = np.random.Generator(np.random.Philox([int(s) & 0xFFFFFFFF for s in operands[1:]]))
+    return []
+
+
+def _random_bits(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
+    return [core.random.integers(0, 1 << 32, eqn.params["shape"], np.uint32).view(np.int32)]
+
+
 def _new_ref(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
     (memory,) = _empty_ref(core, eqn, operands)
     memory.fill(operands[0])
@@ -318,7 +327,7 @@ _OPERATIONS: dict[str, Callable[[Core, Eqn, Sequence[Any]], list[Any]]] = {
     "freeze": lambda core, eqn, operands: [operands[0].read((), core.actor, eqn.source)],
     "semaphore_signal": _signal, "semaphore_read": _read_semaphore, "get_barrier_semaphore": _barrier,
     "dma_start": _dma_start, "axis_index": _axis_index, "debug_print": _print, "touch": _nothing, "delay": _nothing,
-    "trace_value": _nothing, "debug_barrier": _nothing,
+    "trace_value": _nothing, "debug_barrier": _nothing, "prng_seed": _seed, "prng_random_bits": _random_bits,
 }  # fmt: skip
 
 

@@ -101,6 +101,7 @@ class Core:
     actor: Actor
     memories: dict[Any, Any] = field(default_factory=dict)
     scoped: int = 0
+    random: Any = field(default_factory=lambda: np.random.Generator(np.random.Philox(0)))
 
     @property
     def name(self) -> str:
