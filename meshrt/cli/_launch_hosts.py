@@ -72,7 +72,7 @@ def run_placed(job: Job, dry_run: bool, detach: bool) -> int:
     """A job whose processes an engine places on other hosts: ranks, or agents of a coordinator here."""
     from meshrt.launch.placing import job as placed  # optional wheel: one way needs none
 
-    again = tuple(word for word in sys.argv[1:] if word != "--detach")
+    again = tuple(word for word in sys.argv[1:] if word not in ("--detach", "--dry-run"))
     if placed.has_agents(job.settings):
         return _run_agents(job, dry_run, detach, again)
     return placed.run(job, dry_run=dry_run, detach=detach)

@@ -112,7 +112,7 @@ class _Printed:
                 log.close()
 
     def _show(self, stream: str, line: bytes) -> None:
-        prefix = self.front.name
+        prefix = "" if self.front.detached else self.front.name  # what it was submitted as is for other programs
         if self._label is not None:
             found = self._label.match(line)
             prefix, line = (found[1].decode(), line[found.end() :]) if found else ("", line)

@@ -344,7 +344,7 @@ def test_a_batch_job_is_left_to_slurm(slurm, tmp_path):
     out, err = (
         process := detached.start(tmp_path, "import os; print('node', os.environ['SLURMD_NODENAME'])")
     ).communicate(timeout=60)
-    assert process.returncode == 0 and out.split()[-1].isdigit(), err
+    assert process.returncode == 0 and out.strip().isdigit(), err
     assert await_true(lambda: slurm.ask("squeue", "-h").stdout == "", 60)
     assert sorted(line.split()[-1] for line in (tmp_path / "out").read_text().splitlines()) == ["n0", "n1"]
 
