@@ -239,7 +239,8 @@ def trace_kernel(
             )
         return []
 
-    closed = trace_to_jaxpr(flat, [*[INDEX] * count, *avals, *state], name or fun_name(kernel), requires_low=False)
+    types: list[Any] = [*[INDEX] * count, *avals, *state]
+    closed = trace_to_jaxpr(flat, types, name or fun_name(kernel), requires_low=False)
     arrays = [c for c in closed.consts if not is_ref(c)]
     if arrays:
         shown = ", ".join(aval_of(c).str_short() for c in arrays)
