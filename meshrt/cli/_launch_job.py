@@ -50,6 +50,7 @@ _OPTIONS = [
     click.option(
         "--metrics-port", type=str, metavar="[HOST:]PORT", help="Serve figures of the job for Prometheus. [on loopback]"
     ),
+    click.option("--view", is_flag=True, help="Show what ranks and hosts are at, below what they print."),
     click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own messages, not only log them."),
     click.option(
         "--env", multiple=True, metavar="NAME=VALUE", callback=pairs, help="A variable for the workers. Repeatable."

@@ -16,12 +16,14 @@ from meshrt.launch.address import join_address, split_address
 from meshrt.launch.model import Phase, State
 from meshrt.launch.wire import Progress
 
-__all__ = ["Board", "Metrics"]
+__all__ = ["Board", "Metrics", "RankFigures"]
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 # Chosen: a rate over the last steps that were told, about half a minute of them at one message a second.
 _WINDOW = 32
+
+_STATES = ("starting", "joining", "running", "finished")
 
 Sample = tuple[Mapping[str, str], float]
 
@@ -36,6 +38,21 @@ class _Rank:
         if len(known) < 2 or known[-1][0] <= known[0][0]:
             return None
         return max(0.0, (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]))
+
+
+@dataclass(frozen=True, slots=True)
+class RankFigures:
+    """What is known of a rank: rates a second, `memory` in bytes, `age` the seconds since it last told its step; None
+    where it has not told."""
+
+    rank: int
+    host: str | None
+    state: str
+    step: int | None = None
+    steps_per_second: float | None = None
+    tokens_per_second: float | None = None
+    memory: int | None = None
+    age: float | None = None
 
 
 class Board:
@@ -65,6 +82,37 @@ class Board:
             told = self._ranks.setdefault(rank, _Rank([])).told
             told.append((self._clock(), progress))
             del told[:-_WINDOW]
+
+    @property
+    def phase(self) -> str:
+        """What the job is at."""
+        return "new" if self._state is None else self._state.phase.value
+
+    @property
+    def restarts(self) -> int:
+        """How many generations followed a failure."""
+        return 0 if self._state is None else self._state.restarts
+
+    def silences(self) -> Mapping[str, float]:
+        """Seconds since each host was heard of, by its name."""
+        return self._silences()
+
+    def ranks(self) -> list[RankFigures]:
+        """The ranks of this generation, in order."""
+        with self._lock:
+            state, now = self._state, self._clock()
+            if state is None:
+                return []
+            return [self._figures(state, rank, now) for rank in sorted(state.live | state.finished)]
+
+    def _figures(self, state: State, rank: int, now: float) -> RankFigures:
+        host, at = state.host_of(rank), _at(state, rank)
+        known = self._ranks.get(rank)
+        if known is None:
+            return RankFigures(rank, host, at)
+        when, last = known.told[-1]
+        steps, tokens = known.rate(lambda p: p.step), known.rate(lambda p: p.tokens)
+        return RankFigures(rank, host, at, last.step, steps, tokens, last.memory, now - when)
 
     def text(self) -> str:
         """All figures."""
@@ -104,13 +152,15 @@ class Board:
 
 
 def _by_state(state: State) -> list[Sample]:
-    numbers = {
-        "starting": len(state.live - state.joining - state.meshed),
-        "joining": len((state.live & state.joining) - state.meshed),
-        "running": len(state.live & state.meshed),
-        "finished": len(state.finished),
-    }
-    return [({"state": name}, float(number)) for name, number in numbers.items()]
+    found = [_at(state, rank) for rank in state.live | state.finished]
+    return [({"state": name}, float(found.count(name))) for name in _STATES]
+
+
+def _at(state: State, rank: int) -> str:
+    """What a rank that was started is at: one of `_STATES`."""
+    if rank in state.finished:
+        return "finished"
+    return "running" if rank in state.meshed else "joining" if rank in state.joining else "starting"
 
 
 def _family(name: str, kind: str, help: str, samples: list[Sample]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import re
 import select
 import sys
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -66,6 +67,7 @@ class Console:
     def __init__(self, out: BinaryIO | None = None, err: BinaryIO | None = None):
         self._streams = {"stdout": out or _own(sys.stdout), "stderr": err or _own(sys.stderr)}
         self.closed = False
+        self.before_writing: Callable[[], None] | None = None  # takes away what is drawn below the lines
 
     def write(self, stream: str, prefix: str, lines: list[bytes]) -> None:
         """Writes `lines` behind ``[prefix] ``. When the reader has gone (``| head``), `closed` becomes true; a stream
@@ -74,6 +76,8 @@ class Console:
         if self.closed or not lines or target is None:
             return
         head = f"[{prefix}] ".encode() if prefix else b""
+        if self.before_writing is not None:
+            self.before_writing()
         try:
             _write_all(target, b"".join(head + line + b"\n" for line in lines))
         except OSError as e:

@@ -46,6 +46,7 @@ class Settings:
     listen: str | None = None
     bind: str = "none"
     metrics_port: int | str | None = None  # on loopback, or HOST:PORT
+    view: bool = False
     agents: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -68,7 +69,7 @@ class Settings:
             )
         if self.log_dir is not None and not isinstance(self.log_dir, str):
             raise ConfigError(f"log_dir = {self.log_dir!r}: expected the path of a directory, as text")
-        for name in ("verbose", "agents"):
+        for name in ("verbose", "agents", "view"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} = {getattr(self, name)!r}: expected true or false")
         if not isinstance(self.engine, str):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,6 +70,7 @@ from meshrt.launch.settings import Settings
 
 if TYPE_CHECKING:
     from meshrt.launch.metrics import Board, Metrics
+    from meshrt.launch.view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ class _Shell:
         self._secret = new_secret() if record is None else record.secret
         self._silenced = False
         self._board: Board | None = None  # where somebody wants figures
+        self._view: View | None = None
 
     # --- the loop.
 
@@ -174,6 +177,8 @@ class _Shell:
                 _make_directory(self._directory)
             if self._job.settings.metrics_port is not None:
                 metrics = self._serve_metrics(str(self._job.settings.metrics_port))
+            if self._job.settings.view:
+                self._open_view()
             with signals.heard() as wakeups:
                 if self._record is not None and self._record.past:
                     self._take_up(self._record.past)
@@ -185,6 +190,8 @@ class _Shell:
                         self._wait(wakeups)
         finally:
             self._engine.close()
+            if self._view is not None:
+                self._view.hide()
             if metrics is not None:
                 metrics.close()
         if self._directory is not None:
@@ -196,15 +203,27 @@ class _Shell:
         return self._exit_code
 
     def _serve_metrics(self, place: str) -> Metrics:
-        from meshrt.launch.metrics import Board, Metrics  # start-up time: only for jobs that are watched
+        from meshrt.launch.metrics import Metrics  # start-up time: only for jobs that are watched
 
-        engine = self._engine
-        silences = engine.silences if isinstance(engine, KnowsSilences) else dict
-        self._board = Board(self._clock, silences)
-        self._board.show(self._state)
-        metrics = Metrics(place, self._board)
+        metrics = Metrics(place, self._watched())
         self._console.say(f"meshrt launch: metrics at http://{metrics.address}/metrics")
         return metrics
+
+    def _open_view(self) -> None:
+        from meshrt.launch.view import View  # start-up time: only for jobs that are watched
+
+        self._view = View(self._watched(), sys.stderr, self._clock, self._console.say)
+        self._console.before_writing = self._view.hide
+
+    def _watched(self) -> Board:
+        """The board of the job, which is kept from now on."""
+        from meshrt.launch.metrics import Board  # start-up time: only for jobs that are watched
+
+        if self._board is None:
+            engine = self._engine
+            self._board = Board(self._clock, engine.silences if isinstance(engine, KnowsSilences) else dict)
+            self._board.show(self._state)
+        return self._board
 
     def _check_capabilities(self) -> None:
         settings, name, can = self._job.settings, self._engine.name, self._engine.capabilities
@@ -239,6 +258,9 @@ class _Shell:
     def _wait(self, wakeups: int) -> None:
         """Waits for the next thing to happen and turns it into events."""
         due = min(self._deadlines.values(), default=None)
+        if self._view is not None:
+            self._view.turn()
+            due = self._view.due if due is None else min(due, self._view.due)
         for found in self._engine.wait(None if due is None else max(0.0, due - self._clock()), wakeups):
             self._take(found)
         for number in signals.cancelling(wakeups):
