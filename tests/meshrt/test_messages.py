@@ -31,7 +31,7 @@ DTYPES = [
     (lambda: jnp.zeros(3, 4), "zeros: dtype=4 is not a dtype. Did you accidentally write `jax.numpy.zeros(3, 4)` "
                               "when you meant `jax.numpy.zeros((3, 4))`, with one tuple for the shape?"),
     (lambda: jnp.ones(3).astype("foo"), f"astype: dtype='foo' is not a dtype; {EXAMPLES}"),
-    (lambda: meshrt.ShapeDtypeStruct((3,), "foo"), f"'foo' is not the name of a dtype; {EXAMPLES}"),
+    (lambda: meshrt.ShapeDtypeStruct((3,), "foo"), f"'foo' is not a dtype; {EXAMPLES}"),
 ]  # fmt: skip
 
 SHAPES = "Shapes must be 1D sequences of concrete values of integer type, got"

@@ -49,9 +49,8 @@ class Calls:
         if certificates is None:
             self._channel = grpc.insecure_channel(address, options=_OPTIONS)
         else:
-            from meshrt.launch.hosts.certificates import (
-                CERTIFIED_NAME,  # optional wheel: only for jobs with certificates
-            )
+            # Optional wheel: certificates need `cryptography`, a secret does not.
+            from meshrt.launch.hosts.certificates import CERTIFIED_NAME
 
             credentials = grpc.ssl_channel_credentials(
                 certificates.authority, certificates.key, certificates.certificate
