@@ -1,19 +1,20 @@
 """What a coordinator writes down as it goes, so that another one can take its place: every event, before it counts.
 
 A file of one JSON object per line, readable by its user only: what the job is, then its events in order. A line that a
-kill cut off at the end is dropped; it had no consequences yet.
+kill cut off at the end is dropped; it had no consequences yet. One coordinator at a time has it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO, get_type_hints
 
-from meshrt.errors import ConfigError
+from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch import machine
 from meshrt.launch.membership.frames import new_secret
 from meshrt.launch.model import Event, ExitStatus, HostJoined, HostLost, Timer, TimerFired, WorkerError
@@ -21,6 +22,7 @@ from meshrt.launch.model import Event, ExitStatus, HostJoined, HostLost, Timer, 
 __all__ = ["Journal"]
 
 _FORMAT = 1
+_HEADER = b'{"format": '  # how each journal begins
 _KINDS = {kind.__name__: kind for kind in (*machine.EVENT_KINDS, TimerFired) if isinstance(kind, type)}
 _PARTS: dict[str, type[Any]] = {"ExitStatus": ExitStatus, "WorkerError": WorkerError}
 
@@ -41,9 +43,16 @@ class Journal:
         self.past: list[Event] = []
         if path is None:
             return
-        if path.exists() and path.stat().st_size:
-            self._read(path, what)
-        self._open(path)
+        self._file = _owned(path)
+        try:
+            if path.stat().st_size:
+                self._read(path, what)
+            _make_private(path)
+            if not path.stat().st_size:
+                self._append(self.header)
+        except BaseException:
+            self._file.close()
+            raise
 
     @property
     def secret(self) -> str:
@@ -86,43 +95,71 @@ class Journal:
     def _append(self, fields: Mapping[str, Any]) -> None:
         if self._file is None:
             return
-        self._file.write(json.dumps(fields) + "\n")
-        self._file.flush()
-
-    def _open(self, path: Path) -> None:
-        fresh = not self.past and not (path.exists() and path.stat().st_size)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file.write(json.dumps(fields) + "\n")
+            self._file.flush()
         except OSError as e:
-            raise ConfigError(f"--journal {path}: cannot be written: {e.strerror}") from None
-        self._file = open(handle, "a")  # noqa: SIM115 -- open as long as the job lasts
-        if fresh:
-            self._append(self.header)
+            raise DistributedError(
+                f"--journal {self._path}: cannot be written: {e.strerror}; the job ends, since nobody could take it up "
+                "as it is"
+            ) from None
 
     def _read(self, path: Path, what: Mapping[str, Any]) -> None:
         try:
-            lines = path.read_text().split("\n")
-        except (OSError, UnicodeDecodeError) as e:
-            raise ConfigError(f"--journal {path}: cannot be read: {e}") from None
+            content = path.read_bytes()
+        except OSError as e:
+            raise ConfigError(f"--journal {path}: cannot be read: {e.strerror}") from None
+        whole = content.rfind(b"\n") + 1  # behind it is what a kill cut off
+        if not whole and _HEADER.startswith(content[: len(_HEADER)]):  # it came while the first line was written
+            os.truncate(path, 0)
+            return
+        lines = content[:whole].splitlines()
         try:
-            header, *rest = [json.loads(line) for line in lines[:-1]]  # the last one has no end: empty, or cut off
+            header, *rest = [json.loads(line) for line in lines]
             for fields in rest:
                 if "header" in fields:
                     header.update(fields["header"])
                 else:
                     self.past.append(_event(fields))
             other = header["format"] != _FORMAT or header["what"] != json.loads(json.dumps(dict(what)))
+            target = header["what"].get("target")
         except (ValueError, LookupError, TypeError, AttributeError) as e:
             raise ConfigError(f"--journal {path}: it is no journal of a job ({e}); remove it to start anew") from None
         if other:
             raise ConfigError(
-                f"--journal {path}: it is of another job: {header['what'].get('target')}; give the same command as "
+                f"--journal {path}: it is of another job: {target}; give the same command as "
                 "before, or remove the file to start anew"
             )
         self.header = header
-        if lines[-1]:
-            path.write_text("\n".join(lines[:-1]) + "\n")
+        os.truncate(path, whole)
+
+
+def _owned(path: Path) -> TextIO:
+    """The file, opened to append, and locked as long as this process lives. ConfigError if another one has it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a")  # noqa: SIM115 -- open as long as the job lasts
+    except OSError as e:
+        raise ConfigError(f"--journal {path}: cannot be written: {e.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ConfigError(
+            f"--journal {path}: another coordinator writes it; ask it with `meshrt launch status`, or give this job a "
+            "journal of its own"
+        ) from None
+    except OSError:
+        return file  # a file system without locks
+    return file
+
+
+def _make_private(path: Path) -> None:
+    """For this user only, also a file that was there before: the secret of the ranks is in it."""
+    try:
+        path.chmod(0o600)
+    except OSError as e:
+        raise ConfigError(f"--journal {path}: others can read it, and it cannot be changed: {e.strerror}") from None
 
 
 def _plain(event: Event) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from meshrt.launch.output import LineSplitter
 __all__ = ["Line", "Logbook"]
 
 LINES = 1000  # kept of each rank
+BYTES = 1 << 20  # Chosen: a thousand lines of a terminal's width are a tenth of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,25 @@ class Line:
     data: bytes
 
 
+class _Last:
+    """The last lines of one task."""
+
+    def __init__(self) -> None:
+        self.lines: deque[Line] = deque()
+        self._size = 0
+
+    def add(self, line: Line) -> None:
+        self.lines.append(line)
+        self._size += len(line.data)
+        while len(self.lines) > LINES or (self._size > BYTES and len(self.lines) > 1):
+            self._size -= len(self.lines.popleft().data)
+
+
 class Logbook:
     """Lines of the present generation; a task's are forgotten when the next generation begins."""
 
     def __init__(self) -> None:
-        self._lines: dict[Task, deque[Line]] = {}
+        self._lines: dict[Task, _Last] = {}
         self._hosts: dict[Task, str] = {}
         self._splitters: dict[tuple[Task, str], LineSplitter] = {}
         self._followers: set[Callable[[Line], None]] = set()
@@ -41,7 +56,7 @@ class Logbook:
             for old in [t for t in self._lines if t.generation < task.generation - 1]:
                 del self._lines[old], self._hosts[old]
             self._splitters = {k: s for k, s in self._splitters.items() if k[0] in self._lines}
-            self._lines.setdefault(task, deque(maxlen=LINES))
+            self._lines.setdefault(task, _Last())
             self._hosts[task] = host
 
     def feed(self, found: Output) -> None:
@@ -55,8 +70,8 @@ class Logbook:
                 Line(self._hosts[found.task], found.task, found.stream == "stderr", data)
                 for data in splitter.feed(found.data, found.at)
             ]
-            lines.extend(fresh)
             for line in fresh:
+                lines.add(line)
                 for follow in self._followers:
                     follow(line)
 
@@ -65,7 +80,7 @@ class Logbook:
         with self._lock:
             if follow is not None:
                 self._followers.add(follow)
-            return [line for lines in self._lines.values() for line in list(lines)[-count:]] if count else []
+            return [line for last in self._lines.values() for line in list(last.lines)[-count:]] if count else []
 
     def leave(self, follow: Callable[[Line], None]) -> None:
         """A follower has gone."""

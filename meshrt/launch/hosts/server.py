@@ -242,6 +242,7 @@ class _Outbox:
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop, self._home = loop, threading.get_ident()
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
+        self._given_up = False
 
     def put(self, message: Down | Line | None) -> None:
         if threading.get_ident() == self._home:  # most answers are given where the question came
@@ -253,7 +254,10 @@ class _Outbox:
             return  # the loop has ended, and the call with it
 
     def _keep(self, message: Any) -> None:
-        self._queue.put_nowait(None if self._queue.qsize() > _QUEUE else message)
+        if self._given_up:  # the call ends when its other side reads on, which may be never
+            return
+        self._given_up = self._queue.qsize() >= _QUEUE
+        self._queue.put_nowait(None if self._given_up else message)
 
     def get(self) -> Coroutine[Any, Any, Any]:
         return self._queue.get()

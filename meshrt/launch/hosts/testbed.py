@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,14 +28,18 @@ def agents_here(
 ) -> Iterator[None]:
     """Runs `count` agents, named ``local0`` and so on, that die with this process. `ended` is told of each end."""
     env = {k: v for k, v in environ.items() if k != SECRET_FILE} | {SECRET: secret}
-    agents = [_agent(f"local{i}", address, env) for i in range(count)]
-    watchers = [
-        threading.Thread(target=_watch, args=(f"local{i}", agent, ended), daemon=True) for i, agent in enumerate(agents)
-    ]
-    for watcher in watchers:
-        watcher.start()
+    agents: list[subprocess.Popen[bytes]] = []
+    watchers: list[threading.Thread] = []
     try:
+        for i in range(count):
+            agents.append(_agent(f"local{i}", address, env))
+            watchers.append(threading.Thread(target=_watch, args=(f"local{i}", agents[-1], ended), daemon=True))
+            watchers[-1].start()
         yield
+    except BaseException:  # there is no job, and nobody tells them
+        for agent in agents:
+            agent.send_signal(signal.SIGTERM)
+        raise
     finally:
         _end(agents, watchers)
 
@@ -55,8 +60,9 @@ def _watch(name: str, agent: subprocess.Popen[bytes], ended: Callable[[str, str]
 
 
 def _end(agents: Sequence[subprocess.Popen[bytes]], watchers: Sequence[threading.Thread]) -> None:
+    deadline = time.monotonic() + _GRACE_S
     for watcher in watchers:
-        watcher.join(_GRACE_S)
+        watcher.join(max(0.0, deadline - time.monotonic()))
     for agent in agents:
         if agent.poll() is None:
             agent.send_signal(signal.SIGKILL)

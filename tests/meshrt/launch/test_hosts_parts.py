@@ -1,0 +1,115 @@
+"""Small parts of a job on several hosts: its journal, the last lines of its ranks, what waits for who does not read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from meshrt.errors import ConfigError, DistributedError
+from meshrt.launch.engines.protocol import Output, Task
+from meshrt.launch.hosts import logbook, server, testbed
+from meshrt.launch.hosts.journal import Journal
+from meshrt.launch.hosts.logbook import Logbook
+from meshrt.launch.model import HostJoined
+
+WHAT = {"target": ["script", "train.py"], "nodes": [1, 2]}
+JOINED = [HostJoined(id=i, at=float(i), host=f"n{i}", incarnation="abc") for i in range(3)]
+
+
+def journal(path: Path, *events: HostJoined) -> Journal:
+    """One that another coordinator of the job goes on with."""
+    made = Journal(path, WHAT)
+    made.note(port=8476)
+    for event in events:
+        made.write(event)
+    return made
+
+
+def killed(made: Journal) -> None:
+    made._file.close()
+
+
+def test_a_journal_that_a_kill_cut_off_anywhere_is_taken_up_with_what_was_whole(tmp_path):
+    path = tmp_path / "journal"
+    killed(journal(path, *JOINED))
+    content = path.read_bytes()
+    first = content.index(b"\n") + 1
+    for end in (0, 1, 5, first - 1, first, first + 3, len(content) - 1, len(content)):
+        path.write_bytes(content[:end])
+        again = Journal(path, WHAT)
+        whole = content[:end].count(b"\n")
+        assert [e.host for e in again.past] == [f"n{i}" for i in range(whole - 2)]
+        assert (again.secret == json.loads(content[:first])["secret"]) == (whole > 0)
+        again.write(JOINED[0])
+        killed(again)
+        assert Journal(path, WHAT).past[-1] == JOINED[0]
+
+
+def test_a_journal_has_one_coordinator_at_a_time_and_no_other_reader(tmp_path):
+    path = tmp_path / "journal"
+    path.touch(mode=0o644)
+    first = journal(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ConfigError, match="another coordinator writes it"):
+        Journal(path, WHAT)
+    killed(first)
+    assert Journal(path, WHAT).header["port"] == 8476
+
+
+def test_what_is_no_journal_is_left_as_it_is(tmp_path):
+    path = tmp_path / "train.py"
+    for content in ("print('no end')", "print()\n", '{"format": 2}\n', '{"format": 1, "what": {"target": "x"}}\n{"ev'):
+        path.write_text(content)
+        path.chmod(0o640)
+        with pytest.raises(ConfigError, match=r"it is no journal of a job|it is of another job"):
+            Journal(path, WHAT)
+        assert (path.read_text(), path.stat().st_mode & 0o777) == (content, 0o640)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a disk that is always full")
+def test_a_full_disk_is_named():
+    made = Journal(None, WHAT)
+    made._path, made._file = Path("/dev/full"), os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
+    with pytest.raises(DistributedError, match="--journal /dev/full: cannot be written: No space left"):
+        made.write(JOINED[0])
+    with contextlib.suppress(OSError):
+        made._file.close()
+
+
+def test_the_last_lines_of_a_rank_are_bounded_in_number_and_bytes():
+    book, task = Logbook(), Task(0, 0)
+    book.begin(task, "a")
+    for _ in range(40):
+        book.feed(Output(task, 0.0, "stdout", b"x" * 60_000 + b"\n"))
+    assert sum(len(line.data) for line in book.last(1000)) <= logbook.BYTES
+    book.feed(Output(task, 0.0, "stdout", b"\n" * 5000))
+    assert len(book.last(5000)) == logbook.LINES
+
+
+def test_a_follower_that_does_not_read_is_given_up_and_nothing_more_is_kept_for_it():
+    async def unread() -> tuple[int, object]:
+        outbox = server._Outbox(asyncio.get_running_loop())
+        for i in range(3 * server._QUEUE):
+            outbox.put(i)
+        kept = outbox._queue.qsize()
+        return kept, [await outbox.get() for _ in range(kept)][-1]
+
+    assert asyncio.run(unread()) == (server._QUEUE + 1, None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
+def test_agents_of_a_job_that_never_was_are_not_waited_for(launch):
+    ends: list[str] = []
+    here = testbed.agents_here(4, "a secret of sixteen and more", {}, "127.0.0.1:9", lambda _, why: ends.append(why))
+    with pytest.raises(ConfigError, match="no log directory"), here:
+        raise ConfigError("no log directory")
+    assert len(ends) == 4 and not any("SIGKILL" in why for why in ends)
+    assert launch.left_behind() == []
