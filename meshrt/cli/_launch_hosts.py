@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,16 @@ def run_placed(job: Job, dry_run: bool, detach: bool) -> int:
     """A job whose processes an engine places on other hosts: ranks, or agents of a coordinator here."""
     from meshrt.launch.placing import job as placed  # optional wheel: one way needs none
 
-    again = tuple(word for word in sys.argv[1:] if word not in ("--detach", "--dry-run"))
+    again = _without(sys.argv[1:], len(job.arguments), "--detach", "--dry-run")
     if placed.has_agents(job.settings):
         return _run_agents(job, dry_run, detach, again)
     return placed.run(job, dry_run=dry_run, detach=detach)
+
+
+def _without(words: Sequence[str], behind: int, *flags: str) -> tuple[str, ...]:
+    """A command line without some flags; the `behind` last words are the script's own."""
+    own = len(words) - behind
+    return (*(word for word in words[:own] if word not in flags), *words[own:])
 
 
 @_needs_hosts

@@ -7,6 +7,9 @@ The launcher's loop tells a `Board` what it hears; a thread serves it. Ranks tel
 from __future__ import annotations
 
 import http.server
+import socket
+import socketserver
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -172,6 +175,21 @@ def _family(name: str, kind: str, help: str, samples: list[Sample]) -> Iterator[
         yield f"meshrt_{name}{{{inside}}} {value:.17g}" if inside else f"meshrt_{name} {value:.17g}"
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, place: tuple[str, int], handler: type[http.server.BaseHTTPRequestHandler]):
+        self.address_family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+        super().__init__(place, handler)
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's own asks DNS for a name that nobody needs
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), OSError):  # who asked has gone: no news either
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 class Metrics:
     """Serves a board at ``http://HOST:PORT/metrics`` until it is closed.
 
@@ -201,10 +219,9 @@ class Metrics:
                 pass  # who asks is no news
 
         try:
-            self._server = http.server.ThreadingHTTPServer((host, port), Handler)
+            self._server = _Server((host, port), Handler)
         except OSError as e:
             raise ConfigError(f"metrics_port = {place!r}: cannot listen there: {e.strerror or e}") from None
-        self._server.daemon_threads = True
         self.address = join_address(host, self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, name="meshrt-metrics", daemon=True).start()
 

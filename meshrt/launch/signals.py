@@ -7,14 +7,21 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["CANCELLING", "cancelling", "heard"]
+__all__ = ["CANCELLING", "cancelling", "heard", "piped"]
 
 CANCELLING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def heard() -> Iterator[int]:
-    """Signals become bytes in a pipe, whose reading end is given; former handlers come back afterwards.
+    """Signals become bytes in a pipe, whose reading end is given; see `piped`."""
+    with piped() as (read_end, _):
+        yield read_end
+
+
+@contextmanager
+def piped() -> Iterator[tuple[int, int]]:
+    """Signals become bytes in a pipe, whose two ends are given; former handlers come back afterwards.
 
     SIGCHLD is among them for engines that have child processes: their end is to end the engine's wait. Only from the
     main thread.
@@ -28,7 +35,7 @@ def heard() -> Iterator[int]:
         numbers.remove(signal.SIGHUP)
     old = {n: signal.signal(n, lambda *_: None) for n in numbers}
     try:
-        yield read_end
+        yield read_end, write_end
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

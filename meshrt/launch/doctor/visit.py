@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +22,7 @@ from meshrt.launch.placing import ssh
 __all__ = ["examine"]
 
 _EXAM = Path(__file__).with_name("exam.py")
+_END_S = 2.0  # for a killed command to be gone
 _ASKED = 3  # times, for the clock: the quickest answer counts
 
 
@@ -28,10 +32,15 @@ def examine(hosts: Sequence[str], chosen: ssh.Options, timeout: float, devices: 
         visits = [_Visit(host, chosen, port, timeout, devices) for host in hosts] or [
             _Visit(None, chosen, port, timeout, devices)
         ]
-        for visit in visits:
-            visit.thread.start()
-        for visit in visits:
-            visit.thread.join()
+        try:
+            for visit in visits:
+                visit.thread.start()
+            for visit in visits:
+                visit.thread.join()
+        except BaseException:  # Ctrl-C: the commands have sessions of their own and do not hear it
+            for visit in visits:
+                visit.end()
+            raise
     return [visit.found for visit in visits]
 
 
@@ -64,31 +73,51 @@ class _Visit:
         self._host, self._chosen, self._port, self._timeout = host, chosen, port, timeout
         self._devices = devices
         self.found = Examined(host or socket.gethostname())
-        self.thread = threading.Thread(target=self._go, name=f"meshrt-visit-{host}")
+        self.thread = threading.Thread(target=self._go, name=f"meshrt-visit-{host}", daemon=True)
+        self._process: subprocess.Popen[str] | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """Ends the visit, in whatever it is."""
+        self._ended = True
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
 
     def _go(self) -> None:
         exam = (self._chosen.python, "-P", str(_EXAM))
         command = (sys.executable, *exam[1:]) if self._host is None else ssh.command(self._chosen, self._host, exam)
-        try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError as e:
-            self.found.failure = f"{command[0]}: {e.strerror}"
-            return
-        late = threading.Timer(self._timeout, process.kill)
-        late.start()
-        try:
-            self._talk(process)
-        except (OSError, ValueError, LookupError):
-            said = (process.stderr.read() if process.stderr else "").strip().splitlines()
-            gone = f"no answer within {self._timeout:g} s" if process.poll() == -9 else "it gave no answer"
-            self.found.failure = said[-1][:300] if said else gone
-        finally:
-            late.cancel()
-            process.kill()
-            process.wait()
+        # A file: what ssh leaves behind for the next connections may keep a pipe open for hours.
+        with tempfile.TemporaryFile("w+", errors="replace") as words:
+            try:
+                process = self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, text=True,
+                    start_new_session=True,
+                )  # fmt: skip
+            except OSError as e:
+                self.found.failure = f"{command[0]}: {e.strerror}"
+                return
+            if self._ended:
+                process.kill()
+            late = threading.Timer(self._timeout, process.kill)
+            late.start()
+            try:
+                self._talk(process)
+            except (OSError, ValueError, LookupError):
+                code = process.poll()
+                words.seek(0)
+                said = words.read().strip().splitlines()
+                gone = f"no answer within {self._timeout:g} s" if code == -signal.SIGKILL else "it gave no answer"
+                self.found.failure = said[-1][:300] if said else gone
+            finally:
+                late.cancel()
+                process.kill()
+                process.wait()
+                for stream in (process.stdin, process.stdout):
+                    if stream is not None:
+                        with contextlib.suppress(OSError):  # what the host did not read any more
+                            stream.close()
 
     def _talk(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None and process.stdout is not None

@@ -9,11 +9,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from meshrt.errors import DistributedError
+from meshrt.launch import signals
 from meshrt.launch.address import split_address
 from meshrt.launch.engines.local import LocalEngine
 from meshrt.launch.engines.protocol import Exited, Output, Report, Said
@@ -33,7 +33,6 @@ _FAREWELL_S = 1.0
 _END_S = 10.0  # for SIGKILL to take effect
 _NOT_STARTED = ExitStatus(reason="the agent of its host was told to stop")
 _LEASE_S = 8.0  # until the coordinator says how long
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +97,16 @@ class _Agent:
 
     def run(self) -> int:
         try:
-            with self._wakeups() as (self._wake, self._waker):
+            # Signals, ends of children and the link's thread write to it.
+            with signals.piped() as (self._wake, self._waker):
                 self._link = Link(
                     self._options.coordinator, self._options.trust, self._describe, self._tell, self._outbound
                 )
-                while self._code is None:
-                    self._turn()
-                self._link.close()
+                try:
+                    while self._code is None:
+                        self._turn()
+                finally:
+                    self._link.close()
         finally:
             self._engine.close()
         return self._code
@@ -120,29 +122,9 @@ class _Agent:
 
     # --- this process.
 
-    @contextmanager
-    def _wakeups(self) -> Iterator[tuple[int, int]]:
-        """A pipe that signals, ends of children and the link's thread write to."""
-        read_end, write_end = os.pipe()
-        for end in (read_end, write_end):
-            os.set_blocking(end, False)
-        former_fd = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        former = {n: signal.signal(n, lambda *_: None) for n in (*_ENDING, signal.SIGCHLD)}
-        try:
-            yield read_end, write_end
-        finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(former_fd)
-
     def _take_signals(self, wake: int) -> None:
-        try:
-            data = os.read(wake, 4096)
-        except BlockingIOError:
-            return
-        for number in data:
-            if number in _ENDING:
-                self._told_to_end(number)
+        for number in signals.cancelling(wake):
+            self._told_to_end(number)
 
     def _told_to_end(self, number: int) -> None:
         """Its processes are asked to stop, and what becomes of them is still reported; once more, it ends at once."""

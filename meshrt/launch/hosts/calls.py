@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from meshrt.errors import ConfigError
 from meshrt.launch.hosts import codec
-from meshrt.launch.hosts.messages import RefusedError
+from meshrt.launch.hosts.messages import RefusedError, plain
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
@@ -102,16 +102,14 @@ class Calls:
 def refusal(error: grpc.RpcError) -> RefusedError | None:
     """What the coordinator said in refusing a call; None where it said nothing, or another attempt may help."""
     code = error.code()
-    if code in _FINAL:
-        return RefusedError(str(error.details()), code.name)
-    if code is grpc.StatusCode.ABORTED:
-        return RefusedError(str(error.details()), code.name)
+    if code in _FINAL or code is grpc.StatusCode.ABORTED:
+        return RefusedError(plain(str(error.details())), code.name)
     return None
 
 
 def unreachable(address: str, error: grpc.RpcError) -> ConfigError:
     """For people: why nobody could be spoken to."""
-    details = str(error.details() or "").partition("\n")[0]
+    details = plain(str(error.details() or "").partition("\n")[0])
     hint = "does it run there, and do both sides use --tls or neither?"
     if "CERTIFICATE" in details.upper() or "handshake" in details.lower():
         hint = "the certificates of the two sides are not of one job, or have expired"

@@ -22,6 +22,7 @@ from meshrt.launch.hosts.messages import (
     Signal,
     Stale,
     Up,
+    plain,
 )
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.model import ExitStatus
@@ -44,7 +45,6 @@ __all__ = [
 MESSAGE_LIMIT = 1 << 20  # bytes; a report is at most LINE_LIMIT long, and the ranks of one host fit easily
 _TASKS = 65536
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,251}")
-_TEXT = 4000
 
 
 def _malformed(what: str) -> RefusedError:
@@ -82,7 +82,7 @@ def applicant(message: pb.JoinRequest) -> Applicant:
         raise _malformed("a join with more tasks or versions than an agent can have")
     if not re.fullmatch(r"[A-Za-z0-9_.:%-]{1,253}", message.address):
         raise _malformed(f"{message.address[:60]!r} is no address")
-    versions = {k[:40]: v[:80] for k, v in message.versions.items()}
+    versions = {plain(k, 40): plain(v, 80) for k, v in message.versions.items()}
     return Applicant(
         check_name(message.name), message.address, message.incarnation, versions, tuple(map(task, message.tasks)),
         message.cores, message.again,
@@ -105,7 +105,7 @@ def up(message: pb.AgentMessage) -> Up:
         case "report":
             return _happened(message.report)
         case "leaving":
-            return Leaving(message.leaving.why[:_TEXT])
+            return Leaving(plain(message.leaving.why))
         case other:
             raise _malformed(f"an agent's message of kind {other}")
 
@@ -120,7 +120,7 @@ def _happened(message: pb.Report) -> Happened:
             status = ExitStatus(
                 code=found.code if found.HasField("code") else None,
                 signal=found.signal if found.HasField("signal") else None,
-                reason=found.reason[:_TEXT] if found.HasField("reason") else None,
+                reason=plain(found.reason) if found.HasField("reason") else None,
             )
             return Happened(message.seq, Exited(who, at, status), found.chunks)
         case other:
@@ -159,9 +159,9 @@ def down(message: pb.CoordinatorMessage) -> Down:
         case "settled":
             return Settled(message.settled.seq)
         case "stale":
-            return Stale(message.stale.why)
+            return Stale(plain(message.stale.why))
         case "over":
-            return Over(message.over.exit_code, message.over.why)
+            return Over(message.over.exit_code, plain(message.over.why))
         case other:
             raise _malformed(f"a coordinator's message of kind {other}")
 

@@ -89,8 +89,9 @@ class Link:
             answers.cancel()
 
     def close(self) -> None:
-        """Leaves."""
+        """Leaves; nothing is told any more."""
         self._closing.set()
+        self._tell = lambda _: None
         self._outgoing.put(None)
         self._outbound.begin_stream()
         self._thread.join(1.0)

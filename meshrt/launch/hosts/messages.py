@@ -23,7 +23,14 @@ __all__ = [
     "Signal",
     "Stale",
     "Up",
+    "plain",
 ]
+
+
+def plain(text: str, limit: int = 4000) -> str:
+    """Words of the other side as they may stand on a terminal: control characters, with which they could pass for
+    lines of somebody else, are shown as what they are."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:limit])
 
 
 class RefusedError(DistributedError):

@@ -14,6 +14,7 @@ import threading
 from typing import Any, BinaryIO
 
 _LOST = 1  # exit code of a process whose actor or host went away
+_NOT_STARTED = 2
 _WAIT_S = 0.5
 
 
@@ -31,12 +32,17 @@ class Holder:
         return str(ray.util.get_node_ip_address())
 
     def start(self, hold: list[str], told: bytes) -> None:
-        """Starts the process."""
-        self._process = subprocess.Popen(
-            hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
-        self._process.stdin.write(told)
-        self._process.stdin.flush()
+        """Starts the process; one that cannot be started has ended, and why is what it printed."""
+        try:
+            self._process = subprocess.Popen(
+                hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            )
+            self._process.stdin.write(told)
+            self._process.stdin.flush()
+        except OSError as e:
+            self._found.put(("stderr", f"meshrt launch: cannot start {hold[0]}: {e}\n".encode()))
+            self._found.put(("exit", _NOT_STARTED))
+            return
         threads = [
             threading.Thread(target=self._copy, args=(name, getattr(self._process, name)), daemon=True)
             for name in ("stdout", "stderr")
@@ -67,7 +73,8 @@ class Holder:
 
     def stop(self) -> None:
         """Asks the process to stop."""
-        self._process.stdin.close()
+        if self._process is not None:
+            self._process.stdin.close()
 
 
 def main() -> int:
@@ -89,6 +96,8 @@ def main() -> int:
     group = placement_group(told["bundles"], strategy=told["strategy"])
     try:
         if not _placed(group, told["wait"], stopping):
+            if stopping.is_set():
+                return 143
             has = {k: v for k, v in ray.cluster_resources().items() if k in ("CPU", "GPU")}
             print(f"meshrt launch: Ray found no place for {told['bundles']} ({told['strategy']}) within "
                   f"{told['wait']} s; the cluster has {has}", file=sys.stderr)  # fmt: skip

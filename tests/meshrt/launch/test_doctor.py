@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from meshrt.launch.doctor import visit
 from meshrt.launch.doctor.diagnosis import Examined, diagnose
+from meshrt.launch.placing import ssh
 
 FACTS = {
     "name": "a", "python": "3.11.7", "packages": {"meshrt": "1", "jaxlib": "0.10.2", "numpy": "2", "grpcio": None},
@@ -89,3 +95,29 @@ def test_this_machine(monkeypatch):
 def test_a_wrong_command_is_one_line(arguments, why):
     done = doctor(*arguments)
     assert done.returncode == 2 and why in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def program(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_what_ssh_leaves_behind_is_not_waited_for(tmp_path):
+    fake = program(tmp_path / "ssh", f"echo no route >&2\nsleep 60 >/dev/null & echo $! > {tmp_path}/pid\nexit 255")
+    (found,) = visit.examine(["127.0.0.1"], ssh.Options(ssh=(str(fake),)), 50.0)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # ProcessLookupError if it was waited for
+    assert found.failure == "no route"
+
+
+def test_ctrl_c_ends_it_and_what_it_started(tmp_path):
+    fake = program(tmp_path / "ssh", f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 60")
+    command = [sys.executable, "-m", "meshrt", "doctor", "--hosts", "127.0.0.1", "-o", f"ssh={fake}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "pid").exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)

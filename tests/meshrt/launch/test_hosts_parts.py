@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -113,3 +115,14 @@ def test_agents_of_a_job_that_never_was_are_not_waited_for(launch):
         raise ConfigError("no log directory")
     assert len(ends) == 4 and not any("SIGKILL" in why for why in ends)
     assert launch.left_behind() == []
+
+
+def test_an_agent_that_nohup_started_outlives_its_terminal():
+    command = ["nohup", sys.executable, "-m", "meshrt", "launch", "agent", "--coordinator", "127.0.0.1:1"]
+    agent = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while "Trying again" not in (line := agent.stderr.readline()):
+        assert line, "it ended"
+    agent.send_signal(signal.SIGHUP)
+    agent.send_signal(signal.SIGTERM)
+    agent.communicate(timeout=60)
+    assert agent.returncode == 128 + signal.SIGTERM

@@ -86,3 +86,15 @@ def test_who_joins_and_what_is_printed_arrive_as_they_were():
 def test_times_that_are_none_are_refused(at):
     with pytest.raises(m.RefusedError, match="malformed message"):
         codec.up(pb.AgentMessage(beat=pb.Beat(at=at)))
+
+
+def test_words_of_the_other_side_cannot_pass_for_lines_of_somebody_else():
+    forged = "gone\n\x1b[2Kmeshrt launch: all is well"
+    shown = r"gone\x0a\x1b[2Kmeshrt launch: all is well"
+    assert codec.up(codec.from_up(m.Leaving(forged))) == m.Leaving(shown)
+    ended = m.Happened(1, Exited(Task(0, 1), 1.0, ExitStatus(reason=forged)))
+    assert codec.up(codec.from_up(ended)).report.status.reason == shown
+    assert codec.down(codec.from_down(m.Over(1, forged))) == m.Over(1, shown)
+    assert codec.down(codec.from_down(m.Stale(forged))) == m.Stale(shown)
+    who = m.Applicant("a", "h", "abc", {"meshrt": forged})
+    assert codec.applicant(codec.from_applicant(who)).versions == {"meshrt": shown}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import urllib.error
@@ -57,6 +58,29 @@ def test_they_are_served_on_loopback():
             urllib.request.urlopen(f"http://{metrics.address}/secrets", timeout=10)
         with pytest.raises(ConfigError, match="cannot listen there"):
             Metrics(port, Board(lambda: 0.0))
+    finally:
+        metrics.close()
+
+
+def test_who_breaks_off_leaves_no_traceback_on_the_launchers_terminal(capfd):
+    metrics = Metrics("0", Board(lambda: 0.0))
+    try:
+        for error in (ConnectionResetError("by peer"), BrokenPipeError()):
+            try:
+                raise error
+            except OSError:
+                metrics._server.handle_error(None, ("127.0.0.1", 1))
+        assert capfd.readouterr().err == ""
+    finally:
+        metrics.close()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="this machine has no IPv6")
+def test_they_are_served_by_ipv6():
+    metrics = Metrics("[::1]:0", Board(lambda: 0.0))
+    try:
+        with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=10) as reply:
+            assert reply.status == 200
     finally:
         metrics.close()
 

@@ -12,10 +12,11 @@ import time
 import jsonschema
 import pytest
 
+from meshrt.cli import _launch_hosts
 from meshrt.errors import ConfigError
 from meshrt.launch import environment, hostlist, placing, settings
 from meshrt.launch.hostlist import Host
-from meshrt.launch.placing import job, plans
+from meshrt.launch.placing import _ray_driver, job, plans
 from meshrt.launch.placing.plans import Wanted, Work
 from meshrt.launch.shell import Job
 
@@ -191,6 +192,21 @@ def test_slurm_detached_is_a_batch_script():
 def test_mpi_passes_variables_on_by_name(flavour, fields, parts):
     text = shown("mpi", options={"flavour": flavour, "arguments": "--mca x y"}, **fields)
     assert all(part in text for part in [*parts, "--mca x y", "train.py --steps 3"])
+
+
+def test_a_process_that_an_actor_cannot_start_has_ended():
+    holder = _ray_driver.Holder()
+    holder.start(["/no/such/python"], b"")
+    (stream, line), (what, code) = holder.read(5.0)
+    assert (stream, what, code) == ("stderr", "exit", 2)
+    assert line.startswith(b"meshrt launch: cannot start /no/such/python: ") and line.endswith(b"\n")
+    holder.stop()
+
+
+def test_the_scripts_own_flags_stay_where_the_launcher_is_started_again():
+    words = ["launch", "--engine", "slurm", "--detach", "train.py", "--dry-run", "--detach"]
+    again = _launch_hosts._without(words, 2, "--detach", "--dry-run")
+    assert again == ("launch", "--engine", "slurm", "train.py", "--dry-run", "--detach")
 
 
 def test_ray_is_shown_as_what_it_does():
