@@ -15,27 +15,35 @@ alternative the microbatches stay whole, and their rows are moved once.
 And one where several results of a split argument's type are whole, as of an optimiser whose parameters and moments are,
 beside a gradient that is not: there the argument is gathered before it is used, instead of each result.
 
+Another propagation and partition cost as much as the first. So what the first plan sends over an axis is the most that
+another place of the axis can save, and what is known of the alternative beforehand is held against it: the partial sums
+that contractions of its class leave, the gather of an argument.
+
 Arguments and results keep their shardings. Programs in which somebody set priorities keep them: nothing is tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from propagation.attributes import symbol
 from propagation.contested import meets
 from propagation.correspondence import Correspondence, Place, correspondence_of
-from propagation.model import DimSharding, Mesh, TensorSharding
-from propagation.program import Op, Program, Value, source
+from propagation.model import DimSharding, FactorType, Mesh, OpRule, TensorSharding
+from propagation.ops import SHARDING_ATTRIBUTE
+from propagation.program import Block, Op, Program, Value, source
+from propagation.rules import RuleCache
 from propagation.shardings import Shardings
 
 from .annotations import KnownShardings
 from .cost import item_bytes
 from .errors import CollectivesError
-from .heuristics import ALTERNATIVE_SHARE, CONTESTED_SHARE
+from .heuristics import ALTERNATIVE_SHARE, CONTESTED_SHARE, SCATTERED_AND_GATHERED
 from .module import PartitionedProgram, partition_program
+from .ops.control import trip_count
 from .options import Options
 from .plan.communication import Alternative
 from .reordered import decided_again
@@ -51,7 +59,7 @@ def cheapest(known: KnownShardings, given: Topology | None, options: Options) ->
     best = first = partition_program(known.program, known, given, options)
     rows: list[Alternative] = []
     taken = Preference()
-    for wanted in preferences(known) if first.plan.entries else ():
+    for wanted in preferences(known, _sent_over(first)) if first.plan.entries else ():
         wanted = wanted.beside(taken)
         again = decided_again(known, wanted.annotate)
         if again is None:
@@ -74,6 +82,15 @@ def cheapest(known: KnownShardings, given: Topology | None, options: Options) ->
         head = _row(FIRST, first, best is first, first.memory.peak if compared else None)
         best.plan = replace(best.plan, alternatives=(head, *rows))
     return best
+
+
+def _sent_over(made: PartitionedProgram) -> dict[str, float]:
+    """By the name of an axis: bytes that the busiest device sends in collectives over it."""
+    out: dict[str, float] = {}
+    for entry in made.plan:
+        for axis in {name for name, *_ in entry.mesh_axes}:
+            out[axis] = out.get(axis, 0.0) + entry.bytes * (entry.times or 1)
+    return out
 
 
 def _row(what: str, made: PartitionedProgram, taken: bool, peak: float | None) -> Alternative:
@@ -174,15 +191,16 @@ def _waiting(sharding: TensorSharding | None, dims: set[int]) -> TensorSharding 
     )
 
 
-def preferences(known: KnownShardings) -> Iterator[Preference]:
-    """What may be worth trying, one after the other; nothing for most programs."""
+def preferences(known: KnownShardings, sent: Mapping[str, float]) -> Iterator[Preference]:
+    """What may be worth trying, one after the other; nothing for most programs. `sent` has the bytes that the program
+    sends over each axis with the layouts of `known`."""
     kept = _walked_through(known)
     if kept:
         yield Preference(kept=kept)
-    gathered = _wanted_whole(known)
+    gathered = _wanted_whole(known, sent)
     if gathered:
         yield Preference(gathered=gathered)
-    found = preference(known)
+    found = preference(known, sent)
     if found is not None:
         yield found
 
@@ -217,7 +235,7 @@ def _walked_through(known: KnownShardings) -> tuple[_Kept, ...]:
     return tuple(kept for value, kept in found if joined.find((value.index, kept.at)) in sliced)
 
 
-def _wanted_whole(known: KnownShardings) -> tuple[_Gathered, ...]:
+def _wanted_whole(known: KnownShardings, sent: Mapping[str, float]) -> tuple[_Gathered, ...]:
     """Split arguments (a gradient) beside several results of their type that are whole (parameters and moments): what
     is computed of them by pieces has to be gathered for each of these results."""
     main = known.program.main
@@ -230,6 +248,9 @@ def _wanted_whole(known: KnownShardings) -> tuple[_Gathered, ...]:
         alike = [s for text, s in results if text == arg.type.text]
         if len(alike) < 2 or not all(s is None or s.is_fully_replicated for s in alike):
             continue
+        axes, parts = {a.name for d in sharding.dims for a in d.axes}, math.prod(d.factor for d in sharding.dims)
+        if _bytes(arg) * (1 - 1 / parts) >= sum(sent.get(axis, 0.0) for axis in axes):
+            continue  # that is what its gather sends
         whole = [DimSharding((), not d.axes) for d in sharding.dims]
         found.append(_Gathered(number, TensorSharding(sharding.mesh, whole)))
     return tuple(found)
@@ -261,28 +282,37 @@ class _End(NamedTuple):
         return f"dimension {self.dim} of {'result' if self.is_result else 'argument'} {self.number}"
 
 
-def preference(known: KnownShardings) -> Preference | None:
-    """What may be worth trying; None for most programs: where no axis is contested, where the largest class has its
-    axes nearly everywhere already, or where somebody set priorities."""
+def preference(known: KnownShardings, sent: Mapping[str, float]) -> Preference | None:
+    """What may be worth trying; None for most programs: where no axis over which bytes are `sent` is contested, where
+    the largest class has its axes nearly everywhere already, or sends as much with them, or where somebody set
+    priorities."""
     program, shardings = known.program, known.shardings
     main = program.main
     ends = [*_ends(main.args, map(known.sharding, main.args), False), *_ends(main.returned, known.results(), True)]
-    axes = {axis.name for end in ends for axis in end.split.axes}
-    if not axes or any(end.split.priority for end in ends) or not meets(program, shardings, axes):
+    axes = {axis.name for end in ends for axis in end.split.axes if sent.get(axis.name)}
+    rules = RuleCache()
+    if not axes or any(end.split.priority for end in ends) or not meets(program, shardings, axes, rules):
         return None
-    joined = correspondence_of(program)
+    joined = correspondence_of(program, rules)
     classes: dict[str, dict[Place, str]] = {}  # those that have an axis at the boundary, with the first dimension there
     for end in ends:
         for axis in end.split.axes:
             classes.setdefault(axis.name, {}).setdefault(joined.find(end.place), str(end))
-    sizes = _sizes(program, shardings, joined, {a: set(roots) for a, roots in classes.items() if len(roots) > 1})
-    first = {axis: max(found, key=lambda root: found[root].bytes) for axis, found in sizes.items()}
-    if not any(sizes[a][root].lost > CONTESTED_SHARE * sizes[a][root].bytes for a, root in first.items()):
+    sizes = _sizes(program, joined, {a: set(roots) for a, roots in classes.items() if len(roots) > 1})
+    first = {axis: max(found, key=lambda root: found[root]) for axis, found in sizes.items()}
+    waiting = [
+        end for end in ends if any(first.get(a.name, r) != r for r in [joined.find(end.place)] for a in end.split.axes)
+    ]
+    lost = _lost(program, shardings, joined, first)
+    wanted = [axis for axis, root in first.items() if axis in axes and lost[axis] > CONTESTED_SHARE * sizes[axis][root]]
+    if not wanted:
+        return None
+    left = _left_to_sum(known, joined, {axis: first[axis] for axis in wanted}, rules)
+    if all(SCATTERED_AND_GATHERED * left[axis] >= sent[axis] for axis in wanted):
         return None
     waits: tuple[set[tuple[int, int]], set[tuple[int, int]]] = set(), set()
-    for end in ends:
-        if any(first.get(axis.name, root) != root for root in [joined.find(end.place)] for axis in end.split.axes):
-            waits[end.is_result].add((end.number, end.dim))
+    for end in waiting:
+        waits[end.is_result].add((end.number, end.dim))
     places = tuple((a, classes[a][root]) for a, root in first.items())
     return Preference(places, frozenset(waits[0]), frozenset(waits[1]))
 
@@ -294,30 +324,85 @@ def _ends(values: Iterable[Value], shardings: Iterable[TensorSharding | None], i
                 yield _End(value, is_result, number, d, split)
 
 
-@dataclass(slots=True)
-class _Size:
-    """Of a class that wants an axis: bytes of all values that have a dimension of it, and of those among them in which
-    the axis splits another dimension."""
-
-    bytes: float = 0.0
-    lost: float = 0.0
+def _bytes(value: Value) -> float:
+    return value.type.size * item_bytes(value.type.dtype)
 
 
-def _sizes(
-    program: Program, shardings: Shardings, joined: Correspondence, contested: dict[str, set[Place]]
-) -> dict[str, dict[Place, _Size]]:
-    """By axis and class."""
-    out = {axis: {root: _Size() for root in roots} for axis, roots in contested.items()}
+def _sizes(program: Program, joined: Correspondence, contested: dict[str, set[Place]]) -> dict[str, dict[Place, float]]:
+    """By axis and class that wants it: bytes of all values that have a dimension of the class."""
+    out = {axis: dict.fromkeys(roots, 0.0) for axis, roots in contested.items()}
     for value in program.values if contested else ():
-        if not value.type.is_tensor or not value.type.shape:
-            continue
-        size = value.type.size * item_bytes(value.type.dtype)
-        roots = [joined.find((value.index, d)) for d in range(value.type.rank)]
-        sharding = shardings.get(value)
-        at = {} if sharding is None else {axis.name: d for d, dim in enumerate(sharding.dims) for axis in dim.axes}
-        for axis, found in out.items():
-            for d, root in enumerate(roots):
-                if root in found:
-                    found[root].bytes += size
-                    found[root].lost += size if at.get(axis, d) != d else 0.0
+        if value.type.is_tensor and value.type.shape:
+            size, roots = _bytes(value), {joined.find((value.index, d)) for d in range(value.type.rank)}
+            for found in out.values():
+                for root in roots & found.keys():
+                    found[root] += size
     return out
+
+
+def _held(program: Program, shardings: Shardings, joined: Correspondence) -> set[tuple[str, Place]]:
+    """Classes to which constraints inside the program give an axis, whatever waits at its boundary."""
+    return {
+        (axis.name, joined.find((result.index, d)))
+        for op in program.ops() if op.name in SHARDING_ATTRIBUTE
+        for result in op.results if (said := shardings.get(result)) is not None
+        for d, dim in enumerate(said.dims) for axis in dim.axes
+    }  # fmt: skip
+
+
+def _lost(program: Program, shardings: Shardings, joined: Correspondence, first: dict[str, Place]) -> dict[str, float]:
+    """By axis: bytes of the values with a dimension of the class that is to have it first, in which it splits another
+    one that may have to wait: arguments of @main keep what they have, and constraints what they say."""
+    out = dict.fromkeys(first, 0.0)
+    held = _held(program, shardings, joined) if first else set()
+    kept = {arg.index for arg in program.main.args}
+    for value in program.values if first else ():
+        sharding = shardings.get(value)
+        if sharding is None or value.index in kept:
+            continue
+        roots = [joined.find((value.index, d)) for d in range(len(sharding.dims))]
+        at = {axis.name: roots[d] for d, dim in enumerate(sharding.dims) for axis in dim.axes}
+        for axis, root in first.items():
+            if root in roots and at.get(axis, root) != root and (axis, at[axis]) not in held:
+                out[axis] += _bytes(value)
+    return out
+
+
+def _left_to_sum(
+    known: KnownShardings, joined: Correspondence, first: dict[str, Place], rules: RuleCache
+) -> dict[str, float]:
+    """By axis: bytes that a device sends, at least, to add up what operations leave that sum over dimensions of
+    the class that is to have it: each sum is reduced and scattered. Loops of unknown length count once."""
+    out = dict.fromkeys(first, 0.0)
+    for op, times in _runs(known.program, known.program.main.body):
+        rule = rules.rule_for(op)
+        for axis, root in first.items() if rule is not None and FactorType.REDUCTION in rule.types else ():
+            if _sums(rule, op, joined, root):
+                out[axis] += times * sum(_scattered(r, known.shardings.get(r), axis) for r in op.results)
+    return out
+
+
+def _sums(rule: OpRule, op: Op, joined: Correspondence, root: Place) -> bool:
+    return any(
+        factors and rule.types[factors[0]] is FactorType.REDUCTION and joined.find((value.index, d)) == root
+        for value, dims in zip(op.operands, rule.operands) for d, factors in enumerate(dims)
+    )  # fmt: skip
+
+
+def _scattered(value: Value, sharding: TensorSharding | None, axis: str) -> float:
+    """Bytes that a device sends to reduce and scatter a value over an axis, which is split as it is over others."""
+    if sharding is None:
+        return 0.0
+    others = math.prod(a.size for d in sharding.dims for a in d.axes if a.name != axis)
+    return _bytes(value) / others * (1 - 1 / sharding.mesh.axis(axis).size)
+
+
+def _runs(program: Program, block: Block, times: int = 1) -> Iterator[tuple[Op, int]]:
+    """The operations of a block and of what it runs, with how often."""
+    for op in block.ops:
+        yield op, times
+        if op.name == "func.call" and (callee := program.funcs.get(symbol(op.attrs["callee"]))) is not None:
+            yield from _runs(program, callee.body, times)
+        inside = times * (trip_count(op) or 1) if op.name == "stablehlo.while" else times
+        for region in op.regions:
+            yield from _runs(program, region, inside)

@@ -138,6 +138,7 @@ class Propagation(KnownShardings):
     def __init__(self, propagated: Propagated):
         super().__init__(propagated.program, propagated.shardings)
         self.propagated = propagated
+        self._results: list[TensorSharding | None] | None = None  # attributes are read once
 
     def again(self, annotate: Annotate) -> Propagated | None:
         """The same module propagated anew, with what `annotate` changes; None if nobody can make it once more."""
@@ -146,10 +147,13 @@ class Propagation(KnownShardings):
     def results(self) -> list[TensorSharding | None]:
         """As propagation left them, but unreduced only where @main declares it so: a caller who did not ask for addends
         gets their sum, even where propagation found the returned value unreduced."""
+        if self._results is not None:
+            return self._results
         attrs = self.program.main.result_attrs
         found: list[TensorSharding | None] = []
         for s, own in zip(self.propagated.result_shardings, attrs, strict=True):
             said = own.get("sdy.sharding")
             is_declared = said is not None and bool(read_sharding(str(said)).unreduced)
             found.append(s if is_declared else _reduced(s))
+        self._results = found
         return found

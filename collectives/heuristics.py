@@ -247,6 +247,12 @@ CONTESTED_SHARE = 1 / 16
 # Measured on the same: seconds send 0.27 to 0.85 times as much, or as much, or more; with 1 rounding would decide.
 ALTERNATIVE_SHARE = 0.98
 
+# How often a second propagation is expected to send the partial sums that it leaves along the class which it prefers:
+# what is reduced and scattered over devices was or will be gathered again (weights and their gradients, activations and
+# theirs). It is tried only where that is less than the first sends over the axis. Measured on the same: those that are
+# taken send 0.16 to 0.36 of that; with 1 one more is tried for nothing.
+SCATTERED_AND_GATHERED = 2
+
 # -- partition/: loops and functions -----------------------------------------------------------------------------
 
 # Operations of a callee up to which it is written out at every call; longer ones become functions.

@@ -46,14 +46,17 @@ def depends_on_order(program: Program, shardings: Shardings, log: Log | None = N
     return False
 
 
-def meets(program: Program, shardings: Shardings, axes: set[str]) -> bool:
-    """Whether one of `axes` splits dimensions that do not correspond at some operation of the program."""
-    return next(_meetings(program.ops(), shardings, axes), None) is not None
+def meets(program: Program, shardings: Shardings, axes: set[str], rules: RuleCache | None = None) -> bool:
+    """Whether one of `axes` splits dimensions that do not correspond at some operation of the program. `rules` may be
+    those that are known already."""
+    return next(_meetings(program.ops(), shardings, axes, rules), None) is not None
 
 
-def _meetings(ops: Iterable[Op], shardings: Shardings, axes: set[str]) -> Iterator[tuple[Op, OpRule, Seen]]:
+def _meetings(
+    ops: Iterable[Op], shardings: Shardings, axes: set[str], rules: RuleCache | None = None
+) -> Iterator[tuple[Op, OpRule, Seen]]:
     """The operations at which one of `axes` splits dimensions that do not correspond, with rules and shardings."""
-    rules, table = RuleCache(), shardings.table
+    rules, table = rules or RuleCache(), shardings.table
     count = len(table)
     known: dict[tuple[OpRule, Seen], bool] = {}
     for op in ops:

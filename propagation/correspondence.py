@@ -73,10 +73,11 @@ def dimension_classes(module: str | bytes | ir.Module, file: str | None = None) 
     return _classes(joined, arguments)
 
 
-def correspondence_of(program: Program) -> Correspondence:
-    """The classes of all dimensions of a program that no edge operation is in, calls of functions included."""
+def correspondence_of(program: Program, rules: RuleCache | None = None) -> Correspondence:
+    """The classes of all dimensions of a program that no edge operation is in, calls of functions included. `rules` may
+    be those that are known already."""
     joined = Correspondence()
-    rules = RuleCache()
+    rules = rules or RuleCache()
     for op in program.ops():
         if op.name == "func.call":
             callee = program.funcs.get(symbol(op.attrs["callee"]))

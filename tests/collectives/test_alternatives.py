@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import jax
@@ -133,8 +134,63 @@ def test_nothing_is_tried_without_a_contest():
     build = lambda _: lambda x, w: jnp.tanh(x @ w)
     made = Case({"x": 8}, build, (normal(16, 32), normal(32, 64)), (P("x"), P()))
     propagated = propagation.run(made.text)
-    assert preference(Propagation(propagated)) is None
+    assert preference(Propagation(propagated), {"x": math.inf}) is None
     assert collectives.partition(propagated).plan.alternatives == ()
+
+
+def never(*args):
+    raise AssertionError("propagated again")
+
+
+def layers_over_the_batch(batch):
+    """Weights that are distributed over the devices of a batch: features are the larger class."""
+
+    def build(_):
+        def loss(ws, x):
+            return jnp.sum(jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0] ** 2)
+
+        return jax.grad(loss)
+
+    return Case({"x": 8}, build, (normal(3, 64, 64), normal(batch, 64)), (P(None, "x"), P("x")), P(None, "x"))
+
+
+def constrained_block(constrain):
+    """Features are split between two products, where constraints say so, rows everywhere else."""
+
+    def run(w, v, x):
+        h = jnp.tanh(constrain(x @ w, None, "x"))
+        return constrain(h @ v, "x", None)
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["sums of activations", "constraints"])
+def test_nothing_is_tried_that_cannot_save(monkeypatch, name):
+    """Where the class with most bytes would leave more sums than is sent now, or constraints hold the others."""
+    from collectives import alternatives
+
+    made = {
+        "sums of activations": lambda: layers_over_the_batch(512),
+        "constraints": lambda: Case(
+            {"x": 8}, constrained_block, (normal(64, 128), normal(128, 64), normal(512, 64)),
+            (P(None, "x"), P("x", None), P("x")), P("x"),
+        ),
+    }[name]()  # fmt: skip
+    propagated = propagation.run(made.text)
+    monkeypatch.setattr(alternatives, "decided_again", never)
+    result = collectives.partition(propagated)
+    assert result.plan.entries and not result.plan.alternatives
+
+
+def test_a_gather_that_sends_more_than_the_program_is_not_tried(monkeypatch):
+    """Only a few rows of the gradient are needed for the results that are whole."""
+    from collectives import alternatives
+
+    first = lambda p, m, g: (p * g[0, 0], m * g[0, 1])
+    args = [normal(64, 16, seed=i) for i in range(3)]
+    propagated = propagation.run(Case({"x": 8}, lambda _: first, args, (P(), P(), P("x")), (P(), P())).text)
+    monkeypatch.setattr(alternatives, "decided_again", never)
+    assert collectives.partition(propagated).plan.bytes < 64 * 16 * 4 * 7 / 8
 
 
 def test_nothing_is_tried_where_somebody_set_priorities():
