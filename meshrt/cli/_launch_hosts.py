@@ -263,7 +263,9 @@ def _stop(address: str, tls: str | None) -> int:
 )
 @_needs_hosts
 def _make_certificates(folder: str, days: float) -> int:
-    """Makes FOLDER with the certificates of one job: copy it to every host, and give --tls FOLDER everywhere."""
+    """Makes FOLDER with the certificates of one job, for --tls FOLDER. Every host gets ca.pem, agent.pem and agent.key;
+    coordinator.key stays where the coordinator runs.
+    """
     try:
         from meshrt.launch.hosts import certificates  # optional wheel: only for jobs with certificates
     except ImportError as e:

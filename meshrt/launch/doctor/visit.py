@@ -101,6 +101,7 @@ class _Visit:
             if self._ended:
                 process.kill()
             late = threading.Timer(self._timeout, process.kill)
+            late.daemon = True
             late.start()
             try:
                 self._talk(process)

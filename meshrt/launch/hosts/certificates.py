@@ -83,7 +83,7 @@ def read(folder: Path, role: str) -> Certificates:
         except OSError as e:
             raise ConfigError(
                 f"{path}: cannot be read ({e.strerror}); make certificates with `meshrt launch certificates FOLDER`, "
-                "and copy them to every host"
+                "and copy ca.pem, agent.pem and agent.key to every host"
             ) from None
         if name.endswith(".pem"):
             _check_dates(path, contents[-1])

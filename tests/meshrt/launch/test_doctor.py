@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from meshrt.cli.main import main
 from meshrt.launch.doctor import visit
 from meshrt.launch.doctor.diagnosis import Examined, diagnose
 from meshrt.launch.placing import ssh
@@ -92,9 +93,11 @@ def test_this_machine(monkeypatch):
         (["--timeout", "0"], "--timeout"),
     ],
 )
-def test_a_wrong_command_is_one_line(arguments, why):
-    done = doctor(*arguments)
-    assert done.returncode == 2 and why in done.stderr and len(done.stderr.splitlines()) == 1
+def test_a_wrong_command_is_one_line(capsys, arguments, why):
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *arguments])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and why in said and len(said.splitlines()) == 1
 
 
 def program(path: Path, text: str) -> Path:
