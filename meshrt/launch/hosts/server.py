@@ -29,6 +29,7 @@ from meshrt.launch.membership import frames
 __all__ = ["Server"]
 
 _QUEUE = 4096  # messages that an agent may leave unread, or lines a follower, before it is given up
+_NONCE_LIMIT = 64  # characters: whoever knocks is a stranger
 _OPTIONS = (
     ("grpc.max_receive_message_length", codec.MESSAGE_LIMIT),
     ("grpc.so_reuseport", 0),  # else two coordinators could share one port
@@ -129,6 +130,8 @@ class Server:
     # --- calls of agents.
 
     async def Knock(self, request: pb.KnockRequest, context: Context) -> pb.KnockReply:
+        if len(request.nonce) > _NONCE_LIMIT:
+            await self._refuse(context, "Knock", RefusedError("a nonce that is no nonce", "INVALID_ARGUMENT"))
         nonce = self._nonces.new(time.monotonic())
         proof = frames.proof(self._trust.secret, "coordinator", request.nonce, nonce)
         return pb.KnockReply(nonce=nonce, proof=proof)

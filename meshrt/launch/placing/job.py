@@ -90,11 +90,11 @@ def run_agents(
     `again` are the arguments of `python -m meshrt` that run the same job without `detach`.
     """
     from meshrt.launch.hosts import coordinator  # optional wheel: jobs without agents need no gRPC
-    from meshrt.launch.hosts.security import Trust  # optional wheel: as above
+    from meshrt.launch.hosts.security import Trust, read_secret  # optional wheel: as above
     from meshrt.launch.placing.agents import Agents  # optional wheel: as above
 
     console, environ, settings = console or Console(), os.environ, job.settings
-    secret, hosts = _secret(environ), _hosts(settings)
+    secret, hosts = read_secret(environ) or new_secret(), _hosts(settings)
     if settings.nodes is None:
         found = len(hosts) or int(environ.get("SLURM_JOB_NUM_NODES", "1"))
         job = Job(replace(settings, nodes=(found, found)), job.target, job.arguments, job.environ)

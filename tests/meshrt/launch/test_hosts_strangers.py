@@ -102,6 +102,13 @@ def test_a_call_counts_once_and_its_proof_is_of_its_content(serve):
     assert status_of(error)[0] == "PERMISSION_DENIED"
 
 
+def test_a_knock_is_small(serve):
+    serving = serve(Trust(SECRET))
+    with pytest.raises(grpc.RpcError) as error:
+        Calls(serving.address, Trust(SECRET))._stub.Knock(pb.KnockRequest(nonce="x" * 1000))
+    assert status_of(error)[0] == "INVALID_ARGUMENT" and "refused Knock" in serving.log[-1]
+
+
 def test_nonces_are_limited_in_time_and_number():
     nonces = Nonces()
     first = nonces.new(0.0)

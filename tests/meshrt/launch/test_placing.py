@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from meshrt.cli import _launch_hosts
+from meshrt.cli.main import main
 from meshrt.errors import ConfigError
 from meshrt.launch import environment, hostlist, placing, settings
 from meshrt.launch.hostlist import Host
@@ -402,10 +403,22 @@ def launch(*arguments: object, cwd=None) -> subprocess.CompletedProcess:
         (["--node-rank", "1"], "run once for all hosts"),
     ],
 )
-def test_a_wrong_command_is_one_line(tmp_path, arguments, why):
+def test_a_wrong_command_is_one_line(tmp_path, monkeypatch, capsys, arguments, why):
     (tmp_path / "train.py").touch()
-    done = launch(*arguments, "train.py", cwd=tmp_path)
-    assert done.returncode == 2 and why in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", *arguments, "train.py"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and why in said and len(said.splitlines()) == 1, said
+
+
+def test_a_secret_that_agents_would_refuse_is_refused_before_they_are_placed(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(environment.SECRET, "short")
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", "--engine", "ssh", "--hosts", "127.0.0.1", "--dry-run", "train.py"])
+    assert ended.value.code == 2 and "the secret is shorter than 16 characters" in capsys.readouterr().err
 
 
 def test_a_script_that_is_not_here_may_be_in_an_image(tmp_path):
