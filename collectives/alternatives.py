@@ -25,6 +25,7 @@ Arguments and results keep their shardings. Programs in which somebody set prior
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -289,7 +290,8 @@ def preference(known: KnownShardings, sent: Mapping[str, float]) -> Preference |
     program, shardings = known.program, known.shardings
     main = program.main
     ends = [*_ends(main.args, map(known.sharding, main.args), False), *_ends(main.returned, known.results(), True)]
-    axes = {axis.name for end in ends for axis in end.split.axes if sent.get(axis.name)}
+    places = Counter(axis.name for end in ends for axis in end.split.axes)
+    axes = {axis for axis, count in places.items() if count > 1 and sent.get(axis)}
     rules = RuleCache()
     if not axes or any(end.split.priority for end in ends) or not meets(program, shardings, axes, rules):
         return None
@@ -313,8 +315,8 @@ def preference(known: KnownShardings, sent: Mapping[str, float]) -> Preference |
     waits: tuple[set[tuple[int, int]], set[tuple[int, int]]] = set(), set()
     for end in waiting:
         waits[end.is_result].add((end.number, end.dim))
-    places = tuple((a, classes[a][root]) for a, root in first.items())
-    return Preference(places, frozenset(waits[0]), frozenset(waits[1]))
+    told = tuple((a, classes[a][root]) for a, root in first.items())
+    return Preference(told, frozenset(waits[0]), frozenset(waits[1]))
 
 
 def _ends(values: Iterable[Value], shardings: Iterable[TensorSharding | None], is_result: bool) -> Iterator[_End]:
@@ -376,7 +378,9 @@ def _left_to_sum(
     out = dict.fromkeys(first, 0.0)
     for op, times in _runs(known.program, known.program.main.body):
         rule = rules.rule_for(op)
-        for axis, root in first.items() if rule is not None and FactorType.REDUCTION in rule.types else ():
+        if rule is None or FactorType.REDUCTION not in rule.types:
+            continue
+        for axis, root in first.items():
             if _sums(rule, op, joined, root):
                 out[axis] += times * sum(_scattered(r, known.shardings.get(r), axis) for r in op.results)
     return out

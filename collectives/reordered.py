@@ -37,9 +37,6 @@ class _Again(Propagation):
             return super().again(annotate)
         return run(_opened(read(self._module)), annotate=annotate, xla_order=self.propagated.options.xla_order)
 
-    def results(self) -> list[TensorSharding | None]:
-        return self._results
-
 
 def in_xla_order(known: KnownShardings) -> KnownShardings:
     """`known`, or what is decided in XLA's order if that might be something else."""
