@@ -188,7 +188,10 @@ class _Agent:
 
     def _opened(self, news: Opened, now: float) -> None:
         if not self._joined and os.path.isdir(news.directory):
-            os.chdir(news.directory)
+            try:
+                os.chdir(news.directory)
+            except OSError as e:
+                self._say(f"processes start in {os.getcwd()}, since {news.directory} cannot be entered: {e.strerror}")
         if not self._joined or self._complained:
             self._say(f"host {self._options.name} ({self._address}) is in the job of {self._options.coordinator}")
         self._joined, self._complained, self._session = True, False, news.number

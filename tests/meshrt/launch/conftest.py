@@ -63,7 +63,7 @@ class Launcher:
         since = time.monotonic()
         return self.finish(self.start(*arguments, body=body), since, timeout)
 
-    def left_behind(self, within_s: float = 3.0) -> list[str]:
+    def left_behind(self, within_s: float = 15.0) -> list[str]:
         """Command lines of this job's processes that are still there after at most `within_s`."""
         deadline = time.monotonic() + within_s
         while (found := self._alive()) and time.monotonic() < deadline:

@@ -191,8 +191,8 @@ def test_without_a_launcher_process_0_runs_the_service(alone):
 def test_a_process_that_leaves_is_a_peer_lost_to_the_other_at_once(alone, deed, code, text):
     (out, err, ok), (_, gone, left) = alone(JOB + "run_until_lost()", JOB + deed)
     assert (ok, left) == (0, code), err + gone
-    word, who, seconds, why = out.splitlines()[-1].split(" ", 3)
-    assert (word, who) == ("lost", "[1]") and float(seconds) < 8 and text in why
+    word, who, _, why = out.splitlines()[-1].split(" ", 3)
+    assert (word, who) == ("lost", "[1]") and text in why  # which says that it was not its silence that told
 
 
 def test_a_stopped_process_is_named_and_the_collective_that_waits_for_it_broken_off(alone):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -17,9 +18,11 @@ pytest.importorskip("grpc")
 
 from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch.engines.protocol import Output, Task
-from meshrt.launch.hosts import logbook, server, testbed
+from meshrt.launch.hosts import agent, logbook, server, testbed
 from meshrt.launch.hosts.journal import Journal
+from meshrt.launch.hosts.link import Opened
 from meshrt.launch.hosts.logbook import Logbook
+from meshrt.launch.hosts.security import Trust
 from meshrt.launch.model import HostJoined
 
 WHAT = {"target": ["script", "train.py"], "nodes": [1, 2]}
@@ -119,10 +122,24 @@ def test_agents_of_a_job_that_never_was_are_not_waited_for(launch):
 
 def test_an_agent_that_nohup_started_outlives_its_terminal():
     command = ["nohup", sys.executable, "-m", "meshrt", "launch", "agent", "--coordinator", "127.0.0.1:1"]
-    agent = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    while "Trying again" not in (line := agent.stderr.readline()):
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while "Trying again" not in (line := process.stderr.readline()):
         assert line, "it ended"
-    agent.send_signal(signal.SIGHUP)
-    agent.send_signal(signal.SIGTERM)
-    agent.communicate(timeout=60)
-    assert agent.returncode == 128 + signal.SIGTERM
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_an_agent_says_that_it_cannot_enter_the_jobs_directory_and_goes_on(tmp_path, monkeypatch):
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    said: list[str] = []
+    found = agent._Agent(agent.Options("127.0.0.1:1", Trust(), "a", "127.0.0.1"), {}, said.append)
+    monkeypatch.setattr(os, "chdir", refuse)
+    try:
+        found._opened(Opened(1, str(tmp_path), 8.0), 0.0)
+    finally:
+        found._engine.close()
+    assert said[0].endswith(f"{tmp_path} cannot be entered: Permission denied") and "is in the job" in said[1]

