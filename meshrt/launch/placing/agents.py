@@ -27,6 +27,7 @@ class Agents:
     def __init__(self, plan: Callable[[str], Plan], environ: Mapping[str, str], console: Console):
         self._plan, self._environ, self._console = plan, environ, console
         self._over = threading.Event()
+        self._leave_s = _LEAVE_S
         self.failed: Ended | None = None
 
     @contextlib.contextmanager
@@ -38,6 +39,9 @@ class Agents:
         thread.start()
         try:
             yield
+        except BaseException:  # there is no job, and nobody tells them
+            self._leave_s = 0.0
+            raise
         finally:
             self._over.set()
             os.write(write_end, b"\0")
@@ -67,7 +71,7 @@ class Agents:
 
     def _let_end(self, fronts: Fronts, wake: int) -> None:
         """Waits for the end of all; asks them to stop, and kills them, where they do not come to it."""
-        for number, seconds in ((None, _LEAVE_S), (signal.SIGTERM, _FAR_S), (signal.SIGKILL, _FAR_S)):
+        for number, seconds in ((None, self._leave_s), (signal.SIGTERM, _FAR_S), (signal.SIGKILL, _FAR_S)):
             if number is not None:
                 fronts.signal(number)
             deadline = time.monotonic() + seconds

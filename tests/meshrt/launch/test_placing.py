@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from meshrt.cli.main import main
 from meshrt.errors import ConfigError
 from meshrt.launch import environment, hostlist, placing, settings
 from meshrt.launch.hostlist import Host
+from meshrt.launch.output import Console
 from meshrt.launch.placing import _ray_driver, job, plans
 from meshrt.launch.placing.plans import Wanted, Work
 from meshrt.launch.shell import Job
@@ -426,3 +428,14 @@ def test_a_script_that_is_not_here_may_be_in_an_image(tmp_path):
     assert done.returncode == 2 and "none.py: no such script" in done.stderr
     done = launch("--engine", "kubernetes", "-o", "image=x", "--dry-run", "none.py", cwd=tmp_path)
     assert done.returncode == 0 and '"none.py"' in done.stdout
+
+
+def test_agents_of_a_job_that_never_was_are_not_waited_for(tmp_path):
+    pytest.importorskip("grpc")
+    from meshrt.launch.placing.agents import Agents
+
+    front = plans.Front("a", ("sh", "-c", f"sleep 5; touch {tmp_path}/waited"))
+    agents = Agents(lambda _: plans.Plan("ssh", (front,)), os.environ, Console(io.BytesIO(), io.BytesIO()))
+    with pytest.raises(ConfigError), agents.place("h:1", None):
+        raise ConfigError("no log directory")
+    assert not (tmp_path / "waited").exists() and agents.failed is None
