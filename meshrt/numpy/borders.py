@@ -18,7 +18,8 @@ from meshrt.numpy.creation import arange, linspace
 from meshrt.numpy.indexing import take
 from meshrt.numpy.operands import ShapeError, broadcast_to_shape, operand
 from meshrt.numpy.quantiles import median
-from meshrt.numpy.shapes import flip, moveaxis, reshape, squeeze
+from meshrt.numpy.shapes import moveaxis, reshape, squeeze
+from meshrt.numpy.turning import flip
 from meshrt.transforms.vmap import vmap
 
 __all__ = ["pad"]

@@ -19,9 +19,10 @@ from meshrt.numpy.choose import choose
 from meshrt.numpy.creation import eye
 from meshrt.numpy.einsum_plan import EinsumPlan, Pair, Reduce, contraction_path, from_sublists, parse, plan_einsum
 from meshrt.numpy.filled import zeros_like
+from meshrt.numpy.joining import stack
 from meshrt.numpy.operands import ShapeError, canonical_axes, canonical_axis, operand, unsupported_argument
 from meshrt.numpy.reductions import sum as total
-from meshrt.numpy.shapes import moveaxis, stack
+from meshrt.numpy.shapes import moveaxis
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.primitives.contract import dot_general_p
 from meshrt.primitives.precision import canonical_precision

@@ -17,6 +17,7 @@ from meshrt.lax.filled import full as lax_full
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, held_dtype, placed
 from meshrt.numpy.filled import zeros_like
+from meshrt.numpy.joining import stack
 from meshrt.numpy.operands import (
     PYTHON_SCALARS,
     ShapeError,
@@ -29,7 +30,6 @@ from meshrt.numpy.operands import (
     size_as,
     static_int,
 )
-from meshrt.numpy.shapes import stack
 from meshrt.numpy.ufuncs import multiply, power, sign, strong_scalar, true_divide
 from meshrt.primitives.reshape import expand_dims, iota_p
 

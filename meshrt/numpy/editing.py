@@ -16,11 +16,15 @@ from meshrt.numpy.choose import choose as where
 from meshrt.numpy.creation import indices as index_grid
 from meshrt.numpy.filled import full, ones, zeros_like
 from meshrt.numpy.grids import diag_indices, unravel_index
+from meshrt.numpy.indexing import take, take_static
+from meshrt.numpy.joining import concatenate, stack
 from meshrt.numpy.operands import (
+    AxisError,
     ShapeError,
     canonical_axes,
     canonical_axis,
     common_shape,
+    operand,
     refuse_traced,
     unsupported_argument,
 )
@@ -28,21 +32,13 @@ from meshrt.numpy.padding import tile
 from meshrt.numpy.positions import nonzero
 from meshrt.numpy.reductions import any as any_
 from meshrt.numpy.selection import clip
-from meshrt.numpy.shapes import (
-    broadcast_arrays,
-    broadcast_to,
-    concatenate,
-    moveaxis,
-    ravel,
-    reshape,
-    stack,
-)
+from meshrt.numpy.shapes import broadcast_arrays, broadcast_to, moveaxis, ravel, reshape
 from meshrt.numpy.sorting import argsort
 from meshrt.numpy.ufuncs import logical_or, remainder
 
 __all__ = [
-    "block", "choose", "fill_diagonal", "insert", "place", "put",
-    "put_along_axis", "trim_zeros",
+    "block", "choose", "delete", "fill_diagonal", "insert", "place", "put", "put_along_axis",
+    "trim_zeros",
 ]  # fmt: skip
 
 
@@ -332,3 +328,45 @@ def _block(x: Any) -> tuple[Any, int]:
     rank = functools.reduce(max, (p.ndim for p in parts), depths[0])
     grown = [reshape(p, (1,) * (rank - p.ndim) + p.shape) for p in parts]
     return concatenate(grown, -depths[0]), depths[0] + 1
+
+
+def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Any:
+    """``arr`` without the positions ``obj`` (a number, a slice, an array) along ``axis``.
+
+    An array that is traced needs ``assume_unique_indices``: how many elements are left is else not known.
+
+    >>> jnp.delete(jnp.array([1, 2, 3]), 1)
+    Array([1, 3], dtype=int32)
+    """
+    x = ravel(arr) if axis is None else operand_array("delete", arr)
+    axis = 0 if axis is None else canonical_axis(axis, x.ndim, "delete")
+    n = x.shape[axis]
+    if isinstance(obj, ArrayOperators) and (assume_unique_indices or obj.ndim == 0):
+        return _delete_distinct(x, ravel(obj), axis)
+    if not isinstance(obj, slice):
+        obj = np.asarray(operand("delete", obj, 1))
+        if obj.dtype.kind not in "biu":
+            raise errors.ArgumentValueError(f"delete: positions must be integers or booleans, got dtype {obj.dtype}")
+        outside = obj[(obj < -n) | (obj >= n)] if obj.dtype != bool else obj[:0]
+        if outside.size:
+            raise AxisError(f"delete: index {outside.flat[0]} is out of bounds for axis {axis} with size {n}")
+        obj = obj if obj.dtype == bool else obj.astype(int)
+    return take_static(x, np.delete(np.arange(n), obj), axis)
+
+
+def _delete_distinct(x: Any, positions: Any, axis: int) -> Any:
+    """Without distinct positions: what is left stands where as many positions as are deleted before it are skipped."""
+    n, count = x.shape[axis], positions.shape[0]
+    positions = where(el.lt_p.bind(positions, 0), positions + n, positions)
+    moved = lax.sort(lax.clamp(np.asarray(0, positions.dtype), positions, np.asarray(n, positions.dtype))) - lax.iota(
+        positions.dtype, count
+    )
+    left = lax.iota(positions.dtype, max(n - count, 0))
+    skipped = lax.reduce_sum(el.convert_element_type(el.ge_p.bind(*_pairwise(left, moved)), positions.dtype), (0,))
+    return take(x, left + skipped, axis=axis, mode="clip")
+
+
+def _pairwise(a: Any, b: Any) -> list[Any]:
+    """The vectors as rows of one matrix and as columns of another, of equal shapes."""
+    shape = (b.shape[0], a.shape[0])
+    return [lax.broadcast_in_dim(v, shape, (d,)) for v, d in ((a, 1), (b, 0))]

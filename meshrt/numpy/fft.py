@@ -15,7 +15,8 @@ from meshrt.numpy.arrays import asarray, operand_array, placed
 from meshrt.numpy.creation import arange
 from meshrt.numpy.names import missing
 from meshrt.numpy.operands import ShapeError
-from meshrt.numpy.shapes import moveaxis, roll
+from meshrt.numpy.shapes import moveaxis
+from meshrt.numpy.turning import roll
 from meshrt.numpy.ufuncs import conjugate
 from meshrt.primitives.fft import FftType
 

@@ -17,10 +17,11 @@ from meshrt.numpy.creation import linspace
 from meshrt.numpy.editing import concrete
 from meshrt.numpy.filled import ones_like, zeros, zeros_like
 from meshrt.numpy.grids import ix_, ravel_multi_index
+from meshrt.numpy.joining import stack
 from meshrt.numpy.operands import ShapeError, static_int
 from meshrt.numpy.reductions import diff, ptp
 from meshrt.numpy.selection import clip
-from meshrt.numpy.shapes import reshape, stack
+from meshrt.numpy.shapes import reshape
 from meshrt.numpy.sorting import searchsorted
 
 __all__ = [

@@ -330,3 +330,8 @@ def _gather_along(a: Any, index: Any, axis: int, mode: str, fill_value: Any) -> 
         a = reshape_p.bind(a, new_sizes=tuple(a.shape[i] for i in kept))
     vectors = reshape_p.bind(index, new_sizes=(*(index.shape[i] for i in index_dims), 1))
     return lax.gather(a, vectors, numbers, sizes, mode=mode, fill_value=fill_value)
+
+
+def take_static(x: Any, positions: np.ndarray, axis: int) -> Any:
+    """Static positions along one dimension."""
+    return take(x, positions.astype(np.int32), axis=axis, mode="clip")

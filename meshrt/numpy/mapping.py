@@ -13,9 +13,10 @@ from meshrt import errors, lax
 from meshrt.jit import jit
 from meshrt.numpy.arrays import asarray, operand_array
 from meshrt.numpy.filled import zeros_like
+from meshrt.numpy.joining import concatenate
 from meshrt.numpy.operands import ShapeError, broadcast_shapes, canonical_axis
 from meshrt.numpy.reductions import argmax, cumsum
-from meshrt.numpy.shapes import broadcast_arrays, concatenate, expand_dims
+from meshrt.numpy.shapes import broadcast_arrays, expand_dims
 from meshrt.transforms.vmap import vmap
 
 __all__ = ["apply_along_axis", "apply_over_axes", "piecewise", "vectorize"]

@@ -24,6 +24,7 @@ from meshrt.numpy import (
     contractions,
     editing,
     indexing,
+    joining,
     padding,
     positions,
     reductions,
@@ -171,7 +172,7 @@ def _view(self: ArrayOperators, dtype: Any = None) -> Any:
             raise errors.ArgumentValueError(f"view as {new}: the size of elements of a 0d array cannot change")
         return shapes.squeeze(_view(shapes.expand_dims(self, 0), new), 0)
     if self.dtype.kind == "c":  # real and imaginary parts lie side by side
-        parts = shapes.stack([ufuncs.real(self), ufuncs.imag(self)], -1)
+        parts = joining.stack([ufuncs.real(self), ufuncs.imag(self)], -1)
         return _view(shapes.reshape(parts, (*self.shape[:-1], 2 * self.shape[-1])), new)
     ratio = new_size // old_size
     if ratio and self.shape[-1] % ratio:
@@ -202,7 +203,7 @@ def _iterate(self: ArrayOperators) -> Any:
         raise errors.ArgumentTypeError(
             f"iteration over a 0-d {'key array' if self.aval.is_key else 'array'}: it has no dimensions"
         )
-    return _chunked(self) if type(self) is Array else iter(shapes.unstack(self))
+    return _chunked(self) if type(self) is Array else iter(joining.unstack(self))
 
 
 # Slices that one program cuts out of an array that is iterated over.
@@ -225,7 +226,7 @@ def _cutter(count: int) -> Any:
     def rows(x: Any, start: Any) -> Any:
         # Of an array that Explicit axes split: its rows are not.
         chunk = cut(x, start) if x.aval.explicit is None else unsplit(cut, _whole_rows(x.aval, count), x, start)
-        return shapes.unstack(chunk)
+        return joining.unstack(chunk)
 
     return jit(rows)
 

@@ -18,7 +18,7 @@ from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.filled import zeros
-from meshrt.numpy.indexing import take
+from meshrt.numpy.indexing import take, take_static
 from meshrt.numpy.operands import (
     ShapeError,
     canonical_axis,
@@ -27,7 +27,7 @@ from meshrt.numpy.operands import (
     static_int,
 )
 from meshrt.numpy.reductions import cumsum
-from meshrt.numpy.shapes import broadcast_to, ravel, reshape, take_static
+from meshrt.numpy.shapes import broadcast_to, ravel, reshape
 from meshrt.primitives.axis_types import constrained, in_auto_mode
 
 __all__ = ["repeat", "resize", "tile"]

@@ -14,11 +14,13 @@ from meshrt.numpy.correlations import convolve
 from meshrt.numpy.creation import arange, vander
 from meshrt.numpy.editing import concrete, trim_zeros
 from meshrt.numpy.filled import full, ones, zeros
+from meshrt.numpy.joining import concatenate, stack
 from meshrt.numpy.linalg import eigvals, inv, lstsq
 from meshrt.numpy.operands import ShapeError, common_shape, static_int
 from meshrt.numpy.reductions import all as all_
 from meshrt.numpy.reductions import argmin
-from meshrt.numpy.shapes import atleast_1d, broadcast_to, concatenate, roll, stack
+from meshrt.numpy.shapes import atleast_1d, broadcast_to
+from meshrt.numpy.turning import roll
 from meshrt.numpy.ufuncs import negative, sqrt, true_divide
 
 __all__ = [

@@ -22,6 +22,7 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array
 from meshrt.numpy.choose import choose
 from meshrt.numpy.filled import full
+from meshrt.numpy.joining import concatenate
 from meshrt.numpy.operands import (
     PYTHON_SCALARS,
     ShapeError,
@@ -33,7 +34,6 @@ from meshrt.numpy.operands import (
     to_dtype,
     unsupported_argument,
 )
-from meshrt.numpy.shapes import concatenate
 from meshrt.numpy.ufuncs import real
 from meshrt.primitives import reduce as rd
 

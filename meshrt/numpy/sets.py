@@ -14,12 +14,13 @@ from meshrt.numpy.arrays import asarray, operand_array, promoted
 from meshrt.numpy.choose import choose
 from meshrt.numpy.editing import concrete
 from meshrt.numpy.filled import full, full_like, ones, zeros
+from meshrt.numpy.joining import append, concatenate
 from meshrt.numpy.operands import canonical_axis, static_int
 from meshrt.numpy.positions import nonzero
 from meshrt.numpy.reductions import all as all_
 from meshrt.numpy.reductions import any as any_
 from meshrt.numpy.reductions import cumsum, diff
-from meshrt.numpy.shapes import append, concatenate, moveaxis, ravel, reshape
+from meshrt.numpy.shapes import moveaxis, ravel, reshape
 from meshrt.numpy.sorting import lexsort, searchsorted
 from meshrt.numpy.ufuncs import equal, isnan, logical_and, logical_not, not_equal
 

@@ -1,4 +1,4 @@
-"""Functions that rearrange arrays: reshape, transpose, join, split, repeat, pad, roll."""
+"""The shape of an array and the order of its dimensions: reshape, broadcast, transpose."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors, lax
+from meshrt import errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p, transpose_p
-from meshrt.core.operators import ArrayOperators
-from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
-from meshrt.numpy import prims as el
-from meshrt.numpy.arrays import asarray
-from meshrt.numpy.choose import choose
-from meshrt.numpy.indexing import take
+from meshrt.numpy.arrays import operand_array
 from meshrt.numpy.operands import (
     PYTHON_SCALARS,
     AxisError,
@@ -26,24 +21,16 @@ from meshrt.numpy.operands import (
     canonical_axes,
     canonical_axis,
     common_shape,
-    operand,
     shape_tuple,
-    unsupported_argument,
 )
 from meshrt.numpy.operands import broadcast_shapes as _broadcast_shapes
 from meshrt.primitives.axis_types import constrained
 
 __all__ = [
-    "append", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_shapes",
-    "broadcast_to", "column_stack", "concat", "concatenate", "delete", "dstack", "expand_dims", "flip",
-    "fliplr", "flipud", "hstack", "matrix_transpose", "moveaxis", "ndim", "permute_dims", "ravel",
-    "reshape", "roll", "rollaxis", "rot90", "shape", "size", "squeeze", "stack",
-    "swapaxes", "transpose", "unstack", "vstack",
+    "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_shapes", "broadcast_to",
+    "expand_dims", "matrix_transpose", "moveaxis", "ndim", "permute_dims", "ravel", "reshape",
+    "rollaxis", "shape", "size", "squeeze", "swapaxes", "transpose",
 ]  # fmt: skip
-
-
-def _array(name: str, x: Any, position: int = 0) -> Any:
-    return x if isinstance(x, ArrayOperators) else asarray(operand(name, x, position))
 
 
 def shape(a: Any) -> tuple[int, ...]:
@@ -117,7 +104,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
     Array([[0, 1, 2],
            [3, 4, 5]], dtype=int32)
     """
-    x = _array("reshape", a)
+    x = operand_array("reshape", a)
     sizes = _solve(x, shape)
     if order == "F":
         flipped = reshape_p.bind(transpose(x), new_sizes=sizes[::-1])
@@ -177,7 +164,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     >>> jnp.squeeze(jnp.ones((1, 3, 1))).shape
     (3,)
     """
-    x = _array("squeeze", a)
+    x = operand_array("squeeze", a)
     if axis is None:
         drop = tuple(i for i, n in enumerate(x.shape) if n == 1)
     else:
@@ -202,7 +189,7 @@ def expand_dims(a: Any, axis: Any) -> Any:
     >>> jnp.expand_dims(jnp.ones(3), 0).shape
     (1, 3)
     """
-    x = _array("expand_dims", a)
+    x = operand_array("expand_dims", a)
     axis = axis if isinstance(axis, (tuple, list, range)) else (axis,)
     rank = x.ndim + len(axis)
     new = set(canonical_axes(tuple(axis), rank, "expand_dims"))
@@ -236,7 +223,7 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     Array([[1, 2],
            [1, 2]], dtype=int32)
     """
-    x = _array("broadcast_to", array)
+    x = operand_array("broadcast_to", array)
     target = shape_tuple(shape)
     if len(target) < x.ndim or any(m not in (1, n) for m, n in zip(x.shape[::-1], target[::-1])):
         fewer = "Cannot broadcast to shape with fewer dimensions" if len(target) < x.ndim else None
@@ -251,7 +238,7 @@ def broadcast_arrays(*args: Any) -> list[Any]:
     >>> [x.shape for x in jnp.broadcast_arrays(jnp.ones((2, 1)), jnp.ones(3))]
     [(2, 3), (2, 3)]
     """
-    xs = [_array("broadcast_arrays", a, i) for i, a in enumerate(args)]
+    xs = [operand_array("broadcast_arrays", a, i) for i, a in enumerate(args)]
     if not xs:
         return []
     target = common_shape("broadcast_arrays", *(x.shape for x in xs))
@@ -293,7 +280,7 @@ def atleast_3d(*arys: Any) -> Any:
 
 
 def _atleast(arys: Sequence[Any], grow: Callable[[Any], Any]) -> Any:
-    out = [grow(_array("atleast_nd", a, i)) for i, a in enumerate(arys)]
+    out = [grow(operand_array("atleast_nd", a, i)) for i, a in enumerate(arys)]
     return out[0] if len(out) == 1 else out
 
 
@@ -314,7 +301,7 @@ def transpose(a: Any, axes: Any = None) -> Any:
     >>> jnp.transpose(jnp.ones((2, 3, 4)), (1, 0, 2)).shape
     (3, 2, 4)
     """
-    x = _array("transpose", a)
+    x = operand_array("transpose", a)
     if axes is None:
         order = tuple(range(x.ndim))[::-1]
     else:
@@ -362,7 +349,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     >>> jnp.swapaxes(jnp.ones((2, 3, 4)), 0, 2).shape
     (4, 3, 2)
     """
-    x = _array("swapaxes", a)
+    x = operand_array("swapaxes", a)
     i, j = canonical_axis(axis1, x.ndim, "swapaxes"), canonical_axis(axis2, x.ndim, "swapaxes")
     order = list(range(x.ndim))
     order[i], order[j] = order[j], order[i]
@@ -380,7 +367,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     >>> jnp.moveaxis(jnp.ones((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
     """
-    x = _array("moveaxis", a)
+    x = operand_array("moveaxis", a)
     src = canonical_axes(source, x.ndim, "moveaxis")
     dst = canonical_axes(destination, x.ndim, "moveaxis")
     if len(src) != len(dst):
@@ -402,352 +389,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
     >>> jnp.rollaxis(jnp.ones((2, 3, 4)), 2).shape
     (4, 2, 3)
     """
-    x = _array("rollaxis", a)
+    x = operand_array("rollaxis", a)
     axis = canonical_axis(axis, x.ndim, "rollaxis")
     start = start + x.ndim if start < 0 else start
     return moveaxis(x, axis, start - 1 if axis < start else start)
-
-
-@at_once(1)
-def flip(m: Any, axis: Any = None) -> Any:
-    """``m`` with the order of elements reversed along ``axis`` (all by default).
-
-    Args:
-      m: an array, or what `asarray` makes one of.
-      axis: the dimension or dimensions to reverse; all by default.
-
-    >>> jnp.flip(jnp.array([1, 2, 3]))
-    Array([3, 2, 1], dtype=int32)
-    """
-    x = _array("flip", m)
-    return lax.rev(x, canonical_axes(axis, x.ndim, "flip"))
-
-
-@at_once(1)
-def flipud(m: Any) -> Any:
-    """``m`` reversed along the first dimension.
-
-    >>> jnp.flipud(jnp.array([[1, 2], [3, 4]]))
-    Array([[3, 4],
-           [1, 2]], dtype=int32)
-    """
-    return flip(m, 0)
-
-
-@at_once(1)
-def fliplr(m: Any) -> Any:
-    """``m`` reversed along the second dimension.
-
-    >>> jnp.fliplr(jnp.array([[1, 2], [3, 4]]))
-    Array([[2, 1],
-           [4, 3]], dtype=int32)
-    """
-    return flip(m, 1)
-
-
-@at_once(1, ["k"])
-def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
-    """``m`` turned by ``k`` quarters in the plane of ``axes``, from the first towards the second.
-
-    Args:
-      m: an array, or what `asarray` makes one of.
-      k: how often, by a quarter turn.
-      axes: the plane, from the first dimension towards the second.
-
-    >>> jnp.rot90(jnp.array([[1, 2], [3, 4]]))
-    Array([[2, 4],
-           [1, 3]], dtype=int32)
-    """
-    x = _array("rot90", m)
-    if x.ndim < 2:
-        raise ShapeError(
-            f"rot90 requires its first argument to have ndim at least two, but got first argument of shape {x.shape}"
-        )
-    a, b = canonical_axes(tuple(axes), x.ndim, "rot90")
-    k %= 4
-    if k == 0:
-        return x
-    if k == 2:
-        return flip(x, (a, b))
-    return swapaxes(flip(x, b), a, b) if k == 1 else flip(swapaxes(x, a, b), b)
-
-
-@at_once(1, ["shift"])
-def roll(a: Any, shift: Any, axis: Any = None) -> Any:
-    """``a`` with elements moved on by ``shift`` along ``axis``, those past the end coming in at the start.
-
-    Args:
-      a: an array, or what `asarray` makes one of.
-      shift: by how many places; one for each axis.
-      axis: the dimension or dimensions; by default the flattened array is rolled.
-
-    >>> jnp.roll(jnp.array([1, 2, 3]), 1)
-    Array([3, 1, 2], dtype=int32)
-    """
-    x = _array("roll", a)
-    if axis is None:
-        return reshape(roll(ravel(x), shift, 0), x.shape)
-    axes = canonical_axis_list(axis, x.ndim, "roll")
-    if isinstance(shift, tuple | list) and any(isinstance(s, ArrayOperators) for s in shift):
-        shift = asarray(shift)
-    shape = np.shape(shift)
-    count = max(len(axes), math.prod(shape))
-    if len(shape) > 1 or any(n not in (1, count) for n in (*shape, len(axes))):
-        raise ShapeError(f"roll: shifts of shape {shape} do not match {len(axes)} axes; give one shift per axis")
-    axes = np.broadcast_to(axes, count).tolist()
-    if isinstance(shift, ArrayOperators):
-        return _roll_dynamic(x, broadcast_to(shift, (count,)), axes)
-    for ax, by in zip(axes, np.broadcast_to(np.asarray(shift), count)):
-        n = x.shape[ax]
-        at = 0 if n == 0 else -int(by) % n
-        if at != 0:
-            parts = [lax.slice_in_dim(x, at, n, axis=int(ax)), lax.slice_in_dim(x, 0, at, axis=int(ax))]
-            x = lax.concatenate(parts, int(ax))
-    return x
-
-
-def canonical_axis_list(axis: Any, rank: int, name: str) -> list[int]:
-    """Axes counted from the start; the same one may come twice."""
-    axis = axis if isinstance(axis, (tuple, list, np.ndarray)) else (axis,)
-    return [canonical_axis(a, rank, name) for a in axis]
-
-
-def _roll_dynamic(x: Any, shift: Any, axes: list[int]) -> Any:
-    """A window of the doubled array, for shifts known only at run time."""
-    for k, ax in enumerate(axes):
-        n = x.shape[ax]
-        by = el.convert_element_type(shift[k], np.int32) % max(n, 1)
-        x = lax.dynamic_slice_in_dim(lax.concatenate([x, x], ax), n - by, n, ax)
-    return x
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Join and leave out.
-
-
-def _same_dtype(name: str, arrays: Sequence[Any], dtype: Any) -> list[Any]:
-    xs = [_array(name, a, i) for i, a in enumerate(arrays)]
-    if dtype is not None:
-        return [asarray(x, dtype) for x in xs]
-    first = xs[0].dtype
-    if all(x.dtype == first for x in xs):
-        return xs
-    target, weak = dtypes.promote_dtypes(*((x.dtype, aval_of(x).weak_type) for x in xs))
-    return [el.convert_element_type(x, target, weak) for x in xs]
-
-
-def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
-    """Arrays joined along an existing dimension; ``axis=None`` flattens them first.
-
-    Args:
-      arrays: a sequence of arrays that agree in all other dimensions.
-      axis: the dimension to join along; None for all elements in one row.
-      dtype: the dtype of the result; by default the one that follows from the operands.
-
-    Returns:
-      An array of the promoted dtype.
-
-    Raises:
-      TypeError, ValueError: the shapes do not fit, or there is nothing to join.
-
-    >>> jnp.concatenate([jnp.ones((1, 2)), jnp.zeros((1, 2))], axis=0)
-    Array([[1., 1.],
-           [0., 0.]], dtype=float32)
-    """
-    if isinstance(arrays, (ArrayOperators, np.ndarray)):
-        arrays = unstack(arrays)
-    if not len(arrays):
-        raise ShapeError("Need at least one array to concatenate.")
-    xs = _same_dtype("concatenate", arrays, dtype)
-    if axis is None:
-        return concatenate([ravel(x) for x in xs], 0)
-    if xs[0].ndim == 0:
-        raise ShapeError("concatenate: arrays of zero dimensions cannot be joined; use stack")
-    axis = canonical_axis(axis, xs[0].ndim, "concatenate")
-    for x in xs:
-        if x.ndim != xs[0].ndim or any(i != axis and m != n for i, (m, n) in enumerate(zip(x.shape, xs[0].shape))):
-            raise ShapeError(
-                f"concatenate: shapes must agree except along axis {axis}, got {', '.join(str(y.shape) for y in xs)}"
-            )
-    return xs[0] if len(xs) == 1 else lax.concatenate(xs, axis)
-
-
-def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
-    """As :func:`concatenate`.
-
-    Args:
-      arrays: arrays.
-      axis: the dimension to work along; negative numbers count from the end.
-
-    >>> jnp.concat([jnp.array([1, 2]), jnp.array([3])])
-    Array([1, 2, 3], dtype=int32)
-    """
-    return concatenate(arrays, axis)
-
-
-def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
-    """Arrays of one shape joined along a new dimension at position ``axis`` of the result.
-
-    Args:
-      arrays: a sequence of arrays of one shape.
-      axis: where the new dimension goes.
-      out: must be None: arrays are not written to.
-      dtype: the dtype of the result; by default the one that follows from the operands.
-
-    Returns:
-      An array with one dimension more.
-
-    Raises:
-      ValueError: the shapes differ, or there is nothing to stack.
-
-    >>> jnp.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
-    Array([[1, 3],
-           [2, 4]], dtype=int32)
-    """
-    unsupported_argument("stack", "out", out)
-    if not len(arrays):
-        raise ShapeError("Need at least one array to stack.")
-    if isinstance(arrays, (ArrayOperators, np.ndarray)):
-        return moveaxis(asarray(arrays, dtype), 0, axis)
-    xs = _same_dtype("stack", arrays, dtype)
-    if any(x.shape != xs[0].shape for x in xs):
-        raise ShapeError(f"stack: all arrays must have one shape, got {', '.join(str(x.shape) for x in xs)}")
-    axis = canonical_axis(axis, xs[0].ndim + 1, "stack")
-    return lax.concatenate([expand_dims(x, axis) for x in xs], axis)
-
-
-def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
-    """The slices of ``x`` along ``axis``.
-
-    Args:
-      x: an array, or what `asarray` makes one of.
-      axis: the dimension to work along; negative numbers count from the end.
-
-    >>> jnp.unstack(jnp.array([[1, 2], [3, 4]]))
-    (Array([1, 2], dtype=int32), Array([3, 4], dtype=int32))
-    """
-    x = _array("unstack", x)
-    if x.ndim == 0:
-        raise ShapeError("Unstack requires arrays with at least one dimension, got a scalar")
-    axis = canonical_axis(axis, x.ndim, "unstack")
-    return tuple(lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis]))
-
-
-def vstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays joined along the first of at least two dimensions.
-
-    Args:
-      tup: a sequence of arrays, or one array whose first dimension is taken apart.
-      dtype: the dtype of the result; by default the one that follows from the operands.
-
-    >>> jnp.vstack([jnp.array([1, 2]), jnp.array([3, 4])])
-    Array([[1, 2],
-           [3, 4]], dtype=int32)
-    """
-    return concatenate([atleast_2d(a) for a in _items(tup)], 0, dtype)
-
-
-def hstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays joined along the second dimension, vectors along the first.
-
-    Args:
-      tup: a sequence of arrays, or one array whose first dimension is taken apart.
-      dtype: the dtype of the result; by default the one that follows from the operands.
-
-    >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
-    Array([1, 2, 3], dtype=int32)
-    """
-    xs = [atleast_1d(a) for a in _items(tup)]
-    return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype)
-
-
-def dstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays joined along the third of at least three dimensions.
-
-    Args:
-      tup: a sequence of arrays, or one array whose first dimension is taken apart.
-      dtype: the dtype of the result; by default the one that follows from the operands.
-
-    >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])]).shape
-    (1, 2, 2)
-    """
-    return concatenate([atleast_3d(a) for a in _items(tup)], 2, dtype)
-
-
-def column_stack(tup: Any) -> Any:
-    """Vectors as columns, and matrices, joined along the second dimension.
-
-    >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])
-    Array([[1, 3],
-           [2, 4]], dtype=int32)
-    """
-    xs = [_array("column_stack", a, i) for i, a in enumerate(_items(tup))]
-    return concatenate([x if x.ndim > 1 else transpose(atleast_2d(x)) for x in xs], 1)
-
-
-def _items(tup: Any) -> Sequence[Any]:
-    items = unstack(tup) if isinstance(tup, (ArrayOperators, np.ndarray)) else list(tup)
-    if not items:
-        raise ShapeError("at least one array is needed")
-    return items
-
-
-def append(arr: Any, values: Any, axis: int | None = None) -> Any:
-    """``values`` joined to the end of ``arr``.
-
-    Args:
-      arr: an array, or what `asarray` makes one of.
-      values: what is put behind it.
-      axis: the dimension to join along; by default both are flattened.
-
-    >>> jnp.append(jnp.array([1, 2]), jnp.array([3]))
-    Array([1, 2, 3], dtype=int32)
-    """
-    return concatenate([arr, values], axis)
-
-
-def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Any:
-    """``arr`` without the positions ``obj`` (a number, a slice, an array) along ``axis``.
-
-    An array that is traced needs ``assume_unique_indices``: how many elements are left is else not known.
-
-    >>> jnp.delete(jnp.array([1, 2, 3]), 1)
-    Array([1, 3], dtype=int32)
-    """
-    x = ravel(arr) if axis is None else _array("delete", arr)
-    axis = 0 if axis is None else canonical_axis(axis, x.ndim, "delete")
-    n = x.shape[axis]
-    if isinstance(obj, ArrayOperators) and (assume_unique_indices or obj.ndim == 0):
-        return _delete_distinct(x, ravel(obj), axis)
-    if not isinstance(obj, slice):
-        obj = np.asarray(operand("delete", obj, 1))
-        if obj.dtype.kind not in "biu":
-            raise errors.ArgumentValueError(f"delete: positions must be integers or booleans, got dtype {obj.dtype}")
-        outside = obj[(obj < -n) | (obj >= n)] if obj.dtype != bool else obj[:0]
-        if outside.size:
-            raise AxisError(f"delete: index {outside.flat[0]} is out of bounds for axis {axis} with size {n}")
-        obj = obj if obj.dtype == bool else obj.astype(int)
-    return take_static(x, np.delete(np.arange(n), obj), axis)
-
-
-def _delete_distinct(x: Any, positions: Any, axis: int) -> Any:
-    """Without distinct positions: what is left stands where as many positions as are deleted before it are skipped."""
-    n, count = x.shape[axis], positions.shape[0]
-    positions = choose(el.lt_p.bind(positions, 0), positions + n, positions)
-    moved = lax.sort(lax.clamp(np.asarray(0, positions.dtype), positions, np.asarray(n, positions.dtype))) - lax.iota(
-        positions.dtype, count
-    )
-    left = lax.iota(positions.dtype, max(n - count, 0))
-    skipped = lax.reduce_sum(el.convert_element_type(el.ge_p.bind(*_pairwise(left, moved)), positions.dtype), (0,))
-    return take(x, left + skipped, axis=axis, mode="clip")
-
-
-def _pairwise(a: Any, b: Any) -> list[Any]:
-    """The vectors as rows of one matrix and as columns of another, of equal shapes."""
-    shape = (b.shape[0], a.shape[0])
-    return [lax.broadcast_in_dim(v, shape, (d,)) for v, d in ((a, 1), (b, 0))]
-
-
-def take_static(x: Any, positions: np.ndarray, axis: int) -> Any:
-    """Static positions along one dimension."""
-    return take(x, positions.astype(np.int32), axis=axis, mode="clip")

@@ -17,9 +17,10 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
 from meshrt.numpy.choose import choose
 from meshrt.numpy.indexing import take
+from meshrt.numpy.joining import append
 from meshrt.numpy.mapping import vectorize
 from meshrt.numpy.operands import ShapeError, broadcast_shapes, canonical_axes, canonical_axis, unsupported_argument
-from meshrt.numpy.shapes import append, broadcast_to, moveaxis
+from meshrt.numpy.shapes import broadcast_to, moveaxis
 from meshrt.primitives import reduce as rd
 from meshrt.staging import eval_shape
 from meshrt.transforms.vmap import vmap

@@ -1,0 +1,199 @@
+"""Arrays put together along a dimension, old or new, and one taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshrt import dtypes, lax
+from meshrt.core.operators import ArrayOperators
+from meshrt.core.types import aval_of
+from meshrt.numpy import prims as el
+from meshrt.numpy.arrays import asarray, operand_array
+from meshrt.numpy.operands import ShapeError, canonical_axis, unsupported_argument
+from meshrt.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel, transpose
+
+__all__ = ["append", "column_stack", "concat", "concatenate", "dstack", "hstack", "stack", "unstack", "vstack"]
+
+
+def _same_dtype(name: str, arrays: Sequence[Any], dtype: Any) -> list[Any]:
+    xs = [operand_array(name, a, i) for i, a in enumerate(arrays)]
+    if dtype is not None:
+        return [asarray(x, dtype) for x in xs]
+    first = xs[0].dtype
+    if all(x.dtype == first for x in xs):
+        return xs
+    target, weak = dtypes.promote_dtypes(*((x.dtype, aval_of(x).weak_type) for x in xs))
+    return [el.convert_element_type(x, target, weak) for x in xs]
+
+
+def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
+    """Arrays joined along an existing dimension; ``axis=None`` flattens them first.
+
+    Args:
+      arrays: a sequence of arrays that agree in all other dimensions.
+      axis: the dimension to join along; None for all elements in one row.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    Returns:
+      An array of the promoted dtype.
+
+    Raises:
+      TypeError, ValueError: the shapes do not fit, or there is nothing to join.
+
+    >>> jnp.concatenate([jnp.ones((1, 2)), jnp.zeros((1, 2))], axis=0)
+    Array([[1., 1.],
+           [0., 0.]], dtype=float32)
+    """
+    if isinstance(arrays, (ArrayOperators, np.ndarray)):
+        arrays = unstack(arrays)
+    if not len(arrays):
+        raise ShapeError("Need at least one array to concatenate.")
+    xs = _same_dtype("concatenate", arrays, dtype)
+    if axis is None:
+        return concatenate([ravel(x) for x in xs], 0)
+    if xs[0].ndim == 0:
+        raise ShapeError("concatenate: arrays of zero dimensions cannot be joined; use stack")
+    axis = canonical_axis(axis, xs[0].ndim, "concatenate")
+    for x in xs:
+        if x.ndim != xs[0].ndim or any(i != axis and m != n for i, (m, n) in enumerate(zip(x.shape, xs[0].shape))):
+            raise ShapeError(
+                f"concatenate: shapes must agree except along axis {axis}, got {', '.join(str(y.shape) for y in xs)}"
+            )
+    return xs[0] if len(xs) == 1 else lax.concatenate(xs, axis)
+
+
+def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
+    """As :func:`concatenate`.
+
+    Args:
+      arrays: arrays.
+      axis: the dimension to work along; negative numbers count from the end.
+
+    >>> jnp.concat([jnp.array([1, 2]), jnp.array([3])])
+    Array([1, 2, 3], dtype=int32)
+    """
+    return concatenate(arrays, axis)
+
+
+def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
+    """Arrays of one shape joined along a new dimension at position ``axis`` of the result.
+
+    Args:
+      arrays: a sequence of arrays of one shape.
+      axis: where the new dimension goes.
+      out: must be None: arrays are not written to.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    Returns:
+      An array with one dimension more.
+
+    Raises:
+      ValueError: the shapes differ, or there is nothing to stack.
+
+    >>> jnp.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
+    unsupported_argument("stack", "out", out)
+    if not len(arrays):
+        raise ShapeError("Need at least one array to stack.")
+    if isinstance(arrays, (ArrayOperators, np.ndarray)):
+        return moveaxis(asarray(arrays, dtype), 0, axis)
+    xs = _same_dtype("stack", arrays, dtype)
+    if any(x.shape != xs[0].shape for x in xs):
+        raise ShapeError(f"stack: all arrays must have one shape, got {', '.join(str(x.shape) for x in xs)}")
+    axis = canonical_axis(axis, xs[0].ndim + 1, "stack")
+    return lax.concatenate([expand_dims(x, axis) for x in xs], axis)
+
+
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
+    """The slices of ``x`` along ``axis``.
+
+    Args:
+      x: an array, or what `asarray` makes one of.
+      axis: the dimension to work along; negative numbers count from the end.
+
+    >>> jnp.unstack(jnp.array([[1, 2], [3, 4]]))
+    (Array([1, 2], dtype=int32), Array([3, 4], dtype=int32))
+    """
+    x = operand_array("unstack", x)
+    if x.ndim == 0:
+        raise ShapeError("Unstack requires arrays with at least one dimension, got a scalar")
+    axis = canonical_axis(axis, x.ndim, "unstack")
+    return tuple(lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis]))
+
+
+def vstack(tup: Any, dtype: Any = None) -> Any:
+    """Arrays joined along the first of at least two dimensions.
+
+    Args:
+      tup: a sequence of arrays, or one array whose first dimension is taken apart.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    >>> jnp.vstack([jnp.array([1, 2]), jnp.array([3, 4])])
+    Array([[1, 2],
+           [3, 4]], dtype=int32)
+    """
+    return concatenate([atleast_2d(a) for a in _items(tup)], 0, dtype)
+
+
+def hstack(tup: Any, dtype: Any = None) -> Any:
+    """Arrays joined along the second dimension, vectors along the first.
+
+    Args:
+      tup: a sequence of arrays, or one array whose first dimension is taken apart.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
+    Array([1, 2, 3], dtype=int32)
+    """
+    xs = [atleast_1d(a) for a in _items(tup)]
+    return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype)
+
+
+def dstack(tup: Any, dtype: Any = None) -> Any:
+    """Arrays joined along the third of at least three dimensions.
+
+    Args:
+      tup: a sequence of arrays, or one array whose first dimension is taken apart.
+      dtype: the dtype of the result; by default the one that follows from the operands.
+
+    >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])]).shape
+    (1, 2, 2)
+    """
+    return concatenate([atleast_3d(a) for a in _items(tup)], 2, dtype)
+
+
+def column_stack(tup: Any) -> Any:
+    """Vectors as columns, and matrices, joined along the second dimension.
+
+    >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
+    xs = [operand_array("column_stack", a, i) for i, a in enumerate(_items(tup))]
+    return concatenate([x if x.ndim > 1 else transpose(atleast_2d(x)) for x in xs], 1)
+
+
+def _items(tup: Any) -> Sequence[Any]:
+    items = unstack(tup) if isinstance(tup, (ArrayOperators, np.ndarray)) else list(tup)
+    if not items:
+        raise ShapeError("at least one array is needed")
+    return items
+
+
+def append(arr: Any, values: Any, axis: int | None = None) -> Any:
+    """``values`` joined to the end of ``arr``.
+
+    Args:
+      arr: an array, or what `asarray` makes one of.
+      values: what is put behind it.
+      axis: the dimension to join along; by default both are flattened.
+
+    >>> jnp.append(jnp.array([1, 2]), jnp.array([3]))
+    Array([1, 2, 3], dtype=int32)
+    """
+    return concatenate([arr, values], axis)
