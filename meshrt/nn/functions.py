@@ -13,6 +13,7 @@ from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.dimensions.arithmetic import broadcast_shapes
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
+from meshrt.numpy import averages
 from meshrt.numpy import prims as el
 from meshrt.numpy import reductions as rd
 from meshrt.numpy import ufuncs as uf
@@ -184,12 +185,12 @@ def standardize(
     """
     x = _array("standardize", x)
     if mean is None:
-        mean = rd.mean(x, axis, keepdims=True, where=where)
+        mean = averages.mean(x, axis, keepdims=True, where=where)
     if variance is None:
         if algorithm == "stable":
-            variance = rd.mean(uf.square(uf.subtract(x, mean)), axis, keepdims=True, where=where)
+            variance = averages.mean(uf.square(uf.subtract(x, mean)), axis, keepdims=True, where=where)
         elif algorithm == "fast":
-            squares = rd.mean(uf.square(x), axis, keepdims=True, where=where)
+            squares = averages.mean(uf.square(x), axis, keepdims=True, where=where)
             variance = uf.maximum(0, uf.subtract(squares, uf.square(mean)))
         else:
             raise errors.ArgumentValueError(f"standardize: algorithm must be 'fast' or 'stable', got {algorithm!r}")

@@ -11,8 +11,8 @@ from meshrt import errors, lax, tree_util
 from meshrt.core.dimensions.expression import DimExpr, as_size, max_dim
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
+from meshrt.numpy import averages, reductions
 from meshrt.numpy import prims as el
-from meshrt.numpy import reductions
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.creation import arange, linspace
 from meshrt.numpy.indexing import take
@@ -27,7 +27,7 @@ __all__ = ["pad"]
 Widths = list[tuple[int, int]]
 
 _STATISTICS: dict[str, Callable[..., Any]] = {
-    "maximum": reductions.max, "minimum": reductions.min, "mean": reductions.mean, "median": median,
+    "maximum": reductions.max, "minimum": reductions.min, "mean": averages.mean, "median": median,
 }  # fmt: skip
 _ARGUMENTS = {
     "constant": {"constant_values"}, "empty": set(), "edge": set(), "wrap": set(), "reflect": {"reflect_type"},

@@ -11,9 +11,9 @@ from meshrt import dtypes, errors, lax
 from meshrt.jit import jit
 from meshrt.numpy.arrays import asarray, operand_array, promoted, promoted_inexact
 from meshrt.numpy.choose import choose
+from meshrt.numpy.cumulative import cumsum, diff
 from meshrt.numpy.joining import concatenate
 from meshrt.numpy.operands import ShapeError, canonical_axes
-from meshrt.numpy.reductions import cumsum, diff
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.selection import clip
 from meshrt.numpy.shapes import moveaxis, ravel

@@ -9,11 +9,11 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import array, operand_array, promoted, promoted_inexact
+from meshrt.numpy.averages import average
 from meshrt.numpy.contractions import diag, dot
 from meshrt.numpy.filled import full
 from meshrt.numpy.joining import concatenate
 from meshrt.numpy.operands import ShapeError
-from meshrt.numpy.reductions import average
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.selection import clip
 from meshrt.numpy.shapes import atleast_2d, reshape, squeeze

@@ -14,12 +14,13 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
 from meshrt.numpy.choose import choose
 from meshrt.numpy.creation import linspace
+from meshrt.numpy.cumulative import diff
 from meshrt.numpy.editing import concrete
 from meshrt.numpy.filled import ones_like, zeros, zeros_like
 from meshrt.numpy.grids import ix_, ravel_multi_index
 from meshrt.numpy.joining import stack
 from meshrt.numpy.operands import ShapeError, static_int
-from meshrt.numpy.reductions import diff, ptp
+from meshrt.numpy.reductions import ptp
 from meshrt.numpy.selection import clip
 from meshrt.numpy.shapes import reshape
 from meshrt.numpy.sorting import searchsorted

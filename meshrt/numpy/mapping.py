@@ -12,10 +12,11 @@ import numpy as np
 from meshrt import errors, lax
 from meshrt.jit import jit
 from meshrt.numpy.arrays import asarray, operand_array
+from meshrt.numpy.cumulative import cumsum
 from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.joining import concatenate
 from meshrt.numpy.operands import ShapeError, broadcast_shapes, canonical_axis
-from meshrt.numpy.reductions import argmax, cumsum
+from meshrt.numpy.reductions import argmax
 from meshrt.numpy.shapes import broadcast_arrays, expand_dims
 from meshrt.transforms.vmap import vmap
 

@@ -21,7 +21,9 @@ from meshrt.core.types import ShapedArray
 from meshrt.jit import jit
 from meshrt.numpy import (
     arrays,
+    averages,
     contractions,
+    cumulative,
     editing,
     indexing,
     joining,
@@ -340,9 +342,9 @@ def _function_method(function: Callable[..., Any]) -> Callable[..., Any]:
 _PLAIN: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
-        reductions.all, reductions.any, reductions.argmax, reductions.argmin, reductions.cumprod, reductions.cumsum,
-        reductions.max, reductions.mean, reductions.min, reductions.prod, reductions.ptp, reductions.std,
-        reductions.sum, reductions.var, shapes.ravel, padding.repeat, shapes.squeeze, contractions.diagonal,
+        reductions.all, reductions.any, reductions.argmax, reductions.argmin, cumulative.cumprod, cumulative.cumsum,
+        reductions.max, averages.mean, reductions.min, reductions.prod, reductions.ptp, averages.std,
+        reductions.sum, averages.var, shapes.ravel, padding.repeat, shapes.squeeze, contractions.diagonal,
         contractions.dot, contractions.trace, indexing.take, positions.nonzero, sorting.sort,
         sorting.searchsorted, sorting.argpartition, editing.choose, selection.round, ufuncs.conj, ufuncs.conjugate,
         arrays.copy,

@@ -10,23 +10,11 @@ import numpy as np
 from meshrt import dtypes
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
+from meshrt.numpy.averages import mean, var
 from meshrt.numpy.choose import choose
+from meshrt.numpy.cumulative import cumprod, cumsum
 from meshrt.numpy.operands import broadcast_to_shape, operand, unsupported_argument
-from meshrt.numpy.reductions import (
-    any,
-    argmax,
-    argmin,
-    boolean_mask,
-    cumprod,
-    cumsum,
-    max,
-    mean,
-    min,
-    operand_array,
-    prod,
-    sum,
-    var,
-)
+from meshrt.numpy.reductions import any, argmax, argmin, boolean_mask, max, min, operand_array, prod, sum
 
 __all__ = [
     "nanargmax",

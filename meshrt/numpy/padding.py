@@ -17,6 +17,7 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
 from meshrt.numpy.arrays import asarray
+from meshrt.numpy.cumulative import cumsum
 from meshrt.numpy.filled import zeros
 from meshrt.numpy.indexing import take, take_static
 from meshrt.numpy.operands import (
@@ -26,7 +27,6 @@ from meshrt.numpy.operands import (
     shape_tuple,
     static_int,
 )
-from meshrt.numpy.reductions import cumsum
 from meshrt.numpy.shapes import broadcast_to, ravel, reshape
 from meshrt.primitives.axis_types import constrained, in_auto_mode
 

@@ -13,10 +13,10 @@ from meshrt.core.basic.shapes import reshape_p
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
 from meshrt.numpy.choose import choose
+from meshrt.numpy.cumulative import cumsum
 from meshrt.numpy.indexing import take_along_axis
 from meshrt.numpy.operands import ShapeError, broadcast_to_shape, canonical_axes, scalar_like
 from meshrt.numpy.reductions import any as any_
-from meshrt.numpy.reductions import cumsum
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.shapes import expand_dims, moveaxis
 from meshrt.numpy.ufuncs import isnan, logical_or

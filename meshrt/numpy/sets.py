@@ -12,6 +12,7 @@ from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted
 from meshrt.numpy.choose import choose
+from meshrt.numpy.cumulative import cumsum, diff
 from meshrt.numpy.editing import concrete
 from meshrt.numpy.filled import full, full_like, ones, zeros
 from meshrt.numpy.joining import append, concatenate
@@ -19,7 +20,6 @@ from meshrt.numpy.operands import canonical_axis, static_int
 from meshrt.numpy.positions import nonzero
 from meshrt.numpy.reductions import all as all_
 from meshrt.numpy.reductions import any as any_
-from meshrt.numpy.reductions import cumsum, diff
 from meshrt.numpy.shapes import moveaxis, ravel, reshape
 from meshrt.numpy.sorting import lexsort, searchsorted
 from meshrt.numpy.ufuncs import equal, isnan, logical_and, logical_not, not_equal

@@ -14,11 +14,12 @@ from meshrt.numpy.choose import choose
 from meshrt.numpy.contractions import diagonal
 from meshrt.numpy.contractions import trace as trace_of
 from meshrt.numpy.creation import eye
+from meshrt.numpy.cumulative import cumprod
 from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.joining import concatenate
 from meshrt.numpy.operands import ShapeError, canonical_axes, common_shape
 from meshrt.numpy.reductions import any as any_
-from meshrt.numpy.reductions import count_nonzero, cumprod, prod
+from meshrt.numpy.reductions import count_nonzero, prod
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.results import SlogdetResult
 from meshrt.numpy.shapes import broadcast_to, moveaxis, reshape

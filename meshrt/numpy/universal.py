@@ -12,7 +12,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.primitive import Primitive
 from meshrt.jit import jit
-from meshrt.numpy import pointwise, reductions, transcendental, ufuncs
+from meshrt.numpy import cumulative, pointwise, reductions, transcendental, ufuncs
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
 from meshrt.numpy.choose import choose
@@ -332,10 +332,10 @@ def _all_bits(dtype: Any) -> Any:
 
 
 add = _binary(
-    pointwise.add, 0, reduce=_sums(reductions.sum), accumulate=reductions.cumsum, at=_updating("add")
+    pointwise.add, 0, reduce=_sums(reductions.sum), accumulate=cumulative.cumsum, at=_updating("add")
 )  # fmt: skip
 multiply = _binary(
-    pointwise.multiply, 1, reduce=_sums(reductions.prod), accumulate=reductions.cumprod, at=_updating("multiply")
+    pointwise.multiply, 1, reduce=_sums(reductions.prod), accumulate=cumulative.cumprod, at=_updating("multiply")
 )  # fmt: skip
 subtract = _binary(pointwise.subtract, None, at=_updating("subtract"))
 negative = ufunc(ufuncs.negative, 1, 1, call=ufuncs.negative)

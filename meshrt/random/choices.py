@@ -14,10 +14,10 @@ from meshrt.core.types import aval_of
 from meshrt.numpy import ufuncs as uf
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.creation import arange
+from meshrt.numpy.cumulative import cumsum
 from meshrt.numpy.filled import zeros
 from meshrt.numpy.indexing import take
 from meshrt.numpy.operands import ShapeError, canonical_axis, promote_inexact, shape_tuple, static_int
-from meshrt.numpy.reductions import cumsum
 from meshrt.numpy.sorting import searchsorted
 from meshrt.primitives import random as rn
 from meshrt.primitives.axis_types import in_auto_mode
