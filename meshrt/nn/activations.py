@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.numpy import powers
 from meshrt.numpy import prims as el
 from meshrt.numpy import ufuncs as uf
 from meshrt.numpy.arrays import asarray
@@ -71,7 +72,7 @@ def squareplus(x: Any, b: Any = 4) -> Any:
     Array([1.       , 3.3027756], dtype=float32)
     """
     x = _array("squareplus", x)
-    return (x + uf.sqrt(uf.square(x) + b)) / 2
+    return (x + uf.sqrt(powers.square(x) + b)) / 2
 
 
 def softplus(x: Any) -> Any:

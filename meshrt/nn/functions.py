@@ -13,7 +13,7 @@ from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.dimensions.arithmetic import broadcast_shapes
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
-from meshrt.numpy import averages
+from meshrt.numpy import averages, logic, powers
 from meshrt.numpy import prims as el
 from meshrt.numpy import reductions as rd
 from meshrt.numpy import ufuncs as uf
@@ -135,7 +135,7 @@ def logsumexp(
         a = select(uf.not_equal(b, 0), a, -np.inf)
     axes = canonical_axes(axis, a.ndim, "logsumexp")
     top = rd.max(lax.stop_gradient(uf.real(a)), axes, where=where, initial=-np.inf)
-    top = select(uf.isfinite(top), top, scalar_like(top, 0))
+    top = select(logic.isfinite(top), top, scalar_like(top, 0))
     powers = uf.exp(uf.subtract(a, el.convert_element_type(_along(a, top, axes), a.dtype)))
     powers = powers if b is None else uf.multiply(powers, b)
     total = rd.sum(powers, axes, where=where, keepdims=keepdims)
@@ -188,10 +188,10 @@ def standardize(
         mean = averages.mean(x, axis, keepdims=True, where=where)
     if variance is None:
         if algorithm == "stable":
-            variance = averages.mean(uf.square(uf.subtract(x, mean)), axis, keepdims=True, where=where)
+            variance = averages.mean(powers.square(uf.subtract(x, mean)), axis, keepdims=True, where=where)
         elif algorithm == "fast":
-            squares = averages.mean(uf.square(x), axis, keepdims=True, where=where)
-            variance = uf.maximum(0, uf.subtract(squares, uf.square(mean)))
+            squares = averages.mean(powers.square(x), axis, keepdims=True, where=where)
+            variance = uf.maximum(0, uf.subtract(squares, powers.square(mean)))
         else:
             raise errors.ArgumentValueError(f"standardize: algorithm must be 'fast' or 'stable', got {algorithm!r}")
     return uf.multiply(

@@ -26,10 +26,11 @@ from meshrt.numpy.namespace import ArrayNamespaceInfo as __array_namespace_info_
 from meshrt.numpy.scalar_types import SCALAR_TYPES
 
 _ROOMS = (
-    "arrays", "filled", "pointwise", "ufuncs", "indexing", "shapes", "joining", "turning", "splitting", "creation",
-    "reductions", "averages", "cumulative", "positions", "selection", "transcendental", "nan_reductions", "padding",
-    "contractions", "sorting", "borders", "divisors", "representation", "windows", "grids", "quantiles", "editing",
-    "calculus", "histograms", "correlations", "sets", "mapping", "polynomials", "universal", "files",
+    "arrays", "filled", "pointwise", "ufuncs", "logic", "division", "powers", "indexing", "shapes", "joining",
+    "turning", "splitting", "creation", "reductions", "averages", "cumulative", "positions", "selection",
+    "transcendental", "nan_reductions", "padding", "contractions", "sorting", "borders", "divisors", "representation",
+    "windows", "grids", "quantiles", "editing", "calculus", "histograms", "correlations", "sets", "mapping",
+    "polynomials", "universal", "files",
 )  # fmt: skip
 
 attach_all()

@@ -12,13 +12,15 @@ from meshrt.jit import jit
 from meshrt.numpy.arrays import asarray, operand_array, promoted, promoted_inexact
 from meshrt.numpy.choose import choose
 from meshrt.numpy.cumulative import cumsum, diff
+from meshrt.numpy.division import floor_divide, remainder
 from meshrt.numpy.joining import concatenate
+from meshrt.numpy.logic import logical_and
 from meshrt.numpy.operands import ShapeError, canonical_axes
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.selection import clip
 from meshrt.numpy.shapes import moveaxis, ravel
 from meshrt.numpy.sorting import searchsorted
-from meshrt.numpy.ufuncs import absolute, floor_divide, logical_and, remainder
+from meshrt.numpy.ufuncs import absolute
 
 __all__ = ["ediff1d", "gradient", "interp", "trapezoid", "unwrap"]
 

@@ -30,7 +30,8 @@ from meshrt.numpy.operands import (
     size_as,
     static_int,
 )
-from meshrt.numpy.ufuncs import multiply, power, sign, strong_scalar, true_divide
+from meshrt.numpy.powers import power
+from meshrt.numpy.ufuncs import multiply, sign, strong_scalar, true_divide
 from meshrt.primitives.reshape import expand_dims, iota_p
 
 __all__ = [

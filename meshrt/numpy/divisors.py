@@ -10,9 +10,10 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.choose import choose
+from meshrt.numpy.division import floor_divide
 from meshrt.numpy.operands import broadcast_to_shape, promote, scalar_like
 from meshrt.numpy.reductions import any as any_
-from meshrt.numpy.ufuncs import absolute, floor_divide
+from meshrt.numpy.ufuncs import absolute
 
 __all__ = ["gcd", "lcm"]
 

@@ -14,10 +14,12 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import array, asarray, operand_array
 from meshrt.numpy.choose import choose as where
 from meshrt.numpy.creation import indices as index_grid
+from meshrt.numpy.division import remainder
 from meshrt.numpy.filled import full, ones, zeros_like
 from meshrt.numpy.grids import diag_indices, unravel_index
 from meshrt.numpy.indexing import take, take_static
 from meshrt.numpy.joining import concatenate, stack
+from meshrt.numpy.logic import logical_or
 from meshrt.numpy.operands import (
     AxisError,
     ShapeError,
@@ -34,7 +36,6 @@ from meshrt.numpy.reductions import any as any_
 from meshrt.numpy.selection import clip
 from meshrt.numpy.shapes import broadcast_arrays, broadcast_to, moveaxis, ravel, reshape
 from meshrt.numpy.sorting import argsort
-from meshrt.numpy.ufuncs import logical_or, remainder
 
 __all__ = [
     "block", "choose", "delete", "fill_diagonal", "insert", "place", "put", "put_along_axis",

@@ -17,15 +17,16 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import array, asarray, operand_array, promoted
 from meshrt.numpy.choose import choose
 from meshrt.numpy.creation import arange, linspace, meshgrid, tril_indices, triu_indices
+from meshrt.numpy.division import divmod as divmod_
+from meshrt.numpy.division import remainder
 from meshrt.numpy.filled import ones
 from meshrt.numpy.joining import concatenate, stack
+from meshrt.numpy.logic import logical_or
 from meshrt.numpy.operands import ShapeError, refuse_traced, static_int
 from meshrt.numpy.positions import nonzero
 from meshrt.numpy.reductions import any as any_
 from meshrt.numpy.selection import clip
 from meshrt.numpy.shapes import expand_dims, transpose
-from meshrt.numpy.ufuncs import divmod as divmod_
-from meshrt.numpy.ufuncs import logical_or, remainder
 
 __all__ = [
     "c_", "diag_indices", "diag_indices_from", "ix_", "mask_indices", "mgrid", "ogrid", "r_", "ravel_multi_index",

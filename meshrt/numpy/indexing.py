@@ -17,6 +17,7 @@ from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
+from meshrt.numpy.division import remainder
 from meshrt.numpy.filled import full_like, zeros_like
 from meshrt.numpy.index_plan import (
     DynamicSlicePlan,
@@ -28,7 +29,6 @@ from meshrt.numpy.index_plan import (
     tokenize,
 )
 from meshrt.numpy.operands import ShapeError, broadcast_to_shape, canonical_axis, operand, size_as, unsupported_argument
-from meshrt.numpy.ufuncs import remainder
 from meshrt.primitives.dynamic_slice import dynamic_slice_p
 from meshrt.primitives.reshape import expand_dims, iota_p
 from meshrt.primitives.slice import slice_p

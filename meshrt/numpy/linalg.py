@@ -14,8 +14,10 @@ from meshrt.numpy.arrays import asarray, operand_array
 from meshrt.numpy.choose import choose
 from meshrt.numpy.contractions import einsum, matmul, tensordot, vecdot
 from meshrt.numpy.creation import eye
+from meshrt.numpy.logic import isnan, logical_and, logical_not
 from meshrt.numpy.names import missing
 from meshrt.numpy.operands import ShapeError, canonical_axes, promote_inexact, static_int
+from meshrt.numpy.powers import power
 from meshrt.numpy.shapes import broadcast_to, expand_dims, matrix_transpose, moveaxis
 from meshrt.numpy.spectra import (
     cholesky,
@@ -32,7 +34,7 @@ from meshrt.numpy.spectra import (
 )
 from meshrt.numpy.systems import det, inv, slogdet, solve, tensorinv, tensorsolve
 from meshrt.numpy.ufuncs import abs as absolute
-from meshrt.numpy.ufuncs import isnan, logical_and, logical_not, not_equal, power, real, sqrt
+from meshrt.numpy.ufuncs import not_equal, real, sqrt
 
 __all__ = [
     "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq", "matmul",

@@ -24,11 +24,14 @@ from meshrt.numpy import (
     averages,
     contractions,
     cumulative,
+    division,
     editing,
     indexing,
     joining,
+    logic,
     padding,
     positions,
+    powers,
     reductions,
     selection,
     shapes,
@@ -79,7 +82,7 @@ def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": ufuncs.add, "sub": ufuncs.subtract, "mul": ufuncs.multiply, "truediv": ufuncs.true_divide,
-    "floordiv": ufuncs.floor_divide, "mod": ufuncs.remainder, "divmod": ufuncs.divmod, "pow": ufuncs.power,
+    "floordiv": division.floor_divide, "mod": division.remainder, "divmod": division.divmod, "pow": powers.power,
     "matmul": contractions.matmul, "and": ufuncs.bitwise_and, "or": ufuncs.bitwise_or, "xor": ufuncs.bitwise_xor,
     "lshift": ufuncs.left_shift, "rshift": ufuncs.right_shift,
 }  # fmt: skip
@@ -92,7 +95,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 def _power(self: ArrayOperators, other: Any, modulo: Any = None) -> Any:
     if modulo is not None:
         raise errors.UnsupportedError("pow with a modulus is not supported for arrays")
-    return ufuncs.power(self, other) if isinstance(other, _ACCEPTED) else NotImplemented
+    return powers.power(self, other) if isinstance(other, _ACCEPTED) else NotImplemented
 
 
 def _round(self: ArrayOperators, ndigits: int | None = None) -> Any:
@@ -393,7 +396,7 @@ def attach_all() -> None:
         methods[f"__{name}__"] = _operator(function)
     methods |= {
         "__pow__": _power, "__neg__": ufuncs.negative, "__pos__": ufuncs.positive, "__abs__": ufuncs.absolute,
-        "__invert__": ufuncs.invert, "__round__": _round,
+        "__invert__": logic.invert, "__round__": _round,
         "__getitem__": _choose_getitem, "__setitem__": _choose_setitem, "__iter__": _iterate,
         "__len__": _contains_length,
     }  # fmt: skip

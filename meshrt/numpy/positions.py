@@ -12,12 +12,13 @@ from meshrt.lax.filled import sharding_like
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
 from meshrt.numpy.cumulative import cumsum
+from meshrt.numpy.division import floor_divide, remainder
 from meshrt.numpy.filled import full_like, zeros
 from meshrt.numpy.indexing import take
 from meshrt.numpy.joining import stack
 from meshrt.numpy.operands import ShapeError, canonical_axis, operand, unsupported_argument
 from meshrt.numpy.reductions import sum as total
-from meshrt.numpy.ufuncs import floor_divide, not_equal, remainder
+from meshrt.numpy.ufuncs import not_equal
 
 __all__ = ["argwhere", "compress", "extract", "flatnonzero", "nonzero"]
 

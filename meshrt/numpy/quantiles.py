@@ -15,11 +15,11 @@ from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
 from meshrt.numpy.choose import choose
 from meshrt.numpy.cumulative import cumsum
 from meshrt.numpy.indexing import take_along_axis
+from meshrt.numpy.logic import isnan, logical_or
 from meshrt.numpy.operands import ShapeError, broadcast_to_shape, canonical_axes, scalar_like
 from meshrt.numpy.reductions import any as any_
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.shapes import expand_dims, moveaxis
-from meshrt.numpy.ufuncs import isnan, logical_or
 from meshrt.primitives.axis_types import constrained, in_auto_mode
 
 __all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"]

@@ -11,9 +11,10 @@ from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
 from meshrt.numpy.choose import choose
+from meshrt.numpy.logic import isfinite, isinf, logical_or
 from meshrt.numpy.operands import broadcast_to_shape, canonical_axis, ranked_shape, scalar_like, to_dtype
 from meshrt.numpy.shapes import ravel, swapaxes
-from meshrt.numpy.ufuncs import bitwise_and, copysign, equal, isfinite, isinf, logical_or, not_equal, real_only
+from meshrt.numpy.ufuncs import bitwise_and, copysign, equal, not_equal, real_only
 from meshrt.transforms.custom_derivatives import custom_jvp
 
 __all__ = ["frexp", "ldexp", "packbits", "spacing", "unpackbits"]

@@ -14,6 +14,7 @@ from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
+from meshrt.numpy.logic import isfinite, isnan, isneginf, isposinf
 from meshrt.numpy.operands import (
     ADAPTING,
     PYTHON_SCALARS,
@@ -26,17 +27,7 @@ from meshrt.numpy.operands import (
     unsupported_argument,
 )
 from meshrt.numpy.positions import nonzero
-from meshrt.numpy.ufuncs import (
-    equal,
-    imag,
-    isfinite,
-    isnan,
-    isneginf,
-    isposinf,
-    maximum,
-    minimum,
-    real,
-)
+from meshrt.numpy.ufuncs import equal, imag, maximum, minimum, real
 from meshrt.primitives.reduce import reduce_and_p
 from meshrt.runtime.array import Array
 

@@ -16,13 +16,14 @@ from meshrt.numpy.cumulative import cumsum, diff
 from meshrt.numpy.editing import concrete
 from meshrt.numpy.filled import full, full_like, ones, zeros
 from meshrt.numpy.joining import append, concatenate
+from meshrt.numpy.logic import isnan, logical_and, logical_not
 from meshrt.numpy.operands import canonical_axis, static_int
 from meshrt.numpy.positions import nonzero
 from meshrt.numpy.reductions import all as all_
 from meshrt.numpy.reductions import any as any_
 from meshrt.numpy.shapes import moveaxis, ravel, reshape
 from meshrt.numpy.sorting import lexsort, searchsorted
-from meshrt.numpy.ufuncs import equal, isnan, logical_and, logical_not, not_equal
+from meshrt.numpy.ufuncs import equal, not_equal
 
 __all__ = [
     "intersect1d", "isin", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all", "unique_counts",

@@ -14,12 +14,13 @@ from meshrt.numpy.choose import choose
 from meshrt.numpy.contractions import matmul
 from meshrt.numpy.filled import zeros
 from meshrt.numpy.indexing import take_along_axis
+from meshrt.numpy.logic import logical_and
 from meshrt.numpy.operands import ShapeError
 from meshrt.numpy.reductions import any as any_
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.results import EighResult, EigResult, QRResult, SVDResult
 from meshrt.numpy.shapes import expand_dims, matrix_transpose
-from meshrt.numpy.ufuncs import conjugate, logical_and, real
+from meshrt.numpy.ufuncs import conjugate, real
 from meshrt.primitives.householder import geqrf
 from meshrt.transforms.custom_derivatives import custom_jvp
 

@@ -17,13 +17,14 @@ from meshrt.numpy.creation import eye
 from meshrt.numpy.cumulative import cumprod
 from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.joining import concatenate
+from meshrt.numpy.logic import isfinite
 from meshrt.numpy.operands import ShapeError, canonical_axes, common_shape
 from meshrt.numpy.reductions import any as any_
 from meshrt.numpy.reductions import count_nonzero, prod
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.results import SlogdetResult
 from meshrt.numpy.shapes import broadcast_to, moveaxis, reshape
-from meshrt.numpy.ufuncs import absolute, imag, isfinite, log, real, sign
+from meshrt.numpy.ufuncs import absolute, imag, log, real, sign
 from meshrt.primitives.householder import geqrf
 from meshrt.primitives.linalg import triangular_solve
 from meshrt.primitives.lu import factored_solve, permute_rows

@@ -14,9 +14,10 @@ from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
+from meshrt.numpy.logic import isposinf, logical_or
 from meshrt.numpy.operands import broadcast_to_shape, operand, promote_inexact, scalar_like
 from meshrt.numpy.pointwise import arctan2
-from meshrt.numpy.ufuncs import imag, isposinf, logical_or, real, strong_scalar
+from meshrt.numpy.ufuncs import imag, real, strong_scalar
 from meshrt.transforms.custom_jvp import fused_custom_jvp
 
 __all__ = [

@@ -12,7 +12,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.primitive import Primitive
 from meshrt.jit import jit
-from meshrt.numpy import cumulative, pointwise, reductions, transcendental, ufuncs
+from meshrt.numpy import cumulative, logic, pointwise, reductions, transcendental, ufuncs
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
 from meshrt.numpy.choose import choose
@@ -292,7 +292,7 @@ def _log_of_sum(base: float) -> Callable[..., Any]:
         (x,) = promoted_inexact("logaddexp.reduce", x)
         x = x if scale == 1.0 else x * scale
         top = reductions.max(ufuncs.real(x), axis, None, True, -np.inf, where)
-        top = lax.stop_gradient(choose(ufuncs.isfinite(top), top, np.zeros((), top.dtype)[()]))
+        top = lax.stop_gradient(choose(logic.isfinite(top), top, np.zeros((), top.dtype)[()]))
         spread = broadcast_to(top, x.shape).astype(x.dtype)
         sums = reductions.sum(el.exp_p.bind(x - spread), axis, keepdims=keepdims, where=where)
         top = top if keepdims else lax.squeeze(top, canonical_axes(axis, x.ndim, "logaddexp.reduce"))
@@ -352,14 +352,14 @@ bitwise_xor = _binary(
     pointwise.bitwise_xor, 0, reduce=_reduction("bitwise_xor.reduce", rd.reduce_xor_p, el.xor_p.bind, _zero, _integers)
 )
 logical_and = _binary(
-    ufuncs.logical_and, True,
+    logic.logical_and, True,
     reduce=_reduction("logical_and.reduce", rd.reduce_and_p, el.and_p.bind, lambda d: True, _booleans),
 )  # fmt: skip
 logical_or = _binary(
-    ufuncs.logical_or, False, reduce=_reduction("logical_or.reduce", rd.reduce_or_p, el.or_p.bind, _zero, _booleans)
+    logic.logical_or, False, reduce=_reduction("logical_or.reduce", rd.reduce_or_p, el.or_p.bind, _zero, _booleans)
 )
 logical_xor = _binary(
-    ufuncs.logical_xor, False, reduce=_reduction("logical_xor.reduce", rd.reduce_xor_p, el.xor_p.bind, _zero, _booleans)
+    logic.logical_xor, False, reduce=_reduction("logical_xor.reduce", rd.reduce_xor_p, el.xor_p.bind, _zero, _booleans)
 )
 logaddexp = _binary(transcendental.logaddexp, -np.inf, reduce=_log_of_sum(math.e))
 logaddexp2 = _binary(transcendental.logaddexp2, -np.inf, reduce=_log_of_sum(2.0))

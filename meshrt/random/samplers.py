@@ -18,6 +18,7 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.types import aval_of
 from meshrt.jit import jit
+from meshrt.numpy import logic, powers
 from meshrt.numpy import prims as el
 from meshrt.numpy import ufuncs as uf
 from meshrt.numpy.arrays import asarray
@@ -262,7 +263,7 @@ def _randint(key: Any, shape: tuple[int, ...], dtype: np.dtype, minval: Any, max
     first, second = (rn.random_bits(k, width, shape) for k in two_keys(key))
     span = el.convert_element_type(uf.subtract(maxval, minval), word)
     span = where(uf.less_equal(maxval, minval), word.type(1), span)
-    span = where(uf.logical_and(beyond, uf.greater(maxval, minval)), el.add_p.bind(span, word.type(1)), span)
+    span = where(logic.logical_and(beyond, uf.greater(maxval, minval)), el.add_p.bind(span, word.type(1)), span)
     # (a * 2**width + b) mod span, without wider integers; a span of 0 stands for all 2**width values.
     factor = el.rem_p.bind(word.type(2 ** (width // 2)), span)
     factor = el.rem_p.bind(el.mul_p.bind(factor, factor), span)
@@ -533,7 +534,7 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype
     """
     dtype = float_dtype("weibull_min", dtype)
     u = uniform(key, shape, dtype)
-    root = uf.power(el.neg_p.bind(el.log1p_p.bind(el.neg_p.bind(u))), uf.true_divide(1.0, concentration))
+    root = powers.power(el.neg_p.bind(el.log1p_p.bind(el.neg_p.bind(u))), uf.true_divide(1.0, concentration))
     return uf.multiply(root, scale)
 
 
