@@ -23,7 +23,7 @@ from meshrt.primitives import random as rn
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.random.extremes import gumbel
 from meshrt.random.keys import typed
-from meshrt.random.samplers import placed, randint, uniform
+from meshrt.random.uniforms import placed, randint, uniform
 
 __all__ = ["choice", "permutation"]
 

@@ -18,7 +18,7 @@ from meshrt.numpy.shapes import moveaxis
 from meshrt.primitives import random as rn
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.random.keys import typed
-from meshrt.random.samplers import draw_uniform, float_dtype, int_dtype, one_program, placed, sample_shape, two_keys
+from meshrt.random.uniforms import draw_uniform, float_dtype, int_dtype, one_program, placed, sample_shape, two_keys
 
 __all__ = ["binomial", "multinomial", "poisson"]
 

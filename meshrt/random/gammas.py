@@ -29,16 +29,13 @@ from meshrt.numpy.selection import where
 from meshrt.primitives import random as rn
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.random.keys import typed
-from meshrt.random.samplers import (
+from meshrt.random.samplers import draw_normal, exponential, normal, rademacher
+from meshrt.random.uniforms import (
     broadcast_shape,
     checked_dtype,
-    draw_normal,
     draw_uniform,
-    exponential,
     float_dtype,
-    normal,
     placed,
-    rademacher,
     sample_shape,
     two_keys,
 )

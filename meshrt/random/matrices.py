@@ -13,7 +13,8 @@ from meshrt.numpy.contractions import diagonal, einsum
 from meshrt.numpy.operands import ShapeError, broadcast_to_shape, in_one_dtype, shape_tuple, static_int
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.random.keys import typed
-from meshrt.random.samplers import broadcast_shape, normal, placed
+from meshrt.random.samplers import normal
+from meshrt.random.uniforms import broadcast_shape, placed
 
 __all__ = ["multivariate_normal", "orthogonal"]
 

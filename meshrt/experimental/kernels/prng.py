@@ -28,7 +28,7 @@ from meshrt.experimental.kernels.memory import TpuMemorySpace
 from meshrt.experimental.kernels.semaphores import KERNEL_ONLY, only_in_kernels
 from meshrt.lax import bitcast_convert_type, erf_inv
 from meshrt.primitives.threefry import threefry_fold_in, threefry_random_bits
-from meshrt.random.samplers import between, unit_floats
+from meshrt.random.uniforms import between, unit_floats
 
 __all__ = [
     "STATE", "StateNeededError", "drawing_from", "prng_random_bits", "prng_random_bits_p", "prng_seed", "prng_seed_p",
