@@ -28,9 +28,9 @@ from meshrt.numpy.scalar_types import SCALAR_TYPES
 _ROOMS = (
     "arrays", "filled", "pointwise", "ufuncs", "logic", "division", "powers", "indexing", "shapes", "joining",
     "turning", "splitting", "creation", "reductions", "averages", "cumulative", "positions", "selection",
-    "transcendental", "nan_reductions", "padding", "contractions", "sorting", "borders", "divisors", "representation",
-    "windows", "grids", "quantiles", "editing", "calculus", "histograms", "correlations", "sets", "mapping",
-    "polynomials", "universal", "files",
+    "transcendental", "nan_reductions", "padding", "contractions", "diagonals", "sorting", "borders", "divisors",
+    "representation", "windows", "grids", "quantiles", "editing", "calculus", "histograms", "correlations", "sets",
+    "mapping", "polynomials", "universal", "files",
 )  # fmt: skip
 
 attach_all()

@@ -10,7 +10,8 @@ from meshrt import dtypes, errors, lax
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import array, operand_array, promoted, promoted_inexact
 from meshrt.numpy.averages import average
-from meshrt.numpy.contractions import diag, dot
+from meshrt.numpy.contractions import dot
+from meshrt.numpy.diagonals import diag
 from meshrt.numpy.filled import full
 from meshrt.numpy.joining import concatenate
 from meshrt.numpy.operands import ShapeError

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.dispatch import at_once
-from meshrt.numpy import contractions, reductions
+from meshrt.numpy import contractions, diagonals, reductions
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array
 from meshrt.numpy.choose import choose
@@ -53,7 +53,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     >>> jnp.linalg.diagonal(jnp.array([[1, 2], [3, 4]]))
     Array([1, 4], dtype=int32)
     """
-    return contractions.diagonal(x, offset, -2, -1)
+    return diagonals.diagonal(x, offset, -2, -1)
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
@@ -67,7 +67,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
     >>> jnp.linalg.trace(jnp.array([[1, 2], [3, 4]]))
     Array(5, dtype=int32)
     """
-    return contractions.trace(x, offset, -2, -1, dtype)
+    return diagonals.trace(x, offset, -2, -1, dtype)
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:

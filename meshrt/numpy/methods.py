@@ -24,6 +24,7 @@ from meshrt.numpy import (
     averages,
     contractions,
     cumulative,
+    diagonals,
     division,
     editing,
     indexing,
@@ -347,8 +348,8 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     for f in (
         reductions.all, reductions.any, reductions.argmax, reductions.argmin, cumulative.cumprod, cumulative.cumsum,
         reductions.max, averages.mean, reductions.min, reductions.prod, reductions.ptp, averages.std,
-        reductions.sum, averages.var, shapes.ravel, padding.repeat, shapes.squeeze, contractions.diagonal,
-        contractions.dot, contractions.trace, indexing.take, positions.nonzero, sorting.sort,
+        reductions.sum, averages.var, shapes.ravel, padding.repeat, shapes.squeeze, diagonals.diagonal,
+        contractions.dot, diagonals.trace, indexing.take, positions.nonzero, sorting.sort,
         sorting.searchsorted, sorting.argpartition, editing.choose, selection.round, ufuncs.conj, ufuncs.conjugate,
         arrays.copy,
     )

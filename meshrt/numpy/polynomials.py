@@ -9,9 +9,10 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.numpy.arrays import asarray, operand_array, promoted, promoted_inexact
 from meshrt.numpy.choose import choose
-from meshrt.numpy.contractions import diag, dot, outer
+from meshrt.numpy.contractions import dot, outer
 from meshrt.numpy.correlations import convolve
 from meshrt.numpy.creation import arange, vander
+from meshrt.numpy.diagonals import diag
 from meshrt.numpy.editing import concrete, trim_zeros
 from meshrt.numpy.filled import full, ones, zeros
 from meshrt.numpy.joining import concatenate, stack

@@ -11,10 +11,10 @@ from meshrt import dtypes, errors, lax
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import operand_array, promoted_inexact
 from meshrt.numpy.choose import choose
-from meshrt.numpy.contractions import diagonal
-from meshrt.numpy.contractions import trace as trace_of
 from meshrt.numpy.creation import eye
 from meshrt.numpy.cumulative import cumprod
+from meshrt.numpy.diagonals import diagonal
+from meshrt.numpy.diagonals import trace as trace_of
 from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.joining import concatenate
 from meshrt.numpy.logic import isfinite

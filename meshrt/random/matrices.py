@@ -9,7 +9,8 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.types import aval_of
 from meshrt.numpy.arrays import asarray
-from meshrt.numpy.contractions import diagonal, einsum
+from meshrt.numpy.contractions import einsum
+from meshrt.numpy.diagonals import diagonal
 from meshrt.numpy.operands import ShapeError, broadcast_to_shape, in_one_dtype, shape_tuple, static_int
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.random.keys import typed
