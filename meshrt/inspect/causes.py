@@ -93,8 +93,20 @@ def _distance(a: Figure | None, b: Figure | None) -> tuple[float, float]:
 
 def differences(before: Subject, after: Subject) -> list[Difference]:
     """In which annotations and mesh axes two programs differ: the mesh first, then arguments and results by name, then
-    constraints in their order."""
-    return [*_of_meshes(before, after), *_of_edges(before, after), *_of_constraints(before, after)]
+    constraints in their order. What one line says of several values (a constraint of a value and of its gradient) is
+    one difference."""
+    found: dict[tuple[str, bool], list[Edit]] = {}
+    for each in (*_of_meshes(before, after), *_of_edges(before, after), *_of_constraints(before, after)):
+        found.setdefault((each.text, each.in_after), []).append(each.edit)
+    return [Difference(text, _together(edits), in_after) for (text, in_after), edits in found.items()]
+
+
+def _together(edits: Sequence[Edit]) -> Edit:
+    def edit(program: Program, shardings: Shardings) -> None:
+        for each in edits:
+            each(program, shardings)
+
+    return edit
 
 
 def _of_meshes(before: Subject, after: Subject) -> Iterator[Difference]:
@@ -198,15 +210,21 @@ class _Operations:
         """What is new, gone or of another size among the operations that a changed collective comes from, or those that
         gave it its operands."""
         grows = change.bytes[1] >= change.bytes[0]
-        here, there = (self._after, self._before) if grows else (self._before, self._after)
-        only, others = (self._new, self._gone) if grows else (self._gone, self._new)
+        # The line that a change names is the later program's, unless only the earlier one has the collective.
+        ways = [grows, not grows] if all(change.count) else [grows]
+        return next((told for is_new in ways if (told := self._behind(change, is_new))), [])
+
+    def _behind(self, change: CollectiveChange, is_new: bool) -> list[str]:
+        """What is new in the later program, or gone with the earlier one, behind a changed collective."""
+        here, there = (self._after, self._before) if is_new else (self._before, self._after)
+        only, others = (self._new, self._gone) if is_new else (self._gone, self._new)
         found: dict[str, None] = {}
         for sent in here.base.partitioned.sent():
             op = sent.collective.op
             if isinstance(op, Op) and sent.collective.kind == change.kind and here.place(source(op)) == change.where:
                 cause = next((o for o in _behind(op) if only[_kind(o)]), None)
                 if cause is not None:
-                    found[self._told(here, there, others, cause, grows)] = None
+                    found[self._told(here, there, others, cause, is_new)] = None
         return list(found)
 
     def _told(self, here: Subject, there: Subject, others: Counter[tuple[str, ...]], op: Op, is_new: bool) -> str:

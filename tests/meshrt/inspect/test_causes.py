@@ -90,6 +90,44 @@ func.func @main(%x: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"da
   return %0 : tensor<64x64xf32> }"""
 
 
+TRAINED = """
+import meshrt as jax, meshrt.numpy as jnp
+from meshrt.sharding import NamedSharding, PartitionSpec as P
+
+def example_arguments(mesh):
+    held = lambda shape, *spec: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*spec)))
+    return held((64, 64), None, "data"), held((512, 64), "data")
+
+def step(w, x):
+    def loss(w, x):
+        h = jnp.tanh(x @ w)
+        pass
+        return (h * h).mean()
+    return jax.grad(loss)(w, x)
+"""
+
+
+def test_a_constraint_is_one_cause_for_values_and_their_gradients(tmp_path):
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(TRAINED)
+    after.write_text(TRAINED.replace("pass", "h = jax.lax.with_sharding_constraint(h, P(None, 'data'))"))
+    found = compared(f"{before}:step", f"{after}:step")
+    assert [c.kind for c in found.collectives].count("all_to_all") == 2  # of the value, and of its gradient
+    for change in found.collectives:
+        (text,) = change.because
+        assert text.startswith('the constraint P(None, "data")') and text.endswith("is new")
+
+
+def test_what_shrinks_has_a_cause_in_files_of_other_names(tmp_path):
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text(TRAINED)
+    after.write_text(TRAINED.replace("float32", "bfloat16"))
+    found = compared(f"{before}:step", f"{after}:step")
+    assert found.collectives and all(c.growth < 0 for c in found.collectives)
+    assert all("takes bf16" in text and "took f32" in text for c in found.collectives for text in c.because)
+    assert all(c.because for c in found.collectives)
+
+
 def test_modules_and_what_is_none():
     changed = MODULE.replace('[{"data"}, {}]', '[{}, {"data"}]')
     found = compare_sides(Side("a", MODULE.encode()), Side("b", changed.encode()), None, Limits())
@@ -113,6 +151,7 @@ def test_the_command_line(tmp_path):
         ((after, "--mesh", "data=4", "--against", f"{tmp_path}/none.mlir"), "No such file"),
         ((after, "--mesh", "data=4", "--against", before, "--lint"), "goes with none of"),
         ((after, "--mesh", "data=4", "--against", "a.json", "--against-mesh", "data=2"), "is a report"),
+        ((after, "--mesh", "data=4", "--against", "a.json", "--lint"), "goes with none of"),
     ]:
         wrong = inspect(*arguments)
         assert wrong.returncode == 2 and message in wrong.stderr and "Traceback" not in wrong.stderr
