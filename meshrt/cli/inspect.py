@@ -134,11 +134,12 @@ def command(
     from meshrt.inspect.model import Report
     from meshrt.inspect.target import parse_mesh, split_target
 
-    for option, given_value in (("--html", page), ("--serve", port)):
-        if given_value is not None and (as_json or markdown or stage is not None or budget is not None):
-            raise click.UsageError(f"{option} goes with none of --json, --markdown, --stage and --check")
-    if port is not None and (page is not None or target == "-"):
-        raise click.UsageError("--serve goes with none of --html and standard input")
+    forms = {"--html": page, "--serve": port, "--stage": stage, "--check": budget}
+    _check_forms({**forms, "--json": as_json or None, "--markdown": markdown or None})
+    if port is not None and target == "-":
+        raise click.UsageError("--serve goes with files; standard input comes once")
+    if stage is not None and (lint is not None or explain is not None):
+        raise click.UsageError("--stage goes with none of --lint and --explain")
     if with_program and not as_json:
         raise click.UsageError("--program goes with --json")
     rules = None if lint is None and not _counts_lint(budget) else _rules(lint or "all")
@@ -158,9 +159,10 @@ def command(
         files = (annotations, topology)
         return _serve(target, port, beside, [file for file in files if file is not None and os.path.exists(file)])
     changes = None
+    compares = earlier is not None or (against is not None and page is None)
+    if compares and (budget is not None or lint is not None or stage is not None or explain is not None):
+        raise click.UsageError("--against goes with none of --check, --lint, --stage and --explain")
     if earlier is not None:
-        if budget is not None or lint is not None or stage is not None or explain is not None:
-            raise click.UsageError("--against PROGRAM goes with none of --check, --lint, --stage and --explain")
         later = _Program(target, mesh, given)
         changes = _compared(earlier, later, hook, topology, Limits(seconds=timeout))
     if changes is not None and page is None:
@@ -205,6 +207,14 @@ def command(
 
         render(report, console())
     return 0
+
+
+def _check_forms(given: Mapping[str, object]) -> None:
+    """UsageError where several of the options stand that each say what is to come of the report."""
+    first, *others = [option for option, value in given.items() if value is not None] or [""]
+    if others:
+        rest = [option for option in given if option != first]
+        raise click.UsageError(f"{first} goes with none of {', '.join(rest[:-1])} and {rest[-1]}")
 
 
 class _Program(NamedTuple):

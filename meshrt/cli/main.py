@@ -7,6 +7,7 @@ so starting up stays fast: heavy imports belong inside the command's function.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import pkgutil
 import sys
@@ -70,6 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(e.format_message())
     except MeshrtError as e:
         _fail(str(e))
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _fail(f"{e.filename or 'the output'}: {e.strerror}")
     except click.Abort:
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)

@@ -21,7 +21,7 @@ from meshrt.errors import InspectError
 from meshrt.export.container import MAGIC, module_of
 from meshrt.inspect.annotations import Annotations
 
-__all__ = ["Limits", "ask_child", "inspect_file", "open_regular", "read_file"]
+__all__ = ["Limits", "ask_child", "inspect_file", "is_json", "open_regular", "read_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,16 @@ def read_file(path: str, limits: Limits) -> bytes:
         raise InspectError(f"{path}: longer than {limits.file_bytes >> 20} MiB, which is the limit for a module")
     if not data.strip():
         raise InspectError(f"{path}: the file is empty")
+    if is_json(data):
+        raise InspectError(f"{path}: is JSON, not StableHLO; a report that --json wrote goes with --against")
     if data.startswith(b"HloModule"):
         raise InspectError(f"{path}: is HLO text, which has no shardings to propagate; give the StableHLO it came from")
     return data
+
+
+def is_json(data: bytes) -> bool:
+    """Whether what begins so is an object of JSON. (A module may begin with a dictionary of resources, `{-#`.)"""
+    return data.lstrip().startswith(b"{") and data.lstrip()[1:].lstrip()[:1] in (b'"', b"}")
 
 
 def _why(code: int, err: bytes) -> str:

@@ -5,6 +5,8 @@ changes: two programs may have modules of one name, and a module that changed is
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,12 +53,14 @@ def running(arguments: Sequence[str]) -> Iterator[Run]:
     """A run of `meshrt inspect` that makes a report with its program; it does not outlive the block."""
     command = [sys.executable, "-m", "meshrt", "inspect", "--json", "--program", *arguments]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        run = Run(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err), out, err)
+        # A group of its own: a foreign file is read in a process of the run's, which must end with it.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=0)
+        run = Run(process, out, err)
         try:
             yield run
         finally:
             if not run.is_done():
-                run.process.kill()
+                os.killpg(run.process.pid, signal.SIGKILL)
                 run.process.wait()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import signal
 import sys
@@ -34,6 +35,7 @@ BEAT = 15.0  # seconds between signs of life on a stream of events, so that a br
 MOST_FILES = 2000  # looked at below the script's folder
 MOST_STREAMS = 32  # browsers that are told of events
 ERROR_TEXT = 8000  # characters of what a run printed, the last ones
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that of a terminal which is closed reaches no run by itself
 
 
 def serve(
@@ -59,7 +61,9 @@ def serve(
     threading.Thread(target=server.serve_forever, name="inspect-server", daemon=True).start()
     # A flag rather than an exception, which could come between the start of a child and the note of it.
     enough = threading.Event()
-    before = {number: signal.signal(number, lambda *_: enough.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    # (Under nohup a terminal that is closed ends nothing.)
+    ending = [n for n in _ENDING if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda *_: enough.set()) for number in ending}
     try:
         print(f"serving {target} at {server.url} (Ctrl-C ends)", flush=True)
         _watch(target, [*arguments, "--", target], state, others, enough)
@@ -163,8 +167,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
         elif name == "":
             self._page()
-        elif name == "events" and query.removeprefix("page=").isdigit():
-            self._events(int(query.removeprefix("page=")))
+        elif name == "events" and (page := re.fullmatch(r"page=(\d{1,18})", query, re.ASCII)) is not None:
+            self._events(int(page[1]))
         else:
             self.send_error(404)
 

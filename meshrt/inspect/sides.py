@@ -16,7 +16,7 @@ from typing import Any
 from meshrt.errors import InspectError
 from meshrt.export.container import MAGIC, module_of
 from meshrt.inspect.annotations import Annotations
-from meshrt.inspect.guard import Limits, ask_child, read_file
+from meshrt.inspect.guard import Limits, ask_child, is_json, read_file
 from meshrt.inspect.target import ForeignText, Hook, lower_target, parse_mesh, split_target
 from meshrt.inspect.written_arguments import WrittenArguments
 from meshrt.pipeline.names import names_of
@@ -50,7 +50,7 @@ def is_report(path: str) -> bool:
     if split_target(path) is not None or not os.path.isfile(path):
         return path.endswith(".json")
     with open(path, "rb") as file:
-        return file.read(64).lstrip().startswith(b"{")
+        return is_json(file.read(64))
 
 
 def side_of(target: str, mesh: str | None, hook: Hook, annotations: Annotations | None, limits: Limits) -> Side:

@@ -76,6 +76,14 @@ def test_errors_of_meshrt_inside_a_command_are_one_line(capsys, monkeypatch):
     assert run(capsys)[::2] == (2, "meshrt: error: first line second line\n")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device")
+def test_output_that_finds_no_room_is_one_line():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "meshrt", "inspect", "--schema"]
+        done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr == "meshrt: error: the output: No space left on device\n"
+
+
 def test_commands_are_found_by_their_module(tmp_path, monkeypatch):
     package = tmp_path / "toolbox"
     package.mkdir()

@@ -97,6 +97,7 @@ def test_explain_names_the_chain_to_the_annotation(matmul):
     "content, message",
     [
         (b"", "the file is empty"),
+        (b'{\n "name": "x"}', "is JSON, not StableHLO; a report that --json wrote goes with --against"),
         (bytes(range(256)) * 8, "neither MLIR text nor MLIR bytecode"),
         (MATMUL[:-60].encode(), "expected"),
         (BAD_AXIS.encode(), 'unknown axis name: "dta"'),
@@ -107,7 +108,19 @@ def test_explain_names_the_chain_to_the_annotation(matmul):
         (b"func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> { return %x : tensor<?xf32> }", "static shapes"),
         (b"module {}", "none is @main"),
     ],
-    ids=["empty", "garbage", "truncated", "unknown axis", "bad bytecode", "nested", "blocks", "hlo", "dynamic", "none"],
+    ids=[
+        "empty",
+        "json",
+        "garbage",
+        "truncated",
+        "unknown axis",
+        "bad bytecode",
+        "nested",
+        "blocks",
+        "hlo",
+        "dynamic",
+        "none",
+    ],
 )
 def test_bad_files_end_in_one_line(tmp_path, content, message):
     path = tmp_path / "bad.mlir"

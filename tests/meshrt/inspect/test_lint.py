@@ -208,6 +208,8 @@ def test_rules_by_name_and_reports_without(tmp_path):
     assert [r.rule for r in linted(function, *args, rules=["unused-axis"]).lint] == ["unused-axis"]
     with pytest.raises(InspectError, match=r"no rule 'conflicts'; did you mean conflict"):
         linted(function, *args, rules=["conflicts"])
+    with pytest.raises(InspectError, match=r"no rule 'zzz'; there are conflict, constant"):
+        linted(function, *args, rules=["zzz"])
     named = linted(function, *args, rules=["conflict"], topology="v5e:2x4").lint[0].remedy
     assert named.seconds_after < named.seconds_before
     assert "conflict" in linted(function, *args)._repr_markdown_()

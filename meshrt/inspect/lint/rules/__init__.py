@@ -33,7 +33,8 @@ def chosen(names: Iterable[str] | None) -> list[Rule]:
     picked = []
     for name in names:
         if name not in rules():
-            near = difflib.get_close_matches(name, rules(), 3, 0.4) or rule_names()
-            raise InspectError(f"lint: there is no rule {name!r}; did you mean {', '.join(near)}?")
+            near = difflib.get_close_matches(name, rules(), 3, 0.4)
+            hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(rule_names())}"
+            raise InspectError(f"lint: there is no rule {name!r}; {hint}")
         picked.append(rules()[name])
     return picked

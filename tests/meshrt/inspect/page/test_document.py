@@ -126,6 +126,10 @@ def test_a_program_stands_beside_itself_over_another_mesh(tmp_path):
         (["--html", "x.html", "--json"], "--html goes with none of"),
         (["--html", "x.html", "--against", "/nonexistent.json"], "/nonexistent.json: No such file"),
         (["--program"], "--program goes with --json"),
+        (["--markdown", "--json"], "--json goes with none of"),
+        (["--stage", "lowered", "--json"], "--stage goes with none of"),
+        (["--stage", "lowered", "--lint"], "--stage goes with none of --lint"),
+        (["--check", "b.toml", "--markdown"], "--check goes with none of"),
     ],
 )
 def test_what_cannot_be_written_is_said_in_one_line(tmp_path, arguments, said, capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -98,6 +97,8 @@ def test_only_who_knows_the_address_is_answered(script):
             == status(root + "/wrong/")
             == status(url + "written.py")
             == status(url + "events")
+            == status(url + "events?page=%C2%B2")
+            == status(url + "events?page=" + "9" * 5000)
             == 404
         )
         assert status(url, "evil.example") == status(url, f"evil.example:{port}") == 404
@@ -145,16 +146,36 @@ def test_what_does_not_go_with_it(script, arguments, capsys):
     assert "--serve" in refused(capsys, f"{script}:step", "--mesh", "x=4", *arguments)
 
 
-def test_no_process_is_left_behind(script):
-    script.write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+SLEEPING = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
+CALLING = """import subprocess, sys
+subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"])
+"""
+
+
+@pytest.mark.parametrize("text, depth", [(SLEEPING, 1), (CALLING, 2)], ids=["a run", "what a run started"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_no_process_is_left_behind(script, text, depth, number):
+    script.write_text(text)
     with served(f"{script}:step", "--mesh", "x=4", "--serve") as (process, _):
-        children = f"/proc/{process.pid}/task/{process.pid}/children"
-        if not os.path.exists(children):
-            pytest.skip("children are not listed here")
-        end = time.monotonic() + 60
-        while not (found := Path(children).read_text().split()) and time.monotonic() < end:
-            time.sleep(0.05)
-        assert found
-        process.send_signal(signal.SIGTERM)
+        found = process.pid
+        for _ in range(depth):
+            children = Path(f"/proc/{found}/task/{found}/children")
+            if not children.exists():
+                pytest.skip("children are not listed here")
+            end = time.monotonic() + 60
+            while not (below := children.read_text().split()) and time.monotonic() < end:
+                time.sleep(0.05)
+            found = below[0]
+        process.send_signal(number)
         assert process.wait(30) == 0
-        assert not os.path.exists(f"/proc/{found[0]}")
+        end = time.monotonic() + 30  # an orphan is gone when whoever adopted it has looked
+        while _runs(found) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not _runs(found)
+
+
+def _runs(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
