@@ -13,7 +13,7 @@ from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
 from meshrt.primitives.state_views import view_of, view_type
 
-__all__ = ["addupdate_type", "free_type", "freeze_type", "get_type", "new_type", "swap_type", "written_type"]
+__all__: list[str] = []
 
 
 def new_type(init: ShapedArray, *, memory_space: Any, kind: Any) -> AbstractRef:

@@ -271,4 +271,4 @@ def test_the_boundaries_are_those_that_send_least(seed):
     found, known = collectives.partition(propagated), Propagation(propagated)
     candidates = Overlapping.candidates(known, known.used_axes(), found.mesh, known.results())
     each = [_partition(known.program, known, None, Options(), o).plan.bytes for o in candidates]
-    assert len(each) == 2 and found.plan.bytes == min(each) < each[0]
+    assert len(each) == 2 and found.plan.bytes <= min(each) < each[0]

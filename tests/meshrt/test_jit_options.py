@@ -186,11 +186,12 @@ def test_arrays_like_a_struct_over_the_mesh_in_context():
 
 def test_a_format_that_says_nothing_leaves_an_argument_where_it_is():
     x = meshrt.device_put(X, NamedSharding(mesh_of(4, ("x", "y")), P("x", "y")))
-    for empty in (Format(), Format(Layout.AUTO)):
-        f = meshrt.jit(lambda x: x.T, in_shardings=empty, out_shardings=empty)
-        for out in (f(x), f.lower(x).compile()(x)):
-            assert out.sharding.is_equivalent_to(NamedSharding(x.sharding.mesh, P("y", "x")), 2)
-            np.testing.assert_array_equal(out, X.T)
+    f = meshrt.jit(lambda x: x.T, in_shardings=Format(), out_shardings=Format())
+    for out in (f(x), f.lower(x).compile()(x)):
+        assert out.sharding.is_equivalent_to(NamedSharding(x.sharding.mesh, P("y", "x")), 2)
+        np.testing.assert_array_equal(out, X.T)
+    with pytest.raises(ValueError, match="Got jit layout: AUTO"):
+        meshrt.jit(lambda x: x.T, in_shardings=Format(Layout.AUTO))(x)
 
 
 @pytest.mark.parametrize("option", ["in_shardings", "out_shardings"])
