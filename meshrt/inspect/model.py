@@ -8,7 +8,7 @@ from typing import Any
 
 from collectives.cost import item_bytes
 from collectives.module import PartitionedProgram
-from collectives.plan.communication import CommunicationPlan
+from collectives.plan.communication import Alternative, CommunicationPlan
 from collectives.plan.memory import MemoryPlan
 from collectives.plan.timing import Timing
 from meshrt.inspect.program_rows import ProgramRow, program_from
@@ -42,7 +42,7 @@ __all__ = [
 
 REPLICATED = "replicated"  # instead of axes
 MOST_MOMENTS = 400  # points of a time line
-VERSION = 2  # of the JSON schema: 1 had no scopes, lint and program
+VERSION = 2  # of the JSON schema: 1 had no scopes, lint, program and alternatives
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,8 @@ class Report:
     """A whole program. `mesh` are (axis, size) pairs; `explanations` the answers to `--explain`, one line each. `bytes`
     are sent by the busiest device per run of the program, `least_bytes` if it takes other branches (see
     `collectives.CommunicationPlan`). There is a `timing` where a topology was named, `lint` where it was asked
-    for, and a `program` where all operations were. `version` is that of the schema."""
+    for, and a `program` where all operations were. `alternatives` are the layouts of the whole program that were
+    compared, if several were. `version` is that of the schema."""
 
     name: str
     mesh: tuple[tuple[str, int], ...]
@@ -232,6 +233,7 @@ class Report:
     memory: MemoryRow | None = None
     timing: TimingRow | None = None
     kernels: tuple[KernelRow, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     lint: tuple[LintRow, ...] | None = None
     program: ProgramRow | None = None
     version: int = VERSION
@@ -273,6 +275,7 @@ class Report:
             memory=None if data["memory"] is None else _memory_from(data["memory"]),
             timing=None if data["timing"] is None else TimingRow(**data["timing"]),
             kernels=tuple(_kernel(row) for row in data.get("kernels", ())),  # reports of before had none
+            alternatives=tuple(Alternative(**row) for row in data.get("alternatives", ())),  # likewise
             lint=None if data.get("lint") is None else tuple(_lint(row) for row in data["lint"]),
             program=None if data.get("program") is None else program_from(data["program"]),
         )
@@ -311,6 +314,7 @@ def report_of(
         memory=memory_row(partitioned.memory, arg_names, result_names, source),
         timing=None if partitioned.plan.exposed is None else _timing_row(partitioned.timing),
         kernels=tuple(kernels),
+        alternatives=partitioned.plan.alternatives,
     )
 
 

@@ -188,6 +188,8 @@ def render(report: Report, out: Console) -> None:
                 style="yellow",
             )
         )
+    for other in report.alternatives:
+        out.print(Text(clean(str(other)), style="dim"))
     if report.lint is not None:
         render_lint(report.lint, out)
     for line in report.explanations:

@@ -11,7 +11,7 @@ from meshrt.inspect.model import Report
 
 __all__ = ["TOTALS", "report_schema"]
 
-_PLAIN: dict[type, str] = {str: "string", int: "integer", float: "number"}
+_PLAIN: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 # What `Report.as_json` adds up.
 TOTALS = {
     "devices": "integer", "bytes_sent_per_device": "number", "argument_bytes_per_device": "number",

@@ -26,6 +26,7 @@ from meshrt.inspect.schema import report_schema
 from meshrt.inspect.totals import by_axes, by_kind, by_line
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding
 from meshrt.sharding import PartitionSpec as P
+from tests.collectives.test_alternatives import case
 
 ROOT = Path(__file__).resolve().parents[3]
 MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -220,3 +221,17 @@ def test_a_topology_predicts_the_time_of_a_run():
     assert str(change.before).endswith("us") and change.before != change.after
     assert "predicted time per run" in comparison_markdown(compare(made, slower))
     assert of_layers(None, "model").timing is None
+
+
+def test_layouts_that_were_compared_are_in_the_report():
+    """Weights are split where the batch is, which had better have the axis."""
+    found = report(case().text)
+    assert [a.taken for a in found.alternatives] == [False, True]
+    tried, taken = found.alternatives
+    assert taken.bytes == found.bytes < tried.bytes
+    data = json.loads(json.dumps(found.as_json()))
+    jsonschema.validate(data, report_schema())
+    assert Report.from_json(data).alternatives == found.alternatives
+    out = io.StringIO()
+    render(found, Console(file=out, width=100))
+    assert f"taken: {taken.what}: " in out.getvalue() and "tried: layouts as they were propagated: " in out.getvalue()
