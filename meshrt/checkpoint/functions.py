@@ -228,7 +228,7 @@ def verify(path: PathLike, *, progress: OnProgress | bool | None = None) -> list
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/first"
-    >>> saved = meshrt.checkpoint.save(path, {"w": jnp.ones(2)})
+    >>> saved = meshrt.checkpoint.save(path, {"w": meshrt.numpy.ones(2)})
     >>> found = meshrt.checkpoint.verify(path)
     """
     try:
@@ -270,7 +270,7 @@ def remove(path: PathLike) -> None:
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/first"
-    >>> saved = meshrt.checkpoint.save(path, {"w": jnp.ones(2)})
+    >>> saved = meshrt.checkpoint.save(path, {"w": meshrt.numpy.ones(2)})
     >>> meshrt.checkpoint.remove(path)
     """
     folder.remove(named(path))

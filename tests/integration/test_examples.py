@@ -34,6 +34,7 @@ def printed(script: Path, arguments: list[str]) -> str:
     return done.stdout
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", RUNS)
 def test_an_example_prints_under_jax_what_it_prints_here(name, tmp_path):
     arguments, line = RUNS[name]
