@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+import signal
 import sys
 import zlib
 
@@ -30,6 +31,18 @@ def pytest_collection_modifyitems(items):
         mark = item.get_closest_marker("sweep")
         if mark and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def signals_are_heard():
+    """Processes that a test starts hear Ctrl-C and hang-ups also where the tests run in the background or by nohup,
+    which have them ignored."""
+    ignored = [n for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 _MOST = 1 << 31  # bytes that a worker's programs may add before they are dropped

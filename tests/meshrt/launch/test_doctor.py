@@ -113,7 +113,7 @@ def test_what_ssh_leaves_behind_is_not_waited_for(tmp_path):
     assert found.failure == "no route"
 
 
-def test_ctrl_c_ends_it_and_what_it_started(tmp_path):
+def test_ctrl_c_ends_it_and_what_it_started(tmp_path, signals_are_heard):
     fake = program(tmp_path / "ssh", f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 60")
     command = [sys.executable, "-m", "meshrt", "doctor", "--hosts", "127.0.0.1", "-o", f"ssh={fake}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

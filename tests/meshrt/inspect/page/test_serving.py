@@ -154,7 +154,7 @@ subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"])
 
 @pytest.mark.parametrize("text, depth", [(SLEEPING, 1), (CALLING, 2)], ids=["a run", "what a run started"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_no_process_is_left_behind(script, text, depth, number):
+def test_no_process_is_left_behind(script, text, depth, number, signals_are_heard):
     script.write_text(text)
     with served(f"{script}:step", "--mesh", "x=4", "--serve") as (process, _):
         found = process.pid
