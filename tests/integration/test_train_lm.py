@@ -42,6 +42,7 @@ def test_losses_equal_those_of_jax_step_by_step(ours):
     np.testing.assert_allclose(ours, losses("jax", 8, MESH), rtol=2e-5)
 
 
+@pytest.mark.slow
 def test_unrolled_layers_equal_those_of_jax():
     np.testing.assert_allclose(
         losses("meshrt", 8, MESH, unrolled=True), losses("jax", 8, MESH, unrolled=True), rtol=2e-5
