@@ -50,7 +50,9 @@ def unannotated(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_public_functions_are_annotated(package):
-    found = [line for path in sorted((ROOT / package).rglob("*.py")) for line in unannotated(path)]
+    # (Stubs of gRPC are generated.)
+    paths = [path for path in sorted((ROOT / package).rglob("*.py")) if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
+    found = [line for path in paths for line in unannotated(path)]
     assert not found, "without complete annotations:\n" + "\n".join(found)
 
 

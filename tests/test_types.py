@@ -30,7 +30,7 @@ def seeded_attribute(jaxpr: Jaxpr) -> object:
 def seeded_attribute_in_a_body_without_types():  # error: no-untyped-def
     return Jaxpr([], [], [], []).evaluate()  # error: attr-defined
 """,
-    "meshrt/numpy/shapes.py": """
+    "meshrt/numpy/joining.py": """
 def seeded_method_of_arrays(x: ArrayOperators) -> object:
     return x.summ(0)  # error: attr-defined
 """,
