@@ -7,7 +7,7 @@ to put it right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
@@ -482,12 +482,14 @@ class DistributedError(MeshrtError, RuntimeError):
 class PeerLost(DistributedError, ExecutionError):
     """Another process of the job is gone or never comes: programs that run together with it cannot.
 
-    `processes` are the numbers of those that are lost, empty where only the broken connection is known.
+    `processes` are the numbers of those that are lost, empty where only the broken connection is known; `causes` says
+    of each, where that is known, on which host it ran and what became of it.
     """
 
     def __init__(self, message: str, processes: Any = ()):
         super().__init__(message)
         self.processes = frozenset(processes)
+        self.causes: dict[int, str] = dict(processes) if isinstance(processes, Mapping) else {}
 
 
 class ProgramsDifferError(DistributedError, ExecutionError):

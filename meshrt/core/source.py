@@ -102,7 +102,7 @@ def _is_internal(code: CodeType) -> bool:
     name = code.co_filename
     internal = (
         (name.startswith(_SYSTEM_PREFIXES) and not name.startswith(_PROGRAMS))
-        or name.startswith("<frozen")
+        or name.startswith(("<frozen", "<meshrt"))
         or name.startswith(_excluded)
     )
     _internal[code] = internal

@@ -10,7 +10,13 @@ import traceback
 import types
 from collections.abc import Callable
 
+from meshrt.core.tracebacks import strip
+from meshrt.errors import PeerLost
+from meshrt.runtime import circles
+
 __all__ = ["flush", "install", "note_failure"]
+
+_QUIET_S = 2.0  # Chosen: what waits for a program fails within milliseconds once connections are broken
 
 _failed: int | None = None  # the exit code with which this process is leaving
 _installed = False
@@ -37,6 +43,9 @@ def install(is_member: Callable[[], bool], tell: Callable[[str], None], finish: 
     former = sys.excepthook
 
     def leave_at_once(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+        if isinstance(error, PeerLost):  # it came out of whatever waited: the user's line is what matters
+            strip(error)
+            trace = error.__traceback__
         former(kind, error, trace)
         if is_member():
             tell(_in_a_line(error))
@@ -49,6 +58,8 @@ def install(is_member: Callable[[], bool], tell: Callable[[str], None], finish: 
 
 def _in_a_line(error: BaseException) -> str:
     """What was raised, and where in the script."""
+    if isinstance(error, PeerLost) and error.processes:
+        return f"it cannot go on without process {', '.join(map(str, sorted(error.processes)))}"
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {frames[0].filename}:{frames[0].lineno}" if frames else ""
     text = str(error).strip().partition("\n")[0]
@@ -68,7 +79,7 @@ def _at_exit(is_member: Callable[[], bool], tell: Callable[[str], None], finish:
         flush()
         os._exit(code & 0xFF or 1)
     code = finish()
-    if code:
+    if code or not circles.quiet(_QUIET_S):
         flush()
         os._exit(code)
 

@@ -11,7 +11,7 @@ import functools
 import math
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -229,7 +229,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         try:
             self._buf.block_until_ready()
         except jaxlib_api.XlaError as e:
-            raise self._failure(e) from e
+            self._fail(e)
         jaxlib_api.collect_garbage()
         return self
 
@@ -264,11 +264,13 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         if self._buf.is_deleted():
             raise deleted_error(self)
 
-    def _failure(self, e: Exception) -> errors.MeshrtError:
+    def _fail(self, e: Exception) -> NoReturn:
         if self._buf.is_deleted():
-            return deleted_error(self)
-        what = f"the computation of an array of type {self.aval} failed: {e}"
-        return circles.explained(e) or errors.ExecutionError(what)
+            raise deleted_error(self) from e
+        error = circles.explained(
+            e, errors.ExecutionError(f"the computation of an array of type {self.aval} failed: {e}")
+        )
+        raise error from error.__cause__
 
     def on_device_size_in_bytes(self) -> int:
         """Bytes of all addressable parts as the devices store them."""
@@ -302,7 +304,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
                 devices, kind = self._sig.local_devices, self._sig.sharding.other_memory
                 value = jaxlib_api.shard_to_numpy(self._buf, devices, local, dtype, kind)
             except jaxlib_api.XlaError as e:
-                raise self._failure(e) from e
+                self._fail(e)
         parts = self._sig.parts
         return value if parts is None else value[tuple(map(slice, parts[local]))]
 

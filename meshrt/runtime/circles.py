@@ -18,7 +18,7 @@ from meshrt import errors
 from meshrt.launch.membership import differences
 from meshrt.runtime import backend, compile_cache, jaxlib_api
 
-__all__ = ["Circle", "Job", "Shared", "circle_of", "circles", "compiling", "explained", "set_job"]
+__all__ = ["Circle", "Job", "Shared", "circle_of", "circles", "compiling", "explained", "quiet", "set_job"]
 
 _SAMPLE_S = 0.25  # between looks at whether programs have finished
 _TOLD_WITHIN_S = 3.0  # a broken connection is known here first, who broke it a moment later
@@ -61,6 +61,7 @@ _job: Job | None = None
 _circles: dict[tuple[int, ...], Circle] = {}
 _lock = threading.Lock()
 _compiling: list[str] = []
+_followers: list[threading.Thread] = []
 
 
 def set_job(job: Job | None) -> None:
@@ -109,10 +110,12 @@ def lost_error(processes: Collection[int] | None = None) -> errors.PeerLost | No
     return errors.PeerLost("; ".join(lost.values()), lost) if lost else None
 
 
-def explained(error: Exception) -> errors.PeerLost | None:
-    """Why the runtime failed, if that is because another process is gone: `error` itself names an address at best."""
+def explained(error: Exception, otherwise: errors.MeshrtError) -> errors.MeshrtError:
+    """What to raise for `error` of the runtime: a PeerLost alone, if another process is gone (the runtime names an
+    address at best, and its traceback says nothing beside that); else `otherwise`, with `error` as its cause."""
     if _job is None or not _BROKEN.search(str(error)):
-        return None
+        otherwise.__cause__ = error
+        return otherwise
     _job.await_loss(_TOLD_WITHIN_S)
     return lost_error() or errors.PeerLost(f"lost the connection to another process of the job: {error}")
 
@@ -198,7 +201,7 @@ class Circle:
         self._latest: tuple[int, Any] = (0, None)  # of the launches that came back: number, token
         self._finished = 0
         self._busy_since = 0.0  # or when something came out last
-        self._closed = False
+        self._closed = threading.Event()
         self._lock = threading.Lock()
 
     def enter(self, program: Shared) -> None:
@@ -235,7 +238,9 @@ class Circle:
                 self.agreeing = None
             self._agreed[program.digest] = len(self._agreed)
             if len(self._agreed) == 1:
-                threading.Thread(target=self._follow, name=f"meshrt-circle-{self.key}", daemon=True).start()
+                follower = threading.Thread(target=self._follow, name=f"meshrt-circle-{self.key}", daemon=True)
+                _followers[:] = [*filter(threading.Thread.is_alive, _followers), follower]
+                follower.start()
 
     def trail(self) -> list[tuple[int, int, int]]:
         """The last launches: which one, the number of its program, and a digest of all launches up to it."""
@@ -249,7 +254,7 @@ class Circle:
 
     def _follow(self) -> None:
         """Looks now and then whether what was launched last has finished; launches finish in order."""
-        while not self._closed:
+        while not self._closed.is_set():
             number, token = self._latest
             if number > self._finished:
                 with contextlib.suppress(jaxlib_api.XlaError):  # raised where somebody looks at the results
@@ -257,12 +262,21 @@ class Circle:
                 self._busy_since = time.monotonic()
                 self._finished = number
             del token
-            time.sleep(_SAMPLE_S)
+            self._closed.wait(_SAMPLE_S)
 
     def close(self) -> None:
         """Lets go of everything that belongs to the runtime."""
-        self._closed = True
+        self._closed.set()
         self._latest = (0, None)
+
+
+def quiet(seconds: float) -> bool:
+    """Whether within `seconds` no thread of the circles, which are closed, waits inside the runtime any more: an
+    interpreter that ended meanwhile would be aborted."""
+    deadline = time.monotonic() + seconds
+    for follower in _followers:
+        follower.join(max(0.0, deadline - time.monotonic()))
+    return not any(follower.is_alive() for follower in _followers)
 
 
 def _clear() -> None:

@@ -27,7 +27,8 @@ def execute(executable: LoadedExecutable, buffers: Sequence[Any], signatures: Se
     try:
         return arrays(executable.runner(handlers(signatures))(buffers), signatures)
     except jaxlib_api.XlaError as e:
-        raise circles.explained(e) or errors.ExecutionError(f"the program could not be run: {e}") from e
+        error = circles.explained(e, errors.ExecutionError(f"the program could not be run: {e}"))
+        raise error from error.__cause__
 
 
 class NonFinite(str):

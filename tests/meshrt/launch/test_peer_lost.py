@@ -1,0 +1,76 @@
+"""What a process of the user's sees when another one dies while both are in a program."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+# Rank 1 dies by itself a moment after both are in a program of many all-reduces.
+TRAINING = """\
+import threading, numpy as np
+import meshrt
+from meshrt.sharding import NamedSharding, PartitionSpec as P
+meshrt.distributed.initialize()
+mesh = meshrt.make_mesh((meshrt.device_count(),), ("x",))
+split, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
+value = np.ones(3 << 10, np.float32)
+x = meshrt.make_array_from_callback(value.shape, split, lambda i: value[i])
+def step(x):
+    add = lambda i, x: meshrt.lax.with_sharding_constraint(x * x.sum() * 1e-9, split)
+    y = meshrt.lax.fori_loop(0, 300, add, x)
+    return y, y.sum()
+step = meshrt.jit(step, out_shardings=(split, whole))
+meshrt.block_until_ready(step(x))
+if rank == 1:
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), 9)).start()
+def train():
+    while True:
+        y, total = step(x)
+        USE
+"""
+USES = ["float(total)", "np.asarray(y.addressable_shards[0].data)", "meshrt.block_until_ready((y, total))", "pass"]
+
+
+@pytest.mark.parametrize("use", [USES[0], USES[-1]])
+def test_what_is_printed_is_the_users_line_and_who_was_lost(launch, use):
+    shown = ("--env", "MESHRT_TRACEBACK_FILTERING=remove_frames")
+    body = TRAINING.replace("USE", use) + "train()\n"
+    result = launch("--nproc", 2, "--devices-per-process", 1, *shown, body=body)
+    assert result.code == 137
+    printed = [line for line in result.err.splitlines() if line.startswith("[0]")]
+    assert printed[0] == "[0] Traceback (most recent call last):" and "Gloo" not in result.err
+    assert sum("Traceback" in line for line in printed) == 1, result.err
+    assert not any("meshrt/runtime" in line for line in printed), result.err
+    assert re.search(r"PeerLost: process 1 \(host \S+, pid \d+\) was lost: its connection closed", printed[-1])
+
+
+def test_the_loss_can_be_caught_wherever_it_comes_out_and_the_process_ends_well(launch):
+    body = TRAINING.replace("USE", f"exec(uses[steps % {len(USES)}]); steps += 1").replace(
+        "def train():", f"uses, steps = {USES}, 0\ndef train():\n    global steps"
+    )
+    body += """
+try:
+    train()
+except meshrt.distributed.PeerLost as e:
+    assert e.processes == {1} and "pid" in e.causes[1] and e.__cause__ is None and e.__suppress_context__
+    print("caught", flush=True)
+"""
+    result = launch("--nproc", 2, "--devices-per-process", 1, body=body)
+    assert result.out == "[0] caught\n", result.err
+    assert "rank 0" not in result.report and "Traceback" not in result.err
+
+
+def test_those_that_leave_because_of_a_loss_say_so(launch):
+    body = TRAINING.replace("USE", "float(total)").replace("os.kill(os.getpid(), 9)", "os._exit(5)")
+    body += """
+try:
+    train()
+except meshrt.distributed.PeerLost as e:
+    if rank == 0:
+        raise
+    meshrt.distributed.context().member._wait(lambda: 0 in meshrt.distributed.context().member.lost, 20)
+    print(meshrt.distributed.context().member.lost[0], flush=True)
+"""
+    result = launch("--nproc", 3, "--devices-per-process", 1, body=body)
+    assert result.code == 5 and "was lost: it cannot go on without process 1" in result.out
