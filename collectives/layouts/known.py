@@ -19,7 +19,7 @@ from ..findings import Finding
 from ..ir.program import LocalValue, Region
 from ..layout import Atoms, Dims, local_shape, replicated
 from ..options import Options
-from .state import RESHARD, TRANSPARENT, Journal, Partial, Source, State, View
+from .state import RESHARD, TRANSPARENT, Counted, Journal, Partial, Source, State, View
 
 __all__ = ["Known"]
 
@@ -114,6 +114,12 @@ class Known(abc.ABC):
     def state(self, value: Value) -> State:
         """What is known of a value."""
         return self.env[value]
+
+    def use(self, state: State, more: int) -> None:
+        """Counts `more` uses of a value: those of another name that it has from now on. Writing a loop again takes them
+        back."""
+        if more:
+            self.journal.remember(Counted(state, more))
 
     def new_state(self, value: Value) -> State:
         """Binds a value to a state without versions, to be filled in."""

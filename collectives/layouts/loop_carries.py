@@ -20,10 +20,10 @@ from propagation.rules import RuleCache
 
 from ..findings import Finding
 from ..heuristics import LOOP_TRIALS, TRIAL_MEMORY_SHARE, TRIAL_OPERATIONS, TRIAL_SENT_SHARE, TRIAL_SHARE
-from ..ir.program import LocalOp, Region
+from ..ir.program import LocalFunction, LocalOp, Region
 from ..layout import Dims, replicated
 from .context import Context
-from .state import Version
+from .state import Noted
 
 __all__ = ["best"]
 
@@ -35,7 +35,9 @@ class _Tried(NamedTuple):
     """A loop written with some carried layouts.
 
     wants     layouts that were wanted in the body instead of propagation's
-    findings  what the body has to report, and `versions` the resharded values that it left outside of the loop
+    findings  what the body has to report
+    noted     the resharded values that it left outside of the loop, and the uses that it counted
+    callees   the functions that it calls
     sent      bytes of all its iterations, of the reshards that it placed before the loop, and of resharding carried
               values before it and results after it
     inside    bytes of its iterations alone
@@ -47,7 +49,8 @@ class _Tried(NamedTuple):
     carries: list
     regions: list[Region]
     findings: list[Finding]
-    versions: list[Version]
+    noted: list[Noted]
+    callees: dict[tuple, LocalFunction]
     sent: float
     inside: float
     held: float
@@ -77,8 +80,9 @@ def best(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: Sett
                     chosen = tried
         ctx.decisions[key] = chosen.layouts, chosen.wants
     ctx.findings += chosen.findings
-    for version in chosen.versions:
-        ctx.journal.remember(version)
+    ctx.callees.update(chosen.callees)
+    for noted in chosen.noted:
+        ctx.journal.remember(noted)
     return chosen.carries, chosen.regions
 
 
@@ -86,9 +90,10 @@ def _attempt(
     ctx: Context, op: Op, layouts: Layouts, wants: dict[Value, Dims], trips: int | None, settle: Settle,
     marks: list[tuple[Region, int]],
 ) -> _Tried:  # fmt: skip
-    """Writes the loop for trial; the versions and findings that it leaves outside are taken back."""
+    """Writes the loop for trial; the versions, uses, findings and functions that it leaves outside are taken back."""
     saved = {v: ctx.want(v) for v in wants}
     decisions, mark, count = ctx.decisions, len(ctx.journal), len(ctx.findings)
+    callees, ctx.callees = ctx.callees, dict(ctx.callees)
     if wants:
         ctx.set_wants(wants)
         ctx.decisions = {}
@@ -96,7 +101,8 @@ def _attempt(
     if wants:
         ctx.set_wants(saved)
         ctx.decisions = decisions
-    findings, versions = ctx.findings[count:], ctx.journal.forget(mark)
+    findings, noted = ctx.findings[count:], ctx.journal.forget(mark)
+    callees, ctx.callees = ctx.callees, callees
     del ctx.findings[count:]
     inside = _sent(ctx, regions[1]) * (trips or 1) + _sent(ctx, regions[0])
     sent = inside + _outside(ctx.region, regions, marks)
@@ -106,7 +112,7 @@ def _attempt(
             held += ctx.itemsize(r) * ctx.elements(r.type.shape, c.dims)
             sent += 0.0 if c.pending else ctx.cost(v, c.dims)
             sent += ctx.later_cost(r, c.dims, c.pending)
-    return _Tried(layouts, wants, carries, regions, findings, versions, sent, inside, held)
+    return _Tried(layouts, wants, carries, regions, findings, noted, callees, sent, inside, held)
 
 
 # -- what is tried --------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from ..ir.program import LocalValue, Region
 from ..layout import Dims
 
 __all__ = [
-    "RESHARD", "TRANSPARENT", "Joined", "Journal", "Partial", "Recipe", "Run", "Source", "Span", "State", "Version",
-    "View",
+    "RESHARD", "TRANSPARENT", "Counted", "Joined", "Journal", "Noted", "Partial", "Recipe", "Run", "Source", "Span",
+    "State", "Version", "View",
 ]  # fmt: skip
 
 RESHARD = "reshard"  # the cause of what is sent because an operation takes its operand in another layout
@@ -236,25 +236,40 @@ class Version(NamedTuple):
     region: Region
 
 
+class Counted(NamedTuple):
+    """Uses of a value that another name of it brought."""
+
+    state: State
+    more: int
+
+
+Noted = Version | Counted
+
+
 class Journal:
-    """The undo log of versions, in the order in which they were remembered: `loop_carries` writes loops for trial and
-    takes back (`forget`) what they left. It also finds the value that a tensor of the per-device program belongs to."""
+    """The undo log of versions and use counts, in the order in which they were remembered: `loop_carries` writes loops
+    for trial and takes back (`forget`) what they left. It also finds the value that a tensor of the per-device program
+    belongs to."""
 
     __slots__ = ("_entries", "_siblings")
 
     def __init__(self) -> None:
-        self._entries: list[Version] = []
+        self._entries: list[Noted] = []
         self._siblings: dict[tuple[LocalValue, tuple[int, ...]], tuple[dict[Dims, LocalValue], Region]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def remember(self, version: Version) -> None:
-        """Adds a version, unless there is one in that layout."""
-        versions, dims, ref, shape, region = version
+    def remember(self, noted: Noted) -> None:
+        """Adds a version, unless there is one in that layout; counts uses."""
+        if isinstance(noted, Counted):
+            noted.state.uses += noted.more
+            self._entries.append(noted)
+            return
+        versions, dims, ref, shape, region = noted
         if dims not in versions:
             versions[dims] = ref
-            self._entries.append(version)
+            self._entries.append(noted)
             for other in versions.values():
                 self._siblings[other, shape] = versions, region
 
@@ -288,13 +303,24 @@ class Journal:
         """All layouts in which `sibling` may find versions."""
         return tuple(self._siblings.get((ref, shape), ({},))[0])
 
-    def forget(self, mark: int) -> list[Version]:
-        """Removes the versions remembered since the journal was `mark` long, and returns them for `remember`."""
+    def forget(self, mark: int) -> list[Noted]:
+        """Takes back what was remembered since the journal was `mark` long, and returns it for `remember`."""
         found = self._entries[mark:]
         del self._entries[mark:]
-        for version in found:
-            del version.versions[version.dims]
+        for noted in found:
+            if isinstance(noted, Counted):
+                noted.state.uses -= noted.more
+            else:
+                del noted.versions[noted.dims]
         return found
+
+    def uncount(self, mark: int) -> None:
+        """Takes back the uses counted since the journal was `mark` long; versions stay."""
+        found = self._entries[mark:]
+        self._entries[mark:] = [noted for noted in found if not isinstance(noted, Counted)]
+        for noted in found:
+            if isinstance(noted, Counted):
+                noted.state.uses -= noted.more
 
 
 def _is_within(region: Region | None, outer: Region) -> bool:

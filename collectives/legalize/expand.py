@@ -30,11 +30,11 @@ def write_out(ctx: Context, op: Op, text: str, layouts: Mapping[tuple[int, ...],
     ctx.set_wants({v: layouts.get(v.type.shape, ((),) * len(v.type.shape)) for v in inside})
     outer = ctx.env
     for v, arg in zip(op.operands, func.args):
-        ctx.state(v).uses += max(0, len(arg.uses) - 1)
+        ctx.use(ctx.state(v), max(0, len(arg.uses) - 1))
     ctx.env = {arg: outer[v] for arg, v in zip(func.args, op.operands)}
     ctx.block(func.body.ops[:-1])
     states = [ctx.env[v] for v in func.returned]
     ctx.env, ctx.op = outer, op
     for r, state in zip(op.results, states):
         ctx.env[r] = state
-        state.uses += max(0, len(r.uses) - 1)
+        ctx.use(state, max(0, len(r.uses) - 1))

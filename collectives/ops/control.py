@@ -66,7 +66,7 @@ def while_(ctx: Context, op: Op) -> None:
     for r, v, ret, arg in zip(op.results, op.operands, body.terminator.operands, body.args):
         carries.append(_Carry(ctx.want(r), ret is arg))
         if ret is arg:  # each iteration uses it: an unreduced sum must not be used part by part inside
-            ctx.state(v).uses += 2
+            ctx.use(ctx.state(v), 2)
     trips = trip_count(op)
 
     def settle(layouts: tuple[Dims, ...]) -> tuple[list[_Carry], list[Region]]:
@@ -79,7 +79,7 @@ def while_(ctx: Context, op: Op) -> None:
     for r, v, c in zip(op.results, op.operands, carries):
         if c.fixed:
             ctx.env[r] = ctx.env[v]
-            ctx.env[r].uses += len(r.uses)
+            ctx.use(ctx.env[r], len(r.uses))
     for i, ref, (_, rest) in zip(moving, refs, starts):
         r, c = op.results[i], carries[i]
         ref.type_text = None if r.type.is_tensor else r.type.text
@@ -92,12 +92,13 @@ def while_(ctx: Context, op: Op) -> None:
 def _settle(ctx: Context, op: Op, carries: list[_Carry], trips: int | None) -> tuple[list[_Carry], list[Region]]:
     """Writes the loop, again while its body suggests better carries, starting from given ones; the final carries and
     the regions written with them."""
-    marks = len(ctx.findings)
+    marks, counted = len(ctx.findings), len(ctx.journal)
     regions, looks = _loop_regions(ctx, op, carries, trips), 1
     # After LOOP_WRITES times only refused carries change, each once.
     while (better := _reconsider(ctx, op, carries, looks < LOOP_WRITES)) is not None:
         carries = better
         del ctx.findings[marks:]
+        ctx.journal.uncount(counted)  # else what the body captures would have more uses each time that it is written
         regions, looks = _loop_regions(ctx, op, carries, trips), looks + 1
     return carries, regions
 
@@ -315,7 +316,7 @@ def inline(ctx: Context, op: Op, callee: Func) -> None:
     outer = ctx.env
     for v, arg in zip(op.operands, callee.args):
         # The call counts as one use of the operand; the callee's argument has as many as it has.
-        ctx.state(v).uses += max(0, len(arg.uses) - 1)
+        ctx.use(ctx.state(v), max(0, len(arg.uses) - 1))
     ctx.env = {arg: outer[v] for arg, v in zip(callee.args, op.operands)}
     if ctx.calls(callee.name) > 1:
         ctx.forget_estimates()  # estimates of the callee's values are those of another call
@@ -333,7 +334,7 @@ def inline(ctx: Context, op: Op, callee: Func) -> None:
     for r, state in zip(op.results, results):
         ctx.env[r] = state
         # The callee's return counts as one use; the call's result has as many as it has.
-        state.uses += max(0, len(r.uses) - 1)
+        ctx.use(state, max(0, len(r.uses) - 1))
 
 
 def _call(ctx: Context, op: Op, callee: Func) -> None:
@@ -396,7 +397,7 @@ def same(ctx: Context, op: Op) -> None:
     """The result is the operand: operations that only tell propagation something."""
     for v, r in zip(op.operands, op.results):
         ctx.env[r] = state = ctx.env[v]
-        state.uses += max(0, len(r.uses) - 1)
+        ctx.use(state, max(0, len(r.uses) - 1))
 
 
 def nothing(ctx: Context, op: Op) -> None:

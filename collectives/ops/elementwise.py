@@ -104,7 +104,7 @@ def divide(ctx: Context, op: Op) -> None:
 def _same(ctx: Context, op: Op, value: Value) -> None:
     """x * 1 and x / 1 are x: frontends write them, as the cotangent of a loss begins with ones."""
     state = ctx.state(value)
-    state.uses += len(op.results[0].uses) - 1
+    ctx.use(state, len(op.results[0].uses) - 1)
     ctx.env[op.results[0]] = state
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -177,6 +179,58 @@ def test_a_state_leaves_what_surrounds_the_loop_as_it_was():
     args = (normal(8, 2, 64), normal(64, 64, seed=1))
     result, _ = check(Case({"x": 8}, build, args, (P(None, None, "x"), P(None, "x")), (P(), P(None, "x"))))
     assert not any(e.bytes > 8 * 64 * 4 * 2 for e in result.plan)
+
+
+def test_an_abandoned_trial_leaves_no_function_behind():
+    def build(constrain):
+        @jax.jit
+        def cell(h, row, w):
+            return jnp.tanh(h @ w + row)
+
+        return rows(cell)
+
+    args = (normal(8, 16, 24), normal(24, 24, seed=1))
+    text = Case({"x": 8}, build, args, (P("x"), P(None, "x")), P(None, None, "x")).text
+    kept, calls = re.subn(
+        r"(call @cell\([^)]*\))",
+        r'\1 {mhlo.frontend_attributes = {inlineable = "false"}}',
+        text,
+    )
+    assert calls
+    found = collectives.partition(propagation.run(kept)).as_text()
+    names = re.findall(r'sym_name = "(\w+)"', found)
+    assert len(names) == 2, "in the layouts of one trial"
+    assert set(names) == {"main", *re.findall(r"callee = @(\w+)", found)}
+
+
+def test_a_loop_that_is_written_again_counts_the_same_uses(monkeypatch):
+    """Costs look at how often values are used: what a body captures must not have more uses the second time."""
+    from collectives.ops import control
+
+    seen = {}
+    write = control._loop_regions
+
+    def noting(ctx, op, *rest):
+        seen.setdefault(op, []).append([ctx.state(v).uses for v in op.operands])
+        return write(ctx, op, *rest)
+
+    monkeypatch.setattr(control, "_loop_regions", noting)
+
+    def build(constrain):
+        product = jax.jit(lambda x, y, w: x @ (y * jnp.sin(w) * jnp.cos(w)))
+
+        def run(a, b, w):
+            step = lambda total, ab: (total + product(*ab, w), None)
+            outer = lambda total, ab: (jax.lax.scan(step, total, ab)[0], None)
+            return jax.lax.scan(outer, jnp.zeros((6, 5)), (a, b))[0]
+
+        return run
+
+    args = (normal(3, 2, 6, 16), normal(3, 2, 16, 5, seed=1), normal(16, 5, seed=2))
+    specs = (P(None, None, None, "x"), P(None, None, "x"), P("x"))
+    collectives.partition(propagation.run(Case({"x": 8}, build, args, specs).text))
+    assert max(map(len, seen.values())) > 2
+    assert all(len(set(map(tuple, counts))) == 1 for counts in seen.values()), seen.values()
 
 
 def accumulating(split, start):
