@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from meshrt import distributed, errors
-from meshrt.distributed.state import next_number
+from meshrt.distributed.state import DistributedContext, next_number
+from meshrt.distributed.store import read
 from meshrt.runtime import jaxlib_api
 
 __all__ = ["Job", "current"]
@@ -21,8 +22,9 @@ class Job:
     of what is told about it.
     """
 
-    def __init__(self, client: Any, rank: int, count: int, prefix: str, timeout_s: float):
-        self.client, self.rank, self.count, self.prefix, self.timeout_s = client, rank, count, prefix, timeout_s
+    def __init__(self, place: DistributedContext | None, prefix: str, timeout_s: float):
+        self.rank, self.count = (0, 1) if place is None else (place.node_id, place.num_nodes)
+        self._place, self.prefix, self.timeout_s = place, prefix, timeout_s
 
     @property
     def leads(self) -> bool:
@@ -31,41 +33,43 @@ class Job:
 
     def tell(self, key: str, message: dict[str, Any]) -> None:
         """Leaves a message for the others under a key of this call."""
-        if self.count == 1:
+        if self._place is None or self.count == 1:
             return
         text = json.dumps(message)
         if len(text) > _LONGEST:
             error = str(message.get("error", "a message that is too long"))
             text = json.dumps({"error": error[: _LONGEST // 4] + " ..."})
-        self.client.key_value_set_bytes(f"{self.prefix}/{key}", text.encode())
+        self._place.client.key_value_set_bytes(f"{self.prefix}/{key}", text.encode())
 
     def ask(self, key: str, whose: str) -> dict[str, Any]:
-        """The message under a key, waited for. CheckpointError if it does not come in time."""
+        """The message under a key, waited for. CheckpointError if it does not come in time, PeerLost if a process is
+        lost meanwhile."""
+        assert self._place is not None  # alone, nobody is asked
+        why = ""
         try:
-            data = self.client.blocking_key_value_get_bytes(f"{self.prefix}/{key}", int(self.timeout_s * 1000))
+            data = read(self._place, f"{self.prefix}/{key}", self.timeout_s)
         except jaxlib_api.XlaError as e:
+            data, why = None, f": {_first_line(e)}"
+        if data is None:
             raise errors.CheckpointError(
                 f"process {self.rank} waited for {whose} for {self.timeout_s:.0f} s while a checkpoint was saved or "
-                f"restored, in vain: {_first_line(e)}. All processes must make the same calls of meshrt.checkpoint in "
+                f"restored, in vain{why}. All processes must make the same calls of meshrt.checkpoint in "
                 "the same order; give timeout= if writing takes longer"
-            ) from e
+            )
         found: dict[str, Any] = json.loads(data)
         return found
 
     def forget(self, *keys: str) -> None:
         """Removes messages that all have read."""
-        if self.count > 1:
+        if self._place is not None and self.count > 1:
             for key in keys:
-                self.client.key_value_delete(f"{self.prefix}/{key}")
+                self._place.client.key_value_delete(f"{self.prefix}/{key}")
 
 
 def current(timeout_s: float) -> Job:
     """The job for one call; numbered, so every process must ask for it once per call."""
     number = next_number("checkpoint")
-    context = distributed.context()
-    if context is None:
-        return Job(None, 0, 1, "", timeout_s)
-    return Job(context.client, context.node_id, context.num_nodes, f"meshrt/checkpoint/{number}", timeout_s)
+    return Job(distributed.context(), f"meshrt/checkpoint/{number}", timeout_s)
 
 
 def _first_line(e: Exception) -> str:

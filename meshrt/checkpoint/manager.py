@@ -15,6 +15,7 @@ from meshrt.checkpoint.functions import TIMEOUT_S, Checkpoint, PathLike, describ
 from meshrt.checkpoint.job import current
 from meshrt.checkpoint.progress import OnProgress
 from meshrt.checkpoint.saving import take, write
+from meshrt.distributed.progress import checkpoint_begun, checkpoint_committed
 
 __all__ = ["CheckpointManager", "steps_in"]
 
@@ -109,7 +110,13 @@ class CheckpointManager:
         taken = take(path, tree, metadata, data_state, job, self.asynchronous)
 
         def work() -> None:
-            write(taken, job, self._progress, then=self._drop)
+            if job.leads:
+                checkpoint_begun(step)
+            write(taken, job, self._progress, then=committed)
+
+        def committed() -> None:
+            checkpoint_committed(step)
+            self._drop()
 
         if self.asynchronous:
             self._saving = Saving(path, work)

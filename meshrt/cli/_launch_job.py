@@ -38,6 +38,12 @@ _OPTIONS = [
     click.option("--max-restarts", type=int, metavar="K", help="Start all again after a failure, at most K times."),
     click.option("--timeout", type=float, metavar="S", help="End the job after S seconds (exit code 124)."),
     click.option("--grace", type=float, metavar="S", help="Seconds from asking to stop to SIGKILL. [default: 5]"),
+    click.option(
+        "--checkpoint-timeout",
+        type=float,
+        metavar="S",
+        help="The same for ranks that ask whether to save (checkpoint_requested). [default: 300]",
+    ),
     click.option("--start-timeout", type=float, metavar="S", help="Seconds for all to connect. [default: 300]"),
     click.option(
         "--heartbeat-timeout", type=float, metavar="S", help="A rank silent for S seconds is lost. [default: 8]"

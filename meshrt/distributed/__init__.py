@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 from meshrt.distributed import clusters, connection, leaving
 from meshrt.distributed.elastic import elastic
 from meshrt.distributed.leaving import note_failure
-from meshrt.distributed.living import live_devices, reached_preemption_sync_point
+from meshrt.distributed.living import checkpoint_requested, live_devices, reached_preemption_sync_point
 from meshrt.distributed.member import Member
-from meshrt.distributed.progress import progress
+from meshrt.distributed.progress import checkpoint_committed, progress
 from meshrt.distributed.state import SHUTDOWN_S, DistributedContext, adopt, context, forget
 from meshrt.distributed.store import barrier, key_value_delete, key_value_get, key_value_set
 from meshrt.errors import ConfigError, DistributedError, PeerLost, ProgramsDifferError
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from meshrt.launch.local_service import LocalService
 
 __all__ = [
-    "DistributedContext", "PeerLost", "ProgramsDifferError", "barrier", "context", "elastic", "initialize",
-    "is_initialized", "key_value_delete", "key_value_get", "key_value_set", "live_devices", "note_failure", "progress",
-    "reached_preemption_sync_point", "shutdown",
+    "DistributedContext", "PeerLost", "ProgramsDifferError", "barrier", "checkpoint_committed", "checkpoint_requested",
+    "context", "elastic", "initialize", "is_initialized", "key_value_delete", "key_value_get", "key_value_set",
+    "live_devices", "note_failure", "progress", "reached_preemption_sync_point", "shutdown",
 ]  # fmt: skip
 
 # How long a process that finished stays for its peers beside a launcher: only for the collectives on their way, so that

@@ -3,18 +3,73 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from meshrt.distributed.progress import check_count
 from meshrt.distributed.state import DistributedContext, context
 from meshrt.errors import ArgumentValueError, DistributedError, ProcessFailureError
+from meshrt.launch import bootstrap
 from meshrt.runtime import jaxlib_api
 
-__all__ = ["live_devices", "reached_preemption_sync_point"]
+__all__ = ["checkpoint_requested", "live_devices", "reached_preemption_sync_point"]
 
 _preemption: Any = None
 _preemption_lock = threading.Lock()
+_notice: _Notice | None = None  # in a process that is in no job
+
+
+class _Notice:
+    """Whether this process was told that it will be ended, from when this is made."""
+
+    def __init__(self) -> None:
+        self._given = False
+        signal.signal(signal.SIGTERM, self._take)
+
+    def _take(self, number: int, frame: object) -> None:
+        self._given = True
+
+    def take(self) -> bool:
+        """Whether a notice has come since it was last asked for."""
+        given, self._given = self._given, False
+        return given
+
+
+def checkpoint_requested(step: int) -> bool:
+    """Whether to save a checkpoint at this step, because the job is about to be ended; the same in all processes.
+
+    Ask at every step, in all processes with the same numbers. SIGTERM to any of them is the request, be it from a
+    cluster that takes a host away, from `meshrt launch stop`, or from the launcher, which makes the job larger or
+    ends it. It no longer ends the process, and all agree on the next step that none has begun. The launcher then
+    waits for `--checkpoint-timeout` in place of `--grace`, and after a checkpoint of a later step than ever before a
+    job has all of its restarts again.
+
+    In a process that is in no job the main thread asks first.
+
+    Raises:
+      ArgumentValueError: `step` is no whole number from 0 on. DistributedError: a thread asks first in a process that
+        is in no job, since only the main thread can hear signals.
+
+    >>> for step in range(100):  # doctest: +SKIP
+    ...     state = train_step(state)
+    ...     if meshrt.distributed.checkpoint_requested(step):
+    ...         manager.save(step, state)
+    ...         break
+    """
+    global _notice
+    check_count("checkpoint_requested", "step", step)
+    if context() is not None:
+        return reached_preemption_sync_point(step)
+    if _notice is None:
+        if threading.current_thread() is not threading.main_thread():
+            raise DistributedError(
+                "checkpoint_requested: only the main thread can hear SIGTERM. Ask there once, before others do"
+            )
+        _notice = _Notice()
+        bootstrap.send(kind="attentive")
+    return _notice.take()
 
 
 def reached_preemption_sync_point(step_id: int) -> bool:
@@ -34,6 +89,7 @@ def reached_preemption_sync_point(step_id: int) -> bool:
     with _preemption_lock:
         if _preemption is None:
             _preemption = jaxlib_api.preemption_manager(ctx.client)
+            bootstrap.send(kind="attentive")
     reached: bool = _preemption.reached_sync_point(int(step_id))
     return reached
 

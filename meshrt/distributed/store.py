@@ -13,7 +13,7 @@ from meshrt.distributed.state import DistributedContext, context
 from meshrt.errors import ArgumentTypeError, DistributedError, PeerLost
 from meshrt.runtime import jaxlib_api
 
-__all__ = ["barrier", "key_value_delete", "key_value_get", "key_value_set"]
+__all__ = ["barrier", "key_value_delete", "key_value_get", "key_value_set", "read"]
 
 _SLICE_S = 0.5  # between looks at whether somebody has been lost
 _PREFIX = "user/"  # apart from what meshrt and jaxlib keep there
@@ -41,25 +41,36 @@ def key_value_get(key: str, timeout_seconds: float = 300.0) -> bytes:
     >>> meshrt.distributed.key_value_get("port")  # doctest: +SKIP
     b'4711'
     """
-    ctx = _place()
-    deadline = time.monotonic() + timeout_seconds
+    try:
+        found = read(_place(), _PREFIX + key, timeout_seconds)
+    except jaxlib_api.XlaError as e:
+        raise DistributedError(f"key_value_get: {key!r} cannot be read: {e}") from e
+    if found is None:
+        raise DistributedError(
+            f"key_value_get: no process has set {key!r} within {timeout_seconds:g} s. Does one call "
+            "key_value_set with the same key?"
+        )
+    return found
+
+
+def read(ctx: DistributedContext, key: str, timeout_s: float) -> bytes | None:
+    """What is under a key of the service, or comes there within `timeout_s`; None if nothing does.
+
+    PeerLost if a process of the job is lost meanwhile; XlaError if the service fails.
+    """
+    deadline = time.monotonic() + timeout_s
     while True:
         left = deadline - time.monotonic()
         try:
-            found: bytes = ctx.client.blocking_key_value_get_bytes(
-                _PREFIX + key, int(1000 * max(0.001, min(_SLICE_S, left)))
-            )
+            found: bytes = ctx.client.blocking_key_value_get_bytes(key, int(1000 * max(0.001, min(_SLICE_S, left))))
             return found
         except jaxlib_api.XlaError as e:
             if "DEADLINE_EXCEEDED" not in str(e):
-                raise DistributedError(f"key_value_get: {key!r} cannot be read: {e}") from e
+                raise
             if ctx.member is not None and ctx.member.lost:
                 raise PeerLost("; ".join(ctx.member.lost.values()), ctx.member.lost) from None
             if left <= _SLICE_S:
-                raise DistributedError(
-                    f"key_value_get: no process has set {key!r} within {timeout_seconds:g} s. Does one call "
-                    "key_value_set with the same key?"
-                ) from None
+                return None
 
 
 def key_value_delete(key: str) -> None:

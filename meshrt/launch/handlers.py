@@ -9,6 +9,7 @@ from meshrt.launch.causes import LOST
 from meshrt.launch.model import (
     Announce,
     CancelRequested,
+    CheckpointTold,
     Event,
     HostJoined,
     HostLost,
@@ -22,8 +23,10 @@ from meshrt.launch.model import (
     Start,
     StartWorkers,
     State,
+    Tell,
     Timer,
     TimerFired,
+    WorkerAttentive,
     WorkerError,
     WorkerExited,
     WorkerJoining,
@@ -33,6 +36,7 @@ from meshrt.launch.model import (
 )
 from meshrt.launch.moves import (
     Result,
+    await_no_longer,
     blame,
     conclude,
     enter,
@@ -242,7 +246,7 @@ def raised_stopping(state: State, event: WorkerRaised) -> Result:
 def exited_stopping(state: State, event: WorkerExited) -> Result:
     state = _blame_exit(state, event, stopped=True)
     if state.live:
-        return state, ()
+        return (state, ()) if event.status.ok else await_no_longer(state)
     return (state, (RetireService(),)) if state.service_live else conclude(state)
 
 
@@ -315,6 +319,25 @@ def cancel_stopping(state: State, event: CancelRequested) -> Result:
 
 def cancel_killing(state: State, event: CancelRequested) -> Result:
     return replace(state, no_restart=True), ()
+
+
+# --- checkpoints.
+
+
+def attentive(state: State, event: WorkerAttentive) -> Result:
+    return replace(state, attentive=True), ()
+
+
+def checkpoint(state: State, event: CheckpointTold) -> Result:
+    """A job that came further than ever has all of its restarts again; one that saves the same step again has not."""
+    if not event.committed:
+        return replace(state, writing=state.writing | {event.step}), ()
+    state = replace(state, writing=state.writing - {event.step})
+    if event.step > state.committed:
+        state = replace(state, committed=event.step, forgiven=state.restarts)
+    if state.asked is None or event.step in state.asked:
+        return state, ()
+    return await_no_longer(state, Tell(text=f"the checkpoint of step {event.step} is complete"))
 
 
 def note(state: State, event: Event) -> Result:

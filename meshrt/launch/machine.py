@@ -17,6 +17,7 @@ from meshrt.launch import handlers as do
 from meshrt.launch.model import (
     FINAL,
     CancelRequested,
+    CheckpointTold,
     Event,
     HostJoined,
     HostLost,
@@ -29,6 +30,7 @@ from meshrt.launch.model import (
     StoryLine,
     Timer,
     TimerFired,
+    WorkerAttentive,
     WorkerExited,
     WorkerJoining,
     WorkerLost,
@@ -120,6 +122,8 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.FORMING, ServiceExited, do.service_lost),
         _on(Phase.FORMING, WorkerJoining, do.joining),
         _on(Phase.FORMING, WorkerMeshed, do.meshed),
+        _on(Phase.FORMING, WorkerAttentive, do.attentive),
+        _on(Phase.FORMING, CheckpointTold, do.checkpoint),
         _on(Phase.FORMING, WorkerRaised, do.raised),
         _on(Phase.FORMING, WorkerLost, do.lost),
         _on(Phase.FORMING, WorkerExited, do.exited),
@@ -135,6 +139,8 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.RUNNING, ServiceExited, do.service_lost),
         _on(Phase.RUNNING, WorkerJoining, do.note),
         _on(Phase.RUNNING, WorkerMeshed, do.note),
+        _on(Phase.RUNNING, WorkerAttentive, do.attentive),
+        _on(Phase.RUNNING, CheckpointTold, do.checkpoint),
         _on(Phase.RUNNING, WorkerRaised, do.raised),
         _on(Phase.RUNNING, WorkerLost, do.lost),
         _on(Phase.RUNNING, WorkerExited, do.exited),
@@ -148,6 +154,8 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.SETTLING, ServiceExited, do.service_lost_settling),
         _on(Phase.SETTLING, WorkerJoining, do.note),
         _on(Phase.SETTLING, WorkerMeshed, do.note),
+        _on(Phase.SETTLING, WorkerAttentive, do.attentive),
+        _on(Phase.SETTLING, CheckpointTold, do.checkpoint),
         _on(Phase.SETTLING, WorkerRaised, do.raised_settling),
         _on(Phase.SETTLING, WorkerLost, do.lost_settling),
         _on(Phase.SETTLING, WorkerExited, do.exited_settling),
@@ -162,6 +170,8 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.STOPPING, ServiceExited, do.service_gone),
         _on(Phase.STOPPING, WorkerJoining, do.note),
         _on(Phase.STOPPING, WorkerMeshed, do.note),
+        _on(Phase.STOPPING, WorkerAttentive, do.attentive),
+        _on(Phase.STOPPING, CheckpointTold, do.checkpoint),
         _on(Phase.STOPPING, WorkerRaised, do.raised_stopping),
         _on(Phase.STOPPING, WorkerLost, do.note),
         _on(Phase.STOPPING, WorkerExited, do.exited_stopping),
@@ -176,6 +186,8 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.KILLING, ServiceExited, do.service_gone),
         _on(Phase.KILLING, WorkerJoining, do.note),
         _on(Phase.KILLING, WorkerMeshed, do.note),
+        _on(Phase.KILLING, WorkerAttentive, do.attentive),
+        _on(Phase.KILLING, CheckpointTold, do.checkpoint),
         _on(Phase.KILLING, WorkerRaised, do.raised_stopping),
         _on(Phase.KILLING, WorkerLost, do.note),
         _on(Phase.KILLING, WorkerExited, do.exited_stopping),
@@ -187,7 +199,7 @@ TABLE: dict[Key, Handler] = dict(
 
 EVENT_KINDS: tuple[type[Event] | Timer, ...] = (
     Start, HostJoined, HostLost, ResizeRequested, ServiceReady, ServiceExited, WorkerJoining, WorkerMeshed,
-    WorkerRaised, WorkerLost, WorkerExited, CancelRequested, *Timer,
+    WorkerAttentive, CheckpointTold, WorkerRaised, WorkerLost, WorkerExited, CancelRequested, *Timer,
 )  # fmt: skip
 
 
@@ -210,7 +222,7 @@ def check(state: State) -> None:
         or (state.service_live and bool(state.live)),
         "a phase that ends a generation knows why": state.phase not in (Phase.SETTLING, Phase.FAILED, Phase.CANCELLED)
         or state.incident is not None,
-        "the restart budget is kept": state.restarts <= state.policy.max_restarts,
+        "the restart budget is kept": state.charged <= state.policy.max_restarts,
         "success means all finished": state.phase is not Phase.SUCCEEDED or state.finished == everyone,
         "something is left to wait for": state.phase in FINAL
         or state.phase in (Phase.NEW, Phase.GATHERING)

@@ -82,6 +82,7 @@ class Policy:
     form_s: float = 300.0
     settle_s: float = 1.0
     grace_s: float = 5.0
+    checkpoint_s: float = 300.0  # in place of `grace_s`, where the workers save before they end
     kill_s: float = 10.0
 
 
@@ -246,6 +247,21 @@ class WorkerLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAttentive(Event):
+    """A worker's script asks at its steps whether a checkpoint is wanted: SIGTERM makes it save."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointTold(Event):
+    """The checkpoint of a step is being written, or is complete (`committed`)."""
+
+    step: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExited(Event):
     """A worker's process ended, with everything in its process group; `tail` is the end of its stderr."""
 
@@ -326,6 +342,13 @@ class Announce(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tell(Command):
+    """Tell the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish(Command):
     """The job is over; leave with `exit_code`."""
 
@@ -362,6 +385,11 @@ class State:
     joining: frozenset[int] = frozenset()
     meshed: frozenset[int] = frozenset()
     finished: frozenset[int] = frozenset()
+    attentive: bool = False  # a worker saves when it is asked to
+    writing: frozenset[int] = frozenset()  # steps whose checkpoints are being written
+    asked: frozenset[int] | None = None  # what was being written when workers were asked to save, if they were
+    committed: int = -1  # the furthest step of which there is a checkpoint
+    forgiven: int = 0  # restarts before that checkpoint
     incident: Incident | None = None
     incidents: tuple[Incident, ...] = ()
     no_restart: bool = False
@@ -374,8 +402,13 @@ class State:
 
     @property
     def restarts(self) -> int:
-        """How many generations followed a failure, which the budget counts; those after a resize do not."""
+        """How many generations followed a failure; those after a resize do not count."""
         return self.generation - sum(i.kind is IncidentKind.RESIZE for i in self.incidents)
+
+    @property
+    def charged(self) -> int:
+        """The restarts that the budget counts: those since the job last came further, which a checkpoint shows."""
+        return self.restarts - self.forgiven
 
     def host_of(self, rank: int) -> str | None:
         """Where a rank of this generation runs; None in a job of one machine."""

@@ -24,6 +24,7 @@ from meshrt.launch.model import (
     SignalWorkers,
     StartService,
     State,
+    Tell,
     Timer,
     WorkerError,
 )
@@ -82,10 +83,29 @@ def enter(state: State, phase: Phase, *commands: Command) -> Result:
 def stop(state: State, number: int) -> Result:
     """Ends the generation: asks the live workers to stop by signal, or goes on at once where none is left."""
     if state.live:
-        return enter(state, Phase.STOPPING, SignalWorkers(ranks=tuple(sorted(state.live)), signal=number))
+        after, commands = enter(state, Phase.STOPPING, SignalWorkers(ranks=tuple(sorted(state.live)), signal=number))
+        return (after, commands) if number != signal.SIGTERM else _await_checkpoint(after, commands)
     if state.service_live:
         return enter(state, Phase.STOPPING, RetireService())
     return conclude(state)
+
+
+def _await_checkpoint(state: State, commands: tuple[Command, ...]) -> Result:
+    """Workers that save when they are asked to get the time for it, if none of them has failed: they save together."""
+    seconds = state.policy.checkpoint_s
+    if not state.attentive or state.incident is None or state.incident.failures:
+        return state, commands
+    text = f"asked the ranks for a checkpoint, and waits up to {seconds:g} s for them (--checkpoint-timeout)"
+    timer = SetTimer(timer=Timer.GRACE, seconds=seconds)
+    return replace(state, asked=state.writing), (*commands, timer, Tell(text=text))
+
+
+def await_no_longer(state: State, *commands: Command) -> Result:
+    """The workers have saved, or cannot any more: from now on they have the ordinary grace."""
+    if state.asked is None or state.phase is not Phase.STOPPING:
+        return state, commands
+    timer = SetTimer(timer=Timer.GRACE, seconds=state.policy.grace_s)
+    return replace(state, asked=None), (timer, *commands)
 
 
 def kill(state: State) -> Result:
@@ -107,9 +127,10 @@ def conclude(state: State) -> Result:
     following = state.generation + 1
     fresh = State(
         policy=state.policy, phase=state.phase, generation=following, hosts=state.hosts, chosen=state.chosen,
-        most=state.most, called=True, incidents=(*state.incidents, incident), story=state.story,
+        most=state.most, called=True, committed=state.committed, forgiven=state.forgiven,
+        incidents=(*state.incidents, incident), story=state.story,
     )  # fmt: skip
-    rest = 0.0 if incident.kind is IncidentKind.RESIZE else backoff(state.policy, fresh.restarts)
+    rest = 0.0 if incident.kind is IncidentKind.RESIZE else backoff(state.policy, fresh.charged)
     fresh = replace(fresh, resting=rest > 0)
     timers = (SetTimer(timer=Timer.BACKOFF, seconds=rest),) if rest else ()
     return gather(fresh, Announce(incident=incident, restart=following), *timers)
@@ -163,7 +184,7 @@ def may_restart(state: State) -> bool:
         return False
     if incident.kind is IncidentKind.RESIZE:
         return True
-    if state.restarts >= state.policy.max_restarts:
+    if state.charged >= state.policy.max_restarts:
         return False
     if incident.kind in (IncidentKind.CANCEL, IncidentKind.TIMEOUT, IncidentKind.INTERNAL):
         return False

@@ -11,6 +11,7 @@ import re
 _PIECE = rb"\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : |\d+"
 _GLOO = re.compile(rb"\[Gloo\] Rank (?:" + _PIECE + rb")*\Z")
 _TORN_OFF = re.compile(rb"(?=.* peer ranks\. |Expected number of connected)(?:" + _PIECE + rb")+\Z")
+_NOTICE = re.compile(rb"W\d{4} [\d:.]+ +\d+ preemption_notifier\.cc:\d+\] SIGTERM caught at [\dT:.+-]+\Z")
 
 
 def without_noise(line: bytes) -> bytes | None:
@@ -18,7 +19,7 @@ def without_noise(line: bytes) -> bytes | None:
 
     A script that had not ended its line finds the runtime's message behind its own text.
     """
-    found = _GLOO.search(line) or _TORN_OFF.match(line)
+    found = _GLOO.search(line) or _TORN_OFF.match(line) or _NOTICE.search(line)
     if found is None:
         return line
     return line[: found.start()] or None

@@ -34,6 +34,7 @@ class Settings:
     max_restarts: int = 0
     timeout: float | None = None
     grace: float = 5.0
+    checkpoint_timeout: float = 300.0
     start_timeout: float = 300.0
     heartbeat_timeout: float = SILENT_S
     stall_timeout: float = STALL_S
@@ -60,7 +61,7 @@ class Settings:
         if self.timeout is not None:
             _check_seconds("timeout", self.timeout)
         _check_seconds("grace", self.grace)
-        for name in ("start_timeout", "heartbeat_timeout", "stall_timeout"):
+        for name in ("checkpoint_timeout", "start_timeout", "heartbeat_timeout", "stall_timeout"):
             _check_seconds(name, getattr(self, name))
         if self.heartbeat_timeout < LEAST_SILENT_S:
             raise ConfigError(
@@ -96,6 +97,7 @@ class Settings:
         return Policy(
             self.nproc, self.max_restarts, self.nodes, backoff_s=rest, timeout_s=self.timeout,
             gather_s=self.start_timeout, form_s=self.start_timeout, grace_s=self.grace,
+            checkpoint_s=self.checkpoint_timeout,
         )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ from meshrt.launch.model import (
     FINAL,
     Announce,
     CancelRequested,
+    CheckpointTold,
     Command,
     Event,
     ExitStatus,
@@ -57,8 +58,10 @@ from meshrt.launch.model import (
     StartService,
     StartWorkers,
     State,
+    Tell,
     Timer,
     TimerFired,
+    WorkerAttentive,
     WorkerExited,
     WorkerJoining,
     WorkerLost,
@@ -351,6 +354,10 @@ class _Shell:
                 self._push(WorkerJoining, said.at, rank=rank)
             case wire.Meshed():
                 self._push(WorkerMeshed, said.at, rank=rank)
+            case wire.Attentive():
+                self._push(WorkerAttentive, said.at, rank=rank)
+            case wire.Checkpoint(step=step, committed=committed):
+                self._push(CheckpointTold, said.at, step=step, committed=committed)
             case wire.Raised(error=error):
                 self._push(WorkerRaised, said.at, rank=rank, error=error)
             case wire.Progress() if self._board is not None and rank is not None:
@@ -375,6 +382,8 @@ class _Shell:
                     self._deadlines[command.timer] = self._clock() + command.seconds
             case Announce():
                 self._console.say(report.describe(command, self._started_at))
+            case Tell():
+                self._console.say(f"meshrt launch: {command.text}")
             case Finish():
                 self._exit_code = command.exit_code
                 self._console.say(report.summary(self._state))

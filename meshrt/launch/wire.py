@@ -63,7 +63,20 @@ class Progress:
     memory: int | None = None
 
 
-Message = Ready | Lost | Joining | Meshed | Raised | Progress
+@dataclass(frozen=True, slots=True)
+class Attentive:
+    """The worker saves when it gets SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The checkpoint of a step is being written, or is complete."""
+
+    step: int
+    committed: bool
+
+
+Message = Ready | Lost | Joining | Meshed | Raised | Progress | Attentive | Checkpoint
 
 
 def decode(line: bytes) -> Message:
@@ -94,6 +107,10 @@ def decode(line: bytes) -> Message:
             return Raised(WorkerError(_text(fields, "type"), _text(fields, "message"), trace))
         case "progress":
             return Progress(_count(fields, "step") or 0, _count(fields, "tokens"), _count(fields, "memory"))
+        case "attentive":
+            return Attentive()
+        case "checkpoint":
+            return Checkpoint(_count(fields, "step") or 0, fields.get("committed") is True)
     raise WireError(f"a message of unknown kind {kind!r}: {line[:80]!r}")
 
 

@@ -18,6 +18,7 @@ from meshrt.launch.model import (
     FINAL,
     Announce,
     CancelRequested,
+    CheckpointTold,
     Event,
     ExitStatus,
     Failure,
@@ -38,8 +39,10 @@ from meshrt.launch.model import (
     StartService,
     StartWorkers,
     State,
+    Tell,
     Timer,
     TimerFired,
+    WorkerAttentive,
     WorkerError,
     WorkerExited,
     WorkerJoining,
@@ -67,6 +70,7 @@ class Driver:
         self.state, commands = machine.step(self.state, event)
         machine.check(self.state)
         assert all(c.cause == event.id for c in commands)
+        self.clocks = {c.timer: c.seconds for c in commands if isinstance(c, SetTimer)}
         return [c for c in commands if not isinstance(c, SetTimer)]
 
     def running(self):
@@ -87,7 +91,9 @@ def kinds(commands):
 
 # Which events each phase accepts, written down a second time.
 _ALWAYS = {Timer.JOB, CancelRequested, HostJoined, HostLost, ResizeRequested}
-_WORKERS = {WorkerJoining, WorkerMeshed, WorkerRaised, WorkerLost, WorkerExited}
+_WORKERS = {
+    WorkerJoining, WorkerMeshed, WorkerAttentive, CheckpointTold, WorkerRaised, WorkerLost, WorkerExited,
+}  # fmt: skip
 EXPECTED = {
     Phase.NEW: {Start},
     Phase.GATHERING: _ALWAYS | {Timer.GATHER, Timer.LAST_CALL, Timer.BACKOFF},
@@ -104,7 +110,8 @@ EXPECTED = {
 _FIELDS = {
     ServiceReady: {"address": "h:1"}, ServiceExited: {"status": OK}, WorkerJoining: {"rank": 0},
     WorkerMeshed: {"rank": 0}, WorkerRaised: {"rank": 0, "error": GLOO}, WorkerExited: {"rank": 0, "status": OK},
-    WorkerLost: {"rank": 0, "why": "silent"}, CancelRequested: {"signal": 2},
+    WorkerLost: {"rank": 0, "why": "silent"}, CancelRequested: {"signal": 2}, WorkerAttentive: {"rank": 0},
+    CheckpointTold: {"step": 10, "committed": True},
     HostJoined: {"host": "a"}, HostLost: {"host": "a", "why": "silent"}, ResizeRequested: {"nodes": 2},
 }  # fmt: skip
 
@@ -313,6 +320,58 @@ def test_a_restart_begins_a_new_generation_and_the_budget_is_kept():
     assert len(do.state.incidents) == 1
 
 
+def fail_once(do):
+    do(WorkerExited, rank=0, status=ExitStatus(code=1))
+    do(ServiceExited, status=OK)
+    do(ServiceReady, address="h:1")
+
+
+def test_a_job_that_came_further_has_all_of_its_restarts_again():
+    do = Driver(num_processes=1, max_restarts=1).running()
+    for step in (10, 20, 30):
+        do(CheckpointTold, step=step, committed=True)
+        fail_once(do)
+        assert do.state.charged == 1
+    do(CheckpointTold, step=40, committed=False)  # not complete yet
+    do(CheckpointTold, step=30, committed=True)  # no further than before: a loop of failures must end
+    do(WorkerExited, rank=0, status=ExitStatus(code=4))
+    announce, finish = do(ServiceExited, status=OK)
+    assert (announce.restart, finish.exit_code, do.state.restarts) == (None, 4, 3)
+
+
+def test_workers_that_save_when_asked_get_the_time_for_it():
+    do = Driver(grace_s=5.0, checkpoint_s=60.0).running()
+    do(WorkerAttentive, rank=1)
+    do(CheckpointTold, step=10, committed=False)
+    assert kinds(do(CancelRequested, signal=TERM)) == [SignalWorkers, Tell] and do.clocks[Timer.GRACE] == 60.0
+    assert do(CheckpointTold, step=10, committed=True) == [] and not do.clocks  # it was being written before
+    do(CheckpointTold, step=17, committed=False)
+    assert kinds(do(CheckpointTold, step=17, committed=True)) == [Tell] and do.clocks == {Timer.GRACE: 5.0}
+    do(WorkerExited, rank=0, status=OK)
+    do(WorkerExited, rank=1, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 128 + TERM
+
+
+@pytest.mark.parametrize("attentive", [True, False])
+def test_nobody_waits_for_a_checkpoint_that_cannot_come(attentive):
+    do = Driver(grace_s=5.0, checkpoint_s=60.0).running()
+    if attentive:
+        do(WorkerAttentive, rank=0)
+    do(CancelRequested, signal=TERM)
+    assert do.clocks[Timer.GRACE] == (60.0 if attentive else 5.0)
+    do(WorkerExited, rank=1, status=ExitStatus(signal=TERM))
+    assert do.clocks == ({Timer.GRACE: 5.0} if attentive else {})
+    interrupted = Driver(grace_s=5.0, checkpoint_s=60.0).running()
+    interrupted(WorkerAttentive, rank=0)
+    interrupted(CancelRequested, signal=2)
+    assert interrupted.clocks[Timer.GRACE] == 5.0  # Ctrl-C ends what runs, and a failure lets nobody save
+    failed = Driver(grace_s=5.0, checkpoint_s=60.0).running()
+    failed(WorkerAttentive, rank=0)
+    failed(WorkerExited, rank=1, status=ExitStatus(code=1))
+    failed(TimerFired, timer=Timer.SETTLE)
+    assert failed.clocks[Timer.GRACE] == 5.0
+
+
 @pytest.mark.parametrize("status", [ExitStatus(code=78)])
 def test_a_configuration_error_is_never_restarted(status):
     do = Driver(num_processes=1, max_restarts=5)
@@ -454,6 +513,8 @@ class World:
                     lambda e, r=rank: WorkerJoining(**e, rank=r), lambda e, r=rank: WorkerMeshed(**e, rank=r),
                     lambda e, r=rank: WorkerRaised(**e, rank=r, error=GLOO),
                     lambda e, r=rank: WorkerLost(**e, rank=r, why="silent"),
+                    lambda e, r=rank: WorkerAttentive(**e, rank=r),
+                    lambda e, r=rank: CheckpointTold(**e, step=r, committed=True),
                 ]  # fmt: skip
         out += [lambda e, t=timer: TimerFired(**e, timer=t) for timer in sorted(self.timers, key=lambda t: t.value)
                 if not patient or timer is not Timer.KILL]  # fmt: skip

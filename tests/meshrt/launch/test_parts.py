@@ -84,6 +84,10 @@ TORN = b"[Gloo] Rank [Gloo] Rank 21 is connected to  is connected to 77 peer ran
         (b"7", b"7"),
         (GLOO + b" and so on", GLOO + b" and so on"),
         (b"[Gloo] Rank 3 failed", b"[Gloo] Rank 3 failed"),
+        (
+            b"W1123 10:55:12.758   247 preemption_notifier.cc:90] SIGTERM caught at 2026-11-23T10:55:12.75+00:00",
+            None,
+        ),
         (b"the line " + GLOO + b" means little", b"the line " + GLOO + b" means little"),
         (TORN + b"x", TORN + b"x"),
     ],
