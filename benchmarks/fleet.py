@@ -114,7 +114,7 @@ async def _live(
         nonce = (await stub.Knock(pb.KnockRequest(nonce="x"))).nonce
         request = codec.from_applicant(Applicant(name, "127.0.0.1", f"i{name}", VERSIONS))
         joined = await stub.Join(request, metadata=proof("Join", Calls.digest(request), nonce))
-        session = stub.Session(metadata=proof("Session", "stream", joined.nonces[0]))
+        session = stub.Session(metadata=proof("Session", "stream", joined.nonce))
         await session.write(pb.AgentMessage(opening=pb.Opening(name=name, incarnation=f"i{name}")))
     answers = asyncio.ensure_future(_listen(session, beat := [joined.beat_s]))
     while not answers.done():

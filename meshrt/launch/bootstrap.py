@@ -20,6 +20,11 @@ import types
 FD_VARIABLE = "MESHRT_LAUNCH_FD"
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
+_CONFIGURATION_ERROR = 78  # with it nothing is started again
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO
 
 
 def send(**fields: object) -> bool:
@@ -108,7 +113,7 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
         runpy.run_module(target, run_name="__main__", alter_sys=True)
         return
     sys.path[0] = os.path.dirname(os.path.abspath(target))
-    with io.open_code(target) as file:
+    with _opened(target) as file:
         code = compile(file.read(), target, "exec", dont_inherit=True)
     # A module of its own, which stays __main__ to the end: threads and pickles of the script need it after it
     # returns.
@@ -117,6 +122,17 @@ def run(kind: str, target: str, arguments: list[str]) -> None:
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
     exec(code, module.__dict__)
+
+
+def _opened(script: str) -> IO[bytes]:
+    """The script, which the launcher's host has, to read. Without it the process ends, and is not started again."""
+    try:
+        return io.open_code(script)
+    except OSError as e:
+        words = f"{script}: {e.strerror} on this host (processes start in {os.getcwd()}); all hosts need the script"
+        print(f"meshrt launch: {words}", file=sys.stderr, flush=True)
+        send(kind="raised", type=type(e).__name__, message=words, traceback=[])
+        sys.exit(_CONFIGURATION_ERROR)
 
 
 def _note_failure(code: int) -> None:

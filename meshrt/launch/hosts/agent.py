@@ -158,7 +158,7 @@ class _Agent:
         duties = self._duties
         return Applicant(
             self._options.name, self._address, duties.name, self._versions, duties.tasks, os.cpu_count() or 1,
-            self._joined,
+            self._joined, self._outbound.settled,
         )  # fmt: skip
 
     def _tell(self, news: News) -> None:
@@ -180,7 +180,7 @@ class _Agent:
                     self._do(self._duties.told(Stale(why), now))
                 if self._session is not None or not self._complained:
                     self._complained = True
-                    self._say(f"{why}. Trying again")
+                    self._say(f"{why}; trying again")
                 if self._session is not None:
                     self._session, self._lost_at = None, now
             case Gone(error=error):
@@ -193,7 +193,8 @@ class _Agent:
             except OSError as e:
                 self._say(f"processes start in {os.getcwd()}, since {news.directory} cannot be entered: {e.strerror}")
         if not self._joined or self._complained:
-            self._say(f"host {self._options.name} ({self._address}) is in the job of {self._options.coordinator}")
+            place = f"in the job of {self._options.coordinator}{' again' if self._joined else ''}"
+            self._say(f"host {self._options.name} ({self._address}) is {place}")
         self._joined, self._complained, self._session = True, False, news.number
         self._duties.lease_s = news.lease_s
         for message in self._duties.opened(now):
@@ -232,6 +233,7 @@ class _Agent:
             self._engine.signal(self._engine.tasks, int(signal.SIGKILL))
             for found in self._engine.wait(0.05, wake):
                 self._report(found)
+        self._outbound.forget()
 
     # --- the processes.
 
@@ -241,8 +243,8 @@ class _Agent:
                 if found.task in self._duties.running:
                     self._outbound.put(found)
             case Said() | Exited():
-                chunks = self._outbound.count(found.task) if isinstance(found, Exited) else 0
-                happened = self._duties.reported(found, chunks)
+                output = self._outbound.end(found.task, found.at) if isinstance(found, Exited) else 0
+                happened = self._duties.reported(found, output)
                 if happened is not None:
                     self._send(happened)
 

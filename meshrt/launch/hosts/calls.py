@@ -13,7 +13,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 import grpc
 from google.protobuf.message import Message
 
-from meshrt.errors import ConfigError
+from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch.hosts import codec
 from meshrt.launch.hosts.messages import RefusedError, plain
 from meshrt.launch.hosts.security import Trust
@@ -21,7 +21,7 @@ from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
 from meshrt.launch.membership import frames
 
-__all__ = ["Calls", "refusal", "unreachable"]
+__all__ = ["Calls", "broken", "refusal", "unreachable"]
 
 _CALL_S = 10.0
 _OPTIONS = (
@@ -109,8 +109,17 @@ def refusal(error: grpc.RpcError) -> RefusedError | None:
 
 def unreachable(address: str, error: grpc.RpcError) -> ConfigError:
     """For people: why nobody could be spoken to."""
-    details = plain(str(error.details() or "").partition("\n")[0])
-    hint = "does it run there, and do both sides use --tls or neither?"
+    details = _details(error)
+    hint = "it does not run there, is behind a firewall, or one side uses --tls and the other does not"
     if "CERTIFICATE" in details.upper() or "handshake" in details.lower():
         hint = "the certificates of the two sides are not of one job, or have expired"
-    return ConfigError(f"no coordinator answers at {address} ({details or error.code().name}); {hint}")
+    return ConfigError(f"no coordinator answers at {address} ({details}); {hint}")
+
+
+def broken(address: str, error: grpc.RpcError) -> DistributedError:
+    """For people: why one who was spoken to is not there any more."""
+    return DistributedError(f"the connection to the coordinator at {address} broke ({_details(error)})")
+
+
+def _details(error: grpc.RpcError) -> str:
+    return plain(str(error.details() or "").partition("\n")[0]) or str(error.code().name)

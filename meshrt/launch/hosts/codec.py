@@ -85,7 +85,7 @@ def applicant(message: pb.JoinRequest) -> Applicant:
     versions = {plain(k, 40): plain(v, 80) for k, v in message.versions.items()}
     return Applicant(
         check_name(message.name), message.address, message.incarnation, versions, tuple(map(task, message.tasks)),
-        message.cores, message.again,
+        message.cores, message.again, message.output,
     )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def from_applicant(who: Applicant) -> pb.JoinRequest:
     """The request of an agent."""
     return pb.JoinRequest(
         name=who.name, address=who.address, incarnation=who.incarnation, versions=dict(who.versions),
-        tasks=map(from_task, who.tasks), cores=who.cores, again=who.again,
+        tasks=map(from_task, who.tasks), cores=who.cores, again=who.again, output=who.output,
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def _happened(message: pb.Report) -> Happened:
                 signal=found.signal if found.HasField("signal") else None,
                 reason=plain(found.reason) if found.HasField("reason") else None,
             )
-            return Happened(message.seq, Exited(who, at, status), found.chunks)
+            return Happened(message.seq, Exited(who, at, status), found.output)
         case other:
             raise _malformed(f"a report of kind {other}")
 
@@ -141,7 +141,7 @@ def from_up(message: Up) -> pb.AgentMessage:
             else:
                 status = report.status
                 written.exited.CopyFrom(
-                    pb.Exited(code=status.code, signal=status.signal, reason=status.reason, chunks=message.chunks)
+                    pb.Exited(code=status.code, signal=status.signal, reason=status.reason, output=message.output)
                 )
             return pb.AgentMessage(report=written)
 
@@ -157,7 +157,7 @@ def down(message: pb.CoordinatorMessage) -> Down:
         case "signal":
             return Signal(tuple(map(task, message.signal.tasks)), message.signal.number)
         case "settled":
-            return Settled(message.settled.seq)
+            return Settled(message.settled.seq, message.settled.output)
         case "stale":
             return Stale(plain(message.stale.why))
         case "over":
@@ -179,7 +179,7 @@ def from_down(message: Down) -> pb.CoordinatorMessage:
             tasks = map(from_task, message.tasks)
             return pb.CoordinatorMessage(signal=pb.Signal(tasks=tasks, number=message.number))
         case Settled():
-            return pb.CoordinatorMessage(settled=pb.Settled(seq=message.seq))
+            return pb.CoordinatorMessage(settled=pb.Settled(seq=message.seq, output=message.output))
         case Stale():
             return pb.CoordinatorMessage(stale=pb.Stale(why=message.why))
         case Over():
@@ -214,12 +214,13 @@ def _from_worker(spec: WorkerSpec) -> pb.WorkerSpec:
 
 def chunk(message: pb.LogChunk) -> Chunk:
     """A piece of output from the wire."""
-    return Chunk(task(message.task), _number(message.at, "the time of output"), message.stderr, message.data)
+    at = _number(message.at, "the time of output")
+    return Chunk(task(message.task), at, message.stderr, message.data, message.number)
 
 
 def from_chunk(found: Chunk, name: str, incarnation: str) -> pb.LogChunk:
     """A piece of output of that host for the wire."""
     return pb.LogChunk(
         name=name, incarnation=incarnation, task=from_task(found.task), stderr=found.stderr, data=found.data,
-        at=found.at,
+        at=found.at, number=found.number,
     )  # fmt: skip

@@ -63,8 +63,8 @@ def run(job: shell.Job, options: Options, console: Console | None = None, place:
     host, port = split_address(options.listen)
     options.trust.check_address(host)
     command = shlex.join((*job.target[1:], *job.arguments))
-    journal = Journal(options.journal, _what(job))
     say = _Sparing(console)
+    journal = Journal(options.journal, _what(job), say.notice)
     engine = HostsEngine(versions(), say.notice, journal.expected, options.lease_s)
     server = Server(
         engine, options.trust, host, port or int(journal.header.get("port", 0)), journal.job, os.getcwd(), command,

@@ -103,14 +103,14 @@ class Duties:
             case Over(exit_code=code, why=why):
                 return [EndAll(why), Leave(code, why)]
 
-    def reported(self, found: Said | Exited, chunks: int = 0) -> Happened | None:
+    def reported(self, found: Said | Exited, output: int = 0) -> Happened | None:
         """The local engine reports this of a task; None where it is of a former life and nobody wants to know."""
         if found.task not in self.running:
             return None
         if isinstance(found, Exited):
             self.running.discard(found.task)
         self._seq += 1
-        happened = Happened(self._seq, found, chunks)
+        happened = Happened(self._seq, found, output)
         self.unsettled.append(happened)
         return happened
 

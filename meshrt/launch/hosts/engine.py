@@ -137,32 +137,37 @@ class HostsEngine:
             self._fleet.join(who, self._clock())
             self._woken()
 
-    def open(self, who: Applicant, send: Callable[[Down], None]) -> None:
+    def open(self, name: str, incarnation: str, send: Callable[[Down], None]) -> None:
         """The session of an agent begins; `send` is how it is reached, from any thread."""
         with self._lock:
-            former = self._senders.get(who.name)
-            self._senders[who.name], self._incarnations[who.name] = send, who.incarnation
+            former = self._senders.get(name)
+            self._senders[name], self._incarnations[name] = send, incarnation
             try:
-                self._fleet.open(who.name, who.incarnation, who.tasks, self._clock())
+                self._fleet.open(name, incarnation, self._clock())
             except RefusedError:
-                del self._senders[who.name]
+                del self._senders[name]
                 raise
             if former is not None:
-                self._notify(f"host {who.name} opened another session")
+                self._notify(f"host {name} opened another session")
             self._woken()
 
-    def closed(self, who: Applicant, send: Callable[[Down], None]) -> None:
+    def closed(self, name: str, incarnation: str, send: Callable[[Down], None]) -> None:
         """A session ended."""
         with self._lock:
-            if self._senders.get(who.name) == send:
-                del self._senders[who.name]
-                self._fleet.closed(who.name, who.incarnation)
+            if self._senders.get(name) == send:
+                del self._senders[name], self._incarnations[name]
+                self._fleet.closed(name, incarnation)
 
-    def receive(self, who: Applicant, message: Up) -> None:
+    def receive(self, name: str, incarnation: str, message: Up) -> None:
         """An agent's message."""
         with self._lock:
-            self._fleet.receive(who.name, who.incarnation, message, self._clock())
+            self._fleet.receive(name, incarnation, message, self._clock())
             self._woken()
+
+    @property
+    def unread(self) -> int:
+        """Bytes of output that the shell has not taken."""
+        return self._fleet.unread
 
     def log(self, name: str, incarnation: str, chunk: Chunk) -> None:
         """A piece of the output of a task."""

@@ -12,7 +12,7 @@ settled, which they are when the shell has taken the next ones; and none counts 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from meshrt.launch.engines.protocol import (
@@ -43,7 +43,7 @@ from meshrt.launch.hosts.messages import (
 )
 from meshrt.launch.model import ExitStatus
 
-__all__ = ["BEAT_S", "LEASE_S", "SELF_END_S", "WARN_S", "Fleet", "Host"]
+__all__ = ["BACKLOG", "BEAT_S", "LEASE_S", "SELF_END_S", "WARN_S", "Fleet", "Host"]
 
 LEASE_S = 10.0  # stops and cuts of 3 s heal unnoticed; another generation costs some seconds
 SELF_END_S = 8.0  # an agent ends its processes before its place is given away
@@ -52,7 +52,10 @@ BEAT_S = 1.0  # how often agents say that they live
 _BEAT_LIMIT_S = 2.5  # three in the time after which an agent that is not answered ends its processes
 _BEATS_PER_S = 4000.0  # of all agents; Chosen: 10,000 of them leave more than half a core
 _SPECS = 64  # in one message, whose size is limited
-_OUTPUT_S = 2.0  # how long the end of a task waits for output that is on its way beside it
+_OUTPUT_S = 5.0  # how long the end of a task waits for the next piece of output that is on its way beside it
+BACKLOG = 64 << 20  # bytes of output that may wait for a terminal or a disk
+_HOSTS = 65536  # that can be in a job
+_UNREAD = 4 << 20  # bytes that the ranks of one host may say while the launcher is busy elsewhere
 
 
 @dataclass
@@ -70,6 +73,11 @@ class Host:
     seq: int = 0  # of the last report that came
     unsettled: set[int] = field(default_factory=set)
     tasks: set[Task] = field(default_factory=set)  # that are placed here
+    knows: frozenset[Task] = frozenset()  # tasks that it had when it joined
+    output: int = 0  # the number of the last chunk that came
+    printed: int = 0  # and of the last one that need not be sent again
+    unread: int = 0  # bytes of what its ranks said that the launcher has not taken
+    held: dict[Task, _Held] = field(default_factory=dict)
     offset: float | None = None  # of the coordinator's clock before the agent's, with the least delay seen
 
 
@@ -82,7 +90,6 @@ class _Placed:
     spec: Spec
     host: str
     signal: int | None = None
-    chunks: int = 0
 
 
 @dataclass
@@ -90,10 +97,17 @@ class _Held:
     """The end of a task whose output has not all come."""
 
     report: Exited
-    host: str
     seq: int
-    chunks: int
+    output: int  # the number of the last chunk of its output
     until: float
+
+
+@dataclass
+class _Taken:
+    """What the shell has taken of a host's: numbers of reports, and of the last chunk of output."""
+
+    seqs: set[int] = field(default_factory=set)
+    output: int = 0
 
 
 class Fleet:
@@ -113,10 +127,10 @@ class Fleet:
         self.notices: list[str] = []
         self._versions = dict(versions)
         self._lease_s = lease_s
-        self._held: dict[Task, _Held] = {}
-        # What the shell has not taken, and what it is at: host, incarnation, seq.
-        self._taken: list[tuple[str, str, int]] = []
-        self._settling: list[tuple[str, str, int]] = []
+        self.unread = 0  # bytes of output that the shell has not taken
+        # What the shell takes next, and what it is at: of the incarnations of hosts.
+        self._taken: dict[tuple[str, str], _Taken] = {}
+        self._settling: dict[tuple[str, str], _Taken] = {}
 
     # --- coming and going.
 
@@ -128,13 +142,16 @@ class Fleet:
             self._check_name_is_free(known, who, now)
             self._lose(known, "its agent was started anew", now)
             known = None
+        if known is None and len(self.hosts) >= _HOSTS:
+            raise RefusedError(f"{_HOSTS} hosts are in this job already", "RESOURCE_EXHAUSTED")
         if known is None and who.again and who.tasks:
             raise RefusedError("what it runs is of another life of this job; it must end that first", "ABORTED")
         if known is None:
             known = Host(who.name, who.address, who.incarnation, now, who.cores)
             self.hosts[who.name] = known
             self.reports.append(HostUp(who.name, now, who.incarnation))
-        known.address, known.cores = who.address, who.cores
+        known.address, known.cores, known.knows = who.address, who.cores, frozenset(who.tasks)
+        known.output, known.printed = max(known.output, who.output), max(known.printed, who.output)
         self._heard(known, now)
         return known
 
@@ -154,14 +171,18 @@ class Fleet:
                 "ALREADY_EXISTS",
             )
 
-    def open(self, name: str, incarnation: str, tasks: Iterable[Task], now: float) -> None:
-        """A session of an agent begins, which knows these tasks. RefusedError if it has not joined."""
+    def open(self, name: str, incarnation: str, now: float) -> None:
+        """A session of an agent begins. RefusedError if it has not joined."""
         host = self._current(name, incarnation)
         if host is None:
             raise RefusedError(f"host {name} has not joined, or was lost since", "ABORTED")
         host.connected = True
         self._heard(host, now)
-        known = set(tasks)
+        known = host.knows
+        for held in host.held.values():
+            held.until = now + _OUTPUT_S
+        if host.seq or host.printed:  # what was said of it may have been lost with the former session
+            self._settle(host)
         self._prepare(host, [self.tasks[task] for task in sorted(host.tasks - known, key=_order)])
         for task in known & self.tasks.keys():
             if (number := self.tasks[task].signal) is not None:
@@ -192,8 +213,11 @@ class Fleet:
                     f"nothing was heard of host {host.name}{self._ranks(host)} for {silent:.0f} s: it is stopped or "
                     f"cut off, or its agent ended; it is lost after {self._lease_s:g} s"
                 )
-        for held in [h for h in self._held.values() if h.until <= now]:
-            self._end(held)
+            for held in [h for h in host.held.values() if host.connected and h.until <= now]:
+                if self.unread < BACKLOG:  # else agents were told to wait
+                    self._end(host, held)
+                else:
+                    held.until = now + _OUTPUT_S
 
     def _silence(self, host: Host, silent: float) -> str:
         broken = "" if host.connected else ", and its connection is closed"
@@ -233,8 +257,8 @@ class Fleet:
         self._tell(host, Stale(why))
         self.reports.append(HostDown(host.name, now, host.leaving or why))
         for task in sorted(host.tasks, key=_order):
-            if (held := self._held.get(task)) is not None:
-                self._end(held)
+            if (held := host.held.get(task)) is not None:
+                self._end(host, held)
                 continue
             del self.tasks[task]
             self.reports.append(Exited(task, now, ExitStatus(lost=host.leaving or why)))
@@ -242,7 +266,8 @@ class Fleet:
     # --- what agents say.
 
     def receive(self, name: str, incarnation: str, message: Up, now: float) -> None:
-        """An agent's message in its session. Of one that is lost nothing counts but that it is told so."""
+        """An agent's message in its session. Of one that is lost nothing counts but that it is told so. RefusedError
+        if its ranks say more than anybody takes."""
         host = self._current(name, incarnation)
         if host is None:
             self.outbox.append((name, incarnation, Stale("it was lost to the job before")))
@@ -265,19 +290,28 @@ class Fleet:
         placed = self.tasks.get(found.task)
         if placed is None or placed.host != host.name:  # it was settled under a former coordinator, or is stale
             if not host.unsettled:
-                self._tell(host, Settled(host.seq))
+                self._settle(host)
             return
         host.unsettled.add(message.seq)
         if isinstance(found, Said):
-            self._report(host.name, message.seq, found)
+            self._hear(host, message.seq, found)
             return
         if host.leaving is not None and not found.status.ok:
             found = replace(found, status=ExitStatus(lost=host.leaving))
-        held = _Held(found, host.name, message.seq, message.chunks, now + _OUTPUT_S)
-        if placed.chunks >= message.chunks:
-            self._end(held)
+        held = _Held(found, message.seq, message.output, now + _OUTPUT_S)
+        if host.output >= message.output:
+            self._end(host, held)
         else:
-            self._held[found.task] = held
+            host.held[found.task] = held
+
+    def _hear(self, host: Host, seq: int, found: Said) -> None:
+        host.unread += len(found.line)
+        if host.unread > _UNREAD:
+            host.seq = seq - 1  # it comes again in another session
+            host.unsettled.discard(seq)
+            host.unread -= len(found.line)
+            raise RefusedError(f"its ranks say more than {_UNREAD} bytes while nobody listens", "RESOURCE_EXHAUSTED")
+        self._report(host, seq, found)
 
     def _on_our_clock(self, host: Host, found: Said | Exited, now: float) -> Said | Exited:
         return replace(found, at=now if host.offset is None else min(now, found.at + host.offset))
@@ -285,29 +319,38 @@ class Fleet:
     def log(self, name: str, incarnation: str, chunk: Chunk, now: float) -> Output | None:
         """A piece of output; gives it as it was reported, or None where the task is not of this job any more."""
         host, placed = self._current(name, incarnation), self.tasks.get(chunk.task)
-        if host is None or placed is None or placed.host != name:
+        if host is None or chunk.number <= host.output:  # the latter came before the connection broke
             return None
-        placed.chunks += 1
-        found = Output(chunk.task, now, "stderr" if chunk.stderr else "stdout", chunk.data)
-        self.reports.append(found)
-        held = self._held.get(chunk.task)
-        if held is not None and placed.chunks >= held.chunks:
-            self._end(held)
+        found = None
+        if placed is not None and placed.host == name:
+            found = Output(chunk.task, now, "stderr" if chunk.stderr else "stdout", chunk.data)
+            self.reports.append(found)
+            self.unread += len(chunk.data)
+        self._count(host, chunk.number, now)
         return found
 
-    def _end(self, held: _Held) -> None:
-        task = held.report.task
-        self._held.pop(task, None)
-        del self.tasks[task]
-        if (host := self.hosts.get(held.host)) is not None:
-            host.tasks.discard(task)
-        self._report(held.host, held.seq, held.report)
+    def _count(self, host: Host, number: int, now: float) -> None:
+        """A chunk has come, and been reported: ends of tasks that waited for it can be told."""
+        host.output = number
+        self._taken_of(host).output = number
+        for held in list(host.held.values()):
+            held.until = now + _OUTPUT_S
+            if number >= held.output:
+                self._end(host, held)
 
-    def _report(self, name: str, seq: int, found: Report) -> None:
+    def _end(self, host: Host, held: _Held) -> None:
+        task = held.report.task
+        host.held.pop(task, None)
+        host.tasks.discard(task)
+        del self.tasks[task]
+        self._report(host, held.seq, held.report)
+
+    def _report(self, host: Host, seq: int, found: Report) -> None:
         self.reports.append(found)
-        host = self.hosts.get(name)
-        if host is not None:
-            self._taken.append((name, host.incarnation, seq))
+        self._taken_of(host).seqs.add(seq)
+
+    def _taken_of(self, host: Host) -> _Taken:
+        return self._taken.setdefault((host.name, host.incarnation), _Taken())
 
     # --- what the shell wants.
 
@@ -351,14 +394,18 @@ class Fleet:
 
     def take_reports(self) -> list[Report]:
         """What is new for the shell. What it took the last time it has dealt with: that is settled now."""
-        for name, incarnation, seq in self._settling:
-            host = self._current(name, incarnation)
-            if host is not None:
-                host.unsettled.discard(seq)
-        for name in dict.fromkeys(name for name, _, _ in self._settling):
+        for (name, incarnation), taken in self._settling.items():
+            if (host := self._current(name, incarnation)) is None:
+                continue
+            host.unsettled -= taken.seqs
+            host.printed = max(host.printed, taken.output)
+            self._settle(host)
+        for name, _ in self._taken:
             if (host := self.hosts.get(name)) is not None:
-                seq = min(host.unsettled) - 1 if host.unsettled else host.seq
-                self._tell(host, Settled(seq))
-        self._settling, self._taken = self._taken, []
+                host.unread = 0
+        self._settling, self._taken, self.unread = self._taken, {}, 0
         reports, self.reports = self.reports, []
         return reports
+
+    def _settle(self, host: Host) -> None:
+        self._tell(host, Settled(min(host.unsettled) - 1 if host.unsettled else host.seq, host.printed))

@@ -1,7 +1,8 @@
 """What a coordinator writes down as it goes, so that another one can take its place: every event, before it counts.
 
 A file of one JSON object per line, readable by its user only: what the job is, then its events in order. A line that a
-kill cut off at the end is dropped; it had no consequences yet. One coordinator at a time has it.
+kill cut off at the end is dropped; it had no consequences yet. One coordinator at a time has it. Where it cannot be
+written any more (a full disk) it is removed: nobody must take up the job as it was then.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import dataclasses
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO, get_type_hints
+from typing import Any, get_type_hints
 
 from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch import machine
@@ -29,11 +31,11 @@ _PARTS: dict[str, type[Any]] = {"ExitStatus": ExitStatus, "WorkerError": WorkerE
 
 class Journal:
     """The record of one job; `path` None keeps it nowhere. `what` says what the job is: one that says something else
-    is not this job's."""
+    is not this job's; `warn` is told if the journal ends before the job."""
 
-    def __init__(self, path: Path | None, what: Mapping[str, Any]):
-        self._path = path
-        self._file: TextIO | None = None
+    def __init__(self, path: Path | None, what: Mapping[str, Any], warn: Callable[[str], None] = lambda text: None):
+        self._path, self._warn = path, warn
+        self._file: FileIO | None = None
         self.header: dict[str, Any] = {
             "format": _FORMAT,
             "what": dict(what),
@@ -50,6 +52,9 @@ class Journal:
             _make_private(path)
             if not path.stat().st_size:
                 self._append(self.header)
+        except OSError as e:
+            self._file.close()
+            raise ConfigError(f"--journal {path}: cannot be written: {e.strerror}") from None
         except BaseException:
             self._file.close()
             raise
@@ -78,11 +83,11 @@ class Journal:
     def note(self, **fields: Any) -> None:
         """Keeps something of the job that was found at its start, as the port."""
         self.header.update(fields)
-        self._append({"header": fields})
+        self._keep({"header": fields})
 
     def write(self, event: Event) -> None:
         """Keeps an event."""
-        self._append({"event": type(event).__name__, **_plain(event)})
+        self._keep({"event": type(event).__name__, **_plain(event)})
 
     def finish(self) -> None:
         """The job is over: nobody takes it up."""
@@ -93,16 +98,25 @@ class Journal:
             self._path.unlink(missing_ok=True)
 
     def _append(self, fields: Mapping[str, Any]) -> None:
-        if self._file is None:
-            return
+        data = json.dumps(fields).encode() + b"\n"
+        while self._file is not None and data:
+            data = data[self._file.write(data) :]
+
+    def _keep(self, fields: Mapping[str, Any]) -> None:
         try:
-            self._file.write(json.dumps(fields) + "\n")
-            self._file.flush()
+            self._append(fields)
+        except OSError as e:
+            self._end(e)
+
+    def _end(self, error: OSError) -> None:
+        why = f"--journal {self._path}: cannot be written: {error.strerror}"
+        try:
+            self.finish()
         except OSError as e:
             raise DistributedError(
-                f"--journal {self._path}: cannot be written: {e.strerror}; the job ends, since nobody could take it up "
-                "as it is"
+                f"{why}, nor removed: {e.strerror}; the job ends, since somebody could take it up as it was before"
             ) from None
+        self._warn(f"{why}. It was removed, and the job goes on: if this coordinator is killed, it starts anew")
 
     def _read(self, path: Path, what: Mapping[str, Any]) -> None:
         try:
@@ -134,11 +148,11 @@ class Journal:
         os.truncate(path, whole)
 
 
-def _owned(path: Path) -> TextIO:
+def _owned(path: Path) -> FileIO:
     """The file, opened to append, and locked as long as this process lives. ConfigError if another one has it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a")  # noqa: SIM115 -- open as long as the job lasts
+        file = FileIO(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a")
     except OSError as e:
         raise ConfigError(f"--journal {path}: cannot be written: {e.strerror}") from None
     try:

@@ -13,8 +13,8 @@ import grpc
 
 from meshrt.errors import DistributedError
 from meshrt.launch.hosts import codec
-from meshrt.launch.hosts.calls import Calls, refusal, unreachable
-from meshrt.launch.hosts.messages import Alive, Applicant, Beat, Down, RefusedError, Up
+from meshrt.launch.hosts.calls import Calls, broken, refusal, unreachable
+from meshrt.launch.hosts.messages import Alive, Applicant, Beat, Down, RefusedError, Settled, Up
 from meshrt.launch.hosts.outbound import Outbound
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
@@ -101,10 +101,10 @@ class Link:
     def _run(self) -> None:
         while not self._closing.is_set():
             self._calls = Calls(self._address, self._trust)
-            stale = False
+            stale, former = False, self._number
             try:
                 self._live(self._calls)
-                why = "the session ended"
+                why = f"the coordinator at {self._address} ended the session"
             except RefusedError as e:
                 if e.kind != "ABORTED":
                     self._tell(Gone(e))
@@ -115,7 +115,8 @@ class Link:
                 if found is not None and found.kind != "ABORTED":
                     self._tell(Gone(found))
                     return
-                why, stale = str(found or unreachable(self._address, e)), found is not None
+                lost = broken(self._address, e) if self._number > former else unreachable(self._address, e)
+                why, stale = str(found or lost), found is not None
             finally:
                 self._calls.close()
             if not self._closing.is_set():
@@ -126,24 +127,23 @@ class Link:
         """One session, from joining to its end."""
         who = self._describe()
         joined = calls.call("Join", codec.from_applicant(who))
-        session_nonce, log_nonce = joined.nonces
         self._outgoing = queue.SimpleQueue()
         self._beat_s = joined.beat_s
         self._number += 1
         number = self._number
-        answers = calls.stream("Session", self._say(who, self._outgoing), session_nonce)
+        answers = calls.stream("Session", self._say(who, self._outgoing), joined.nonce)
         self._answers = answers
         self._tell(Opened(number, joined.directory, joined.lease_s))
         stream = self._outbound.begin_stream()
-        log = threading.Thread(
-            target=self._stream_log, args=(calls, stream, who, log_nonce), name="meshrt-log", daemon=True
-        )
+        log = threading.Thread(target=self._stream_log, args=(calls, stream, who), name="meshrt-log", daemon=True)
         log.start()
         try:
             for answer in answers:
                 message = codec.down(answer)
                 if isinstance(message, Alive):
                     self._beat_s = message.beat_s
+                elif isinstance(message, Settled):
+                    self._outbound.settle(message.output)
                 self._tell(Heard(number, message))
         finally:
             self._outgoing.put(None)
@@ -165,9 +165,11 @@ class Link:
                 return
             yield codec.from_up(message)
 
-    def _stream_log(self, calls: Calls, stream: int, who: Applicant, nonce: str) -> None:
-        chunks = (codec.from_chunk(c, who.name, who.incarnation) for c in self._outbound.take(stream))
-        try:
-            calls.stream("ReportLog", chunks, nonce)
-        except (grpc.RpcError, ValueError):
-            return  # the session breaks too, or its channel was closed: the next one has a stream of its own
+    def _stream_log(self, calls: Calls, stream: int, who: Applicant) -> None:
+        """Sends the output as long as the session lasts, from the first piece on: many hosts print nothing for long."""
+        while stream := self._outbound.wait(stream):
+            chunks = (codec.from_chunk(c, who.name, who.incarnation) for c in self._outbound.take(stream))
+            try:
+                calls.stream("ReportLog", chunks, calls.knock())
+            except (grpc.RpcError, RefusedError, ValueError):  # the last one: its channel was closed
+                self._closing.wait(_AGAIN_S)  # most often the session breaks too, and the next one has its place

@@ -14,6 +14,8 @@ __all__ = ["Line", "Logbook"]
 
 LINES = 1000  # kept of each rank
 BYTES = 1 << 20  # Chosen: a thousand lines of a terminal's width are a tenth of it
+TOTAL = 256 << 20  # of all ranks, which share it where they are many
+_KEEPING = 200  # bytes that it costs to keep a line, beside its content
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,11 @@ class _Last:
         self.lines: deque[Line] = deque()
         self._size = 0
 
-    def add(self, line: Line) -> None:
+    def add(self, line: Line, limit: int) -> None:
         self.lines.append(line)
-        self._size += len(line.data)
-        while len(self.lines) > LINES or (self._size > BYTES and len(self.lines) > 1):
-            self._size -= len(self.lines.popleft().data)
+        self._size += _KEEPING + len(line.data)
+        while len(self.lines) > LINES or (self._size > limit and len(self.lines) > 1):
+            self._size -= _KEEPING + len(self.lines.popleft().data)
 
 
 class Logbook:
@@ -66,12 +68,13 @@ class Logbook:
             if lines is None:
                 return
             splitter = self._splitters.setdefault((found.task, found.stream), LineSplitter())
+            limit = min(BYTES, TOTAL // len(self._lines))
             fresh = [
                 Line(self._hosts[found.task], found.task, found.stream == "stderr", data)
                 for data in splitter.feed(found.data, found.at)
             ]
             for line in fresh:
-                lines.add(line)
+                lines.add(line, limit)
                 for follow in self._followers:
                     follow(line)
 

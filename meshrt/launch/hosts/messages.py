@@ -44,7 +44,8 @@ class RefusedError(DistributedError):
 @dataclass(frozen=True, slots=True)
 class Applicant:
     """An agent that wants to join, or to come back. `tasks` are those it has been told to start and that are not
-    settled; `incarnation` is another one after it has forgotten such."""
+    settled; `incarnation` is another one after it has forgotten such. Output up to the chunk of the number `output` has
+    been dealt with."""
 
     name: str
     address: str
@@ -53,6 +54,7 @@ class Applicant:
     tasks: tuple[Task, ...] = ()
     cores: int = 1
     again: bool = False
+    output: int = 0
 
 
 # --- from an agent.
@@ -67,12 +69,12 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """A report of its local engine, on its clock. It is sent again after a break until it is settled. `chunks` counts
-    the pieces of output that go ahead of the end of a task."""
+    """A report of its local engine, on its clock. It is sent again after a break until it is settled. `output` is
+    the number of the last chunk that goes ahead of the end of a task."""
 
     seq: int
     report: Said | Exited
-    chunks: int = 0
+    output: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,14 @@ Up = Beat | Happened | Leaving
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a task's output."""
+    """A piece of a task's output. Numbers rise from 1 over all tasks of an agent. It is sent again after a break until
+    it is settled."""
 
     task: Task
     at: float
     stderr: bool
     data: bytes
+    number: int
 
 
 # --- to an agent.
@@ -122,9 +126,10 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Reports up to this number need not be sent again."""
+    """Reports up to the number `seq`, and output up to `output`, need not be sent again."""
 
     seq: int
+    output: int = 0
 
 
 @dataclass(frozen=True, slots=True)

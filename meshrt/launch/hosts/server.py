@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -18,9 +19,9 @@ from meshrt.launch.address import join_address
 from meshrt.launch.hosts import codec, status
 from meshrt.launch.hosts.calls import Calls
 from meshrt.launch.hosts.engine import HostsEngine
-from meshrt.launch.hosts.fleet import BEAT_S, SELF_END_S
+from meshrt.launch.hosts.fleet import BACKLOG, BEAT_S, SELF_END_S
 from meshrt.launch.hosts.logbook import Line
-from meshrt.launch.hosts.messages import Applicant, Down, Over, RefusedError
+from meshrt.launch.hosts.messages import Down, Over, RefusedError
 from meshrt.launch.hosts.security import Nonces, Trust
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
@@ -29,6 +30,7 @@ from meshrt.launch.membership import frames
 __all__ = ["Server"]
 
 _QUEUE = 4096  # messages that an agent may leave unread, or lines a follower, before it is given up
+_PAUSE_S = 0.05
 _NONCE_LIMIT = 64  # characters: whoever knocks is a stranger
 _OPTIONS = (
     ("grpc.max_receive_message_length", codec.MESSAGE_LIMIT),
@@ -50,7 +52,6 @@ class Server:
         self._host, self._port = host, port
         self._job, self._directory, self._command, self._log = job, directory, command, log
         self._nonces = Nonces()
-        self._joined: dict[str, Applicant] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="meshrt-coordinator", daemon=True)
         self._ready = threading.Event()
@@ -65,7 +66,8 @@ class Server:
         self._ready.wait()
         if self._failure is not None:
             where = join_address(self._host, self._port)
-            raise ConfigError(f"--listen {where}: the coordinator cannot listen there: {self._failure}")
+            why = getattr(self._failure, "strerror", None) or self._failure
+            raise ConfigError(f"--listen {where}: the coordinator cannot listen there: {why}")
         return join_address(self._host, self._port)
 
     def stop(self) -> None:
@@ -85,6 +87,7 @@ class Server:
         address = join_address(self._host, self._port)
         certificates = self._trust.certificates
         try:
+            _try_to_bind(self._host, self._port)
             if certificates is None:
                 self._port = server.add_insecure_port(address)
             else:
@@ -92,7 +95,7 @@ class Server:
                 credentials = grpc.ssl_server_credentials(pair, certificates.authority, require_client_auth=True)
                 self._port = server.add_secure_port(address, credentials)
             await server.start()
-        except Exception as e:  # RuntimeError, or another of gRPC's: told to whoever started the server
+        except Exception as e:  # OSError, RuntimeError of gRPC: told to whoever started the server
             self._failure = e
             self._ready.set()
             return
@@ -140,11 +143,10 @@ class Server:
         async def act() -> Message:
             who = codec.applicant(request)
             self._engine.join(who)
-            self._joined[who.name] = who
             now = time.monotonic()
             return pb.JoinReply(
                 job=self._job, beat_s=BEAT_S, lease_s=SELF_END_S, directory=self._directory,
-                nonces=[self._nonces.new(now), self._nonces.new(now)],
+                nonce=self._nonces.new(now),
             )  # fmt: skip
 
         return await self._answer(context, "Join", request, act)
@@ -155,15 +157,15 @@ class Server:
         try:
             await self._admit(context, "Session", None)
             first = await anext(requests, None)
-            who = self._joined.get(first.opening.name) if first is not None and first.HasField("opening") else None
-            if first is None or who is None or who.incarnation != first.opening.incarnation:
-                raise RefusedError("a session of an agent that has not joined", "ABORTED")
+            if first is None or not first.HasField("opening"):
+                raise RefusedError("malformed message: a session that nobody opens", "INVALID_ARGUMENT")
+            name, incarnation = codec.check_name(first.opening.name), first.opening.incarnation
             outbox = _Outbox(self._loop)
-            self._engine.open(who, outbox.put)
+            self._engine.open(name, incarnation, outbox.put)
         except RefusedError as e:
             await self._refuse(context, "Session", e)
             return
-        reader = asyncio.ensure_future(self._listen(who, requests, outbox, context))
+        reader = asyncio.ensure_future(self._listen(name, incarnation, requests, outbox, context))
         try:
             while (message := await outbox.get()) is not None:
                 yield codec.from_down(message)
@@ -171,18 +173,18 @@ class Server:
                     break
         finally:
             reader.cancel()
-            self._engine.closed(who, outbox.put)
+            self._engine.closed(name, incarnation, outbox.put)
 
     async def _listen(
-        self, who: Applicant, requests: AsyncIterator[pb.AgentMessage], outbox: _Outbox, context: Context
+        self, name: str, incarnation: str, requests: AsyncIterator[pb.AgentMessage], outbox: _Outbox, context: Context
     ) -> None:
         try:
             async for message in requests:
-                self._engine.receive(who, codec.up(message))
+                self._engine.receive(name, incarnation, codec.up(message))
         except RefusedError as e:
-            self._log(f"ended the session of host {who.name} ({_peer(context)}): {e}")
+            self._log(f"ended the session of host {name} ({_peer(context)}): {e}")
         except grpc.RpcError as e:
-            self._log(f"the session of host {who.name} ended: {e}")
+            self._log(f"the session of host {name} ended: {e}")
         finally:
             outbox.put(None)
 
@@ -191,6 +193,8 @@ class Server:
         try:
             await self._admit(context, "ReportLog", None)
             async for message in requests:
+                while self._engine.unread >= BACKLOG:  # gRPC then reads no more from the agent, which keeps the rest
+                    await asyncio.sleep(_PAUSE_S)
                 self._engine.log(message.name, message.incarnation, codec.chunk(message))
                 count += 1
         except RefusedError as e:
@@ -264,6 +268,15 @@ class _Outbox:
 
     def get(self) -> Coroutine[Any, Any, Any]:
         return self._queue.get()
+
+
+def _try_to_bind(host: str, port: int) -> None:
+    """OSError with a reason, of which gRPC gives none."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        probe.listen()  # only now is a port taken that somebody listens at
 
 
 def _peer(context: Context) -> str:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,14 +45,14 @@ class Launcher:
         path.write_text(PREAMBLE + body)
         return path
 
-    def start(self, *arguments: object, body: str | None = None) -> subprocess.Popen:
+    def start(self, *arguments: object, body: str | None = None, within: Sequence[str] = ()) -> subprocess.Popen:
         name, value = self.mark.split("=")
         env = {**os.environ, name: value}
         for variable in ("MESHRT_NUM_CPU_DEVICES", "XLA_FLAGS", "TF_CPP_MIN_LOG_LEVEL"):
             env.pop(variable, None)
         target = [str(self.script(body))] if body is not None else []
         return subprocess.Popen(
-            [sys.executable, "-m", "meshrt", "launch", *map(str, arguments), *target],
+            [*within, sys.executable, "-m", "meshrt", "launch", *map(str, arguments), *target],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=self.folder,
         )  # fmt: skip
 
@@ -112,9 +113,9 @@ class Hosts:
         self.address = ""
         self.said: list[str] = []
 
-    def start(self, *arguments: object, body: str | None = None) -> None:
+    def start(self, *arguments: object, body: str | None = None, within: Sequence[str] = ()) -> None:
         self.since = time.monotonic()
-        self.coordinator = self._launch.start("coordinator", *arguments, body=body)
+        self.coordinator = self._launch.start("coordinator", *arguments, body=body, within=within)
         self.until("the coordinator listens")
         self.address = re.search(r"--coordinator (\S+)", self.said[-1])[1]
 
@@ -126,16 +127,16 @@ class Hosts:
                 return line
         raise AssertionError(f"the coordinator ended without {text!r}: {''.join(self.said)}")
 
-    def agent(self, *names: str, **env: str) -> None:
+    def agent(self, *names: str, within: Sequence[str] = (), **env: str) -> None:
         for name in names:
-            self.agents[name] = self.command("agent", "--name", name, **env)
+            self.agents[name] = self.command("agent", "--name", name, within=within, **env)
 
-    def command(self, word: str, *arguments: object, **env: str) -> subprocess.Popen:
+    def command(self, word: str, *arguments: object, within: Sequence[str] = (), **env: str) -> subprocess.Popen:
         name, value = self._launch.mark.split("=")
         command = [sys.executable, "-m", "meshrt", "launch", word, "--coordinator", self.address, *map(str, arguments)]
         return subprocess.Popen(
-            command, env={**os.environ, name: value, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            cwd=self._launch.folder,
+            [*within, *command], env={**os.environ, name: value, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, cwd=self._launch.folder,
         )  # fmt: skip
 
     def ask(self, word: str, *arguments: object, **env: str) -> Result:

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,10 +18,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from meshrt.launch import shell
-from meshrt.launch.engines.protocol import Capabilities, Exited, Report, Said, ServiceSpec, Spec, Task
+from meshrt.launch.engines.protocol import Capabilities, Exited, Output, Report, Said, ServiceSpec, Spec, Task
 from meshrt.launch.hosts.duties import Duties, EndAll, Kill, Start
 from meshrt.launch.hosts.fleet import LEASE_S, SELF_END_S, Fleet
-from meshrt.launch.hosts.messages import Applicant, Beat, RefusedError, Stale
+from meshrt.launch.hosts.messages import Applicant, Beat, RefusedError, Settled, Stale
+from meshrt.launch.hosts.outbound import Outbound
 from meshrt.launch.model import Event, ExitStatus, HostJoined, HostLost, Phase, State
 from meshrt.launch.output import Console
 from meshrt.launch.settings import Settings
@@ -54,6 +56,7 @@ class Agent:
         names = (f"{self.name}{next(self.world.numbers)}" for _ in itertools.count())
         self.duties = Duties(lambda: next(names), SELF_END_S, self.world.now)
         self.joined = False
+        self.outbound, self.printed, self.sent = Outbound(), 0, 0
         self.connect(self.duties)
         self.live(self.duties)
 
@@ -71,11 +74,11 @@ class Agent:
         if self.world.now < self.cut_until or self.world.fleet is None:
             self.world.at(0.5, lambda: self.connect(life))
             return
-        who = Applicant(self.name, self.name, life.name, VERSIONS, life.tasks, 1, self.joined)
+        who = Applicant(self.name, self.name, life.name, VERSIONS, life.tasks, 1, self.joined, self.outbound.settled)
         try:
             self.world.fleet.join(who, self.world.now)
             self.session, self.incarnation = next(self.world.numbers), who.incarnation
-            self.world.fleet.open(self.name, who.incarnation, who.tasks, self.world.now)
+            self.world.fleet.open(self.name, who.incarnation, self.world.now)
         except RefusedError as e:
             self.session = None
             if e.kind == "ABORTED":
@@ -85,7 +88,30 @@ class Agent:
         self.joined = True
         for message in life.opened(self.world.now):
             self.say(message)
+        self.stream, self.sent = self.outbound.begin_stream(), self.outbound.settled
+        self.show()
         self.world.flush()
+
+    def show(self) -> None:
+        """Sends the output that was not sent in this session."""
+        if self.session is None or self.sent == self.printed:
+            return
+        if self.sent == self.outbound.settled:
+            self.stream = self.outbound.wait(self.stream)
+        for chunk in itertools.islice(self.outbound.take(self.stream), self.printed - self.sent):
+            self.send("log", lambda incarnation, chunk=chunk: self.world.fleet.log(
+                self.name, incarnation, chunk, self.world.now
+            ))  # fmt: skip
+        self.sent = self.printed
+
+    def print(self, task: Task) -> None:
+        if task in self.processes:
+            line = f"{task.generation}/{task.rank} {len(self.world.lines_of[task])}"
+            self.world.lines_of[task].append(line)
+            self.outbound.put(Output(task, self.world.now, "stdout", f"{line}\n".encode()))
+            self.printed += 1
+            self.show()
+            self.world.at(0.7, lambda: self.print(task))
 
     def lose_connection(self) -> None:
         if self.session is not None:
@@ -96,20 +122,25 @@ class Agent:
 
     def say(self, message: object) -> None:
         """To the coordinator, through the present session."""
+        self.send("up", lambda incarnation: self.world.fleet.receive(self.name, incarnation, message, self.world.now))
+
+    def send(self, line: str, deed: Callable[[str], object]) -> None:
         session, incarnation = self.session, self.duties.name
 
         def arrive() -> None:
             if self.session == session is not None and self.world.fleet is not None:
-                self.world.fleet.receive(self.name, incarnation, message, self.world.now)
+                deed(incarnation)
                 self.world.flush()
 
-        self.world.send(self, "up", arrive)
+        self.world.send(self, line, arrive)
 
     def hear(self, message: object) -> None:
         session, life = self.session, self.duties
 
         def arrive() -> None:
             if self.session == session is not None and self.alive and life is self.duties:
+                if isinstance(message, Settled):
+                    self.outbound.settle(message.output)
                 self.do(life.told(message, self.world.now))
 
         self.world.send(self, "down", arrive)
@@ -125,6 +156,7 @@ class Agent:
                         self.world.at(0.05, lambda task=task, n=number: self.end(task, ExitStatus(signal=n)))
                 case EndAll():
                     self.processes.clear()
+                    self.outbound.forget()
                     self.lose_connection()
 
     def start(self, spec: Spec) -> None:
@@ -135,6 +167,7 @@ class Agent:
         if isinstance(spec, ServiceSpec):
             self.world.at(0.1, lambda: self.tell(spec.task, kind="ready", address=spec.bind))
             return
+        self.world.at(0.1, lambda: self.print(spec.task))
         for delay, kind in ((0.2, "joining"), (0.3, "meshed")):
             self.world.at(delay, lambda kind=kind: self.tell(spec.task, kind=kind))
         self.world.at(LONG, lambda: self.end(spec.task, ExitStatus(code=0)))
@@ -148,7 +181,8 @@ class Agent:
             self.report(Exited(task, self.world.now, status))
 
     def report(self, found: Said | Exited) -> None:
-        happened = self.duties.reported(found)
+        output = self.outbound.end(found.task, self.world.now) if isinstance(found, Exited) else 0
+        happened = self.duties.reported(found, output)
         if happened is not None and self.session is not None:
             self.say(happened)
 
@@ -169,6 +203,8 @@ class World:
         self.agenda: list[tuple[float, int, Callable[[], object]]] = []
         self.lines: dict[tuple[str, str], float] = {}
         self.started: list[Task] = []
+        self.lines_of: dict[Task, list[str]] = defaultdict(list)  # what was printed
+        self.out = io.BytesIO()
         self.fleet: Fleet | None = None
         self.crashing = False
         self.name, self.capabilities = "simulated", Capabilities()
@@ -252,7 +288,6 @@ class World:
         while True:
             self.fleet = Fleet(VERSIONS, self.now, self.expected())
             self.crashing = False
-            self.out = io.BytesIO()
             try:
                 return shell.run(job, Console(self.out, self.out), self, lambda: self.now, self, self.watch)
             except CrashError:
@@ -264,6 +299,17 @@ class World:
 
     def said(self) -> str:
         return self.out.getvalue().decode()
+
+    def check_output(self, exactly: bool) -> None:
+        """What the ranks of the last generation have printed was shown: in order, each line once, or some again that
+        were shown by a coordinator just before its end."""
+        for task, lines in self.lines_of.items():
+            if task.generation == self.state.generation:
+                said = [
+                    x.partition("] ")[2] for x in self.said().splitlines() if f"] {task.generation}/{task.rank} " in x
+                ]
+                shown = said if exactly else list(dict.fromkeys(said))
+                assert shown == lines and len(said) - len(shown) < 10
 
 
 def test_an_undisturbed_job():
@@ -278,6 +324,7 @@ def test_a_short_cut_heals_unnoticed():
     world.at(3.0, lambda: setattr(world.agents["b"], "cut_until", 6.0))
     assert world.run(nodes="2", nproc=1) == 0
     assert world.state.generation == 0
+    world.check_output(exactly=True)
 
 
 @pytest.mark.parametrize("back", [6.0, 100.0])
@@ -354,3 +401,5 @@ def test_whatever_happens_to_hosts_the_job_ends_and_leaves_nobody(faults, seed, 
     assert not [t for a in world.agents.values() for t in a.processes if t.rank is not None] or world.crashing
     failures = sum(kind != "break" for _, kind, _, _ in faults)
     assert code == 0 or failures > 3, world.said()
+    if code == 0:
+        world.check_output(exactly=all(kind != "coordinator" for _, kind, _, _ in faults))

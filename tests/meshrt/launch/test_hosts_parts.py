@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -80,13 +80,21 @@ def test_what_is_no_journal_is_left_as_it_is(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a disk that is always full")
-def test_a_full_disk_is_named():
-    made = Journal(None, WHAT)
-    made._path, made._file = Path("/dev/full"), os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
-    with pytest.raises(DistributedError, match="--journal /dev/full: cannot be written: No space left"):
+def test_a_full_disk_ends_the_journal_and_not_the_job_unless_it_cannot_be_removed(tmp_path, monkeypatch):
+    path, said = tmp_path / "journal", []
+    made = Journal(path, WHAT, said.append)
+    made._file = FileIO("/dev/full", "w")
+    made.write(JOINED[0])
+    (words,) = said
+    assert words.startswith(f"--journal {path}: cannot be written: No space left on device. It was removed")
+    assert not path.exists()
+    made.write(JOINED[1])  # nowhere
+
+    made = Journal(path, WHAT)
+    made._file = FileIO("/dev/full", "w")
+    monkeypatch.setattr(Path, "unlink", lambda self, **_: os.rmdir(self))
+    with pytest.raises(DistributedError, match="cannot be written: No space left on device, nor removed: Not a"):
         made.write(JOINED[0])
-    with contextlib.suppress(OSError):
-        made._file.close()
 
 
 def test_the_last_lines_of_a_rank_are_bounded_in_number_and_bytes():
@@ -97,6 +105,18 @@ def test_the_last_lines_of_a_rank_are_bounded_in_number_and_bytes():
     assert sum(len(line.data) for line in book.last(1000)) <= logbook.BYTES
     book.feed(Output(task, 0.0, "stdout", b"\n" * 5000))
     assert len(book.last(5000)) == logbook.LINES
+
+
+def test_many_ranks_share_what_is_kept_of_their_lines(monkeypatch):
+    monkeypatch.setattr(logbook, "TOTAL", 100_000)
+    book = Logbook()
+    for rank in range(10):
+        book.begin(Task(0, rank), "a")
+    for rank in range(10):
+        book.feed(Output(Task(0, rank), 0.0, "stdout", b"x" * 8))
+    for rank in range(10):
+        book.feed(Output(Task(0, rank), 0.0, "stdout", (b"x" * 800 + b"\n") * 100))
+    assert [len(book.last(n)) for n in (1, 1000)] == [10, 100]
 
 
 def test_a_follower_that_does_not_read_is_given_up_and_nothing_more_is_kept_for_it():
@@ -123,7 +143,7 @@ def test_agents_of_a_job_that_never_was_are_not_waited_for(launch):
 def test_an_agent_that_nohup_started_outlives_its_terminal():
     command = ["nohup", sys.executable, "-m", "meshrt", "launch", "agent", "--coordinator", "127.0.0.1:1"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    while "Trying again" not in (line := process.stderr.readline()):
+    while "trying again" not in (line := process.stderr.readline()):
         assert line, "it ended"
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGTERM)

@@ -157,15 +157,20 @@ def test_bad_messages_in_a_session_end_it_and_nothing_else(serve):
     calls = Calls(serving.address, Trust(SECRET))
     joined = calls.call("Join", someone())
     opening = pb.AgentMessage(opening=pb.Opening(name="a", incarnation="abc"))
-    answers = calls.stream("Session", [opening, pb.AgentMessage()], joined.nonces[0])
+    answers = calls.stream("Session", [opening, pb.AgentMessage()], joined.nonce)
     assert list(answers) == []
     while not serving.log:
         time.sleep(0.01)
     assert "ended the session of host a" in serving.log[-1]
     assert "malformed message: an agent's message of kind None" in serving.log[-1]
     with pytest.raises(grpc.RpcError) as error:
-        list(calls.stream("Session", [pb.AgentMessage()], joined.nonces[1]))
-    assert status_of(error) == ("ABORTED", "a session of an agent that has not joined")
+        list(calls.stream("Session", [pb.AgentMessage()], calls.knock()))
+    assert status_of(error) == ("INVALID_ARGUMENT", "malformed message: a session that nobody opens")
+    for name, status in ("b", "ABORTED"), ("\x1b[2J", "INVALID_ARGUMENT"):
+        opening = pb.AgentMessage(opening=pb.Opening(name=name, incarnation="abc"))
+        with pytest.raises(grpc.RpcError) as error:
+            list(calls.stream("Session", [opening], calls.knock()))
+        assert status_of(error)[0] == status and "\x1b" not in serving.log[-1]
     assert calls.call("Status", pb.StatusRequest()).hosts[0].name == "a"
 
 

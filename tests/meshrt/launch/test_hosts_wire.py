@@ -66,7 +66,7 @@ def test_what_agents_say_arrives_as_it_was(message):
         m.Alive(2.5),
         m.Prepare((SERVICE, WORKER)),
         m.Signal((Task(3), Task(3, 2)), 15),
-        m.Settled(9),
+        m.Settled(9, 12),
         m.Stale("why"),
         m.Over(3, "failed"),
     ],
@@ -76,9 +76,9 @@ def test_what_the_coordinator_says_arrives_as_it_was(message):
 
 
 def test_who_joins_and_what_is_printed_arrive_as_they_were():
-    who = m.Applicant("a", "10.0.0.1", "abc", {"meshrt": "1"}, (Task(0), Task(0, 1)), 8, True)
+    who = m.Applicant("a", "10.0.0.1", "abc", {"meshrt": "1"}, (Task(0), Task(0, 1)), 8, True, 3)
     assert codec.applicant(pb.JoinRequest.FromString(codec.from_applicant(who).SerializeToString())) == who
-    chunk = m.Chunk(Task(0, 1), 1.0, True, b"\xff\n")
+    chunk = m.Chunk(Task(0, 1), 1.0, True, b"\xff\n", 7)
     assert codec.chunk(codec.from_chunk(chunk, "a", "abc")) == chunk
 
 

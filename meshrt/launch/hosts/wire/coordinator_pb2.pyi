@@ -29,7 +29,7 @@ class Task(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("name", "address", "incarnation", "versions", "tasks", "cores", "again")
+    __slots__ = ("name", "address", "incarnation", "versions", "tasks", "cores", "again", "output")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class JoinRequest(_message.Message):
     TASKS_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     incarnation: str
@@ -51,21 +52,22 @@ class JoinRequest(_message.Message):
     tasks: _containers.RepeatedCompositeFieldContainer[Task]
     cores: int
     again: bool
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cores: _Optional[int] = ..., again: bool = ...) -> None: ...
+    output: int
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cores: _Optional[int] = ..., again: bool = ..., output: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "beat_s", "lease_s", "directory", "nonces")
+    __slots__ = ("job", "beat_s", "lease_s", "directory", "nonce")
     JOB_FIELD_NUMBER: _ClassVar[int]
     BEAT_S_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
-    NONCES_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     job: str
     beat_s: float
     lease_s: float
     directory: str
-    nonces: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., beat_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., directory: _Optional[str] = ..., nonces: _Optional[_Iterable[str]] = ...) -> None: ...
+    nonce: str
+    def __init__(self, job: _Optional[str] = ..., beat_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., directory: _Optional[str] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class Opening(_message.Message):
     __slots__ = ("name", "incarnation")
@@ -82,16 +84,16 @@ class Beat(_message.Message):
     def __init__(self, at: _Optional[float] = ...) -> None: ...
 
 class Exited(_message.Message):
-    __slots__ = ("code", "signal", "reason", "chunks")
+    __slots__ = ("code", "signal", "reason", "output")
     CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
     code: int
     signal: int
     reason: str
-    chunks: int
-    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., reason: _Optional[str] = ..., chunks: _Optional[int] = ...) -> None: ...
+    output: int
+    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., reason: _Optional[str] = ..., output: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("seq", "task", "at", "said", "exited")
@@ -193,10 +195,12 @@ class Stale(_message.Message):
     def __init__(self, why: _Optional[str] = ...) -> None: ...
 
 class Settled(_message.Message):
-    __slots__ = ("seq",)
+    __slots__ = ("seq", "output")
     SEQ_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
     seq: int
-    def __init__(self, seq: _Optional[int] = ...) -> None: ...
+    output: int
+    def __init__(self, seq: _Optional[int] = ..., output: _Optional[int] = ...) -> None: ...
 
 class Alive(_message.Message):
     __slots__ = ("beat_s",)
@@ -229,20 +233,22 @@ class CoordinatorMessage(_message.Message):
     def __init__(self, alive: _Optional[_Union[Alive, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., signal: _Optional[_Union[Signal, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("name", "incarnation", "task", "stderr", "data", "at")
+    __slots__ = ("name", "incarnation", "task", "stderr", "data", "at", "number")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     STDERR_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: str
     task: Task
     stderr: bool
     data: bytes
     at: float
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., stderr: bool = ..., data: _Optional[bytes] = ..., at: _Optional[float] = ...) -> None: ...
+    number: int
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., stderr: bool = ..., data: _Optional[bytes] = ..., at: _Optional[float] = ..., number: _Optional[int] = ...) -> None: ...
 
 class LogReceipt(_message.Message):
     __slots__ = ("chunks",)
