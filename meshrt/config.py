@@ -21,8 +21,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt import _absl_flags, errors
 from meshrt._jax_settings import FIXED, WITHOUT_EFFECT
@@ -45,8 +44,7 @@ __all__ = [
 _TRUE, _FALSE = frozenset(["1", "true", "yes", "on"]), frozenset(["0", "false", "no", "off", ""])
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One setting: its type, its default and the caches whose keys it enters."""
 
     name: str

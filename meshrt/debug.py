@@ -25,7 +25,6 @@ from meshrt.core.effects import DebugEffect, OrderedDebugEffect
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.types import aval_of
-from meshrt.pipeline.breakpoints import Prompt, frames_of_user, traced_in
 from meshrt.primitives.callback import bind_debug, pure_callback
 from meshrt.primitives.identity import stop_gradient
 from meshrt.primitives.inspect_sharding import inspect_sharding_p
@@ -173,6 +172,9 @@ def breakpoint(
         raise errors.ArgumentValueError(
             "`ordered` and `token` are mutually exclusive arguments of debug.breakpoint; give one of them"
         )
+    # Start-up time: a prompt is for those who debug.
+    from meshrt.pipeline.breakpoints import Prompt, frames_of_user, traced_in
+
     stops = frames_of_user(sys._getframe(1), filter_frames, num_frames)
     operands, with_values = traced_in(stops)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.varying import into_branch
@@ -148,8 +147,7 @@ def _spec_of_axis(name: Any, axis: int | None) -> PartitionSpec:
 # Calls
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Mapped:
+class _Mapped(NamedTuple):
     """A function and what `shard_map` was told of it."""
 
     fun: Callable[..., Any]

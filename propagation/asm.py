@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from .quoting import quote, quote_symbol
 
@@ -27,8 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(slots=True, frozen=True)
-class Ref:
+class Ref(NamedTuple):
     """An SSA value in the text being written: its name and its MLIR type."""
 
     name: str

@@ -8,9 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt.core.dimensions.expression import guessed
 from meshrt.errors import MeshrtError
@@ -227,8 +226,7 @@ def _greedy(terms: list[frozenset], out: frozenset, sizes: dict[str, int]) -> Pa
 # Steps.
 
 
-@dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(NamedTuple):
     """What to do with one operand, in this order: keep only diagonals, sum, drop unit dimensions.
 
     ``diagonals`` are groups of axes that share a name: the elements off the diagonal become zero, and all axes of
@@ -246,8 +244,7 @@ class Reduce:
         return not (self.diagonals or self.sum_axes or self.squeeze)
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """One ``dot_general`` of operands ``lhs`` and ``rhs`` (numbers in the list of operands)."""
 
     lhs: int
@@ -259,8 +256,7 @@ class Pair:
     transpose: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Single:
+class Single(NamedTuple):
     """One operand, reduced and transposed."""
 
     operand: int
@@ -268,8 +264,7 @@ class Single:
     transpose: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class EinsumPlan:
+class EinsumPlan(NamedTuple):
     """Steps in order; each takes its operands out of the list and appends its result."""
 
     steps: tuple[Pair | Single, ...]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -39,8 +38,7 @@ __all__ = [
 # Static slices.
 
 
-@dataclass(frozen=True, slots=True)
-class StaticSlicePlan:
+class StaticSlicePlan(NamedTuple):
     """``lax.slice``, ``rev``, ``squeeze`` and ``expand_dims``, each left out (None or empty) where trivial."""
 
     starts: tuple[int, ...] | None
@@ -116,8 +114,7 @@ def _static_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) ->
 # Dynamic slices.
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicSlicePlan:
+class DynamicSlicePlan(NamedTuple):
     """One ``dynamic_slice``. A start is a static int or ``("a", operand, wrap size)``; wrap size 0: never negative."""
 
     starts: tuple[Any, ...]
@@ -169,8 +166,7 @@ class Ramp(NamedTuple):
     stride: Any
 
 
-@dataclass(frozen=True, slots=True)
-class IndexPart:
+class IndexPart(NamedTuple):
     """One component of the index vectors of a gather, placed at dimensions ``at``... of the batch shape.
 
     ``value`` is a static integer, a ``range`` or a ``Ramp``, or ``("a", operand)``; ``wrap`` is the size to add to
@@ -183,8 +179,7 @@ class IndexPart:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GatherPlan:
+class GatherPlan(NamedTuple):
     """A gather, or with the same fields a scatter of updates of ``slice_shape``.
 
     ``insert`` are unit dimensions to give the operand first (scalar boolean indices). ``slice_shape`` is the
@@ -349,8 +344,7 @@ def _gather_plan(tokens: Sequence[Token], shape: tuple[int, ...], contiguous: bo
 # Whole plans.
 
 
-@dataclass(frozen=True, slots=True)
-class TakePlan:
+class TakePlan(NamedTuple):
     """How to read: ``static`` first, then ``dynamic`` or ``gather`` if there is one."""
 
     static: StaticSlicePlan | None
@@ -358,8 +352,7 @@ class TakePlan:
     gather: GatherPlan | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UpdatePlan:
+class UpdatePlan(NamedTuple):
     """How to write: at a static unit-stride ``window`` if there is one, else by the scatter of ``gather``."""
 
     gather: GatherPlan

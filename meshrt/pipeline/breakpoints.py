@@ -13,9 +13,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from meshrt import tree_util
 from meshrt.core.source import is_internal
@@ -27,8 +26,7 @@ __all__ = ["Prompt", "Stop", "frames_of_user", "traced_in"]
 _one_at_a_time = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """A frame of the user's functions: where it is, and its variables.
 
     `lines` are those of the function's source, the one at `offset` being next; none, and None, where there is no file.
@@ -74,7 +72,7 @@ def traced_in(stops: Sequence[Stop]) -> tuple[list[Any], Callable[[Sequence[Any]
         for i, name, leaves, tree in named:
             known = [next(rest) if isinstance(leaf, Tracer) else leaf for leaf in leaves]
             variables[i][name] = known[0] if tree is None else tree_util.tree_unflatten(tree, known)
-        return [replace(stop, variables=found) for stop, found in zip(stops, variables)]
+        return [stop._replace(variables=found) for stop, found in zip(stops, variables)]
 
     return operands, with_values
 

@@ -11,7 +11,6 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from meshrt import tree_util
@@ -57,8 +56,7 @@ class Call(NamedTuple):
     source: Source
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """One component that is not as it was: of `layer`'s key, at `where` (an argument's path, a setting's name)."""
 
     layer: str
@@ -72,8 +70,7 @@ class Difference:
         return f"{self.component}{at}: was {self.before}, now {self.now}"
 
 
-@dataclass(frozen=True, slots=True)
-class CacheMiss:
+class CacheMiss(NamedTuple):
     """What a call needs that no earlier call has left behind.
 
     layer        what must be done, "trace", "lower", "compile", "load" or "dispatch", and all that follows; None for a

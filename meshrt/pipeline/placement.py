@@ -8,9 +8,8 @@ written for (`meshrt.sharding.common`). An AbstractMesh agrees with any Mesh of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from meshrt import errors, tree_util
 from meshrt.core.spaces import DEVICE
@@ -41,8 +40,7 @@ from meshrt.transforms.high import numbered
 __all__ = ["Placement", "Wanted", "is_sharding", "resolve"]
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """The devices of a call: those of a Mesh, one that was named, or the default one; None as long as only an
     AbstractMesh is known."""
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from meshrt import config
 from meshrt.core.types import ShapedArray
+from meshrt.pipeline.device_program import DeviceProgram
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.propagated import annotated_for_xla, boundary_shardings
-from meshrt.pipeline.stored import DeviceProgram, stored
 from meshrt.pipeline.traced import LoweringRequest
 from meshrt.runtime import compile_cache
 from meshrt.runtime.executable import PortableExecutable, compile_program
@@ -124,6 +124,9 @@ def compile_lowered(
             "propagator": config.settings.propagator,
             **(partition_options or {}),
         }
+        # Start-up time: without a directory of programs nothing is read or written.
+        from meshrt.pipeline.stored import stored
+
         made = stored(lowered, asked, make)
     else:
         made = make()

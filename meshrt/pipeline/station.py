@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from meshrt import tree_util
 from meshrt.core.types import ShapedArray
+from meshrt.runtime.compile_cache import fingerprint
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.typed import told_sharding
@@ -122,7 +122,7 @@ class Station:
     @property
     def fingerprint(self) -> str:
         """A hash of the program at this station, equal on every host."""
-        return hashlib.sha256(self.as_text().encode()).hexdigest()[:32]
+        return fingerprint(self.as_text())[:32]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.fun_name}: {self.fingerprint[:12]}>"

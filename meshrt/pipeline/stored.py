@@ -14,25 +14,16 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import propagation
 from meshrt import errors
+from meshrt.pipeline.device_program import DeviceProgram
 from meshrt.pipeline.lowered import Lowered
 from meshrt.runtime import compile_cache, jaxlib_api
 from meshrt.sharding.as_data import sharding_from_data, sharding_to_data
-from meshrt.sharding.named import NamedSharding
 
-__all__ = ["DeviceProgram", "stored"]
-
-
-class DeviceProgram(NamedTuple):
-    """What compiling takes: a module, XLA's `mode` for it, and the boundary's shardings over the AbstractMesh."""
-
-    module: str
-    mode: str
-    arg_shardings: tuple[NamedSharding, ...]
-    out_shardings: tuple[NamedSharding, ...]
+__all__ = ["stored"]
 
 
 def stored(lowered: Lowered, asked: Mapping[str, Any], make: Callable[[], DeviceProgram]) -> DeviceProgram:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt import errors, tree_util
 from meshrt._tree_paths import TypedLeaf
@@ -30,8 +29,7 @@ def any_tracer(tree: Any) -> bool:
     return any(isinstance(x, Tracer) for x in tree_util.tree_leaves(tree))
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """A function to stage: `call` was made from the user's function `owner`, for `what`."""
 
     call: Callable[..., Any]

@@ -9,8 +9,7 @@ All branches take the same operands and give results of the same types. With the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -133,8 +132,7 @@ def _jvp(
     return outs[:count], [next(found) if nz else None for nz in union]
 
 
-@dataclass(slots=True, eq=False)
-class _Plan:
+class _Plan(NamedTuple):
     """Linearized branches, all of one signature although each saves residuals of its own.
 
     A `forward` branch returns the results, then `num_slots` residual slots. Branches share a slot where their residuals

@@ -8,8 +8,7 @@ body gets to the backward pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import zeros
@@ -28,8 +27,7 @@ from meshrt.transforms.tools import hoist_consts
 __all__: list[str] = []
 
 
-@dataclass(slots=True, eq=False)
-class Plan:
+class Plan(NamedTuple):
     """How one body is linearized.
 
     `prelude` computes loop-invariant values from the constants (`consts` first, which linearization captured); those
@@ -94,8 +92,7 @@ def plan_of(jaxpr: Jaxpr, num_consts: int, num_carry: int, nonzero: tuple[bool, 
 # Transposition
 
 
-@dataclass(slots=True, eq=False)
-class Transposed:
+class Transposed(NamedTuple):
     """`body`: (captured consts, known consts; sums over consts, ct carry; known xs, ct ys) -> (sums, ct carry; ct xs).
 
     The flags say which cotangents are not zero.

@@ -16,9 +16,8 @@ where values are moved one by one, nothing in a program, which runs where its ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt import errors, tree_util
 from meshrt.core.jaxpr import Eqn, Jaxpr, subjaxprs
@@ -196,8 +195,7 @@ device_put_p = _annotation(
 _placements: WeakCache = WeakCache()
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """A device that makes a call for all. It is one of the program's and does not say where that runs."""
 
     device: Any

@@ -12,9 +12,8 @@ import pkgutil
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
 from meshrt.runtime import jaxlib_api, sockets
@@ -49,8 +48,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessInfo:
+class ProcessInfo(NamedTuple):
     """This process's place among the processes of a job.
 
     `client` is a connected client of the distributed runtime, `hostname` the address of this process for its peers.

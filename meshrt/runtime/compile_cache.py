@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import logging
 import os
 import platform
@@ -20,11 +19,13 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshrt import config, errors
 from meshrt.runtime import events, jaxlib_api
-from meshrt.runtime.disk_cache import DamagedEntry, DiskCache, checked_directory
+
+if TYPE_CHECKING:
+    from meshrt.runtime.disk_cache import DiskCache
 
 __all__ = [
     "cached", "clear", "compiler_fingerprint", "compiler_of", "content", "discard_entry", "fingerprint", "load_entry",
@@ -39,6 +40,9 @@ _log = logging.getLogger("meshrt.compile_cache")
 
 def fingerprint(*parts: str | bytes) -> str:
     """A hex digest of the parts and their boundaries."""
+    # Start-up time: OpenSSL is loaded with the first key, not with the library.
+    import hashlib
+
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -154,8 +158,12 @@ def _disk() -> DiskCache | None:
     """
     if not on_disk():
         return None
+    # Start-up time: a process without a directory of programs reads and writes no entries.
+    from meshrt.runtime import disk_cache
+
     limit = config.settings.compilation_cache_max_size
-    return DiskCache(checked_directory(config.settings.compilation_cache_dir), None if limit < 0 else limit)
+    root = disk_cache.checked_directory(config.settings.compilation_cache_dir)
+    return disk_cache.DiskCache(root, None if limit < 0 else limit)
 
 
 def load_entry(name: str) -> bytes | None:
@@ -163,6 +171,9 @@ def load_entry(name: str) -> bytes | None:
     disk = _disk()
     if disk is None:
         return None
+    # Start-up time: as in `_disk`.
+    from meshrt.runtime.disk_cache import DamagedEntry
+
     try:
         _, content = disk.read(name)
     except FileNotFoundError:

@@ -27,9 +27,8 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt import errors
 
@@ -50,8 +49,7 @@ class DamagedEntry(Exception):
     """An entry whose bytes are not those that were written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What is known of one entry without its content. Sizes are bytes, times seconds since the epoch."""
 
     name: str
@@ -65,7 +63,7 @@ class Entry:
     problem: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return self._asdict()
 
 
 def checked_directory(name: str | os.PathLike[str], make: bool = True) -> Path:

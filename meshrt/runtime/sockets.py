@@ -7,7 +7,6 @@ When its sockets are shut down, the collective fails, and the program that it st
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Collection, Iterator
 
@@ -28,6 +27,9 @@ def break_off(own_port: int | None, ports: Collection[int]) -> int:
     `own_port` is the one on which this process waits for its peers, `ports` those of its peers. A connection between
     two processes has one of them at one end.
     """
+    # Start-up time: only jobs of several processes that break something off need sockets.
+    import socket
+
     count = 0
     for fd, local, remote, state in _connections():
         if state == _LISTEN or not (local == own_port or remote in ports):

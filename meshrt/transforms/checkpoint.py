@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import move_dim
@@ -116,8 +115,7 @@ def _aval(leaf: Any, fun: Callable[..., Any]) -> Any:
 # What is saved
 
 
-@dataclass(slots=True, eq=False)
-class _Plan:
+class _Plan(NamedTuple):
     """`forward` gives the results, then the `saved` values; it takes `consts` before the arguments.
 
     `linear` takes the needed arguments (`needed`: positions in [*consts, *arguments]), the saved values, then the

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -136,8 +135,7 @@ def positional(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return bound.args
 
 
-@dataclass(frozen=True, slots=True)
-class SplitArguments:
+class SplitArguments(NamedTuple):
     """Arguments cut into non-differentiable ones (`fixed`, at `positions`) and the `dynamic` rest."""
 
     fixed: tuple[Any, ...]

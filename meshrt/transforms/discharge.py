@@ -15,8 +15,7 @@ on the way (`through_values`): forward mode where what a reference holds has a t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt import errors
 from meshrt.core import source
@@ -56,8 +55,7 @@ class Cell:
         return f"Cell({self._value!r})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Discharged:
+class Discharged(NamedTuple):
     """A Jaxpr without references: its results are the old ones, then what the `written` arguments hold in the end."""
 
     closed: ClosedJaxpr

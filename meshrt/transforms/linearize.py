@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt.core.basic.parts import from_parts_p, to_parts_p
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
@@ -57,8 +57,7 @@ def _held(aval: Any) -> ShapedArray:
     return held
 
 
-@dataclass(slots=True, eq=False)
-class Linearized:
+class Linearized(NamedTuple):
     """A linearized Jaxpr.
 
     `forward` takes `forward.consts`, then the original arguments, and returns the results followed by

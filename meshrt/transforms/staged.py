@@ -6,8 +6,7 @@ Each becomes a Jaxpr once per function, types and settings.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshrt import config, errors, tree_util
 from meshrt.core.axes import axes_in_scope
@@ -24,8 +23,7 @@ from meshrt.transforms.tools import WeakCache, hoist_consts
 __all__ = ["Staged", "stage"]
 
 
-@dataclass(slots=True, eq=False)
-class Staged:
+class Staged(NamedTuple):
     """A staged function of pytrees: `jaxpr` takes `consts`, then the flat arguments; `out_tree` shapes its results."""
 
     jaxpr: Jaxpr

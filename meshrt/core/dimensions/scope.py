@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from meshrt import errors
 from meshrt.core import source
@@ -14,8 +14,7 @@ from meshrt.core.dimensions.grammar import parse_constraint
 __all__ = ["Constraint", "SymbolicScope"]
 
 
-@dataclass(frozen=True)
-class Constraint:
+class Constraint(NamedTuple):
     """`difference >= 0`, or `== 0` for an equality; `text` is what the user wrote, if it `is_given` and does not follow
     from another one."""
 

@@ -8,8 +8,7 @@ division has to be 0. Equations in one variable that is not known yet are solved
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from meshrt import errors
 from meshrt.core.dimensions.expression import Dim, DimExpr, Factor, Term, build, is_symbolic_shape
@@ -24,8 +23,7 @@ _MORE = f". Please see {_PAGE}#shape-assertion-errors for more details."
 _MISMATCH = "Input shapes do not match the polymorphic shapes specification. "
 
 
-@dataclass(frozen=True)
-class Unknown:
+class Unknown(NamedTuple):
     """The size of one dimension of an argument: its name, the argument's number and the dimension."""
 
     name: str
@@ -33,8 +31,7 @@ class Unknown:
     dim: int
 
 
-@dataclass(frozen=True)
-class Requirement:
+class Requirement(NamedTuple):
     """`left >= right`, or `==`, over the unknowns, and what is to be said where it does not hold."""
 
     is_equality: bool
@@ -57,8 +54,7 @@ class Requirement:
         return "".join(m if isinstance(m, str) else str(_value(m, values)) for m in self.message)
 
 
-@dataclass(frozen=True)
-class Solution:
+class Solution(NamedTuple):
     """Each variable's value, over the unknowns; requirements in the order in which they are to be checked."""
 
     unknowns: tuple[Unknown, ...]
