@@ -80,7 +80,7 @@ with _collection.paused():
     from meshrt.primitives.device_put import device_put
     from meshrt.primitives.references import empty_ref, free_ref, freeze, new_ref
     from meshrt.primitives.reshard import reshard, typeof
-    from meshrt.primitives.state_views import ds
+    from meshrt.primitives.state_indices import ds
     from meshrt.runtime import pickling as _pickling  # noqa: F401  (arrays register themselves)
     from meshrt.runtime.array import Array, Shard
     from meshrt.runtime.assembly import (

@@ -28,7 +28,7 @@ from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten, leaf_paths, opened
 from meshrt.transforms.tools import hoist_consts
 
-__all__ = ["auto_axes", "constrained", "explicit_axes", "in_auto_mode", "is_explicit", "split_by", "unsplit"]
+__all__: list[str] = []
 
 _MISSING: Any = object()
 _is_sharding = lambda s: s is None or isinstance(s, NamedSharding | PartitionSpec)

@@ -9,36 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from meshrt import dtypes, errors
+from meshrt import errors
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import i64_array, reshape, transpose
-from meshrt.core.completion import OUT_SHARDING, asked, undeclared
+from meshrt.core.completion import OUT_SHARDING, undeclared
 from meshrt.core.explicit import Application, Spec, keeps, shown
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
-from meshrt.primitives import elementwise as ew
 from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.concatenate import rev_p
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.primitives.precision import canonical_precision, precision_attribute
+from meshrt.primitives.precision import precision_attribute
 from meshrt.primitives.windowing import (
-    canonical_pads,
     dilated,
     operand_gradient_pads,
-    padtype_to_pads,
     pairs_attribute,
     window_gradient_pads,
     window_positions,
 )
 
-__all__ = [
-    "ConvDimensionNumbers", "conv", "conv_dimension_numbers", "conv_general_dilated", "conv_general_permutations",
-    "conv_transpose", "conv_with_general_padding",
-]  # fmt: skip
+__all__: list[str] = []
 
 
 class ConvDimensionNumbers(NamedTuple):
@@ -53,7 +45,8 @@ def _swapped(spec: Sequence[int]) -> tuple[int, ...]:
     return (spec[1], spec[0], *spec[2:])
 
 
-def _take(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
+def taken(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
+    """The sizes at these dimensions."""
     return [shape[d] for d in dims]
 
 
@@ -190,8 +183,8 @@ def _pull_lhs(ct: Any, lhs: ShapedArray, rhs: Any, p: dict[str, Any]) -> Any:
     n, features, batches = p["dimension_numbers"], p["feature_group_count"], p["batch_group_count"]
     rhs_shape, groups = aval_of(rhs).shape, max(features, batches)
     pads = operand_gradient_pads(
-        _take(lhs.shape, n.lhs_spec[2:]), _take(rhs_shape, n.rhs_spec[2:]), p["window_strides"],
-        _take(aval_of(ct).shape, n.out_spec[2:]), p["padding"], p["lhs_dilation"], p["rhs_dilation"],
+        taken(lhs.shape, n.lhs_spec[2:]), taken(rhs_shape, n.rhs_spec[2:]), p["window_strides"],
+        taken(aval_of(ct).shape, n.out_spec[2:]), p["padding"], p["lhs_dilation"], p["rhs_dilation"],
     )  # fmt: skip
     if groups > 1:
         rhs = merge(unmerge(rhs, n.rhs_spec[0], groups), n.rhs_spec[0], n.rhs_spec[1])
@@ -214,8 +207,8 @@ def _pull_rhs(ct: Any, lhs: Any, rhs: ShapedArray, p: dict[str, Any]) -> Any:
     elif batches > 1:
         features, batches = batches, 1
     pads = window_gradient_pads(
-        _take(aval_of(lhs).shape, n.lhs_spec[2:]), _take(rhs.shape, n.rhs_spec[2:]), p["window_strides"],
-        _take(aval_of(ct).shape, n.out_spec[2:]), p["padding"], p["lhs_dilation"], p["rhs_dilation"],
+        taken(aval_of(lhs).shape, n.lhs_spec[2:]), taken(rhs.shape, n.rhs_spec[2:]), p["window_strides"],
+        taken(aval_of(ct).shape, n.out_spec[2:]), p["padding"], p["lhs_dilation"], p["rhs_dilation"],
     )  # fmt: skip
     numbers = ConvDimensionNumbers(_swapped(n.lhs_spec), _swapped(n.out_spec), _swapped(n.rhs_spec))
     out = conv_general_dilated_p.bind(
@@ -317,276 +310,3 @@ conv_general_dilated_p = Primitive(
     contraction=True,
     finite=True,
 )
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Public functions
-
-
-def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The three specs of ConvDimensionNumbers for strings such as ("NHWC", "HWIO", "NHWC").
-
-    Spatial dimensions are numbered, and strides and padding given, in the order in which the kernel has them.
-
-    >>> lax.conv_general_permutations(("NHWC", "HWIO", "NHWC"))
-    ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
-    """
-    lhs, rhs, out = dimension_numbers
-    spatial = [c for c in rhs if c not in "OI"]
-    specs = []
-    for name, leading in ((lhs, "NC"), (rhs, "OI"), (out, "NC")):
-        if sorted(name) != sorted([*leading, *spatial]) or len(set(name)) != len(name):
-            raise errors.ArgumentShapeError(
-                f"convolution dimension_numbers {tuple(dimension_numbers)!r}: {name!r} must hold {leading[0]!r}, "
-                f"{leading[1]!r} and the kernel's spatial dimensions {''.join(spatial)!r}, each once"
-            )
-        specs.append(tuple(name.index(c) for c in (*leading, *spatial)))
-    return tuple(specs)
-
-
-def conv_dimension_numbers(
-    lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any
-) -> ConvDimensionNumbers:
-    """`dimension_numbers` (None, three strings or ConvDimensionNumbers) for operands of these shapes.
-
-    Args:
-      lhs_shape: the shape of the left operand.
-      rhs_shape: the shape of the window.
-      dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC"), or `ConvDimensionNumbers`.
-
-    >>> lax.conv_dimension_numbers((1, 8, 8, 3), (3, 3, 3, 5), ("NHWC", "HWIO", "NHWC")).lhs_spec
-    (0, 3, 1, 2)
-    """
-    if isinstance(dimension_numbers, ConvDimensionNumbers):
-        return ConvDimensionNumbers(*(tuple(map(int, s)) for s in dimension_numbers))
-    ndim = len(lhs_shape)
-    if ndim != len(rhs_shape):
-        raise errors.ArgumentShapeError(
-            f"convolution needs an operand and a kernel of one rank, but got shapes {lhs_shape} and {rhs_shape}"
-        )
-    if dimension_numbers is None:
-        same = tuple(range(ndim))
-        return ConvDimensionNumbers(same, same, same)
-    names = dimension_numbers
-    if (
-        not isinstance(names, list | tuple)
-        or len(names) != 3
-        or any(not isinstance(s, str) or len(s) != ndim for s in names)
-    ):
-        raise errors.ArgumentShapeError(
-            f"convolution dimension_numbers must be None, three strings of {ndim} letters or ConvDimensionNumbers, but "
-            f"is {dimension_numbers!r}"
-        )
-    return ConvDimensionNumbers(*conv_general_permutations(names))
-
-
-def conv_general_dilated(
-    lhs: Any,
-    rhs: Any,
-    window_strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]],
-    lhs_dilation: Sequence[int] | None = None,
-    rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: Any = None,
-    feature_group_count: int = 1,
-    batch_group_count: int = 1,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    out_sharding: Any = None,
-) -> Any:
-    """The convolution (without flipping) of `lhs` with the kernel `rhs`.
-
-    `dimension_numbers` is None (batch, feature, spatial; out, in, spatial), three strings, or ConvDimensionNumbers.
-    `padding` is "SAME", "SAME_LOWER", "VALID" or a (low, high) pair per spatial dimension. Complex operands are
-    convolved by their parts.
-
-    Args:
-      lhs: the left array.
-      rhs: the right array.
-      window_strides: the step of the window along each dimension.
-      padding: "SAME", "VALID", or (low, high) for each dimension.
-      lhs_dilation: the distance between elements of `lhs`.
-      rhs_dilation: the distance between elements of `rhs`.
-      dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC"), or `ConvDimensionNumbers`.
-      feature_group_count: groups of features that are convolved apart.
-      batch_group_count: groups of the batch that are convolved apart.
-      precision: a `Precision`, its name, or one for each operand.
-      preferred_element_type: the dtype to accumulate in and return.
-      out_sharding: the sharding of the result over Explicit axes.
-
-    >>> lax.conv_general_dilated(jnp.ones((1, 8, 8, 3)), jnp.ones((3, 3, 3, 5)), (2, 2), "SAME",
-    ...     dimension_numbers=("NHWC", "HWIO", "NHWC")).shape
-    (1, 4, 4, 5)
-    """
-    a, b = aval_of(lhs), aval_of(rhs)
-    numbers = conv_dimension_numbers(a.shape, b.shape, dimension_numbers)
-    ones = (1,) * (a.ndim - 2)
-    strides = tuple(map(int, window_strides))
-    lhs_dilation = ones if lhs_dilation is None else tuple(map(int, lhs_dilation))
-    rhs_dilation = ones if rhs_dilation is None else tuple(map(int, rhs_dilation))
-    if len(strides) != a.ndim - 2 and a.ndim == b.ndim:
-        raise errors.ArgumentShapeError(
-            "conv_general_dilated window and window_strides must have the same number of dimensions, but window has "
-            f"{a.ndim - 2} and window_strides {len(strides)}: {tuple(strides)}"
-        )
-    if isinstance(padding, str):
-        window = [dilated(n, d) for n, d in zip(_take(b.shape, numbers.rhs_spec[2:]), rhs_dilation)]
-        base = [dilated(n, d) for n, d in zip(_take(a.shape, numbers.lhs_spec[2:]), lhs_dilation)]
-        padding = padtype_to_pads(base, window, strides, padding)
-    preferred = None if preferred_element_type is None else np.dtype(dtypes.canonicalize_dtype(preferred_element_type))
-    params = {
-        "window_strides": strides, "padding": canonical_pads(padding, a.ndim - 2), "lhs_dilation": lhs_dilation,
-        "rhs_dilation": rhs_dilation, "dimension_numbers": numbers, "feature_group_count": int(feature_group_count),
-        "batch_group_count": int(batch_group_count), "precision": canonical_precision(precision),
-        "preferred_element_type": preferred,
-    }  # fmt: skip
-    params.update(asked(out_sharding, a.ndim, "conv_general_dilated"))
-    if dtypes.issubdtype(a.dtype, np.complexfloating):
-        return _complex_convolution(lhs, rhs, params)
-    return conv_general_dilated_p.bind(lhs, rhs, **params)
-
-
-def _complex_convolution(lhs: Any, rhs: Any, params: dict[str, Any]) -> Any:
-    if params["preferred_element_type"] not in (None, aval_of(lhs).dtype):
-        raise errors.UnsupportedError("a complex convolution cannot have another preferred_element_type")
-    params = {**params, "preferred_element_type": None}
-    (a, b), (c, d) = ((ew.real_p.bind(x), ew.imag_p.bind(x)) for x in (lhs, rhs))
-    convolve = lambda x, y: conv_general_dilated_p.bind(x, y, **params)
-    real = ew.sub_p.bind(convolve(a, c), convolve(b, d))
-    return ew.complex_p.bind(real, ew.add_p.bind(convolve(a, d), convolve(b, c)))
-
-
-def conv(
-    lhs: Any,
-    rhs: Any,
-    window_strides: Sequence[int],
-    padding: str,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Any:
-    """`conv_general_dilated` with default layouts and without dilation.
-
-    Args:
-      lhs: the left array.
-      rhs: the right array.
-      window_strides: the step of the window along each dimension.
-      padding: "SAME", "VALID", or (low, high) for each dimension.
-      precision: a `Precision`, its name, or one for each operand.
-      preferred_element_type: the dtype to accumulate in and return.
-
-    >>> lax.conv(jnp.ones((1, 1, 4, 4)), jnp.ones((1, 1, 2, 2)), (1, 1), "VALID").shape
-    (1, 1, 3, 3)
-    """
-    return conv_general_dilated(
-        lhs, rhs, window_strides, padding, precision=precision, preferred_element_type=preferred_element_type
-    )
-
-
-def conv_with_general_padding(
-    lhs: Any,
-    rhs: Any,
-    window_strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]],
-    lhs_dilation: Sequence[int] | None,
-    rhs_dilation: Sequence[int] | None,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-) -> Any:
-    """`conv_general_dilated` with default layouts.
-
-    Args:
-      lhs: the left array.
-      rhs: the right array.
-      window_strides: the step of the window along each dimension.
-      padding: "SAME", "VALID", or (low, high) for each dimension.
-      lhs_dilation: the distance between elements of `lhs`.
-      rhs_dilation: the distance between elements of `rhs`.
-      precision: a `Precision`, its name, or one for each operand.
-      preferred_element_type: the dtype to accumulate in and return.
-
-    >>> lax.conv_with_general_padding(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), [(1, 0)], None, None).shape
-    (1, 1, 4)
-    """
-    return conv_general_dilated(
-        lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, precision=precision,
-        preferred_element_type=preferred_element_type,
-    )  # fmt: skip
-
-
-def transposed_pads(extent: int, stride: int, padding: Any) -> tuple[int, int]:
-    """The padding of a transposed convolution, from that of the forward one."""
-    if padding == "SAME":
-        total = extent + stride - 2
-        before = extent - 1 if stride > extent - 1 else -(-total // 2)
-        return before, total - before
-    if padding == "VALID":
-        total = extent + stride - 2 + max(extent - stride, 0)
-        return extent - 1, total - (extent - 1)
-    if isinstance(padding, str):
-        raise errors.ArgumentShapeError(f"conv_transpose knows the paddings 'SAME' and 'VALID', not {padding!r}")
-    low, high = padding
-    return extent - 1 - low, extent - 1 - high
-
-
-_TRANSPOSE_LAYOUTS = {
-    2: ("NC", "IO", "NC"), 3: ("NHC", "HIO", "NHC"), 4: ("NHWC", "HWIO", "NHWC"), 5: ("NHWDC", "HWDIO", "NHWDC"),
-}  # fmt: skip
-
-
-def conv_transpose(
-    lhs: Any,
-    rhs: Any,
-    strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]],
-    rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: Any = None,
-    transpose_kernel: bool = False,
-    precision: Any = None,
-    preferred_element_type: Any = None,
-    use_consistent_padding: bool = False,
-) -> Any:
-    """The transposed (fractionally strided) convolution: spatial sizes grow by `strides`.
-
-    "SAME" and "VALID" mean the padding of the forward convolution, and so do pairs with `use_consistent_padding`;
-    otherwise pairs pad the dilated operand. `transpose_kernel` flips the kernel and exchanges its features, which gives
-    the gradient of the forward convolution. Layouts default to channels last.
-
-    Args:
-      lhs: the left array.
-      rhs: the right array.
-      strides: the distance at which results of neighbouring elements lie.
-      padding: "SAME", "VALID", or (low, high) for each dimension.
-      rhs_dilation: the distance between elements of `rhs`.
-      dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC"), or `ConvDimensionNumbers`.
-      transpose_kernel: turn the window round and exchange its features, as the gradient of a convolution does.
-      precision: a `Precision`, its name, or one for each operand.
-      preferred_element_type: the dtype to accumulate in and return.
-      use_consistent_padding: pad as the gradient of a convolution with the same padding does.
-
-    >>> lax.conv_transpose(jnp.ones((1, 4, 3)), jnp.ones((2, 3, 5)), (2,), "SAME").shape
-    (1, 8, 5)
-    """
-    a, b = aval_of(lhs), aval_of(rhs)
-    if a.ndim != b.ndim or a.ndim < 2 or (dimension_numbers is None and a.ndim not in _TRANSPOSE_LAYOUTS):
-        raise errors.ArgumentShapeError(
-            f"conv_transpose needs an operand and a kernel of one rank (2 to 5 without dimension_numbers), but got "
-            f"{a.str_short()} and {b.str_short()}"
-        )
-    names = _TRANSPOSE_LAYOUTS[a.ndim] if dimension_numbers is None else dimension_numbers
-    numbers = conv_dimension_numbers(a.shape, b.shape, names)
-    spatial = tuple(numbers.rhs_spec[2:])
-    spread = (1,) * len(spatial) if rhs_dilation is None else tuple(rhs_dilation)
-    if use_consistent_padding or isinstance(padding, str):
-        given = [padding] * len(strides) if isinstance(padding, str) else padding
-        extents = [dilated(n, d) for n, d in zip(_take(b.shape, spatial), spread)]
-        padding = [transposed_pads(e, s, q) for e, s, q in zip(extents, strides, given)]
-    if transpose_kernel:
-        rhs = rev_p.bind(rhs, dimensions=spatial)
-        order = list(range(b.ndim))
-        out, into = numbers.rhs_spec[:2]
-        order[out], order[into] = into, out
-        rhs = transpose(rhs, order)
-    return conv_general_dilated(
-        lhs, rhs, (1,) * len(spatial), padding, tuple(strides), spread, numbers, precision=precision,
-        preferred_element_type=preferred_element_type,
-    )  # fmt: skip

@@ -12,7 +12,7 @@ from meshrt import errors
 from meshrt.core.basic.shapes import transpose
 from meshrt.core.types import aval_of
 from meshrt.primitives.contract import dot_general
-from meshrt.primitives.convolution import (
+from meshrt.primitives.convolution_functions import (
     conv_dimension_numbers,
     conv_general_dilated,
     conv_general_permutations,

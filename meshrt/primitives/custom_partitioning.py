@@ -34,16 +34,7 @@ from meshrt.transforms.tools import WeakCache
 from propagation.model import OpRule
 from propagation.quoting import quote
 
-__all__ = [
-    "TARGET",
-    "Custom",
-    "Level",
-    "Partitioning",
-    "TensorInfo",
-    "custom_partitioning_p",
-    "mapped_call",
-    "written_in_place",
-]
+__all__: list[str] = []
 
 TARGET = "meshrt.custom_partitioning"
 

@@ -30,7 +30,7 @@ from meshrt.sharding.rules import ShardingRule, parse_rule, with_batch
 from propagation.model import FactorType, OpRule
 from propagation.quoting import quote
 
-__all__ = ["ffi_call"]
+__all__: list[str] = []
 
 VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized", None)
 

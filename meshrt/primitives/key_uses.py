@@ -41,7 +41,7 @@ from meshrt.primitives.slice import slice_p
 from meshrt.transforms import checkpoint, checkpoint_policies, custom_jvp, custom_vjp, custom_vmap
 from meshrt.transforms.tools import WeakCache
 
-__all__ = ["CONSUMES", "KEY_USES", "check_unused", "jaxpr_signature", "signature_of"]
+__all__: list[str] = []
 
 _signatures = WeakCache()
 

@@ -12,7 +12,9 @@ from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.state import addupdate_p, empty_ref_p, free_ref_p, freeze_p, get_p, new_ref_p, swap_p
-from meshrt.primitives.state_views import Bitcast, Reshape, Step, Transpose, View, indexer, new_shape, view_type
+from meshrt.primitives.state_indices import indexer
+from meshrt.primitives.state_steps import Bitcast, Reshape, Step, Transpose, new_shape
+from meshrt.primitives.state_views import View, view_type
 from meshrt.runtime.reference import Ref
 from meshrt.sharding.typed import abstract
 from meshrt.tree_util import tree_flatten

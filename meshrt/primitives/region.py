@@ -29,7 +29,7 @@ from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
 from meshrt.transforms.tools import WeakCache, dce
 
-__all__ = ["entered", "opened_type", "region_p"]
+__all__: list[str] = []
 
 
 def entered(aval: Any, inside: AbstractMesh) -> Any:

@@ -27,6 +27,7 @@ from meshrt.core.trace import Tracer, leaked
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.device_put import device_put
+from meshrt.primitives.state_indices import Indexer
 from meshrt.primitives.state_types import (
     addupdate_type,
     free_type,
@@ -36,7 +37,7 @@ from meshrt.primitives.state_types import (
     swap_type,
     written_type,
 )
-from meshrt.primitives.state_views import Indexer, View, accumulate, read, view_of, write
+from meshrt.primitives.state_views import View, accumulate, read, view_of, write
 from meshrt.runtime.array import copy_array
 from meshrt.runtime.reference import Ref
 from meshrt.transforms.batching import MappedAxis, batch_flat

@@ -17,7 +17,7 @@ from meshrt.core.source import marked
 from meshrt.lowering.context import LoweringContext
 from propagation.asm import Ref
 
-__all__ = ["set_xla_metadata"]
+__all__: list[str] = []
 
 Marks = tuple[tuple[str, str], ...]
 

@@ -1,5 +1,7 @@
 """Names of the top level that scripts use beside the transformations."""
 
+import importlib
+
 import jax
 import numpy as np
 import pytest
@@ -47,3 +49,17 @@ def test_what_runtimes_report_has_jaxs_name(kind):
     assert issubclass(meshrt.errors.JaxRuntimeError, RuntimeError) and issubclass(
         jax.errors.JaxRuntimeError, RuntimeError
     )
+
+
+# Names of ours, and those that JAX had in other versions.
+OURS = {
+    "lax": {"all_gather_invariant", "pargmax", "pargmin", "pvary"},
+    "numpy": {"top_k"},
+}
+
+
+@pytest.mark.parametrize("room", ["lax", "lax.linalg", "numpy", "numpy.linalg", "random", "nn", "tree", "image"])
+def test_a_room_offers_no_names_of_its_workshop(room):
+    ours, peer = (importlib.import_module(f"{package}.{room}") for package in ("meshrt", "jax"))
+    more = {n for n in ours.__all__ if not n.endswith("_p") and not hasattr(peer, n)}
+    assert more <= OURS.get(room, set())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from meshrt.experimental.kernels.core_map import core_map
 from meshrt.experimental.kernels.scopes import run_scoped, run_state
-from meshrt.primitives.state_views import Slice, ds
+from meshrt.primitives.state_indices import Slice, ds
 from meshrt.transforms.discharge import discharge_state
 
 dslice = ds

@@ -26,7 +26,8 @@ from meshrt.primitives.references import RefView
 from meshrt.primitives.slice import pad
 from meshrt.primitives.slice import slice as static_slice
 from meshrt.primitives.state import uninitialized
-from meshrt.primitives.state_views import Indexer, Slice, View, accumulate, read, view_type, write
+from meshrt.primitives.state_indices import Indexer, Slice
+from meshrt.primitives.state_views import View, accumulate, read, view_type, write
 
 __all__ = [
     "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor",

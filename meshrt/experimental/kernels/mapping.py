@@ -36,7 +36,7 @@ from meshrt.experimental.kernels.specs import (
     no_block_spec,
 )
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.primitives.state_views import Slice
+from meshrt.primitives.state_indices import Slice
 
 __all__ = ["BlockMapping", "GridMapping", "KernelArguments", "block_mapping", "described", "grid_mapping"]
 

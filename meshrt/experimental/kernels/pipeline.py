@@ -38,7 +38,7 @@ from meshrt.experimental.kernels.specs import (
     no_block_spec,
 )
 from meshrt.primitives.references import RefView
-from meshrt.primitives.state_views import ds
+from meshrt.primitives.state_indices import ds
 
 __all__ = ["emit_pipeline"]
 

@@ -40,7 +40,7 @@ from meshrt.experimental.kernels.specs import (
     squeezed,
 )
 from meshrt.experimental.kernels.values import debug_print, delay, dot, reciprocal
-from meshrt.primitives.state_views import Slice, ds
+from meshrt.primitives.state_indices import Slice, ds
 
 ANY = MemorySpace.ANY
 HOST = MemorySpace.HOST

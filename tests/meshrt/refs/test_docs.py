@@ -15,7 +15,7 @@ import meshrt.numpy as jnp
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "refs.md"
 MODULES = [
-    "meshrt.ref", "meshrt.ad", "meshrt.primitives.references", "meshrt.primitives.state_views",
+    "meshrt.ref", "meshrt.ad", "meshrt.primitives.references", "meshrt.primitives.state_indices",
     "meshrt.transforms.discharge", "meshrt.transforms.linear_maps", "meshrt.runtime.reference",
     "meshrt.core.references", "meshrt.experimental.kernels.scopes", "meshrt.experimental.kernels.core_map",
 ]  # fmt: skip

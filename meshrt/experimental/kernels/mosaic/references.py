@@ -29,7 +29,9 @@ from meshrt.experimental.kernels.mosaic.types import (
 )
 from meshrt.primitives import state
 from meshrt.primitives.elementwise import add_p
-from meshrt.primitives.state_views import Bitcast, Indexer, Reshape, Slice, Step, View, view_of
+from meshrt.primitives.state_indices import Indexer, Slice
+from meshrt.primitives.state_steps import Bitcast, Reshape, Step
+from meshrt.primitives.state_views import View, view_of
 
 __all__ = ["RULES", "load", "narrowed", "read_view", "store"]
 

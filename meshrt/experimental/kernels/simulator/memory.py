@@ -14,7 +14,9 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.types import ShapedArray
-from meshrt.primitives.state_views import Bitcast, Indexer, Reshape, Slice, Transpose, View
+from meshrt.primitives.state_indices import Indexer, Slice
+from meshrt.primitives.state_steps import Bitcast, Reshape, Transpose
+from meshrt.primitives.state_views import View
 
 __all__ = ["Access", "Actor", "Clock", "Memory", "unwritten_value"]
 

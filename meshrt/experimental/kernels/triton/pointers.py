@@ -24,7 +24,8 @@ from meshrt.experimental.kernels.mlir.conversions import converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of
 from meshrt.primitives import state
 from meshrt.primitives.elementwise import add_p
-from meshrt.primitives.state_views import Indexer, Slice, view_of
+from meshrt.primitives.state_indices import Indexer, Slice
+from meshrt.primitives.state_views import view_of
 
 __all__ = ["RULES", "Block", "element_bytes", "load", "outside", "store"]
 
