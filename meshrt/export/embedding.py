@@ -191,8 +191,6 @@ class _Copy:
                 values[op.results[0]] = operands[0]
                 continue
             regions = [self.region(body, r, values) for r in op.regions]
-            if op.name == "stablehlo.custom_call" and "lapack_" in str(op.attributes["call_target_name"]):
-                jaxlib_api.register_cpu_kernels()
             inherent, others = self.attributes(op)
             kinds = [str(r.type) for r in op.results]
             results = body.ops(op.name, operands, kinds, inherent, regions, self.location(op), others)

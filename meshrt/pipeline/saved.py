@@ -24,7 +24,7 @@ from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.program import CompiledProgram, mesh_over
 from meshrt.pipeline.traced import LoweringRequest
 from meshrt.pipeline.written import Written, written
-from meshrt.runtime import backend, compile_cache, jaxlib_api
+from meshrt.runtime import backend, compile_cache
 from meshrt.runtime.executable import PortableExecutable
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.as_data import mesh_from_data, mesh_to_data, row_to_data, sharding_from_data
@@ -288,8 +288,6 @@ def _captured(rows: Sequence[Mapping[str, Any]], data: bytes) -> tuple[np.ndarra
 
 def _executable(said: Mapping[str, Any], code: bytes, devices: tuple[Any, ...]) -> PortableExecutable:
     program = said["program"]
-    if devices[0].platform == "cpu":
-        jaxlib_api.register_cpu_kernels()
     options = tuple((str(name), value) for name, value in program["options"])
     return PortableExecutable.of_code(
         code, devices, mode=program["mode"], shardy=bool(program["shardy"]), options=options,

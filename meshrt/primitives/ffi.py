@@ -233,6 +233,15 @@ def ffi_call(
     scalars and arrays, tuples and dictionaries of these.
 
     Raises ArgumentValueError or ArgumentTypeError for arguments that do not fit each other.
+
+    >>> a = jnp.array([[4.0, 2.0], [2.0, 5.0]])
+    >>> results = (meshrt.ShapeDtypeStruct((2, 2), "float32"), meshrt.ShapeDtypeStruct((), "int32"))
+    >>> columns = {"input_layouts": [(1, 0)], "output_layouts": [(1, 0), ()]}  # LAPACK's matrices lie by columns
+    >>> potrf = meshrt.ffi.ffi_call("lapack_spotrf_ffi", results, **columns)
+    >>> factor, info = potrf(a, uplo=np.uint8(ord("L")))
+    >>> jnp.tril(factor)
+    Array([[2., 0.],
+           [1., 2.]], dtype=float32)
     """
     if vmap_method not in VMAP_METHODS:
         raise errors.ArgumentValueError(

@@ -185,6 +185,8 @@ class PortableExecutable:
 
     def _bind(self, devices: tuple[Any, ...], calls: Calls) -> Any:
         kind = _kind(devices)
+        if self.platform == "cpu":
+            jaxlib_api.prepare_cpu_kernels(self.module or self._blobs.get(kind, b""))
         if kind in self._first or kind in self._blobs:
             try:
                 bound = jaxlib_api.deserialize(self._blob(kind), devices, self._options(devices), calls.functions())
@@ -242,8 +244,6 @@ class PortableExecutable:
         from meshrt.lowering.legalize import legalize  # start-up time: programs from the disk cross no boundary
 
         started = time.perf_counter()
-        if self.platform == "cpu":
-            jaxlib_api.register_cpu_kernels()
         options = self._options(devices, self.ynnpack)
         module = legalize(self.module, backend.capabilities(self.platform))
         with circles.compiling(self.name):

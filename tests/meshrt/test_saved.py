@@ -483,3 +483,22 @@ def test_programs_that_write_to_references_are_not_saved(name):
 
     with pytest.raises(ValueError, match="serialize with a closed-over mutable array ref"):
         serialize(lib.jit(count).lower(1).compile())
+
+
+def test_a_process_that_calls_lapack_from_files_alone_finds_it(tmp_path):
+    factored = meshrt.jit(jnp.linalg.cholesky)
+    like = meshrt.ShapeDtypeStruct((2, 2), jnp.float32)
+    factored.lower(like).compile().save(tmp_path / "code")
+    (tmp_path / "program").write_bytes(meshrt.export.export(factored)(like).serialize())
+    script = """
+        import numpy as np, meshrt
+        a = np.array([[4, 2], [2, 5]], np.float32)
+        if {saved}:
+            call = meshrt.stages.load("{folder}/code")
+        else:
+            call = meshrt.export.deserialize(open("{folder}/program", "rb").read()).call
+        np.testing.assert_allclose(call(a), [[2, 0], [1, 2]])
+    """
+    for saved in (True, False):
+        told = textwrap.dedent(script.format(saved=saved, folder=tmp_path))
+        subprocess.run([sys.executable, "-c", told], check=True, timeout=120)

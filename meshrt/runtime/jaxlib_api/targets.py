@@ -15,8 +15,8 @@ from meshrt import errors
 from meshrt.runtime.jaxlib_api.names import XlaError
 
 __all__ = [
-    "approximate_top_k_size", "include_dir", "lapack_kernel", "register_batch_partitionable",
-    "register_cpu_kernels", "register_target", "register_type",
+    "approximate_top_k_size", "include_dir", "lapack_kernel", "prepare_cpu_kernels", "register_batch_partitionable",
+    "register_target", "register_type",
 ]  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def include_dir() -> str:
 
 
 @functools.cache
-def register_cpu_kernels() -> None:
+def _register_cpu_kernels() -> None:
     """Makes jaxlib's LAPACK kernels known to the CPU compiler; JAX may have done so before."""
     from jaxlib import lapack  # start-up time: loads LAPACK's kernels
 
@@ -65,9 +65,28 @@ def register_cpu_kernels() -> None:
                     raise
 
 
+def prepare_cpu_kernels(program: str | bytes) -> None:
+    """Makes ready what a program (a module, or compiled code) calls by name on CPUs.
+
+    jaxlib's kernels know where LAPACK is only once somebody has looked for it. A program from a file calls them in a
+    process in which nobody has, and jumps to address 0.
+    """
+    _register_cpu_kernels()
+    # How the names of these kernels begin. Bytecode and compiled code hold names as they are.
+    if b"lapack_" in program if isinstance(program, bytes) else "lapack_" in program:
+        _find_lapack()
+
+
+@functools.cache
+def _find_lapack() -> None:
+    from jaxlib import lapack  # start-up time: loads LAPACK's kernels
+
+    lapack.prepare_lapack_call("getrf_ffi", np.dtype(np.float32))
+
+
 def lapack_kernel(name: str, dtype: Any) -> str:
     """The custom-call target of a LAPACK routine ("geqrf", ...) for a dtype, ready to be called on CPU."""
     from jaxlib import lapack  # start-up time: loads LAPACK's kernels
 
-    register_cpu_kernels()
+    _register_cpu_kernels()
     return lapack.prepare_lapack_call(f"{name}_ffi", np.dtype(dtype))
