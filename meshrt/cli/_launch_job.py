@@ -36,6 +36,11 @@ _OPTIONS = [
     ),
     click.option("--devices-per-process", type=int, metavar="D", help="CPU devices of each. [default: 4]"),
     click.option("--max-restarts", type=int, metavar="K", help="Start all again after a failure, at most K times."),
+    click.option(
+        "--elastic",
+        is_flag=True,
+        help="Ranks that are left when one fails may go on (meshrt.distributed.elastic), before all start again.",
+    ),
     click.option("--timeout", type=float, metavar="S", help="End the job after S seconds (exit code 124)."),
     click.option("--grace", type=float, metavar="S", help="Seconds from asking to stop to SIGKILL. [default: 5]"),
     click.option(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import os
 import sys
 import types
 
 from meshrt.distributed import connection
 from meshrt.distributed.state import DistributedContext, adopt, context
 from meshrt.errors import ArgumentValueError, DistributedError, PeerLost
+from meshrt.launch import bootstrap
+from meshrt.launch.environment import ELASTIC
 from meshrt.runtime import backend
 
 __all__ = ["elastic"]
@@ -31,7 +34,7 @@ class elastic:
 
     Args:
       min_processes: with fewer left the PeerLost goes on to the caller, so that whoever started the job can start it
-        again. So it does under `meshrt launch`, which starts all ranks again (`--max-restarts`).
+        again. So it does under `meshrt launch` without `--elastic`, which starts all ranks again (`--max-restarts`).
       timeout_seconds: how long those that are left may take to come together.
     """
 
@@ -68,7 +71,8 @@ class elastic:
         return (
             bool(lost)
             and lost <= set(range(ctx.num_nodes)) - {ctx.node_id}
-            and (not ctx.launched and ctx.num_nodes - len(lost) >= self._min)
+            and (not ctx.launched or ELASTIC in os.environ)
+            and ctx.num_nodes - len(lost) >= self._min
         )
 
 
@@ -82,3 +86,4 @@ def _regroup(ctx: DistributedContext, timeout_s: float) -> None:
     # The former service stays, behind the same door: what the user still holds of it does no harm.
     client = connection.connect(ctx.entrance, str(place["service"]), process)
     adopt(dataclasses.replace(ctx, client=client, node_id=process, num_nodes=int(place["processes"])))
+    bootstrap.send(kind="meshed")

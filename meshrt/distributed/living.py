@@ -16,7 +16,7 @@ from meshrt.runtime import jaxlib_api
 
 __all__ = ["checkpoint_requested", "live_devices", "reached_preemption_sync_point"]
 
-_preemption: Any = None
+_preemption: tuple[Any, Any] | None = None  # the client of the job, and what hears of notices in it
 _preemption_lock = threading.Lock()
 _notice: _Notice | None = None  # in a process that is in no job
 
@@ -87,10 +87,11 @@ def reached_preemption_sync_point(step_id: int) -> bool:
     if ctx is None:
         return False
     with _preemption_lock:
-        if _preemption is None:
-            _preemption = jaxlib_api.preemption_manager(ctx.client)
+        if _preemption is None or _preemption[0] is not ctx.client:
+            _preemption = ctx.client, jaxlib_api.preemption_manager(ctx.client)
             bootstrap.send(kind="attentive")
-    reached: bool = _preemption.reached_sync_point(int(step_id))
+        manager = _preemption[1]
+    reached: bool = manager.reached_sync_point(int(step_id))
     return reached
 
 

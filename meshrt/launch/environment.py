@@ -16,6 +16,7 @@ GENERATION = "MESHRT_GENERATION"
 MAX_RESTARTS = "MESHRT_MAX_RESTARTS"
 SECRET = "MESHRT_JOB_SECRET"  # who has it may join
 LAUNCHED = "MESHRT_LAUNCHED"  # set by the launcher alone: the coordination service is running already
+ELASTIC = "MESHRT_ELASTIC"  # set by the launcher: it lets the others go on when a process is lost
 NUM_CPU_DEVICES = "MESHRT_NUM_CPU_DEVICES"
 AGENT_NAME = "MESHRT_AGENT_NAME"  # of the agent that runs on a host
 

@@ -87,7 +87,12 @@ def _look_for_growth(state: State) -> Result:
 
 
 def _may_grow(state: State) -> bool:
-    return len(state.chosen) < min(len(state.hosts), most_hosts(state))
+    return _used_hosts(state) < min(len(state.hosts), most_hosts(state))
+
+
+def _used_hosts(state: State) -> int:
+    """Hosts of this generation, but for those whose workers are all gone while others went on."""
+    return len({state.host_of(rank) for rank in range(state.size) if rank not in state.departed})
 
 
 def host_lost(state: State, event: HostLost) -> Result:
@@ -103,7 +108,7 @@ def regrow(state: State, event: TimerFired) -> Result:
 
 def _resize(state: State, event: Event) -> Result:
     count = min(len(state.hosts), most_hosts(state))
-    detail = f"the job goes on with {count} hosts in place of {len(state.chosen)}"
+    detail = f"the job goes on with {count} hosts in place of {_used_hosts(state)}"
     return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
 
 
@@ -114,7 +119,7 @@ def resize_requested(state: State, event: ResizeRequested) -> Result:
 
 def resize_running(state: State, event: ResizeRequested) -> Result:
     state = replace(state, most=event.nodes)
-    return _resize(state, event) if _may_grow(state) or len(state.chosen) > most_hosts(state) else (state, ())
+    return _resize(state, event) if _may_grow(state) or _used_hosts(state) > most_hosts(state) else (state, ())
 
 
 def resize_gathering(state: State, event: ResizeRequested) -> Result:
@@ -218,15 +223,16 @@ def exited(state: State, event: WorkerExited) -> Result:
 
 def lost(state: State, event: WorkerLost) -> Result:
     """The door blames a worker; the rest of them are about to fail for its sake."""
-    state = blame(open_incident(state, event, IncidentKind.WORKER), event, event.rank, error=_lost_error(event))
+    state = blame(open_incident(state, event, IncidentKind.WORKER), event, event.rank, error=lost_error(event))
     return enter(state, Phase.SETTLING)
 
 
 def lost_settling(state: State, event: WorkerLost) -> Result:
-    return blame(state, event, event.rank, error=_lost_error(event)), ()
+    return blame(state, event, event.rank, error=lost_error(event)), ()
 
 
-def _lost_error(event: WorkerLost) -> WorkerError:
+def lost_error(event: WorkerLost) -> WorkerError:
+    """What is known of a worker that the door blames."""
     return WorkerError(LOST, event.why)
 
 

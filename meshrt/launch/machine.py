@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 
 from meshrt.errors import InternalError
 from meshrt.launch import handlers as do
+from meshrt.launch import regrouping
 from meshrt.launch.model import (
     FINAL,
     CancelRequested,
@@ -141,11 +142,27 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.RUNNING, WorkerMeshed, do.note),
         _on(Phase.RUNNING, WorkerAttentive, do.attentive),
         _on(Phase.RUNNING, CheckpointTold, do.checkpoint),
-        _on(Phase.RUNNING, WorkerRaised, do.raised),
-        _on(Phase.RUNNING, WorkerLost, do.lost),
-        _on(Phase.RUNNING, WorkerExited, do.exited),
+        _on(Phase.RUNNING, WorkerRaised, regrouping.raised),
+        _on(Phase.RUNNING, WorkerLost, regrouping.lost),
+        _on(Phase.RUNNING, WorkerExited, regrouping.exited),
         _on_timer(Phase.RUNNING, Timer.JOB, do.job_late),
         _on(Phase.RUNNING, CancelRequested, do.cancel),
+        # A worker failed, and the others come together without it.
+        _on(Phase.REGROUPING, HostJoined, do.host_joined),
+        _on(Phase.REGROUPING, HostLost, do.host_lost),
+        _on(Phase.REGROUPING, ResizeRequested, do.resize_requested),
+        _on(Phase.REGROUPING, ServiceReady, do.note),
+        _on(Phase.REGROUPING, ServiceExited, do.service_lost_settling),
+        _on(Phase.REGROUPING, WorkerJoining, do.note),
+        _on(Phase.REGROUPING, WorkerMeshed, regrouping.meshed),
+        _on(Phase.REGROUPING, WorkerAttentive, do.attentive),
+        _on(Phase.REGROUPING, CheckpointTold, do.checkpoint),
+        _on(Phase.REGROUPING, WorkerRaised, regrouping.raised_regrouping),
+        _on(Phase.REGROUPING, WorkerLost, regrouping.lost),
+        _on(Phase.REGROUPING, WorkerExited, regrouping.exited_regrouping),
+        _on_timer(Phase.REGROUPING, Timer.REGROUP, regrouping.late),
+        _on_timer(Phase.REGROUPING, Timer.JOB, regrouping.job_late),
+        _on(Phase.REGROUPING, CancelRequested, regrouping.cancel),
         # A worker failed; the others have a moment to fail by themselves, so that echoes are told from causes.
         _on(Phase.SETTLING, HostJoined, do.host_joined),
         _on(Phase.SETTLING, HostLost, do.host_lost),
@@ -218,12 +235,14 @@ def check(state: State) -> None:
         "nothing runs while hosts are awaited": not (state.phase is Phase.GATHERING and state.service_live),
         "a generation keeps to the hosts it may have": state.policy.nodes is None
         or len(state.chosen) <= state.policy.nodes[1],
-        "workers run only beside a service": state.phase not in (Phase.FORMING, Phase.RUNNING)
+        "workers run only beside a service": state.phase not in (Phase.FORMING, Phase.RUNNING, Phase.REGROUPING)
         or (state.service_live and bool(state.live)),
-        "a phase that ends a generation knows why": state.phase not in (Phase.SETTLING, Phase.FAILED, Phase.CANCELLED)
+        "a phase that ends a generation knows why": state.phase
+        not in (Phase.REGROUPING, Phase.SETTLING, Phase.FAILED, Phase.CANCELLED)
         or state.incident is not None,
         "the restart budget is kept": state.charged <= state.policy.max_restarts,
-        "success means all finished": state.phase is not Phase.SUCCEEDED or state.finished == everyone,
+        "success means all finished": state.phase is not Phase.SUCCEEDED
+        or (bool(state.finished) and state.finished | state.departed == everyone),
         "something is left to wait for": state.phase in FINAL
         or state.phase in (Phase.NEW, Phase.GATHERING)
         or bool(state.live)

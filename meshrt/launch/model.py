@@ -20,6 +20,7 @@ class Phase(enum.Enum):
     WAITING = "waiting"
     FORMING = "forming"
     RUNNING = "running"
+    REGROUPING = "regrouping"
     SETTLING = "settling"
     STOPPING = "stopping"
     KILLING = "killing"
@@ -40,6 +41,7 @@ class Timer(enum.Enum):
     REGROW = "regrow"  # a host came while the job runs on fewer than it may; more may come
     SERVICE = "service"  # the coordination service has not said where it listens
     FORM = "form"  # not every worker connected after the first one tried
+    REGROUP = "regroup"  # the workers that are left have not come together
     SETTLE = "settle"  # time for the workers to fail by themselves after a first failure
     GRACE = "grace"  # time to obey the signal that asks to stop
     KILL = "kill"  # time for SIGKILL to take effect
@@ -72,6 +74,7 @@ class Policy:
     num_processes: int
     max_restarts: int = 0
     nodes: tuple[int, int] | None = None
+    elastic: bool = False  # workers that are left may go on when one fails
     timeout_s: float | None = None
     gather_s: float = 300.0
     last_call_s: float = 30.0
@@ -335,10 +338,12 @@ class SetTimer(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announce(Command):
-    """Tell the user that a generation ends; `restart` is the generation that follows, if one does."""
+    """Tell the user that a generation ends; `restart` is the generation that follows, if one does. Or it goes on, with
+    `left` workers."""
 
     incident: Incident
     restart: int | None = None
+    left: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +390,7 @@ class State:
     joining: frozenset[int] = frozenset()
     meshed: frozenset[int] = frozenset()
     finished: frozenset[int] = frozenset()
+    departed: frozenset[int] = frozenset()  # failed, and the others went on
     attentive: bool = False  # a worker saves when it is asked to
     writing: frozenset[int] = frozenset()  # steps whose checkpoints are being written
     asked: frozenset[int] | None = None  # what was being written when workers were asked to save, if they were

@@ -55,6 +55,7 @@ _PHASE_TIMERS = {
     Phase.WAITING: (Timer.SERVICE,),
     Phase.FORMING: (Timer.FORM,),
     Phase.RUNNING: (Timer.REGROW,),
+    Phase.REGROUPING: (Timer.REGROUP,),
     Phase.SETTLING: (Timer.SETTLE,),
     Phase.STOPPING: (Timer.GRACE,),
     Phase.KILLING: (Timer.KILL,),
@@ -66,6 +67,7 @@ def _patience(policy: Policy, phase: Phase) -> float | None:
     return {
         Phase.GATHERING: policy.gather_s,
         Phase.WAITING: policy.service_s,
+        Phase.REGROUPING: policy.form_s,
         Phase.SETTLING: policy.settle_s,
         Phase.STOPPING: policy.grace_s,
         Phase.KILLING: policy.kill_s,

@@ -34,6 +34,9 @@ def describe(command: Announce, started_at: float) -> str:
         lines.append(f"  {incident.detail}")
     if command.restart is not None:
         lines.append(f"meshrt launch: starting again, generation {command.restart}")
+    if command.left is not None:
+        ranks = "the rank that is left goes" if command.left == 1 else f"the {command.left} ranks that are left go"
+        lines.append(f"meshrt launch: {ranks} on")
     return "\n".join(lines)
 
 
@@ -94,9 +97,9 @@ def _consequence(failure: Failure) -> str:
 def summary(state: State) -> str:
     """One line at the end, where there is something to say: nothing after an undisturbed success."""
     ending = {Phase.SUCCEEDED: "succeeded", Phase.FAILED: "gave up"}.get(state.phase)
-    if ending is not None and state.restarts:
-        return f"meshrt launch: {ending} after {state.restarts} restart{'s' if state.restarts > 1 else ''}"
-    return ""
+    what = [f"after {state.restarts} restart{'s' if state.restarts > 1 else ''}"] if state.restarts else []
+    what += [f"without rank {', '.join(map(str, sorted(state.departed)))}"] if state.departed else []
+    return f"meshrt launch: {ending} {', '.join(what)}" if ending is not None and what else ""
 
 
 def write_json(state: State, exit_code: int, path: Path) -> None:

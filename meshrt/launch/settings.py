@@ -32,6 +32,7 @@ class Settings:
     nodes: tuple[int, int] | None = None  # also given as 2, "2" or "1:4"
     devices_per_process: int | None = None
     max_restarts: int = 0
+    elastic: bool = False
     timeout: float | None = None
     grace: float = 5.0
     checkpoint_timeout: float = 300.0
@@ -70,7 +71,7 @@ class Settings:
             )
         if self.log_dir is not None and not isinstance(self.log_dir, str):
             raise ConfigError(f"log_dir = {self.log_dir!r}: expected the path of a directory, as text")
-        for name in ("verbose", "agents", "view"):
+        for name in ("verbose", "agents", "view", "elastic"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} = {getattr(self, name)!r}: expected true or false")
         if not isinstance(self.engine, str):
@@ -95,7 +96,7 @@ class Settings:
         """What of this the state machine must know."""
         rest = 0.0 if self.nodes is None else _BACKOFF_S
         return Policy(
-            self.nproc, self.max_restarts, self.nodes, backoff_s=rest, timeout_s=self.timeout,
+            self.nproc, self.max_restarts, self.nodes, self.elastic, backoff_s=rest, timeout_s=self.timeout,
             gather_s=self.start_timeout, form_s=self.start_timeout, grace_s=self.grace,
             checkpoint_s=self.checkpoint_timeout,
         )  # fmt: skip

@@ -34,7 +34,7 @@ from meshrt.launch.engines.protocol import (
     Task,
     WorkerSpec,
 )
-from meshrt.launch.environment import Place
+from meshrt.launch.environment import ELASTIC, Place
 from meshrt.launch.membership.frames import new_secret
 from meshrt.launch.model import (
     FINAL,
@@ -413,9 +413,10 @@ class _Shell:
 
     def _variables(self, rank: int) -> Mapping[str, str]:
         settings = self._job.settings
+        own = {**settings.env, ELASTIC: "1"} if settings.elastic else settings.env
         if settings.bind == "none":
-            return settings.env
-        return {**settings.env, binding.VARIABLE: f"{settings.bind}:{rank % settings.nproc}:{settings.nproc}"}
+            return own
+        return {**own, binding.VARIABLE: f"{settings.bind}:{rank % settings.nproc}:{settings.nproc}"}
 
     def _start(self, specs: Sequence[Spec]) -> None:
         """Starts those whose log can be opened; the others count as processes that could not be started."""

@@ -62,6 +62,7 @@ class Send:
 @dataclass(slots=True)
 class _Member:
     process: int
+    rank: int  # the number that it came with, by which the launcher knows it
     about: Mapping[str, Any]  # host, pid, versions
     heard_at: float
     doing: Mapping[str, Any] = field(default_factory=dict)
@@ -155,7 +156,7 @@ class Roster:
                     "versions everywhere",
                     fatal=True,
                 )
-        self.members[process] = _Member(process, about, now)
+        self.members[process] = _Member(process, process, about, now)
         if not self.missing():
             self.formed = True
             self._tell_all("formed", hosts={str(m.process): m.about.get("host") for m in self.present})
@@ -233,7 +234,7 @@ class Roster:
             text += f". It was last {member.doing['text']}"
         self.lost[process] = text
         if not visible:
-            self.news.append((process, text))
+            self.news.append((member.rank, text))
         if visible:
             self._ended.add(process)
         self.outbox += [self._notice(m.process, process) for m in (*self.present, member)]
@@ -350,7 +351,7 @@ class Roster:
         why = differences.describe(agreement.records, agreement.texts)
         for p in agreement.records:
             self.outbox.append(Send(p, "disagreed", {"circle": circle, "number": number, "why": why}))
-        self.news.append((min(agreement.asked[1:], default=process), why))
+        self.news.append((self.members[min(agreement.asked[1:], default=process)].rank, why))
 
     def _compare(self, member: _Member, circle: str, trail: Any) -> None:
         """Programs that were agreed on must also be launched in the same order."""

@@ -100,6 +100,7 @@ EXPECTED = {
     Phase.WAITING: _ALWAYS | {ServiceReady, ServiceExited, Timer.SERVICE},
     Phase.FORMING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.FORM},
     Phase.RUNNING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.REGROW},
+    Phase.REGROUPING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.REGROUP},
     Phase.SETTLING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.SETTLE},
     Phase.STOPPING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.GRACE},
     Phase.KILLING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.KILL},
@@ -149,6 +150,7 @@ _SOUND: dict[Phase, dict] = {
     Phase.WAITING: {"service_live": True},
     Phase.FORMING: {"service_live": True, "live": {0, 1}, "joining": {0}},
     Phase.RUNNING: {"service_live": True, "live": {1}, "finished": {0}, "meshed": {0, 1}},
+    Phase.REGROUPING: {"service_live": True, "live": {1}, "incident": Incident(IncidentKind.WORKER, 0, 0.0, 0)},
     Phase.SETTLING: {"service_live": True, "live": {1}, "incident": Incident(IncidentKind.WORKER, 0, 0.0, 0)},
     Phase.STOPPING: {"service_live": True},
     Phase.KILLING: {"live": {0}},
@@ -183,6 +185,8 @@ def test_a_sound_state_of_each_phase_passes(phase):
         (Phase.FORMING, {"service_live": False}, "workers run only beside a service"),
         (Phase.RUNNING, {"service_live": False}, "workers run only beside a service"),
         (Phase.RUNNING, {"live": set()}, "workers run only beside a service"),
+        (Phase.REGROUPING, {"live": set()}, "workers run only beside a service"),
+        (Phase.REGROUPING, {"incident": None}, "a phase that ends a generation knows why"),
         (Phase.SETTLING, {"incident": None}, "a phase that ends a generation knows why"),
         (Phase.FAILED, {"incident": None}, "a phase that ends a generation knows why"),
         (Phase.CANCELLED, {"incident": None}, "a phase that ends a generation knows why"),
@@ -372,6 +376,43 @@ def test_nobody_waits_for_a_checkpoint_that_cannot_come(attentive):
     assert failed.clocks[Timer.GRACE] == 5.0
 
 
+def test_those_that_are_left_go_on_and_the_job_succeeds_without_the_lost_ones():
+    do = Driver(num_processes=4, elastic=True).running()
+    assert do(WorkerExited, rank=1, status=ExitStatus(signal=9)) == [] and do.state.phase is Phase.REGROUPING
+    do(WorkerMeshed, rank=0)
+    do(WorkerExited, rank=3, status=ExitStatus(signal=9))  # one more, meanwhile
+    announce = do(WorkerMeshed, rank=2)[0]
+    assert (announce.left, announce.restart, first_cause(announce.incident.failures).rank) == (2, None, 1)
+    assert do.state.phase is Phase.RUNNING and do.state.departed == {1, 3}
+    do(WorkerLost, rank=2, why="silent")  # it may be there still
+    assert kinds(do(WorkerMeshed, rank=0)) == [Announce, SignalWorkers]
+    do(WorkerExited, rank=2, status=ExitStatus(signal=9))
+    do(WorkerExited, rank=0, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 0 and do.state.restarts == 0
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [(WorkerRaised, {"rank": 0, "error": WorkerError("PeerLost", "process 1 was lost")})],
+        [(TimerFired, {"timer": Timer.REGROUP})],
+        [(WorkerExited, {"rank": 0, "status": ExitStatus(signal=9)})],
+        [(WorkerExited, {"rank": 0, "status": ExitStatus(code=78)})],
+        [(ServiceExited, {"status": ExitStatus(signal=9)})],
+        [(CancelRequested, {"signal": TERM})],
+    ],
+)
+def test_where_the_others_do_not_go_on_all_end(events):
+    do = Driver(num_processes=3, elastic=True).running()
+    do(WorkerAttentive, rank=0)
+    do(WorkerExited, rank=1, status=ExitStatus(signal=9))
+    for kind, fields in events:
+        do(kind, **fields)
+    if events[0][0] is WorkerExited and do.state.phase is Phase.REGROUPING:
+        do(WorkerExited, rank=2, status=ExitStatus(signal=9))
+    assert do.state.phase in (Phase.SETTLING, Phase.STOPPING) and do.clocks.get(Timer.GRACE) in (None, 5.0)
+
+
 @pytest.mark.parametrize("status", [ExitStatus(code=78)])
 def test_a_configuration_error_is_never_restarted(status):
     do = Driver(num_processes=1, max_restarts=5)
@@ -540,11 +581,11 @@ class World:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.integers(1, 3), st.integers(0, 2), st.sampled_from([None, 9.0]),
+    st.integers(1, 3), st.integers(0, 2), st.sampled_from([None, 9.0]), st.booleans(),
     st.lists(st.integers(0, 10_000), max_size=60), st.data(),
 )  # fmt: skip
-def test_any_sequence_of_events_ends_and_leaves_nobody(count, restarts, timeout, picks, data):
-    world = World(Policy(count, restarts, timeout_s=timeout))
+def test_any_sequence_of_events_ends_and_leaves_nobody(count, restarts, timeout, elastic, picks, data):
+    world = World(Policy(count, restarts, timeout_s=timeout, elastic=elastic))
     world.happen(Start(id=next(world.ids), at=0.0))
     for pick in picks:
         if world.finish is not None:

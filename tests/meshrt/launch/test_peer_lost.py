@@ -74,3 +74,40 @@ except meshrt.distributed.PeerLost as e:
 """
     result = launch("--nproc", 3, "--devices-per-process", 1, body=body)
     assert result.code == 5 and "was lost: it cannot go on without process 1" in result.out
+
+
+ELASTIC = """\
+import meshrt, numpy as np
+from meshrt.sharding import NamedSharding, PartitionSpec as P
+meshrt.distributed.initialize()
+job = meshrt.distributed.elastic(min_processes=2)
+while not job.finished:
+    with job:
+        count = meshrt.device_count()
+        split = NamedSharding(meshrt.make_mesh((count,), ("x",)), P("x"))
+        x = meshrt.make_array_from_callback((count,), split, lambda i: np.ones(count, np.float32)[i])
+        total = meshrt.jit(lambda x: x.sum())
+        for step in range(400 if count == full else 5):
+            value = float(total(x))
+            if generation == 0 and rank == 1 and step == 3:
+                os.kill(os.getpid(), 9)
+print(f"pid {os.getpid() == first} sum {value} generation {generation}.{job.generation}", flush=True)
+"""
+
+
+def test_beside_a_launcher_those_that_are_left_go_on(launch):
+    body = f"full, first = 3, os.getpid()\n{ELASTIC}"
+    result = launch("--nproc", 3, "--devices-per-process", 1, "--elastic", "--max-restarts", 1, body=body)
+    assert result.code == 0, result.err
+    assert sorted(result.out.splitlines()) == [f"[{r}] pid True sum 2.0 generation 0.1" for r in (0, 2)]
+    assert result.err.count("rank 1 failed first: killed by SIGKILL") == 1
+    assert "meshrt launch: the 2 ranks that are left go on" in result.err
+    assert result.err.splitlines()[-1] == "meshrt launch: succeeded without rank 1"
+
+
+@pytest.mark.slow
+def test_all_start_again_where_too_few_are_left(launch):
+    body = f"full, first = 2, os.getpid()\n{ELASTIC}"  # the fewest that the script wants
+    result = launch("--nproc", 2, "--devices-per-process", 1, "--elastic", "--max-restarts", 1, body=body)
+    assert result.code == 0 and "go on" not in result.report, result.err
+    assert "starting again, generation 1" in result.err and result.out.count("sum 2.0 generation 1.0") == 2
