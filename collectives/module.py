@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxlib.mlir import ir
 
@@ -35,6 +35,7 @@ from .passes.compilers.cpu import as_bits
 from .passes.dead import called_from
 from .plan.capacity import Capacity
 from .plan.communication import CommunicationPlan, plan_of
+from .plan.decisions import Decisions
 from .plan.memory import MemoryPlan, memory_of
 from .plan.timing import Timing, timing_of
 from .plan.traffic import Sent, sent_by
@@ -323,6 +324,7 @@ def _partition(
     ctx.findings.extend([*unpropagated(known), *unresolved(known)])
     timing = timing_of(builder.functions, machine) if machine.chosen else None
     plan = plan_of(item, {f.name: f for f in builder.functions}, machine, timing)
+    plan = replace(plan, decisions=Decisions(tuple(ctx.chosen), atoms))
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
     returned = tuple(_sharding(s, mesh, v) for s, v in zip(results, main.returned))
     propagated = known.propagated if isinstance(known, Propagation) else None

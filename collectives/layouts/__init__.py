@@ -1,9 +1,8 @@
-"""Layouts of values: what is known, what it costs to have another, and choosing one.
+"""Layouts of values: what is known, and what it costs to have another.
 
 state, known           which versions of a value the per-device program holds
 costs                  what rules decide by
 writing, context       writing operations; the whole context, which rules are given (start reading here)
-factors                choosing how an operation is split, by what that sends
 loop_carries           layouts of what loops carry
 recompute, provenance  computing again instead of resharding; why values are asked for
 """

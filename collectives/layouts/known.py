@@ -19,6 +19,7 @@ from ..findings import Finding
 from ..ir.program import LocalValue, Region
 from ..layout import Atoms, Dims, local_shape, replicated
 from ..options import Options
+from ..plan.decisions import Decision
 from .state import RESHARD, TRANSPARENT, Counted, Journal, Partial, Source, State, View
 
 __all__ = ["Known"]
@@ -42,6 +43,7 @@ class Known(abc.ABC):
         self.sizes = atoms.sizes
         self.options = options
         self.findings: list[Finding] = []
+        self.chosen: list[Decision] = []  # of ways to do operations, see `collectives.decide`
         self.because = RESHARD  # why values are asked for: the cause of a reshard in the plan
         self.env: dict[Value, State] = {}
         self.region = Region("function", None)  # until a function begins

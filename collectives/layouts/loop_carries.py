@@ -22,6 +22,7 @@ from ..findings import Finding
 from ..heuristics import LOOP_TRIALS, TRIAL_MEMORY_SHARE, TRIAL_OPERATIONS, TRIAL_SENT_SHARE, TRIAL_SHARE
 from ..ir.program import LocalFunction, LocalOp, Region
 from ..layout import Dims, replicated
+from ..plan.decisions import Decision
 from .context import Context
 from .state import Noted
 
@@ -35,7 +36,7 @@ class _Tried(NamedTuple):
     """A loop written with some carried layouts.
 
     wants     layouts that were wanted in the body instead of propagation's
-    findings  what the body has to report
+    findings  what the body has to report, and `chosen` what was decided for its operations
     noted     the resharded values that it left outside of the loop, and the uses that it counted
     callees   the functions that it calls
     sent      bytes of all its iterations, of the reshards that it placed before the loop, and of resharding carried
@@ -49,6 +50,7 @@ class _Tried(NamedTuple):
     carries: list
     regions: list[Region]
     findings: list[Finding]
+    chosen: list[Decision]
     noted: list[Noted]
     callees: dict[tuple, LocalFunction]
     sent: float
@@ -80,6 +82,7 @@ def best(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: Sett
                     chosen = tried
         ctx.decisions[key] = chosen.layouts, chosen.wants
     ctx.findings += chosen.findings
+    ctx.chosen += chosen.chosen
     ctx.callees.update(chosen.callees)
     for noted in chosen.noted:
         ctx.journal.remember(noted)
@@ -92,7 +95,7 @@ def _attempt(
 ) -> _Tried:  # fmt: skip
     """Writes the loop for trial; the versions, uses, findings and functions that it leaves outside are taken back."""
     saved = {v: ctx.want(v) for v in wants}
-    decisions, mark, count = ctx.decisions, len(ctx.journal), len(ctx.findings)
+    decisions, mark, count, decided = ctx.decisions, len(ctx.journal), len(ctx.findings), len(ctx.chosen)
     callees, ctx.callees = ctx.callees, dict(ctx.callees)
     if wants:
         ctx.set_wants(wants)
@@ -103,7 +106,8 @@ def _attempt(
         ctx.decisions = decisions
     findings, noted = ctx.findings[count:], ctx.journal.forget(mark)
     callees, ctx.callees = ctx.callees, callees
-    del ctx.findings[count:]
+    chosen = ctx.chosen[decided:]
+    del ctx.findings[count:], ctx.chosen[decided:]
     inside = _sent(ctx, regions[1]) * (trips or 1) + _sent(ctx, regions[0])
     sent = inside + _outside(ctx.region, regions, marks)
     held = 0.0
@@ -112,7 +116,7 @@ def _attempt(
             held += ctx.itemsize(r) * ctx.elements(r.type.shape, c.dims)
             sent += 0.0 if c.pending else ctx.cost(v, c.dims)
             sent += ctx.later_cost(r, c.dims, c.pending)
-    return _Tried(layouts, wants, carries, regions, findings, noted, callees, sent, inside, held)
+    return _Tried(layouts, wants, carries, regions, findings, chosen, noted, callees, sent, inside, held)
 
 
 # -- what is tried --------------------------------------------------------------------------------------------

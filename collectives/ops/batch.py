@@ -9,7 +9,7 @@ factors. A sort of f32[64, 1024] along dimension 1 has the rule ([i, j]) -> ([i,
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -22,16 +22,20 @@ from propagation.rules.custom import is_opaque
 from propagation.rules.parse import parse_printed
 from propagation.rules.registered import user_rule
 
+from ..decide.candidate import Candidate, as_propagated
+from ..decide.factors import PASS, REDUCE, WHOLE, Choice, Factors, arranged, choose, followed, gathered, sent
 from ..errors import UnsupportedOpError
 from ..ir.attributes import Array, Attributes, Dense
 from ..ir.operations import attributes
 from ..ir.program import LocalOp, LocalValue
 from ..layout import Dims, replicated
 from ..layouts.context import Context
-from ..layouts.factors import PASS, REDUCE, WHOLE, Choice, Factors, arranged, choose, gathered, sent
 from .callback import is_host_call, on_one_device
 
-__all__ = ["along_batch", "apply", "by_rule", "factors_of", "in_row_major", "matrices", "rule_of", "whole"]
+__all__ = [
+    "ahead", "apply", "by_rule", "factors_of", "in_row_major", "matrices", "rule_ahead", "rule_of", "sum_ahead",
+    "whole", "window_ahead",
+]  # fmt: skip
 
 
 def rule_of(op: Op) -> OpRule | None:
@@ -216,23 +220,44 @@ def _refuse_sharded(ctx: Context, op: Op, target: str) -> None:
             )
 
 
-def along_batch(ctx: Context, op: Op, value: Value, dims: Dims) -> tuple[list[Dims], list[Dims]] | None:
-    """For linear algebra one of whose operands is `value` in layout `dims`: the layouts of all operands and results
-    that follow from splitting the batch dimensions so. None for other operations, and if `dims` splits a matrix."""
-    if op.name not in ("stablehlo.cholesky", "stablehlo.triangular_solve"):
-        if op.name != "stablehlo.custom_call":
-            return None
+def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """For the look-ahead: linear algebra, one operand of which is in layout `dims`, works on what its batch dimensions
+    are split into; other operations, and matrices that are split, are taken to be as propagation decided."""
+    yield as_propagated(ctx, op, value)
+    if op.name == "stablehlo.custom_call":
         target = string(op.attrs["call_target_name"])
         own = ctx.families.get(f"stablehlo.custom_call@{target}")
         if not target.startswith(_BATCHED_LIBRARIES) and own is not matrices:
-            return None
+            return
     factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
     mine = factors.operands[op.operands.index(value)]
     if any(atoms and f < 0 for atoms, f in zip(dims, mine)):
-        return None
+        return
     assigned = {f: atoms for atoms, f in zip(dims, mine)}
-    of = lambda tensors: [tuple(assigned.get(f, ()) for f in t) for t in tensors]
-    return of(factors.operands), of(factors.results)
+    of = lambda tensors: tuple([tuple([assigned.get(f, ()) for f in t]) for t in tensors])
+    layouts = [None if v is value else d for v, d in zip(op.operands, of(factors.operands))]
+    yield Candidate(tuple(layouts), of(factors.results))
+
+
+def rule_ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """For the look-ahead: the ways to split an operation along the pass-through factors of its sharding rule."""
+    return followed(ctx, op, value, dims, _rule_factors(ctx, op))
+
+
+def sum_ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """The same where reduced factors may be split too, and leave sums."""
+    return followed(ctx, op, value, dims, _rule_factors(ctx, op, sums=True))
+
+
+def window_ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """The same for slices, which may also be looked up: each device gives what it holds, and a sum follows."""
+    return followed(ctx, op, value, dims, _rule_factors(ctx, op), is_masked=True)
+
+
+def _rule_factors(ctx: Context, op: Op, sums: bool = False) -> Factors | None:
+    rule = ctx.rules.rule_for(op)
+    shapes = [tuple([v.type.shape for v in values]) for values in (op.operands, op.results)]
+    return None if rule is None else factors_of(rule, *shapes, sums)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -260,6 +285,8 @@ def rng_bit_generator(ctx: Context, op: Op) -> None:
     ctx.bind(op.results[0], replicated(len(op.results[0].type.shape)), new)
     ctx.bind(op.results[1], replicated(len(op.results[1].type.shape)), bits)
 
+
+AHEAD = {"stablehlo.custom_call": ahead}
 
 PARTITION = {
     "stablehlo.batch_norm_inference": by_rule,

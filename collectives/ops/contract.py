@@ -8,18 +8,20 @@ result is wanted split, a reduce-scatter.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 from jaxlib.mlir import ir
 
 from propagation.attributes import DotDims, dot_dims
-from propagation.program import Op
+from propagation.program import Op, Value
 
 from ..analysis.value_ranges import is_finite
+from ..decide.candidate import Candidate
+from ..decide.factors import PASS, REDUCE, Factors, choose, layout_of, work_of
 from ..heuristics import EQUAL_COST_BYTES
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.factors import PASS, REDUCE, Factors, choose, layout_of, work_of
 from ..layouts.state import Partial
 from ..partial_sums import deferred_reduction
 
@@ -119,6 +121,40 @@ def _assigned(ctx: Context, factors: Factors, position: int, partial: Partial, h
     return assigned
 
 
+def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """For the look-ahead: one operand of the contraction in layout `dims`, in its wanted layout, with its contracted
+    dimensions gathered, or in a layout that lets the other operand stay. That one is resharded to match along batch and
+    contracted dimensions, and the result follows from both."""
+    a, b = op.operands
+    if a is b:
+        return
+    left = value is a
+    other = (b, a)[not left]
+    d = dot_dims(op.attrs["dot_dimension_numbers"])
+    batch, contract = (d.lhs_batch, d.lhs_contract) if left else (d.rhs_batch, d.rhs_contract)
+    mine = (*zip(d.lhs_batch, d.rhs_batch), *zip(d.lhs_contract, d.rhs_contract))
+    pairs = dict(mine if left else [(j, i) for i, j in mine])
+    have = ctx.state(other).dims if other in ctx.env else ctx.want(other)
+    have = ctx.want(other) if have is None else have
+    theirs = {x for atoms in have for x in atoms}
+    alike = tuple([have[pairs[i]] if i in pairs else () if theirs & set(x) else x for i, x in enumerate(dims)])
+    whole = tuple([() if i in contract else x for i, x in enumerate(dims)])
+    for layout in dict.fromkeys((dims, ctx.want(value), whole, alike)):
+        follow: list[tuple[int, ...]] = [()] * len(other.type.shape)
+        for i, j in pairs.items():
+            follow[j] = layout[i]
+        used = {x for atoms in layout for x in atoms}
+        for j, atoms in enumerate(have):
+            if j not in pairs.values() and not used & set(atoms):
+                follow[j] = atoms
+        pending = tuple(sorted([x for i in contract for x in layout[i]]))
+        free = [layout[i] for i in range(len(layout)) if i not in pairs]
+        rest = [follow[j] for j in range(len(follow)) if j not in pairs.values()]
+        out = (*[layout[i] for i in batch], *(free if left else rest), *(rest if left else free))
+        operands = (layout, tuple(follow)) if left else (tuple(follow), layout)
+        yield Candidate(operands, (out,), pending=(pending,))
+
+
 def dot(ctx: Context, op: Op) -> None:
     """The old form of dot_general for vectors and matrices: contracts the last dimension of lhs with the first of
     rhs."""
@@ -130,5 +166,7 @@ def dot(ctx: Context, op: Op) -> None:
     ctx.op = general
     dot_general(ctx, general)
 
+
+AHEAD = {"stablehlo.dot_general": ahead}
 
 PARTITION = {"stablehlo.dot": dot, "stablehlo.dot_general": dot_general}

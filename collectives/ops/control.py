@@ -8,7 +8,7 @@ only known once it is written, a body is written up to `LOOP_WRITES` times."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from propagation.attributes import symbol
@@ -17,6 +17,7 @@ from propagation.program import Block, Func, Op, Value, source
 from ..analysis.bodies import called, is_written_in_place
 from ..analysis.constants import scalar_constant
 from ..analysis.divergence import varying
+from ..decide.candidate import Candidate
 from ..errors import UnsupportedOpError
 from ..heuristics import LOOP_WRITES, MEMORY_GROWTH_BYTES
 from ..ir.operations import attributes
@@ -92,12 +93,12 @@ def while_(ctx: Context, op: Op) -> None:
 def _settle(ctx: Context, op: Op, carries: list[_Carry], trips: int | None) -> tuple[list[_Carry], list[Region]]:
     """Writes the loop, again while its body suggests better carries, starting from given ones; the final carries and
     the regions written with them."""
-    marks, counted = len(ctx.findings), len(ctx.journal)
+    marks, decided, counted = len(ctx.findings), len(ctx.chosen), len(ctx.journal)
     regions, looks = _loop_regions(ctx, op, carries, trips), 1
     # After LOOP_WRITES times only refused carries change, each once.
     while (better := _reconsider(ctx, op, carries, looks < LOOP_WRITES)) is not None:
         carries = better
-        del ctx.findings[marks:]
+        del ctx.findings[marks:], ctx.chosen[decided:]
         ctx.journal.uncount(counted)  # else what the body captures would have more uses each time that it is written
         regions, looks = _loop_regions(ctx, op, carries, trips), looks + 1
     return carries, regions
@@ -433,6 +434,14 @@ def message(ctx: Context, op: Op) -> None:
         )
     token(ctx, op)
 
+
+def asked_ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """For the look-ahead: a constraint brings its operand to the layout of the annotation."""
+    layout = ctx.want(op.results[0])
+    yield Candidate((layout,), (layout,))
+
+
+AHEAD = dict.fromkeys(("sdy.sharding_constraint", "sdy.reshard"), asked_ahead)
 
 PARTITION = {
     "stablehlo.while": while_,

@@ -15,13 +15,13 @@ from typing import NamedTuple
 from propagation.attributes import ConvDims, conv_dims, integer
 from propagation.program import Op
 
+from ..decide.factors import PASS, REDUCE, Choice, Factors, choose, note_gathered
 from ..halo.exchange import bordered, lacking
 from ..halo.reach import Axis, Window, own_outputs, own_part, own_taps, padding_of, per_dim, taps_of_own_inputs
 from ..heuristics import EQUAL_COST_BYTES, SHARED_HALO_SHARE
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.factors import PASS, REDUCE, Choice, Factors, choose, note_gathered
 from .contraction_cuts import Cut, cut_of, kept, parts_of
 from .local_convolution import Local, convolve
 

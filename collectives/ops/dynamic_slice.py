@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from propagation.attributes import integers
 from propagation.program import Op, Value
 
+from ..decide.factors import PASS, REDUCE, Factors, choose
 from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.factors import PASS, REDUCE, Factors, choose
 from ..lookup import indices, masked_lookup
 from ..partial_sums import deferred_reduction
+from .batch import rule_ahead, window_ahead
 from .reshape import carried
 
 
@@ -240,6 +241,8 @@ def _masked_update(
         return new
     return ctx.emit(op.name, (base, new, *positions), base.shape, base.dtype)
 
+
+AHEAD = {"stablehlo.dynamic_slice": window_ahead, "stablehlo.dynamic_update_slice": rule_ahead}
 
 PARTITION = {
     "stablehlo.dynamic_slice": dynamic_slice,

@@ -6,11 +6,13 @@ Sums, differences and products with a constant pass unreduced operands on (see `
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from propagation.ops import POINTWISE
 from propagation.program import Op, Value
 
 from ..analysis.constants import scalar_constant
+from ..decide.candidate import Candidate, as_propagated
 from ..heuristics import EQUAL_COST_BYTES
 from ..ir.program import LocalValue
 from ..layout import Dims
@@ -30,6 +32,19 @@ def pointwise(ctx: Context, op: Op) -> None:
     ctx.bind(result, dims, _compute(ctx, op, dims))
     again = lambda refs, dims: ctx.local_copy(op, refs, [ctx.piece_shape(result, dims)])[0]
     recompute.note(ctx, op, op.operands, lambda dims: _operand_layouts(op, dims), again)
+
+
+def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """For the look-ahead: the layouts in which a pointwise operation may work, one operand being in `dims`."""
+    (result, *more), shape = op.results, value.type.shape
+    if more or result.type.shape != shape:
+        yield as_propagated(ctx, op, value)
+        return
+    others = [v for v in op.operands if v is not value and v.type.shape == shape]
+    have = [ctx.env[v].dims for v in others if v in ctx.env]
+    for layout in dict.fromkeys([dims, ctx.want(value), ctx.want(result), *[d for d in have if d is not None]]):
+        operands = [layout if v.type.shape == shape else None for v in op.operands]
+        yield Candidate(tuple(operands), (layout,))
 
 
 def _all_lazy(ctx: Context, op: Op) -> bool:
@@ -125,6 +140,10 @@ def convert(ctx: Context, op: Op) -> None:
     else:
         pointwise(ctx, op)
 
+
+BEHIND = dict.fromkeys([*sorted(POINTWISE), "stablehlo.map"], _operand_layouts)
+
+AHEAD = dict.fromkeys([*sorted(POINTWISE), "stablehlo.map"], ahead)
 
 PARTITION = {
     **dict.fromkeys(sorted(POINTWISE), pointwise),

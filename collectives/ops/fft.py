@@ -21,17 +21,18 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from propagation.attributes import integers
-from propagation.program import Op
+from propagation.program import Op, Value
 
+from ..decide.candidate import Candidate, Sent, as_propagated
+from ..decide.factors import choose
 from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.factors import choose
 from .batch import by_rule, factors_of, in_row_major, rule_of
 from .hermitian import half_of, whole_of
 
-__all__ = ["in_place"]
+__all__: list[str] = []
 
 CAUSE = "transform"
 
@@ -66,13 +67,17 @@ def fft(ctx: Context, op: Op) -> None:
         by_rule(ctx, op, row_major=ctx.atoms.count > 1)
 
 
-def in_place(ctx: Context, op: Op, dims: Dims) -> float:
-    """Bytes that a transform sends whose operand and result are both laid out as `dims`; infinite if there is none."""
+def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """For the look-ahead: a transform whose operand and result are both laid out as `dims`, if there is one."""
+    yield as_propagated(ctx, op, value)
     transform = _Transform(ctx, op)
     if not any(dims[d] for d in transform.dims):
-        return 0.0
+        yield Candidate((None,), (dims,))
+        return
     two = _SixStep.of(transform, dims)
-    return math.inf if two is None else two.moved()
+    if two is not None:
+        atoms = tuple([a for d in transform.dims for a in dims[d]])
+        yield Candidate((None,), (dims,), sent=(Sent("all_to_all", atoms, two.moved()),))
 
 
 class _Transform:
@@ -290,5 +295,7 @@ class _SixStep:
         factor = ctx.emit("stablehlo.broadcast_in_dim", (factor,), x.shape, t.complex, attrs)
         return ctx.emit("stablehlo.multiply", (x, factor), x.shape, t.complex)
 
+
+AHEAD = {"stablehlo.fft": ahead}
 
 PARTITION = {"stablehlo.fft": fft}

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from propagation.attributes import GatherDims, ScatterDims, gather_dims, integer, integers, scatter_dims
 from propagation.program import Op, Value
 
 from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kind
+from ..decide.candidate import Candidate
+from ..decide.factors import PASS, REDUCE, WHOLE, Choice, Factors, choose, followed, gathered, layout_of, work_of
 from ..heuristics import COUNTING_STEPS, ELSEWHERE_SHARE, EQUAL_COST_BYTES
 from ..ir.attributes import Attributes, Integers
 from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.factors import PASS, REDUCE, WHOLE, Choice, Factors, choose, gathered, layout_of, work_of
 from ..lookup import indices as indices_
 from ..lookup import masked_lookup, static_gather
 from ..partial_sums import deferred_reduction
@@ -447,5 +448,17 @@ def _drop_padding(ctx: Context, indices: Value, i: LocalValue, layout: Dims, vec
             i = ctx.emit("stablehlo.select", (inside, i, outside), i.shape, "i32")
     return i
 
+
+def gather_ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """For the look-ahead: the ways to split a gather."""
+    return followed(ctx, op, value, dims, factors_of_gather(op)[0])
+
+
+def scatter_ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """For the look-ahead: the ways to split a scatter."""
+    return followed(ctx, op, value, dims, factors_of_scatter(op)[0])
+
+
+AHEAD = {"stablehlo.gather": gather_ahead, "stablehlo.scatter": scatter_ahead}
 
 PARTITION = {"stablehlo.gather": gather, "stablehlo.scatter": scatter}

@@ -9,9 +9,9 @@ from propagation.attributes import flag
 from propagation.program import Op
 from propagation.rules.kernels import solves_from_left
 
+from ..decide.factors import PASS, Factors
 from ..layouts.context import Context
-from ..layouts.factors import PASS, Factors
-from .batch import apply, by_rule, matrices
+from .batch import ahead, apply, by_rule, matrices
 
 __all__: list[str] = []
 
@@ -58,6 +58,8 @@ _MATRICES = (
     "Cholesky", "CompactWyHelper", "Eigh", "InvertDiagBlocksLowerTriangular", "InvertDiagBlocksUpperTriangular",
     "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr", "QrDecompositionBlock",
 )  # fmt: skip
+
+AHEAD = dict.fromkeys(("stablehlo.cholesky", "stablehlo.triangular_solve"), ahead)
 
 PARTITION = {
     "stablehlo.cholesky": cholesky,

@@ -9,12 +9,12 @@ from propagation.program import Block, Op
 
 from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kind
+from ..decide.factors import PASS, WHOLE, Factors, choose
 from ..halo.exchange import fold, windows
 from ..ir.attributes import Pairs
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.factors import PASS, WHOLE, Factors, choose
 from ..layouts.state import View
 from .batch import apply
 

@@ -17,13 +17,14 @@ from propagation.program import Op, Value
 from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kinds
 from ..cost import item_bytes
+from ..decide.factors import PASS, REDUCE, Choice, Factors, choose
 from ..heuristics import GATHERED_REDUCTION_BYTES
 from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.factors import PASS, REDUCE, Choice, Factors, choose
 from ..partial_sums import common_factors, deferred_reduction
+from .batch import sum_ahead
 
 __all__: list[str] = []
 
@@ -186,5 +187,7 @@ def _exchanged(ctx: Context, ref: LocalValue, d: int, atoms: Sequence[int]) -> L
 
 
 _CAUSE = "partial results"
+
+AHEAD = {"stablehlo.reduce": sum_ahead}
 
 PARTITION = {"stablehlo.reduce": reduce}

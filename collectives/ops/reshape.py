@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from propagation.attributes import integers
 from propagation.program import Op, Value
 
+from ..decide.candidate import Candidate
 from ..halo.exchange import windows
 from ..heuristics import ELSEWHERE_SHARE
 from ..ir.program import LocalValue
@@ -224,21 +225,39 @@ def _lacking(s: _Realigned, p: int) -> int:
     return most
 
 
-def renamed(op: Op, dims: Dims, sizes: tuple[int, ...]) -> Dims | None:
-    """The layout of the result of a transpose, reshape or broadcast whose operand is in `dims`, without communication;
-    None if there is none, and for other operations."""
-    if op.name == "stablehlo.transpose":
-        return tuple(dims[i] for i in integers(op.attrs["permutation"]))
-    if op.name == "stablehlo.reshape":
-        kept, out = carried(op.operands[0].type.shape, dims, op.results[0].type.shape, sizes)
-        return out if kept == dims else None
-    if op.name == "stablehlo.broadcast_in_dim":
-        shape, new_shape = op.operands[0].type.shape, op.results[0].type.shape
-        after: list[tuple[int, ...]] = [()] * len(new_shape)
-        for d, n, j in zip(dims, shape, integers(op.attrs["broadcast_dimensions"]) if shape else ()):
-            after[j] = d if new_shape[j] == n else ()
-        return tuple(after)
-    return None
+def transposed(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """For the look-ahead: a transpose carries a layout on."""
+    yield Candidate((dims,), (tuple([dims[i] for i in integers(op.attrs["permutation"])]),))
+
+
+def reshaped(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """For the look-ahead: a reshape carries on what it can keep of a layout, and the rest is gathered first."""
+    kept, after = carried(value.type.shape, dims, op.results[0].type.shape, ctx.sizes)
+    yield Candidate((kept,), (after,))
+
+
+def repeated(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
+    """For the look-ahead: a broadcast carries a layout on, and every device makes its part of what is repeated. Its
+    operand, which is smaller than the result, may also be resharded first to give the result its wanted layout."""
+    result = op.results[0]
+    shape, new_shape, want = value.type.shape, result.type.shape, ctx.want(result)
+    place = integers(op.attrs["broadcast_dimensions"]) if shape else ()
+    after: list[tuple[int, ...]] = [()] * len(new_shape)
+    for d, n, j in zip(dims, shape, place):
+        after[j] = d if new_shape[j] == n else ()
+    used = {a for d in after for a in d}
+    filled = tuple([d or tuple([a for a in w if a not in used]) for d, w in zip(after, want)])
+    yield Candidate((None,), (filled,))
+    (inner,) = _before_broadcast(op, want)
+    if inner != dims and result.type.size != value.type.size:
+        yield Candidate((inner,), (want,))
+
+
+def _before_broadcast(op: Op, dims: Dims) -> tuple[Dims]:
+    """The layout of the operand of a broadcast whose result is in `dims`."""
+    value, shape = op.operands[0], op.results[0].type.shape
+    place = integers(op.attrs["broadcast_dimensions"]) if value.type.shape else ()
+    return (tuple([dims[j] if shape[j] == n else () for j, n in zip(place, value.type.shape)]),)
 
 
 def broadcast_in_dim(ctx: Context, op: Op) -> None:
@@ -289,6 +308,14 @@ def bitcast_convert(ctx: Context, op: Op) -> None:
     why = "along its last dimension lie the parts of one element"
     rearrange(ctx, op, value, forward, backward, local, is_linear=False, why=why)
 
+
+AHEAD = {
+    "stablehlo.transpose": transposed,
+    "stablehlo.reshape": reshaped,
+    "stablehlo.broadcast_in_dim": repeated,
+}
+
+BEHIND = {"stablehlo.broadcast_in_dim": _before_broadcast}
 
 PARTITION = {
     "stablehlo.transpose": transpose,

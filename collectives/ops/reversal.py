@@ -17,6 +17,7 @@ from ..halo.exchange import lacking, windows
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
+from .batch import rule_ahead
 from .rearrange import rearrange
 
 
@@ -92,5 +93,7 @@ def _stretches(size: int, piece: int, p: int) -> list[int]:
     """Where, in the operand, the positions begin that the device's piece of the result is reversed from."""
     return [size - (c + 1) * piece for c in range(p)]
 
+
+AHEAD = {"stablehlo.reverse": rule_ahead}
 
 PARTITION = {"stablehlo.reverse": reverse}

@@ -22,6 +22,7 @@ from ..layouts.context import Context
 from ..layouts.state import Joined, Run, Span, View
 from ..lookup import masked_lookup
 from ..partial_sums import deferred_reduction
+from .batch import rule_ahead, window_ahead
 from .rearrange import rearrange
 
 Local = Callable[[LocalValue, Dims, Dims], LocalValue]
@@ -464,6 +465,12 @@ def _concatenate(ctx: Context, op: Op, dims: Dims, d: int) -> LocalValue:
 def _without(dims: Dims, d: int) -> Dims:
     return (*dims[:d], (), *dims[d + 1 :])
 
+
+AHEAD = {
+    "stablehlo.slice": window_ahead,
+    "stablehlo.pad": rule_ahead,
+    "stablehlo.concatenate": rule_ahead,
+}
 
 PARTITION = {
     "stablehlo.slice": slice_,

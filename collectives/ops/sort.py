@@ -17,6 +17,7 @@ from propagation.attributes import flag, integer
 from propagation.program import Block, Op
 
 from ..cost import item_bytes
+from ..decide.factors import PASS, WHOLE, Factors, choose
 from ..halo.exchange import neighbours
 from ..heuristics import COLUMNSORT_HANDS
 from ..ir.attributes import NONE
@@ -24,8 +25,7 @@ from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.factors import PASS, WHOLE, Factors, choose
-from .batch import by_rule
+from .batch import by_rule, rule_ahead
 
 
 def sort(ctx: Context, op: Op) -> None:
@@ -270,5 +270,7 @@ def _comparator(ctx: Context, block: Block, dtypes: list[str], tied: int | None)
     body.op("stablehlo.return", (out,), ())
     return body
 
+
+AHEAD = {"stablehlo.sort": rule_ahead}
 
 PARTITION = {"stablehlo.sort": sort}

@@ -17,12 +17,12 @@ from propagation.program import Block, Op
 
 from ..analysis.reducers import identity_literal
 from ..cost import ITEM_BITS
+from ..decide.factors import PASS, WHOLE, Factors, choose
 from ..ir.attributes import Given
 from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.factors import PASS, WHOLE, Factors, choose
 from .batch import apply, by_rule
 
 _ALL_ONES_ARE_NAN = frozenset(("bf16", "f16", "f32", "f64"))

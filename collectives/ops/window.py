@@ -16,6 +16,7 @@ from propagation.program import Op
 from ..analysis import monoids
 from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kind
+from ..decide.factors import PASS, WHOLE, Choice, Factors, choose, note_gathered
 from ..halo.exchange import bordered, lacking, neighbours
 from ..halo.reach import Axis, Window, own_outputs, own_part, padding_of, per_dim
 from ..ir.attributes import Attribute, Integers, Pairs
@@ -23,7 +24,6 @@ from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.factors import PASS, WHOLE, Choice, Factors, choose, note_gathered
 
 _WHY = "a window moves over this dimension"
 _Padding = Sequence[tuple[int, int]]

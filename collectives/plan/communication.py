@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from propagation.program import Op, scope, source
+from propagation.program import Op, Value, scope, source
 
 from ..cost import seconds_to_send
+from ..errors import InputError
 from ..findings import human, human_time
 from ..ir.program import Collective, LocalFunction, LocalOp, Region
 from ..layout import Atoms
 from ..machine import Machine
 from ..topology import Topology
+from .decisions import Decisions
 from .timing import Timing
 
 __all__ = ["Alternative", "CommunicationPlan", "Origin", "PlanEntry", "origin", "plan_of"]
@@ -97,7 +99,8 @@ class CommunicationPlan:
     branches the one for which a device sends most; `least_bytes` is what is sent if the others are taken (None: not
     known). `exposed` is the predicted time that no computing hides in the order of the program; None without a
     topology. `alternatives` are the whole layouts that were compared, this plan's among them; none for programs in
-    which no axis is contested (`alternatives.py`).
+    which no axis is contested (`alternatives.py`). `decisions` are those that were made for single operations; None for
+    a plan that no partitioning made.
     """
 
     entries: tuple[PlanEntry, ...]
@@ -105,6 +108,23 @@ class CommunicationPlan:
     exposed: float | None = None
     least_bytes: float | None = None
     alternatives: tuple[Alternative, ...] = ()
+    decisions: Decisions | None = field(default=None, compare=False)
+
+    def explain(self, what: Value | str) -> Decisions:
+        """Why an operation is done as it is, and what its alternatives would have cost: `what` is a value of the
+        program, or a source line, `train.py:57`. Prints; empty where nothing had to be decided.
+
+        Raises `InputError` for what is neither, and for a plan that no partitioning made.
+
+        >>> import collectives, propagation
+        >>> text = meshrt.jit(jnp.sin).lower(jnp.ones(8)).as_text()
+        >>> plan = collectives.partition(propagation.run(text)).plan
+        >>> print(plan.explain("train.py:57"))
+        nothing was decided here: there was one way only
+        """
+        if self.decisions is None:
+            raise InputError("nothing is known of the decisions behind this plan: ask the one of a partitioned program")
+        return self.decisions.explain(what)
 
     @property
     def seconds(self) -> float:

@@ -14,20 +14,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from propagation.program import Value
+from propagation.program import Op, Value
 
 from ..heuristics import ASSIGNMENTS, ELSEWHERE_SHARE, EQUAL_COST_BYTES, RESHARD_LATER_SHARE
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
+from ..layouts.context import Context
+from ..layouts.state import State
+from ..plan.decisions import Way
 from ..reshard.planner import runs_of
-from .context import Context
-from .state import State
+from .candidate import Candidate, as_propagated
 
 __all__ = [
-    "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "arranged", "choose", "gathered", "layout_of",
+    "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "Splits", "arranged", "choose", "followed", "gathered", "layout_of",
     "note_gathered", "sent", "work_of",
 ]  # fmt: skip
 
@@ -58,13 +60,14 @@ class Factors(NamedTuple):
 
 class Choice(NamedTuple):
     """The layouts that follow from an assignment of axes to factors. `pending` are the axes of reduced factors, over
-    which results are unreduced; `bytes` is its price."""
+    which results are unreduced; `bytes` is its price, and `number` that of its way among those that were weighed."""
 
     assigned: tuple[tuple[int, ...], ...]
     operands: tuple[Dims, ...]
     results: tuple[Dims, ...]
     pending: tuple[int, ...]
     bytes: float
+    number: int = 0
 
 
 class Border(Protocol):
@@ -75,12 +78,43 @@ class Border(Protocol):
     def __hash__(self) -> int: ...
 
 
+class Splits(NamedTuple):
+    """All candidates that splitting the loops of an operation gives: one for each assignment of axes to its factors.
+
+    operands, results   the values that the factors are of
+    byte_per_work       prices one element of the product of all factors' sizes, computed on a device
+    write               writes the operation as it was chosen and binds the results
+    border              adds the halos that operands in given layouts still need
+    """
+
+    factors: Factors
+    operands: Sequence[Value]
+    results: Sequence[Value]
+    byte_per_work: float
+    write: Callable[[Choice], None]
+    border: Border | None = None
+
+    def best(self, ctx: Context) -> tuple[Choice, tuple[Way, ...]]:
+        """The cheapest, and all ways that were weighed."""
+        return _known(ctx, self.factors, self.operands, self.results, self.byte_per_work, self.border)
+
+
 def choose(
     ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], byte_per_work: float,
     border: Border | None = None,
 ) -> Choice:  # fmt: skip
-    """The cheapest assignment of axes to factors. `byte_per_work` prices one element of the product of all factors'
-    sizes, computed on a device; `border` adds the halos that operands in given layouts still need."""
+    """The cheapest assignment of axes to factors: see `Splits`."""
+    return _known(ctx, factors, operands, results, byte_per_work, border)[0]
+
+
+_Found = tuple[Choice, tuple[Way, ...]]
+
+
+def _known(
+    ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], byte_per_work: float,
+    border: Border | None,
+) -> _Found:  # fmt: skip
+    """What was found before where all that decides was the same, else what is found now."""
     states = [ctx.state(v) for v in operands]
     wants = [ctx.want(v) for v in results]
     key = (
@@ -94,11 +128,20 @@ def choose(
         tuple(map(ctx.runs_since, states)),
     )
     if any(s.recipe is not None for s in states):  # their cost depends on where the sources of their recomputation are
-        return _choose(ctx, factors, operands, results, states, wants, byte_per_work, border)
+        return _found(ctx, factors, operands, results, states, wants, byte_per_work, border)
     found = ctx.decisions.get(key)
     if found is None:
-        found = ctx.decisions[key] = _choose(ctx, factors, operands, results, states, wants, byte_per_work, border)
+        found = ctx.decisions[key] = _found(ctx, factors, operands, results, states, wants, byte_per_work, border)
     return found
+
+
+def _found(
+    ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], states: Sequence[State],
+    wants: Sequence[Dims], byte_per_work: float, border: Border | None,
+) -> _Found:  # fmt: skip
+    ways: list[Way] = []
+    choice = _choose(ctx, factors, operands, results, states, wants, _Work(byte_per_work, border, ways))
+    return choice, tuple(ways)
 
 
 def _seen(ctx: Context, state: State) -> tuple[Dims, ...]:
@@ -122,12 +165,19 @@ def _local_versions(ctx: Context, state: State) -> Iterator[dict[Dims, LocalValu
 _Tensor = tuple[tuple[int, ...], Dims]  # an operand or result: (factor per dimension, layout)
 _Run = tuple[int, ...]  # atoms that all layouts use together, in this order
 _Assigned = tuple[tuple[int, ...], ...]  # per factor, the atoms that split it
-_Work = tuple[float, Border | None]  # bytes that an element of work counts as, and what prices borders
+
+
+class _Work(NamedTuple):
+    """Bytes that an element of work counts as, what prices borders, and the ways that have been weighed."""
+
+    each: float
+    border: Border | None
+    ways: list[Way]
 
 
 def _choose(
     ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], states: Sequence[State],
-    wants: Sequence[Dims], byte_per_work: float, border: Border | None,
+    wants: Sequence[Dims], work: _Work,
 ) -> Choice:  # fmt: skip
     sized: list[tuple[float, tuple[int, ...], Dims]] = []
     for f, s in zip(factors.operands, states):
@@ -140,7 +190,6 @@ def _choose(
     runs = runs_of([d for _, dims in tensors for d in dims])
     runs = [r for r in runs if r]
     places = [_places(ctx, run, tensors, factors) for run in runs]
-    work = byte_per_work, border
     best: Choice | None = None
     chosen: tuple[int, ...] = ()
     light = _are_light(ctx, operands, results)
@@ -167,10 +216,8 @@ def _choose(
     if factors.dealt and any(
         best.assigned[f] for f in factors.dealt
     ):  # chosen for sending less, not for computing less
-        plain = _choose(
-            ctx, factors._replace(dealt=()), operands, results, states, wants, byte_per_work, border
-        )  # fmt: skip
-        sent = [c.bytes - work_of(ctx, factors, c.assigned) * byte_per_work for c in (best, plain)]
+        plain = _choose(ctx, factors._replace(dealt=()), operands, results, states, wants, work)
+        sent = [c.bytes - work_of(ctx, factors, c.assigned) * work.each for c in (best, plain)]
         best = best if sent[0] < ELSEWHERE_SHARE * sent[1] else plain
     return best
 
@@ -317,18 +364,20 @@ def _cost(
     work: _Work, limit: float | None,
 ) -> Choice | None:  # fmt: skip
     """The choice of an assignment, with its price; None if that is known to be `limit` or more."""
-    byte_per_work, border = work
     choice = arranged(factors, assigned)
-    total = work_of(ctx, factors, assigned) * byte_per_work
-    if border is not None:
-        total += border(ctx, choice.operands)
+    now = work_of(ctx, factors, assigned) * work.each
+    if work.border is not None:
+        now += work.border(ctx, choice.operands)
     for v, dims in zip(operands, choice.operands):
-        total += ctx.move_cost(v, dims)
-        if limit is not None and total >= limit:
+        now += ctx.move_cost(v, dims)
+        if limit is not None and now >= limit:
+            work.ways.append(Way(choice.operands, choice.results, (choice.pending,), now, None))
             return None
+    total = now
     for v, dims in zip(results, choice.results):
         total += ctx.later_cost(v, dims, choice.pending)
-    return choice._replace(bytes=total)
+    work.ways.append(Way(choice.operands, choice.results, (choice.pending,), now, total - now))
+    return choice._replace(bytes=total, number=len(work.ways) - 1)
 
 
 def arranged(factors: Factors, assigned: tuple[tuple[int, ...], ...]) -> Choice:
@@ -337,6 +386,55 @@ def arranged(factors: Factors, assigned: tuple[tuple[int, ...], ...]) -> Choice:
     outs = tuple(layout_of(f, assigned) for f in factors.results)
     pending = tuple(sorted(a for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for a in atoms))
     return Choice(assigned, ins, outs, pending, 0.0)
+
+
+def followed(
+    ctx: Context, op: Op, value: Value, dims: Dims, factors: Factors | None, is_masked: bool = False
+) -> Iterator[Candidate]:
+    """For the look-ahead: the ways to split an operation, one operand of which is `value` in layout `dims`. Along the
+    factors that `dims` splits, the rest being gathered, with or without the axes of other operands; or with `value` in
+    its wanted layout. With `is_masked`, what `dims` splits and must be whole may also be summed up over devices."""
+    want = ctx.want(value)
+    yield as_propagated(ctx, op, value)._replace(results=tuple(map(ctx.want, op.results)))
+    if factors is None or op.operands.count(value) != 1:  # none: computed in an operand's layout
+        return
+    mine = factors.operands[op.operands.index(value)]
+    kept = tuple([x if f >= 0 and factors.kinds[f] != WHOLE else () for f, x in zip(mine, dims)])
+    if dims != want or kept == dims:
+        assigned: list[tuple[int, ...]] = [()] * len(factors.sizes)
+        for f, x in zip(mine, kept):
+            if x:
+                assigned[f] = x
+        yield _assigned(op, factors, value, assigned)
+        more = _with_others(ctx, op, factors, value, assigned)
+        if more != assigned:
+            yield _assigned(op, factors, value, more)
+    if is_masked and kept != dims:
+        pending = tuple(sorted([x for a, b in zip(dims, kept) if a != b for x in a]))
+        yield Candidate((dims, *[None] * (len(op.operands) - 1)), (kept,), pending=(pending,))
+
+
+def _assigned(op: Op, factors: Factors, value: Value, assigned: list[tuple[int, ...]]) -> Candidate:
+    """The way in which every operand and result is split as `assigned`."""
+    pending = tuple(sorted([x for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for x in atoms]))
+    operands = [layout_of(f, assigned) if f or v is value else None for v, f in zip(op.operands, factors.operands)]
+    return Candidate(tuple(operands), tuple([layout_of(f, assigned) for f in factors.results]), pending=(pending,))
+
+
+def _with_others(
+    ctx: Context, op: Op, factors: Factors, value: Value, assigned: list[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """`assigned` plus the axes that other operands have at factors of their own, as far as they are still free."""
+    out = list(assigned)
+    used = {x for atoms in assigned for x in atoms}
+    mine = factors.operands[op.operands.index(value)]
+    for v, fs in zip(op.operands, factors.operands):
+        have = ctx.env[v].dims if v in ctx.env else ctx.want(v)
+        for f, atoms in zip(fs, have or ()):
+            if atoms and f >= 0 and f not in mine and factors.kinds[f] != WHOLE and not used & set(atoms):
+                out[f] = atoms
+                used.update(atoms)
+    return out
 
 
 def sent(ctx: Context, operands: Sequence[Value], results: Sequence[Value], choice: Choice) -> float:

@@ -1,0 +1,76 @@
+"""Taking the cheapest of the ways to do an operation, and noting what the others would have cost."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from propagation.program import Op
+
+from ..heuristics import EQUAL_COST_BYTES
+from ..layouts.context import Context, Rule
+from ..plan.decisions import Decision, Way
+from .candidate import Candidate
+from .factors import Splits
+
+__all__ = ["Candidates", "rule_of"]
+
+# What a family exports for an operation: the ways in which it may be done, of which the first wins between equals.
+Candidates: TypeAlias = Callable[[Context, Op], Iterable[Candidate | Splits]]
+
+
+def rule_of(candidates: Candidates) -> Rule:
+    """The rule that takes the cheapest of a family's candidates and writes it."""
+
+    def rule(ctx: Context, op: Op) -> None:
+        take(ctx, op, candidates(ctx, op))()
+
+    return rule
+
+
+def take(ctx: Context, op: Op, candidates: Iterable[Candidate | Splits]) -> Callable[[], None]:
+    """What writes the cheapest of the candidates. A single one is not weighed."""
+    found = list(candidates)
+    ways: list[Way] = []
+    best, number = math.inf, 0
+    write: Callable[[], None] = _nothing
+    writes: Callable[[], None]
+    for candidate in found:
+        if isinstance(candidate, Splits):
+            choice, split = candidate.best(ctx)
+            cost, at, writes = choice.bytes, len(ways) + choice.number, functools.partial(candidate.write, choice)
+            ways += split
+        else:
+            assert candidate.write is not None, "candidates of the look-ahead are not taken"
+            way = _weighed(ctx, op, candidate, best) if len(found) > 1 else _sure(candidate)
+            cost, at, writes = math.inf if way.later is None else way.cost, len(ways), candidate.write
+            ways.append(way)
+        if cost < best - EQUAL_COST_BYTES or len(found) == 1:
+            best, number, write = cost, at, writes
+    ctx.chosen.append(Decision(op, number, tuple(ways)))
+    return write
+
+
+def _nothing() -> None:
+    raise AssertionError("no way was found to do an operation")
+
+
+def _sure(candidate: Candidate) -> Way:
+    return Way(candidate.operands, candidate.results, candidate.pending, 0.0, None)
+
+
+def _weighed(ctx: Context, op: Op, candidate: Candidate, best: float) -> Way:
+    """The candidate with what it costs; without looking ahead if it is known not to be cheaper than `best`."""
+    now = candidate.work + candidate.bytes
+    for value, dims in zip(op.operands, candidate.operands):
+        if dims is not None:
+            now += ctx.move_cost(value, dims)
+    later: float | None = None
+    if now < best - EQUAL_COST_BYTES:
+        later = 0.0
+        for result, dims in zip(op.results, candidate.results):
+            if dims is not None:
+                later += sum([ctx.later_cost(result, dims, part) for part in candidate.pending])
+    return Way(candidate.operands, candidate.results, candidate.pending, now, later)
