@@ -18,6 +18,7 @@ from meshrt.launch.moves import exit_code
 __all__ = ["HostsEngine"]
 
 _TICK_S = 0.5
+_DEAF_S = 1.0  # since the server's last turn; Chosen: hosts are warned of after three
 _FAREWELL_S = 3.0  # for agents to hear that the job is over
 
 
@@ -45,6 +46,7 @@ class HostsEngine:
             os.set_blocking(end, False)
         self._serving = self._closed = False
         self._tick_at = 0.0
+        self._listened_at: float | None = None
         self._senders: dict[str, Callable[[Down], None]] = {}
         self._incarnations: dict[str, str] = {}  # of the agents behind the senders
         self.state: State | None = None
@@ -96,7 +98,8 @@ class HostsEngine:
             now = self._clock()
             if now >= self._tick_at:  # it looks at all hosts, and each one that joins wakes us
                 self._tick_at = now + _TICK_S / 2
-                self._fleet.tick(now)
+                if self._listened_at is None or now - self._listened_at < _DEAF_S:
+                    self._fleet.tick(now)
             asked, self._asked = self._asked, []
             reports = [*self._fleet.take_reports(), *asked]
             self._send()
@@ -130,6 +133,15 @@ class HostsEngine:
     def serving(self) -> bool:
         """Whether the shell is at work: before, nobody is let in."""
         return self._serving and not self._closed
+
+    def listening(self) -> None:
+        """The server has had its turn. If that was long ago (this process was stopped, or has more to do than it can),
+        what agents said meanwhile comes only now: their silence counts from here."""
+        with self._lock:
+            now = self._clock()
+            if self._listened_at is not None and now - self._listened_at >= _DEAF_S:
+                self._fleet.excuse(now - self._listened_at, now)
+            self._listened_at = now
 
     def join(self, who: Applicant) -> None:
         """RefusedError if an agent is not let in."""

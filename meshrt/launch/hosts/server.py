@@ -31,6 +31,7 @@ __all__ = ["Server"]
 
 _QUEUE = 4096  # messages that an agent may leave unread, or lines a follower, before it is given up
 _PAUSE_S = 0.05
+_TURN_S = 0.25
 _NONCE_LIMIT = 64  # characters: whoever knocks is a stranger
 _OPTIONS = (
     ("grpc.max_receive_message_length", codec.MESSAGE_LIMIT),
@@ -100,8 +101,15 @@ class Server:
             self._ready.set()
             return
         self._ready.set()
+        turns = asyncio.ensure_future(self._take_turns())
         await self._stopping.wait()
+        turns.cancel()
         await server.stop(0.5)
+
+    async def _take_turns(self) -> None:
+        while True:
+            self._engine.listening()
+            await asyncio.sleep(_TURN_S)
 
     # --- who calls.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -161,3 +163,85 @@ def hosts(launch, monkeypatch):
         if process is not None and process.poll() is None:
             process.kill()
             process.wait()
+
+
+# --- hosts that are network namespaces.
+
+_numbers = itertools.count()
+
+
+class Network:
+    """Namespaces a and b with a coordinator's c, on one bridge in a namespace of its own."""
+
+    def __init__(self) -> None:
+        self.mark = f"mr{os.getpid() % 10000}x{next(_numbers)}"
+        self.subnet = f"10.213.{os.getpid() % 250}"
+        self.address = {name: f"{self.subnet}.{i + 1}" for i, name in enumerate("cab")}
+
+    def build(self) -> None:
+        self._ip("netns", "add", self.hub)
+        self._ip("-n", self.hub, "link", "add", "bridge0", "type", "bridge")
+        self._ip("-n", self.hub, "link", "set", "bridge0", "up")
+        for name, address in self.address.items():
+            self._ip("netns", "add", self.space(name))
+            self._ip("-n", self.hub, "link", "add", f"v{name}", "type", "veth", "peer", "name", "eth",
+                     "netns", self.space(name))  # fmt: skip
+            self._ip("-n", self.hub, "link", "set", f"v{name}", "master", "bridge0", "up")
+            for arguments in (("addr", "add", f"{address}/24", "dev", "eth"), ("link", "set", "eth", "up")):
+                self._ip("-n", self.space(name), *arguments)
+            self._ip("-n", self.space(name), "link", "set", "lo", "up")
+
+    @property
+    def hub(self) -> str:
+        return f"{self.mark}hub"
+
+    def space(self, name: str) -> str:
+        return f"{self.mark}{name}"
+
+    def cut(self, name: str, down: bool = True) -> None:
+        self._ip("-n", self.hub, "link", "set", f"v{name}", "down" if down else "up")
+
+    def close(self) -> None:
+        for space in (*map(self.space, self.address), self.hub):
+            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+
+    def _ip(self, *arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def network():
+    if sys.platform != "linux" or shutil.which("ip") is None:
+        pytest.skip("needs ip netns")
+    made = Network()
+    try:
+        try:
+            made.build()
+        except subprocess.CalledProcessError as e:
+            pytest.skip(f"needs network namespaces: {e.stderr.decode().strip()}")
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def spread(network, launch: Launcher):
+    """Starts commands of `meshrt launch` in namespaces."""
+    running = []
+    name, value = launch.mark.split("=")
+
+    def start(space: str, *arguments: object, **streams: object) -> subprocess.Popen:
+        command = ["ip", "netns", "exec", network.space(space), sys.executable, "-m", "meshrt", "launch"]
+        env = {**os.environ, name: value, "MESHRT_JOB_SECRET": SECRET}
+        process = subprocess.Popen(
+            [*command, *map(str, arguments)], text=True, env=env, cwd=launch.folder,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
+        )  # fmt: skip
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()

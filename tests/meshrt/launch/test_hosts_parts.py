@@ -19,9 +19,12 @@ pytest.importorskip("grpc")
 from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch.engines.protocol import Output, Task
 from meshrt.launch.hosts import agent, logbook, server, testbed
+from meshrt.launch.hosts.engine import HostsEngine
+from meshrt.launch.hosts.fleet import LEASE_S
 from meshrt.launch.hosts.journal import Journal
 from meshrt.launch.hosts.link import Opened
 from meshrt.launch.hosts.logbook import Logbook
+from meshrt.launch.hosts.messages import Applicant, Beat
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.model import HostJoined
 
@@ -163,3 +166,30 @@ def test_an_agent_says_that_it_cannot_enter_the_jobs_directory_and_goes_on(tmp_p
     finally:
         found._engine.close()
     assert said[0].endswith(f"{tmp_path} cannot be entered: Permission denied") and "is in the job" in said[1]
+
+
+def test_a_coordinator_that_did_not_listen_blames_no_host_for_it():
+    now, said, told = [0.0], [], []
+    engine = HostsEngine({}, said.append, clock=lambda: now[0])
+    wake, waker = os.pipe()
+
+    def reports() -> list[str]:
+        return [type(found).__name__ for found in engine.wait(0.0, wake)]
+
+    engine.listening()
+    engine.join(Applicant("a", "h", "abc"))
+    engine.open("a", "abc", send := told.append)
+    assert reports() == ["HostUp"]
+    now[0] = 3 * LEASE_S  # stopped, or too busy to read
+    assert reports() == [] and said == []
+    engine.listening()
+    assert reports() == []
+    engine.receive("a", "abc", Beat(0.0))
+    for _ in range(int(4 * LEASE_S)):  # now it listens, and the host says nothing
+        now[0] += 0.5
+        engine.listening()
+    assert reports() == ["HostDown"]
+    engine.closed("a", "abc", send)
+    engine.close()
+    for end in (wake, waker):
+        os.close(end)
