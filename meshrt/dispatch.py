@@ -17,6 +17,7 @@ from meshrt.config import settings
 from meshrt.core.primitive import Primitive
 from meshrt.core.source import replayed_compute
 from meshrt.core.trace import EVAL, EvalTrace, current_trace
+from meshrt.core.tracebacks import is_boundary, strip
 from meshrt.jit import JitFunction, jit
 from meshrt.pipeline.structures import UNKNOWN, unknown
 from meshrt.runtime.array import Array
@@ -121,17 +122,21 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
 
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
-            if current_trace() is not EVAL or _overrides() is not None:
-                return function(*args, **options)
-            if not options and len(args) == operands:
-                out = plain._driver.short(args, settings.version, mesh_context.key)
-            else:
-                try:
-                    jitted = chosen.get(_choice(args[operands:], options), _Untried)
-                except TypeError:  # what cannot be hashed is no choice
+            try:
+                if current_trace() is not EVAL or _overrides() is not None:
                     return function(*args, **options)
-                out = jitted._driver.short(args[:operands], settings.version, mesh_context.key)
-            return out if out is not UNKNOWN else begin(args, options)
+                if not options and len(args) == operands:
+                    out = plain._driver.short(args, settings.version, mesh_context.key)
+                else:
+                    try:
+                        jitted = chosen.get(_choice(args[operands:], options), _Untried)
+                    except TypeError:  # what cannot be hashed is no choice
+                        return function(*args, **options)
+                    out = jitted._driver.short(args[:operands], settings.version, mesh_context.key)
+                return out if out is not UNKNOWN else begin(args, options)
+            except Exception as e:
+                strip(e)
+                raise
 
         def begin(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
             """A call that is not ready to run: the first two of their kind, and all that take no program."""
@@ -152,13 +157,17 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
 
         @functools.wraps(function)
         def call_unary(x: Any, /) -> Any:  # the same in less time, for elementwise functions
-            if current_trace() is not EVAL or _overrides() is not None:
-                return function(x)
-            out = plain._driver.short((x,), settings.version, mesh_context.key)
-            return out if out is not UNKNOWN else begin((x,), {})
+            try:
+                if current_trace() is not EVAL or _overrides() is not None:
+                    return function(x)
+                out = plain._driver.short((x,), settings.version, mesh_context.key)
+                return out if out is not UNKNOWN else begin((x,), {})
+            except Exception as e:
+                strip(e)
+                raise
 
         unary = operands == function.__code__.co_posonlyargcount == function.__code__.co_argcount == 1
-        return call_unary if unary else call  # type: ignore[return-value]
+        return is_boundary(call_unary if unary else call)  # type: ignore[return-value]
 
     return decorate
 

@@ -82,6 +82,7 @@ __all__ = [
     "ShardingError",
     "ShardingRuleError",
     "ShardingTypeError",
+    "TargetError",
     "TracerArrayConversionError",
     "TracerBoolConversionError",
     "TracerIntegerConversionError",
@@ -473,6 +474,10 @@ class CheckpointMismatchError(CheckpointError):
 
 class InspectError(MeshrtError, ValueError):
     """A question about a program (`meshrt inspect`, `Propagated.explain`) names nothing that can be read or shown."""
+
+
+class TargetError(InspectError):
+    """The program that a question is about is not there or cannot be read: whatever the mesh, there is no answer."""
 
 
 class DistributedError(MeshrtError, RuntimeError):

@@ -16,7 +16,7 @@ from meshrt.autoshard.layouts import decisions_of
 from meshrt.autoshard.search import Space, search
 from meshrt.autoshard.suggest import laid
 from meshrt.autoshard.target import TargetProgram
-from meshrt.errors import InspectError, counted
+from meshrt.errors import InspectError, TargetError, counted
 
 __all__ = ["MeshRow", "Plan", "mesh_splits", "plan_meshes", "shape_of", "sized"]
 
@@ -123,6 +123,9 @@ def plan_meshes(
     With a `budget` the best shardings of its arguments are searched for as well, for so many seconds each. `compiled`
     asks the hardware's compiler what it makes of the program as it is annotated. A mesh that the program or the
     hardware does not take is a row that says why. `progress` is told the number of meshes done and the next one.
+
+    Raises:
+      TargetError: `read` finds no program.
     """
     rows = []
     for number, (mesh, topology) in enumerate(meshes):
@@ -174,6 +177,8 @@ def _row(
                 found = search(space, judges, budget).best.figures
                 if figures.why is None and space.rank(figures) < space.rank(found):
                     found = figures
+    except TargetError:  # nor does any other mesh help
+        raise
     except InspectError as e:
         return MeshRow(dict(mesh), topology, impossible(str(e)), None, None)
     best = figures if found is None else found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshrt.errors import InspectError
+from meshrt.errors import InspectError, TargetError
 from meshrt.export.container import MAGIC, module_of
 from meshrt.inspect.guard import Limits, read_file
 from meshrt.inspect.target import ForeignText, Hook, lower_target, split_target
@@ -29,7 +29,7 @@ def read_target(target: str, mesh: Mapping[str, int], hook: Hook = "example_argu
     python = split_target(target)
     if python is None:
         if target.endswith(".py"):
-            raise InspectError(f"{target}: name a function of it, as in {target}:step")
+            raise TargetError(f"{target}: name a function of it, as in {target}:step")
         data = read_file(target, Limits())
         return TargetProgram(target, module_of(data) if data.startswith(MAGIC) else data)
     lowered = lower_target(*python, dict(mesh), hook)

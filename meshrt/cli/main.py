@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import pkgutil
+import select
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
 
 import click
 
@@ -28,6 +31,16 @@ class Commands(click.Group):
         super().__init__(*args, **kwargs)
         self._package = package
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """click's, which prints help and versions."""
+        with _output_may_close():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """click's, which runs the command."""
+        with _output_may_close():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, sorted."""
         path = importlib.import_module(self._package).__path__
@@ -40,6 +53,26 @@ class Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(f"{self._package}.{name.replace('-', '_')}").command
         return command
+
+
+@contextmanager
+def _output_may_close() -> Iterator[None]:
+    """Ends the command without a word, exit code 0, once the reader of its output has seen enough, as `head` does."""
+    try:
+        yield
+    except BrokenPipeError:
+        if not _has_no_reader(sys.stdout):  # another pipe, of the command's own
+            raise
+        # What is still in Python's buffers goes nowhere, rather than failing once more when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(0) from None
+
+
+def _has_no_reader(stream: IO[str]) -> bool:
+    """Whether a stream is a pipe that nobody reads any more."""
+    watched = select.poll()
+    watched.register(stream.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
-from meshrt.errors import InspectError
+from meshrt.errors import InspectError, TargetError
 from meshrt.export.container import MAGIC, module_of
 from meshrt.inspect.annotations import Annotations
 
@@ -88,19 +88,19 @@ def ask_child(path: str, module: str, data: bytes, limits: Limits) -> dict[str, 
 
 
 def open_regular(path: str, wanted: str = "a StableHLO file or FILE.py:FUNCTION") -> BinaryIO:
-    """Opens a file for reading. InspectError for what is none, such as a pipe that may never have a writer.
+    """Opens a file for reading. TargetError for what is none, such as a pipe that may never have a writer.
 
     A pipe that a shell has opened (`<(...)`) is read: its name lies in /dev/fd.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as e:
-        raise InspectError(f"{path}: {e.strerror or e}") from None
+        raise TargetError(f"{path}: {e.strerror or e}") from None
     mode = os.fstat(descriptor).st_mode
     kind = next((text for is_kind, text in _KINDS if is_kind(mode)), None)
     if kind is not None and not (stat.S_ISFIFO(mode) and path.startswith(("/dev/fd/", "/proc/self/fd/"))):
         os.close(descriptor)
-        raise InspectError(f"{path}: is {kind}, not a file; give {wanted}")
+        raise TargetError(f"{path}: is {kind}, not a file; give {wanted}")
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "rb")
 
@@ -114,9 +114,9 @@ _KINDS = (
 
 
 def read_file(path: str, limits: Limits) -> bytes:
-    """The bytes of a module. InspectError for what is none, or is longer than the limit."""
+    """The bytes of a module. TargetError for what is none, or is longer than the limit."""
     if not path:
-        raise InspectError("no file was named; give a StableHLO file or FILE.py:FUNCTION")
+        raise TargetError("no file was named; give a StableHLO file or FILE.py:FUNCTION")
     try:
         if path == "-":
             data = sys.stdin.buffer.read(limits.file_bytes + 1)
@@ -124,15 +124,15 @@ def read_file(path: str, limits: Limits) -> bytes:
             with open_regular(path) as file:
                 data = file.read(limits.file_bytes + 1)
     except OSError as e:
-        raise InspectError(f"{path}: {e.strerror or e}") from None
+        raise TargetError(f"{path}: {e.strerror or e}") from None
     if len(data) > limits.file_bytes:
-        raise InspectError(f"{path}: longer than {limits.file_bytes >> 20} MiB, which is the limit for a module")
+        raise TargetError(f"{path}: longer than {limits.file_bytes >> 20} MiB, which is the limit for a module")
     if not data.strip():
-        raise InspectError(f"{path}: the file is empty")
+        raise TargetError(f"{path}: the file is empty")
     if is_json(data):
-        raise InspectError(f"{path}: is JSON, not StableHLO; a report that --json wrote goes with --against")
+        raise TargetError(f"{path}: is JSON, not StableHLO; a report that --json wrote goes with --against")
     if data.startswith(b"HloModule"):
-        raise InspectError(f"{path}: is HLO text, which has no shardings to propagate; give the StableHLO it came from")
+        raise TargetError(f"{path}: is HLO text, which has no shardings to propagate; give the StableHLO it came from")
     return data
 
 

@@ -5,6 +5,7 @@ Texts from a module are data: control characters in them are shown, not obeyed.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -34,12 +35,20 @@ _PLAIN_WIDTH = 200
 _UNLIMITED = 100_000  # columns
 
 
+class Terminal(Console):
+    """rich's console; an output that nobody reads any more is an error to its caller, as for files."""
+
+    def on_broken_pipe(self) -> None:
+        """Says so, while rich, whose own ends the process with exit code 1, handles the error that it came from."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def console(stderr: bool = False) -> Console:
     """A console that writes plain text, nothing folded or cut, where the output is not a terminal."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
-        return Console(stderr=stderr, highlight=False)
-    return Console(stderr=stderr, highlight=False, width=_UNLIMITED, soft_wrap=True, color_system=None)
+        return Terminal(stderr=stderr, highlight=False)
+    return Terminal(stderr=stderr, highlight=False, width=_UNLIMITED, soft_wrap=True, color_system=None)
 
 
 def clean(text: str) -> str:

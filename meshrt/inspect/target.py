@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import config
-from meshrt.errors import InspectError
+from meshrt.errors import InspectError, TargetError
 from meshrt.inspect.annotations import Annotations, argument_axes
 from meshrt.inspect.written_arguments import WrittenArguments
 from meshrt.jit import jit
@@ -103,7 +103,7 @@ def stage_target(
         module = _import(path)
         function, arguments = _function(module, path, name), _factory(module, path, hook)
         if not callable(function):
-            raise InspectError(f"{path}: {name} is {type(function).__name__!r}, not a function")
+            raise TargetError(f"{path}: {name} is {type(function).__name__!r}, not a function")
         if _is_of_jax(function):
             return foreign(function, arguments)
         if not hasattr(function, "trace"):
@@ -221,7 +221,7 @@ def _factory(module: ModuleType, path: Path, hook: Hook) -> Callable[[Any], Any]
         return lambda mesh: None  # they are written
     found = getattr(module, hook, None)
     if found is None:
-        raise InspectError(
+        raise TargetError(
             f"{path} has no {hook}; write a function {hook}(mesh) that returns the arguments, name another one with "
             "--factory, or write the arguments with --args 'f32[8,128]'"
         )
@@ -245,7 +245,7 @@ def _function(module: ModuleType, path: Path, name: str) -> Any:
             made = found
             found = _call(path, f"{made.__name__}()", made)
         if not hasattr(found, part):
-            raise InspectError(f"{path}: {first} has no {part}")
+            raise TargetError(f"{path}: {first} has no {part}")
         found = getattr(found, part)
     return found
 
@@ -256,14 +256,14 @@ def _attribute(module: ModuleType, path: Path, name: str) -> Any:
         functions = [
             n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__
         ]
-        raise InspectError(f"{path} has no {name}; it has {', '.join(functions[:12]) or 'no functions'}")
+        raise TargetError(f"{path} has no {name}; it has {', '.join(functions[:12]) or 'no functions'}")
     return found
 
 
 def _import(path: Path) -> ModuleType:
     """The module of a file, under its full name if it lies in a package, as running `python -m` would import it."""
     if not path.is_file():
-        raise InspectError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
+        raise TargetError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
     folder, names = path.resolve().parent, [path.stem]
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -276,20 +276,20 @@ def _import(path: Path) -> ModuleType:
     load = spec.loader.exec_module
     module = importlib.util.module_from_spec(spec)
     if len(names) > 1:
-        _call(path, "import", lambda: importlib.import_module(".".join(names[:-1])))
+        _call(path, "import", lambda: importlib.import_module(".".join(names[:-1])), TargetError)
     sys.modules[name] = module
-    _call(path, "import", lambda: load(module))
+    _call(path, "import", lambda: load(module), TargetError)
     return module
 
 
-def _call(path: Path, what: str, function: Callable[[], Any]) -> Any:
-    """Runs the user's code; what it raises becomes one line that names its place in `path`."""
+def _call(path: Path, what: str, function: Callable[[], Any], kind: type[InspectError] = InspectError) -> Any:
+    """Runs the user's code; what it raises becomes one line, of a `kind`, that names its place in `path`."""
     try:
         return function()
     except InspectError:
         raise
     except SystemExit as e:
-        raise InspectError(
+        raise TargetError(
             f"{path}: the file ends the program when it is imported (exit code {e.code}); guard main() "
             'by if __name__ == "__main__"'
         ) from None
@@ -297,4 +297,4 @@ def _call(path: Path, what: str, function: Callable[[], Any]) -> Any:
         frames = [f for f in traceback.extract_tb(e.__traceback__) if Path(f.filename).name == path.name]
         line = e.lineno if isinstance(e, SyntaxError) else frames[-1].lineno if frames else None
         where = f"{path}:{line}" if line else f"{path} ({what})"
-        raise InspectError(f"{where}: {type(e).__name__}: {e}") from e
+        raise kind(f"{where}: {type(e).__name__}: {e}") from e

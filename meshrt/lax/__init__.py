@@ -15,6 +15,7 @@ import meshrt.core.basic as _basic
 import meshrt.primitives as _primitives
 from meshrt import errors as _errors
 from meshrt.core.primitive import Primitive as _Primitive
+from meshrt.core.tracebacks import boundaries as _boundaries
 from meshrt.lax.filled import broadcast_like, empty, full, full_like
 from meshrt.lax.scaled import scaled_dot
 from meshrt.lax.solves import custom_linear_solve, custom_root
@@ -31,7 +32,7 @@ def _collect() -> dict[str, Any]:
     found |= {"broadcast_like": broadcast_like, "empty": empty, "full": full, "full_like": full_like}
     found |= {"scaled_dot": scaled_dot}
     found |= {"custom_linear_solve": custom_linear_solve, "custom_root": custom_root}
-    return dict(sorted(found.items()))
+    return _boundaries(dict(sorted(found.items())), __name__)
 
 
 _public = _collect()

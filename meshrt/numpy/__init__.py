@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as _np
 
 from meshrt.core.operators import ArrayOperators as ndarray
+from meshrt.core.tracebacks import boundaries
 from meshrt.dtypes import finfo, iinfo, isdtype, promote_types
 from meshrt.dtypes import issubdtype as _issubdtype
 from meshrt.dtypes import result_type as _result_type
@@ -41,7 +42,7 @@ def _collect() -> dict[str, Any]:
     for room in _ROOMS:
         module = importlib.import_module(f"{__name__}.{room}")
         found.update({name: getattr(module, name) for name in module.__all__ if name not in _INTERNAL})
-    return found
+    return boundaries(found, __name__)
 
 
 _INTERNAL = frozenset(["gather_indices", "getitem", "static_slice", "logsumexp"])

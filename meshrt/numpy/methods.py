@@ -17,6 +17,7 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators, attach
 from meshrt.core.references import AbstractRef
 from meshrt.core.trace import NOT_CONCRETE
+from meshrt.core.tracebacks import boundaries, is_boundary, strip
 from meshrt.core.types import ShapedArray
 from meshrt.jit import jit
 from meshrt.numpy import (
@@ -59,7 +60,11 @@ def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
     def method(self: ArrayOperators, other: Any) -> Any:
         if type(other) is Array or isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
-            return function(self, other)
+            try:
+                return function(self, other)
+            except Exception as e:
+                strip(e)
+                raise
         if isinstance(other, _CONTAINERS):
             raise errors.ArgumentTypeError(
                 f"{function.__name__} of an array and a {type(other).__name__}: make the {type(other).__name__} an "
@@ -68,17 +73,21 @@ def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         return NotImplemented
 
     method.__name__ = function.__name__
-    return method
+    return is_boundary(method)
 
 
 def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def method(self: ArrayOperators, other: Any) -> Any:
         if isinstance(other, _ACCEPTED) or hasattr(other, "__jax_array__"):
-            return function(other, self)
+            try:
+                return function(other, self)
+            except Exception as e:
+                strip(e)
+                raise
         return NotImplemented
 
     method.__name__ = f"reflected_{function.__name__}"
-    return method
+    return is_boundary(method)
 
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -336,11 +345,15 @@ def _function_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose first argument is the array, as a method."""
 
     def method(self: ArrayOperators, *args: Any, **kwargs: Any) -> Any:
-        return function(self, *args, **kwargs)
+        try:
+            return function(self, *args, **kwargs)
+        except Exception as e:
+            strip(e)
+            raise
 
     method.__name__ = function.__name__
     method.__doc__ = function.__doc__
-    return method
+    return is_boundary(method)
 
 
 _PLAIN: dict[str, Callable[..., Any]] = {
@@ -411,5 +424,6 @@ def attach_all() -> None:
         "T": property(shapes.transpose), "mT": property(_matrix_transpose),
         "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),
     }  # fmt: skip
-    attach(methods)
-    attach(_of_references(methods))
+    methods |= _of_references(methods)
+    # The length needs no time, and says itself what is wrong.
+    attach(boundaries({n: m for n, m in methods.items() if n != "__len__"}, __name__) | {"__len__": _contains_length})

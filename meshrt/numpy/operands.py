@@ -23,6 +23,7 @@ from meshrt.core.dimensions.arithmetic import broadcast_shapes as common_sizes
 from meshrt.core.dimensions.expression import DimExpr, as_size
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import EVAL, NOT_CONCRETE, current_trace
+from meshrt.core.tracebacks import is_boundary, strip
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dispatch import at_once
 from meshrt.heuristics import KEPT_OPERATIONS
@@ -266,15 +267,19 @@ def pairwise(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
     @wraps(function)
     def call(x: Any, y: Any, /) -> Any:
-        if current_trace() is EVAL:
-            if type(x) is Array:
-                if type(y) in ADAPTING:
-                    y = beside(y, x)
-            elif type(y) is Array and type(x) in ADAPTING:
-                x = beside(x, y)
-        return whole(x, y)
+        try:
+            if current_trace() is EVAL:
+                if type(x) is Array:
+                    if type(y) in ADAPTING:
+                        y = beside(y, x)
+                elif type(y) is Array and type(x) in ADAPTING:
+                    x = beside(x, y)
+            return whole(x, y)
+        except Exception as e:
+            strip(e)
+            raise
 
-    return call
+    return is_boundary(call)
 
 
 def same_dtype(name: str, x: Any, y: Any) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.primitive import Primitive
+from meshrt.core.tracebacks import strip
 from meshrt.jit import jit
 from meshrt.numpy import cumulative, logic, pointwise, reductions, transcendental, ufuncs
 from meshrt.numpy import prims as el
@@ -78,7 +79,11 @@ class ufunc:
         if out is not None or where is not None:
             argument = "out" if out is not None else "where"
             raise errors.UnsupportedError(f"the argument {argument!r} of {self.__name__} is not supported")
-        return self._call(*args)
+        try:
+            return self._call(*args)
+        except Exception as e:
+            strip(e)
+            raise
 
     # -- over dimensions ------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class Entry:
 
     __slots__ = (
         "after", "build", "consts", "direct", "donated", "empty", "kept", "launch", "moves", "name", "out_tree",
-        "parted", "plain", "record", "several", "signatures", "usual",
+        "parted", "plain", "record", "signatures", "usual",
     )  # fmt: skip
 
     def __init__(self, name: str, loaded: Loaded, leaves: Sequence[Any], committed: bool, written: Written | None):
@@ -76,7 +76,6 @@ class Entry:
         # Results whose elements are put into another order behind the program: position, layout.
         self.after = [(i, layout) for i, (_, layout) in enumerate(loaded.delivered(written)) if layout is not None]
         # The common case: every argument is used, in its place, nothing is captured, and results stay where they are.
-        self.several = len(loaded.devices) > 1
         # Results that hold nothing, which are given to the host as zeros of float0.
         self.empty = [(i, a.shape) for i, a in enumerate(avals) if a.dtype == dtypes.float0]
         in_order = not self.moves and not self.after and not self.empty
@@ -212,13 +211,17 @@ class Entry:
                     )
 
     def _mark_donated(self, leaves: Sequence[Any]) -> None:
-        several = self.several
+        gone = None
         for i, fate in self.donated:
             x = leaves[i]
             if type(x) is Array:
                 x._set_fate = fate
-                if several and x._buf.is_deleted():  # its memory is gone, but XLA crashes unless told so
-                    x._buf.delete()
+                # Its memory is gone. Were this buffer used again, the runtime would print a line of its own before we
+                # say what happened, and crash with several devices; one that is known to be deleted does neither.
+                if x._buf.is_deleted():
+                    if gone is None:
+                        gone = jaxlib_api.deleted_buffer(x._sig.local_devices[0])
+                    x._buf = gone
 
 
 def _place(x: Any, sig: Signature, shared: bool) -> Array:

@@ -159,9 +159,10 @@ def test_in_shardings_disagree_with_the_argument(mesh):
     check(e.value, ValueError, "does not match the sharding on the respective arg", "argument x", "device_put")
 
 
-def test_donated_array_reused():
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_donated_array_reused(mesh, capfd, is_sharded):
     f = meshrt.jit(lambda state: state + 1, donate_argnums=0)
-    x = jnp.arange(4.0)
+    x = put(mesh, (8,), "data") if is_sharded else jnp.arange(4.0)
     f(x)
     with pytest.raises(errors.DeletedArrayError) as e:
         f(x)
@@ -169,6 +170,9 @@ def test_donated_array_reused():
     with pytest.raises(errors.DeletedArrayError) as e:
         np.asarray(x)
     check(e.value, RuntimeError, "donated as argument state")
+    with pytest.raises(errors.DeletedArrayError):
+        x + 1
+    assert capfd.readouterr().err == "", "the runtime has printed a line of its own first"
 
 
 def test_compiled_called_with_other_types():

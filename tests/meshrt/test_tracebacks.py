@@ -1,5 +1,6 @@
 """Errors of traced functions show the user's frames only."""
 
+import pickle
 import traceback
 
 import numpy as np
@@ -41,6 +42,23 @@ CALLS = {
 }
 
 
+EAGER = {
+    "operator": lambda x: x @ np.ones((5, 6)),
+    "reflected operator": lambda x: np.ones((5, 6)) @ x,
+    "operator of equal sizes": lambda x: x + jnp.ones((5, 6)),
+    "function of two": lambda x: jnp.add(x, jnp.ones(7)),
+    "function in one program": lambda x: jnp.dot(x, np.ones((5, 6))),
+    "function that looks first": lambda x: jnp.concatenate([x, jnp.ones(7)]),
+    "method": lambda x: x.reshape(5),
+    "method of a function": lambda x: x.sum(axis=7),
+    "index": lambda x: x["name"],
+    "operation": lambda x: meshrt.lax.dot_general(x, x, (((0,), (1,)), ((), ()))),
+    "dtype": lambda x: x.astype("none"),
+    "random": lambda x: meshrt.random.normal(meshrt.random.key(0), (3, -1)),
+    "layer": lambda x: meshrt.nn.one_hot(x, "many"),
+}
+
+
 def raised(call, f, filtering):
     with meshrt.config.override(traceback_filtering=filtering), pytest.raises(Exception) as caught:
         call(f)
@@ -54,6 +72,40 @@ def test_only_the_users_frames(name):
         assert isinstance(error, kind)
         assert {file for file, _ in frames} == {__file__}
         assert frames[-1] == (__file__, f.__name__)
+
+
+@pytest.fixture
+def filtered():
+    """The setting as users have it; no override, with which eager calls would go another way."""
+    before = meshrt.config.settings.traceback_filtering
+    meshrt.config.update("traceback_filtering", "remove_frames")
+    yield
+    meshrt.config.update("traceback_filtering", before)
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_only_the_users_frames_outside_of_jit(filtered, name):
+    with pytest.raises(errors.MeshrtError) as caught:
+        EAGER[name](jnp.asarray(X))
+    seen = [caught.value, caught.value.__cause__, caught.value.__context__]
+    frames = [f.filename for e in seen if e is not None for f in traceback.extract_tb(e.__traceback__)]
+    assert len(frames) == 2 and {*frames} == {__file__}
+
+
+def test_what_was_handled_on_the_way_is_left_out(filtered):
+    """A miss in a table of ours leads to no error of the user's; what the user was handling does."""
+    with pytest.raises(errors.MeshrtError) as caught:
+        try:
+            {}["absent"]
+        except KeyError as e:
+            users = e
+            EAGER["operation"](jnp.asarray(X))
+    assert caught.value.__context__ in (None, users)
+
+
+@pytest.mark.parametrize("function", [jnp.reshape, jnp.sin, meshrt.lax.add, meshrt.random.split, meshrt.nn.relu])
+def test_functions_are_pickled_by_name(function):
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 def test_all_frames_on_demand():

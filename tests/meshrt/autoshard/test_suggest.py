@@ -214,6 +214,9 @@ def test_splits_and_sizes() -> None:
         (("suggest", "s.py", "--mesh", "x=2", "--topology", "v5e:2x2"), "name a function of it"),
         (("suggest", "m.mlir", "--mesh", "x=2", "--topology", "v9:2"), "no topology 'v9:2'"),
         (("suggest", "m.mlir", "--mesh", "x=2", "--topology", "v5e:2x2"), "has 4 devices, the mesh (x=2) has 2"),
+        (("plan", "none.py:step", "--topology", "v5e:2x2", "--axes", "x"), "none.py: no such file"),
+        (("plan", "m.py:none", "--topology", "v5e:2x2", "--axes", "x"), "m.py has no none"),
+        (("plan", "none.mlir", "--topology", "v5e:2x2", "--axes", "x"), "none.mlir: No such file"),
         (("plan", "m.mlir", "--topology", "v5e:2x2"), "say which meshes"),
         (("plan", "m.mlir", "--topology", "v5e", "--axes", "x"), "v5e has no size"),
         (("plan", "m.mlir", "--topology", "v5e:2x2", "--axes", "x,x"), "expected names that differ"),
@@ -225,6 +228,7 @@ def test_splits_and_sizes() -> None:
 def test_mistakes_are_one_line(args, message, tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)
     Path("m.mlir").write_text(layers(8))
+    Path("m.py").write_text("def step(x):\n    return x\n")
     done = run(capfd, *args)
     assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
 

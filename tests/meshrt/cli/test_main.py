@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 
 from meshrt.cli import main as cli
@@ -82,6 +83,27 @@ def test_output_that_finds_no_room_is_one_line():
         command = [sys.executable, "-m", "meshrt", "inspect", "--schema"]
         done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 2 and done.stderr == "meshrt: error: the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--schema"], ["inspect", "-"]])
+def test_output_that_nobody_reads_ends_the_command_in_silence(arguments):
+    module = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "meshrt", *arguments]
+    done = subprocess.run(command, check=False, stdout=writer, stderr=subprocess.PIPE, text=True, input=module)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_pipe_of_the_command_s_own_that_breaks_is_no_end_of_output(monkeypatch):
+    @click.command("leaky")
+    def command():
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli.group, "get_command", lambda ctx, name: command)
+    with pytest.raises(BrokenPipeError):
+        cli.group.invoke(cli.group.make_context("meshrt", ["leaky"]))
 
 
 def test_commands_are_found_by_their_module(tmp_path, monkeypatch):
