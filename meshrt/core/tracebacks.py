@@ -24,6 +24,7 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
+_offered: dict[FunctionType, Callable[..., Any]] = {}  # the library's functions as users have them
 
 
 def strip(error: BaseException) -> None:
@@ -95,7 +96,9 @@ def boundaries(names: Mapping[str, Any], module: str) -> dict[str, Any]:
     found = dict(names)
     for name, value in names.items():
         if type(value) is FunctionType and value not in _known:
-            found[name] = made = boundary(value)
-            if made.__name__ == made.__qualname__ == name:
+            if value not in _offered:
+                _offered[value] = boundary(value)
+            found[name] = made = _offered[value]
+            if made.__name__ == made.__qualname__ == name and made.__module__ == value.__module__:
                 made.__module__ = module
     return found
