@@ -7,7 +7,7 @@ static as the program around it; else it stays as it was exported, and the value
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,18 @@ def _function(module: ir.Module, name: str) -> Any:
     return next(op.operation for op in module.body.operations if _name(op) == name)
 
 
+def _known_branch(op: Any) -> Any:
+    """The block that a `case` over a constant always takes, None for other operations."""
+    if op.name != "stablehlo.case":
+        return None
+    index = getattr(op.operands[0].owner, "operation", None)  # arguments of functions belong to blocks
+    if index is None or index.name != "stablehlo.constant":
+        return None
+    place = int(ir.DenseIntElementsAttr(index.attributes["value"])[0])
+    # StableHLO takes the last branch for every index that has none.
+    return op.regions[place if 0 <= place < len(op.regions) else -1].blocks[0]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # From MLIR's operations to recorded ones
 
@@ -169,7 +181,7 @@ class _Copy:
         values: dict[Any, Ref] = {}
         block = op.regions[0].blocks[0]
         values.update(zip(block.arguments, writer.args))
-        self.block(writer, block, values)
+        self.block(writer, block.operations, values)
         writer.result_types = [str(t) for t in kind.results]
 
     def boundary(self, op: Any, which: str, count: int) -> list[str]:
@@ -183,12 +195,17 @@ class _Copy:
             texts.append(", ".join(filter(None, (self.attribute(n.name, n.attr) for n in kept))))
         return texts
 
-    def block(self, body: Body, block: Any, values: dict[Any, Ref]) -> None:
-        for each in block.operations:
+    def block(self, body: Body, operations: Iterable[Any], values: dict[Any, Ref]) -> None:
+        for each in operations:
             op = each.operation
             operands = [values[v] for v in op.operands]
             if op.name in ("sdy.sharding_constraint",) and not self.shardings.apply:
                 values[op.results[0]] = operands[0]
+                continue
+            taken = _known_branch(op)
+            if taken is not None:
+                # The branches for other platforms may call what this platform's compiler does not know.
+                values.update(zip(op.results, self.inlined(body, taken, values)))
                 continue
             regions = [self.region(body, r, values) for r in op.regions]
             inherent, others = self.attributes(op)
@@ -196,11 +213,17 @@ class _Copy:
             results = body.ops(op.name, operands, kinds, inherent, regions, self.location(op), others)
             values.update(zip(op.results, results))
 
+    def inlined(self, body: Body, block: Any, values: dict[Any, Ref]) -> list[Ref]:
+        """Copies what stands in a block to the end of another; what the block returns."""
+        *rest, last = block.operations
+        self.block(body, rest, values)
+        return [values[v] for v in last.operation.operands]
+
     def region(self, body: Body, region: Any, values: dict[Any, Ref]) -> Body:
         block = region.blocks[0]
         inner = body.body([str(a.type) for a in block.arguments])
         values.update(zip(block.arguments, inner.args))
-        self.block(inner, block, values)
+        self.block(inner, block.operations, values)
         return inner
 
     def attributes(self, op: Any) -> tuple[str, str]:

@@ -472,10 +472,17 @@ def _custom_call(rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results
     return "stablehlo.custom_call", [*operands, *shapes], attrs
 
 
+def _random_bits(rw: _Rewriter, operands: list[Ref], old: Sequence[Ref], results: Sequence[Ref], attrs: str) -> Written:
+    rw.discardable = attrs
+    attrs = 'api_version = 1 : i32, backend_config = "", call_target_name = "stablehlo.dynamic_rng_bit_generator"'
+    return "stablehlo.custom_call", [*operands, rw.shape(results[1])], attrs
+
+
 _RULES: dict[str, Rule] = {
     "chlo.top_k": _top_k,
     "stablehlo.custom_call": _custom_call,
     "stablehlo.reduce_window": _reduce_window,
+    "stablehlo.rng_bit_generator": _random_bits,
     "stablehlo.constant": _constant,
     "stablehlo.broadcast_in_dim": _with_shape("stablehlo.dynamic_broadcast_in_dim"),
     "stablehlo.reshape": _with_shape("stablehlo.dynamic_reshape"),

@@ -9,8 +9,8 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
-from meshrt.core.dimensions.arithmetic import count_of_steps
-from meshrt.core.dimensions.expression import DimExpr, as_size
+from meshrt.core.dimensions.arithmetic import count_of_steps, is_surely
+from meshrt.core.dimensions.expression import DimExpr, as_size, is_symbolic_shape
 from meshrt.core.trace import NOT_CONCRETE
 from meshrt.dispatch import at_once
 from meshrt.lax.filled import full as lax_full
@@ -81,17 +81,35 @@ def arange(
     stride = None if step is None else next(values)
     if end is None:
         begin, end = 0, begin
-    if stride == 0:
-        raise errors.ArgumentTypeError("arange: step must not be zero")
     size = _length(begin, end, 1 if stride is None else stride)
     return placed(_ramp(begin, stride, size, dtype), device, out_sharding)
 
 
 def _length(begin: Any, end: Any, stride: Any) -> Any:
     """How many numbers a range has."""
-    if any(isinstance(n, DimExpr) for n in (begin, end, stride)):
-        return count_of_steps(as_size(begin), as_size(end), as_size(stride))
+    if is_symbolic_shape((begin, end, stride)):
+        return _symbolic_length(begin, end, stride)
+    if stride == 0:
+        raise errors.ArgumentTypeError("arange: step must not be zero")
     return max(0, math.ceil((end - begin) / stride))
+
+
+def _symbolic_length(begin: Any, end: Any, stride: Any) -> Any:
+    given = f"jnp.arange({begin}, {end}, {stride})"
+    if not all(isinstance(n, (DimExpr, int, np.integer)) for n in (begin, end, stride)):
+        raise errors.ArgumentValueError(
+            f"{given}: beside a symbolic size start, stop and step must be either dimension expressions or integers; "
+            "write the numbers as ints and convert the result"
+        )
+    begin, end, stride = map(as_size, (begin, end, stride))
+    if stride == 0:
+        raise errors.ArgumentValueError(f"{given} has step == 0: give another step")
+    if not is_surely(lambda: stride > 0) and not is_surely(lambda: stride < 0):
+        raise errors.InconclusiveDimensionOperation(
+            f"{given}: the step must be resolved statically if it is > 0 or < 0. A constraint decides it, such as "
+            f"symbolic_shape(..., constraints=['{stride} >= 1'])"
+        )
+    return count_of_steps(begin, end, stride)
 
 
 def _static_scalar(name: str, value: Any, argument: str = "") -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
@@ -55,7 +56,7 @@ def bincount(
         known = concrete("bincount", "x", x, "give length=...")
         length = max(minlength, int(max(0, known.max())) + 1 if known.size else 0)
     else:
-        length = static_int(length, "bincount: length")
+        length = length if isinstance(length, DimExpr) else static_int(length, "bincount: length")
     if weights is None:
         counted: Any = np.asarray(1, dtypes.default_int_dtype())[()]
     else:

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from meshrt.core.dimensions.arithmetic import broadcast_shapes, count_of_steps, is_surely, slice_bounds
-from meshrt.core.dimensions.expression import DimExpr, max_dim, min_dim
+from meshrt.core.dimensions.arithmetic import broadcast_shapes, count_of_steps, is_surely, slice_bounds, steps_down
+from meshrt.core.dimensions.expression import is_symbolic_shape, max_dim, min_dim
 from meshrt.numpy.index_tokens import FULL, IndexingError, IndexShapeError, IndexTypeError, Token, expand, tokenize
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class StaticSlicePlan(NamedTuple):
-    """``lax.slice``, ``rev``, ``squeeze`` and ``expand_dims``, each left out (None or empty) where trivial."""
+    """``rev``, ``lax.slice``, ``rev``, ``squeeze`` and ``expand_dims``, each left out (None or empty) where trivial."""
 
     starts: tuple[int, ...] | None
     limits: tuple[int, ...]
@@ -48,11 +48,12 @@ class StaticSlicePlan(NamedTuple):
     squeeze: tuple[int, ...]
     newaxis: tuple[int, ...]
     shape: tuple[int, ...]  # after slicing and squeezing, before new axes
+    turned: tuple[int, ...] = ()  # the dimensions that are reversed before they are sliced
 
     @property
     def trivial(self) -> bool:
         """Whether the result is the operand itself."""
-        return self.starts is None and not (self.reverse or self.squeeze or self.newaxis)
+        return self.starts is None and not (self.turned or self.reverse or self.squeeze or self.newaxis)
 
 
 def _slice_bounds(token: Token, size: Any) -> tuple[Any, Any, Any, bool]:
@@ -85,6 +86,7 @@ def _static_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) ->
     squeeze: list[int] = []
     newaxis: list[int] = []
     kept: list[int] = []
+    turned: list[int] = []
     for t in tokens:
         axis = len(starts)
         if t[0] == "n":
@@ -97,6 +99,10 @@ def _static_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) ->
             squeeze.append(axis)
         else:
             start, limit, stride, back = _slice_bounds(t, shape[axis])
+            down = steps_down(*t[1:], shape[axis])
+            if down is not None:
+                start, limit, stride, back = shape[axis] - 1 - down[0], shape[axis] - 1 - down[1], -t[3], False
+                turned.append(axis)
             starts.append(start)
             limits.append(limit)
             strides.append(stride)
@@ -106,7 +112,7 @@ def _static_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) ->
     whole = all(n == 0 for n in starts) and tuple(limits) == shape and all(s == 1 for s in strides)
     return StaticSlicePlan(
         None if whole else tuple(starts), tuple(limits), None if all(s == 1 for s in strides) else tuple(strides),
-        tuple(reverse), tuple(squeeze), tuple(newaxis), tuple(kept),
+        tuple(reverse), tuple(squeeze), tuple(newaxis), tuple(kept), tuple(turned),
     )  # fmt: skip
 
 
@@ -160,7 +166,7 @@ def _dynamic_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -
 
 
 class Ramp(NamedTuple):
-    """The positions of a slice of which it is not known how many they are."""
+    """The positions of a slice of which it is not known where or how many they are."""
 
     start: Any
     stride: Any
@@ -284,6 +290,10 @@ class _GatherBuilder:
     def slice(self, axis: int, t: Token) -> None:
         start, limit, stride, back = _slice_bounds(t, self.shape[axis])
         length = count_of_steps(start, limit, stride)
+        down = steps_down(*t[1:], self.shape[axis])
+        if down is not None:
+            start, stride, back = down[0], t[3], False
+            length = count_of_steps(*down, stride)
         if back:
             self.reverse.append(self.rank)
         if stride == 1:
@@ -293,7 +303,9 @@ class _GatherBuilder:
             self.sizes.append(length)
             self.offset.append(self.rank)
         else:
-            positions = Ramp(start, stride) if isinstance(length, DimExpr) else range(start, limit, stride)
+            positions = (
+                Ramp(start, stride) if is_symbolic_shape((start, stride, length)) else range(start, limit, stride)
+            )
             self.point(positions, axis, len(self.batch), (length,), 0)
             self.batch.append(length)
             self.sizes.append(1)
@@ -403,6 +415,6 @@ def plan_update(tokens: tuple[Token, ...], shape: tuple[int, ...], wrap: bool) -
     ) and len(dims) == len(shape)  # fmt: skip
     if inside:
         window = _static_plan(full, shape, wrap)
-        if window.strides is None:
+        if window.strides is None and not window.turned:
             return UpdatePlan(gather, window)
     return UpdatePlan(gather)

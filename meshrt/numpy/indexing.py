@@ -78,7 +78,9 @@ def _mode_name(mode: Any) -> str | None:
 
 
 def static_slice(x: Any, plan: StaticSlicePlan) -> Any:
-    """``x`` sliced, reversed, squeezed and expanded as planned."""
+    """``x`` reversed, sliced, squeezed and expanded as planned."""
+    if plan.turned:
+        x = lax.rev(x, plan.turned)
     if plan.starts is not None:
         x = slice_p.bind(x, start_indices=plan.starts, limit_indices=plan.limits, strides=plan.strides)
     if plan.reverse:
@@ -151,13 +153,13 @@ def gather_indices(plan: GatherPlan, operands: Sequence[Any], dtype: np.dtype) -
 
 
 def _part(part: Any, operands: Sequence[Any], dtype: np.dtype) -> Any:
-    if isinstance(part.value, tuple):
-        index = operands[part.value[1]]
-        return normalized(index, part.wrap, dtype)
     if isinstance(part.value, Ramp):
         counted = iota_p.bind(dtype=dtype, shape=part.shape, dimension=0)
         start, stride = (size_as(n, dtype) for n in (part.value.start, part.value.stride))
         return el.add_p.bind(el.mul_p.bind(counted, stride), start)
+    if isinstance(part.value, tuple):
+        index = operands[part.value[1]]
+        return normalized(index, part.wrap, dtype)
     if isinstance(part.value, DimExpr):
         return size_as(part.value, dtype)
     return np.asarray(part.value if type(part.value) is int else list(part.value), dtype)

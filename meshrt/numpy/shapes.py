@@ -11,6 +11,7 @@ import numpy as np
 
 from meshrt import errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p, transpose_p
+from meshrt.core.dimensions.expression import is_symbolic_dim, is_symbolic_shape
 from meshrt.dispatch import at_once
 from meshrt.numpy.arrays import operand_array
 from meshrt.numpy.operands import (
@@ -126,6 +127,12 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
             raise ShapeError(f"cannot reshape an array of shape {x.shape} (size {x.size}) into shape {sizes}")
         return sizes
     known = math.prod(n for n in sizes if n >= 0)
+    if is_symbolic_dim(x.size % known if known else 0):
+        given, wanted = (f"({', '.join(map(str, s))})" for s in (x.shape, sizes))
+        raise errors.InconclusiveDimensionOperation(
+            f"Cannot divide evenly the sizes of shapes {given} and {wanted}: a constraint on the sizes "
+            "decides it, or write the size in place of -1"
+        )
     if len(unknown) > 1 or sizes[unknown[0]] != -1 or not known or x.size % known:
         raise ShapeError(
             f"cannot reshape an array of shape {x.shape} (size {x.size}) into shape {sizes}: one size may be -1, and "
@@ -166,6 +173,11 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     """
     x = operand_array("squeeze", a)
     if axis is None:
+        if is_symbolic_shape(x.shape):
+            raise errors.ArgumentValueError(
+                f"jnp.squeeze with axis=None is not supported with shape polymorphism: which sizes of {x.shape} are 1 "
+                "is known only when the program is called; give the axes"
+            )
         drop = tuple(i for i, n in enumerate(x.shape) if n == 1)
     else:
         drop = canonical_axes(axis, x.ndim, "squeeze")

@@ -21,7 +21,7 @@ from meshrt.core.basic.shapes import (
     zeros,
 )
 from meshrt.core.completion import OUT_SHARDING
-from meshrt.core.dimensions.expression import DimExpr
+from meshrt.core.dimensions.expression import DimExpr, min_dim
 from meshrt.core.explicit import Application
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
@@ -193,7 +193,7 @@ def _batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str
     elif dims[0] is None:
         n = n._replace(offset_dims=offset)
     else:
-        sizes = (min(size, 1), *sizes)
+        sizes = (min_dim(size, 1), *sizes)
         n = n._replace(
             offset_dims=offset, operand_batching_dims=(0, *n.operand_batching_dims),
             start_indices_batching_dims=(0, *n.start_indices_batching_dims),
@@ -351,4 +351,4 @@ def take_along(operand: Any, positions: Any, axis: int) -> Any:
     others = tuple([i for i in range(len(shape)) if i != axis])
     numbers = GatherDimensionNumbers((), (axis,), (axis,), others, others)
     indices = broadcast_in_dim(positions, (*out, 1), range(len(out)))
-    return gather(operand, indices, numbers, [min(n, 1) for n in shape])
+    return gather(operand, indices, numbers, [min_dim(n, 1) for n in shape])

@@ -1,6 +1,7 @@
 """Calls of the kernels of linear algebra that ship with jaxlib, and what all primitives made of them share.
 
-On CPUs they are LAPACK's, on CUDA devices those of cuSOLVER and its kin.
+On CPUs they are LAPACK's, on CUDA devices those of cuSOLVER and its kin. Those of ROCm's libraries take the same
+operands and settings, under names that begin with "hip" and not with "cu".
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ from meshrt.runtime.jaxlib_api import lapack_kernel
 
 INFO = np.dtype(np.int32)
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.complex128))
+
+
+def is_gpu(ctx: LoweringContext) -> bool:
+    """Whether the kernels of GPUs, which are listed as those of "cuda", are called on the platform lowered for."""
+    return ctx.module.platform in ("cuda", "rocm")
 
 
 def real_dtype(dtype: Any) -> np.dtype:
@@ -40,6 +46,8 @@ class Kernel:
 
     def target(self, platform: str, dtype: np.dtype) -> str:
         """The name of the custom call."""
+        if platform == "rocm":
+            return "hip" + self.name.removeprefix("cu")
         return lapack_kernel(self.name, dtype) if platform == "cpu" and not self.name.endswith("_ffi") else self.name
 
     def config(self) -> str:
@@ -65,7 +73,7 @@ def _layout(aval: ShapedArray, columns: bool) -> str:
 
 def has_kernels(ctx: LoweringContext, aval: ShapedArray) -> bool:
     """Whether matrices of this dtype have kernels on the platform that is lowered for."""
-    return ctx.module.platform in ("cpu", "cuda") and aval.dtype in _DTYPES
+    return (ctx.module.platform == "cpu" or is_gpu(ctx)) and aval.dtype in _DTYPES
 
 
 def call_kernel(
@@ -85,7 +93,7 @@ def call_kernel(
       UnsupportedError: the platform has no such kernel, or not for this dtype.
     """
     platform, dtype = ctx.module.platform, avals[0].dtype
-    kernel = kernels.get(platform)
+    kernel = kernels.get("cuda" if is_gpu(ctx) else platform)
     if kernel is None:
         raise errors.UnsupportedError(
             f"{name} is not implemented for platform {platform}: its kernels are for {' and '.join(kernels)}; "

@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, reduce_sum_p, reshape
+from meshrt.core.dimensions.expression import DimExpr, as_size
 from meshrt.core.explicit import matrices, stacks
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -21,7 +22,7 @@ from meshrt.primitives.control_loops import fori_loop
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.dynamic_slice import dynamic_index_in_dim
 from meshrt.primitives.gather import take_along
-from meshrt.primitives.lapack import INFO, Kernel, batch_leading, call_kernel, nan_unless_ok
+from meshrt.primitives.lapack import INFO, Kernel, batch_leading, call_kernel, is_gpu, nan_unless_ok
 from meshrt.primitives.linalg import matmul, matrix_transpose, triangle, triangular_solve
 from meshrt.primitives.matrix_types import check_matrices
 from meshrt.primitives.reshape import broadcasted_iota
@@ -66,7 +67,7 @@ def _order_infer(pivots: ShapedArray, *, permutation_size: int) -> ShapedArray:
 
 def _order_lower(ctx: LoweringContext, eqn: Eqn, pivots: Any) -> Any:
     aval, rows = eqn.invars[0].aval.strong(), eqn.params["permutation_size"]
-    if ctx.module.platform == "cuda" and aval.size:
+    if is_gpu(ctx) and aval.size:
         outs = [eqn.outvars[0].aval.strong()]
         kernel = Kernel("cu_lu_pivots_to_permutation")
         return call_kernel(ctx, "lu_pivots_to_permutation", [pivots], [aval], outs, {"cuda": kernel}, columns=False)[0]
@@ -88,7 +89,8 @@ def _exchanged(pivots: Any, rows: int) -> Any:
         mine, its = (_only(order, mask, last) for mask in (here, there))
         return ew.select_n(here, ew.select_n(there, order, mine), its)
 
-    return fori_loop(np.int32(0), np.int32(count), exchange, places)
+    end = convert_element_type(count, np.int32) if isinstance(count, DimExpr) else np.int32(count)
+    return fori_loop(np.int32(0), end, exchange, places)
 
 
 lu_pivots_to_permutation_p: Primitive = Primitive(
@@ -114,7 +116,7 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
     >>> lax.linalg.lu_pivots_to_permutation(jnp.array([1, 1]), 2)
     Array([1, 0], dtype=int32)
     """
-    return lu_pivots_to_permutation_p.bind(pivots, permutation_size=int(permutation_size))
+    return lu_pivots_to_permutation_p.bind(pivots, permutation_size=as_size(permutation_size))
 
 
 def _only(x: Any, mask: Any, dim: int) -> Any:

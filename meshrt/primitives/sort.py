@@ -15,7 +15,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import batch_together, canonical_axis, i64_array
 from meshrt.core.completion import declared
-from meshrt.core.dimensions.expression import as_size
+from meshrt.core.dimensions.expression import as_size, is_symbolic_shape
 from meshrt.core.explicit import alike, each, whole
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -310,6 +310,11 @@ def approx_max_k(
     if not 1 <= k <= size:
         raise errors.ArgumentValueError(f"k must be positive and at most the dimension's size {size}, but is {k}")
     if not aggregate_to_topk:
+        if is_symbolic_shape((size, k)):
+            raise errors.UnsupportedError(
+                f"approx_max_k with aggregate_to_topk=False is not supported for symbolic sizes, here {k} of {size}: "
+                "how many results there are is the compiler's choice for numbers; leave aggregate_to_topk out"
+            )
         k = jaxlib_api.approximate_top_k_size(size, aval.ndim, k, recall_target, reduction_input_size_override)
     return top_k(operand, k, axis=axis)
 

@@ -27,6 +27,7 @@ from meshrt.primitives.lapack import (
     Kernel,
     batch_leading,
     call_kernel,
+    is_gpu,
     nan_unless_ok,
     real_dtype,
     slice_matrix,
@@ -80,7 +81,7 @@ def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
         empty, *bases = [v.aval for v in eqn.outvars]
         return [ctx.full(0, empty.strong()), *(write_eye(ctx, b.strong()) for b in bases)]
     outs = _shapes(aval, p["full_matrices"])
-    write = _on_cuda if ctx.module.platform == "cuda" else _on_cpu
+    write = _on_gpu if is_gpu(ctx) else _on_cpu
     *results, info = write(ctx, eqn, x, aval, outs)
     return nan_unless_ok(ctx, info, aval.shape[:-2], results[:count], outs[:count])
 
@@ -101,23 +102,25 @@ _LARGEST_JACOBI = 1024  # rows or columns, as cuSOLVER's authors advise
 _LARGEST_BATCHED_JACOBI = 32  # its batched form computes full matrices only
 
 
-def _on_cuda(ctx: LoweringContext, eqn: Eqn, x: Any, aval: ShapedArray, outs: Sequence[ShapedArray]) -> Sequence[Any]:
+def _on_gpu(ctx: LoweringContext, eqn: Eqn, x: Any, aval: ShapedArray, outs: Sequence[ShapedArray]) -> Sequence[Any]:
     (m, n), p, algorithm = aval.shape[-2:], eqn.params, eqn.params["algorithm"]
-    if algorithm == SvdAlgorithm.DIVIDE_AND_CONQUER:
+    divides = algorithm == SvdAlgorithm.DIVIDE_AND_CONQUER
+    if divides and ctx.module.platform != "rocm":
         raise errors.UnsupportedError("cuSOLVER has no SVD by divide and conquer; there are QR, JACOBI and POLAR")
     if algorithm in (None, SvdAlgorithm.DEFAULT):
         algorithm = SvdAlgorithm.JACOBI if max(m, n) <= _LARGEST_JACOBI else SvdAlgorithm.QR
-    if algorithm != SvdAlgorithm.QR:
+    if algorithm != SvdAlgorithm.QR and not divides:
         return _by_rotations(ctx, eqn, x, aval, outs, algorithm)
     settings = {"full_matrices": p["full_matrices"], "compute_uv": p["compute_uv"]}
-    kernel = Kernel("cusolver_gesvd_ffi", transposed=m < n, **settings)
+    turned = m < n and not divides
+    kernel = Kernel(f"cusolver_{'gesdd' if divides else 'gesvd'}_ffi", transposed=turned, **settings)
     # A wide matrix in row-major order is its transpose, which is tall, in column-major order.
     s, first, second = outs
-    bases = [second, first] if m < n else [first, second]
+    bases = [second, first] if turned else [first, second]
     info = ShapedArray(aval.shape[:-2], INFO)
-    found = call_kernel(ctx, "svd", [x], [aval], [aval, s, *bases, info], {"cuda": kernel}, columns=m >= n)
+    found = call_kernel(ctx, "svd", [x], [aval], [aval, s, *bases, info], {"cuda": kernel}, columns=not turned)
     _, values, u, vt, failed = found
-    return [values, *((vt, u) if m < n else (u, vt)), failed]
+    return [values, *((vt, u) if turned else (u, vt)), failed]
 
 
 def _by_rotations(

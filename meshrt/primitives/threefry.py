@@ -223,12 +223,22 @@ def _hash_sequence(keys: Any, count: int) -> Any:
     lead, half = aval_of(keys).shape[:-1], -(-count // 2)
     rank, total = len(lead), (*lead, half)
     first = iota_p.bind(dtype=_U32, shape=(half,), dimension=0)
-    second = ew.add_p.bind(first, np.uint32(half))
-    if count % 2:  # the last block is filled up with a zero
+    second = ew.add_p.bind(first, _scalar(half, _U32))
+    if _is_odd(count):  # the last block is filled up with a zero
         second = concatenate([slice_in_dim(second, 0, half - 1), full((1,), 0, _U32)], 0)
     words = [broadcast_in_dim(k, total, range(rank)) for k in _key_words(keys)]
     blocks = [broadcast_in_dim(c, total, (rank,)) for c in (first, second)]
     return slice_in_dim(concatenate(threefry2x32_p.bind(*words, *blocks), rank), 0, count, axis=rank)
+
+
+def _is_odd(count: Any) -> bool:
+    rest = count % 2
+    if not isinstance(rest, DimExpr):
+        return bool(rest)
+    raise errors.InconclusiveDimensionOperation(
+        f"{count} words of random bits from one key: without threefry_partitionable the product of the known "
+        "dimensions must be even where others are symbolic; set threefry_partitionable, or draw one more and slice"
+    )
 
 
 def _bits_of_sequence(bit_width: int, shape: tuple[int, ...], keys: Any) -> Any:

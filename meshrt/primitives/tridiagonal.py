@@ -16,7 +16,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
-from meshrt.primitives.lapack import INFO, Kernel, call_kernel, nan_unless_ok
+from meshrt.primitives.lapack import INFO, Kernel, call_kernel, is_gpu, nan_unless_ok
 from meshrt.primitives.matrix_types import check_matrices
 from meshrt.primitives.slice import pad
 
@@ -44,7 +44,7 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     if eqn.params["perturb_singular"]:
         kernels = {"cpu": Kernel("tridiagonal_solve_perturbed_ffi"), "cuda": Kernel("cu_tridiagonal_solve_perturbed")}
         return call_kernel(ctx, name, operands, avals, [out], kernels)[0]
-    if ctx.module.platform == "cuda":
+    if is_gpu(ctx):
         return call_kernel(ctx, name, operands, avals, [out], {"cuda": Kernel("cusparse_gtsv2_ffi")})[0]
     info = ShapedArray(out.shape[:-2], INFO)
     # The kernel works in place, so that factors of the diagonals are results, too.

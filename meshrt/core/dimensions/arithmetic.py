@@ -10,7 +10,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.dimensions.expression import DimExpr, is_symbolic_shape, max_dim, min_dim, non_negative_dim
 
-__all__ = ["broadcast_shapes", "count_of_steps", "is_surely", "slice_bounds"]
+__all__ = ["broadcast_shapes", "count_of_steps", "is_surely", "slice_bounds", "steps_down"]
 
 
 def broadcast_shapes(*shapes: Sequence[Any]) -> tuple[Any, ...]:
@@ -64,6 +64,16 @@ def slice_bounds(start: Any, stop: Any, step: Any, size: Any) -> tuple[Any, Any,
         return first, max_dim(first, end), step, False
     count = count_of_steps(first, end, step)
     return first + (count - 1) * step, first + 1, -step, True
+
+
+def steps_down(start: Any, stop: Any, step: Any, size: Any) -> tuple[Any, Any] | None:
+    """``(first, end)`` of ``start:stop:step`` within `size` elements if it goes downwards and a size is symbolic; the
+    place of its last element is then known only where the program runs."""
+    if not any(isinstance(n, DimExpr) for n in (start, stop, step, size)) or step is None or step > 0:
+        return None
+    first = size - 1 if start is None else _bound(start, size, -1, size - 1)
+    end = -1 if stop is None else _bound(stop, size, -1, size - 1)
+    return first, min_dim(first, end)
 
 
 def _bound(n: Any, size: Any, low: Any, high: Any) -> Any:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import meshrt
-from meshrt import export
+import meshrt.numpy as jnp
+from meshrt import errors, export, lax, random
 from tests.meshrt.export.symbolic_rows import ROWS
 
 
@@ -25,3 +26,51 @@ def test_symbolic_function(fun, shapes, given):
     for a, b in zip(meshrt.tree.leaves(found), meshrt.tree.leaves(expected)):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+def with_sizes(fun, *shapes):
+    """A jitted function of arrays with the symbolic shapes."""
+    specs = [meshrt.ShapeDtypeStruct(export.symbolic_shape(s), np.float32) for s in shapes]
+    return export.export(meshrt.jit(fun))(*specs)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_random_numbers_of_a_symbolic_shape(impl):
+    """Of each implementation of keys, and where threefry hashes one sequence."""
+    x = np.ones((3, 4), np.float32)
+    draw = lambda x: random.uniform(random.key(3, impl=impl), x.shape)
+    with meshrt.threefry_partitionable(False):
+        found = with_sizes(draw, "b, 4").call(x)
+        np.testing.assert_array_equal(found, meshrt.jit(draw)(x))
+
+
+REFUSED = {
+    "odd counts": (
+        lambda x: random.uniform(random.key(3), x.shape), errors.InconclusiveDimensionOperation,
+        "product of the known dimensions must be even",
+    ),
+    "arange from a float": (
+        lambda x: jnp.arange(0.0, x.shape[0]), ValueError, "must be either dimension expressions or integers",
+    ),
+    "arange by 0": (lambda x: jnp.arange(0, x.shape[0], 0), ValueError, "has step == 0"),
+    "arange by either sign": (
+        lambda x: jnp.arange(0, x.shape[0], x.shape[0] - 2), errors.InconclusiveDimensionOperation,
+        "must be resolved statically if it is > 0 or < 0",
+    ),
+    "reshape": (
+        lambda x: x.reshape([x.shape[0], -1, 3]), errors.InconclusiveDimensionOperation,
+        r"Cannot divide evenly the sizes of shapes \(b, 5\) and \(b, -1, 3\)",
+    ),
+    "squeeze": (jnp.squeeze, ValueError, "squeeze with axis=None is not supported with shape polymorphism"),
+    "approx_max_k": (
+        lambda x: lax.approx_max_k(x, 1, reduction_dimension=0, aggregate_to_topk=False),
+        NotImplementedError, "aggregate_to_topk=False",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_sizes_do_not_decide_is_refused(name):
+    fun, error, message = REFUSED[name]
+    with meshrt.threefry_partitionable(False), pytest.raises(error, match=message):
+        with_sizes(fun, "b, 5")

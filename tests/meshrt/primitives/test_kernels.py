@@ -1,4 +1,4 @@
-"""Which kernels linear algebra calls on CUDA devices and CPUs, and with which settings, beside JAX."""
+"""Which kernels linear algebra calls on CUDA and ROCm devices and CPUs, and with which settings, beside JAX."""
 
 import re
 
@@ -31,14 +31,17 @@ ON_CPU = {
     "hessenberg": lambda la: la.hessenberg(X),
     "schur": lambda la: la.schur(X),
 }
-ON_CUDA = {
+ON_GPUS = {
     "eigh by rotations": lambda la: la.eigh(X, implementation=la.EighImplementation.JACOBI),
     "eig by MAGMA": lambda la: la.eig(X, implementation=la.EigImplementation.MAGMA),
     "svd wide": lambda la: la.svd(WIDE, algorithm=la.SvdAlgorithm.QR),
     "svd polar": lambda la: la.svd(WIDE, algorithm=la.SvdAlgorithm.POLAR, full_matrices=False),
+}
+ON_CUDA = {
     "symmetric_product": lambda la: la.symmetric_product(X, X, alpha=2.0),
     "cholesky_update": lambda la: la.cholesky_update(X[0], X[0, 0]),
 }
+ON_ROCM = {"svd by halves": lambda la: la.svd(WIDE, algorithm=la.SvdAlgorithm.DIVIDE_AND_CONQUER)}
 
 
 def calls(library, platform, function):
@@ -58,10 +61,12 @@ def calls(library, platform, function):
 
 @pytest.mark.parametrize(
     "platform,name",
-    [("cpu", n) for n in (*EVERYWHERE, *ON_CPU)] + [("cuda", n) for n in (*EVERYWHERE, *ON_CUDA)],
+    [("cpu", n) for n in (*EVERYWHERE, *ON_CPU)]
+    + [("cuda", n) for n in (*EVERYWHERE, *ON_GPUS, *ON_CUDA)]
+    + [("rocm", n) for n in (*EVERYWHERE, *ON_GPUS, *ON_ROCM)],
 )
 def test_the_kernels_are_those_of_jax(platform, name):
-    function = {**EVERYWHERE, **ON_CPU, **ON_CUDA}[name]
+    function = {**EVERYWHERE, **ON_CPU, **ON_GPUS, **ON_CUDA, **ON_ROCM}[name]
     ours, theirs = calls(meshrt, platform, function), calls(jax, platform, function)
     assert ours and ours == theirs
 
