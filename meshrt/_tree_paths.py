@@ -22,7 +22,7 @@ def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
     """
     out = default_registry.flatten_one_level(tree)
     if out is None:
-        raise errors.TreeError(f"a {type(tree).__name__} is a leaf, not a container")
+        raise _is_leaf_error(tree)
     return out
 
 
@@ -35,9 +35,13 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], 
     """
     out = default_registry.flatten_one_level_with_keys(tree)
     if out is None:
-        raise errors.TreeError(f"a {type(tree).__name__} is a leaf, not a container")
+        raise _is_leaf_error(tree)
     children, aux = out
     return [(k, v) for k, v in children], aux
+
+
+def _is_leaf_error(tree: Any) -> errors.TreeError:
+    return errors.TreeError(f"can't tree-flatten type {type(tree).__name__}: it is a leaf, not a container")
 
 
 def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
@@ -131,7 +135,9 @@ def _prefix_errors(
     prefix_pairs, prefix_aux = flatten_one_level_with_keys(prefix)
     full_pairs, full_aux = flatten_one_level_with_keys(full)
     if len(prefix_pairs) != len(full_pairs) or [k for k, _ in prefix_pairs] != [k for k, _ in full_pairs]:
-        what = "numbers of pytree children" if len(prefix_pairs) != len(full_pairs) else "pytree keys"
+        what = (
+            "numbers of pytree children" if len(prefix_pairs) != len(full_pairs) else "pytree metadata"
+        )  # keys of a mapping
         if type(prefix) in (list, tuple):
             what = f"lengths of {type(prefix).__name__}"
         yield lambda title: _at(title, path, f"different {what}", _children_text(prefix, prefix_pairs, full_pairs))

@@ -249,6 +249,14 @@ class ArgumentShapeError(ArgumentTypeError, ArgumentValueError):
     """Shapes (or numbers and sizes of dimensions) that do not fit each other or the operation."""
 
 
+class ComplexOperandError(ArgumentTypeError, ArgumentValueError):
+    """Complex numbers where a function is of real ones."""
+
+
+class OddSizeError(ArgumentShapeError, AssertionError):
+    """A dimension that is to be halved has an odd size."""
+
+
 class UnboundAxisError(MeshrtError, NameError, ValueError):
     """A collective names an axis that no enclosing vmap or shard_map binds."""
 

@@ -144,8 +144,8 @@ def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, py
     inner, outer = inner_treedef.num_leaves, outer_treedef.num_leaves
     if treedef.num_leaves != inner * outer:
         raise errors.TransposeError(
-            f"cannot transpose a tree of structure {treedef}: it is not {outer_treedef} with {inner_treedef} at "
-            "each of its leaves"
+            f"Mismatch: cannot transpose a tree of structure {treedef}, as it is not {outer_treedef} with "
+            f"{inner_treedef} at each of its leaves"
         )
     rows = [leaves[i * inner : (i + 1) * inner] for i in range(outer)]
     return inner_treedef.unflatten([outer_treedef.unflatten(column) for column in zip(*rows, strict=True)])
@@ -490,11 +490,11 @@ def _check_dataclass_fields(cls: type, data: Sequence[str], meta: Sequence[str],
     twice = sorted({n for n in given if given.count(n) > 1})
     missing, unknown = sorted(wanted - set(given)), sorted({*data, *meta} - wanted)
     if twice or missing or unknown:
-        parts = [f"{what} {', '.join(names)}" for what, names in
-                 (("twice:", twice), ("missing:", missing), ("not in __init__:", unknown)) if names]  # fmt: skip
+        lists = {"Missing": missing, "Unexpected": unknown, "Repeated": twice}
+        parts = [f"{what} fields: {{{', '.join(map(repr, names))}}}." for what, names in lists.items() if names]
         raise errors.TreeError(
-            "data_fields and meta_fields must include all dataclass fields with ``init=True`` and only them, unless "
-            f"drop_fields has them; each field of {cls.__name__} is named once ({'; '.join(parts)})"
+            "data_fields and meta_fields must include all dataclass fields with ``init=True`` and only them, each "
+            f"once, unless drop_fields has them: {cls.__name__}. {' '.join(parts)}"
         )
 
 

@@ -12,7 +12,7 @@ from meshrt.numpy import powers
 from meshrt.numpy import prims as el
 from meshrt.numpy import ufuncs as uf
 from meshrt.numpy.arrays import asarray
-from meshrt.numpy.operands import ShapeError, canonical_axis, operand, promote_inexact, scalar_like
+from meshrt.numpy.operands import canonical_axis, operand, promote_inexact, scalar_like
 from meshrt.numpy.selection import clip, where
 from meshrt.numpy.splitting import split
 from meshrt.numpy.transcendental import logaddexp
@@ -48,7 +48,9 @@ def relu(x: Any) -> Any:
         return uf.maximum(x, 0)
     zero = scalar_like(x, 0)
     rest = el.max_p.bind(el.stop_gradient_p.bind(x), zero)  # zero, or NaN, without a derivative
-    return where(el.gt_p.bind(x, zero), x, rest)
+    # Complex numbers are ordered by their real parts first, as by NumPy.
+    positive = uf.greater(x, zero) if x.dtype.kind == "c" else el.gt_p.bind(x, zero)
+    return where(positive, x, rest)
 
 
 def relu6(x: Any) -> Any:
@@ -235,8 +237,10 @@ def gelu(x: Any, approximate: bool = True) -> Any:
     Array([-0.15880796,  0.        ,  1.9545977 ], dtype=float32)
     """
     x = asarray(promote_inexact("gelu", x)[0])
-    if x.dtype.kind == "c":
-        raise errors.ArgumentTypeError(f"gelu does not support complex values, got dtype {x.dtype}")
+    if x.dtype.kind == "c" and not approximate:
+        raise errors.ArgumentTypeError(
+            f"gelu with approximate=False does not support complex values, got dtype {x.dtype}; erfc takes real numbers"
+        )
     if approximate:
         cubic = el.mul_p.bind(scalar_like(x, 0.044715), el.integer_pow_p.bind(x, y=3))
         inner = el.mul_p.bind(np.asarray(math.sqrt(2 / math.pi), x.dtype)[()], el.add_p.bind(x, cubic))
@@ -259,7 +263,7 @@ def glu(x: Any, axis: int = -1) -> Any:
     x = _array("glu", x)
     axis = canonical_axis(axis, x.ndim, "glu")
     if x.shape[axis] % 2:
-        raise ShapeError(f"glu needs an even size along axis {axis}, got shape {x.shape}")
+        raise errors.OddSizeError(f"glu: axis size must be divisible by 2, got shape {x.shape} and axis {axis}")
     first, second = split(x, 2, axis)
     return first * sigmoid(second)
 

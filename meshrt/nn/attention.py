@@ -55,6 +55,9 @@ def dot_product_attention(
     q, k, v = (_four(x) for x in (query, key, value))
     _check(q, k, v)
     batch, length, heads, dim = q.shape
+    bias, mask = (None if x is None else _four(x) for x in (bias, mask))
+    _check_scores({"bias": bias, "mask": mask}, (batch, heads, length, k.shape[1]))
+    _check_lengths({"query_seq_lengths": query_seq_lengths, "key_value_seq_lengths": key_value_seq_lengths}, batch)
     groups = k.shape[2]
     if implementation == "flash":
         out, log = _flash(
@@ -67,7 +70,7 @@ def dot_product_attention(
     logits = einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=logits_dtype)
     logits = logits * np.asarray(1 / math.sqrt(dim) if scale is None else scale, logits_dtype)[()]
     if bias is not None:
-        logits = (logits + _grouped(_four(bias), groups, heads)).astype(logits_dtype)
+        logits = (logits + _grouped(bias, groups, heads)).astype(logits_dtype)
     allowed = _allowed(
         mask, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size, length, k.shape[1], groups, heads
     )
@@ -110,8 +113,7 @@ def _flash(
         )
         segments = {"query_segments": 2 * own, "key_segments": others}
     return kernels.flash_attention(
-        q, k, v, None if bias is None else _four(bias), mask=None if mask is None else _four(mask), scale=scale,
-        causal=is_causal, window=window, return_residual=True, **segments,
+        q, k, v, bias, mask=mask, scale=scale, causal=is_causal, window=window, return_residual=True, **segments,
     )  # fmt: skip
 
 
@@ -124,14 +126,41 @@ def _check(q: Any, k: Any, v: Any) -> None:
     if k.shape != v.shape:
         raise ShapeError(f"dot_product_attention: key and value differ in shape: {k.shape} and {v.shape}")
     if not q.dtype == k.dtype == v.dtype:
-        raise errors.ArgumentTypeError(
-            f"dot_product_attention: query, key and value must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}"
+        raise errors.ArgumentValueError(
+            f"dot_product_attention: key and value dtype should be {q.dtype}, query's, but got {k.dtype} and {v.dtype}"
         )
     if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or q.shape[2] % k.shape[2]:
         raise ShapeError(
             f"dot_product_attention: query {q.shape} does not fit key {k.shape}: batch and dim must be equal, and the "
             f"number of query heads must be a multiple of the number of key heads"
         )
+
+
+def _check_scores(given: dict[str, Any], shape: tuple[int, ...]) -> None:
+    for name, x in given.items():
+        if x is None:
+            continue
+        if x.ndim != 4:
+            raise ShapeError(f"dot_product_attention: {name} ndim should be 4, but got {x.ndim}")
+        if any(n not in (1, full) for n, full in zip(x.shape, shape)):
+            raise ShapeError(
+                f"dot_product_attention: {name} of shape {x.shape} does not broadcast to {shape}, (batch, heads, T, S)"
+            )
+    mask = given["mask"]
+    if mask is not None and mask.dtype != np.bool_:
+        raise errors.ArgumentValueError(
+            f"dot_product_attention: mask dtype should be bool, but got {mask.dtype}; compare it, as in mask > 0"
+        )
+
+
+def _check_lengths(given: dict[str, Any], batch: int) -> None:
+    for name, lengths in given.items():
+        if lengths is None:
+            continue
+        if len(np.shape(lengths)) != 1:
+            raise ShapeError(f"dot_product_attention: {name} ndim should be 1, but got {len(np.shape(lengths))}")
+        if np.shape(lengths)[0] != batch:
+            raise ShapeError(f"dot_product_attention: {name} shape should be ({batch},), but got {np.shape(lengths)}")
 
 
 def _grouped(x: Any, groups: int, heads: int) -> Any:
@@ -148,7 +177,7 @@ def _allowed(
     rows, columns = arange(length)[:, None], arange(keys)[None, :]
     parts = []
     if mask is not None:
-        parts.append(_grouped(_four(mask), groups, heads))
+        parts.append(_grouped(mask, groups, heads))
     if is_causal:
         parts.append(rows >= columns)
     if window is not None:

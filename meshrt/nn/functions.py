@@ -201,7 +201,7 @@ def standardize(
 
 @in_auto_mode
 @at_once(1, ["num_classes"])
-def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1, out_sharding: Any = None) -> Any:
+def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: Any = -1, out_sharding: Any = None) -> Any:
     """For each integer a vector along ``axis`` that is 1 at that position and 0 elsewhere (all 0 out of range).
 
     ``out_sharding`` says how Explicit axes split the result.
@@ -210,7 +210,7 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1, out_
       x: integers; those out of range give rows of zeros.
       num_classes: the number of classes.
       dtype: the dtype of the result.
-      axis: where the new dimension goes.
+      axis: where the new dimension goes; or the name of an axis of vmap or shard_map, along which the classes lie.
       out_sharding: the sharding of the result over Explicit axes.
 
     Returns:
@@ -227,6 +227,8 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1, out_
         )
     size = static_size(num_classes, "in jax.nn.one_hot argument `num_classes`")
     dtype = dtypes.default_float_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "one_hot")
+    if isinstance(axis, str | tuple):
+        return el.convert_element_type(uf.equal(x, lax.axis_index(axis)), dtype)
     axis = canonical_axis(axis, x.ndim + 1, "one_hot")
     shape = (*x.shape[:axis], size, *x.shape[axis:])
     kind = x.dtype if aval_of(x).dtype != np.bool_ else np.dtype("int32")

@@ -81,7 +81,13 @@ def bound(fun: Callable[..., Any], static: Static, *, held: bool = True) -> Call
 
 
 def incomparable(name: str, static: Static) -> errors.ArgumentValueError:
-    """The error for static arguments whose `__eq__` raises, its cause."""
+    """The error for what is static in a call and whose `__eq__` raises, its cause."""
+    if static == NO_STATIC:
+        return errors.ArgumentValueError(
+            f"Exception raised while checking equality of metadata fields of pytree, in the arguments of {name}: they "
+            "were compared with those of an earlier call. Metadata must be hashable and compare to one bool, as arrays "
+            "do not; make a field that holds arrays a data field"
+        )
     kinds = sorted({type(v.value).__name__ for _, v in (*static.positions, *static.keywords)})
     return errors.ArgumentValueError(
         f"static arguments should be comparable using __eq__, but comparing those of {name}, of types "

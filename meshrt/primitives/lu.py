@@ -79,6 +79,8 @@ def _exchanged(pivots: Any, rows: int) -> Any:
     *batch, count = aval_of(pivots).shape
     last = len(batch)
     places = broadcasted_iota(np.int32, (*batch, rows), last)
+    if not count:
+        return places
 
     def exchange(i: Any, order: Any) -> Any:
         other = broadcast_in_dim(
@@ -186,18 +188,18 @@ lu_p: Primitive = Primitive(
 )
 
 
-def lu(x: Any) -> tuple[Any, Any, Any]:
-    """(factors, pivots, permutation) with `x[permutation] = L U`, for matrices `[..., m, n]`.
+def lu(x: Any) -> list[Any]:
+    """[factors, pivots, permutation] with `x[permutation] = L U`, for matrices `[..., m, n]`.
 
     The factors share one matrix: U on and above the diagonal, L below it (its diagonal is ones). `pivots[i]` is the row
     that row i was exchanged with, in turn; both are int32.
 
     >>> lax.linalg.lu(jnp.array([[0.0, 1.0], [2.0, 3.0]]))
-    (Array([[2., 3.],
-           [0., 1.]], dtype=float32), Array([1, 1], dtype=int32), Array([1, 0], dtype=int32))
+    [Array([[2., 3.],
+           [0., 1.]], dtype=float32), Array([1, 1], dtype=int32), Array([1, 0], dtype=int32)]
     """
     factors, pivots, permutation = lu_p.bind(x)
-    return factors, pivots, permutation
+    return [factors, pivots, permutation]
 
 
 def lu_solve(factors: Any, permutation: Any, b: Any, trans: int = 0) -> Any:

@@ -51,11 +51,11 @@ hessenberg_p: Primitive = Primitive(
 )
 
 
-def hessenberg(a: Any) -> tuple[Any, Any]:
+def hessenberg(a: Any) -> list[Any]:
     """The Hessenberg form of square matrices `[..., n, n]`, on CPU.
 
     Returns:
-      (h with reflections below its first subdiagonal, their scales `[..., n - 1]`): see `householder_product`.
+      [h with reflections below its first subdiagonal, their scales `[..., n - 1]`]: see `householder_product`.
 
     Raises:
       ArgumentValueError: the matrices are not square, or empty.
@@ -64,7 +64,7 @@ def hessenberg(a: Any) -> tuple[Any, Any]:
     [(3, 3), (2,)]
     """
     packed, taus = hessenberg_p.bind(a)
-    return packed, taus
+    return [packed, taus]
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -104,15 +104,15 @@ tridiagonal_p: Primitive = Primitive(
 )
 
 
-def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Any, Any, Any, Any]:
+def tridiagonal(a: Any, *, lower: bool = True) -> list[Any]:
     """The tridiagonal form of Hermitian matrices `[..., n, n]`.
 
     Args:
       lower: which triangle is read, and holds the reflections afterwards.
 
     Returns:
-      (packed `[..., n, n]`, diagonal `[..., n]`, the real numbers beside it `[..., n - 1]`, the reflections' scales
-      `[..., n - 1]`): the form stands in `packed` too, the reflections behind it.
+      [packed `[..., n, n]`, diagonal `[..., n]`, the real numbers beside it `[..., n - 1]`, the reflections' scales
+      `[..., n - 1]`]: the form stands in `packed` too, the reflections behind it.
 
     Raises:
       ArgumentValueError: the matrices are not square, or empty.
@@ -121,7 +121,7 @@ def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Any, Any, Any, Any]:
     [(3, 3), (3,), (2,), (2,)]
     """
     packed, d, e, taus = tridiagonal_p.bind(a, lower=bool(lower))
-    return packed, d, e, taus
+    return [packed, d, e, taus]
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from propagation.asm import Ref
 
 __all__: list[str] = []
 
-Marks = tuple[tuple[str, str], ...]
+Marks = tuple[tuple[str, str | None], ...]
 
 
 def _lower(ctx: LoweringContext, eqn: Eqn, x: Ref) -> Ref:
@@ -46,7 +46,8 @@ def set_xla_metadata(x: Any = None, **metadata: Any) -> Any:
     Args:
       x: a pytree of arrays: marks the operations that made them, and returns them. Without it the result is a context
         manager, and a decorator of functions: all operations traced inside are marked, also those of nested contexts.
-      metadata: values are strings, numbers or bools ("true", "false").
+      metadata: values are strings, numbers or bools ("true", "false"); None takes a name away that a context around
+        gives.
 
     >>> import meshrt
     >>> from meshrt.experimental.xla_metadata import set_xla_metadata
@@ -58,18 +59,24 @@ def set_xla_metadata(x: Any = None, **metadata: Any) -> Any:
     """
     if x is None:
         return _Marking(metadata)
-    marks = _marks(metadata)
+    marks = tuple((name, value) for name, value in _marks(metadata) if value is not None)
     return tree_util.tree_map(lambda leaf: xla_metadata_value_p.bind(leaf, marks=marks), x)
 
 
 def _marks(metadata: Mapping[str, Any]) -> Marks:
     for name, value in metadata.items():
-        if not isinstance(value, str | bool | int | float):
+        if not isinstance(value, str | bool | int | float | None):
             raise errors.ArgumentTypeError(
-                f"set_xla_metadata({name}={value!r}): values are strings, numbers or bools, got a "
+                f"set_xla_metadata({name}={value!r}): values are strings, numbers, bools or None, got a "
                 f"{type(value).__name__}"
             )
-    return tuple(sorted((k, str(v).lower() if isinstance(v, bool) else str(v)) for k, v in metadata.items()))
+    return tuple((name, _text(metadata[name])) for name in sorted(metadata))
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class _Marking:
@@ -81,7 +88,8 @@ class _Marking:
 
     def __enter__(self) -> None:
         around: Marks = config.settings.xla_metadata or ()
-        marks = tuple(sorted({**dict(around), **dict(self.marks)}.items()))
+        together = {**dict(around), **dict(self.marks)}
+        marks = tuple((name, together[name]) for name in sorted(together) if together[name] is not None)
         # A setting too, as functions that were traced without have to be traced again.
         contexts = config.override(xla_metadata=marks or None), marked(marks)
         for context in contexts:

@@ -58,8 +58,8 @@ def idct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str 
 def dctn(
     x: Any,
     type: int = 2,
-    s: Sequence[int] | None = None,
-    axes: Sequence[int] | None = None,
+    s: Sequence[int] | int | None = None,
+    axes: Sequence[int] | int | None = None,
     norm: str | None = None,
 ) -> Any:
     """`dct` of each of `axes` (by default all, or the last len(s)), cut or padded to the lengths `s` before.
@@ -79,8 +79,8 @@ def dctn(
 def idctn(
     x: Any,
     type: int = 2,
-    s: Sequence[int] | None = None,
-    axes: Sequence[int] | None = None,
+    s: Sequence[int] | int | None = None,
+    axes: Sequence[int] | int | None = None,
     norm: str | None = None,
 ) -> Any:
     """The inverse of `dctn`, with its arguments.
@@ -105,7 +105,7 @@ def _over_axes(name: str, step: Step, x: Any, kind: int, lengths: Any, axes: Any
             )
     if axes is None:
         axes = range(x.ndim - (x.ndim if lengths is None else len(lengths)), x.ndim)
-    axes = canonical_axes(tuple(axes), x.ndim, name)
+    axes = canonical_axes(tuple(axes) if np.iterable(axes) else (axes,), x.ndim, name)
     if not dtypes.issubdtype(x.dtype, np.inexact):
         x = x.astype(dtypes.result_type(x.dtype, float))
     return _transformed(x, step, axes, lengths, norm)

@@ -31,11 +31,11 @@ def floating(name: str, *operands: Any) -> tuple[Any, ...]:
     """Operands as arrays of one floating dtype and of one shape.
 
     Raises:
-      ArgumentValueError: one is complex.
+      ComplexOperandError: one is complex.
     """
     found = inexact(name, *operands)
     if dtypes.issubdtype(found[0].dtype, np.complexfloating):
-        raise errors.ArgumentValueError(f"{name} does not support complex-valued inputs; take jnp.real of them before")
+        raise errors.ComplexOperandError(f"{name} does not support complex-valued inputs; take jnp.real of them before")
     return found
 
 

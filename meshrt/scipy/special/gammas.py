@@ -135,13 +135,13 @@ def betaln(a: Any, b: Any) -> Any:
       b: an array.
 
     >>> meshrt.scipy.special.betaln(2.0, 3.0)
-    Array(-2.4849074, dtype=float32)
+    Array(-2.4849074, dtype=float32, weak_type=True)
     """
     a, b = floating("betaln", a, b)
     small, large = jnp.minimum(a, b), jnp.maximum(a, b)
     is_large = large >= 8
-    safe = jnp.where(is_large, large, 8.0).astype(large.dtype)
-    near = jnp.where(is_large, 1.0, large).astype(large.dtype)
+    safe = jnp.where(is_large, large, jnp.full_like(large, 8))
+    near = jnp.where(is_large, jnp.ones_like(large), large)
     direct = lax.lgamma(small) + (lax.lgamma(near) - lax.lgamma(small + near))
     return jnp.where(is_large, lax.lgamma(small) + _log_ratio(safe, small), direct)
 
@@ -317,7 +317,7 @@ def _zeta_order_slope(x: Any, q: Any) -> Any:
 
 @jit
 def _factorial(n: Any) -> Any:
-    return jnp.where(n < 0, 0, lax.exp(lax.lgamma(n + 1))).astype(n.dtype)
+    return jnp.where(n < 0, jnp.zeros_like(n), lax.exp(lax.lgamma(n + 1)))
 
 
 def factorial(n: Any, exact: bool = False) -> Any:

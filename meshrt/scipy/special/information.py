@@ -51,7 +51,7 @@ def expit(x: Any) -> Any:
 
 @custom_jvp
 def _xlogy(x: Any, y: Any) -> Any:
-    return jnp.where((x != 0) | jnp.isnan(y), x * lax.log(y), 0).astype(x.dtype)
+    return jnp.where((x != 0) | jnp.isnan(y), x * lax.log(y), jnp.zeros_like(x))
 
 
 @_xlogy.defjvp
@@ -76,7 +76,7 @@ def xlogy(x: Any, y: Any) -> Any:
 
 @custom_jvp
 def _xlog1py(x: Any, y: Any) -> Any:
-    return jnp.where((x != 0) | jnp.isnan(y), x * lax.log1p(y), 0).astype(x.dtype)
+    return jnp.where((x != 0) | jnp.isnan(y), x * lax.log1p(y), jnp.zeros_like(x))
 
 
 @_xlog1py.defjvp
@@ -139,7 +139,7 @@ def rel_entr(p: Any, q: Any) -> Any:
     usual = (ratio > 0) & (ratio < np.inf)  # else it has left the range of the dtype, which its logarithm has not
     apart = lax.log(safe_p) - lax.log(safe_q)
     value = safe_p * jnp.where(usual, lax.log(jnp.where(usual, ratio, 1)), apart)
-    return jnp.where(both, value, jnp.where(none, 0, np.inf)).astype(p.dtype)
+    return jnp.where(both, value, jnp.where(none, jnp.zeros_like(p), np.inf))
 
 
 @jit

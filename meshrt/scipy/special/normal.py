@@ -50,9 +50,14 @@ def ndtr(x: Any) -> Any:
     """The standard normal distribution function: the probability of values below x, of float32 or float64.
 
     >>> meshrt.scipy.special.ndtr(0.0)
-    Array(0.5, dtype=float32, weak_type=True)
+    Array(0.5, dtype=float32)
     """
-    return _ndtr(single_or_double("ndtr", x))
+    return _ndtr(_strong("ndtr", x))
+
+
+def _strong(name: str, x: Any) -> Any:
+    x = single_or_double(name, jnp.asarray(x))
+    return x.astype(x.dtype)
 
 
 def _ndtr(x: Any) -> Any:
@@ -133,13 +138,13 @@ def log_ndtr(x: Any, series_order: int = 3) -> Any:
       ArgumentValueError: series_order is negative or above 30.
 
     >>> meshrt.scipy.special.log_ndtr(0.0)
-    Array(-0.6931472, dtype=float32, weak_type=True)
+    Array(-0.6931472, dtype=float32)
     """
     if not isinstance(series_order, int):
         raise errors.ArgumentTypeError(f"log_ndtr: series_order must be a Python integer, got {series_order!r}")
     if not 0 <= series_order <= 30:
         raise errors.ArgumentValueError(f"log_ndtr: series_order must be non-negative and <= 30, got {series_order}")
-    return _log_ndtr_program(single_or_double("log_ndtr", x), series_order)
+    return _log_ndtr_program(_strong("log_ndtr", x), series_order)
 
 
 @functools.partial(custom_jvp, nondiff_argnums=(1,))

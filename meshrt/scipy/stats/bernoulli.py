@@ -34,7 +34,8 @@ def cdf(k: Any, p: Any) -> Any:
     """Probability of values up to k."""
     k, p = inexact("bernoulli.cdf", k, p)
     invalid = jnp.isnan(k) | jnp.isnan(p) | (p < 0) | (p > 1)
-    return jnp.where(invalid, np.nan, jnp.where(k < 0, 0, jnp.where(k < 1, 1 - p, 1))).astype(p.dtype)
+    zero, one = jnp.zeros_like(k), jnp.ones_like(k)
+    return jnp.where(invalid, np.nan, jnp.where(k < 0, zero, jnp.where(k < 1, one - p, one)))
 
 
 @jit
@@ -42,4 +43,4 @@ def ppf(q: Any, p: Any) -> Any:
     """The value that is not exceeded with probability q, the inverse of `cdf`."""
     q, p = inexact("bernoulli.ppf", q, p)
     valid = (p >= 0) & (p <= 1) & (q >= 0) & (q <= 1)
-    return jnp.where(valid, jnp.where(q <= 1 - p, 0, 1), np.nan).astype(p.dtype)
+    return jnp.where(valid, jnp.where(q <= 1 - p, jnp.zeros_like(q), jnp.ones_like(q)), np.nan)

@@ -31,7 +31,9 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
     x, loc, scale = inexact("cauchy.cdf", x, loc, scale)
-    return 0.5 + jnp.arctan((x - loc) / scale) / math.pi
+    # The angle that is small in the lower tail, which 1/2 + arctan(z) / pi would cancel in.
+    z = (x - loc) / scale
+    return jnp.arctan2(jnp.ones_like(z), -z) / math.pi
 
 
 @jit

@@ -31,7 +31,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
     x, loc, scale = inexact("uniform.cdf", x, loc, scale)
-    return jnp.where(x < loc, 0, jnp.where(x > loc + scale, 1, (x - loc) / scale))
+    return jnp.where(x < loc, 0, jnp.where(x > loc + scale, 1, (x - loc) / scale)).astype(x.dtype)
 
 
 @jit

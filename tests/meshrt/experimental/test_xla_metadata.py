@@ -117,6 +117,21 @@ def test_loops_derivatives_and_programs_of_several_devices_bear_them():
     same(set_xla_metadata({"a": A}, key="v"), {"a": A})
 
 
-def test_values_that_are_none():
-    with pytest.raises(errors.ArgumentTypeError, match="strings, numbers or bools"):
+def test_values_that_are_no_values():
+    with pytest.raises(errors.ArgumentTypeError, match="strings, numbers, bools or None"):
         set_xla_metadata(key=[1])
+
+
+def test_none_takes_a_name_away():
+    found = []
+    for library, mark in ((meshrt, set_xla_metadata), (jax, judge.set_xla_metadata)):
+
+        def f(x, mark=mark, library=library):
+            with mark(a=1, b=2):
+                y = library.numpy.sin(x)
+                with mark(a=None):
+                    return library.numpy.cos(y)
+
+        found.append(rows(library.jit(f).lower(1.0)))
+    assert found[0] == found[1] == [("sine", '{a = "1", b = "2"}'), ("cosine", '{b = "2"}')]
+    same(set_xla_metadata(A, a=None), A)

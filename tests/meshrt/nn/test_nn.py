@@ -13,6 +13,7 @@ import meshrt
 import meshrt.nn as mn
 import meshrt.numpy as mj
 import meshrt.random as mr
+from tests.meshrt.beside import assert_alike
 from tests.meshrt.numpy.judge import Cases, Weak, sample
 
 BF16 = ml_dtypes.bfloat16
@@ -165,12 +166,36 @@ def test_initializers():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="glu needs an even size"):
-        mn.glu(mj.zeros(3))
     with pytest.raises(ValueError, match="Must be at least 2D"):
         mn.initializers.glorot_normal()(mr.key(0), (3,))
     with pytest.raises(AttributeError, match="has no attribute 'skewed'"):
         mn.initializers.skewed
+
+
+QKV = np.ones((2, 5, 4, 8), np.float32)
+BESIDE_JAX = {
+    "relu": lambda l: l.nn.relu(np.complex64([1 + 1j, -2, 1j, -1j])),
+    "relu6": lambda l: l.nn.relu6(np.complex64([1 + 1j, -2, 7j, 7])),
+    "gelu": lambda l: l.nn.gelu(np.complex64([1 + 1j, -2])),
+    "gelu by erfc": lambda l: l.nn.gelu(np.complex64([1 + 1j, -2]), approximate=False),
+    "halves of 3": lambda l: l.nn.glu(np.ones(3, np.float32)),
+    "classes along an axis": lambda l: l.vmap(lambda i: l.nn.one_hot(i, 2, axis="i"), axis_name="i")(np.arange(2)),
+    "mask of floats": lambda l: l.nn.dot_product_attention(QKV, QKV, QKV, mask=np.ones((2, 4, 5, 5), np.float32)),
+    "bias of 5 dimensions": lambda l: l.nn.dot_product_attention(QKV, QKV, QKV, bias=np.ones((1, 2, 4, 5, 5))),
+    "values of float16": lambda l: l.nn.dot_product_attention(QKV, QKV, QKV.astype(np.float16)),
+    "lengths by two": lambda l: l.nn.dot_product_attention(QKV, QKV, QKV, query_seq_lengths=np.ones((2, 2), np.int32)),
+    "lengths of three": lambda l: l.nn.dot_product_attention(QKV, QKV, QKV, key_value_seq_lengths=np.ones(3, np.int32)),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_JAX)
+def test_operands_as_in_jax(name):
+    assert_alike(BESIDE_JAX[name])
+
+
+def test_scores_that_do_not_broadcast():
+    with pytest.raises(ValueError, match=r"bias of shape \(2, 3, 5, 5\) does not broadcast to \(2, 4, 5, 5\)"):
+        mn.dot_product_attention(QKV, QKV, QKV, bias=np.ones((2, 3, 5, 5)))
 
 
 def test_the_derivative_of_log1mexp_at_its_ends():

@@ -195,6 +195,12 @@ row(
     lambda d: (integers(2, 5, 2, 3),),
     dtypes=(I32,),
 )
+row(
+    "lu_pivots_to_permutation",
+    lambda lax, p: lax.linalg.lu_pivots_to_permutation(p, 2),
+    lambda d: (integers(0, 1, 2, 0),),
+    dtypes=(I32,),
+)
 
 # Systems with tridiagonal matrices; the corners of the outer diagonals do not count.
 row(
