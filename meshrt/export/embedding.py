@@ -19,7 +19,7 @@ from meshrt.core.types import ShapedArray
 from meshrt.export.record import Record
 from meshrt.export.shardings import ShardingTexts
 from meshrt.lowering.context import ModuleLowering
-from meshrt.lowering.types import mlir_type
+from meshrt.lowering.types import check_size, mlir_type
 from meshrt.runtime import jaxlib_api
 from propagation.asm import Body, Ref
 from propagation.graph import attribute_of
@@ -209,7 +209,7 @@ class _Copy:
                 continue
             regions = [self.region(body, r, values) for r in op.regions]
             inherent, others = self.attributes(op)
-            kinds = [str(r.type) for r in op.results]
+            kinds = [str(_countable(r.type)) for r in op.results]
             results = body.ops(op.name, operands, kinds, inherent, regions, self.location(op), others)
             values.update(zip(op.results, results))
 
@@ -263,3 +263,11 @@ _CUSTOM_CALL = frozenset([
 
 def _is_discardable(op: str, name: str) -> bool:
     return op == "stablehlo.custom_call" and name not in _CUSTOM_CALL
+
+
+def _countable(kind: Any) -> Any:
+    """The type of a result, which has no more elements than can be counted."""
+    if isinstance(kind, ir.RankedTensorType):
+        bits = getattr(kind.element_type, "width", 128)  # of complex numbers at most
+        check_size([kind.get_dim_size(i) for i in range(kind.rank) if not kind.is_dynamic_dim(i)], max(bits // 8, 1))
+    return kind

@@ -17,7 +17,7 @@ from meshrt import errors
 from meshrt.core.basic.shapes import i64_array
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
-from meshrt.core.source import Source, path_of
+from meshrt.core.source import UNKNOWN, Source, path_of
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
 from meshrt.lowering.marks import NOT_INLINED, with_marks
@@ -325,6 +325,11 @@ class LoweringContext:
         if groups.shape[1] == 1:
             return x
         return self.collective("stablehlo.all_reduce", x, out, groups, "use_global_device_ids", op)
+
+    @property
+    def source(self) -> Source:
+        """Where the equation stands that is being lowered."""
+        return UNKNOWN if self._eqn is None else self._eqn.source
 
     # -- nested programs -----------------------------------------------------------------------------------------------
 

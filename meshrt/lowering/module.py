@@ -117,7 +117,10 @@ def lower_module(
     env.update({v: ctx.array(_data(c, v.aval)) for v, c in hoisted if v not in env})
     arguments = dict(zip(kept, function.args[len(passed) :]))
     program = Jaxpr((), (*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]), jaxpr.outvars, jaxpr.eqns, jaxpr.name)
-    results = ctx.jaxpr(program, [*[env[v] for v in jaxpr.constvars], *[arguments[i] for i in kept]])
+    try:
+        results = ctx.jaxpr(program, [*[env[v] for v in jaxpr.constvars], *[arguments[i] for i in kept]])
+    except errors.DeviceMemoryError as e:
+        raise errors.DeviceMemoryError(f"{e} (made at {ctx.source})") from None
     aliases = _aliases(jaxpr, kept, donated, arg_shardings, out_shardings, memories)
     offset = len(passed)
     for k, i in enumerate(kept):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +13,9 @@ from meshrt import errors
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.types import ShapedArray
 
-__all__ = ["dense", "dtype_of_element", "element_type", "mlir_type", "splat"]
+__all__ = ["check_size", "dense", "dtype_of_element", "element_type", "mlir_type", "splat"]
+
+_UNCOUNTABLE = 1 << 63
 
 _ELEMENTS: dict[Any, str] = {
     np.dtype(bool): "i1",
@@ -46,11 +50,30 @@ def dtype_of_element(text: str) -> np.dtype:
     raise errors.UnsupportedError(f"no arrays have elements of type {text}")
 
 
+def check_size(shape: Sequence[Any], itemsize: int) -> None:
+    """Refuses arrays that XLA's C++ code cannot count: it ends the process where it meets one.
+
+    Args:
+      shape: the array's; symbolic sizes are passed over, and zeros count as ones, as they are counted last.
+      itemsize: bytes per element.
+
+    Raises:
+      DeviceMemoryError: the array has 2**63 bytes or more.
+    """
+    sizes = [int(d) for d in shape if type(d) is not DimExpr]
+    if math.prod(filter(None, sizes)) * itemsize >= _UNCOUNTABLE:
+        raise errors.DeviceMemoryError(
+            f"an array of shape {tuple(sizes)} with {itemsize} bytes per element is beyond 2**63 bytes, "
+            "more than any device holds and any compiler counts"
+        )
+
+
 def mlir_type(aval: ShapedArray) -> str:
     """`tensor<8x4xf32>`, of the physical buffer."""
     if aval.mlir is None:
         physical = aval.physical()
         # A symbolic size stands in braces until `meshrt.lowering.sizes` computes it.
+        check_size(physical.shape, physical.dtype.itemsize)
         dims = "".join([f"{{{d}}}x" if type(d) is DimExpr else f"{d}x" for d in physical.shape])
         aval.mlir = f"tensor<{dims}{element_type(physical.dtype)}>"
     return aval.mlir

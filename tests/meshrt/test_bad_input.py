@@ -330,3 +330,21 @@ def test_compiler_options_that_cannot_be():
     check(e.value, TypeError, "compiler_options", "'a'")
     with pytest.raises(errors.ArgumentTypeError):
         meshrt.jit(lambda x: x).lower(1.0).compile({"a": [1]})
+
+
+@pytest.mark.parametrize("shape", [(2**40, 2**40), (2**62,), (2**64,), (2**40, 0, 2**40), (2**31, 2, 2**31)])
+def test_arrays_that_no_compiler_counts_are_refused_before_one_ends_the_process(shape):
+    with pytest.raises(errors.DeviceMemoryError, match=r"beyond 2\*\*63 bytes.*made at .*test_bad_input\.py:\d+"):
+        jnp.zeros(shape)
+    with pytest.raises(MemoryError, match=r"beyond 2\*\*63 bytes"):
+        meshrt.jit(lambda x: jnp.sum(jnp.broadcast_to(x, shape)))(1.0)
+    size, one = "x".join(map(str, shape)), "x".join(["1" if d else "0" for d in shape])
+    text = f"""func.func @main(%0: tensor<f32>) -> tensor<{one}xf32> {{
+      %1 = stablehlo.broadcast_in_dim %0, dims = [] : (tensor<f32>) -> tensor<{size}xf32>
+      %2 = stablehlo.slice %1 [{", ".join(["0:1" if d else "0:0" for d in shape])}]
+        : (tensor<{size}xf32>) -> tensor<{one}xf32>
+      return %2 : tensor<{one}xf32>
+    }}"""
+    refused = errors.SavedProgramError if max(shape) >= 2**64 else errors.DeviceMemoryError  # MLIR cannot read 2**64
+    with pytest.raises(refused):
+        meshrt.export.from_stablehlo(text).call(np.float32(1))
