@@ -76,6 +76,9 @@ def _fit(x: Any, kind: FftType, axes: Sequence[int], s: tuple[int, ...]) -> Any:
 def _in_parts(x: Any, kind: FftType, lengths: tuple[int, ...]) -> Any:
     """The transform over the last dimensions, at most three in one operation; a real one takes the last of them."""
     count = len(lengths)
+    if not count:  # over no dimensions: the value itself, complex but for the real transform
+        to = dtypes.to_inexact_dtype if kind is FftType.RFFT else dtypes.to_complex_dtype
+        return x.astype(to(x.dtype))
     if count <= _AT_ONCE:
         return lax.fft(x, kind, lengths)
     n = 2 if count == 4 else _AT_ONCE

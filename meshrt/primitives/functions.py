@@ -234,14 +234,14 @@ def round(x: Any, rounding_method: int = RoundingMethod.AWAY_FROM_ZERO) -> Any:
 
     Args:
       x: an array.
-      rounding_method: a `RoundingMethod`.
+      rounding_method: a `RoundingMethod`; ValueError for a number that is none.
 
     >>> lax.round(jnp.array([0.5, 1.5]))
     Array([1., 2.], dtype=float32)
     >>> lax.round(jnp.array([0.5, 1.5]), lax.RoundingMethod.TO_NEAREST_EVEN)
     Array([0., 2.], dtype=float32)
     """
-    return e.round_p.bind(x, rounding_method=int(rounding_method))
+    return e.round_p.bind(x, rounding_method=int(RoundingMethod(rounding_method)))
 
 
 def integer_pow(x: Any, y: int) -> Any:

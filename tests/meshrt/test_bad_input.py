@@ -332,6 +332,11 @@ def test_compiler_options_that_cannot_be():
         meshrt.jit(lambda x: x).lower(1.0).compile({"a": [1]})
 
 
+def test_a_way_of_rounding_that_there_is_not():
+    with pytest.raises(ValueError, match="-1 is not a valid RoundingMethod"):
+        meshrt.lax.round(jnp.ones(2), rounding_method=-1)
+
+
 @pytest.mark.parametrize("shape", [(2**40, 2**40), (2**62,), (2**64,), (2**40, 0, 2**40), (2**31, 2, 2**31)])
 def test_arrays_that_no_compiler_counts_are_refused_before_one_ends_the_process(shape):
     with pytest.raises(errors.DeviceMemoryError, match=r"beyond 2\*\*63 bytes.*made at .*test_bad_input\.py:\d+"):
