@@ -19,12 +19,12 @@ from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
 from meshrt.core.trace import leaked as leaked_error
 from meshrt.core.tracebacks import boundary, strip
 from meshrt.core.types import aval_of
+from meshrt.pipeline.asked import is_sharding
 from meshrt.pipeline.cells import CLOSED_OVER, ClosesOver, check_aliases, finished
 from meshrt.pipeline.entry import Entry
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.misses import CacheMiss
 from meshrt.pipeline.options import JitOptions, compiler_option_items
-from meshrt.pipeline.placement import is_sharding
 from meshrt.pipeline.sharing import driver_for
 from meshrt.pipeline.static_arguments import NO_STATIC, Static, bound, incomparable, split, unhashable
 from meshrt.pipeline.structures import UNKNOWN, caller
@@ -106,7 +106,7 @@ class JitFunction:
             check_aliases(arguments, self.name)
         leaves, tree = _flatten(values)
         key = (static, tree, settings.dispatch_key(), mesh_context.key, *_signatures(leaves, tree, self, static))
-        entry = self._lookup(key)
+        entry = self._lookup(key) or self._driver.call_in_other_context(key)
         if entry is not None:
             if not kwargs and not self._has_static and values is arguments and not settings.no_execution:
                 self._shorten(args, leaves, entry, key)

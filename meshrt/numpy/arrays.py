@@ -176,13 +176,17 @@ def held_dtype(name: str, given: Any, value: np.ndarray) -> np.dtype:
 def _constant(value: np.ndarray) -> Any:
     """A NumPy array as an array of ours: where operations run if nothing is being traced, else a program's constant.
 
-    That is every device of the mesh in context, as for what operations make of no arrays, or the default device.
+    That is every device of the mesh in context, as for what operations make of no arrays (to which it is committed
+    unless the context is `with mesh:`), or the default device.
     """
     if type(context.trace) is EvalTrace:
         mesh = mesh_context.concrete
         if mesh is None or mesh.empty:
             return from_numpy(value)
-        return device_put(value, NamedSharding(mesh, PartitionSpec()))
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        if mesh_context.loose and not mesh.is_multi_process:
+            return from_numpy(value, everywhere, committed=False)
+        return device_put(value, everywhere)
     return el.copy_p.bind(value)
 
 

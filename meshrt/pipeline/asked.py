@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshrt import errors
+from meshrt import errors, tree_util
 from meshrt.pipeline.origins import Origin, said
 from meshrt.runtime.array import Array
 from meshrt.sharding.layout import AUTO, Format, Layout
 from meshrt.sharding.named import Sharding
+from meshrt.sharding.spec import PartitionSpec
+from meshrt.transforms.high import numbered
 
-__all__ = ["check_layout", "check_memory", "layout_asked", "memory_of"]
+__all__ = ["broadcast_in", "check_layout", "check_memory", "is_sharding", "layout_asked", "memory_of"]
 
 
 def layout_asked(asked: Any) -> Layout | None:
@@ -49,3 +51,38 @@ def check_memory(given: Any, leaf: Array, origin: Origin) -> None:
             f"{asked.memory_kind}, arg memory kind: {here.memory_kind} for {said(origin)}. Move it "
             "with meshrt.device_put, or drop the memory kind"
         )
+
+
+def is_sharding(x: Any) -> bool:
+    """Whether `x` is one thing that `jit` may be told of a value's place: a leaf of `in_shardings`, None included."""
+    return x is None or x is AUTO or isinstance(x, Sharding | PartitionSpec | Format | Layout)
+
+
+def broadcast_in(name: str, given: Any, tree: Any) -> list[Any] | None:
+    """The `in_shardings` that the function `name` was given, one for each argument of structure `tree`; None if none.
+
+    ArgumentValueError for keyword arguments. TreeError if they are no prefix of the positional ones.
+    """
+    if given is None:
+        return None
+    args, kwargs = numbered(tree)
+    if kwargs:
+        raise errors.ArgumentValueError(
+            f"jit does not support kwargs when in_shardings is specified; pass {', '.join(kwargs)} of "
+            f"{name} by position"
+        )
+    if isinstance(given, list):
+        given = tuple(given)
+    try:
+        return tree_util.broadcast_prefix(given, args, is_leaf=is_sharding)
+    except ValueError as e:
+        why = str(e)
+        if type(given) is tuple and len(given) != len(args):
+            sizes = f"a tuple or list of length {len(given)} for an args tuple of length {len(args)}"
+            why = f"it is the wrong length: {sizes}"
+        elif not isinstance(given, tuple) or hasattr(given, "_fields"):
+            why = f"in_shardings is not a tuple, and might need to be wrapped in one: {e}"
+        raise errors.TreeError(
+            f"in_shardings of {name} must be a pytree prefix of its positional arguments, one sharding or a "
+            f"tuple with an entry for each: {why}"
+        ) from None

@@ -11,7 +11,7 @@ from meshrt.config import settings
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.cells import CLOSED_OVER, finished
-from meshrt.pipeline.entry import Entry, any_committed, in_place
+from meshrt.pipeline.entry import Entry, any_committed
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.program import Called, CompiledProgram, mesh_over
@@ -21,7 +21,7 @@ from meshrt.runtime import jaxlib_api
 from meshrt.runtime.array import Array
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.shape_dtype import ShapeDtypeStruct
-from meshrt.sharding.layout import Format
+from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import Sharding
 from meshrt.transforms.high import taken_apart
@@ -202,11 +202,17 @@ class Compiled(Station):
         """
         loaded, offset = self._loaded(), len(self.program.consts)
         layouts, _ = loaded.executable.layouts()
-        known = [Format(layout, s) for layout, s in zip(layouts[offset:], loaded.arg_shardings[offset:])]
-        by_arg = dict(zip(self.program.kept, known))
+        by_arg = {
+            i: Format(self._asked_layout(i) or layout, s)
+            for i, layout, s in zip(self.program.kept, layouts[offset:], loaded.arg_shardings[offset:])
+        }
         return tree_util.tree_unflatten(
             self.in_tree, [by_arg.get(i, Format()) for i in range(len(self._record.in_avals))]
         )
+
+    def _asked_layout(self, i: int) -> Layout | None:
+        """What `in_shardings` said of the layout of an argument."""
+        return None if self._written is None else self._written.argument_layout(i)
 
     @property
     def output_formats(self) -> Any:
@@ -243,7 +249,7 @@ class Compiled(Station):
         entry = self._loads.known_call(key)
         if entry is None:
             self._check_types(leaves)
-            self._check_shardings(leaves)
+            self._check_places(leaves)
             committed = self.mesh is not None or any_committed(leaves)
             entry = Entry(self.fun_name, self._loaded(), leaves, committed, self._written)
             self._loads.remember_call(key, entry)
@@ -277,20 +283,32 @@ class Compiled(Station):
                 "The mismatches are:\n" + "\n".join(wrong)
             )
 
-    def _check_shardings(self, leaves: Sequence[Any]) -> None:
-        loaded, wrong, paths = self._loaded(), [], self._record.arg_paths()
+    def _check_places(self, leaves: Sequence[Any]) -> None:
+        """ShardingError for committed arguments that lie elsewhere, or in another layout, than was compiled for."""
+        loaded, shardings, layouts = self._loaded(), [], []
+        paths = self._record.arg_paths()
         offset = len(self.program.consts)
         for k, i in enumerate(self.program.kept):
             x, want = leaves[i], loaded.arg_shardings[offset + k]
-            if type(x) is Array and x.committed and not in_place(x, want):
+            if type(x) is not Array or not x.committed:
+                continue
+            if x.sharding is not want and not x.sharding.is_equivalent_to(want, x.aval.physical().ndim):
                 alike = repr(want) == repr(x.sharding)  # but for the devices
                 wanted, given = (_with_devices(s) if alike else s for s in (want, x.sharding))
-                wrong.append(f"Argument {paths[i]} compiled with {wanted} and called with {given}")
-        if wrong:
-            raise errors.ShardingError(
-                "Computation was compiled for input shardings that disagree with the shardings of arguments passed to "
-                f"it. Here are {len(wrong)} mismatches:\n" + "\n".join(wrong)
-            )
+                shardings.append(f"Argument {paths[i]} compiled with {wanted} and called with {given}")
+            asked, found = self._asked_layout(i), x._sig.layout
+            if found is not asked and (found is None or asked is None or not asked.agrees(found)):
+                required = Layout(tuple(range(x.ndim)), ()) if asked is None else asked
+                layouts.append(
+                    f"Argument {paths[i]} with shape {x.aval.str_short()}:\n  Passed layout: {x.layout}\n  Required "
+                    f"layout: {required}"
+                )
+        for what, wrong in (("shardings", shardings), ("layouts", layouts)):
+            if wrong:
+                raise errors.ShardingError(
+                    f"Computation was compiled for input {what} that disagree with the {what} of arguments passed to "
+                    f"it. Here are {len(wrong)} mismatches:\n" + "\n".join(wrong)
+                )
 
 
 def _unless_missing(ask: Callable[[], T]) -> T | None:

@@ -4,7 +4,7 @@ Numbers are little-endian:
 
     bytes           what
     0 to 8          `MESHRTAO`
-    8 to 12         u32 version of the format: 2
+    8 to 12         u32 version of the format: 3
     12 to 16        u32 length of the description
     16 to 24        u64 length of the code
     24 to 32        u64 length of the data
@@ -32,7 +32,7 @@ from meshrt import errors
 __all__ = ["Content", "pack", "read_file", "unpack", "write_file"]
 
 _MAGIC = b"MESHRTAO"
-VERSION = 2
+VERSION = 3
 _HEAD = struct.Struct("<8sIIQQ")
 _DIGEST = 32
 _START = _HEAD.size + _DIGEST

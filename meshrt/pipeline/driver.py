@@ -438,8 +438,10 @@ class Driver:
             )
         program = self.program(record, request, self.options.compiler_options, devices=placement.devices)
         loaded = self.load(program, placement.mesh, placement.devices)
-        committed = placement.mesh is not None or placement.device is not None or any_committed(leaves)
+        placed = wanted.is_placed or placement.device is not None or any_committed(leaves)
+        committed = placed or (placement.mesh is not None and not mesh_context.loose)
         entry = self._entry(record, loaded, leaves, committed, written)
+        entry.is_placed = placed
         self.remember_call(key, entry)
         return entry
 
@@ -464,6 +466,18 @@ class Driver:
 
     def known_call(self, key: Any) -> Entry | None:
         return self.calls.get(key)
+
+    def call_in_other_context(self, key: Any) -> Entry | None:
+        """The same call as it is known under `with mesh:` if the context is that of `set_mesh`, and the other way
+        round; where the context alone has it on the mesh, results are committed in one of them only."""
+        mesh = mesh_context.concrete
+        if mesh is None:
+            return None
+        entry = self.calls.get((*key[:3], mesh if mesh_context.loose else mesh.loose_key, *key[4:]))
+        if entry is None or not entry.is_placed:
+            return None
+        self.remember_call(key, entry)
+        return entry
 
     def remember_call(self, key: Any, entry: Entry) -> None:
         if len(self.calls) >= CALLS_PER_TRACE * config.settings.cached_traces:

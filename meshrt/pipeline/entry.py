@@ -40,14 +40,15 @@ class Entry:
     """
 
     __slots__ = (
-        "after", "build", "consts", "direct", "donated", "empty", "kept", "launch", "moves", "name", "out_tree",
-        "parted", "plain", "record", "signatures", "usual",
+        "after", "build", "consts", "direct", "donated", "empty", "is_placed", "kept", "launch", "moves", "name",
+        "out_tree", "parted", "plain", "record", "signatures", "usual",
     )  # fmt: skip
 
     def __init__(self, name: str, loaded: Loaded, leaves: Sequence[Any], committed: bool, written: Written | None):
         program = loaded.program
         record, request = program.record, program.request
         self.name, self.record, self.out_tree = name, record, record.out_tree
+        self.is_placed = committed  # whether more than the mesh in context says where it runs
         self.kept = program.kept
         self.consts = loaded.const_buffers
         offset = len(program.consts)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from meshrt import errors, tree_util
 from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
-from meshrt.pipeline.asked import check_layout, check_memory, layout_asked, memory_of
+from meshrt.pipeline.asked import broadcast_in, check_layout, check_memory, is_sharding, layout_asked, memory_of
 from meshrt.pipeline.cells import result_of
 from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.origins import Origin, made_at, on, said, way_out
@@ -29,7 +29,7 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.axes import AbstractDevice, AxisType
 from meshrt.sharding.common import common_mesh, joint_mesh
 from meshrt.sharding.context import context_device, context_source, get_described_mesh
-from meshrt.sharding.layout import AUTO, Format, Layout
+from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
@@ -37,7 +37,7 @@ from meshrt.sharding.typed import mesh_of
 from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.high import numbered
 
-__all__ = ["Placement", "Wanted", "is_sharding", "resolve"]
+__all__ = ["Placement", "Wanted", "resolve"]
 
 
 class Placement(NamedTuple):
@@ -66,7 +66,7 @@ def resolve(function: Jitted, leaves: Sequence[Any], avals: Sequence[ShapedArray
     """What the arguments (without the static ones), the options of `jit` and the context ask for."""
     wanted = Wanted(function, tree, avals, static)
     wanted.add_context()
-    given = _broadcast_in(function, tree)
+    given = broadcast_in(function.name, function.options.in_shardings, tree)
     for i, (leaf, aval) in enumerate(zip(leaves, avals)):
         wanted.add_argument(i, leaf, aval, given[i] if given is not None else None)
     wanted.add_out_shardings(function.options.out_shardings)
@@ -81,6 +81,8 @@ class Wanted:
         # Every mesh that was named, with where it was; concrete ones over the same devices may differ in shape.
         self.meshes: dict[AbstractMesh, Any] = {}
         self.has_context = False  # whether the first of them is that in context
+        # Whether more than the mesh in context says where the program runs.
+        self.is_placed = False
         self.concrete: Mesh | None = None
         self.concrete_origin: Origin = ""
         # The AbstractMesh in context where the context has no devices: functions are traced for it.
@@ -103,6 +105,9 @@ class Wanted:
         self.out_memories: tuple[str | None, ...] = ()
         # The layouts that `out_shardings` ask for, by result; empty if none.
         self.layouts: tuple[Layout | None, ...] = ()
+        # Those that `in_shardings` ask for, or arguments have; the one device that `out_shardings` name, by result.
+        self.arg_layouts: list[Layout | None] = []
+        self.singles: dict[int, SingleDeviceSharding] = {}
 
     @property
     def mesh(self) -> AbstractMesh | None:
@@ -130,6 +135,7 @@ class Wanted:
         """`origin` is a text or a function that makes it (names of arguments are computed only for errors);
         `is_typing` says whether values have types over the mesh because of it. One that the program `is_within` moves
         its values to is over the devices that they are on."""
+        self.is_placed = True
         if isinstance(mesh, Mesh) and mesh.is_scalar:
             return self.add_device(mesh.flat_devices[0], origin)
         abstract = mesh.abstract_mesh
@@ -154,8 +160,17 @@ class Wanted:
                 abstract, origin, "types are over the mesh in context where Explicit axes are involved"
             )
         if self.meshes and not is_within and not (isinstance(mesh, Mesh) and self.concrete is not mesh):
-            raise self._mismatch(abstract, origin, "an AbstractMesh names no devices, so how the two relate is unknown")
+            self._check_same_places(abstract, origin, explicit)
         self.meshes[abstract] = origin
+
+    def _check_same_places(self, mesh: AbstractMesh, origin: Origin, explicit: bool) -> None:
+        """An AbstractMesh is over the devices of the others, in their order, if it has as many: propagation asks how
+        values are laid out, not what axes are called. Types along Explicit axes do."""
+        assert self.mesh is not None
+        if explicit:
+            raise self._mismatch(mesh, origin, "an AbstractMesh names no devices, so how the two relate is unknown")
+        if mesh.size != self.mesh.size:
+            raise self._mismatch(mesh, origin, f"they have {self.mesh.size} and {mesh.size} devices")
 
     def note_types(self, mesh: AbstractMesh) -> None:
         """Remembers that values have types over a mesh."""
@@ -230,6 +245,7 @@ class Wanted:
         if mesh is not None and not mesh.empty:
             self.add_mesh(mesh, lambda: f"the mesh in context (set at {context_source()})")
             self.has_context = self.mesh is not None
+            self.is_placed = mesh.is_multi_process
         elif mesh_context.abstract is not None:
             self.ambient = get_described_mesh()
         if self.function.options.device is not None:
@@ -272,6 +288,8 @@ class Wanted:
         self.chosen.append(chosen)
         self.arg_shardings.append(None if chosen is None else self._boundary(chosen, aval, origin))
         self.arg_memories.append(memory_of(given) or memory_of(sharding) or "device")
+        own = leaf._sig.layout if committed and type(leaf) is Array else None
+        self.arg_layouts.append(layout_asked(given) or own)
 
     def _given(self, given: Any, aval: ShapedArray, origin: Origin) -> NamedSharding | None:
         """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""
@@ -290,6 +308,7 @@ class Wanted:
                     f"jit requires a non-empty mesh in context if it is given a PartitionSpec, here {given} for "
                     f"{said(origin)}: enter one with `with meshrt.set_mesh(mesh):` or pass NamedSharding(mesh, spec)"
                 )
+            self.is_placed = True
             try:
                 return NamedSharding(self.mesh, given)
             except errors.ShardingError as e:
@@ -345,6 +364,7 @@ class Wanted:
         context is meant for says the platform where nothing names a device."""
         if self.ambient is not None and self.ambient.abstract_mesh in places and self.mesh is None:
             self.add_mesh(self.ambient, lambda: f"the mesh in context (set at {context_source()})")
+        self.is_placed = self.is_placed or bool(places)
         for place, (called, where) in places.items():
             if isinstance(place, Mesh):
                 self.add_mesh(place, f"{called} at {where}", called in _TYPING)
@@ -412,11 +432,13 @@ class Wanted:
 
     def _written(self, record: TraceRecord, asked: tuple[NamedSharding | None, ...]) -> Written:
         keep_unused = self.function.options.keep_unused
+        outs = tuple(self.singles.get(i, s) for i, s in enumerate(asked))
         args = tuple(self.chosen) if self.meshes else ()
+        layouts = self.layouts, tuple(self.arg_layouts) if any(self.arg_layouts) else ()
         for i, sharding in self.committed.items():
             if keep_unused or record.needed[i]:
-                return written(asked, sharding, self.avals[i].ndim, self.layouts, args=args)
-        return written(asked, layouts=self.layouts, named=self.device is not None, args=args)
+                return written(outs, sharding, self.avals[i].ndim, *layouts, args=args)
+        return written(outs, None, -1, *layouts, named=self.device is not None, args=args)
 
     def _platform(self, placement: Placement, ahead: bool) -> str:
         meant = self.meant[0][0] if self.meant else context_device()
@@ -460,6 +482,8 @@ class Wanted:
         layouts = tuple(map(layout_asked, flat))
         self.layouts = layouts if any(layouts) else ()
         self.out_memories = tuple(None if s is None else memory_of(s) or "device" for s in flat)
+        bare = (s.sharding if isinstance(s, Format) else s for s in flat)
+        self.singles = {i: s for i, s in enumerate(bare) if isinstance(s, SingleDeviceSharding)}
         return tuple(outs)
 
 
@@ -480,34 +504,3 @@ def canonical(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
         entries.pop()
     uneven = sharding.uneven and not sharding.splits_evenly(aval.shape)
     return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec.update(partitions=entries), uneven=uneven)
-
-
-def is_sharding(x: Any) -> bool:
-    return x is None or x is AUTO or isinstance(x, Sharding | PartitionSpec | Format | Layout)
-
-
-def _broadcast_in(function: Jitted, tree: Any) -> list[Any] | None:
-    given = function.options.in_shardings
-    if given is None:
-        return None
-    args, kwargs = numbered(tree)
-    if kwargs:
-        raise errors.ArgumentValueError(
-            f"jit does not support kwargs when in_shardings is specified; pass {', '.join(kwargs)} of "
-            f"{function.name} by position"
-        )
-    if isinstance(given, list):
-        given = tuple(given)
-    try:
-        return tree_util.broadcast_prefix(given, args, is_leaf=is_sharding)
-    except ValueError as e:
-        why = str(e)
-        if type(given) is tuple and len(given) != len(args):
-            sizes = f"a tuple or list of length {len(given)} for an args tuple of length {len(args)}"
-            why = f"it is the wrong length: {sizes}"
-        elif not isinstance(given, tuple) or hasattr(given, "_fields"):
-            why = f"in_shardings is not a tuple, and might need to be wrapped in one: {e}"
-        raise errors.TreeError(
-            f"in_shardings of {function.name} must be a pytree prefix of its positional arguments, one sharding or a "
-            f"tuple with an entry for each: {why}"
-        ) from None

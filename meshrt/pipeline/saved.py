@@ -98,9 +98,11 @@ def _const(name: str, value: Any) -> np.ndarray:
 def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any]:
     """Of the module's arguments and results, and how results are shown; None on a single device."""
     request = program.request
-    layouts = [] if shown is None else [None if at is None else asdict(at) for at in shown.layouts]
+    of = lambda found: [None if at is None else asdict(at) for at in found]
+    layouts, arg_layouts = ([], []) if shown is None else (of(shown.layouts), of(shown.arg_layouts))
+    asked = {"layouts": layouts, "argument_layouts": arg_layouts}
     if request.mesh is None or program.arg_shardings is None or program.out_shardings is None:
-        return {"mesh": None, "layouts": layouts, "named": shown is not None and shown.named}
+        return {"mesh": None, **asked, "named": shown is not None and shown.named}
     meshes = [request.mesh, *request.views]
 
     row = functools.partial(row_to_data, meshes=meshes)
@@ -113,8 +115,7 @@ def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any
         "example": None if shown is None else row(shown.example),
         "example_ndim": -1 if shown is None else shown.example_ndim,
     }
-    written_as = {"shardings": rows, "layouts": layouts}
-    return {"mesh": [mesh_to_data(m) for m in meshes], "views": len(request.views), **written_as}
+    return {"mesh": [mesh_to_data(m) for m in meshes], "views": len(request.views), "shardings": rows, **asked}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def restore(content: Content, devices: Sequence[Any] | None, trees: tuple[Any, A
         if mesh is not None:
             args, outs, request, shown = _placed(said, request)
         elif said["layouts"] or said.get("named"):
-            shown = written((None,) * len(record.out_avals), layouts=_layouts(said), named=bool(said.get("named")))
+            shown = written((None,) * len(record.out_avals), None, -1, *_layouts(said), named=bool(said.get("named")))
         consts = _captured(said["captured"], content.data)
         executable = _executable(said, content.code, chosen)
         memories = [tuple(map(_memory, said["program"][f"{what} memories"])) for what in ("argument", "result")]
@@ -262,14 +263,16 @@ def _placed(said: Mapping[str, Any], request: LoweringRequest) -> tuple[Any, Any
     if rows["written"] is None:
         return args, outs, request, None
     shown = written(
-        tuple(read(r) for r in rows["written"]), read(rows["example"]), rows["example_ndim"], _layouts(said),
+        tuple(read(r) for r in rows["written"]), read(rows["example"]), rows["example_ndim"], *_layouts(said),
         args=tuple(read(r) for r in rows["written_arguments"]),
     )  # fmt: skip
     return args, outs, request, shown
 
 
-def _layouts(said: Mapping[str, Any]) -> tuple[Layout | None, ...]:
-    return tuple(None if row is None else Layout(**row) for row in said["layouts"])
+def _layouts(said: Mapping[str, Any]) -> tuple[tuple[Layout | None, ...], ...]:
+    """Those of results and of arguments."""
+    rows = said["layouts"], said["argument_layouts"]
+    return tuple(tuple(None if row is None else Layout(**row) for row in part) for part in rows)
 
 
 def _captured(rows: Sequence[Mapping[str, Any]], data: bytes) -> tuple[np.ndarray, ...]:

@@ -153,6 +153,7 @@ class StatefulEntry:
     """A call of known types of a program over references; as `Entry`."""
 
     __slots__ = ("direct", "key", "program", "usual")
+    is_placed = False
 
     def __init__(self, program: StatefulProgram, key: Any):
         self.program, self.key = program, key

@@ -20,15 +20,16 @@ class Written:
     Keys and stages know canonical shardings only, in which P("x", None) is P("x"); results get back what was written:
     `outs` are the `out_shardings` (None where none was given), `args` what was chosen for each argument, `example` that
     of the first argument that is used. `layouts` are those that were asked for results, where they are others than
-    those that programs return; empty if none are. `named` says whether something names the one device that the call
-    runs on: an option, a committed argument, the function; results are committed to it. Equal ones are one object
-    (`written`), as they stand in keys.
+    those that programs return, and `arg_layouts` those for arguments; empty if none are. `named` says whether something
+    names the one device that the call runs on: an option, a committed argument, the function; results are committed to
+    it. Equal ones are one object (`written`), as they stand in keys.
     """
 
-    outs: tuple[NamedSharding | None, ...]
+    outs: tuple[Sharding | None, ...]
     example: NamedSharding | None = None
     example_ndim: int = -1
     layouts: tuple[Layout | None, ...] = ()
+    arg_layouts: tuple[Layout | None, ...] = ()
     named: bool = False
     args: tuple[NamedSharding | None, ...] = ()
 
@@ -46,14 +47,18 @@ class Written:
         chosen = self.args[i] if self.args else None
         return _spelled_as(chosen, sharding, ndim) if isinstance(sharding, NamedSharding) else sharding
 
+    def argument_layout(self, i: int) -> Layout | None:
+        """The layout that was asked for an argument (None: row-major)."""
+        return self.arg_layouts[i] if self.arg_layouts else None
+
     def layout(self, out: int) -> Layout | None:
         """The layout of a result (None: row-major)."""
         return self.layouts[out] if self.layouts else None
 
 
-def _spelled_as(asked: NamedSharding | None, sharding: NamedSharding, ndim: int) -> NamedSharding:
+def _spelled_as(asked: Sharding | None, sharding: NamedSharding, ndim: int) -> NamedSharding:
     """`asked` on the devices of `sharding`, if both say the same of values of `ndim` dimensions; else `sharding`."""
-    if asked is None or UNCONSTRAINED in asked.spec.partitions:
+    if not isinstance(asked, NamedSharding) or UNCONSTRAINED in asked.spec.partitions:
         return sharding
     if isinstance(asked.mesh, AbstractMesh):
         if isinstance(sharding.mesh, AbstractMesh) or asked.mesh.size != sharding.mesh.size:
@@ -63,18 +68,20 @@ def _spelled_as(asked: NamedSharding | None, sharding: NamedSharding, ndim: int)
 
 
 _Shardings = tuple[NamedSharding | None, ...]
-_Key = tuple[_Shardings, NamedSharding | None, int, tuple[Layout | None, ...], bool, _Shardings]
+_Layouts = tuple[Layout | None, ...]
+_Key = tuple[tuple[Sharding | None, ...], NamedSharding | None, int, _Layouts, _Layouts, bool, _Shardings]
 _known: weakref.WeakValueDictionary[_Key, Written] = weakref.WeakValueDictionary()
 
 
 def written(
-    outs: tuple[NamedSharding | None, ...],
+    outs: tuple[Sharding | None, ...],
     example: NamedSharding | None = None,
     example_ndim: int = -1,
     layouts: tuple[Layout | None, ...] = (),
+    arg_layouts: tuple[Layout | None, ...] = (),
     named: bool = False,
     args: tuple[NamedSharding | None, ...] = (),
 ) -> Written:
     """The Written of these shardings; the same object for the same ones."""
-    key = (outs, example, example_ndim, layouts, named, args)
+    key = (outs, example, example_ndim, layouts, arg_layouts, named, args)
     return _known.setdefault(key, Written(*key))

@@ -39,7 +39,7 @@ class ReadableTrace(JaxprTrace):
         self.arguments: list[Var] = []
         self._around = contextvars.copy_context()
         here = mesh_context
-        self._mesh = (here.concrete, here.abstract, here.where, here.tracing, here.device)
+        self._mesh = (here.concrete, here.abstract, here.where, here.tracing, here.device, here.loose)
 
     def argument(self, aval: Any, where: Any = None) -> JaxprTracer:
         made = super().argument(aval, where)

@@ -43,6 +43,7 @@ def from_numpy(
     weak_type: bool = False,
     key_type: Any = None,
     may_alias: bool = False,
+    committed: bool = True,
 ) -> Array:
     """An Array of a host value.
 
@@ -51,13 +52,14 @@ def from_numpy(
       sharding: where to put it; by default the default device, uncommitted.
       key_type: the dtype of the result if it is a key array.
       may_alias: the value never changes, so the device may use its memory.
+      committed: whether it is to stay where `sharding` says.
     """
     value = np.asarray(value)
     if key_type is not None:
         aval = ShapedArray(value.shape[: value.ndim - len(key_type.physical_suffix)], key_type)
     else:
         aval = ShapedArray(value.shape, dtypes.canonicalize_dtype(value.dtype), weak_type)
-    committed = sharding is not None
+    committed = committed and sharding is not None
     if sharding is None:
         sharding = SingleDeviceSharding(backend.default_device())
     sig = signature(aval, sharding, committed)

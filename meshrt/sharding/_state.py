@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-Saved = tuple[Any, Any, Any, bool, Any]
+Saved = tuple[Any, Any, Any, bool, Any, bool]
 
 
 class _Context(threading.local):
@@ -16,7 +16,9 @@ class _Context(threading.local):
     where      the user's line that set them, a `core.source.Source`
     tracing    whether a function is being traced (then only the abstract mesh may be asked for)
     device     the AbstractDevice that the abstract mesh was given, or None
-    key        what calls are keyed by: `concrete`, or where there is none the abstract mesh with its device
+    loose      whether arrays lie on the mesh only because it is in context, committed to nothing: under `with mesh:`
+    key        what calls are keyed by: `concrete` (its `loose_key` where it is loose), or where there is none the
+               abstract mesh with its device
     """
 
     concrete: Any
@@ -24,19 +26,25 @@ class _Context(threading.local):
     where: Any
     tracing: bool
     device: Any
+    loose: bool
     key: Any
 
     def __init__(self) -> None:  # once in each thread
         self.concrete = self.abstract = self.where = self.device = self.key = None
-        self.tracing = False
+        self.tracing = self.loose = False
 
-    def swap(self, concrete: Any, abstract: Any, where: Any, tracing: bool, device: Any = None) -> Saved:
+    def swap(
+        self, concrete: Any, abstract: Any, where: Any, tracing: bool, device: Any = None, loose: bool = False
+    ) -> Saved:
         """Sets all and returns the previous ones."""
         here = self.__dict__  # this thread's; each attribute of a local costs a look for the thread
-        previous = (here["concrete"], here["abstract"], here["where"], here["tracing"], here["device"])
+        previous = (here["concrete"], here["abstract"], here["where"], here["tracing"], here["device"], here["loose"])
         here["concrete"], here["abstract"], here["where"] = concrete, abstract, where
-        here["tracing"], here["device"] = tracing, device
-        here["key"] = concrete if concrete is not None else abstract if device is None else (abstract, device)
+        here["tracing"], here["device"], here["loose"] = tracing, device, loose
+        if concrete is not None:
+            here["key"] = concrete.loose_key if loose else concrete
+        else:
+            here["key"] = abstract if device is None else (abstract, device)
         return previous
 
 

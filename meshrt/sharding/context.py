@@ -138,7 +138,9 @@ class use_abstract_mesh:
         else:
             concrete = None if context.concrete is None else context.concrete.reshaped(mesh.abstract_mesh)
             where = capture()
-            self._previous = context.swap(concrete, mesh.abstract_mesh, where, context.tracing, mesh.abstract_device)
+            self._previous = context.swap(
+                concrete, mesh.abstract_mesh, where, context.tracing, mesh.abstract_device, context.loose
+            )
         return mesh
 
     def __exit__(self, *_: object) -> None:
@@ -149,7 +151,7 @@ class use_abstract_mesh:
 def tracing_mesh(mesh: AbstractMesh | None) -> Iterator[None]:
     """For tracers: the context in which a function is traced for `mesh`; concrete meshes are out of reach."""
     context = _state.context
-    previous = context.swap(context.concrete, mesh, context.where, True)
+    previous = context.swap(context.concrete, mesh, context.where, True, loose=context.loose)
     try:
         yield
     finally:

@@ -347,6 +347,11 @@ class Mesh(BaseMesh):
         kinds = {AbstractDevice.of(d) for d in self.flat_devices}
         return kinds.pop() if len(kinds) == 1 else None
 
+    @property
+    def loose_key(self) -> Any:
+        """What calls under `with mesh:` are keyed by, whose results are committed to less than under `set_mesh`."""
+        return self._entered
+
     # JAX's names, which scripts use.
     _flat_devices_tuple = property(lambda self: self.flat_devices)
     _flat_devices_set = property(lambda self: set(self.flat_devices))
@@ -421,7 +426,7 @@ class Mesh(BaseMesh):
             raise errors.MeshContextError(
                 "`with mesh:` can only be used outside of `meshrt.jit`. Set the mesh around the call of the function."
             )
-        previous = _state.context.swap(self, self._abstract, capture(), False)
+        previous = _state.context.swap(self, self._abstract, capture(), False, loose=True)
         self._entered.__dict__.setdefault("stack", []).append(previous)
         return self
 

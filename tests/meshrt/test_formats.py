@@ -103,3 +103,43 @@ def test_values_compare_and_refuse_what_they_are_not():
         Format(None, "x")
     with pytest.raises(TypeError):  # JAX's are others
         Format(jax_layout.Layout((0,)), one)
+
+
+@pytest.mark.parametrize("asked", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("given", [(0, 1), (1, 0)])
+def test_a_compiled_program_takes_arguments_of_its_layouts(asked, given):
+    """One that lies otherwise is refused with both layouts, whether the program's was asked for or an array's."""
+
+    def program(lib, formats):
+        place = lib.sharding.SingleDeviceSharding(lib.devices()[0])
+        format = lambda order: formats.Format(formats.Layout(order), place)
+        x = lib.device_put(np.arange(6, dtype=np.float32).reshape(2, 3), format(given))
+        like = lib.device_put(np.zeros((2, 3), np.float32), format(asked))
+        lowered = [
+            lib.jit(lambda x: x * 2, in_shardings=format(asked)).lower(lib.ShapeDtypeStruct((2, 3), np.float32)),
+            lib.jit(lambda x: x * 2).lower(like),
+        ]
+        out = []
+        for compiled in (station.compile() for station in lowered):
+            (found,), _ = compiled.input_formats
+            try:
+                out.append((found.layout.major_to_minor, np.asarray(compiled(x)).tolist()))
+            except ValueError as e:
+                assert "compiled for input layouts that disagree with the layouts of arguments" in str(e)
+                assert "Argument x with shape" in str(e) and f"Required layout: Layout(major_to_minor={asked}" in str(e)
+                out.append((found.layout.major_to_minor, None))
+        return out
+
+    from meshrt.experimental import layout
+
+    assert program(meshrt, layout) == program(jax, jax_layout)
+
+
+def test_layouts_of_arguments_are_saved_with_a_program():
+    place = SingleDeviceSharding(meshrt.devices()[0])
+    column = Format(Layout((1, 0)), place)
+    x = meshrt.device_put(np.ones((2, 3), np.float32), column)
+    compiled = meshrt.stages.load(meshrt.jit(lambda x: x + 1, in_shardings=column).lower(x).compile().serialize())
+    np.testing.assert_array_equal(compiled(x), np.full((2, 3), 2))
+    with pytest.raises(errors.ShardingError, match="input layouts that disagree"):
+        compiled(meshrt.device_put(np.ones((2, 3), np.float32), place))

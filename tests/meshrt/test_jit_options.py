@@ -227,3 +227,13 @@ def test_gradients_of_integers_leave_programs(placed):
         return [(np.asarray(a).tolist(), b.shape, b.dtype == jax.dtypes.float0) for a, b in found]
 
     assert program(meshrt) == program(jax)
+
+
+def test_types_of_results_on_one_device_say_so():
+    """What `out_shardings` name, as JAX has it."""
+    for lib in (meshrt, jax):
+        there = lib.sharding.SingleDeviceSharding(lib.devices()[1])
+        double = lib.jit(lambda x: {"y": x * 2, "n": x.sum()}, out_shardings={"y": there, "n": None})
+        shape = lib.ShapeDtypeStruct((3,), np.float32)
+        for out in (lib.eval_shape(double, shape), double.lower(shape).out_info):
+            assert out["y"].sharding == there and out["n"].sharding is None, lib

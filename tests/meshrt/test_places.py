@@ -307,14 +307,37 @@ def test_cotangents_on_no_mesh_are_left_alone():
     np.testing.assert_array_equal(np.asarray(g), np.full(8, 2.0))
 
 
-def test_an_abstract_mesh_of_other_axes_names_both_places():
+@pytest.mark.parametrize("sizes", [(4, 2), (2, 4), (8,), (2, 2, 2)])
+def test_an_abstract_mesh_of_other_axes_is_over_the_same_devices(sizes):
+    """Constraints, the mesh in context and results may call the axes what they like, as along Auto axes in JAX."""
+
+    def program(l):
+        names = "pqr"[: len(sizes)]
+        there = l.sharding.AbstractMesh(sizes, tuple(names), axis_types=(l.sharding.AxisType.Auto,) * len(sizes))
+        split = l.sharding.NamedSharding(there, l.sharding.PartitionSpec(tuple(names)))
+        x = l.lib.device_put(X, l.named("x"))
+
+        def in_context(c):
+            with l.sharding.use_abstract_mesh(there):
+                return l.lax.with_sharding_constraint(c * 2, l.sharding.PartitionSpec(tuple(names)))
+
+        constrained = l.lib.jit(lambda c: l.lax.with_sharding_constraint(c * 2, split))
+        out = [f(x) for f in (constrained, l.lib.jit(in_context), l.lib.jit(lambda c: c * 2, out_shardings=split))]
+        return [np.asarray(v) for v in out], [[s.index for s in v.addressable_shards] for v in out]
+
+    (ours, parts), (theirs, wanted) = [program(l) for l in _libraries()]
+    np.testing.assert_array_equal(ours, theirs)
+    assert parts == wanted
+
+
+def test_an_abstract_mesh_of_another_size_names_both_places():
     ours, _ = _libraries()
-    other = meshrt.sharding.Mesh(ours.mesh.devices, ("p", "q"))
+    other = meshrt.sharding.Mesh(ours.mesh.devices.ravel()[:4].reshape(2, 2), ("p", "q"))
     with pytest.raises(errors.MeshMismatchError) as e:
         meshrt.jit(lambda c: over_abstract_mesh(ours, c))(
             meshrt.device_put(X, meshrt.NamedSharding(other, meshrt.P("p")))
         )
-    for part in ("with_sharding_constraint at", "test_places.py", "argument c of", "'p': 4", "'x': 4"):
+    for part in ("with_sharding_constraint at", "test_places.py", "argument c of", "'p': 2", "'x': 4"):
         assert part in str(e.value)
 
 

@@ -400,8 +400,8 @@ def test_descriptions_without_a_part(content):
 
 def test_other_versions_and_sizes(content):
     later = bytearray(content)
-    later[8:12] = struct.pack("<I", 3)
-    with pytest.raises(errors.SavedProgramError, match="of version 3 of the format, and this meshrt reads version 2"):
+    later[8:12] = struct.pack("<I", 4)
+    with pytest.raises(errors.SavedProgramError, match="of version 4 of the format, and this meshrt reads version 3"):
         load(bytes(later))
     huge = bytearray(content)
     huge[16:24] = struct.pack("<Q", 1 << 60)
@@ -413,9 +413,9 @@ def test_other_versions_and_sizes(content):
     assert container.unpack(packed, "it").code == found.code
     import hashlib
 
-    head = struct.pack("<8sIIQQ", b"MESHRTAO", 2, len(nested), 0, 0)
+    head = struct.pack("<8sIIQQ", b"MESHRTAO", container.VERSION, len(nested), 0, 0)
     for text in (nested, b"\xff\xfe", b"[1]", b"{"):
-        head = struct.pack("<8sIIQQ", b"MESHRTAO", 2, len(text), 0, 0)
+        head = struct.pack("<8sIIQQ", b"MESHRTAO", container.VERSION, len(text), 0, 0)
         with pytest.raises(errors.SavedProgramError, match="no JSON"):
             load(head + hashlib.sha256(head + text).digest() + text)
     with pytest.raises(errors.SavedProgramError, match="takes 5 bytes; files hold 4"):

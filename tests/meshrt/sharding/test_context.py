@@ -108,6 +108,44 @@ def test_b03_with_mesh_is_set_mesh():
     assert get_mesh().empty
 
 
+def test_arrays_made_under_with_mesh_are_committed_to_nothing():
+    """So shardings of arguments may say where they go, as in JAX, whose arrays lie on one device then."""
+
+    def program(lib, numpy, pjit):
+        mesh = lib.sharding.Mesh(np.array(lib.devices()[:4]).reshape(2, 2), ("x", "y"))
+        double = pjit(lambda x: x * 2, in_shardings=lib.P("x"), out_shardings=lib.P("y"))
+        with mesh:
+            free = [numpy.arange(8.0), numpy.asarray(np.ones(8)), numpy.sin(numpy.ones(8))]
+            out = [double(x) for x in free]
+            kept = lib.device_put(free[0], lib.NamedSharding(mesh, lib.P("y")))
+            with pytest.raises(ValueError, match="does not match the sharding on the respective arg"):
+                double(kept)
+            out.append(lib.jit(lambda x: lib.lax.with_sharding_constraint(x, lib.P("y")))(free[0]))
+        moved = lib.device_put(free[0], lib.devices()[5]) + free[0]
+        return (
+            [x.committed for x in free], [(x.committed, x.sharding.spec[0], np.asarray(x).tolist()) for x in out],
+            [d.id for d in moved.devices()],
+        )  # fmt: skip
+
+    from jax.experimental.pjit import pjit
+
+    from meshrt.experimental.pjit import pjit as own_pjit
+
+    assert program(meshrt, meshrt.numpy, own_pjit) == program(jax, jax.numpy, pjit)
+
+
+def test_with_mesh_and_set_mesh_commit_their_own_results():
+    mesh = of(ONE, (2, 2), ("x", "y"))
+    make, double = meshrt.jit(lambda: meshrt.numpy.ones(4)), meshrt.jit(lambda x: x * 2)
+    for _ in range(3):  # also by the short way of calls that were seen before
+        with mesh:
+            loose = make(), double(make())
+        with set_mesh(mesh):
+            strict = make(), double(make()), double(loose[0])
+        assert [x.committed for x in loose] == [False, False] and all(x.committed for x in strict)
+        assert {x.sharding for x in (*loose, *strict)} == {NamedSharding(mesh, P())}
+
+
 @pytest.mark.parametrize("how", ["set_mesh", "with mesh", "use_abstract_mesh", "plain call", "ExitStack"])
 def test_the_line_that_set_the_mesh_is_known(how):
     from contextlib import ExitStack
