@@ -61,6 +61,9 @@ def _run(command: list[str], script: str, folder: Path) -> tuple[float, str]:
     path.write_text(script)
     root = str(Path(__file__).parents[1])
     environ = {**os.environ, "PYTHONPATH": root}
+    environ.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # installed packages have their bytecode, so a checkout may write its own
     started = time.time()
     done = subprocess.run([*command, str(path)], capture_output=True, text=True, env=environ, timeout=120, check=False)
     return started, done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import threading
@@ -9,15 +10,15 @@ import time
 from types import FrameType
 from typing import Any
 
-import collectives
-import propagation
 from meshrt.core import source
 from meshrt.runtime import circles
 
 __all__ = ["Observer"]
 
+# Start-up time: found without being imported, which a process that only loads compiled programs never does.
+_OURS = [importlib.util.find_spec(package) for package in ("collectives", "propagation")]
 _LIBRARIES = (
-    sys.prefix, sys.base_prefix, *(os.path.dirname(package.__file__ or "") for package in (collectives, propagation)),
+    sys.prefix, sys.base_prefix, *(os.path.dirname(spec.origin) for spec in _OURS if spec is not None and spec.origin),
 )  # fmt: skip
 _IDLE = 0.1  # of a core: below it nobody computes
 _WAITING_S = 1.0  # pending for less long is no news

@@ -5,6 +5,7 @@ Reports come in the order in which the pipes became readable; the end of a proce
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import signal
 import time
@@ -12,10 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from meshrt.launch.engines._processes import Child, Keeper
-from meshrt.launch.engines.protocol import Capabilities, Engine, Exited, Report, Startable, Task
+from meshrt.launch.engines.protocol import Capabilities, Engine, Exited, Report, Startable, Task, WorkerSpec
+from meshrt.launch.environment import COMPILED, COMPILED_SIZE
+from meshrt.launch.membership.folders import remove_folder, spacious_folder
 from meshrt.launch.model import ExitStatus
 
 __all__ = ["LocalEngine", "make"]
+
+_SHARED_BYTES = 512 << 20  # Chosen: of compiled programs; those of a large model take some ten MB
 
 
 def make(environ: Mapping[str, str]) -> Engine:
@@ -24,7 +29,11 @@ def make(environ: Mapping[str, str]) -> Engine:
 
 
 class LocalEngine:
-    """Processes of this machine. The keeper, which ends them if the launcher is killed, is started with the first."""
+    """Processes of this machine. The keeper, which ends them if the launcher is killed, is started with the first.
+
+    Ranks share a folder of compiled programs, which goes with the engine, unless the user has named one: what one of
+    them compiles the others load, and so do those that start again.
+    """
 
     def __init__(self, environ: Mapping[str, str], clock: Callable[[], float] = time.monotonic):
         self.name, self.capabilities = "local", Capabilities()
@@ -34,6 +43,7 @@ class LocalEngine:
         self._selector = selectors.DefaultSelector()
         self._keeper: Keeper | None = None
         self._unstarted: list[Report] = []
+        self._shared: str | None = None
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -45,7 +55,8 @@ class LocalEngine:
         self._keeper = self._keeper or Keeper()
         for spec in specs:
             try:
-                child = Child(spec.target, partial(spec.environment, self._environ), spec.stdin)
+                base = self._sharing() if isinstance(spec, WorkerSpec) else self._environ
+                child = Child(spec.target, partial(spec.environment, base), spec.stdin)
             except OSError as e:
                 self._unstarted.append(Exited(spec.task, self._clock(), ExitStatus(reason=str(e))))
                 continue
@@ -54,6 +65,13 @@ class LocalEngine:
                 self._keeper.add(child.pid, child.mark)
             for fd in child.fds:
                 self._selector.register(fd, selectors.EVENT_READ, (spec.task, child))
+
+    def _sharing(self) -> Mapping[str, str]:
+        """The environment, with a folder for compiled programs."""
+        if COMPILED not in self._environ:
+            self._shared = spacious_folder(_SHARED_BYTES)
+            self._environ = {COMPILED_SIZE: str(_SHARED_BYTES), **self._environ, COMPILED: self._shared or ""}
+        return self._environ
 
     def signal(self, tasks: Sequence[Task], number: int) -> None:
         """Signals the process groups of those that still run."""
@@ -92,6 +110,10 @@ class LocalEngine:
         self._selector.close()
         if self._keeper is not None:
             self._keeper.close()
+        if self._shared is not None:
+            shared, self._shared = self._shared, None
+            with contextlib.suppress(OSError):  # somebody still writes there: the next job sweeps it away
+                remove_folder(shared)
 
     def _ended(self) -> list[Report]:
         reports: list[Report] = []

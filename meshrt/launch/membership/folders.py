@@ -1,4 +1,4 @@
-"""Folders for sockets that only this user can open."""
+"""Folders that only this user can open: for sockets, and for what the processes of a job share on a host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 from meshrt.launch.membership.frames import new_nonce
 from meshrt.launch.membership.neighbours import where
 
-__all__ = ["private_folder", "remove_folder"]
+__all__ = ["private_folder", "remove_folder", "spacious_folder"]
 
 _NAME = "meshrt-door-"  # then a digest of the running system, the number of the process in it, and a nonce
 _LONGEST = 50  # bytes of the path of the parent: a socket's path is at most about 100 long on every system
@@ -19,6 +19,21 @@ def private_folder() -> str:
     """A new folder that only this user can open."""
     places = (os.environ.get(name, "") for name in ("XDG_RUNTIME_DIR", "TMPDIR"))
     parent = next((p for p in places if os.path.isdir(p) and os.access(p, os.W_OK) and len(p) <= _LONGEST), "/tmp")
+    return _made(parent)
+
+
+def spacious_folder(needed: int) -> str | None:
+    """A new folder that only this user can open, in memory if there is room there for `needed` bytes and as many again,
+    else on disk; None where neither has."""
+    for parent in ("/dev/shm", os.environ.get("TMPDIR") or "/tmp"):
+        with contextlib.suppress(OSError):  # it is not there, or full, or closed to this user
+            there = os.statvfs(parent)
+            if there.f_bavail * there.f_frsize >= 2 * needed:
+                return _made(parent)
+    return None
+
+
+def _made(parent: str) -> str:
     _sweep(parent)
     folder = f"{parent}/{_here()}{os.getpid()}-{new_nonce()[:12]}"
     os.mkdir(folder, 0o700)

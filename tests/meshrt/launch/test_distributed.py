@@ -376,6 +376,25 @@ def test_one_process_compiles_and_the_others_load(alone, tmp_path):
     assert sum(int(out.split()[-1]) for out, _, _ in found) == 1, found
 
 
+def test_ranks_of_a_launcher_share_what_one_compiles_without_being_told_to(launch):
+    body = (
+        "import meshrt\nmeshrt.distributed.initialize()\n"
+        "import meshrt.numpy as jnp\nfrom meshrt.runtime import events\n"
+        "split = meshrt.NamedSharding(meshrt.make_mesh((2,), ('x',)), meshrt.P('x'))\n"
+        "x = meshrt.make_array_from_callback((2,), split, lambda i: __import__('numpy').ones(1))\n"
+        "with events.count('compile') as n: value = float(meshrt.jit(lambda x: x.sum() * (generation + 2))(x))\n"
+        "print('compiled', n.compile, value, os.path.isdir(os.environ['MESHRT_COMPILATION_CACHE_DIR']),\n"
+        "      os.environ['MESHRT_COMPILATION_CACHE_DIR'])\n"
+    )
+    result = launch("--nproc", 2, "--devices-per-process", 1, body=body)
+    found = [line.split() for line in result.out.splitlines()]
+    assert sorted(line[2] for line in found) == ["0", "1"] and {(*line[3:5],) for line in found} == {("4.0", "True")}
+    assert not os.path.exists(found[0][-1]), "it goes with the job"
+    own = launch.folder / "own"
+    result = launch("--nproc", 2, "--devices-per-process", 1, "--env", f"MESHRT_COMPILATION_CACHE_DIR={own}", body=body)
+    assert result.out.count(f"True {own}") == 2 and list(own.iterdir()), result.err
+
+
 ENTERING = """
 try:
     meshrt.distributed.initialize(initialization_timeout=10)
