@@ -15,6 +15,9 @@ alternative the microbatches stay whole, and their rows are moved once.
 And one where several results of a split argument's type are whole, as of an optimiser whose parameters and moments are,
 beside a gradient that is not: there the argument is gathered before it is used, instead of each result.
 
+And one where contractions gather over and over what follows from one another: there every device computes all of it
+(`computed_whole.py`).
+
 Another propagation and partition cost as much as the first. So what the first plan sends over an axis is the most that
 another place of the axis can save, and what is known of the alternative beforehand is held against it: the partial sums
 that contractions of its class leave, the gather of an argument.
@@ -40,9 +43,10 @@ from propagation.rules import RuleCache
 from propagation.shardings import Shardings
 
 from .annotations import KnownShardings
+from .computed_whole import Whole, computed_whole
 from .cost import item_bytes
 from .errors import CollectivesError
-from .heuristics import ALTERNATIVE_SHARE, CONTESTED_SHARE, SCATTERED_AND_GATHERED
+from .heuristics import ALTERNATIVE_SHARE, CONTESTED_SHARE, MEMORY_GROWTH_BYTES, SCATTERED_AND_GATHERED
 from .module import PartitionedProgram, partition_program
 from .ops.control import trip_count
 from .options import Options
@@ -60,12 +64,12 @@ def cheapest(known: KnownShardings, given: Topology | None, options: Options) ->
     best = first = partition_program(known.program, known, given, options)
     rows: list[Alternative] = []
     taken = Preference()
-    for wanted in preferences(known, _sent_over(first)) if first.plan.entries else ():
+    for wanted in preferences(known, first, given) if first.plan.entries else ():
         wanted = wanted.beside(taken)
         again = decided_again(known, wanted.annotate)
         if again is None:
             continue
-        again.gathered = {g.number: g.sharding for g in wanted.gathered}
+        again.gathered = wanted.gathers(again.program)
         try:
             other = partition_program(again.program, again, given, options)
         except CollectivesError as e:  # it need not be possible with these layouts, too
@@ -73,7 +77,8 @@ def cheapest(known: KnownShardings, given: Topology | None, options: Options) ->
             continue
         weigh = lambda p: p.plan.bytes if given is None else p.plan.seconds
         cheaper = weigh(other) < ALTERNATIVE_SHARE * weigh(best)
-        takes = cheaper and other.memory.peak <= (1 + options.memory_growth) * first.memory.peak
+        growth = max(MEMORY_GROWTH_BYTES, options.memory_growth * first.memory.peak) if options.memory_growth else 0.0
+        takes = cheaper and other.memory.peak <= first.memory.peak + growth
         rows = [replace(row, taken=False) for row in rows] if takes else rows
         rows.append(_row(str(wanted), other, takes, other.memory.peak if cheaper else None))
         if takes:
@@ -147,6 +152,7 @@ class Preference:
     waits   dimensions of arguments, and of results of @main, whose axes come after those: (number, dimension)
     kept    reshapes that leave a dimension whole
     gathered   arguments that are gathered before they are used
+    whole   chains of operations that every device computes
     """
 
     first: tuple[tuple[str, str], ...] = ()
@@ -154,18 +160,27 @@ class Preference:
     results_wait: frozenset[tuple[int, int]] = frozenset()
     kept: tuple[_Kept, ...] = ()
     gathered: tuple[_Gathered, ...] = ()
+    whole: tuple[Whole, ...] = ()
 
     def __str__(self) -> str:
         reshapes = [f"dimension {k.at} of the reshape at {k.where or '?'} whole" for k in self.kept]
         arguments = [f"argument {g.number} gathered before it is used" for g in self.gathered]
-        return "; ".join([*(f"{axis} first to {place}" for axis, place in self.first), *reshapes, *arguments])
+        first = [f"{axis} first to {place}" for axis, place in self.first]
+        return "; ".join([*first, *reshapes, *arguments, *map(str, self.whole)])
 
     def beside(self, other: Preference) -> Preference:
         """Both."""
         return Preference(
             (*other.first, *self.first), self.waits | other.waits, self.results_wait | other.results_wait,
-            (*other.kept, *self.kept), (*other.gathered, *self.gathered),
+            (*other.kept, *self.kept), (*other.gathered, *self.gathered), (*other.whole, *self.whole),
         )  # fmt: skip
+
+    def gathers(self, program: Program) -> dict[Value, TensorSharding]:
+        """What is gathered before it is used, in the program as it was propagated again."""
+        found = {program.main.args[g.number]: g.sharding for g in self.gathered}
+        for whole in self.whole:
+            found.update(whole.gathered(program))
+        return found
 
     def annotate(self, program: Program, shardings: Shardings) -> None:
         """Sets priorities and shardings, before anything is propagated."""
@@ -178,6 +193,8 @@ class Preference:
         reshapes = [op.results[0] for op in program.ops() if op.name == "stablehlo.reshape"] if self.kept else []
         for gathered in self.gathered:
             gathered.annotate(program, shardings)
+        for whole in self.whole:
+            whole.annotate(program, shardings)
         for kept in self.kept:
             result = reshapes[kept.number] if kept.number < len(reshapes) else None
             if result is not None and result.type.text == kept.result and shardings.get(result) is None:
@@ -192,15 +209,19 @@ def _waiting(sharding: TensorSharding | None, dims: set[int]) -> TensorSharding 
     )
 
 
-def preferences(known: KnownShardings, sent: Mapping[str, float]) -> Iterator[Preference]:
-    """What may be worth trying, one after the other; nothing for most programs. `sent` has the bytes that the program
-    sends over each axis with the layouts of `known`."""
+def preferences(known: KnownShardings, made: PartitionedProgram, given: Topology | None) -> Iterator[Preference]:
+    """What may be worth trying, one after the other; nothing for most programs. `made` is the program as it is
+    partitioned with the layouts of `known`."""
+    sent = _sent_over(made)
     kept = _walked_through(known)
     if kept:
         yield Preference(kept=kept)
     gathered = _wanted_whole(known, sent)
     if gathered:
         yield Preference(gathered=gathered)
+    whole = computed_whole(known, made, given)
+    if whole is not None:
+        yield Preference(whole=(whole,))
     found = preference(known, sent)
     if found is not None:
         yield found

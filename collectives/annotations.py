@@ -23,13 +23,13 @@ Annotate = Callable[[Program, Shardings], None]
 class KnownShardings:
     """Answers for the shardings of a program: of values, of the results of @main, around manual computations.
 
-    gathered   arguments of @main, by number, that are brought to another sharding before anything uses them
+    gathered   values that are brought to another sharding before anything uses them
     """
 
     def __init__(self, program: Program, shardings: Shardings):
         self.program = program
         self.shardings = shardings
-        self.gathered: dict[int, TensorSharding] = {}
+        self.gathered: dict[Value, TensorSharding] = {}
         self.sharding: Callable[[Value], TensorSharding | None] = shardings.get
 
     def results(self) -> list[TensorSharding | None]:

@@ -253,6 +253,10 @@ ALTERNATIVE_SHARE = 0.98
 # taken send 0.16 to 0.36 of that; with 1 one more is tried for nothing.
 SCATTERED_AND_GATHERED = 2
 
+# Operations that are looked at for chains which every device may compute, as a multiple of those of the program: each
+# of its contractions may start one. Chosen, not measured: bounds the time of the search.
+CONE_OPERATIONS = 8
+
 # -- partition/: loops and functions -----------------------------------------------------------------------------
 
 # Operations of a callee up to which it is written out at every call; longer ones become functions.

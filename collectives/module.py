@@ -13,7 +13,7 @@ from propagation import Propagated
 from propagation.collector import collector_paused
 from propagation.model import Mesh, TensorSharding
 from propagation.parsing import parse
-from propagation.program import Func, Op, Program, Value, source
+from propagation.program import Block, Func, Op, Program, Value, source
 
 from .annotations import KnownShardings, Propagation, unpropagated, unresolved
 from .boundary import argument_text, check_divided, check_reduced, mesh_of, result_text
@@ -131,6 +131,7 @@ class Module(Walk):
         super().__init__(program, sharding, atoms, builder, given or Topology(), options)
         self.planner = Planner(atoms, step_cost(given))
         self.known = known
+        self.gathers_early = bool(known.gathered)
         self.overlapping = overlapping
         self._calls: dict[str, int] | None = None
 
@@ -217,20 +218,23 @@ class Module(Walk):
             self.bind_partial(arg, dims, {atoms: ref})
         self.ends.update((v, (dims, 1.0)) for v, dims in zip(func.returned, outs))
         self.left_partial.update((v, atoms) for v, atoms in zip(func.returned, left) if atoms)
-        if func is self.program.main:
-            self._gather_arguments(func)
+        if self.gathers_early:
+            self.gather_early(func.args)
         self.block(func.body.ops[:-1])
         ends = zip(func.returned, outs, left, strict=True)
         item.results = [self._result(func, i, v, dims, atoms) for i, (v, dims, atoms) in enumerate(ends)]
         self.region, self.env, self.op = saved
         return item
 
-    def _gather_arguments(self, func: Func) -> None:
-        """Brings to their other sharding the arguments that are gathered before they are used."""
-        for number, sharding in self.known.gathered.items():
-            arg = func.args[number]
-            self.op = arg.uses[0].op
-            asked(self, arg, self.atoms.dims(sharding), f"{argument_text(func, number)}, gathered before it is used")
+    def gather_early(self, values: Sequence[Value]) -> None:
+        """Brings to their other sharding those of `values` that are gathered before they are used."""
+        for value in values:
+            sharding = self.known.gathered.get(value)
+            if sharding is not None and value.uses:
+                if isinstance(value.owner, Block):  # its gather is its first user's
+                    self.op = value.uses[0].op
+                what = argument_text(self.program.main, value.number) if value.is_argument else "an operand"
+                asked(self, value, self.atoms.dims(sharding), f"{what}, gathered before it is used")
 
     def _result(self, func: Func, i: int, value: Value, dims: Dims, atoms: tuple[int, ...]) -> LocalValue:
         """A result in its layout; what that sends is charged to the operation that computed it, with the result as the

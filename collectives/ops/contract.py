@@ -126,8 +126,6 @@ def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]
     dimensions gathered, or in a layout that lets the other operand stay. That one is resharded to match along batch and
     contracted dimensions, and the result follows from both."""
     a, b = op.operands
-    if a is b:
-        return
     left = value is a
     other = (b, a)[not left]
     d = dot_dims(op.attrs["dot_dimension_numbers"])
@@ -135,7 +133,7 @@ def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]
     mine = (*zip(d.lhs_batch, d.rhs_batch), *zip(d.lhs_contract, d.rhs_contract))
     pairs = dict(mine if left else [(j, i) for i, j in mine])
     have = ctx.state(other).dims if other in ctx.env else ctx.want(other)
-    have = ctx.want(other) if have is None else have
+    have = dims if a is b else ctx.want(other) if have is None else have
     theirs = {x for atoms in have for x in atoms}
     alike = tuple([have[pairs[i]] if i in pairs else () if theirs & set(x) else x for i, x in enumerate(dims)])
     whole = tuple([() if i in contract else x for i, x in enumerate(dims)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from propagation.model import TensorSharding
 from propagation.program import Block, Op, Program, Value, source
@@ -30,6 +30,10 @@ class Walk(Context):
     ):  # fmt: skip
         super().__init__(program, sharding, atoms, builder, topology, options, rules())
         self._scans: dict[Block, Scans] = {}
+        self.gathers_early = False  # whether some values are gathered before they are used
+
+    def gather_early(self, values: Sequence[Value]) -> None:
+        """Brings those of `values` that are gathered before they are used to their other layout."""
 
     def extra_cost(self, value: Value, dims: Dims) -> float:
         """Bytes that the users of `value` would send if it was in `dims`: see `lookahead`."""
@@ -65,4 +69,6 @@ class Walk(Context):
             value_numbering.once(self, op, rule)
             if bodies.FRONTEND in op.attrs:
                 processors.keep(op, self.region.items[start:])
+            if self.gathers_early:
+                self.gather_early(op.results)
             self.region = outer

@@ -106,11 +106,11 @@ def test_with_a_topology_time_decides():
 
 def test_what_holds_much_more_is_not_taken(monkeypatch):
     """Memory is compared where bytes would decide for the other layouts."""
-    held = lambda p: SimpleNamespace(peak=1000.0 * (2 if any(e.round[0] for e in p.propagated.log.events) else 1))
+    held = lambda p: SimpleNamespace(peak=1e8 * (2 if any(e.round[0] for e in p.propagated.log.events) else 1))
     monkeypatch.setattr(collectives.module.PartitionedProgram, "memory", property(held))
     first, other = collectives.partition(propagation.run(case().text)).plan.alternatives
     assert (first.taken, other.taken) == (True, False)
-    assert (first.peak, other.peak) == (1000, 2000) and other.bytes < first.bytes
+    assert (first.peak, other.peak) == (1e8, 2e8) and other.bytes < first.bytes
 
 
 def test_alternatives_that_cannot_be_partitioned_are_told(monkeypatch):
@@ -284,3 +284,63 @@ def test_a_gradient_stays_split_where_the_results_are():
     made = Case({"x": 8}, lambda _: adam, args, (P("x"),) * 4, (P("x"),) * 3)
     plan = collectives.partition(propagation.run(made.text)).plan
     assert plan.bytes == 0 and not plan.alternatives
+
+
+def orthogonalised(unroll):
+    """Muon's step: Newton-Schulz iterations on split momenta."""
+
+    @jax.jit
+    def direction(x):
+        def turn(_, x):
+            a = x @ x.T
+            return 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+
+        tall = x.shape[0] > x.shape[1]
+        x = x.T if tall else x
+        x = jax.lax.fori_loop(0, 3, turn, x / (jnp.linalg.norm(x) + 1e-7), unroll=unroll)
+        return x.T if tall else x
+
+    def step(ps, ms, gs):
+        ms = [0.95 * m + g for m, g in zip(ms, gs)]
+        return [p - 0.02 * direction(m) for p, m in zip(ps, ms)], ms
+
+    return lambda _: step
+
+
+@pytest.mark.parametrize(
+    ("mesh", "specs"),
+    [({"x": 8}, (P("x"), P(None, "x"), P("x"))), ({"d": 4, "m": 2}, (P("d", "m"), P("m", "d"), P("d")))],
+    ids=["one axis", "two axes"],
+)
+@pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
+def test_every_device_computes_what_would_gather_over_and_over(mesh, specs, unroll):
+    """Each momentum is gathered once, inside of functions, loops and copies of functions, and parameters stay split."""
+    shapes, specs = [(64, 128), (128, 64), (64, 128)], list(specs)
+    args = [[normal(*shape, seed=i + j) for i, shape in enumerate(shapes)] for j in range(3)]
+    result, sent = check(Case(mesh, orthogonalised(unroll), args, [specs] * 3, (specs, specs)), rtol=1e-3)
+    assert sent <= 3 * 7 / 8 * 64 * 128 * 4 + 3 * 16, result.plan.as_text()
+    taken = next(a for a in result.plan.alternatives if a.taken)
+    assert "every device computes what follows from the operands at " in taken.what
+    assert any("an operand, gathered before it is used" in e.cause for e in result.plan)
+
+
+def products(unit):
+    def run(x):
+        x = x * unit
+        for _ in range(3):
+            x = x @ x * 0.1
+        return x
+
+    return lambda _: run
+
+
+def test_arithmetic_is_not_repeated_where_it_takes_longer_than_the_bytes(monkeypatch):
+    """The machine decides: a slow one computes its own part."""
+    from collectives import alternatives
+
+    made = Case({"x": 8}, products(0.5), (normal(64, 64),), (P("x"),), P("x"))
+    propagated = propagation.run(made.text)
+    assert collectives.partition(propagated).plan.bytes == 7 / 8 * 64 * 64 * 4
+    monkeypatch.setattr(alternatives, "decided_again", never)
+    slow = collectives.Topology(default=collectives.Link(1e-6, 1e11), flops=1e9)
+    assert collectives.partition(propagated, slow).plan.bytes > 2 * 7 / 8 * 64 * 64 * 4

@@ -1,0 +1,370 @@
+"""What every device may as well compute by itself: chains of operations that gather their operands over and over.
+
+An optimiser that orthogonalises a split matrix multiplies it with itself many times, and each product of a split matrix
+with a split matrix gathers one. If the first operand is gathered once, and all devices compute all that follows from it
+alone, nothing more is sent. That takes more arithmetic, so it is worth trying only where less time goes into what
+devices do in common than into the bytes that are saved.
+
+Found are *roots*, operands of an operation that gathers, and the *cone* of each: all that is computed from them and
+from what is whole already, through loops and calls. Where the operations of a cone send more than its roots' gathers
+would, its values are to be whole in another propagation of the program.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from propagation.attributes import dot_dims, symbol
+from propagation.model import DimSharding, TensorSharding
+from propagation.ops import CONTROL, POINTWISE
+from propagation.program import Block, Func, Op, Program, Value, source
+from propagation.shardings import Shardings
+
+from .annotations import KnownShardings
+from .cost import item_bytes
+from .heuristics import CONE_OPERATIONS
+from .module import PartitionedProgram
+from .ops.control import trip_count
+from .topology import Topology
+
+__all__ = ["Whole", "computed_whole"]
+
+_RENAMING = frozenset(("stablehlo.transpose", "stablehlo.reshape", "stablehlo.convert"))
+_SENDING = frozenset(("stablehlo.dot_general",))
+
+
+class _Address(NamedTuple):
+    """Where a value stands in every reading of a module: result `number` of the operation of that name which is the
+    `at`-th of its function; an argument of a function has no operation, that of a region says which."""
+
+    function: str
+    operation: str
+    at: int
+    region: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Values that all devices compute from `roots`, with what is left of their shardings. `counts` has how many
+    operations of each name the functions have, as far as addresses depend on that, and `where` the source lines of the
+    operations for which the roots are gathered."""
+
+    roots: frozenset[_Address]
+    values: tuple[tuple[_Address, str, TensorSharding], ...]
+    counts: tuple[tuple[tuple[str, str], int], ...]
+    where: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = f" and {len(self.where) - 1} more" if len(self.where) > 1 else ""
+        return f"every device computes what follows from the operands at {self.where[0] if self.where else '?'}{more}"
+
+    def annotate(self, program: Program, shardings: Shardings) -> None:
+        """Gives the values their shardings where nobody said anything else."""
+        for _, value, sharding in self._found(program):
+            if not value.is_argument and shardings.get(value) is None:
+                shardings.set(value, sharding)
+
+    def gathered(self, program: Program) -> dict[Value, TensorSharding]:
+        """The roots in another reading of the module, with their shardings once they are gathered."""
+        return {value: sharding for address, value, sharding in self._found(program) if address in self.roots}
+
+    def _found(self, program: Program) -> Iterator[tuple[_Address, Value, TensorSharding]]:
+        """Nothing of functions that this reading does not have, or has otherwise: propagation copies functions whose
+        calls are sharded differently."""
+        counts, values = _addresses(program)
+        other = {key for key, count in self.counts if counts[key] != count}
+        for address, text, sharding in self.values:
+            value = None if address[:2] in other else values.get(address)
+            if value is not None and value.type.text == text:
+                yield address, value, sharding
+
+
+def computed_whole(known: KnownShardings, made: PartitionedProgram, given: Topology | None) -> Whole | None:
+    """All that sends less if every device computes it; None where there is no such thing. `made` is the program as it
+    is partitioned now."""
+    sent: dict[Op, float] = defaultdict(float)
+    for each in made.sent():
+        if isinstance(each.collective.op, Op):
+            sent[each.collective.op] += each.bytes
+    if not any(op.name in _SENDING for op in sent):
+        return None
+    search = _Search(known, sent, given or Topology())
+    found = list(search.found())
+    return search.told(found) if found else None
+
+
+@dataclass
+class _Cone:
+    """What follows from `roots` alone if they are whole over `axes`.
+
+    first   the operation that gathers the roots now
+    times   how often they are gathered
+    values  all that is whole then, the roots among it
+    ops     the operations that compute these, with how often each runs
+    called  what is whole in functions, by call
+    """
+
+    axes: frozenset[str]
+    first: Op
+    times: int
+    roots: list[Value] = field(default_factory=list)
+    values: dict[Value, None] = field(default_factory=dict)
+    ops: Counter[Op] = field(default_factory=Counter)
+    called: dict[str, dict[Op, dict[Value, None]]] = field(default_factory=lambda: defaultdict(dict))
+
+    def inside(self, values: Iterable[Value]) -> _Cone:
+        """Of a body or function, of whose values these are whole."""
+        return _Cone(self.axes, self.first, self.times, [], dict.fromkeys(values))
+
+    def join(self, inner: _Cone) -> None:
+        """Adds what was found in a body or function, but for the values."""
+        self.ops.update(inner.ops)
+        for name, calls in inner.called.items():
+            self.called[name].update(calls)
+
+
+class _Search:
+    """For cones of one program, given what each of its operations sends."""
+
+    def __init__(self, known: KnownShardings, sent: dict[Op, float], topology: Topology):
+        self.known, self.sent, self.topology = known, sent, topology
+        self.sites: dict[str, list[Op]] = defaultdict(list)  # the calls of each function
+        for op in known.program.ops():
+            if op.name == "func.call":
+                self.sites[symbol(op.attrs["callee"])].append(op)
+        self.left = CONE_OPERATIONS * max(1, len(known.program.ops()))  # operations that may still be looked at
+        self.places = {op: i for i, op in enumerate(known.program.ops())}
+        self.free: set[Value] = set()  # split values of what is whole alone: broadcast constants, positions, ...
+        for op in known.program.ops():
+            if op.results and op.name not in CONTROL and all(v in self.free or not self._axes(v) for v in op.operands):
+                self.free.update(v for v in op.results if self._axes(v))
+
+    def found(self) -> Iterator[_Cone]:
+        """The cones that send less, in program order; no operation is in two of them."""
+        taken: set[Op] = set()
+        for op in self._gathering():
+            roots = self._roots(op)
+            if op in taken or not roots or any(isinstance(r.owner, Op) and r.owner in taken for r in roots):
+                continue
+            cone = self._cone(roots, op)
+            if cone is not None and self._saves(cone):
+                taken.update(cone.ops)
+                yield cone
+
+    def told(self, cones: Iterable[_Cone]) -> Whole:
+        """Cones as another reading of the module can be told of them."""
+        counts, values = _addresses(self.known.program)
+        addresses = {value: address for address, value in values.items()}
+        split = {v: self._without(v, cone.axes) for cone in cones for v in cone.values if self._axes(v) & cone.axes}
+        return Whole(
+            frozenset(addresses[root] for cone in cones for root in cone.roots),
+            tuple((addresses[v], v.type.text, sharding) for v, sharding in split.items()),
+            tuple({key: counts[key] for v in split for key in [addresses[v][:2]]}.items()),
+            tuple(dict.fromkeys(where for cone in cones if (where := source(cone.first)) is not None)),
+        )
+
+    def _gathering(self) -> list[Op]:
+        """The contractions that send something, in program order."""
+        return [op for op in self.known.program.ops() if op.name in _SENDING and self.sent.get(op)]
+
+    def _axes(self, value: Value) -> frozenset[str]:
+        sharding = self.known.sharding(value)
+        return frozenset() if sharding is None else frozenset(a.name for d in sharding.dims for a in d.axes)
+
+    def _roots(self, op: Op) -> list[Value]:
+        """What the operands of an operation are other forms of, of the same size; of what a loop carries, what it
+        starts from; of a function's argument, what each of its calls gives."""
+        found: dict[Value, None] = {}
+        todo, seen = list(reversed(op.operands)), set()
+        while todo:
+            value = todo.pop()
+            if value in seen or not self._axes(value):
+                continue
+            seen.add(value)
+            inside = value.argument_of
+            if value.op is not None and value.op.name in _RENAMING:
+                todo.append(value.op.operands[0])
+            elif isinstance(inside, Op) and inside.name == "stablehlo.while":
+                todo.append(inside.operands[value.number])
+            elif isinstance(inside, Func) and self.sites[inside.name]:
+                todo.extend(site.operands[value.number] for site in reversed(self.sites[inside.name]))
+            else:
+                found[value] = None
+        return list(found)
+
+    def _cone(self, roots: list[Value], first: Op) -> _Cone | None:
+        """None where the roots lie in different blocks."""
+        blocks = {r.owner if isinstance(r.owner, Block) else r.owner.block for r in roots}
+        if len(blocks) != 1:
+            return None
+        block = blocks.pop()
+        times = self._times(block)
+        cone = _Cone(frozenset(a for r in roots for a in self._axes(r)), first, times)
+        for root in roots:
+            if root not in cone.values:
+                cone.roots.append(root)
+                cone.values[root] = None
+                self._follow(block, cone, times, [root])
+        for name, calls in cone.called.items():
+            if all(site in calls for site in self.sites[name]):
+                cone.values.update(
+                    dict.fromkeys(v for v in next(iter(calls.values())) if all(v in c for c in calls.values()))
+                )
+        return cone
+
+    def _times(self, block: Block) -> int:
+        """How often a block runs; in a loop of unknown length, or a function that such a one calls, once."""
+        times, owner = 1, block.owner
+        while isinstance(owner, Op):
+            times *= (trip_count(owner) or 1) if owner.name == "stablehlo.while" else 1
+            owner = owner.parent_op
+        return times if owner is None else times * max(1, len(self.sites[owner.name]))
+
+    def _follow(self, block: Block, cone: _Cone, times: int, reached: Iterable[Value]) -> None:
+        """Adds to a cone what a block computes from the values `reached` of it and from what is whole, in order."""
+        todo: list[tuple[int, Op]] = []
+        seen: set[Op] = set()
+
+        def reach(values: Iterable[Value]) -> None:
+            for user in (_in_block(use.op, block) for v in values for use in v.uses):
+                if user is not None and user not in seen:
+                    seen.add(user)
+                    heapq.heappush(todo, (self.places[user], user))
+
+        reach(reached)
+        while todo and self.left > 0:
+            self.left -= 1
+            _, op = heapq.heappop(todo)
+            if op.name == "stablehlo.while":
+                self._loop(op, cone, times)
+            elif op.name == "func.call":
+                self._call(op, cone, times)
+            elif op.results and op.name not in CONTROL and self._is_reached(op.operands, cone):
+                cone.values.update(dict.fromkeys(op.results))
+                cone.ops[op] += times
+            reach(r for r in op.results if r in cone.values)
+
+    def _is_whole(self, value: Value, cone: _Cone) -> bool:
+        return value in cone.values or value in self.free or self._axes(value).isdisjoint(cone.axes)
+
+    def _is_reached(self, values: Iterable[Value], cone: _Cone) -> bool:
+        """Whether all are whole, some of them because of the cone."""
+        values = list(values)
+        return any(v in cone.values for v in values) and all(self._is_whole(v, cone) for v in values)
+
+    def _call(self, op: Op, cone: _Cone, times: int) -> None:
+        """A call whose operands are whole: so are its results, if they follow from these."""
+        callee = self.known.program.funcs.get(symbol(op.attrs["callee"]))
+        if callee is None or not self._is_reached(op.operands, cone):
+            return
+        inside = cone.inside(a for a, v in zip(callee.args, op.operands) if v in cone.values)
+        self._follow(callee.body, inside, times, list(inside.values))
+        if all(self._is_whole(v, inside) for v in callee.returned):
+            cone.values.update(dict.fromkeys(op.results))
+            cone.join(inside)
+            cone.called[callee.name][op] = inside.values
+
+    def _loop(self, op: Op, cone: _Cone, times: int) -> None:
+        """What a loop carries stays whole if it is so at first, and what the body makes of it is."""
+        test, body = op.regions
+        whole = {i for i, v in enumerate(op.operands) if self._is_whole(v, cone)}
+        while True:
+            entering = [body.args[i] for i in whole if op.operands[i] in cone.values]
+            inside = cone.inside([*cone.values, *entering])
+            self._follow(body, inside, times * (trip_count(op) or 1), [*inside.values])
+            stay = {i for i in whole if self._is_whole(body.terminator.operands[i], inside)}
+            if stay == whole or self.left <= 0:
+                break
+            whole = stay
+        for i in whole:
+            if op.operands[i] in cone.values or body.terminator.operands[i] in inside.values:
+                inside.values.update(dict.fromkeys((op.results[i], body.args[i], test.args[i])))
+        cone.values.update(inside.values)
+        cone.join(inside)
+
+    def _saves(self, cone: _Cone) -> bool:
+        """Whether the operations of a cone send more than the roots' gathers, and it takes longer to send that than to
+        compute on every device what they compute together."""
+        gathers = cone.times * sum(self._gathered(root, cone.axes) for root in cone.roots)
+        saved = sum(self.sent.get(op, 0.0) for op in cone.ops) - gathers
+        if saved <= 0:
+            return False
+        link = self.topology.default
+        return sum(n * self._seconds(op, cone.axes) for op, n in cone.ops.items()) < saved / link.bandwidth
+
+    def _gathered(self, value: Value, axes: frozenset[str]) -> float:
+        """Bytes that a device sends in the gather of a value over some axes."""
+        sharding = self.known.sharding(value)
+        assert sharding is not None, "roots are split"
+        parts = [(a.name in axes, a.size) for d in sharding.dims for a in d.axes]
+        others = math.prod(size for gathered, size in parts if not gathered)
+        over = math.prod(size for gathered, size in parts if gathered)
+        return _bytes(value) / others * (1 - 1 / over)
+
+    def _seconds(self, op: Op, axes: frozenset[str]) -> float:
+        """How much longer an operation takes if it is not split over some axes. Pointwise ones are taken as part of
+        others."""
+        if op.name in POINTWISE:
+            return 0.0
+        parts = [self._parts(v, axes) for v in (*op.results, *op.operands)]
+        saved = 1 - 1 / max(parts, default=1)
+        memory = sum(_bytes(v) for v in (*op.results, *op.operands) if v.type.is_tensor)
+        arithmetic = 0.0
+        if op.name == "stablehlo.dot_general":
+            lhs = op.operands[0].type.shape
+            contract = dot_dims(op.attrs["dot_dimension_numbers"]).lhs_contract
+            arithmetic = 2.0 * op.results[0].type.size * math.prod(lhs[d] for d in contract)
+        return saved * max(arithmetic / self.topology.flops, memory / self.topology.memory_bandwidth)
+
+    def _parts(self, value: Value, axes: frozenset[str]) -> int:
+        sharding = self.known.sharding(value)
+        dims = () if sharding is None else sharding.dims
+        return math.prod(a.size for d in dims for a in d.axes if a.name in axes)
+
+    def _without(self, value: Value, axes: frozenset[str]) -> TensorSharding:
+        """The sharding of a value that is whole over some axes; others may come to its dimensions."""
+        sharding = self.known.sharding(value)
+        assert sharding is not None, "values of a cone that become whole are split now"
+        dims = []
+        for dim in sharding.dims:
+            kept = next((i for i, a in enumerate(dim.axes) if a.name in axes), len(dim.axes))
+            dims.append(DimSharding(dim.axes[:kept], False))
+        return TensorSharding(sharding.mesh, dims)
+
+
+def _in_block(op: Op, block: Block) -> Op | None:
+    """The operation of a block that an operation is, or lies in; None if it is elsewhere."""
+    while op.parent is not block:
+        outer = op.parent_op
+        if not isinstance(outer, Op):
+            return None
+        op = outer
+    return op
+
+
+def _bytes(value: Value) -> float:
+    return value.type.size * item_bytes(value.type.dtype)
+
+
+def _addresses(program: Program) -> tuple[Counter[tuple[str, str]], dict[_Address, Value]]:
+    """How many operations of each name the functions have, and all values by address."""
+    counts: Counter[tuple[str, str]] = Counter()
+    found: dict[_Address, Value] = {}
+    for name, func in program.funcs.items():
+        for arg in func.args:
+            found[_Address(name, "", 0, 0, arg.number)] = arg
+        for op in func.body.walk():
+            at = counts[name, op.name]
+            counts[name, op.name] += 1
+            for result in op.results:
+                found[_Address(name, op.name, at, -1, result.number)] = result
+            for region, block in enumerate(op.regions):
+                for arg in block.args:
+                    found[_Address(name, op.name, at, region, arg.number)] = arg
+    return counts, found
