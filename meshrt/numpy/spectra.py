@@ -153,7 +153,7 @@ def svd(
         return _hermitian_svd(x, compute_uv, subset_by_index)
     if subset_by_index is not None and full_matrices and compute_uv and subset_by_index != (0, min(x.shape[-2:])):
         raise errors.ArgumentValueError("svd: full_matrices and subset_by_index cannot both be set")
-    if subset_by_index == (0, min(x.shape[-2:])):
+    if subset_by_index is not None and x.ndim > 1 and subset_by_index == (0, min(x.shape[-2:])):
         subset_by_index = None
     out = lax.linalg.svd(x, full_matrices=full_matrices, compute_uv=compute_uv, subset_by_index=subset_by_index)
     return SVDResult(*out) if compute_uv else out

@@ -261,11 +261,11 @@ cumprod_p: Primitive = _primitive(
     _dual_jvp(lambda: cumprod_p, lambda a, b, out: (b, a), ew.mul_p.bind),
 )  # fmt: skip
 cummax_p: Primitive = _primitive(
-    "cummax", "biufc", lowest, _extreme(ew.max_p, "stablehlo.maximum"),
+    "cummax", "iufc", lowest, _extreme(ew.max_p, "stablehlo.maximum"),
     _dual_jvp(lambda: cummax_p, _extremum_weights(ew.gt_p), ew.max_p.bind),
 )  # fmt: skip
 cummin_p: Primitive = _primitive(
-    "cummin", "biufc", highest, _extreme(ew.min_p, "stablehlo.minimum"),
+    "cummin", "iufc", highest, _extreme(ew.min_p, "stablehlo.minimum"),
     _dual_jvp(lambda: cummin_p, _extremum_weights(ew.lt_p), ew.min_p.bind),
 )  # fmt: skip
 cumlogsumexp_p: Primitive = _primitive(

@@ -7,8 +7,9 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
-from meshrt import errors
+from meshrt import errors, lax
 from meshrt.dtypes import DTypeError
+from meshrt.scipy.linalg import solve_triangular
 from meshrt.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
 
@@ -332,9 +333,22 @@ def test_compiler_options_that_cannot_be():
         meshrt.jit(lambda x: x).lower(1.0).compile({"a": [1]})
 
 
-def test_a_way_of_rounding_that_there_is_not():
-    with pytest.raises(ValueError, match="-1 is not a valid RoundingMethod"):
-        meshrt.lax.round(jnp.ones(2), rounding_method=-1)
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda: lax.round(jnp.ones(2), rounding_method=-1), ValueError, "-1 is not a valid RoundingMethod"),
+        (lambda: lax.select_n(np.uint8(1)), ValueError, "at least one case"),
+        (lambda: lax.cummax(np.array([True])), TypeError, "cummax does not accept dtype bool"),
+        (lambda: jnp.linalg.svd(np.float32(1)), TypeError, "svd must have rank at least 2"),
+        (lambda: jnp.linalg.svdvals(np.float32(1)), TypeError, "svd must have rank at least 2"),
+        (lambda: solve_triangular(np.ones(0), np.ones((4, 4))), ValueError, "needs matrices"),
+        (lambda: solve_triangular(np.ones((4, 4)), np.float32(1)), ValueError, "right-hand sides of at least one"),
+    ],
+    ids=["round", "select_n", "cummax", "svd", "svdvals", "matrix", "vector"],
+)
+def test_arguments_without_what_is_needed(call, kind, words):
+    with pytest.raises(kind, match=words):
+        call()
 
 
 @pytest.mark.parametrize("shape", [(2**40, 2**40), (2**62,), (2**64,), (2**40, 0, 2**40), (2**31, 2, 2**31)])

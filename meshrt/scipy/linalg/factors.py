@@ -79,6 +79,10 @@ def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_fin
 def _columns(name: str, a: Any, b: Any) -> tuple[Any, Any, bool]:
     """Matrices and right-hand sides with common leading dimensions; whether b had been vectors."""
     a, b = separate(name, jnp.asarray(a), jnp.asarray(b))
+    if a.ndim < 2 or b.ndim < 1:
+        raise errors.ArgumentValueError(
+            f"{name} needs matrices and right-hand sides of at least one dimension, got shapes {a.shape} and {b.shape}"
+        )
     if a.shape[-1] != a.shape[-2]:
         raise errors.ArgumentValueError(f"{name} needs square matrices, got shape {a.shape}")
     is_vector = b.ndim == 1 or (a.ndim == b.ndim + 1 and a.shape[-1] == b.shape[-1])
