@@ -94,8 +94,6 @@ def _select_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: d
     which = bring_to_front(size, which, dims[0])
     if aval_of(which).ndim == 1 and aval_of(cases[0]).ndim > 1:
         which = broadcast_in_dim(which, aval_of(cases[0]).shape, (0,))
-    if not cases:
-        raise errors.ArgumentValueError("select_n() must have at least one case to choose")
     return select_n_p.bind(which, *cases), 0
 
 
@@ -166,4 +164,6 @@ def select_n(which: Any, *cases: Any) -> Any:
     >>> lax.select_n(jnp.array([0, 1]), jnp.array([1, 2]), jnp.array([3, 4]))
     Array([1, 4], dtype=int32)
     """
+    if not cases:
+        raise errors.ArgumentValueError("select_n() must have at least one case to choose")
     return select_n_p.bind(which, *cases)

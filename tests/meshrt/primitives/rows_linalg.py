@@ -196,7 +196,7 @@ row(
     dtypes=(I32,),
 )
 row(
-    "lu_pivots_to_permutation",
+    "lu_pivots_to_permutation of none",
     lambda lax, p: lax.linalg.lu_pivots_to_permutation(p, 2),
     lambda d: (integers(0, 1, 2, 0),),
     dtypes=(I32,),
