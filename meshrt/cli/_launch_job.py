@@ -62,6 +62,11 @@ _OPTIONS = [
         "--metrics-port", type=str, metavar="[HOST:]PORT", help="Serve figures of the job for Prometheus. [on loopback]"
     ),
     click.option("--view", is_flag=True, help="Show what ranks and hosts are at, below what they print."),
+    click.option("--profile", type=str, metavar="RANKS", help="These ranks record a trace: 0, or 0,4-7, or all."),
+    click.option(
+        "--profile-steps", type=str, metavar="N|A:B", help="Of so many steps, or of steps A to B. [default: 5]"
+    ),
+    click.option("--profile-dir", type=str, metavar="DIR", help="Where traces go, on the ranks' hosts. [profiles]"),
     click.option("-v", "--verbose", is_flag=True, help="Show the runtime's own messages, not only log them."),
     click.option(
         "--env", multiple=True, metavar="NAME=VALUE", callback=pairs, help="A variable for the workers. Repeatable."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from meshrt.distributed.profiling import asked_for
 from meshrt.errors import ArgumentValueError
 from meshrt.launch import bootstrap
 
@@ -12,12 +13,14 @@ __all__ = ["check_count", "checkpoint_begun", "checkpoint_committed", "progress"
 
 _EVERY_S = 0.5  # Chosen: people look once a second
 _told_at = float("-inf")
+_traced = asked_for(os.environ)
 
 
 def progress(step: int, tokens: int | None = None) -> None:
     """Tells the launcher that this process has done `step` steps, and `tokens` tokens in all; without one, nothing.
 
-    Cheap enough for each step: at most two messages a second are sent. `meshrt launch --metrics-port` shows them.
+    Cheap enough for each step: at most two messages a second are sent. `meshrt launch --metrics-port` shows them, and
+    `--profile` records from one step to another.
 
     Raises:
       ArgumentValueError: a number is not a whole number from 0 on.
@@ -28,6 +31,8 @@ def progress(step: int, tokens: int | None = None) -> None:
     check_count("progress", "step", step)
     if tokens is not None:
         check_count("progress", "tokens", tokens)
+    if _traced is not None:
+        _traced.told(step)
     now = time.monotonic()
     if now - _told_at >= _EVERY_S:
         _told_at = now

@@ -19,6 +19,7 @@ LAUNCHED = "MESHRT_LAUNCHED"  # set by the launcher alone: the coordination serv
 ELASTIC = "MESHRT_ELASTIC"  # set by the launcher: it lets the others go on when a process is lost
 NUM_CPU_DEVICES = "MESHRT_NUM_CPU_DEVICES"
 AGENT_NAME = "MESHRT_AGENT_NAME"  # of the agent that runs on a host
+PROFILE = "MESHRT_PROFILE"  # which steps a process records, and where: JSON
 COMPILED = "MESHRT_COMPILATION_CACHE_DIR"  # where processes share compiled programs
 COMPILED_SIZE = "MESHRT_COMPILATION_CACHE_MAX_SIZE"
 

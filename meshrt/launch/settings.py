@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt.errors import ConfigError
-from meshrt.launch import binding
+from meshrt.launch import binding, profiles
 from meshrt.launch.membership.roster import LEAST_SILENT_S, SILENT_S, STALL_S
 from meshrt.launch.model import Policy
 
@@ -49,6 +49,9 @@ class Settings:
     bind: str = "none"
     metrics_port: int | str | None = None  # on loopback, or HOST:PORT
     view: bool = False
+    profile: str | None = None  # ranks: "0", "0,4-7" or "all"
+    profile_steps: str = "5"  # so many, or the first and the last as in "100:105"
+    profile_dir: str = "profiles"
     agents: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -85,6 +88,10 @@ class Settings:
             raise ConfigError(f"bind = {self.bind!r}: expected one of: {', '.join(binding.WAYS)}")
         if self.metrics_port is not None:
             _check_place("metrics_port", self.metrics_port)
+        if not isinstance(self.profile_dir, str) or not self.profile_dir:
+            raise ConfigError(f"profile_dir = {self.profile_dir!r}: expected the path of a directory, as text")
+        profiles.traced(self.profile, self.nproc * (1 if self.nodes is None else self.nodes[1]))
+        profiles.steps(self.profile_steps)
         if not isinstance(self.options, Mapping):
             raise ConfigError(f"options = {self.options!r}: expected a table of the engine's options")
         if not isinstance(self.env, Mapping):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from meshrt.errors import ConfigError, InternalError
-from meshrt.launch import binding, engines, machine, report, signals, wire
+from meshrt.launch import binding, engines, machine, profiles, report, signals, wire
 from meshrt.launch.engines.protocol import (
     Engine,
     Exited,
@@ -34,7 +34,7 @@ from meshrt.launch.engines.protocol import (
     Task,
     WorkerSpec,
 )
-from meshrt.launch.environment import ELASTIC, Place
+from meshrt.launch.environment import ELASTIC, PROFILE, Place
 from meshrt.launch.membership.frames import new_secret
 from meshrt.launch.model import (
     FINAL,
@@ -414,6 +414,8 @@ class _Shell:
     def _variables(self, rank: int) -> Mapping[str, str]:
         settings = self._job.settings
         own = {**settings.env, ELASTIC: "1"} if settings.elastic else settings.env
+        if settings.profile is not None and profiles.traced(settings.profile)(rank):
+            own = {**own, PROFILE: profiles.request(settings.profile_dir, settings.profile_steps)}
         if settings.bind == "none":
             return own
         return {**own, binding.VARIABLE: f"{settings.bind}:{rank % settings.nproc}:{settings.nproc}"}

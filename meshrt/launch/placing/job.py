@@ -49,7 +49,13 @@ def plan(job: Job, *, detach: bool = False, environ: Mapping[str, str] | None = 
         raise ConfigError(f"nodes = {least}:{most}: without agents so many start at once; give one number")
     if settings.max_restarts and settings.engine != "kubernetes":
         raise ConfigError(f"max_restarts = {settings.max_restarts}: without agents ranks are started once")
-    for name, without in (("bind", "none"), ("metrics_port", None), ("view", False)):
+    for name, without in (
+        ("bind", "none"),
+        ("metrics_port", None),
+        ("view", False),
+        ("elastic", False),
+        ("profile", None),
+    ):
         if getattr(settings, name) != without:
             raise ConfigError(f"{name} = {getattr(settings, name)!r}: without agents the launcher cannot do this")
     return _plan(job, _ranks(job, environ), environ, detach)
