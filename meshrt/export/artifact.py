@@ -6,7 +6,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from meshrt import errors
-from meshrt.lowering.legalize import operations
+from meshrt.lowering.legalize import operations, portable_artifact
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.mlir import bytecode
 from propagation.errors import PropagationError
@@ -56,11 +56,7 @@ def write_artifact(text: str, version: str) -> bytes:
     Raises:
       CompileError: it is no module, or has an operation that the version does not have.
     """
-    module = jaxlib_api.parse(text)
-    try:
-        return jaxlib_api.portable_artifact(module, version)
-    except jaxlib_api.XlaError as e:
-        raise errors.CompileError(f"the program cannot be written for StableHLO {version}: {e}") from None
+    return portable_artifact(jaxlib_api.parse(text), version)
 
 
 def read_artifact(data: str | bytes, *, trusted: bool) -> ir.Module:

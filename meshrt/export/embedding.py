@@ -19,6 +19,7 @@ from meshrt.core.types import ShapedArray
 from meshrt.export.record import Record
 from meshrt.export.shardings import ShardingTexts
 from meshrt.lowering.context import ModuleLowering
+from meshrt.lowering.legalize import operations
 from meshrt.lowering.types import check_size, mlir_type
 from meshrt.runtime import jaxlib_api
 from propagation.asm import Body, Ref
@@ -73,6 +74,9 @@ class Embedding:
         self, module: ir.Module, args: Sequence[ShapedArray], outs: Sequence[ShapedArray], index: int | None
     ) -> ir.Module:
         """The module for these types and the platform of this index."""
+        if any(op.name == "stablehlo.composite" for op in operations(module)):
+            # What specialises knows calls of functions, and leaves decompositions as they are.
+            module = jaxlib_api.expanded(module, "composite")
         with module.context, ir.Location.unknown():
             main = _function(module, "main")
             inner = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)

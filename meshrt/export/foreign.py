@@ -17,8 +17,8 @@ from meshrt.export.checks import (
     maximum_supported_calling_convention_version,
 )
 from meshrt.export.exported import Exported
+from meshrt.lowering.legalize import portable_artifact
 from meshrt.lowering.types import dtype_of_element
-from meshrt.runtime import jaxlib_api
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.sdy import spec_from_sdy_text
@@ -172,6 +172,6 @@ def _shardings(main: Any, which: str, count: int, meshes: dict[str, AbstractMesh
 
 def _written(module: ir.Module, version: str) -> bytes:
     try:
-        return jaxlib_api.portable_artifact(module, version)
-    except jaxlib_api.XlaError as e:
+        return portable_artifact(module, version)
+    except errors.CompileError as e:
         raise errors.SavedProgramError(f"the module cannot be written as StableHLO {version}: {e}") from None

@@ -16,7 +16,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.config import settings
 
-__all__ = ["BackendCapabilities", "capabilities_of", "known_backends"]
+__all__ = ["BackendCapabilities", "capabilities_of", "is_older", "known_backends"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,11 @@ def _number(version: str) -> tuple[int, ...]:
         return tuple(int(p) for p in version.split("."))
     except ValueError:
         raise errors.ArgumentValueError(f"{version!r} is no version of StableHLO; write it as '1.9.0'") from None
+
+
+def is_older(version: str, operation: str) -> bool:
+    """Whether a version of StableHLO does not have an operation yet."""
+    return _number(version) < _number(_FIRST_VERSIONS.get(operation, "0.9.0"))
 
 
 def known_backends() -> tuple[str, ...]:

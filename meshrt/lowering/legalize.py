@@ -15,10 +15,10 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from meshrt import errors
-from meshrt.lowering.capabilities import BackendCapabilities
+from meshrt.lowering.capabilities import BackendCapabilities, is_older
 from meshrt.runtime import jaxlib_api
 
-__all__ = ["legalize", "operations"]
+__all__ = ["legalize", "operations", "portable_artifact"]
 
 Module = str | bytes | ir.Module
 
@@ -28,6 +28,8 @@ _GENERIC_TARGET = re.compile(r'call_target_name = "([^"]*)"')
 # Where one may stand in its other syntax: names with a dot that are no attribute's, type's or symbol's.
 _PRETTY = re.compile(r'(?<![\w#!@"%.])([a-z_]\w*+\.[a-z][\w.-]*+)(?! =)')
 _PRETTY_TARGET = re.compile(r'custom_call @(?:"([^"]*)"|([\w.$-]+))')
+# What the writer of artifacts says of an operation that a version has no form of, before the whole module.
+_UNWRITABLE = re.compile(r"(?P<line>[^\s\"]*)\"?: error: failed to legalize operation '\w+\.(?P<name>\w+?)(?:_v\d+)?'")
 # The names in locations, which follow the operations.
 _LOCATIONS = "\n#loc"
 # Custom calls that meshrt replaces before a program is compiled.
@@ -70,6 +72,27 @@ def operations(module: ir.Module) -> Iterator[Any]:
         todo.extend([inner.operation for region in op.regions for block in region for inner in block][::-1])
 
 
+def portable_artifact(module: ir.Module, version: str) -> bytes:
+    """A module for consumers of a version of StableHLO.
+
+    Artifacts hold CHLO's operations as composites; for versions older than these all of them are written out.
+
+    Raises:
+      CompileError: the version has no form of one of its operations or types.
+    """
+    if is_older(version, "stablehlo.composite"):
+        module = jaxlib_api.expanded(module, "chlo", "shape", "composite")
+    try:
+        return jaxlib_api.portable_artifact(module, version)
+    except jaxlib_api.XlaError as e:
+        refused = _UNWRITABLE.search(str(e))
+        why = str(e) if refused is None else f"it has no form of stablehlo.{refused['name']} as at {refused['line']}"
+        raise errors.CompileError(
+            f"the program cannot be written for StableHLO {version}: {why}. Choose a newer version; 'current' has all "
+            "operations and types"
+        ) from None
+
+
 def _suspects(text: str, takes: BackendCapabilities) -> bool:
     """Whether there may be something in the text that the compiler does not take."""
     end = text.find(_LOCATIONS)
@@ -97,8 +120,8 @@ def _dialect(op: Any) -> str:
 
 def _artifact(module: ir.Module, takes: BackendCapabilities) -> bytes:
     try:
-        return jaxlib_api.portable_artifact(module, takes.newest_version)
-    except jaxlib_api.XlaError as e:
+        return portable_artifact(module, takes.newest_version)
+    except errors.CompileError as e:
         raise errors.UnsupportedByBackendError(
             f"the program cannot be written in StableHLO {takes.newest_version}, the newest version that the compiler "
             f"for {takes.name} reads: {e}"

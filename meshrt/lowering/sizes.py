@@ -37,6 +37,8 @@ _ARRAY = re.compile(r"(\w+) = array<i64(?:: ([^>]*))?>")
 _PAIRS = re.compile(r"(\w+) = dense<\[\[(.*?)\]\]> : tensor<\d+x2xi64>")
 _COUNT = re.compile(r"k = ([^:]+) : i64")
 _LAYOUTS = re.compile(r"(operand_layouts = \[(?:[^\]]|\](?=>))*)(\])")
+# What calls a function, for which sizes are arguments before the others.
+_CALLS = ("func.call", "stablehlo.composite")
 _CALLEE = re.compile(r"(?:callee|decomposition) = @([\w.$-]+)")
 
 
@@ -297,7 +299,7 @@ class _Rewriter:
         if name == "meshrt.size":
             body.items.append(self.global_value(attrs, results, loc))
             return
-        if name == "func.call" and (m := _CALLEE.search(attrs)) is not None and m[1] in self.needing:
+        if name in _CALLS and (m := _CALLEE.search(attrs)) is not None and m[1] in self.needing:
             operands = [*self.globals, *operands]
         arrays = _symbolic_arrays(attrs)
         rule = _RULES.get(name)

@@ -20,7 +20,7 @@ from meshrt.runtime.protobuf import without
 __all__ = [
     "BoundaryType", "Executable", "LayoutParts", "boundary_types", "buffer_layout", "compile_and_load",
     "compile_only", "compile_options", "computation", "computation_cost", "computation_text", "cost_analysis",
-    "deserialize", "hlo_text", "memory_stats", "options_fingerprint", "output_layouts", "parameter_layouts",
+    "deserialize", "expanded", "hlo_text", "memory_stats", "options_fingerprint", "output_layouts", "parameter_layouts",
     "portable_artifact", "refined_shapes", "serialize",
 ]  # fmt: skip
 
@@ -164,6 +164,28 @@ def portable_artifact(module: ir.Module, version: str) -> bytes:
     """A module for consumers of a version of StableHLO. XlaError if that does not have one of its operations."""
     artifact: bytes = _jax.mlir.serialize_portable_artifact(module, version, True)
     return artifact
+
+
+# What writes an operation out as others, by what it takes out of a module.
+_EXPANSIONS = {
+    "chlo": "chlo-legalize-to-stablehlo",
+    "shape": "shape-legalize-to-stablehlo",
+    "composite": "stablehlo-legalize-composite-to-call",
+}
+
+
+def expanded(module: ir.Module, *kinds: str) -> ir.Module:
+    """A copy of the module in which operations of these kinds ("chlo", "shape", "composite") are written out as
+    others of StableHLO."""
+    from jaxlib.mlir.dialects import stablehlo  # start-up time: the dialects' classes take 30 ms
+    from jaxlib.mlir.passmanager import PassManager  # start-up time: few programs are for such consumers
+
+    stablehlo.register_stablehlo_passes()
+    passes = [_EXPANSIONS[kind] for kind in kinds]
+    with module.context:
+        copy: ir.Module = ir.Module.parse(bytecode(module))
+        PassManager.parse(f"builtin.module(func.func({','.join(passes)}))").run(copy.operation)
+    return copy
 
 
 def refined_shapes(module: str | bytes) -> bytes:

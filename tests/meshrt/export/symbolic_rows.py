@@ -151,6 +151,7 @@ ROWS = [
     # lax
     ("lax.argmax", lambda x: lax.argmax(x, 0, np.int32), ("a, b",), ((5, 2),)),
     ("lax.broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (x.shape[0], 2 * x.shape[0]), (0,)), ("a",), ((5,),)),
+    ("lax.composite", lambda x: lax.composite(lambda x: jnp.sin(x) * 2, "my.twice")(x), ("a, b",), ((3, 2),)),
     ("lax.concatenate", lambda x, y: lax.concatenate([x, y], 0), ("a, b", "c, b"), ((5, 2), (3, 2))),
     ("lax.cond", lambda x: lax.cond(x.sum() > 0, lambda x: x + x.shape[0], lambda x: jnp.zeros_like(x), x),
      ("a",), ((5,),)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -221,6 +222,31 @@ def test_001_06_files_of_newer_versions_say_so(monkeypatch):
     monkeypatch.setattr(stablehlo, "get_current_version", lambda: "1.9.0")
     with pytest.raises(errors.IncompatibleProgramError, match=r"reads up to 1\.9\.0.*stablehlo_version=12"):
         export.deserialize(blob)
+
+
+OLDER = {
+    "erf": lax.erf,
+    "several chlo operations": lambda x: jnp.arcsinh(x) + jnp.tan(x) + meshrt.nn.gelu(x),
+    "top_k": lambda x: lax.top_k(x, 2)[0],
+    "composite": lambda x: lax.composite(lambda x: jnp.sin(x) * 2, "my.twice")(x),
+}
+
+
+@pytest.mark.parametrize("name", OLDER)
+@pytest.mark.parametrize("version", ["0.9.0", "0.18.0"])
+def test_001_06_versions_without_composites_get_what_they_stand_for(name, version):
+    f = meshrt.jit(OLDER[name])
+    for x in (X, meshrt.ShapeDtypeStruct(export.symbolic_shape("n, 4"), X.dtype)):
+        blob = export.export(f, stablehlo_version=version)(x).serialize()
+        read = export.deserialize(blob)
+        assert read.stablehlo_version == version and not re.search("chlo|composite", read.mlir_module())
+        np.testing.assert_allclose(read.call(X), f(X), rtol=2e-6)
+
+
+def test_001_06_what_a_version_has_no_form_of_is_named():
+    f = meshrt.jit(jnp.linalg.cholesky)
+    with pytest.raises(errors.CompileError, match=r"0\.19\.0: it has no form of stablehlo\.custom_call as at \S+:\d+"):
+        export.export(f, stablehlo_version="0.19.0")(np.eye(3, dtype=np.float32))
 
 
 def test_001_10_older_targets_refuse_newer_types():
