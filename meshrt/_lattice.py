@@ -38,7 +38,11 @@ NARROW_FLOAT = dtypes_of(
 FLOAT = [*NARROW_FLOAT, *dtypes_of(ml_dtypes.bfloat16, "float16", "float32", "float64")]
 COMPLEX = dtypes_of("complex64", "complex128")
 STRONG = [BOOL, *UNSIGNED, *SIGNED, *FLOAT, *COMPLEX]
-_NO_IMPLICIT = frozenset([*NARROW_FLOAT, *NARROW_SIGNED, *NARROW_UNSIGNED])
+# What never promotes implicitly, by the names that messages have for it.
+_NO_IMPLICIT_KINDS = (
+    *((frozenset(d for d in NARROW_FLOAT if d.name.startswith(f"float{n}_")), f"{n}-bit floats") for n in (8, 6, 4)),
+    (frozenset([*NARROW_SIGNED, *NARROW_UNSIGNED]), "1-bit, 2-bit and 4-bit integers"),
+)
 
 
 def _edges(strict: bool, x64: bool) -> dict[Any, list[Any]]:
@@ -88,7 +92,8 @@ def least_upper_bound(strict: bool, x64: bool, nodes: frozenset) -> Any:
     unknown = [n for n in nodes if n not in bounds]
     if unknown:
         raise TypePromotionError(
-            f"dtypes {_names(nodes)} have no common type: {_names(unknown)} never promotes implicitly"
+            f"Input dtypes ({_names(nodes)}) have no available implicit dtype promotion path: {_names(unknown)} never "
+            "promotes"
         )
     common = frozenset.intersection(*(bounds[n] for n in nodes))
     least = [c for c in common if common <= bounds[c]]
@@ -98,17 +103,18 @@ def least_upper_bound(strict: bool, x64: bool, nodes: frozenset) -> Any:
 
 
 def _names(nodes: Iterable[Any]) -> str:
-    return ", ".join(sorted(f"weak {n.__name__}" if isinstance(n, type) else str(n) for n in nodes))
+    return ", ".join(sorted(repr(f"weak {n.__name__}" if isinstance(n, type) else str(n)) for n in nodes))
 
 
 def _no_path(strict: bool, nodes: frozenset) -> str:
     fix = "convert the operands explicitly, e.g. with x.astype('float32')"
+    missing = f"Input dtypes ({_names(nodes)}) have no available implicit dtype promotion path"
     if strict:
         return (
-            f"dtypes {_names(nodes)} do not promote implicitly because numpy_dtype_promotion='strict'; "
-            f"{fix}, or set meshrt.config.update('numpy_dtype_promotion', 'standard')"
+            f"{missing} when jax_numpy_dtype_promotion=strict; {fix}, or set "
+            "meshrt.config.update('numpy_dtype_promotion', 'standard')"
         )
-    narrow = nodes & _NO_IMPLICIT
-    if narrow:
-        return f"dtypes {_names(nodes)} have no common type ({_names(narrow)} never promotes); {fix}"
-    return f"dtypes {_names(nodes)} have no common type; {fix}"
+    for kinds, name in _NO_IMPLICIT_KINDS:
+        if narrow := nodes & kinds:
+            return f"{missing}, as {name} do not support implicit promotion ({_names(narrow)}); {fix}"
+    return f"{missing}; {fix}"

@@ -253,6 +253,10 @@ class ComplexOperandError(ArgumentTypeError, ArgumentValueError):
     """Complex numbers where a function is of real ones."""
 
 
+class UnknownListenerError(ArgumentValueError, AssertionError):
+    """A function that is to stop listening and does not listen."""
+
+
 class OddSizeError(ArgumentShapeError, AssertionError):
     """A dimension that is to be halved has an odd size."""
 

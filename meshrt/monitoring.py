@@ -40,7 +40,7 @@ class _Listeners:
         with _lock:
             kept = list(self.all)
             if callback not in kept:
-                raise errors.ArgumentValueError(f"{callback!r} does not listen to {self.sort}")
+                raise errors.UnknownListenerError(f"{callback!r} does not listen to {self.sort}")
             kept.remove(callback)
             self.all = tuple(kept)
 
@@ -137,7 +137,7 @@ def register_scalar_listener(callback: Listener) -> None:
 
 
 def unregister_event_listener(callback: Listener) -> None:
-    """Ends `register_event_listener`. ArgumentValueError if it does not listen.
+    """Ends `register_event_listener`. UnknownListenerError if it does not listen.
 
     >>> listen = lambda event, **kwargs: None
     >>> meshrt.monitoring.register_event_listener(listen)
@@ -147,7 +147,7 @@ def unregister_event_listener(callback: Listener) -> None:
 
 
 def unregister_event_duration_listener(callback: Listener) -> None:
-    """Ends `register_event_duration_secs_listener`. ArgumentValueError if it does not listen.
+    """Ends `register_event_duration_secs_listener`. UnknownListenerError if it does not listen.
 
     >>> listen = lambda event, secs, **kwargs: None
     >>> meshrt.monitoring.register_event_duration_secs_listener(listen)
@@ -157,7 +157,7 @@ def unregister_event_duration_listener(callback: Listener) -> None:
 
 
 def unregister_event_time_span_listener(callback: Listener) -> None:
-    """Ends `register_event_time_span_listener`. ArgumentValueError if it does not listen.
+    """Ends `register_event_time_span_listener`. UnknownListenerError if it does not listen.
 
     >>> listen = lambda event, start, end, **kwargs: None
     >>> meshrt.monitoring.register_event_time_span_listener(listen)
@@ -167,7 +167,7 @@ def unregister_event_time_span_listener(callback: Listener) -> None:
 
 
 def unregister_scalar_listener(callback: Listener) -> None:
-    """Ends `register_scalar_listener`. ArgumentValueError if it does not listen.
+    """Ends `register_scalar_listener`. UnknownListenerError if it does not listen.
 
     >>> listen = lambda event, value, **kwargs: None
     >>> meshrt.monitoring.register_scalar_listener(listen)

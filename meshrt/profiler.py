@@ -70,8 +70,8 @@ def start_trace(
     with _lock:
         if _running is not None:
             raise errors.ProfilerError(
-                f"Profile has already been started, into {_running[1]}. Only one profile may be run at a time: call "
-                "meshrt.profiler.stop_trace() before"
+                "Profile has already been started. Only one profile may be run at a time: call "
+                f"meshrt.profiler.stop_trace() before, which ends that into {_running[1]}"
             )
         backends.devices()  # clients that start later would not be recorded
         set_metadata({"jaxlib_version": ".".join(map(str, jaxlib_api.VERSION))})

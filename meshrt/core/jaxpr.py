@@ -344,7 +344,7 @@ class _Printer:
         written = [f"{self.var(v)}:{t.str_short()}" for v, t in j.mut_types.items()]
         outs += f" leaving {', '.join(written)}" if written else ""
         if not lines:
-            return f"{head} in {outs} }}"
+            return f"{head}  in {outs} }}"
         return "\n".join([head, *lines, f"{indent}  in {outs} }}"])
 
 

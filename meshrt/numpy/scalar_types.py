@@ -53,9 +53,7 @@ def _make(dtype: np.dtype, name: str) -> ScalarType:
     return ScalarType(name, (), {"dtype": dtype, "__doc__": doc, "__module__": "meshrt.numpy"})
 
 
-SCALAR_TYPES: dict[str, ScalarType] = {
-    ("bool_" if d == np.bool_ else d.name): _make(d, "bool_" if d == np.bool_ else d.name) for d in STRONG
-}
+SCALAR_TYPES: dict[str, ScalarType] = {("bool_" if d == np.bool_ else d.name): _make(d, d.name) for d in STRONG}
 SCALAR_TYPES |= {
     "bool": SCALAR_TYPES["bool_"], "single": SCALAR_TYPES["float32"], "double": SCALAR_TYPES["float64"],
     "csingle": SCALAR_TYPES["complex64"], "cdouble": SCALAR_TYPES["complex128"],

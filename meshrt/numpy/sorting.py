@@ -185,7 +185,8 @@ def top_k(a: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     >>> jnp.top_k(jnp.array([1, 5, 3]), 2)
     (Array([5, 3], dtype=int32), Array([1, 2], dtype=int32))
     """
-    return lax.top_k(asarray(operand("top_k", a)), k, axis=axis)
+    values, positions = lax.top_k(asarray(operand("top_k", a)), k, axis=axis)
+    return values, positions
 
 
 def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Any:

@@ -253,7 +253,7 @@ top_k_p = Primitive(
 )
 
 
-def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
+def top_k(operand: Any, k: int, *, axis: int = -1) -> list[Any]:
     """The `k` largest elements along `axis` in descending order, lower position first, and their int32 positions.
 
     Args:
@@ -262,11 +262,11 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
       axis: a dimension number.
 
     >>> lax.top_k(jnp.array([1, 5, 3]), 2)
-    (Array([5, 3], dtype=int32), Array([1, 2], dtype=int32))
+    [Array([5, 3], dtype=int32), Array([1, 2], dtype=int32)]
     """
     axis = canonical_axis(axis, aval_of(operand).ndim)
     values, positions = top_k_p.bind(operand, k=as_size(k), axis=axis)
-    return values, positions
+    return [values, positions]
 
 
 def approx_max_k(
@@ -276,7 +276,7 @@ def approx_max_k(
     recall_target: float = 0.95,
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
-) -> tuple[Any, Any]:
+) -> list[Any]:
     """The `k` largest elements along a dimension in descending order, and their int32 positions.
 
     At least the share `recall_target` of them has to be right; here all are. Without `aggregate_to_topk` there are as
@@ -296,7 +296,7 @@ def approx_max_k(
       aggregate_to_topk: reduce what hardware finds to `k` results.
 
     >>> lax.approx_max_k(jnp.array([1.0, 5.0, 3.0]), 2)
-    (Array([5., 3.], dtype=float32), Array([1, 2], dtype=int32))
+    [Array([5., 3.], dtype=float32), Array([1, 2], dtype=int32)]
     """
     aval = aval_of(operand)
     if not aval.shape:
@@ -326,7 +326,7 @@ def approx_min_k(
     recall_target: float = 0.95,
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
-) -> tuple[Any, Any]:
+) -> list[Any]:
     """The `k` smallest elements along a dimension in ascending order, and their positions; see `approx_max_k`.
 
     Args:
@@ -338,7 +338,7 @@ def approx_min_k(
       aggregate_to_topk: reduce what hardware finds to `k` results.
 
     >>> lax.approx_min_k(jnp.array([1.0, 5.0, 3.0]), 2)
-    (Array([1., 3.], dtype=float32), Array([0, 2], dtype=int32))
+    [Array([1., 3.], dtype=float32), Array([0, 2], dtype=int32)]
     """
     if not dtypes.issubdtype(aval_of(operand).dtype, np.floating):
         raise errors.ArgumentValueError(
@@ -347,4 +347,4 @@ def approx_min_k(
     values, positions = approx_max_k(
         neg_p.bind(operand), k, reduction_dimension, recall_target, reduction_input_size_override, aggregate_to_topk
     )
-    return neg_p.bind(values), positions
+    return [neg_p.bind(values), positions]

@@ -233,7 +233,7 @@ def discharge_state(jaxpr: Jaxpr | ClosedJaxpr, should_discharge: bool | Sequenc
         b:f32[3] <- a[...]
       in (b,) }
     >>> discharge_state(closed)
-    { lambda ; a:f32[3]. let in (a, a) }
+    { lambda ; a:f32[3]. let  in (a, a) }
     """
     given = jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
     consts = jaxpr.consts if isinstance(jaxpr, ClosedJaxpr) else []

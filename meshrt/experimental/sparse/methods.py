@@ -88,7 +88,7 @@ def _empty(
 def _product(self: BCOO, other: Any) -> Any:
     if isinstance(other, BCOO):
         return _same_shape(products.bcoo_multiply_sparse, self, other)
-    return NotImplemented if isinstance(other, JAXSparse) else products.bcoo_multiply_dense(self, other)
+    return NotImplemented if isinstance(other, JAXSparse) else products.multiplied(self, other)
 
 
 def _same_shape(f: Callable[..., BCOO], x: BCOO, y: BCOO) -> BCOO:

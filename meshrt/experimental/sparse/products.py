@@ -30,15 +30,23 @@ __all__ = [
 
 
 @usual_promotion
-def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> BCOO:
-    """The product with a dense array that broadcasts to the sparse one's shape, element by element.
+def bcoo_multiply_dense(sp_mat: BCOO, v: Any) -> Any:
+    """The data of the product with a dense array that broadcasts to the sparse one's shape, element by element.
+
+    Returns:
+      An array of the shape of `sp_mat.data`, whose indices are those of `sp_mat`.
 
     Raises:
       UnsupportedError: the dense array has more dimensions, or sizes that the sparse one would have to grow to.
 
-    >>> sparse.bcoo_multiply_dense(sparse.BCOO.fromdense(jnp.eye(2)), jnp.array([2.0, 3.0])).data
+    >>> sparse.bcoo_multiply_dense(sparse.BCOO.fromdense(jnp.eye(2)), jnp.array([2.0, 3.0]))
     Array([2., 3.], dtype=float32)
     """
+    return multiplied(sp_mat, v).data
+
+
+def multiplied(sp_mat: BCOO, v: Any) -> BCOO:
+    """`sp_mat` times a dense array, see `bcoo_multiply_dense`."""
     v = jnp.asarray(v)
     dtype = dtypes.result_type(sp_mat.data, v)
     if v.ndim == 0:
@@ -133,7 +141,7 @@ def add_dense(mat: BCOO, other: Any) -> Any:
 
 def divide_dense(mat: BCOO, other: Any) -> BCOO:
     """The quotient of a sparse array and a dense one that broadcasts to its shape."""
-    return bcoo_multiply_dense(mat, 1.0 / jnp.asarray(other))
+    return multiplied(mat, 1.0 / jnp.asarray(other))
 
 
 Numbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]

@@ -152,7 +152,7 @@ def _mul(spenv: SparsifyEnv, values: Values, params: dict[str, Any]) -> Values:
             return [_like(spenv, x, lax.mul(spenv.data(x), spenv.data(y)))]
         return arrays_to_spvalues(spenv, [products.bcoo_multiply_sparse(*spvalues_to_arrays(spenv, values))])
     sparse, dense = (x, y) if x.is_sparse() else (y, x)
-    product = products.bcoo_multiply_dense(*spvalues_to_arrays(spenv, [sparse, dense]))
+    product = products.multiplied(*spvalues_to_arrays(spenv, [sparse, dense]))
     return [_like(spenv, sparse, product.data)]
 
 

@@ -44,7 +44,7 @@ def test_parameters_are_printed_by_what_they_are():
     text = repr(
         Jaxpr((), (x,), (y, Literal(np.float32(2), ShapedArray((), "float32"))), [eqn(twice, (x,), (y,), **params)])
     )
-    short = "{ lambda ; a:f32[2]. let in (a,) }"
+    short = "{ lambda ; a:f32[2]. let  in (a,) }"
     assert text == (
         "{ lambda ; a:f32[2]. let\n"
         f"    b:f32[2] = twice[body={short} branches=({short}, {short}) dtype=f32 fun=sqrt size=3 tags=('a', 'b')] a\n"

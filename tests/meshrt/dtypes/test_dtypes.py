@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import meshrt
 from meshrt import dtypes
 from meshrt._lattice import STRONG
 
@@ -165,5 +166,28 @@ def test_truncation_is_told():
 
 
 def test_errors_name_types_and_a_fix():
-    with pytest.raises(dtypes.TypePromotionError, match=r"float32, float8_e5m2 .* x.astype\('float32'\)"):
+    with pytest.raises(dtypes.TypePromotionError, match=r"'float32', 'float8_e5m2'.* x.astype\('float32'\)"):
         dtypes.result_type(np.float32, dtypes.float8_e5m2)
+
+
+@pytest.mark.parametrize(
+    "a, b, says",
+    [
+        ("int4", "int8", ".* 4-bit integers do not support implicit promotion"),
+        ("float8_e4m3fn", "float32", ".*8-bit floats do not support implicit promotion"),
+        ("float4_e2m1fn", "bfloat16", ".*4-bit floats do not support implicit promotion"),
+    ],
+)
+def test_promotions_that_there_are_not_are_said_as_by_jax(a, b, says):
+    for library in (jax, meshrt):
+        with pytest.raises(library.dtypes.TypePromotionError if library is meshrt else Exception, match=says):
+            library.numpy.promote_types(a, b)
+        with library.numpy_dtype_promotion("strict"), pytest.raises(
+            Exception, match=r"Input dtypes \(.*\) have no available implicit dtype promotion path when jax_numpy"
+        ):  # fmt: skip
+            library.numpy.ones(2) + library.numpy.ones(2, "int32")
+
+
+def test_the_type_of_booleans_has_numpys_name():
+    for library in (jax, meshrt):
+        assert (library.numpy.bool_.__name__, repr(library.numpy.bool)[-12:]) == ("bool", "numpy.bool'>")

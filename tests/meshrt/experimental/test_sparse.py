@@ -230,3 +230,11 @@ def test_numbers_of_elements():
     np.testing.assert_array_equal(np.stack([rows, columns]), np.nonzero(A))
     shuffled = sparse.COO((jnp.array([3.0, 1.0]), jnp.array([1, 0]), jnp.array([0, 2])), shape=(2, 3))
     np.testing.assert_array_equal(shuffled._sort_indices().row, [0, 1])
+
+
+def test_products_with_dense_arrays_are_data():
+    m, v = np.float32([[1, 0, 2], [0, 3, 0]]), np.float32([2, 3, 4])
+    for other in (v, m, np.float32(5)):
+        got, want = (s.bcoo_multiply_dense(s.BCOO.fromdense(m), other) for s in (sparse, theirs))
+        np.testing.assert_array_equal(got, np.asarray(want))
+    assert sparse.linalg.spsolve and theirs.linalg.spsolve  # without an import of their own

@@ -109,3 +109,11 @@ def test_accuracies_are_refused_by_name():
     assert_alike(lambda l: l.lax.exp(A, accuracy=None))
     with pytest.raises(meshrt.errors.UnsupportedError, match="accuracy"):
         meshrt.lax.tanh(A, accuracy="high")
+
+
+def test_results_that_are_lists():
+    a = np.float32([[2, 1], [1, 3]])
+    for name in ("lu", "hessenberg", "tridiagonal"):
+        assert_alike(lambda l, name=name: getattr(l.lax.linalg, name)(a))
+    for name in ("top_k", "approx_max_k", "approx_min_k"):
+        assert_alike(lambda l, name=name: getattr(l.lax, name)(a, 1))

@@ -49,9 +49,3 @@ def test_ends_of_the_cauchy_distribution():
     for x in (-np.inf, np.inf, -1e6, 2.0):
         for f in ("cdf", "sf", "logcdf", "logsf"):
             assert_alike(lambda l, x=x, f=f: getattr(l.scipy.stats.cauchy, f)(x, 0.7, 1.2), rtol=1e-3)
-
-
-def test_decompositions_come_as_lists():
-    a = np.float32([[2, 1], [1, 3]])
-    for name in ("lu", "hessenberg", "tridiagonal"):
-        assert_alike(lambda l, name=name: getattr(l.lax.linalg, name)(a))
