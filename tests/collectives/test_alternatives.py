@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 import collectives
 import propagation
-from collectives.alternatives import preference
 from collectives.annotations import Propagation
+from collectives.contests import preference
 from collectives.errors import UnsupportedShardingError
 
 from .jax_side import Case, check
@@ -191,6 +191,29 @@ def test_a_gather_that_sends_more_than_the_program_is_not_tried(monkeypatch):
     propagated = propagation.run(Case({"x": 8}, lambda _: first, args, (P(), P(), P("x")), (P(), P())).text)
     monkeypatch.setattr(alternatives, "decided_again", never)
     assert collectives.partition(propagated).plan.bytes < 64 * 16 * 4 * 7 / 8
+
+
+def branches(constrain):
+    """Two branches on one stream of tokens; weights are split by their features over the same devices."""
+
+    def run(x, *weights):
+        h = norm(x)
+        for up, down in zip(weights[::2], weights[1::2]):
+            x = x + jnp.tanh(h @ up) @ down
+        return x
+
+    return run
+
+
+@pytest.mark.parametrize(("tokens", "is_taken"), [(192, True), (1024, None)])
+def test_tokens_are_gathered_once_for_all_weights(tokens, is_taken):
+    """Unless the weights are smaller: then nothing else is tried."""
+    args = [normal(tokens, 32), *[normal(32, 128, seed=1), normal(128, 32, seed=2)] * 2]
+    made = Case({"x": 8}, branches, args, [P("x"), *[P(None, "x"), P("x")] * 2], P("x"))
+    result, sent = check(made, rtol=1e-4)
+    assert sent == 7 / 8 * 4 * min(2 * tokens * 32, 4 * 32 * 128), result.plan.as_text()
+    told = {a.what: a.taken for a in result.plan.alternatives}
+    assert told.get("x last to dimension 0 of argument 0") is is_taken
 
 
 def test_nothing_is_tried_where_somebody_set_priorities():

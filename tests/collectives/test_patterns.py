@@ -17,7 +17,6 @@ from .jax_side import jax_mesh
 
 # What is sent, over what an expert sends, where that is more than 1.
 RATIOS = {
-    "parallel block on a split residual stream": 1.5,
     "contrastive loss and its transpose, shared labels": 1.04,
     "fused q, k, v reshaped to (3, heads)": 1.35,
     "fourier neural operator, split in space": 5.2,

@@ -1,0 +1,256 @@
+"""Axes that several classes of dimensions want, and which of them may better have it first, or last.
+
+Where weights are distributed over the devices that share a batch, the batch and the embedding dimension of weights want
+one axis. The class whose tensors hold most bytes gets it first in one alternative. Where that class has it already (the
+tokens of a residual stream), it gets it last in another one: tokens are then gathered once for all weights whose
+features are split, instead of these weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from propagation.attributes import symbol
+from propagation.contested import meets
+from propagation.correspondence import Correspondence, Place, correspondence_of
+from propagation.model import DimSharding, FactorType, OpRule, TensorSharding
+from propagation.ops import SHARDING_ATTRIBUTE
+from propagation.program import Block, Op, Program, Value
+from propagation.rules import RuleCache
+from propagation.shardings import Shardings
+
+from .annotations import KnownShardings
+from .cost import item_bytes
+from .heuristics import CONTESTED_SHARE, SCATTERED_AND_GATHERED
+from .ops.control import trip_count
+from .preferences import Preference
+
+__all__ = ["preference"]
+
+
+class _End(NamedTuple):
+    """A split dimension of an argument or result of @main."""
+
+    value: Value
+    is_result: bool
+    number: int
+    dim: int
+    split: DimSharding
+
+    @property
+    def place(self) -> Place:
+        return self.value.index, self.dim
+
+    def __str__(self) -> str:
+        return f"dimension {self.dim} of {'result' if self.is_result else 'argument'} {self.number}"
+
+
+class _Contest(NamedTuple):
+    """Axes that several classes of dimensions want, some of which meet.
+
+    ends      the split dimensions at the boundary
+    classes   by axis: those that have it at the boundary, with the first dimension there
+    sizes     by axis that several have: bytes of all values that have a dimension of the class
+    lost      by axis: bytes of those of the largest class that are split otherwise
+    """
+
+    ends: list[_End]
+    joined: Correspondence
+    rules: RuleCache
+    classes: dict[str, dict[Place, str]]
+    sizes: dict[str, dict[Place, float]]
+    lost: dict[str, float]
+
+    @property
+    def first(self) -> dict[str, Place]:
+        """By axis: the largest class."""
+        return {axis: max(found, key=lambda root: found[root]) for axis, found in self.sizes.items()}
+
+    def is_lost(self, axis: str) -> bool:
+        """Whether many values of the largest class are split otherwise."""
+        return self.lost[axis] > CONTESTED_SHARE * self.sizes[axis][self.first[axis]]
+
+    def waiting(self, waits: Callable[[str, Place], bool], told: Preference) -> Preference:
+        """`told`, in which the axes of the classes that `waits` says come later."""
+        late: tuple[set[tuple[int, int]], set[tuple[int, int]]] = set(), set()
+        for end in self.ends:
+            if any(waits(a.name, self.joined.find(end.place)) for a in end.split.axes):
+                late[end.is_result].add((end.number, end.dim))
+        return replace(told, waits=frozenset(late[0]), results_wait=frozenset(late[1]))
+
+
+def _contest(known: KnownShardings, sent: Mapping[str, float]) -> _Contest | None:
+    """None for most programs: where no axis over which bytes are `sent` is contested, or where somebody set
+    priorities."""
+    program, shardings = known.program, known.shardings
+    main = program.main
+    ends = [*_ends(main.args, map(known.sharding, main.args), False), *_ends(main.returned, known.results(), True)]
+    places = Counter(axis.name for end in ends for axis in end.split.axes)
+    axes = {axis for axis, count in places.items() if count > 1 and sent.get(axis)}
+    rules = RuleCache()
+    if not axes or any(end.split.priority for end in ends) or not meets(program, shardings, axes, rules):
+        return None
+    joined = correspondence_of(program, rules)
+    classes: dict[str, dict[Place, str]] = {}
+    for end in ends:
+        for axis in end.split.axes:
+            classes.setdefault(axis.name, {}).setdefault(joined.find(end.place), str(end))
+    sizes = _sizes(program, joined, {a: set(roots) for a, roots in classes.items() if len(roots) > 1})
+    found = _Contest(ends, joined, rules, classes, sizes, {})
+    return found._replace(lost=_lost(program, shardings, joined, found.first))
+
+
+def preference(known: KnownShardings, sent: Mapping[str, float]) -> Preference | None:
+    """What may be worth trying; None for most programs: where no axis over which bytes are `sent` is contested, or the
+    alternatives are known to send as much, or somebody set priorities."""
+    contest = _contest(known, sent)
+    return contest and (_largest_first(known, contest, sent) or _largest_last(known, contest, sent))
+
+
+def _largest_first(known: KnownShardings, contest: _Contest, sent: Mapping[str, float]) -> Preference | None:
+    """That each contested axis goes to the largest class first. None where that has its axes nearly everywhere already,
+    or would leave as much to be summed as is sent now."""
+    first = contest.first
+    wanted = [axis for axis in first if sent.get(axis) and contest.is_lost(axis)]
+    left = _left_to_sum(known, contest.joined, {axis: first[axis] for axis in wanted}, contest.rules)
+    if all(SCATTERED_AND_GATHERED * left[axis] >= sent[axis] for axis in wanted):
+        return None
+    told = tuple((axis, contest.classes[axis][root]) for axis, root in first.items())
+    return contest.waiting(lambda axis, root: first.get(axis, root) != root, Preference(first=told))
+
+
+def _largest_last(known: KnownShardings, contest: _Contest, sent: Mapping[str, float]) -> Preference | None:
+    """That an axis which the largest class has (tokens) goes to all others first (the features of weights): tokens are
+    then gathered once for all of these, instead of the weights of each. None where that sends as much as is sent now,
+    or constraints inside the program hold the largest."""
+    held = _held(known.program, known.shardings, contest.joined)
+    last: dict[str, Place] = {}
+    for axis, root in contest.first.items():
+        if sent.get(axis) and not contest.is_lost(axis) and (axis, root) not in held:
+            if _sent_last(known, contest, axis, root) < sent[axis]:
+                last[axis] = root
+    if not last:
+        return None
+    told = tuple((axis, contest.classes[axis][root]) for axis, root in last.items())
+    return contest.waiting(lambda axis, root: last.get(axis) == root, Preference(last=told))
+
+
+def _ends(values: Iterable[Value], shardings: Iterable[TensorSharding | None], is_result: bool) -> Iterator[_End]:
+    for number, (value, sharding) in enumerate(zip(values, shardings, strict=True)):
+        for d, split in enumerate(() if sharding is None else sharding.dims):
+            if split.axes:
+                yield _End(value, is_result, number, d, split)
+
+
+def _bytes(value: Value) -> float:
+    return value.type.size * item_bytes(value.type.dtype)
+
+
+def _sizes(program: Program, joined: Correspondence, contested: dict[str, set[Place]]) -> dict[str, dict[Place, float]]:
+    """By axis and class that wants it: bytes of all values that have a dimension of the class."""
+    out = {axis: dict.fromkeys(roots, 0.0) for axis, roots in contested.items()}
+    for value in program.values if contested else ():
+        if value.type.is_tensor and value.type.shape:
+            size, roots = _bytes(value), {joined.find((value.index, d)) for d in range(value.type.rank)}
+            for found in out.values():
+                for root in roots & found.keys():
+                    found[root] += size
+    return out
+
+
+def _held(program: Program, shardings: Shardings, joined: Correspondence) -> set[tuple[str, Place]]:
+    """Classes to which constraints inside the program give an axis, whatever waits at its boundary."""
+    return {
+        (axis.name, joined.find((result.index, d)))
+        for op in program.ops() if op.name in SHARDING_ATTRIBUTE
+        for result in op.results if (said := shardings.get(result)) is not None
+        for d, dim in enumerate(said.dims) for axis in dim.axes
+    }  # fmt: skip
+
+
+def _lost(program: Program, shardings: Shardings, joined: Correspondence, first: dict[str, Place]) -> dict[str, float]:
+    """By axis: bytes of the values with a dimension of the class that is to have it first, in which it splits another
+    one that may have to wait: arguments of @main keep what they have, and constraints what they say."""
+    out = dict.fromkeys(first, 0.0)
+    held = _held(program, shardings, joined) if first else set()
+    kept = {arg.index for arg in program.main.args}
+    for value in program.values if first else ():
+        sharding = shardings.get(value)
+        if sharding is None or value.index in kept:
+            continue
+        roots = [joined.find((value.index, d)) for d in range(len(sharding.dims))]
+        at = {axis.name: roots[d] for d, dim in enumerate(sharding.dims) for axis in dim.axes}
+        for axis, root in first.items():
+            if root in roots and at.get(axis, root) != root and (axis, at[axis]) not in held:
+                out[axis] += _bytes(value)
+    return out
+
+
+def _left_to_sum(
+    known: KnownShardings, joined: Correspondence, first: dict[str, Place], rules: RuleCache
+) -> dict[str, float]:
+    """By axis: bytes that a device sends, at least, to add up what operations leave that sum over dimensions of
+    the class that is to have it: each sum is reduced and scattered. Loops of unknown length count once."""
+    out = dict.fromkeys(first, 0.0)
+    for op, times in _runs(known.program, known.program.main.body):
+        rule = rules.rule_for(op)
+        if rule is None or FactorType.REDUCTION not in rule.types:
+            continue
+        for axis, root in first.items():
+            if _sums(rule, op, joined, root):
+                out[axis] += times * sum(_scattered(r, known.shardings.get(r), axis) for r in op.results)
+    return out
+
+
+def _sent_last(known: KnownShardings, contest: _Contest, axis: str, root: Place) -> float:
+    """Bytes that a device sends, at least, if every other class has an axis before `root`: operands of contractions
+    with features that are split are gathered, once each, and sums over split features are scattered. Sums whose
+    dimensions correspond may be added first, and count once."""
+    find, others = contest.joined.find, contest.sizes[axis].keys() - {root}
+    gathers: dict[Value, float] = {}
+    sums: dict[tuple[Place, ...], float] = {}
+    places = lambda v: [find((v.index, d)) for d in range(v.type.rank)]
+    for op, times in _runs(known.program, known.program.main.body):
+        rule = contest.rules.rule_for(op) if len(op.results) == 1 and op.operands else None
+        if rule is None or FactorType.REDUCTION not in rule.types:
+            continue
+        result = op.results[0]
+        at = places(result)
+        scattered = times * _scattered(result, known.shardings.get(result), axis)
+        if any(_sums(rule, op, contest.joined, other) for other in others):
+            sums[tuple(at)] = max(sums.get(tuple(at), 0.0), scattered)
+        for v in op.operands:
+            here = places(v)
+            if root in here and root in at and not others.isdisjoint(at) and others.isdisjoint(here):
+                gathers[v] = times * _scattered(v, known.shardings.get(v), axis)
+    return sum(gathers.values()) + sum(sums.values())
+
+
+def _sums(rule: OpRule, op: Op, joined: Correspondence, root: Place) -> bool:
+    return any(
+        factors and rule.types[factors[0]] is FactorType.REDUCTION and joined.find((value.index, d)) == root
+        for value, dims in zip(op.operands, rule.operands) for d, factors in enumerate(dims)
+    )  # fmt: skip
+
+
+def _scattered(value: Value, sharding: TensorSharding | None, axis: str) -> float:
+    """Bytes that a device sends to reduce and scatter a value over an axis, which is split as it is over others."""
+    if sharding is None:
+        return 0.0
+    others = math.prod(a.size for d in sharding.dims for a in d.axes if a.name != axis)
+    return _bytes(value) / others * (1 - 1 / sharding.mesh.axis(axis).size)
+
+
+def _runs(program: Program, block: Block, times: int = 1) -> Iterator[tuple[Op, int]]:
+    """The operations of a block and of what it runs, with how often."""
+    for op in block.ops:
+        yield op, times
+        if op.name == "func.call" and (callee := program.funcs.get(symbol(op.attrs["callee"]))) is not None:
+            yield from _runs(program, callee.body, times)
+        inside = times * (trip_count(op) or 1) if op.name == "stablehlo.while" else times
+        for region in op.regions:
+            yield from _runs(program, region, inside)

@@ -1,0 +1,124 @@
+"""What another propagation of a program is told: which axes come first or later, what stays whole, what is gathered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from propagation.attributes import symbol
+from propagation.model import DimSharding, Mesh, TensorSharding
+from propagation.program import Program, Value
+from propagation.shardings import Shardings
+
+from .computed_whole import Whole
+
+__all__ = ["Gathered", "Kept", "Preference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A reshape that cuts a split dimension in two, of which a loop walks through the first: that one stays whole, and
+    the second has the axes `dim`.
+
+    number   which of the program's reshapes it is
+    result   its result's type, `at` the first of the two dimensions, `where` its source line
+    """
+
+    number: int
+    result: str
+    at: int
+    dim: DimSharding
+    mesh: Mesh
+    where: str | None
+
+    def sharding(self, rank: int) -> TensorSharding:
+        dims = [DimSharding((), True)] * rank
+        dims[self.at], dims[self.at + 1] = DimSharding(()), DimSharding(self.dim.axes, True)
+        return TensorSharding(self.mesh, dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """An argument that is used whole along the dimensions that `sharding` closes."""
+
+    number: int
+    sharding: TensorSharding
+
+    def annotate(self, program: Program, shardings: Shardings) -> None:
+        todo, shape = [program.main.args[self.number]], program.main.args[self.number].type.shape
+        while todo:
+            for use in todo.pop().uses:
+                callee = program.funcs.get(symbol(use.op.attrs["callee"])) if use.op.name == "func.call" else None
+                if callee is not None:
+                    todo.append(callee.args[use.number])
+                for r in use.op.results if callee is None else ():
+                    if r.type.is_tensor and r.type.shape == shape and shardings.get(r) is None:
+                        shardings.set(r, self.sharding)
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """What another propagation is told.
+
+    first   per axis that several classes want, a place at the boundary that the class which gets it first has
+    waits   dimensions of arguments, and of results of @main, whose axes come after those: (number, dimension)
+    kept    reshapes that leave a dimension whole
+    gathered   arguments that are gathered before they are used
+    whole   chains of operations that every device computes
+    last    per axis that several classes want, a place at the boundary that the class which gets it last has
+    """
+
+    first: tuple[tuple[str, str], ...] = ()
+    waits: frozenset[tuple[int, int]] = frozenset()
+    results_wait: frozenset[tuple[int, int]] = frozenset()
+    kept: tuple[Kept, ...] = ()
+    gathered: tuple[Gathered, ...] = ()
+    whole: tuple[Whole, ...] = ()
+    last: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        reshapes = [f"dimension {k.at} of the reshape at {k.where or '?'} whole" for k in self.kept]
+        arguments = [f"argument {g.number} gathered before it is used" for g in self.gathered]
+        first = [f"{axis} first to {place}" for axis, place in self.first]
+        last = [f"{axis} last to {place}" for axis, place in self.last]
+        return "; ".join([*first, *last, *reshapes, *arguments, *map(str, self.whole)])
+
+    def beside(self, other: Preference) -> Preference:
+        """Both."""
+        return Preference(
+            (*other.first, *self.first), self.waits | other.waits, self.results_wait | other.results_wait,
+            (*other.kept, *self.kept), (*other.gathered, *self.gathered), (*other.whole, *self.whole),
+            (*other.last, *self.last),
+        )  # fmt: skip
+
+    def gathers(self, program: Program) -> dict[Value, TensorSharding]:
+        """What is gathered before it is used, in the program as it was propagated again."""
+        found = {program.main.args[g.number]: g.sharding for g in self.gathered}
+        for whole in self.whole:
+            found.update(whole.gathered(program))
+        return found
+
+    def annotate(self, program: Program, shardings: Shardings) -> None:
+        """Sets priorities and shardings, before anything is propagated."""
+        main = program.main
+        for i, arg in enumerate(main.args):
+            shardings.set(arg, _waiting(shardings.get(arg), {d for number, d in self.waits if number == i}))
+        declared = shardings.results[main]
+        for i, said in enumerate(declared):
+            declared[i] = _waiting(said, {d for number, d in self.results_wait if number == i})
+        reshapes = [op.results[0] for op in program.ops() if op.name == "stablehlo.reshape"] if self.kept else []
+        for gathered in self.gathered:
+            gathered.annotate(program, shardings)
+        for whole in self.whole:
+            whole.annotate(program, shardings)
+        for kept in self.kept:
+            result = reshapes[kept.number] if kept.number < len(reshapes) else None
+            if result is not None and result.type.text == kept.result and shardings.get(result) is None:
+                shardings.set(result, kept.sharding(result.type.rank))
+
+
+def _waiting(sharding: TensorSharding | None, dims: set[int]) -> TensorSharding | None:
+    if sharding is None or not dims:
+        return sharding
+    return sharding.with_dims(
+        [DimSharding(d.axes, d.is_open, 1) if i in dims and d.axes else d for i, d in enumerate(sharding.dims)]
+    )
