@@ -41,8 +41,9 @@ class View:
         self._period = _REDRAW_S if is_drawn else _LINE_S
         self._live: Live | None = None
         if is_drawn:
-            own = {"auto_refresh": False, "transient": True, "redirect_stdout": False, "redirect_stderr": False}
-            self._live = Live(console=self._terminal, **own)  # type: ignore[arg-type]
+            self._live = Live(
+                console=self._terminal, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
         self.due = clock() + (0.0 if is_drawn else self._period)
 
     def hide(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -67,12 +67,11 @@ def _versions(hosts: Sequence[Examined]) -> Iterator[Problem]:
     """All hosts must have what most of them have."""
     looked = [h for h in hosts if h.facts]
     for name in ("meshrt", "jaxlib"):
-        yield from _odd(looked, name, lambda h, name=name: (h.fact("packages") or {}).get(name))  # type: ignore[misc]
-    yield from _odd(looked, "Python", lambda h: str(h.fact("python")).rpartition(".")[0])
+        yield from _odd(looked, name, [(host.fact("packages") or {}).get(name) for host in looked])
+    yield from _odd(looked, "Python", [str(host.fact("python")).rpartition(".")[0] for host in looked])
 
 
-def _odd(hosts: Sequence[Examined], name: str, version: Callable[[Examined], str | None]) -> Iterator[Problem]:
-    versions = [version(h) for h in hosts]
+def _odd(hosts: Sequence[Examined], name: str, versions: Sequence[str | None]) -> Iterator[Problem]:
     common = Counter(v for v in versions if v).most_common(1)
     for host, own in zip(hosts, versions):
         if own is None:

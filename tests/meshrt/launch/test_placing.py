@@ -346,7 +346,8 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
-def test_the_end_of_stdin_ends_all_that_was_started():
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_end_of_stdin_ends_all_that_was_started_and_so_does_that_of_who_holds_it(killed):
     body = (
         "import os, signal, subprocess, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "child = subprocess.Popen(['setsid', 'sleep', '60']); print(os.getpid(), child.pid, flush=True); time.sleep(60)"
@@ -354,8 +355,10 @@ def test_the_end_of_stdin_ends_all_that_was_started():
     process = hold({"command": [sys.executable, "-c", body], "variables": {}, "directory": None, "grace": 0.2})
     pids = [int(pid) for pid in process.stdout.readline().split()]
     assert all(map(alive, pids))
+    if killed:
+        process.kill()
     process.stdin.close()
-    assert process.wait(20) == 137
+    assert process.wait(20) == (-9 if killed else 137)
     deadline = time.monotonic() + 5
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
