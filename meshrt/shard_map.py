@@ -26,6 +26,7 @@ from meshrt.primitives.shard_map_specs import (
     resolved,
 )
 from meshrt.primitives.shard_map_values import ReadableTrace
+from meshrt.primitives.sharding import advised_devices
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import context_source, get_abstract_mesh
@@ -175,7 +176,7 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
 
     @functools.wraps(fun)
     def apply(*args: Any) -> Any:
-        return _apply(mapped, args)
+        return _apply(mapped, args, is_eager=True)
 
     apply.result_shardings = functools.partial(_results, mapped)  # type: ignore[attr-defined]  # of the calls below
     if isinstance(settings["mesh"], AbstractMesh) or _has_static(settings["in_specs"]):
@@ -299,9 +300,10 @@ def _no_devices(mapped: _Mapped, path: Any, x: Any) -> errors.ArgumentValueError
     )
 
 
-def _apply(mapped: _Mapped, args: tuple[Any, ...], is_readable: bool = False) -> Any:
+def _apply(mapped: _Mapped, args: tuple[Any, ...], is_readable: bool = False, is_eager: bool = False) -> Any:
     """Stages the function for shards of the arguments and applies the primitive, in the current trace.
 
+    `is_eager`: the call stands outside of programs, where a device that a value is put on is not passed over.
     `is_readable`: the arguments are values, and so are those in the function that are the same on all devices.
     """
     region = _region(mapped)
@@ -325,6 +327,8 @@ def _apply(mapped: _Mapped, args: tuple[Any, ...], is_readable: bool = False) ->
     local = [region.local(s, a) for s, a in zip(flat_in, [a for a in avals if a is not None])]
     trace = ReadableTrace(fun_name(mapped.fun), region, arrays, flat_in) if is_readable else None
     staged = _stage(mapped, region, tree, leaves, is_array, local, trace)
+    if is_eager or is_readable:
+        _refuse_devices(mapped, staged)
     flat_out = _out_specs(mapped, region, staged, lambda i: _argument(args, is_array, flat_in, i - len(staged.consts)))
     outs = shard_map_p.bind(
         *staged.consts, *arrays, jaxpr=staged.jaxpr, region=region,
@@ -386,6 +390,15 @@ def _stage(
             kind = (*kind, values)
     with region.enter():
         return stage(call, tree_util.tree_structure(tuple(avals)), avals, owner, kind, trace=trace)
+
+
+def _refuse_devices(mapped: _Mapped, staged: Staged) -> None:
+    for device, where in advised_devices(staged.jaxpr):
+        raise errors.ArgumentValueError(
+            "device_put with explicit device not allowed within shard_map-decorated functions, but got device "
+            f"{device} at {where}: {fun_name(mapped.fun)} runs on every device of the mesh. Put the value there before "
+            "the call or its result after it, or leave the device out"
+        )
 
 
 def _key(specs: Any) -> Any:

@@ -230,6 +230,14 @@ def _places(jaxpr: Jaxpr) -> Iterator[tuple[Any, tuple[str, Source]]]:
             yield from _placements.get(inner, "placements", partial(placements_of, inner)).items()
 
 
+def advised_devices(jaxpr: Jaxpr) -> Iterator[tuple[Any, Source]]:
+    """The devices that `device_put` names in a Jaxpr itself, not in those inside of it, with the user's lines: a
+    program runs where its caller says and takes no notice of them."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is device_put_p and eqn.params["advice"] and eqn.params["sharding"] is not None:
+            yield eqn.params["sharding"].device_assignment[0], eqn.source
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # with_sharding_constraint
 

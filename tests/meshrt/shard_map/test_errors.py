@@ -37,6 +37,11 @@ WRONG = {
         TypeError,
         ["shard_map in_specs argument", "['x'] are of type AxisType.Auto"],
     ),
+    "a device inside": (
+        lambda L: call(L, lambda a, w: a + L.device_put(1.0, L.devices()[0])),
+        ValueError,
+        ["device_put with explicit device not allowed within shard_map-decorated functions", "test_errors.py"],
+    ),
     "too few specs": (lambda L: call(L, in_specs=(L.P(),)), ValueError, ["in_specs of <lambda>", "pytree prefix"]),
     "too few specs in a list": (
         lambda L: call(L, lambda a: a[0], args=([A, A],), in_specs=([L.P("x")],)),
@@ -216,6 +221,15 @@ def test_no_specs_at_all_pass_every_argument_as_it_is():
         for run in (f, L.jit(f)):
             np.testing.assert_array_equal(run(A, 3.0), A * 3)
         assert L.shard_map(lambda a, o: a if isinstance(o, Unhashable) else None, **settings)(3.0, Unhashable()) == 3
+
+
+def test_a_device_inside_is_advice_where_the_call_is_in_a_program():
+    for L in (ours(), theirs()):
+        mesh = L.mesh((4, 2), ("x", "y"))
+        f = L.shard_map(
+            lambda a: a + L.device_put(1.0, L.devices()[0]), mesh=mesh, in_specs=L.P("x"), out_specs=L.P("x")
+        )
+        np.testing.assert_array_equal(L.jit(f)(A), A + 1)
 
 
 def test_what_jax_lets_pass():
