@@ -111,7 +111,7 @@ _CHECKS = ("shape_assertion",)
 _CPU_ONLY = ("lapack_*", "xla_ffi_python_cpu_callback", "xla_ffi_partitioned_python_cpu_callback")
 _CUDA_ONLY = ("cusolver_*", "cusparse_*", "cu_*", "cudnn_*", "xla_ffi_python_gpu_callback", "mosaic_gpu*")
 _ROCM_ONLY = ("hipsolver_*", "hipsparse_*", "hip_*")
-_TPU_ONLY = ("tpu_custom_call",)
+_TPU_ONLY = ("tpu_custom_call", "LuDecomposition")
 
 _XLA = {
     "chlo": "xla/pjrt/mlir_to_hlo.cc: MlirToXlaComputation legalizes CHLO, 2026-11-23",

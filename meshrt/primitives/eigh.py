@@ -20,7 +20,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.primitives.lapack import INFO, Kernel, batch_leading, call_kernel, nan_unless_ok, real_dtype
+from meshrt.primitives.lapack import INFO, Kernel, batch_leading, call_kernel, call_tpu, nan_unless_ok, real_dtype
 from meshrt.primitives.linalg import adjoint, matmul, matrix_transpose, symmetrized
 from meshrt.primitives.matrix_parts import as_rows, diagonal, off_diagonal, safe_inverse
 from meshrt.primitives.matrix_types import check_square
@@ -59,6 +59,10 @@ def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     _check_algorithm(p["algorithm"], ctx.module.platform)
     if not aval.size:
         return [ctx.full(0, o) for o in outs]
+    if ctx.module.platform == "tpu":
+        # At most 100 sweeps, to a relative tolerance of 1e-6.
+        settings = f"{int(p['lower'])},{int(p['sort_eigenvalues'])},100,1e-6"
+        return list(call_tpu(ctx, "Eigh", [x], outs, settings))
     batch = aval.shape[:-2]
     kernels = {
         "cpu": Kernel("heevd" if aval.dtype.kind == "c" else "syevd", mode="V", uplo="L" if p["lower"] else "U"),
@@ -71,6 +75,10 @@ def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
 
 
 def _check_algorithm(algorithm: EighImplementation | None, platform: str) -> None:
+    if platform == "tpu" and algorithm not in (None, EighImplementation.JACOBI):
+        raise errors.UnsupportedError(
+            f"eigh by {algorithm.value} is not implemented for platform tpu: there is JACOBI; leave implementation out"
+        )
     if algorithm == EighImplementation.QDWH:
         raise errors.UnsupportedError("QDWH implementation is only supported on TPU; leave implementation out")
     if algorithm == EighImplementation.JACOBI and platform == "cpu":

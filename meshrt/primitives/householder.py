@@ -16,7 +16,7 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
-from meshrt.primitives.lapack import INFO, Kernel, batch_leading, call_kernel
+from meshrt.primitives.lapack import INFO, Kernel, batch_leading, call_kernel, call_tpu
 from meshrt.primitives.matrix_types import check_matrices
 
 _NO_DERIVATIVE = {**NOT_LINEAR, "jvp": "reflections have no derivative of their own; differentiate lax.linalg.qr"}
@@ -40,6 +40,8 @@ def _geqrf_lower(ctx: LoweringContext, eqn: Eqn, a: Any) -> Any:
     aval, taus = eqn.invars[0].aval.strong(), eqn.outvars[1].aval.strong()
     if not aval.size:
         return [a, ctx.full(0, taus)]
+    if ctx.module.platform == "tpu":
+        return list(call_tpu(ctx, "Qr", [a], [aval, taus]))
     kernels = {"cpu": Kernel("geqrf"), "cuda": Kernel("cusolver_geqrf_ffi")}
     return list(call_kernel(ctx, "geqrf", [a], [aval], [aval, taus], kernels))
 
@@ -131,6 +133,8 @@ def _product_lower(ctx: LoweringContext, eqn: Eqn, a: Any, taus: Any) -> Any:
     avals, out = [v.aval.strong() for v in eqn.invars], eqn.outvars[0].aval.strong()
     if not out.size:
         return a
+    if ctx.module.platform == "tpu":
+        return call_tpu(ctx, "ProductOfElementaryHouseholderReflectors", [a, taus], [out])[0]
     kernels = {"cpu": Kernel(_unitary(out.dtype, "gqr")), "cuda": Kernel("cusolver_orgqr_ffi")}
     return call_kernel(ctx, "householder_product", [a, taus], avals, [out], kernels)[0]
 

@@ -1,7 +1,7 @@
 """Calls of the kernels of linear algebra that ship with jaxlib, and what all primitives made of them share.
 
 On CPUs they are LAPACK's, on CUDA devices those of cuSOLVER and its kin. Those of ROCm's libraries take the same
-operands and settings, under names that begin with "hip" and not with "cu".
+operands and settings, under names that begin with "hip" and not with "cu". On TPUs XLA expands the operations.
 """
 
 from __future__ import annotations
@@ -111,6 +111,14 @@ def call_kernel(
         f'call_target_name = "{kernel.target(platform, dtype)}", '
         f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}]"
     )
+    return ctx.ops("stablehlo.custom_call", operands, outs, attrs)
+
+
+def call_tpu(
+    ctx: LoweringContext, target: str, operands: Sequence[Any], outs: Sequence[ShapedArray], config: str = ""
+) -> tuple[Any, ...]:
+    """Calls what XLA's compiler for TPUs expands itself: it reads settings in order, and chooses all layouts."""
+    attrs = f'api_version = 1 : i32, backend_config = "{config}", call_target_name = "{target}"'
     return ctx.ops("stablehlo.custom_call", operands, outs, attrs)
 
 

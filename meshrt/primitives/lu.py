@@ -22,7 +22,7 @@ from meshrt.primitives.control_loops import fori_loop
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.dynamic_slice import dynamic_index_in_dim
 from meshrt.primitives.gather import take_along
-from meshrt.primitives.lapack import INFO, Kernel, batch_leading, call_kernel, is_gpu, nan_unless_ok
+from meshrt.primitives.lapack import INFO, Kernel, batch_leading, call_kernel, call_tpu, is_gpu, nan_unless_ok
 from meshrt.primitives.linalg import matmul, matrix_transpose, triangle, triangular_solve
 from meshrt.primitives.matrix_types import check_matrices
 from meshrt.primitives.reshape import broadcasted_iota
@@ -44,6 +44,8 @@ def _lu_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     if not aval.size:
         order = ctx.op("stablehlo.iota", [], permutation_aval, f"iota_dimension = {len(batch)} : i64")
         return [x, ctx.full(0, pivots_aval), order]
+    if ctx.module.platform == "tpu":
+        return list(call_tpu(ctx, "LuDecomposition", [x], [aval, pivots_aval, permutation_aval]))
     info = ShapedArray(batch, INFO)
     kernels = {"cpu": Kernel("getrf"), "cuda": Kernel("cusolver_getrf_ffi")}
     packed, pivots, failed = call_kernel(ctx, "lu", [x], [aval], [aval, pivots_aval, info], kernels)

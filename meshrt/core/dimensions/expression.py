@@ -528,6 +528,8 @@ def _extreme(name: str, x: Dim, y: Dim) -> Dim:
         return x if name == MAX else y
     if high <= 0:
         return y if name == MAX else x
+    if Term({Factor(name, (y, x)): 1}) in difference.scope.equalities:
+        x, y = y, x  # as the constraint that says what it equals has it
     return operation(name, x, y, difference.scope)
 
 

@@ -267,6 +267,13 @@ def test_requirements_speak_as_jax():
         assert str(ours.value) in str(theirs.value)
 
 
+@pytest.mark.parametrize("operation", [min_dim, max_dim])
+def test_constraints_on_what_commutes_hold_in_either_order(operation):
+    name = operation.__name__.removesuffix("_dim")
+    a, b, c = sizes("a, b, c", (f"{name}(a, b) == c",))
+    assert operation(a, b) == operation(b, a) == c
+
+
 def test_constraints_hold_for_arguments():
     a, b = symbolic_shape("a, b", scope=SymbolicScope(["a >= b", "mod(b, 2) == 0"]))
     solution = solve([(a, b)], ["args[0]"])

@@ -1,4 +1,4 @@
-"""Which kernels linear algebra calls on CUDA and ROCm devices and CPUs, and with which settings, beside JAX."""
+"""Which kernels linear algebra calls on CUDA and ROCm devices, TPUs and CPUs, and with which settings, beside JAX."""
 
 import re
 
@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import meshrt
+import meshrt.export
+import meshrt.numpy
 
 X, WIDE = np.ones((2, 4, 4), np.float32), np.ones((2, 3, 4), np.complex64)
 TAUS, DIAGONAL = X[:, 0, :3], X[:, 0]
@@ -41,6 +43,11 @@ ON_CUDA = {
     "symmetric_product": lambda la: la.symmetric_product(X, X, alpha=2.0),
     "cholesky_update": lambda la: la.cholesky_update(X[0], X[0, 0]),
 }
+ON_TPU = {
+    "qr": lambda la: la.qr(X),
+    "lu": lambda la: la.lu(X),
+    "eigh": lambda la: la.eigh(X, lower=False, implementation=la.EighImplementation.JACOBI),
+}
 ON_ROCM = {"svd by halves": lambda la: la.svd(WIDE, algorithm=la.SvdAlgorithm.DIVIDE_AND_CONQUER)}
 
 
@@ -52,10 +59,11 @@ def calls(library, platform, function):
     for line in text.splitlines():
         if "stablehlo.custom_call" in line:
             target = re.search(r'@(\w+)\(|call_target_name = "(\w+)"', line)
-            config = re.search(r"(?:mhlo\.)?backend_config = \{(.*?)\}", line)
+            config = re.search(r"(?:mhlo\.)?backend_config = (?:\{(.*?)\}|\"([^\"]+)\")", line)
+            settings = (config and (config[1] or config[2]) or "").split(", ")
             layouts = [re.sub(r"\s", "", m) for m in re.findall(r"_layouts = \[(.*?)\](?:, \w|}|>)", line)]
             types = line[line.rindex("} : " if "} : " in line else " : ") :].split(" loc(")[0]
-            found.append((target[1] or target[2], sorted(config[1].split(", ")), layouts, types.lstrip("} :")))
+            found.append((target[1] or target[2], sorted(settings), layouts, types.lstrip("} :")))
     return found
 
 
@@ -69,6 +77,23 @@ def test_the_kernels_are_those_of_jax(platform, name):
     function = {**EVERYWHERE, **ON_CPU, **ON_GPUS, **ON_CUDA, **ON_ROCM}[name]
     ours, theirs = calls(meshrt, platform, function), calls(jax, platform, function)
     assert ours and ours == theirs
+
+
+@pytest.mark.parametrize("name", ON_TPU)
+def test_what_xla_expands_for_tpus_is_called_as_by_jax(name):
+    ours, theirs = calls(meshrt, "tpu", ON_TPU[name]), calls(jax, "tpu", ON_TPU[name])
+    assert ours and ours == theirs
+
+
+def test_what_xla_expands_for_tpus_gives_decompositions():
+    """XLA's compiler for CPUs expands these calls too."""
+    x = np.random.default_rng(0).random((2, 5, 5), np.float32)
+    linalg, unchecked = meshrt.numpy.linalg, [meshrt.export.DisabledSafetyCheck.platform()]
+    on_tpus = lambda f: meshrt.export.export(meshrt.jit(f), platforms=["tpu"], disabled_checks=unchecked)(x).call(x)
+    q, r = on_tpus(lambda x: tuple(linalg.qr(x[:, :3])))
+    np.testing.assert_allclose(q @ r, x[:, :3], atol=1e-5)
+    w, v = on_tpus(lambda x: tuple(linalg.eigh(x + x.mT)))
+    np.testing.assert_allclose((x + x.transpose(0, 2, 1)) @ v, v * w[:, None], atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["hessenberg", "schur"])
