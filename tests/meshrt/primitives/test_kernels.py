@@ -60,7 +60,7 @@ def calls(library, platform, function):
         if "stablehlo.custom_call" in line:
             target = re.search(r'@(\w+)\(|call_target_name = "(\w+)"', line)
             config = re.search(r"(?:mhlo\.)?backend_config = (?:\{(.*?)\}|\"([^\"]+)\")", line)
-            settings = (config and (config[1] or config[2]) or "").split(", ")
+            settings = "".join(filter(None, config.groups() if config else ())).split(", ")
             layouts = [re.sub(r"\s", "", m) for m in re.findall(r"_layouts = \[(.*?)\](?:, \w|}|>)", line)]
             types = line[line.rindex("} : " if "} : " in line else " : ") :].split(" loc(")[0]
             found.append((target[1] or target[2], sorted(settings), layouts, types.lstrip("} :")))
