@@ -185,9 +185,9 @@ class _Server(http.server.ThreadingHTTPServer):
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # HTTPServer's own asks DNS for a name that nobody needs
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
         if not isinstance(sys.exception(), OSError):  # who asked has gone: no news either
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
+            super().handle_error(request, client_address)
 
 
 class Metrics:

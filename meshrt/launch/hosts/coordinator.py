@@ -23,6 +23,10 @@ from meshrt.launch.output import Console
 
 __all__ = ["Fates", "Options", "Placing", "run"]
 
+_PLAIN = (
+    "meshrt launch: who joins must know the secret, but what is said then is neither encrypted nor signed: where "
+    "others can listen on this network, use --tls (`meshrt launch certificates`)"
+)
 _LOG_EVERY_S = 0.2  # of what strangers do; more is counted
 
 
@@ -73,6 +77,8 @@ def run(job: shell.Job, options: Options, console: Console | None = None, place:
     address = server.start()
     try:
         journal.note(port=split_address(address)[1])
+        if options.trust.is_plain(host):
+            console.say(_PLAIN)
         if place is None:
             console.say(
                 f"meshrt launch: the coordinator listens; on each host: meshrt launch agent --coordinator {address}"

@@ -51,6 +51,10 @@ class Trust:
                 "all hosts, or give --tls with certificates of `meshrt launch certificates`; without, only 127.0.0.1"
             )
 
+    def is_plain(self, host: str) -> bool:
+        """Whether who listens to the network between here and `host` can read what is said, and forge it."""
+        return self.certificates is None and not is_loopback(host)
+
 
 def read_secret(environ: Mapping[str, str]) -> str:
     """The job's secret, from the environment or the file that it names; empty without. ConfigError if it is too short,

@@ -10,13 +10,18 @@ import json
 import select
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 _LOOK_S = 2.0
 _ASK_S = 60.0
 _DRAIN_S = 10.0
+_AGAIN_S = 1.0  # before a log that broke off is taken up
+_LAST_TRIES = 3  # to read the log of a pod that has ended
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _ENDS = {"Complete": 0, "Completed": 0, "Failed": 1}  # conditions of Jobs and JobSets
 _PATIENT = ("ContainerCreating", "PodInitializing", None)
@@ -38,19 +43,75 @@ class Kubectl:
             return 1, "", str(e)
         return done.returncode, done.stdout, done.stderr
 
-    def follow(self, pod: str, rank: str) -> threading.Thread:
-        """Copies a pod's output until it ends."""
-        thread = threading.Thread(target=self._copy, args=(pod, rank), daemon=True)
-        thread.start()
-        return thread
-
-    def _copy(self, pod: str, rank: str) -> None:
-        command = [*self._command, "logs", "--follow", f"pod/{pod}"]
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+    def lines(self, *arguments: str) -> Iterator[bytes]:
+        """What it prints on stdout as it comes, without ends of lines; BrokenOffError with its reason if it fails."""
+        with (
+            tempfile.TemporaryFile() as errors,
+            subprocess.Popen(
+                [*self._command, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            ) as process,
+        ):
             assert process.stdout is not None
             for line in process.stdout:
-                sys.stdout.buffer.write(f"{rank}: ".encode() + line.rstrip(b"\n") + b"\n")
-                sys.stdout.buffer.flush()
+                yield line.rstrip(b"\n")
+            if process.wait():
+                errors.seek(0)
+                raise BrokenOffError(
+                    errors.read().decode(errors="replace").strip() or f"exit code {process.returncode}"
+                )
+
+
+class BrokenOffError(Exception):
+    """A command of kubectl failed while its output was read."""
+
+
+class Follower:
+    """Copies what a pod prints, each line once: where the connection breaks off before the pod has ended, it is taken
+    up again with the lines of the last second that was seen, which tell apart what is new."""
+
+    def __init__(self, kubectl: Kubectl, pod: str, rank: str):
+        self._kubectl, self._pod, self._rank = kubectl, pod, rank
+        self._second = b""
+        self._seen: Counter[bytes] = Counter()  # the lines of that second, with their times
+        self.pod_ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def join(self, seconds: float) -> None:
+        """Waits for the rest of what an ended pod has printed."""
+        self.pod_ended.set()
+        self._thread.join(seconds)
+
+    def _follow(self) -> None:
+        complained, left = False, _LAST_TRIES
+        while left:
+            left -= self.pod_ended.is_set()
+            try:
+                self._copy()
+            except (BrokenOffError, OSError) as e:
+                if not complained:
+                    complained = True
+                    _say(f"the log of rank {self._rank} (pod {self._pod}) broke off, and is taken up again: {e}")
+                time.sleep(_AGAIN_S)
+            else:
+                if self.pod_ended.is_set():
+                    return
+                self.pod_ended.wait(_AGAIN_S)
+
+    def _copy(self) -> None:
+        since = [f"--since-time={self._second.decode()}Z"] if self._second else []
+        known = self._seen.copy()
+        for line in self._kubectl.lines("logs", "--follow", "--timestamps", *since, f"pod/{self._pod}"):
+            if known[line] > 0:
+                known[line] -= 1
+                continue
+            stamp, _, text = line.partition(b" ")
+            if (second := stamp[: len("2030-01-01T00:00:00")]) != self._second:
+                self._second = second
+                self._seen.clear()
+            self._seen[line] += 1
+            sys.stdout.buffer.write(f"{self._rank}: ".encode() + text + b"\n")
+            sys.stdout.buffer.flush()
 
 
 class Job:
@@ -58,7 +119,7 @@ class Job:
 
     def __init__(self, told: dict[str, Any]):
         self._told, self._kubectl = told, Kubectl(told["kubectl"])
-        self._followed: dict[str, threading.Thread] = {}
+        self._followed: dict[str, Follower] = {}
         self._failed: list[tuple[str, str, int]] = []  # when, pod, exit code
         self._said: set[tuple[str, str]] = set()
         self._answered_at = time.monotonic()
@@ -101,7 +162,9 @@ class Job:
         marks = {**metadata.get("annotations", {}), **metadata.get("labels", {})}
         rank, name = marks.get(_INDEX, "?"), metadata["name"]
         if status.get("phase") in ("Running", "Succeeded", "Failed") and name not in self._followed:
-            self._followed[name] = self._kubectl.follow(name, rank)
+            self._followed[name] = Follower(self._kubectl, name, rank)
+        if status.get("phase") in ("Succeeded", "Failed"):
+            self._followed[name].pod_ended.set()
         for container in status.get("containerStatuses", []):
             waiting = container["state"].get("waiting", {}).get("reason")
             if waiting not in _PATIENT and (name, waiting) not in self._said:
@@ -119,8 +182,8 @@ class Job:
         return 1
 
     def _ended(self, code: int, condition: dict[str, Any]) -> int:
-        for thread in self._followed.values():
-            thread.join(_DRAIN_S)
+        for follower in self._followed.values():
+            follower.join(_DRAIN_S)
         if code:
             _say(f"the job failed: {condition.get('reason', '')} {condition.get('message', '')}".rstrip())
             return min(self._failed)[2] if self._failed else code

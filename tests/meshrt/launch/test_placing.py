@@ -19,7 +19,7 @@ from meshrt.errors import ConfigError
 from meshrt.launch import environment, hostlist, placing, settings
 from meshrt.launch.hostlist import Host
 from meshrt.launch.output import Console
-from meshrt.launch.placing import _ray_driver, job, plans
+from meshrt.launch.placing import _kubernetes_driver, _ray_driver, job, plans
 from meshrt.launch.placing.plans import Wanted, Work
 from meshrt.launch.shell import Job
 
@@ -324,6 +324,30 @@ def test_names_that_hosts_may_have(name):
     for item in manifest(nodes=1, name=name, options=K8S):
         made = item["metadata"]["name"]
         assert re.fullmatch(_NAME["pattern"], f"{made}-ranks-0-12345") and made.endswith(name[-6:])
+
+
+BREAKING_OFF = """\
+import sys
+lines = ["05.1Z a", "06.1Z b", "06.2Z b", "06.2Z b", "07.9Z c", "08Z  d"]
+given = [word for word in sys.argv if word.startswith("--since-time=")]
+first = 0 if not given else [line.startswith(given[0][-3:-1]) for line in lines].index(True)
+for line in lines[first:][: 3 + len(given)]:
+    print("2030-01-01T00:00:" + line)
+sys.exit(0 if first == len(lines) - 1 else "unexpected EOF")
+"""
+
+
+def test_a_pods_log_that_breaks_off_is_taken_up_with_each_line_once(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(_kubernetes_driver, "_AGAIN_S", 0.01)
+    (tmp_path / "kubectl.py").write_text(BREAKING_OFF)
+    kubectl = _kubernetes_driver.Kubectl([sys.executable, str(tmp_path / "kubectl.py")])
+    follower = _kubernetes_driver.Follower(kubectl, "p-1", "1")
+    said, deadline = "", time.monotonic() + 30
+    while "1:  d" not in said and time.monotonic() < deadline:
+        said += capfd.readouterr().out
+    follower.join(20)
+    found = capfd.readouterr()
+    assert (said + found.out).splitlines() == ["1: a", "1: b", "1: b", "1: b", "1: c", "1:  d"]
 
 
 # --- holding a process for somebody elsewhere.

@@ -423,7 +423,7 @@ if words[0] == "apply":
         sys.exit(story["refused"])
     (folder / "applied").write_text(sys.stdin.read())
 elif words[0] == "logs":
-    print("hello from", words[-1])
+    print("2030-01-01T00:00:00.5Z hello from", words[-1])
 elif words[:2] == ["get", "pods"]:
     print(json.dumps({"items": story["pods"]}))
 elif words[0] == "get":
