@@ -26,6 +26,7 @@ from meshrt.launch.hosts import codec
 from meshrt.launch.hosts.agent import versions
 from meshrt.launch.hosts.calls import Calls
 from meshrt.launch.hosts.engine import HostsEngine
+from meshrt.launch.hosts.fleet import BEAT_S
 from meshrt.launch.hosts.messages import Applicant, Beat
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.hosts.server import Server
@@ -117,6 +118,8 @@ async def _live(
         session = stub.Session(metadata=proof("Session", "stream", joined.nonce))
         await session.write(pb.AgentMessage(opening=pb.Opening(name=name, incarnation=f"i{name}")))
     answers = asyncio.ensure_future(_listen(session, beat := [joined.beat_s]))
+    if joined.beat_s > BEAT_S:
+        await asyncio.sleep(joined.beat_s)
     while not answers.done():
         try:
             await session.write(codec.from_up(Beat(time.monotonic())))

@@ -14,6 +14,7 @@ import click
 
 from meshrt.cli._launch_job import job_of, job_options
 from meshrt.errors import ConfigError, DistributedError
+from meshrt.launch import placing
 from meshrt.launch.environment import AGENT_NAME, host_name
 from meshrt.launch.membership.frames import new_secret
 from meshrt.launch.shell import Job
@@ -117,6 +118,11 @@ def _run_coordinator(ctx: click.Context, listen: str, journal: str | None, tls: 
     job = job_of(ctx, **options)
     if job.settings.nodes is None:
         raise click.UsageError("--nodes MIN[:MAX]: how many hosts does the job have?")
+    if placing.is_placed(job.settings):
+        raise ConfigError(
+            f"engine = {job.settings.engine!r}: a coordinator waits for agents that somebody else starts; for those "
+            f"that an engine places: meshrt launch --engine {job.settings.engine} ..."
+        )
     where = None if journal is None else Path(journal)
     return coordinator.run(job, coordinator.Options(listen, _trust(tls, "coordinator"), where))
 
@@ -145,11 +151,13 @@ def _run_agent(
     """
     from meshrt.launch.address import split_address  # optional wheel: after the check for it
     from meshrt.launch.hosts import agent  # optional wheel: as above
-    from meshrt.launch.hosts.codec import check_name  # optional wheel: as above
+    from meshrt.launch.hosts.codec import check_name, is_address  # optional wheel: as above
 
     host, _ = split_address(address)
     trust = _trust(tls, "agent")
     trust.check_address(host)
+    if own is not None and not is_address(own):
+        raise click.BadParameter(f"{own!r} is no name or address of a host", param_hint="--address")
     if not join_timeout > 0:
         raise click.BadParameter(
             f"{join_timeout:g}: expected a time in seconds, more than 0", param_hint="--join-timeout"
@@ -209,20 +217,34 @@ def _show_status(address: str, as_json: bool, tls: str | None) -> int:
 
 @click.command(name="logs", context_settings=_HELP)
 @_coordinator
-@click.option("--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="Of this rank alone. Repeatable.")
-@click.option("-n", "--lines", type=click.IntRange(0, 1000), default=20, help="The last lines of each. [default: 20]")
+@click.option(
+    "--rank", "ranks", type=click.IntRange(min=0), multiple=True, metavar="R", help="Of this rank alone. Repeatable."
+)
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, 1000), default=20, metavar="N", help="The last lines of each. [default: 20]"
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed from now on.")
 @_tls
 @_needs_hosts
 def _show_logs(address: str, ranks: tuple[int, ...], lines: int, follow: bool, tls: str | None) -> int:
     """Shows what the ranks of a job have printed last."""
-    from meshrt.launch.hosts import view  # optional wheel: after the check for it
+    import grpc  # optional wheel: after the check for it
+
+    from meshrt.launch.hosts import view  # optional wheel: as above
+    from meshrt.launch.hosts.calls import broken, refusal  # optional wheel: as above
     from meshrt.launch.hosts.wire import coordinator_pb2 as pb  # optional wheel: as above
 
     def show(calls: Any) -> None:
-        for line in calls.listen("Logs", pb.LogsRequest(ranks=ranks, lines=lines, follow=follow)):
-            (sys.stderr if line.stderr else sys.stdout).buffer.write(view.log_line(line))
-            (sys.stderr if line.stderr else sys.stdout).flush()
+        shown = False
+        try:
+            for line in calls.listen("Logs", pb.LogsRequest(ranks=ranks, lines=lines, follow=follow)):
+                shown = True
+                (sys.stderr if line.stderr else sys.stdout).buffer.write(view.log_line(line))
+                (sys.stderr if line.stderr else sys.stdout).flush()
+        except grpc.RpcError as e:
+            if not shown or refusal(e) is not None:
+                raise
+            raise broken(address, e) from None
 
     try:
         _ask(address, tls, show)
@@ -259,8 +281,9 @@ def _stop(address: str, tls: str | None) -> int:
 @click.command(name="certificates", context_settings=_HELP)
 @click.argument("folder", type=str)
 @click.option(
-    "--days", type=click.FloatRange(0, 3650, min_open=True), default=30.0, help="Until they expire. [default: 30]"
-)
+    "--days", type=click.FloatRange(0, 3650, min_open=True), default=30.0, metavar="D",
+    help="Until they expire. [default: 30]",
+)  # fmt: skip
 @_needs_hosts
 def _make_certificates(folder: str, days: float) -> int:
     """Makes FOLDER with the certificates of one job, for --tls FOLDER. Every host gets ca.pem, agent.pem and agent.key;
@@ -270,6 +293,8 @@ def _make_certificates(folder: str, days: float) -> int:
         from meshrt.launch.hosts import certificates  # optional wheel: only for jobs with certificates
     except ImportError as e:
         raise ConfigError(f"certificates need cryptography: pip install 'meshrt[hosts]' ({e})") from None
+    if not folder:
+        raise click.BadParameter("expected the name of a folder", param_hint="FOLDER")
     for path in certificates.make(Path(folder), new_secret()[:12], days):
         click.echo(path)
     return 0

@@ -111,6 +111,8 @@ def unreachable(address: str, error: grpc.RpcError) -> ConfigError:
     """For people: why nobody could be spoken to."""
     details = _details(error)
     hint = "it does not run there, is behind a firewall, or one side uses --tls and the other does not"
+    if "resolv" in details or "lookup" in details:
+        return ConfigError(f"no coordinator answers at {address}: there is no host of that name")
     if "CERTIFICATE" in details.upper() or "handshake" in details.lower():
         hint = "the certificates of the two sides are not of one job, or have expired"
     return ConfigError(f"no coordinator answers at {address} ({details}); {hint}")
@@ -122,4 +124,6 @@ def broken(address: str, error: grpc.RpcError) -> DistributedError:
 
 
 def _details(error: grpc.RpcError) -> str:
-    return plain(str(error.details() or "").partition("\n")[0]) or str(error.code().name)
+    """What gRPC says of it, without the story of its attempts."""
+    words = plain(str(error.details() or "").partition("\n")[0]) or str(error.code().name)
+    return words.rpartition(": ")[2] if "last error:" in words and "SSL" not in words.upper() else words

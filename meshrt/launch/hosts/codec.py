@@ -64,6 +64,11 @@ def check_name(name: str) -> str:
     return name
 
 
+def is_address(text: str) -> bool:
+    """Whether this can be the name or the address of a host."""
+    return re.fullmatch(r"[A-Za-z0-9_.:%-]{1,253}", text) is not None
+
+
 def task(message: pb.Task) -> Task:
     """A task from the wire."""
     return Task(message.generation, message.rank if message.HasField("rank") else None)
@@ -80,7 +85,7 @@ def applicant(message: pb.JoinRequest) -> Applicant:
         raise _malformed("a join without a sound incarnation")
     if len(message.tasks) > _TASKS or len(message.versions) > 20:
         raise _malformed("a join with more tasks or versions than an agent can have")
-    if not re.fullmatch(r"[A-Za-z0-9_.:%-]{1,253}", message.address):
+    if not is_address(message.address):
         raise _malformed(f"{message.address[:60]!r} is no address")
     versions = {plain(k, 40): plain(v, 80) for k, v in message.versions.items()}
     return Applicant(

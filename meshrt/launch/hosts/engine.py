@@ -177,6 +177,11 @@ class HostsEngine:
             self._woken()
 
     @property
+    def beat_s(self) -> float:
+        """How often agents are to say that they live."""
+        return self._fleet.beat_s
+
+    @property
     def unread(self) -> int:
         """Bytes of output that the shell has not taken."""
         return self._fleet.unread

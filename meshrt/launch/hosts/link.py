@@ -14,6 +14,7 @@ import grpc
 from meshrt.errors import DistributedError
 from meshrt.launch.hosts import codec
 from meshrt.launch.hosts.calls import Calls, broken, refusal, unreachable
+from meshrt.launch.hosts.fleet import BEAT_S
 from meshrt.launch.hosts.messages import Alive, Applicant, Beat, Down, RefusedError, Settled, Up
 from meshrt.launch.hosts.outbound import Outbound
 from meshrt.launch.hosts.security import Trust
@@ -151,7 +152,8 @@ class Link:
 
     def _say(self, who: Applicant, outgoing: queue.SimpleQueue[Up | None]) -> Iterator[pb.AgentMessage]:
         yield pb.AgentMessage(opening=pb.Opening(name=who.name, incarnation=who.incarnation))
-        beat_at = 0.0
+        # The first beat tells how clocks differ; where thousands join, it comes when it is due.
+        beat_at = 0.0 if self._beat_s <= BEAT_S else time.monotonic() + self._beat_s
         while True:
             now = time.monotonic()
             if now >= beat_at:

@@ -19,7 +19,7 @@ from meshrt.launch.address import join_address
 from meshrt.launch.hosts import codec, status
 from meshrt.launch.hosts.calls import Calls
 from meshrt.launch.hosts.engine import HostsEngine
-from meshrt.launch.hosts.fleet import BACKLOG, BEAT_S, SELF_END_S
+from meshrt.launch.hosts.fleet import BACKLOG, SELF_END_S
 from meshrt.launch.hosts.logbook import Line
 from meshrt.launch.hosts.messages import Down, Over, RefusedError
 from meshrt.launch.hosts.security import Nonces, Trust
@@ -53,6 +53,7 @@ class Server:
         self._host, self._port = host, port
         self._job, self._directory, self._command, self._log = job, directory, command, log
         self._nonces = Nonces()
+        self._followers: set[_Outbox] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="meshrt-coordinator", daemon=True)
         self._ready = threading.Event()
@@ -104,6 +105,9 @@ class Server:
         turns = asyncio.ensure_future(self._take_turns())
         await self._stopping.wait()
         turns.cancel()
+        for outbox in self._followers:
+            outbox.put(None)
+        await asyncio.sleep(0)  # they have had all lines
         await server.stop(0.5)
 
     async def _take_turns(self) -> None:
@@ -153,7 +157,7 @@ class Server:
             self._engine.join(who)
             now = time.monotonic()
             return pb.JoinReply(
-                job=self._job, beat_s=BEAT_S, lease_s=SELF_END_S, directory=self._directory,
+                job=self._job, beat_s=self._engine.beat_s, lease_s=SELF_END_S, directory=self._directory,
                 nonce=self._nonces.new(now),
             )  # fmt: skip
 
@@ -239,6 +243,7 @@ class Server:
             return
         wanted = set(request.ranks)
         outbox: _Outbox = _Outbox(self._loop)
+        self._followers.add(outbox)
         lines = self._engine.logbook.last(request.lines, outbox.put if request.follow else None)
         try:
             for line in lines:
@@ -248,6 +253,7 @@ class Server:
                 if not wanted or line.task.rank in wanted:
                     yield _log_line(line)
         finally:
+            self._followers.discard(outbox)
             self._engine.logbook.leave(outbox.put)
 
 

@@ -126,8 +126,11 @@ print('done', rank)
     hosts.start(*arguments, body=body)
     assert hosts.address == former
     hosts.until("taking up the job where it was forming")
+    follower = hosts.command("logs", "--follow", "--rank", 1)
+    assert hosts.ask("logs", "--lines", 0).code == 0  # by then the other one listens
     (tmp_path / "go").touch()
     result = hosts.finish()
+    assert follower.communicate(timeout=30) == ("[b:1] done 1\n", "") and follower.returncode == 0
     assert result.code == 0, result.err
     assert sorted(result.out.splitlines()) == ["[a:0] done 0", "[b:1] done 1"]
     log = (tmp_path / "logs" / "g0000" / "r0000.log").read_text()

@@ -135,6 +135,14 @@ def test_a_second_interrupt_kills_at_once(launch):
     assert launch.finish(process, since, timeout=20).code == 130
 
 
+def test_an_interrupt_while_the_launcher_begins_shows_nobody_where_that_was(launch):
+    (launch.folder / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    command = [sys.executable, "-m", "meshrt", "launch", "--help"]
+    env = {**os.environ, "PYTHONPATH": str(launch.folder)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_killing_the_launcher_ends_everyone(launch):
     process = launch.start("--nproc", 2, body=CHILD + SLEEP)
     wait_for(process, "up")
