@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from .module import PartitionedProgram
 from .ops.control import trip_count
 from .topology import Topology
 
-__all__ = ["Whole", "computed_whole"]
+__all__ = ["Whole", "computed_whole", "whole_over"]
 
 _RENAMING = frozenset(("stablehlo.transpose", "stablehlo.reshape", "stablehlo.convert"))
 _SENDING = frozenset(("stablehlo.dot_general",))
@@ -63,6 +63,20 @@ class Whole:
     def __str__(self) -> str:
         more = f" and {len(self.where) - 1} more" if len(self.where) > 1 else ""
         return f"every device computes what follows from the operands at {self.where[0] if self.where else '?'}{more}"
+
+    @classmethod
+    def of(
+        cls, program: Program, roots: Iterable[Value], shardings: Mapping[Value, TensorSharding], where: tuple[str, ...]
+    ) -> Whole:
+        """Of values of one reading, with their shardings once they are whole."""
+        counts, values = _addresses(program)
+        addresses = {value: address for address, value in values.items()}
+        return cls(
+            frozenset(addresses[root] for root in roots),
+            tuple((addresses[v], v.type.text, sharding) for v, sharding in shardings.items()),
+            tuple({key: counts[key] for v in shardings for key in [addresses[v][:2]]}.items()),
+            where,
+        )
 
     def annotate(self, program: Program, shardings: Shardings) -> None:
         """Gives the values their shardings where nobody said anything else."""
@@ -159,15 +173,11 @@ class _Search:
 
     def told(self, cones: Iterable[_Cone]) -> Whole:
         """Cones as another reading of the module can be told of them."""
-        counts, values = _addresses(self.known.program)
-        addresses = {value: address for address, value in values.items()}
-        split = {v: self._without(v, cone.axes) for cone in cones for v in cone.values if self._axes(v) & cone.axes}
-        return Whole(
-            frozenset(addresses[root] for cone in cones for root in cone.roots),
-            tuple((addresses[v], v.type.text, sharding) for v, sharding in split.items()),
-            tuple({key: counts[key] for v in split for key in [addresses[v][:2]]}.items()),
-            tuple(dict.fromkeys(where for cone in cones if (where := source(cone.first)) is not None)),
-        )
+        split = {
+            v: whole_over(self.known, v, cone.axes) for cone in cones for v in cone.values if self._axes(v) & cone.axes
+        }
+        where = dict.fromkeys(where for cone in cones if (where := source(cone.first)) is not None)
+        return Whole.of(self.known.program, [root for cone in cones for root in cone.roots], split, tuple(where))
 
     def _gathering(self) -> list[Op]:
         """The contractions that send something, in program order."""
@@ -327,15 +337,16 @@ class _Search:
         dims = () if sharding is None else sharding.dims
         return math.prod(a.size for d in dims for a in d.axes if a.name in axes)
 
-    def _without(self, value: Value, axes: frozenset[str]) -> TensorSharding:
-        """The sharding of a value that is whole over some axes; others may come to its dimensions."""
-        sharding = self.known.sharding(value)
-        assert sharding is not None, "values of a cone that become whole are split now"
-        dims = []
-        for dim in sharding.dims:
-            kept = next((i for i, a in enumerate(dim.axes) if a.name in axes), len(dim.axes))
-            dims.append(DimSharding(dim.axes[:kept], False))
-        return TensorSharding(sharding.mesh, dims)
+
+def whole_over(known: KnownShardings, value: Value, axes: Collection[str]) -> TensorSharding:
+    """The sharding of a split value once it is gathered over some axes."""
+    sharding = known.sharding(value)
+    assert sharding is not None, "the value is split"
+    dims = []
+    for dim in sharding.dims:
+        kept = next((i for i, a in enumerate(dim.axes) if a.name in axes), len(dim.axes))
+        dims.append(DimSharding(dim.axes[:kept], False))
+    return TensorSharding(sharding.mesh, dims)
 
 
 def _in_block(op: Op, block: Block) -> Op | None:

@@ -24,6 +24,7 @@ from propagation.rules import RuleCache
 from propagation.shardings import Shardings
 
 from .annotations import KnownShardings
+from .computed_whole import Whole, whole_over
 from .cost import item_bytes
 from .heuristics import CONTESTED_SHARE, SCATTERED_AND_GATHERED
 from .ops.control import trip_count
@@ -129,14 +130,19 @@ def _largest_last(known: KnownShardings, contest: _Contest, sent: Mapping[str, f
     or constraints inside the program hold the largest."""
     held = _held(known.program, known.shardings, contest.joined)
     last: dict[str, Place] = {}
+    axes: dict[Value, set[str]] = {}  # over which values are gathered
     for axis, root in contest.first.items():
         if sent.get(axis) and not contest.is_lost(axis) and (axis, root) not in held:
-            if _sent_last(known, contest, axis, root) < sent[axis]:
+            gathers, sums = _sent_last(known, contest, axis, root)
+            if sum(gathers.values()) + sums < sent[axis]:
                 last[axis] = root
+                for value in gathers:
+                    axes.setdefault(value, set()).add(axis)
     if not last:
         return None
     told = tuple((axis, contest.classes[axis][root]) for axis, root in last.items())
-    return contest.waiting(lambda axis, root: last.get(axis) == root, Preference(last=told))
+    early = Whole.of(known.program, axes, {v: whole_over(known, v, over) for v, over in axes.items()}, ())
+    return contest.waiting(lambda axis, root: last.get(axis) == root, Preference(last=told, whole=(early,)))
 
 
 def _ends(values: Iterable[Value], shardings: Iterable[TensorSharding | None], is_result: bool) -> Iterator[_End]:
@@ -206,10 +212,10 @@ def _left_to_sum(
     return out
 
 
-def _sent_last(known: KnownShardings, contest: _Contest, axis: str, root: Place) -> float:
-    """Bytes that a device sends, at least, if every other class has an axis before `root`: operands of contractions
-    with features that are split are gathered, once each, and sums over split features are scattered. Sums whose
-    dimensions correspond may be added first, and count once."""
+def _sent_last(known: KnownShardings, contest: _Contest, axis: str, root: Place) -> tuple[dict[Value, float], float]:
+    """Bytes that a device sends, at least, if every other class has an axis before `root`: by value, for operands of
+    contractions with features that are split, which are gathered once; and to scatter sums over split features. Sums
+    whose dimensions correspond may be added first, and count once."""
     find, others = contest.joined.find, contest.sizes[axis].keys() - {root}
     gathers: dict[Value, float] = {}
     sums: dict[tuple[Place, ...], float] = {}
@@ -227,7 +233,7 @@ def _sent_last(known: KnownShardings, contest: _Contest, axis: str, root: Place)
             here = places(v)
             if root in here and root in at and not others.isdisjoint(at) and others.isdisjoint(here):
                 gathers[v] = times * _scattered(v, known.shardings.get(v), axis)
-    return sum(gathers.values()) + sum(sums.values())
+    return {v: n for v, n in gathers.items() if n}, sum(sums.values())
 
 
 def _sums(rule: OpRule, op: Op, joined: Correspondence, root: Place) -> bool:

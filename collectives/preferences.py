@@ -63,7 +63,7 @@ class Preference:
     waits   dimensions of arguments, and of results of @main, whose axes come after those: (number, dimension)
     kept    reshapes that leave a dimension whole
     gathered   arguments that are gathered before they are used
-    whole   chains of operations that every device computes
+    whole   chains of operations that every device computes; with no source lines, what `last` brings with it
     last    per axis that several classes want, a place at the boundary that the class which gets it last has
     """
 
@@ -80,7 +80,7 @@ class Preference:
         arguments = [f"argument {g.number} gathered before it is used" for g in self.gathered]
         first = [f"{axis} first to {place}" for axis, place in self.first]
         last = [f"{axis} last to {place}" for axis, place in self.last]
-        return "; ".join([*first, *last, *reshapes, *arguments, *map(str, self.whole)])
+        return "; ".join([*first, *last, *reshapes, *arguments, *(str(whole) for whole in self.whole if whole.where)])
 
     def beside(self, other: Preference) -> Preference:
         """Both."""

@@ -331,17 +331,17 @@ def orthogonalised(unroll):
 
 
 @pytest.mark.parametrize(
-    ("mesh", "specs"),
-    [({"x": 8}, (P("x"), P(None, "x"), P("x"))), ({"d": 4, "m": 2}, (P("d", "m"), P("m", "d"), P("d")))],
-    ids=["one axis", "two axes"],
+    ("mesh", "specs", "unroll"),
+    [({"x": 8}, (P("x"), P(None, "x")), True), ({"d": 4, "m": 2}, (P("d", "m"), P("m", "d")), False)],
+    ids=["one axis, unrolled", "two axes, loop"],
 )
-@pytest.mark.parametrize("unroll", [False, True], ids=["loop", "unrolled"])
 def test_every_device_computes_what_would_gather_over_and_over(mesh, specs, unroll):
     """Each momentum is gathered once, inside of functions, loops and copies of functions, and parameters stay split."""
-    shapes, specs = [(64, 128), (128, 64), (64, 128)], list(specs)
+    shapes, specs = [(64, 128), (128, 64)], list(specs)
     args = [[normal(*shape, seed=i + j) for i, shape in enumerate(shapes)] for j in range(3)]
-    result, sent = check(Case(mesh, orthogonalised(unroll), args, [specs] * 3, (specs, specs)), rtol=1e-3)
-    assert sent <= 3 * 7 / 8 * 64 * 128 * 4 + 3 * 16, result.plan.as_text()
+    made = Case(mesh, orthogonalised(unroll), args, [specs] * 3, (specs, specs))
+    result, sent = check(made, rtol=1e-3, above_xla=True)  # the bytes are asserted here
+    assert sent <= 2 * 7 / 8 * 64 * 128 * 4 + 2 * 16, result.plan.as_text()
     taken = next(a for a in result.plan.alternatives if a.taken)
     assert "every device computes what follows from the operands at " in taken.what
     assert any("an operand, gathered before it is used" in e.cause for e in result.plan)
