@@ -499,14 +499,16 @@ class DistributedError(MeshrtError, RuntimeError):
 class PeerLost(DistributedError, ExecutionError):
     """Another process of the job is gone or never comes: programs that run together with it cannot.
 
-    `processes` are the numbers of those that are lost, empty where only the broken connection is known; `causes` says
-    of each, where that is known, on which host it ran and what became of it.
+    `processes` are the numbers of those that are lost, empty where only the broken connection is known, or the job's
+    service is what was lost; `causes` says of each, where that is known, on which host it ran and what became of it.
     """
 
     def __init__(self, message: str, processes: Any = ()):
         super().__init__(message)
-        self.processes = frozenset(processes)
-        self.causes: dict[int, str] = dict(processes) if isinstance(processes, Mapping) else {}
+        self.processes = frozenset(p for p in processes if p >= 0)  # the service has no number of a process
+        self.causes: dict[int, str] = {}
+        if isinstance(processes, Mapping):
+            self.causes = {process: processes[process] for process in self.processes}
 
 
 class ProgramsDifferError(DistributedError, ExecutionError):

@@ -207,6 +207,23 @@ def test_a_stopped_process_is_named_and_the_collective_that_waits_for_it_broken_
     assert other.returncode != 0  # it wakes up in a job that has gone on without it
 
 
+def test_a_process_that_stops_for_a_moment_only_is_waited_for(alone):
+    stopping = (
+        "import subprocess; subprocess.Popen(['sh', '-c', f'sleep 1.5; kill -CONT {os.getpid()}'])\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    after = "steps(30); print('sum', total(x)[0])"
+    for out, err, code in alone(JOB + after, JOB + stopping + after):
+        assert (out.splitlines()[-1], err, code) == ("sum 16.0", "", 0)
+
+
+def test_losing_process_0_lets_the_others_leave_with_a_code_of_their_own(alone):
+    """The runtime would abort them, at once or when they leave, as its service ran beside process 0."""
+    (_, _, killed), (out, err, code) = alone(JOB + "os.kill(os.getpid(), 9)", JOB + "run_until_lost()\nsys.exit(17)")
+    assert (killed, code, err) == (-9, 17, "")
+    assert "\nlost [0] " in out
+
+
 def test_a_process_that_others_wait_for_is_named_with_both_lines(alone):
     (out, err, code), (_, _, slow) = alone(JOB + "run_until_lost()", JOB + "time.sleep(6)", MESHRT_STALL_TIMEOUT="2")
     assert (code, slow) == (0, 0), err
