@@ -15,7 +15,7 @@ from ..plan.decisions import Decision, Way
 from .candidate import Candidate
 from .factors import Splits
 
-__all__ = ["Candidates", "rule_of"]
+__all__ = ["Candidates", "rule_of", "take"]
 
 # What a family exports for an operation: the ways in which it may be done, of which the first wins between equals.
 Candidates: TypeAlias = Callable[[Context, Op], Iterable[Candidate | Splits]]

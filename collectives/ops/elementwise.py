@@ -5,15 +5,14 @@ Sums, differences and products with a constant pass unreduced operands on (see `
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 
 from propagation.ops import POINTWISE
 from propagation.program import Op, Value
 
 from ..analysis.constants import scalar_constant
 from ..decide.candidate import Candidate, as_propagated
-from ..heuristics import EQUAL_COST_BYTES
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts import recompute
@@ -21,14 +20,41 @@ from ..layouts.context import Context
 from ..partial_sums import deferred_reduction
 
 
-def pointwise(ctx: Context, op: Op) -> None:
+def pointwise(ctx: Context, op: Op) -> Iterator[Candidate]:
     """Any pointwise operation. Scalar operands beside larger ones (clamp, select) stay replicated."""
     result = op.results[0]
-    rank = len(result.type.shape)
-    if _all_lazy(ctx, op):
-        ctx.bind_lazy(result, lambda dims: _compute(ctx, op, dims))
+    env = ctx.env
+    if not [v for v in op.operands if env[v].make is None]:
+        make = lambda dims: _compute(ctx, op, dims)
+        yield Candidate((None,) * len(op.operands), (None,), lambda: ctx.bind_lazy(result, make))
         return
-    dims = layout(ctx, op, rank)
+    rank = len(result.type.shape)
+    bound = [v for v in op.operands if len(v.type.shape) == rank and env[v].make is None]
+    per_element = ctx.itemsize(result) * (1 + len(bound)) * ctx.redundancy
+    for dims in _layouts(ctx, result, bound):
+        work = ctx.elements(result.type.shape, dims) * per_element
+        operands = tuple([dims if v in bound else None for v in op.operands])
+        yield Candidate(operands, (dims,), functools.partial(_write, ctx, op, dims), work=work)
+
+
+def _layouts(ctx: Context, result: Value, bound: Sequence[Value]) -> list[Dims]:
+    """The layouts to compute in: the one wanted for the result, and those of operands (resharding the result later may
+    be cheaper)."""
+    want = ctx.want(result)
+    env = ctx.env
+    found = [want]
+    if not [v for v in bound if want not in env[v].versions]:
+        return found
+    for v in bound:
+        state = env[v]
+        for dims in [state.dims, *state.versions]:
+            if dims is not None and dims not in found:
+                found.append(dims)
+    return found
+
+
+def _write(ctx: Context, op: Op, dims: Dims) -> None:
+    result = op.results[0]
     ctx.bind(result, dims, _compute(ctx, op, dims))
     again = lambda refs, dims: ctx.local_copy(op, refs, [ctx.piece_shape(result, dims)])[0]
     recompute.note(ctx, op, op.operands, lambda dims: _operand_layouts(op, dims), again)
@@ -47,11 +73,6 @@ def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]
         yield Candidate(tuple(operands), (layout,))
 
 
-def _all_lazy(ctx: Context, op: Op) -> bool:
-    env = ctx.env
-    return not [v for v in op.operands if env[v].make is None]
-
-
 def _operand_layouts(op: Op, dims: Dims) -> tuple[Dims, ...]:
     return tuple([dims if len(v.type.shape) == len(dims) else () for v in op.operands])
 
@@ -61,91 +82,75 @@ def _compute(ctx: Context, op: Op, dims: Dims) -> LocalValue:
     return ctx.local_copy(op, operands, [ctx.piece_shape(op.results[0], dims)])[0]
 
 
-def layout(ctx: Context, op: Op, rank: int) -> Dims:
-    """The layout to compute in: the one wanted for the result, or that of an operand if resharding the result later is
-    cheaper."""
-    result = op.results[0]
-    want = ctx.want(result)
-    env = ctx.env
-    bound = [v for v in op.operands if len(v.type.shape) == rank and env[v].make is None]
-    if not [v for v in bound if want not in env[v].versions]:
-        return want
-    candidates = [want]
-    for v in bound:
-        state = ctx.state(v)
-        for dims in [state.dims, *state.versions]:
-            if dims is not None and dims not in candidates:
-                candidates.append(dims)
-    shape, itemsize = result.type.shape, ctx.itemsize(result)
-    per_element = itemsize * (1 + len(bound)) * ctx.redundancy
-    best, best_cost = want, math.inf
-    for dims in candidates if len(candidates) > 1 else ():
-        cost = sum([ctx.move_cost(v, dims) for v in bound]) + ctx.elements(shape, dims) * per_element
-        if cost < best_cost - EQUAL_COST_BYTES:  # else there is no need to look ahead
-            cost += ctx.later_cost(result, dims)
-            if cost < best_cost - EQUAL_COST_BYTES:
-                best, best_cost = dims, cost
-    return best
+def add(ctx: Context, op: Op) -> Iterator[Candidate]:
+    """Sums stay sums."""
+    return _or_pointwise(ctx, op, deferred_reduction.added(ctx, op, negate_second=False))
 
 
-def add(ctx: Context, op: Op) -> None:
-    if not deferred_reduction.add(ctx, op, negate_second=False):
-        pointwise(ctx, op)
+def subtract(ctx: Context, op: Op) -> Iterator[Candidate]:
+    """Differences of sums stay sums."""
+    return _or_pointwise(ctx, op, deferred_reduction.added(ctx, op, negate_second=True))
 
 
-def subtract(ctx: Context, op: Op) -> None:
-    if not deferred_reduction.add(ctx, op, negate_second=True):
-        pointwise(ctx, op)
+def _or_pointwise(ctx: Context, op: Op, summed: Candidate | None) -> Iterator[Candidate]:
+    """The way in which unreduced operands are passed on, if there is one: it sends nothing, and what follows is summed
+    up less often or on less. Else those of any pointwise operation."""
+    return pointwise(ctx, op) if summed is None else iter((summed,))
 
 
-def multiply(ctx: Context, op: Op) -> None:
+def multiply(ctx: Context, op: Op) -> Iterator[Candidate]:
+    """A product with one is its other operand, and one of a sum with a constant stays a sum."""
     a, b = op.operands
     if scalar_constant(a) == 1:
-        _same(ctx, op, b)
-    elif scalar_constant(b) == 1:
-        _same(ctx, op, a)
-    elif not (deferred_reduction.scale(ctx, op, 0) or deferred_reduction.scale(ctx, op, 1)):
-        pointwise(ctx, op)
+        return _same(ctx, op, b)
+    if scalar_constant(b) == 1:
+        return _same(ctx, op, a)
+    scaled = deferred_reduction.scaled(ctx, op, 0) or deferred_reduction.scaled(ctx, op, 1)
+    return _or_pointwise(ctx, op, scaled)
 
 
-def divide(ctx: Context, op: Op) -> None:
+def divide(ctx: Context, op: Op) -> Iterator[Candidate]:
+    """As `multiply`."""
     floating = not op.results[0].type.dtype.startswith(("i", "ui"))
     if scalar_constant(op.operands[1]) == 1:
-        _same(ctx, op, op.operands[0])
-    elif not (floating and deferred_reduction.scale(ctx, op, 0)):
-        pointwise(ctx, op)
+        return _same(ctx, op, op.operands[0])
+    return _or_pointwise(ctx, op, deferred_reduction.scaled(ctx, op, 0) if floating else None)
 
 
-def _same(ctx: Context, op: Op, value: Value) -> None:
+def _same(ctx: Context, op: Op, value: Value) -> Iterator[Candidate]:
     """x * 1 and x / 1 are x: frontends write them, as the cotangent of a loss begins with ones."""
-    state = ctx.state(value)
-    ctx.use(state, len(op.results[0].uses) - 1)
-    ctx.env[op.results[0]] = state
+
+    def write() -> None:
+        state = ctx.state(value)
+        ctx.use(state, len(op.results[0].uses) - 1)
+        ctx.env[op.results[0]] = state
+
+    yield Candidate((None,) * len(op.operands), (None,), write)
 
 
-def negate(ctx: Context, op: Op) -> None:
+def negate(ctx: Context, op: Op) -> Iterator[Candidate]:
+    """A sum's parts are negated one by one."""
     partial = deferred_reduction.deferred(ctx, op.operands[0])
-    if partial is not None:
-        deferred_reduction.apply(ctx, op, partial, partial.dims, lambda r: ctx.emit(op.name, (r,), r.shape, r.dtype))
-    else:
-        pointwise(ctx, op)
+    if partial is None:
+        return pointwise(ctx, op)
+    local = lambda r: ctx.emit(op.name, (r,), r.shape, r.dtype)
+    return iter((deferred_reduction.applied(ctx, op, partial, partial.dims, local),))
 
 
-def convert(ctx: Context, op: Op) -> None:
+def convert(ctx: Context, op: Op) -> Iterator[Candidate]:
     """An unreduced sum converted to its own type stays unreduced; to another one it is rounded after the sum."""
     value = op.operands[0]
     partial = deferred_reduction.deferred(ctx, value) if value.type.dtype == op.results[0].type.dtype else None
-    if partial is not None:
-        deferred_reduction.apply(ctx, op, partial, partial.dims, lambda r: r)
-    else:
-        pointwise(ctx, op)
+    if partial is None:
+        return pointwise(ctx, op)
+    return iter((deferred_reduction.applied(ctx, op, partial, partial.dims, lambda r: r),))
 
 
 BEHIND = dict.fromkeys([*sorted(POINTWISE), "stablehlo.map"], _operand_layouts)
 
 AHEAD = dict.fromkeys([*sorted(POINTWISE), "stablehlo.map"], ahead)
 
-PARTITION = {
+CANDIDATES = {
     **dict.fromkeys(sorted(POINTWISE), pointwise),
     "stablehlo.map": pointwise,
     "stablehlo.add": add,

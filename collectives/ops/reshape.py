@@ -16,17 +16,17 @@ from typing import NamedTuple
 from propagation.attributes import integers
 from propagation.program import Op, Value
 
-from ..decide.candidate import Candidate
+from ..decide.candidate import Candidate, Sent
 from ..halo.exchange import windows
 from ..heuristics import ELSEWHERE_SHARE
 from ..ir.program import LocalValue
 from ..layout import Dims, local_shape
 from ..layouts.context import Context
 from ..partial_sums import deferred_reduction
-from .rearrange import rearrange
+from .rearrange import rearranged
 
 
-def transpose(ctx: Context, op: Op) -> None:
+def transpose(ctx: Context, op: Op) -> Iterator[Candidate]:
     order = integers(op.attrs["permutation"])
     inverse = [order.index(i) for i in range(len(order))]
 
@@ -39,7 +39,7 @@ def transpose(ctx: Context, op: Op) -> None:
     def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
         return ctx.local_copy(op, [ref], [ctx.piece_shape(op.results[0], after)])[0]
 
-    rearrange(ctx, op, op.operands[0], forward, backward, local, again=True)
+    return rearranged(ctx, op, op.operands[0], forward, backward, local, again=True)
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -143,7 +143,7 @@ def _cut_elsewhere(
     return kept, out
 
 
-def reshape(ctx: Context, op: Op) -> None:
+def reshape(ctx: Context, op: Op) -> Iterator[Candidate]:
     """A local reshape between layouts that `carried` finds. If that would gather something, also considered: exchanging
     elements between the borders of a dimension that does not divide, and an all-to-all to another dimension."""
     value, result = op.operands[0], op.results[0]
@@ -184,12 +184,13 @@ def reshape(ctx: Context, op: Op) -> None:
         assert math.prod(ref.shape) == math.prod(new), (shape, before, new_shape, after)
         return ctx.local_copy(op, [ref], [new])[0]
 
-    def sends(before: Dims) -> float:
-        return _fetched(ctx, value, new_shape, before, forward(before)[1]) if fetches else 0.0
+    def sends(before: Dims) -> tuple[Sent, ...]:
+        size = _fetched(ctx, value, new_shape, before, forward(before)[1]) if fetches else 0.0
+        return (Sent("collective_permute", tuple([a for d in before for a in d]), size),) if size else ()
 
     fetches = through is _cut_elsewhere
     why = f"its pieces along this dimension are no pieces of the result, {result.type.text}"
-    rearrange(ctx, op, value, forward, backward, local, again=not fetches, sends=sends, also=also, why=why)
+    return rearranged(ctx, op, value, forward, backward, local, again=not fetches, sends=sends, also=also, why=why)
 
 
 def _exchanged(ctx: Context, shape: tuple[int, ...], have: Dims, new_shape: tuple[int, ...]) -> list[tuple[Dims, Dims]]:
@@ -260,7 +261,7 @@ def _before_broadcast(op: Op, dims: Dims) -> tuple[Dims]:
     return (tuple([dims[j] if shape[j] == n else () for j, n in zip(place, value.type.shape)]),)
 
 
-def broadcast_in_dim(ctx: Context, op: Op) -> None:
+def broadcast_in_dim(ctx: Context, op: Op) -> Iterator[Candidate]:
     value, result = op.operands[0], op.results[0]
     shape, new_shape = value.type.shape, result.type.shape
     place = integers(op.attrs["broadcast_dimensions"]) if shape else ()
@@ -283,12 +284,12 @@ def broadcast_in_dim(ctx: Context, op: Op) -> None:
         return ctx.local_copy(op, [ref], [ctx.piece_shape(result, after)])[0]
 
     if not shape:  # a scalar can be repeated into any layout
-        ctx.bind_lazy(result, lambda dims: local(ctx.get(value, ()), (), dims))
-    else:
-        rearrange(ctx, op, value, forward, backward, local, is_linear=not grows, again=True)
+        into = lambda: ctx.bind_lazy(result, lambda dims: local(ctx.get(value, ()), (), dims))
+        return iter((Candidate((None,), (None,), into),))
+    return rearranged(ctx, op, value, forward, backward, local, is_linear=not grows, again=True)
 
 
-def bitcast_convert(ctx: Context, op: Op) -> None:
+def bitcast_convert(ctx: Context, op: Op) -> Iterator[Candidate]:
     """Between element types of different widths a minor dimension comes or goes, which stays whole."""
     value, result = op.operands[0], op.results[0]
     rank, new_rank = len(value.type.shape), len(result.type.shape)
@@ -306,7 +307,7 @@ def bitcast_convert(ctx: Context, op: Op) -> None:
         return ctx.local_copy(op, [ref], [ctx.piece_shape(result, after)])[0]
 
     why = "along its last dimension lie the parts of one element"
-    rearrange(ctx, op, value, forward, backward, local, is_linear=False, why=why)
+    return rearranged(ctx, op, value, forward, backward, local, is_linear=False, why=why)
 
 
 AHEAD = {
@@ -317,7 +318,7 @@ AHEAD = {
 
 BEHIND = {"stablehlo.broadcast_in_dim": _before_broadcast}
 
-PARTITION = {
+CANDIDATES = {
     "stablehlo.transpose": transpose,
     "stablehlo.reshape": reshape,
     "stablehlo.broadcast_in_dim": broadcast_in_dim,

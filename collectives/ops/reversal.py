@@ -6,22 +6,23 @@ and is shifted out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from propagation.attributes import integers
 from propagation.program import Op
 
+from ..decide.candidate import Candidate, Sent
 from ..halo.exchange import lacking, windows
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
 from .batch import rule_ahead
-from .rearrange import rearrange
+from .rearrange import rearranged
 
 
-def reverse(ctx: Context, op: Op) -> None:
+def reverse(ctx: Context, op: Op) -> Iterator[Candidate]:
     """One permute with the mirrored device, for all dimensions at once, then a local reversal: in this order, since the
     reversal is then fused into what follows, instead of being a copy that is only sent.
 
@@ -60,14 +61,16 @@ def reverse(ctx: Context, op: Op) -> None:
                 ref = windows(ctx, d, before[d], ref, p * piece, starts, piece, zero)
         return ref
 
-    def sends(dims: Dims) -> float:
+    def sends(dims: Dims) -> tuple[Sent, ...]:
         swap, fetch = _mirrored(ctx, shape, flipped, dims)
         share = float(bool(swap))
         for d, rows in fetch.items():
             share += rows / -(-shape[d] // ctx.atoms.product(dims[d]))
-        return share * ctx.itemsize(value) * ctx.elements(shape, dims)
+        size = share * ctx.itemsize(value) * ctx.elements(shape, dims)
+        atoms = tuple([a for d in (*swap, *fetch) for a in dims[d]])
+        return (Sent("collective_permute", atoms, size),) if size else ()
 
-    rearrange(ctx, op, value, keep, keep, local, sends=sends)
+    return rearranged(ctx, op, value, keep, keep, local, sends=sends)
 
 
 def _mirrored(
@@ -96,4 +99,4 @@ def _stretches(size: int, piece: int, p: int) -> list[int]:
 
 AHEAD = {"stablehlo.reverse": rule_ahead}
 
-PARTITION = {"stablehlo.reverse": reverse}
+CANDIDATES = {"stablehlo.reverse": reverse}

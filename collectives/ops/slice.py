@@ -12,6 +12,7 @@ from propagation.attributes import integer, integers
 from propagation.program import Op, Value
 
 from ..analysis.constants import scalar_constant
+from ..decide.choosing import take
 from ..halo import shared_halos
 from ..halo.exchange import assemble
 from ..heuristics import JOINED_SLICES
@@ -23,7 +24,7 @@ from ..layouts.state import Joined, Run, Span, View
 from ..lookup import masked_lookup
 from ..partial_sums import deferred_reduction
 from .batch import rule_ahead, window_ahead
-from .rearrange import rearrange
+from .rearrange import rearranged
 
 Local = Callable[[LocalValue, Dims, Dims], LocalValue]
 RunsOf = Callable[[int], tuple[list[Run], LocalValue | None]]
@@ -54,7 +55,7 @@ def _shifted(
     if not local_only and ctx.state(value).make is None and deferred_reduction.deferred(ctx, value):
         local_only = have is not None and not any(have[d] for d in changed)
     if local_only or ctx.state(value).make is not None:
-        rearrange(ctx, op, value, same, same, local, is_linear)
+        take(ctx, op, rearranged(ctx, op, value, same, same, local, is_linear))()
         return
     _move(ctx, op, changed, runs_of, within, spread)
 

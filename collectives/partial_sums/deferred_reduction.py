@@ -10,12 +10,13 @@ Only values with a single use are deferred: with several, each use would reduce 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from propagation.attributes import symbol
 from propagation.program import Op, Value
 
 from ..analysis.constants import scalar_constant
+from ..decide.candidate import Candidate
 from ..heuristics import DEFERRED_STEPS
 from ..ir.operations import attributes
 from ..ir.program import LocalValue
@@ -24,7 +25,7 @@ from ..layouts.context import Context
 from ..layouts.state import Partial
 from ..lookup.masked_lookup import MOVING
 
-__all__ = ["add", "apply", "deferred", "is_cut", "placed", "saves", "scale"]
+__all__ = ["added", "applied", "apply", "deferred", "is_cut", "placed", "saves", "scaled"]
 
 _SAME_SIZE = frozenset(
     f"stablehlo.{name}"
@@ -97,31 +98,52 @@ def apply(
     ctx.bind_partial(op.results[0], dims, parts, masked=old.masked, chosen=old.chosen and op.name in MOVING)
 
 
+def applied(
+    ctx: Context, op: Op, old: Partial, dims: Dims, local: Callable[[LocalValue], LocalValue],
+    more: tuple[int, ...] = (), others: tuple[Dims | None, ...] = (), work: float = 0.0,
+) -> Candidate:  # fmt: skip
+    """`apply` as a way to do an operation: its operand stays a sum. `others` are the layouts of its operands if there
+    are several."""
+    pending = tuple([tuple(sorted({*atoms, *more})) for atoms in old.parts])
+    write = lambda: apply(ctx, op, old, dims, local, more)
+    return Candidate(others or (None,) * len(op.operands), (dims,), write, pending, work=work)
+
+
 def _put(ctx: Context, parts: dict[tuple[int, ...], LocalValue], atoms: tuple[int, ...], ref: LocalValue) -> None:
     """Adds `ref` to the part that is pending over `atoms`."""
     old = parts.get(atoms)
     parts[atoms] = ref if old is None else ctx.combine("add", old, ref)
 
 
-def add(ctx: Context, op: Op, negate_second: bool) -> bool:
-    """Adds (subtracts) operands of which one or both are unreduced; False if both should be reduced first."""
+def added(ctx: Context, op: Op, negate_second: bool) -> Candidate | None:
+    """The way to add (subtract) operands of which one or both stay unreduced; None if both should be reduced first."""
     a, b = op.operands
     waits = [deferred(ctx, v) for v in (a, b)]
     first = waits[0] or waits[1]
     if a is b or first is None:
-        return False
+        return None
     # Two looked-up values are sent as their sum: half the bytes. It is exact but for the sign of two negative zeros.
     chosen = not all(waits) and first.chosen
     if chosen and negate_second and waits[1]:
-        return False  # the zeros of devices that hold nothing would become negative
+        return None  # the zeros of devices that hold nothing would become negative
     dims = first.dims
     for v, wait in zip((a, b), waits):
         if wait is not None and wait.dims != dims:
-            return False
+            return None
         if wait is None and ctx.cost(v, dims) > 0:
-            return _add_pieces(ctx, op, first, v, negate_second)
+            return _added_pieces(ctx, op, first, v, negate_second)
+    pending = dict.fromkeys(atoms for wait in waits for atoms in (((),) if wait is None else wait.parts))
+    operands = tuple([dims if wait is None else None for wait in waits])
+    write = lambda: _add(ctx, op, waits, dims, negate_second, chosen)
+    return Candidate(operands, (dims,), write, tuple(pending))
+
+
+def _add(
+    ctx: Context, op: Op, waits: Sequence[Partial | None], dims: Dims, negate_second: bool, chosen: bool
+) -> None:  # fmt: skip
+    """Adds (subtracts) operands part by part: unreduced ones (`waits`), and complete ones in the layout `dims`."""
     parts: dict[tuple[int, ...], LocalValue] = {}
-    for second, (v, wait) in enumerate(zip((a, b), waits)):
+    for second, (v, wait) in enumerate(zip(op.operands, waits)):
         mine = {(): ctx.get(v, dims)} if wait is None else wait.parts
         for atoms, ref in mine.items():
             if second and negate_second:
@@ -132,25 +154,33 @@ def add(ctx: Context, op: Op, negate_second: bool) -> bool:
             _put(ctx, parts, atoms, ref)
     masked = any(wait is not None and wait.masked for wait in waits)
     ctx.bind_partial(op.results[0], dims, parts, masked=masked, chosen=chosen)
-    added = waits[:1] if negate_second else waits
-    placed = [wait.placed for wait in added if wait is not None and wait.placed is not None]
+    still = waits[:1] if negate_second else waits
+    placed = [wait.placed for wait in still if wait is not None and wait.placed is not None]
     total = ctx.state(op.results[0]).partial
     if total is not None and len(placed) == 1:
         total.placed = placed[0]
-    return True
 
 
-def _add_pieces(ctx: Context, op: Op, partial: Partial, value: Value, negate: bool) -> bool:
-    """Adds a complete value to an unreduced one over whose devices it is split: each device adds its piece to its own
-    addend, at the positions of the piece. Only where more is added to the sum, so that all of it is reduced once; False
-    elsewhere, as then the piece is better added to what is left of the sum after its reduction."""
+def _added_pieces(ctx: Context, op: Op, partial: Partial, value: Value, negate: bool) -> Candidate | None:
+    """The way to add a complete value to an unreduced one over whose devices it is split: each device adds its piece to
+    its own addend, at the positions of the piece. Only where more is added to the sum, so that all of it is reduced
+    once; None elsewhere, as then the piece is better added to what is left of the sum after its reduction."""
     if partial.chosen or not _is_added_to(ctx, op.results[0]):
-        return False
+        return None
     state = ctx.state(value)
     pending = next((atoms for atoms in partial.parts if atoms), ())
     have = next((d for d in state.versions if is_cut(ctx, state.shape, d, partial.dims, pending)), None)
     if have is None:
-        return False
+        return None
+    operands = tuple([have if v is value else None for v in op.operands])
+    write = lambda: _add_pieces(ctx, op, partial, value, negate, pending, have)
+    return Candidate(operands, (partial.dims,), write, tuple(partial.parts))
+
+
+def _add_pieces(
+    ctx: Context, op: Op, partial: Partial, value: Value, negate: bool, pending: tuple[int, ...], have: Dims
+) -> None:  # fmt: skip
+    """Adds the piece of `value`, which is laid out as `have`, to the part that is pending over `pending`."""
     piece = ctx.get(value, have)
     parts = dict(partial.parts)
     if negate and value is op.operands[0]:
@@ -161,7 +191,6 @@ def _add_pieces(ctx: Context, op: Op, partial: Partial, value: Value, negate: bo
     total = ctx.state(op.results[0]).partial
     if total is not None and name == "stablehlo.add" and partial.placed is None:
         total.placed = have, piece
-    return True
 
 
 def _is_added_to(ctx: Context, value: Value) -> bool:
@@ -201,9 +230,9 @@ def placed(
     return ctx.emit("stablehlo.dynamic_update_slice", (whole, mine, *starts), whole.shape, whole.dtype)
 
 
-def scale(ctx: Context, op: Op, position: int) -> bool:
-    """Multiplies (or divides) the unreduced operand at `position` by a complete one, part by part; False if it is to be
-    reduced first.
+def scaled(ctx: Context, op: Op, position: int) -> Candidate | None:
+    """The way to multiply (or divide) the unreduced operand at `position` by a complete one, part by part; None if it
+    is to be reduced first.
 
     Floating-point parts only by a known finite number: (1 + 0) / 0 is infinite, but 1/0 + 0/0 is NaN.
     """
@@ -211,19 +240,19 @@ def scale(ctx: Context, op: Op, position: int) -> bool:
     other = op.operands[1 - position]
     partial = None if other is value else deferred(ctx, value)
     if partial is None:
-        return False
+        return None
     if not value.type.dtype.startswith(("i", "ui")):
         number = scalar_constant(other)
         if number is None or not number or not math.isfinite(abs(number)):
-            return False
+            return None
     dims = partial.dims
     if ctx.state(other).pending or ctx.cost(other, dims) > 0:
-        return False
-    factor = ctx.get(other, dims)
+        return None
 
     def local(ref: LocalValue) -> LocalValue:
+        factor = ctx.get(other, dims)
         operands = (ref, factor) if position == 0 else (factor, ref)
         return ctx.emit(op.name, operands, ref.shape, ref.dtype)
 
-    apply(ctx, op, partial, dims, local)
-    return True
+    operands = (None, dims) if position == 0 else (dims, None)
+    return applied(ctx, op, partial, dims, local, others=operands)
