@@ -17,8 +17,7 @@ from propagation.program import Op, Value
 
 from ..analysis.value_ranges import is_finite
 from ..decide.candidate import Candidate
-from ..decide.factors import PASS, REDUCE, Factors, choose, layout_of, work_of
-from ..heuristics import EQUAL_COST_BYTES
+from ..decide.factors import PASS, REDUCE, Choice, Factors, Splits, layout_of, work_of
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -53,27 +52,30 @@ def _dot_factors(dims: DotDims, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> F
     return Factors(tuple(sizes), tuple(kinds), (tuple(left), tuple(right)), (tuple(out),))
 
 
-def dot_general(ctx: Context, op: Op) -> None:
-    """lhs[batch, m, k] x rhs[batch, k, n] -> [batch, m, n]; a split contraction leaves a partial sum."""
+def dot_general(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
+    """lhs[batch, m, k] x rhs[batch, k, n] -> [batch, m, n]; a split contraction leaves a partial sum. An operand that
+    is still unreduced may stay so."""
     a, b = op.operands
     result = op.results[0]
     dims = dot_dims(op.attrs["dot_dimension_numbers"])
     factors = _dot_factors(dims, a.type.shape, b.type.shape)
-    choice = choose(ctx, factors, (a, b), (result,), 2 * ctx.byte_per_flop)
-    if ctx.options.distribute is not False and _carry_on(ctx, op, factors, dims, choice.bytes):
-        return
-    operands = []
-    for v, layout, contract in zip((a, b), choice.operands, (dims.lhs_contract, dims.rhs_contract)):
-        operands.append(ctx.masked(ctx.get(v, layout), v.type.shape, layout, contract))
-    out = choice.results[0]
-    ref = ctx.local_copy(op, operands, [ctx.piece_shape(result, out)])[0]
-    ctx.bind_partial(result, out, {choice.pending: ref})
+
+    def write(choice: Choice) -> None:
+        operands = []
+        for v, layout, contract in zip((a, b), choice.operands, (dims.lhs_contract, dims.rhs_contract)):
+            operands.append(ctx.masked(ctx.get(v, layout), v.type.shape, layout, contract))
+        out = choice.results[0]
+        ref = ctx.local_copy(op, operands, [ctx.piece_shape(result, out)])[0]
+        ctx.bind_partial(result, out, {choice.pending: ref})
+
+    yield Splits(factors, (a, b), (result,), 2 * ctx.byte_per_flop, write)
+    if ctx.options.distribute is not False:
+        yield from _carried_on(ctx, op, factors, dims)
 
 
-def _carry_on(ctx: Context, op: Op, factors: Factors, dims: DotDims, limit: float) -> bool:
-    """Contracts an operand that is still unreduced part by part, so that only the result is reduced, if that costs less
-    than `limit` bytes: (sum of parts) @ b = sum of (part @ b)."""
-    best, plan = limit - EQUAL_COST_BYTES, None
+def _carried_on(ctx: Context, op: Op, factors: Factors, dims: DotDims) -> Iterator[Candidate]:
+    """The ways to contract an operand that is still unreduced part by part, so that only the result is reduced:
+    (sum of parts) @ b = sum of (part @ b)."""
     for position, v in enumerate(op.operands):
         other = op.operands[1 - position]
         partial = None if other is v else deferred_reduction.deferred(ctx, v)
@@ -81,31 +83,34 @@ def _carry_on(ctx: Context, op: Op, factors: Factors, dims: DotDims, limit: floa
             continue
         if not ctx.options.distribute and not is_finite(ctx.program, other):
             continue  # inf * (p + q) is infinite where inf * p + inf * q is not a number
-        assigned = _assigned(ctx, factors, position, partial, ctx.state(other).dims or ctx.want(other))
-        more = tuple(a for f, k in enumerate(factors.kinds) if k == REDUCE for a in assigned[f])
-        theirs = layout_of(factors.operands[1 - position], assigned)
-        out = layout_of(factors.results[0], assigned)
-        work = work_of(ctx, factors, assigned) * len(partial.parts)
-        cost = 2 * ctx.byte_per_flop * work + ctx.move_cost(other, theirs)
-        for atoms in partial.parts:
-            cost += ctx.later_cost(op.results[0], out, tuple(sorted({*atoms, *more})))
-        if cost < best:
-            best, plan = cost, (position, partial, theirs, out, more)
-    if plan is None:
-        return False
-    position, partial, theirs, out, more = plan
+        yield _part_by_part(ctx, op, factors, dims, position, partial)
+
+
+def _part_by_part(
+    ctx: Context, op: Op, factors: Factors, dims: DotDims, position: int, partial: Partial
+) -> Candidate:  # fmt: skip
+    """The way to contract the unreduced operand at `position` part by part."""
     v, other = op.operands[position], op.operands[1 - position]
+    assigned = _assigned(ctx, factors, position, partial, ctx.state(other).dims or ctx.want(other))
+    more = tuple(a for f, k in enumerate(factors.kinds) if k == REDUCE for a in assigned[f])
+    theirs = layout_of(factors.operands[1 - position], assigned)
+    out = layout_of(factors.results[0], assigned)
     contracted = (dims.lhs_contract, dims.rhs_contract)
-    mine = partial.dims
-    factor = ctx.masked(ctx.get(other, theirs), other.type.shape, theirs, contracted[1 - position])
 
-    def local(ref: LocalValue) -> LocalValue:
-        ref = ctx.masked(ref, v.type.shape, mine, contracted[position])
-        refs = (ref, factor) if position == 0 else (factor, ref)
-        return ctx.local_copy(op, refs, [ctx.piece_shape(op.results[0], out)])[0]
+    def write() -> None:
+        factor = ctx.masked(ctx.get(other, theirs), other.type.shape, theirs, contracted[1 - position])
 
-    deferred_reduction.apply(ctx, op, partial, out, local, more)
-    return True
+        def local(ref: LocalValue) -> LocalValue:
+            ref = ctx.masked(ref, v.type.shape, partial.dims, contracted[position])
+            refs = (ref, factor) if position == 0 else (factor, ref)
+            return ctx.local_copy(op, refs, [ctx.piece_shape(op.results[0], out)])[0]
+
+        deferred_reduction.apply(ctx, op, partial, out, local, more)
+
+    operands = (None, theirs) if position == 0 else (theirs, None)
+    pending = tuple([tuple(sorted({*atoms, *more})) for atoms in partial.parts])
+    work = 2 * ctx.byte_per_flop * work_of(ctx, factors, assigned) * len(partial.parts)
+    return Candidate(operands, (out,), write, pending, work=work)
 
 
 def _assigned(ctx: Context, factors: Factors, position: int, partial: Partial, have: Dims) -> list[tuple[int, ...]]:
@@ -153,7 +158,7 @@ def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]
         yield Candidate(operands, (out,), pending=(pending,))
 
 
-def dot(ctx: Context, op: Op) -> None:
+def dot(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
     """The old form of dot_general for vectors and matrices: contracts the last dimension of lhs with the first of
     rhs."""
     last = len(op.operands[0].type.shape) - 1
@@ -162,9 +167,9 @@ def dot(ctx: Context, op: Op) -> None:
     general = Op("stablehlo.dot_general", op.operands, [], op._ir, attrs)
     general.results, general.parent = op.results, op.parent
     ctx.op = general
-    dot_general(ctx, general)
+    return dot_general(ctx, general)
 
 
 AHEAD = {"stablehlo.dot_general": ahead}
 
-PARTITION = {"stablehlo.dot": dot, "stablehlo.dot_general": dot_general}
+CANDIDATES = {"stablehlo.dot": dot, "stablehlo.dot_general": dot_general}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from propagation.attributes import integers
@@ -17,7 +17,8 @@ from propagation.program import Op, Value
 from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kinds
 from ..cost import item_bytes
-from ..decide.factors import PASS, REDUCE, Choice, Factors, choose
+from ..decide.candidate import Candidate
+from ..decide.factors import PASS, REDUCE, Choice, Factors, Splits
 from ..heuristics import GATHERED_REDUCTION_BYTES
 from ..ir.operations import attributes
 from ..ir.program import LocalValue
@@ -57,41 +58,57 @@ def _parts(op: Op, inits: Sequence[Value]) -> list[_Part] | None:
     return out or None
 
 
-def reduce(ctx: Context, op: Op) -> None:
+def reduce(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
+    """Each device reduces its piece, in any layout of the operands; an operand that is still a sum is summed up part by
+    part."""
     count = len(op.operands) // 2
     inputs, inits = op.operands[:count], op.operands[count:]
-    reduced = integers(op.attrs["dimensions"])
+    reduced = tuple(integers(op.attrs["dimensions"]))
     parts = _parts(op, inits)
-    kind, neutral = (parts[0].kind, parts[0].start is None) if parts and count == 1 else (None, False)
-
-    def local(refs: Sequence[LocalValue], dims: Dims) -> list[LocalValue]:
-        """Reduces one piece, starting from neutral elements: an initial value must count once, not on every device."""
-        first = [ctx.get(v, ()) for v in inits]
-        for i, part in enumerate(parts or ()):
-            if part.start is not None:
-                first[i] = ctx.realiser.constant(ctx.region, (), op.results[i].type.dtype, part.start)
-        masked = [ctx.masked_with(ref, v.type.shape, dims, reduced, init) for v, ref, init in zip(inputs, refs, first)]
-        kept = tuple([n for i, n in enumerate(masked[0].shape) if i not in reduced])
-        return ctx.local_copy(op, [*masked, *first], [kept] * count)
-
-    partial = deferred_reduction.deferred(ctx, inputs[0]) if kind == "add" and neutral else None
+    is_sum = count == 1 and parts is not None and parts[0] == _Part("add", None)
+    partial = deferred_reduction.deferred(ctx, inputs[0]) if is_sum else None
     if partial is not None:
         dims = partial.dims
         more = tuple(a for i in reduced for a in dims[i])
         out = tuple(d for i, d in enumerate(dims) if i not in reduced)
-        deferred_reduction.apply(ctx, op, partial, out, lambda ref: local([ref], dims)[0], more)
+        local = lambda ref: _local(ctx, op, parts, [ref], dims)[0]
+        yield deferred_reduction.applied(ctx, op, partial, out, local, more)
         return
-    factors = _factors(inputs[0].type.shape, tuple(reduced), count)
+    factors = _factors(inputs[0].type.shape, reduced, count)
     itemsize = sum(item_bytes(v.type.dtype) for v in inputs)
-    choice = choose(ctx, factors, inputs, op.results, itemsize * ctx.redundancy)
+    yield Splits(factors, inputs, op.results, itemsize * ctx.redundancy, lambda choice: _write(ctx, op, parts, choice))
+
+
+def _local(
+    ctx: Context, op: Op, parts: Sequence[_Part] | None, refs: Sequence[LocalValue], dims: Dims
+) -> list[LocalValue]:  # fmt: skip
+    """Reduces one piece, starting from neutral elements: an initial value must count once, not on every device."""
+    count = len(op.operands) // 2
+    inputs, inits = op.operands[:count], op.operands[count:]
+    reduced = integers(op.attrs["dimensions"])
+    first = [ctx.get(v, ()) for v in inits]
+    for i, part in enumerate(parts or ()):
+        if part.start is not None:
+            first[i] = ctx.realiser.constant(ctx.region, (), op.results[i].type.dtype, part.start)
+    masked = [ctx.masked_with(ref, v.type.shape, dims, reduced, init) for v, ref, init in zip(inputs, refs, first)]
+    kept = tuple([n for i, n in enumerate(masked[0].shape) if i not in reduced])
+    return ctx.local_copy(op, [*masked, *first], [kept] * count)
+
+
+def _write(ctx: Context, op: Op, parts: Sequence[_Part] | None, choice: Choice) -> None:
+    """Writes a reduction of complete operands as it was chosen."""
+    count = len(op.operands) // 2
+    inputs, inits = op.operands[:count], op.operands[count:]
+    reduced = tuple(integers(op.attrs["dimensions"]))
     if 0 in inputs[0].type.shape:  # nothing is reduced, so nothing is pending
         choice = choice._replace(pending=())
     dims, out = choice.operands[0], choice.results[0]
     summed = None
-    is_plain_sum = kind == "add" and neutral and choice.pending
+    is_plain_sum = count == 1 and parts is not None and parts[0] == _Part("add", None) and choice.pending
     alone = is_plain_sum and not deferred_reduction.saves(ctx, op.results[0], choice.pending)
     if alone and ctx.options.distribute is not False:
-        summed = common_factors.product(ctx.state(inputs[0]), tuple(reduced))
+        summed = common_factors.product(ctx.state(inputs[0]), reduced)
+    local = lambda refs, dims: _local(ctx, op, parts, refs, dims)
     if summed is not None and _factored(ctx, op, summed, choice, local):
         return
     refs = local([ctx.get(v, dims) for v in inputs], dims)
@@ -103,7 +120,7 @@ def reduce(ctx: Context, op: Op) -> None:
         ctx.bind_partial(r, out, sums, part.kind)
     if parts:
         if summed is not None and not summed.is_scaled:
-            common_factors.note(ctx, summed, tuple(reduced), ctx.state(op.results[0]))
+            common_factors.note(ctx, summed, reduced, ctx.state(op.results[0]))
         return
     if choice.pending:
         refs, out = _merge(ctx, op, refs, out, choice.pending, [ctx.get(v, ()) for v in inits])
@@ -190,4 +207,4 @@ _CAUSE = "partial results"
 
 AHEAD = {"stablehlo.reduce": sum_ahead}
 
-PARTITION = {"stablehlo.reduce": reduce}
+CANDIDATES = {"stablehlo.reduce": reduce}
