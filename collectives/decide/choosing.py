@@ -31,39 +31,38 @@ def rule_of(candidates: Candidates) -> Rule:
 
 
 def take(ctx: Context, op: Op, candidates: Iterable[Candidate | Splits]) -> Callable[[], None]:
-    """What writes the cheapest of the candidates. A single one is not weighed."""
+    """What writes the cheapest of the candidates. A single one is neither weighed nor noted."""
     found = list(candidates)
+    if len(found) == 1 and isinstance(found[0], Candidate):
+        return _writer(found[0])
     ways: list[Way] = []
     best, number = math.inf, 0
-    write: Callable[[], None] = _nothing
-    writes: Callable[[], None]
+    write: Callable[[], None] | None = None
     for candidate in found:
         if isinstance(candidate, Splits):
             choice, split = candidate.best(ctx)
             cost, at, writes = choice.bytes, len(ways) + choice.number, functools.partial(candidate.write, choice)
             ways += split
         else:
-            assert candidate.write is not None, "candidates of the look-ahead are not taken"
-            way = _weighed(ctx, op, candidate, best) if len(found) > 1 else _sure(candidate)
-            cost, at, writes = math.inf if way.later is None else way.cost, len(ways), candidate.write
+            way = _weighed(ctx, op, candidate, best)
+            cost, at, writes = math.inf if way.later is None else way.cost, len(ways), _writer(candidate)
             ways.append(way)
-        if cost < best - EQUAL_COST_BYTES or len(found) == 1:
+        if write is None or cost < best - EQUAL_COST_BYTES:
             best, number, write = cost, at, writes
-    ctx.chosen.append(Decision(op, number, tuple(ways)))
+    assert write is not None, f"no way was found to do {op.name}"
+    if len(ways) > 1:
+        ctx.chosen.append(Decision(op, number, tuple(ways)))
     return write
 
 
-def _nothing() -> None:
-    raise AssertionError("no way was found to do an operation")
-
-
-def _sure(candidate: Candidate) -> Way:
-    return Way(candidate.operands, candidate.results, candidate.pending, 0.0, None)
+def _writer(candidate: Candidate) -> Callable[[], None]:
+    assert candidate.write is not None, "candidates of the look-ahead are not taken"
+    return candidate.write
 
 
 def _weighed(ctx: Context, op: Op, candidate: Candidate, best: float) -> Way:
     """The candidate with what it costs; without looking ahead if it is known not to be cheaper than `best`."""
-    now = candidate.work + candidate.bytes
+    now = candidate.work + candidate.bytes if candidate.sent else candidate.work
     for value, dims in zip(op.operands, candidate.operands):
         if dims is not None:
             now += ctx.move_cost(value, dims)

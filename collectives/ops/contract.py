@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
@@ -126,36 +127,60 @@ def _assigned(ctx: Context, factors: Factors, position: int, partial: Partial, h
     return assigned
 
 
+class _Side(NamedTuple):
+    """The dimensions of one operand of a contraction, seen from it: the pairs of batch and contracted ones with those
+    of the other operand, its batch, contracted and free ones, and the free ones of the other."""
+
+    pairs: tuple[tuple[int, int], ...]
+    batch: tuple[int, ...]
+    contract: tuple[int, ...]
+    free: tuple[int, ...]
+    others: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def _side(d: DotDims, rank: int, other: int, left: bool) -> _Side:
+    batch, contract = (d.lhs_batch, d.lhs_contract) if left else (d.rhs_batch, d.rhs_contract)
+    theirs = (*d.rhs_batch, *d.rhs_contract) if left else (*d.lhs_batch, *d.lhs_contract)
+    mine = (*batch, *contract)
+    free = tuple([i for i in range(rank) if i not in mine])
+    others = tuple([j for j in range(other) if j not in theirs])
+    return _Side(tuple(zip(mine, theirs)), tuple(batch), tuple(contract), free, others)
+
+
 def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
     """For the look-ahead: one operand of the contraction in layout `dims`, in its wanted layout, with its contracted
     dimensions gathered, or in a layout that lets the other operand stay. That one is resharded to match along batch and
     contracted dimensions, and the result follows from both."""
     a, b = op.operands
     left = value is a
-    other = (b, a)[not left]
-    d = dot_dims(op.attrs["dot_dimension_numbers"])
-    batch, contract = (d.lhs_batch, d.lhs_contract) if left else (d.rhs_batch, d.rhs_contract)
-    mine = (*zip(d.lhs_batch, d.rhs_batch), *zip(d.lhs_contract, d.rhs_contract))
-    pairs = dict(mine if left else [(j, i) for i, j in mine])
-    have = ctx.state(other).dims if other in ctx.env else ctx.want(other)
-    have = dims if a is b else ctx.want(other) if have is None else have
+    other = b if left else a
+    rank = len(other.type.shape)
+    side = _side(dot_dims(op.attrs["dot_dimension_numbers"]), len(dims), rank, left)
+    have = dims if a is b else ctx.env[other].dims if other in ctx.env else None
+    have = ctx.want(other) if have is None else have
     theirs = {x for atoms in have for x in atoms}
-    alike = tuple([have[pairs[i]] if i in pairs else () if theirs & set(x) else x for i, x in enumerate(dims)])
-    whole = tuple([() if i in contract else x for i, x in enumerate(dims)])
-    for layout in dict.fromkeys((dims, ctx.want(value), whole, alike)):
-        follow: list[tuple[int, ...]] = [()] * len(other.type.shape)
-        for i, j in pairs.items():
-            follow[j] = layout[i]
+    alike = [() if theirs & set(x) else x for x in dims]
+    whole = list(dims)
+    for i, j in side.pairs:
+        alike[i] = have[j]
+    for i in side.contract:
+        whole[i] = ()
+    for layout in dict.fromkeys((dims, ctx.want(value), tuple(whole), tuple(alike))):
         used = {x for atoms in layout for x in atoms}
-        for j, atoms in enumerate(have):
-            if j not in pairs.values() and not used & set(atoms):
-                follow[j] = atoms
-        pending = tuple(sorted([x for i in contract for x in layout[i]]))
-        free = [layout[i] for i in range(len(layout)) if i not in pairs]
-        rest = [follow[j] for j in range(len(follow)) if j not in pairs.values()]
-        out = (*[layout[i] for i in batch], *(free if left else rest), *(rest if left else free))
-        operands = (layout, tuple(follow)) if left else (tuple(follow), layout)
-        yield Candidate(operands, (out,), pending=(pending,))
+        follow: list[tuple[int, ...]] = [()] * rank
+        for i, j in side.pairs:
+            follow[j] = layout[i]
+        for j in side.others:
+            if not used & set(have[j]):
+                follow[j] = have[j]
+        pending = tuple(sorted([x for i in side.contract for x in layout[i]]))
+        batch = [layout[i] for i in side.batch]
+        free, rest = [layout[i] for i in side.free], [follow[j] for j in side.others]
+        if left:
+            yield Candidate((layout, tuple(follow)), ((*batch, *free, *rest),), None, (pending,))
+        else:
+            yield Candidate((tuple(follow), layout), ((*batch, *rest, *free),), None, (pending,))
 
 
 def dot(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:

@@ -30,9 +30,10 @@ def pointwise(ctx: Context, op: Op) -> Iterator[Candidate]:
         return
     rank = len(result.type.shape)
     bound = [v for v in op.operands if len(v.type.shape) == rank and env[v].make is None]
-    per_element = ctx.itemsize(result) * (1 + len(bound)) * ctx.redundancy
-    for dims in _layouts(ctx, result, bound):
-        work = ctx.elements(result.type.shape, dims) * per_element
+    layouts = _layouts(ctx, result, bound)
+    per_element = ctx.itemsize(result) * (1 + len(bound)) * ctx.redundancy if len(layouts) > 1 else 0.0
+    for dims in layouts:
+        work = ctx.elements(result.type.shape, dims) * per_element if per_element else 0.0  # nobody weighs a single one
         operands = tuple([dims if v in bound else None for v in op.operands])
         yield Candidate(operands, (dims,), functools.partial(_write, ctx, op, dims), work=work)
 
@@ -66,11 +67,15 @@ def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]
     if more or result.type.shape != shape:
         yield as_propagated(ctx, op, value)
         return
-    others = [v for v in op.operands if v is not value and v.type.shape == shape]
-    have = [ctx.env[v].dims for v in others if v in ctx.env]
-    for layout in dict.fromkeys([dims, ctx.want(value), ctx.want(result), *[d for d in have if d is not None]]):
-        operands = [layout if v.type.shape == shape else None for v in op.operands]
-        yield Candidate(tuple(operands), (layout,))
+    layouts = [dims, ctx.want(value), ctx.want(result)]
+    alike = [True]
+    if len(op.operands) > 1:
+        alike = [v.type.shape == shape for v in op.operands]
+        have = [ctx.env[v].dims for v, a in zip(op.operands, alike) if a and v is not value and v in ctx.env]
+        layouts += [d for d in have if d is not None]
+    for layout in dict.fromkeys(layouts):
+        operands = (layout,) * len(alike) if all(alike) else tuple([layout if a else None for a in alike])
+        yield Candidate(operands, (layout,))
 
 
 def _operand_layouts(op: Op, dims: Dims) -> tuple[Dims, ...]:

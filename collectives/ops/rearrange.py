@@ -8,7 +8,7 @@ map to each other; which pair is used is decided by what resharding operand and 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from propagation.program import Op, Value
 
@@ -88,7 +88,12 @@ def _complete(
             recompute.note(ctx, op, (value,), layouts, lambda refs, dims: local(refs[0], backward(dims)[0], dims))
 
     per_element = 2 * ctx.itemsize(result) * ctx.redundancy
-    for before, after in _worth_weighing(ctx, value, result, pairs, sends):
+    found = _worth_weighing(ctx, value, result, pairs, sends)
+    if len(found) == 1:
+        ((before, after),) = found
+        yield Candidate((before,), (after,), functools.partial(written, before, after))
+        return
+    for before, after in found:
         work = ctx.elements(result.type.shape, after) * per_element
         write = functools.partial(written, before, after)
         yield Candidate((before,), (after,), write, sent=sends(before), work=work)
@@ -97,7 +102,7 @@ def _complete(
 def _worth_weighing(
     ctx: Context, value: Value, result: Value, pairs: Sequence[tuple[Dims, Dims]],
     sends: Callable[[Dims], tuple[Sent, ...]],
-) -> Iterable[tuple[Dims, Dims]]:  # fmt: skip
+) -> Collection[tuple[Dims, Dims]]:  # fmt: skip
     """The pairs of layouts to weigh, of which the first is made for the wanted result, the second for what there is of
     the operand: one of these alone where it needs no communication."""
     state = ctx.state(value)

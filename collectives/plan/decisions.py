@@ -29,8 +29,8 @@ class Way(NamedTuple):
     results   those of its results
     pending   the parts of the results, each by the atoms over which it is a sum still to be taken
     now       bytes for bringing operands there, for what the operation sends itself, and for its work
-    later     bytes that the results are expected to cost where they are used. None where `now` was enough to know that
-              another way is cheaper, or where there was no other
+    later     bytes that the results are expected to cost where they are used; None where `now` was enough to know that
+              another way is cheaper
     """
 
     operands: tuple[Dims | None, ...]
@@ -46,7 +46,7 @@ class Way(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What was decided for an operation: of `ways`, number `taken`. A single way was not weighed."""
+    """What was decided for an operation that could be done in several ways: of `ways`, number `taken`."""
 
     op: Op
     taken: int
@@ -77,11 +77,9 @@ class Decisions:
             )
         return Decisions(tuple(row for row in self.rows if _is_at(source(row.op), what)), self.atoms)
 
-    def as_text(self, single: bool = False) -> str:
-        """A block per decision: the operation, the way that was taken, and the others, the cheapest first. Decisions
-        between ways of which there was one only are left out unless `single`."""
-        rows = [row for row in self.rows if single or len(row.ways) > 1]
-        return "\n".join(line for row in rows for line in self._lines(row))
+    def as_text(self) -> str:
+        """A block per decision: the operation, the way that was taken, and the others, the cheapest first."""
+        return "\n".join(line for row in self.rows for line in self._lines(row))
 
     def as_json(self) -> list[dict[str, Any]]:
         """The same as data: a mapping per decision."""
@@ -100,16 +98,13 @@ class Decisions:
     def _lines(self, row: Decision) -> Iterator[str]:
         types = ", ".join(r.type.text.removeprefix("tensor<").removesuffix(">") for r in row.op.results)
         yield f"{source(row.op) or '?'}: {row.op.name} -> {types}"
-        taken = row.ways[row.taken]
-        yield f"  taken: {self._way(row.op, taken, len(row.ways) > 1)}"
+        yield f"  taken: {self._way(row.op, row.ways[row.taken])}"
         others = [way for i, way in enumerate(row.ways) if i != row.taken]
         for way in sorted(others, key=lambda way: way.cost):
-            yield f"  or:    {self._way(row.op, way, True)}"
+            yield f"  or:    {self._way(row.op, way)}"
 
-    def _way(self, op: Op, way: Way, weighed: bool) -> str:
+    def _way(self, op: Op, way: Way) -> str:
         layouts = self._layouts(op, way)
-        if not weighed:
-            return f"{layouts}, the only way"
         if way.later is None:
             return f"{layouts}: at least {human(way.now)}"
         return f"{layouts}: {human(way.cost)}, {human(way.later)} of it later"
@@ -128,7 +123,7 @@ class Decisions:
         return ", ".join(texts)
 
     def __str__(self) -> str:
-        return self.as_text(single=True) or "nothing was decided here: there was one way only"
+        return self.as_text() or "nothing was decided here: there was one way only"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -139,14 +134,13 @@ class Decisions:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Decisions):
             return NotImplemented
-        return self.as_text(single=True) == other.as_text(single=True)
+        return self.as_text() == other.as_text()
 
     def __hash__(self) -> int:
         return hash(len(self.rows))
 
     def __repr__(self) -> str:
-        several = sum(len(row.ways) > 1 for row in self.rows)
-        return f"<Decisions: {len(self.rows)} operations, {several} of them with several ways>"
+        return f"<Decisions: {len(self.rows)} operations that could be done in several ways>"
 
 
 def _is_at(where: str | None, line: str) -> bool:

@@ -63,23 +63,24 @@ def _cost(
 ) -> float:  # fmt: skip
     """Bytes of doing `op` in one way, `value` being in `dims`: its own, those of resharding `value` and its other
     operands, and those of its results later. Infinite if known to be `limit` or more."""
-    cost = candidate.bytes
-    shape, itemsize = value.type.shape, ctx.itemsize(value)
-    moved: Dims | None = dims
-    for v, layout in zip(op.operands, candidate.operands):
+    operands, results, _, parts, sent, _ = candidate
+    cost = candidate.bytes if sent else 0.0
+    moved = dims
+    for v, layout in zip(op.operands, operands):
         if v is value and layout is not None and layout != moved:
             moved = layout
-            cost += ctx.planner.cost(shape, itemsize, dims, layout)
-    for v, layout in zip(op.operands, candidate.operands):
-        if v is not value and layout is not None:
-            if cost >= limit:
-                return math.inf
-            cost += _reach(ctx, v, layout, depth)
-    for result, layout in zip(op.results, candidate.results):
+            cost += ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, layout)
+    if len(operands) > 1:
+        for v, layout in zip(op.operands, operands):
+            if v is not value and layout is not None:
+                if cost >= limit:
+                    return math.inf
+                cost += _reach(ctx, v, layout, depth)
+    for result, layout in zip(op.results, results):
         if cost >= limit:
             return math.inf
         if layout is not None:
-            for pending in candidate.pending:
+            for pending in parts:
                 cost += _resolved(ctx, result, layout, pending, depth)
     return cost
 
