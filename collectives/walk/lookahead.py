@@ -26,24 +26,27 @@ def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = LOOKAHEAD_ST
     match, and to bring their results to their wanted layouts."""
     if not value.uses:  # as a result of a call that nobody uses
         return 0.0
+    key = (value, dims, depth)
+    found = ctx.estimates.get(key)
+    if found is not None:
+        return found
     want = ctx.want(value)
     move = 0.0 if dims == want else ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, want)
     if not depth or len(value.uses) > LOOKAHEAD_USES:
         return move
-    key = (value, dims, depth)
-    found = ctx.estimates.get(key)
-    if found is None:
-        found = 0.0
-        for use in value.uses:
-            found += _by(ctx, use.op, value, dims, depth - 1)
-        if move < found and move:
-            found = min(found, move + extra_cost(ctx, value, want, depth))
-        ctx.estimates[key] = found
+    most = move + extra_cost(ctx, value, want, depth) if move else math.inf
+    found = 0.0
+    for use in value.uses:
+        if found >= most:
+            break
+        found += _by(ctx, use.op, value, dims, depth - 1, most - found)
+    ctx.estimates[key] = found = min(found, most)
     return found
 
 
-def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
-    """`extra_cost` of one use, by `op`: that of the cheapest way in which its family says it may be done."""
+def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int, limit: float) -> float:
+    """`extra_cost` of one use, by `op`: that of the cheapest way in which its family says it may be done. Infinite if
+    known to be `limit` or more."""
     if op.name == "func.return" and value in ctx.returned_as:
         return extra_cost(ctx, ctx.returned_as[value], dims, depth)
     if op.name == "func.call" and (callee := called(ctx, op)) is not None and is_written_in_place(ctx, op, callee):
@@ -51,10 +54,11 @@ def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int) -> float:
     family = ahead().get(op.name)
     best: float | None = None
     for candidate in (as_propagated(ctx, op, value),) if family is None else family(ctx, op, value, dims):
-        cost = _cost(ctx, op, candidate, value, dims, depth, math.inf if best is None else best)
+        cost = _cost(ctx, op, candidate, value, dims, depth, limit)
         best = cost if best is None else min(best, cost)
         if not best:
             break
+        limit = min(limit, best)
     return best or 0.0
 
 
