@@ -328,7 +328,7 @@ def _partition(
     ctx.findings.extend([*unpropagated(known), *unresolved(known)])
     timing = timing_of(builder.functions, machine) if machine.chosen else None
     plan = plan_of(item, {f.name: f for f in builder.functions}, machine, timing)
-    plan = replace(plan, decisions=Decisions(tuple(ctx.chosen), atoms))
+    plan = replace(plan, decisions=Decisions(tuple(ctx.chosen), atoms, program))
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
     returned = tuple(_sharding(s, mesh, v) for s, v in zip(results, main.returned))
     propagated = known.propagated if isinstance(known, Propagation) else None

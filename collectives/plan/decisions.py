@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from propagation.program import Op, Value, source
+from propagation.program import Op, Program, Value, source
 
 from ..errors import InputError
 from ..findings import human
@@ -57,11 +57,13 @@ class Decision(NamedTuple):
 class Decisions:
     """The decisions of a program, in the order in which they were made; also those that explain one line or value.
 
-    Prints, and compares equal to decisions that print the same.
+    Prints, and compares equal to decisions that print the same. Keeps `program`, whose operations know their lines only
+    as long as it lives.
     """
 
     rows: tuple[Decision, ...]
     atoms: Atoms
+    program: Program
 
     def explain(self, what: Value | str) -> Decisions:
         """Those about one value of the program (the operation that computes it), or about a source line, `train.py:57`
@@ -70,12 +72,12 @@ class Decisions:
         Raises `InputError` for what is neither.
         """
         if isinstance(what, Value):
-            return Decisions(tuple(row for row in self.rows if what in row.op.results), self.atoms)
+            return replace(self, rows=tuple(row for row in self.rows if what in row.op.results))
         if not isinstance(what, str) or not what.rpartition(":")[2].isdecimal():
             raise InputError(
                 f"{what!r} is no value of the program and no source line; give one, or a line as train.py:57"
             )
-        return Decisions(tuple(row for row in self.rows if _is_at(source(row.op), what)), self.atoms)
+        return replace(self, rows=tuple(row for row in self.rows if _is_at(source(row.op), what)))
 
     def as_text(self) -> str:
         """A block per decision: the operation, the way that was taken, and the others, the cheapest first."""
@@ -100,8 +102,8 @@ class Decisions:
         yield f"{source(row.op) or '?'}: {row.op.name} -> {types}"
         yield f"  taken: {self._way(row.op, row.ways[row.taken])}"
         others = [way for i, way in enumerate(row.ways) if i != row.taken]
-        for way in sorted(others, key=lambda way: way.cost):
-            yield f"  or:    {self._way(row.op, way)}"
+        lines = [self._way(row.op, way) for way in sorted(others, key=lambda way: way.cost)]
+        yield from (f"  or:    {line}" for line in dict.fromkeys(lines))
 
     def _way(self, op: Op, way: Way) -> str:
         layouts = self._layouts(op, way)

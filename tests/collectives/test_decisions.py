@@ -1,0 +1,136 @@
+"""Ways to do an operation: weighed before anything is written, the cheapest taken, the others named and priced."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import collectives
+import propagation
+from collectives.decide import choosing
+from collectives.errors import InputError
+from collectives.plan.communication import CommunicationPlan
+from collectives.walk import families
+
+from .jax_side import Case
+
+PAGE = Path(__file__).parents[2] / "docs" / "collectives.md"
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def layers(constrain):
+    def run(x, w, v):
+        h = jnp.tanh(x @ w)
+        return (h @ v).T.reshape(-1) + jnp.sum(h)
+
+    return run
+
+
+def recurrent(constrain):
+    def run(x, w):
+        step = lambda h, row: (jnp.tanh((h @ w).T.T + row), jnp.sum(h))
+        return jax.lax.scan(step, jnp.zeros(x[:, 0].shape), x.swapaxes(0, 1))
+
+    return run
+
+
+LAYERS = Case({"x": 8}, layers, (normal(16, 64), normal(64, 128), normal(128, 8)), (P(), P(None, "x"), P("x")), P("x"))
+RECURRENT = Case({"x": 8}, recurrent, (normal(8, 16, 24), normal(24, 24)), (P("x"), P(None, "x")))
+
+
+def planned(case, **options):
+    return collectives.partition(propagation.run(case.text), **options).plan
+
+
+def test_the_way_that_is_taken_is_the_cheapest_of_those_weighed():
+    found = [row for case in (LAYERS, RECURRENT) for row in planned(case).decisions]
+    assert found
+    for op, taken, ways in found:
+        assert len(ways) > 1 and ways[taken].later is not None, op
+        assert all(way.cost > ways[taken].cost - 1e-3 for way in ways), op
+
+
+def test_a_line_and_a_value_are_explained_by_what_each_way_would_have_cost():
+    plan = planned(LAYERS)
+    row = next(row for row in plan.decisions if row.op.name == "stablehlo.dot_general")
+    by_value = plan.explain(row.op.results[0])
+    head, taken, *others = str(by_value).splitlines()
+    where = re.match(r"(.*): stablehlo.dot_general -> 16x8xf32$", head)
+    assert where and others
+    assert re.match(
+        r"  taken: f32\[16,128@x\], f32\[128@x,8\] -> f32\[16,8\], still to be added up over x: .* 448 B of it later$",
+        taken,
+    )
+    assert any(re.match(r"  or:    f32\[16,128\], f32\[128,8\] -> f32\[16,8\]: (at least )?.* KiB", o) for o in others)
+    name = Path(__file__).name
+    line = re.search(rf"{name}:(\d+)", head).group(1)
+    by_line = plan.explain(f"{name}:{line}")
+    assert set(by_value) <= set(by_line)
+    assert str(plan.explain(f"other.py:{line}")) == "nothing was decided here: there was one way only"
+
+
+def test_decisions_are_values_that_print_and_compare():
+    first, again, other = planned(LAYERS).decisions, planned(LAYERS).decisions, planned(RECURRENT).decisions
+    assert first == again and hash(first) == hash(again) and first != other and first != "decisions"
+    assert first.as_text() == again.as_text() and len(first) == len(first.rows)
+    data = json.loads(json.dumps(first.as_json()))
+    assert [sum(way["taken"] for way in row["ways"]) for row in data] == [1] * len(first)
+
+
+@pytest.mark.parametrize("what", [3, None, "train.py", "train.py:", ":", ""])
+def test_what_is_no_value_and_no_line_is_refused(what):
+    with pytest.raises(InputError, match="no value of the program and no source line"):
+        planned(LAYERS).explain(what)
+
+
+def test_a_plan_that_was_made_by_hand_explains_nothing():
+    with pytest.raises(InputError, match="ask the one of a partitioned program"):
+        CommunicationPlan((), 0.0).explain("train.py:3")
+
+
+@pytest.mark.parametrize("case", [LAYERS, RECURRENT], ids=["layers", "recurrent"])
+def test_nothing_is_written_before_it_is_decided(monkeypatch, case):
+    """Candidates are offered and weighed; operations appear when the cheapest one is written."""
+    take, seen = choosing.take, set()
+
+    def checked(ctx, op, candidates):
+        before = len(ctx.region.items), len(ctx.journal)
+        write = take(ctx, op, candidates)
+        assert (len(ctx.region.items), len(ctx.journal)) == before, op
+        seen.add(op.name)
+        return write
+
+    monkeypatch.setattr(choosing, "take", checked)
+    planned(case)
+    assert {"stablehlo.dot_general", "stablehlo.reduce", "stablehlo.tanh", "stablehlo.transpose"} <= seen
+
+
+def test_a_loop_decides_once_for_each_operation_of_its_body():
+    """What was decided while it was written for trial, or written before, is forgotten."""
+    decided = [row.op for row in planned(RECURRENT).decisions]
+    assert decided and len(decided) == len(set(decided))
+
+
+def test_the_page_names_the_operations_that_have_candidates():
+    ops = {name for family in families._families() for name in getattr(family, "CANDIDATES", {})}
+    named = re.search(r"These families offer candidates: (.*?)\.\n", PAGE.read_text(), re.DOTALL).group(1)
+    from propagation.ops import POINTWISE
+
+    expected = {name.partition(".")[2] for name in ops if name not in POINTWISE}
+    assert set(re.findall(r"`(\w+)`", named)) == expected - {"map"}
+    assert ops >= POINTWISE
+
+
+def test_no_operation_has_both_candidates_and_a_rule():
+    for family in families._families():
+        assert not set(getattr(family, "CANDIDATES", ())) & set(getattr(family, "PARTITION", ()))
