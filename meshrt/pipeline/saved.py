@@ -98,9 +98,11 @@ def _const(name: str, value: Any) -> np.ndarray:
 def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any]:
     """Of the module's arguments and results, and how results are shown; None on a single device."""
     request = program.request
-    of = lambda found: [None if at is None else asdict(at) for at in found]
-    layouts, arg_layouts = ([], []) if shown is None else (of(shown.layouts), of(shown.arg_layouts))
-    asked = {"layouts": layouts, "argument_layouts": arg_layouts}
+    layouts = ((), ()) if shown is None else (shown.layouts, shown.arg_layouts)
+    asked = {
+        what: [None if at is None else asdict(at) for at in found]
+        for what, found in zip(("layouts", "argument_layouts"), layouts)
+    }
     if request.mesh is None or program.arg_shardings is None or program.out_shardings is None:
         return {"mesh": None, **asked, "named": shown is not None and shown.named}
     meshes = [request.mesh, *request.views]
@@ -110,7 +112,7 @@ def _shardings(program: CompiledProgram, shown: Written | None) -> dict[str, Any
         "arguments": [row(s) for s in program.arg_shardings],
         "results": [row(s) for s in program.out_shardings],
         "asked": [row(s) for s in request.out_shardings],
-        "written": None if shown is None else [row(s) for s in shown.outs],
+        "written": None if shown is None else [row(s if isinstance(s, NamedSharding) else None) for s in shown.outs],
         "written_arguments": [] if shown is None else [row(s) for s in shown.args],
         "example": None if shown is None else row(shown.example),
         "example_ndim": -1 if shown is None else shown.example_ndim,
@@ -167,8 +169,11 @@ def restore(content: Content, devices: Sequence[Any] | None, trees: tuple[Any, A
         args, outs, request = None, None, _request(said, mesh, chosen[0].platform)
         if mesh is not None:
             args, outs, request, shown = _placed(said, request)
-        elif said["layouts"] or said.get("named"):
-            shown = written((None,) * len(record.out_avals), None, -1, *_layouts(said), named=bool(said.get("named")))
+        elif said["layouts"] or said["argument_layouts"] or said.get("named"):
+            shown = written(
+                (None,) * len(record.out_avals), layouts=_layouts(said["layouts"]),
+                arg_layouts=_layouts(said["argument_layouts"]), named=bool(said.get("named")),
+            )  # fmt: skip
         consts = _captured(said["captured"], content.data)
         executable = _executable(said, content.code, chosen)
         memories = [tuple(map(_memory, said["program"][f"{what} memories"])) for what in ("argument", "result")]
@@ -263,16 +268,14 @@ def _placed(said: Mapping[str, Any], request: LoweringRequest) -> tuple[Any, Any
     if rows["written"] is None:
         return args, outs, request, None
     shown = written(
-        tuple(read(r) for r in rows["written"]), read(rows["example"]), rows["example_ndim"], *_layouts(said),
-        args=tuple(read(r) for r in rows["written_arguments"]),
+        tuple(read(r) for r in rows["written"]), read(rows["example"]), rows["example_ndim"], _layouts(said["layouts"]),
+        _layouts(said["argument_layouts"]), args=tuple(read(r) for r in rows["written_arguments"]),
     )  # fmt: skip
     return args, outs, request, shown
 
 
-def _layouts(said: Mapping[str, Any]) -> tuple[tuple[Layout | None, ...], ...]:
-    """Those of results and of arguments."""
-    rows = said["layouts"], said["argument_layouts"]
-    return tuple(tuple(None if row is None else Layout(**row) for row in part) for part in rows)
+def _layouts(rows: Sequence[Mapping[str, Any] | None]) -> tuple[Layout | None, ...]:
+    return tuple(None if row is None else Layout(**row) for row in rows)
 
 
 def _captured(rows: Sequence[Mapping[str, Any]], data: bytes) -> tuple[np.ndarray, ...]:
