@@ -6,6 +6,7 @@ static as the program around it; else it stays as it was exported, and the value
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -237,7 +238,7 @@ class _Copy:
         for named in _named(op.attributes):
             name, text = named.name, self.attribute(named.name, attribute_of(op.attributes, named))
             if text:
-                (others if "." in name or _is_discardable(op.name, name) else inherent).append(text)
+                (others if "." in name or _is_discardable(type(op.opview), name) else inherent).append(text)
         return ", ".join(inherent), ", ".join(others)
 
     def attribute(self, name: str, attr: Any) -> str:
@@ -259,14 +260,11 @@ class _Copy:
         return self.lowering.writer.location(text[4:-1])
 
 
-_CUSTOM_CALL = frozenset([
-    "call_target_name", "has_side_effect", "backend_config", "api_version", "called_computations", "operand_layouts",
-    "result_layouts", "output_operand_aliases",
-])  # fmt: skip
-
-
-def _is_discardable(op: str, name: str) -> bool:
-    return op == "stablehlo.custom_call" and name not in _CUSTOM_CALL
+@functools.lru_cache(1024)
+def _is_discardable(view: type, name: str) -> bool:
+    """Whether an attribute without a dialect's name before it is none of the operation's own, by the class of its view:
+    XLA's importers leave such on operations of any kind."""
+    return view is not ir.OpView and not hasattr(view, name) and not hasattr(view, name + "_")
 
 
 def _countable(kind: Any) -> Any:

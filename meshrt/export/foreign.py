@@ -22,11 +22,16 @@ from meshrt.lowering.types import dtype_of_element
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.sdy import spec_from_sdy_text
+from propagation.annotations import read_shardings
+from propagation.errors import PropagationError, UnsupportedModuleError
+from propagation.program import read as read_program
 from propagation.sdy_text import read_mesh
+from propagation.write import write
 
 __all__ = ["from_stablehlo"]
 
 _SHARDING = "sdy.sharding"
+_GSPMD = "mhlo.sharding"
 
 
 def from_stablehlo(
@@ -39,7 +44,8 @@ def from_stablehlo(
 ) -> Exported:
     """A StableHLO module, as PyTorch, TensorFlow and others write them, as a function that programs call.
 
-    Its shardings are those that the `sdy` dialect annotates the arguments and results of its function with. It has no
+    Its shardings are those that the `sdy` dialect annotates the arguments and results of its function with, or GSPMD's
+    attributes and custom calls, over the mesh that is behind them (PyTorch/XLA and TensorFlow write such). It has no
     derivatives; calls are propagated, partitioned and inspected like any other program.
 
     >>> import numpy as np
@@ -62,12 +68,15 @@ def from_stablehlo(
     Raises:
       SavedProgramError: no module, or one without such a function.
       TreeError: a structure with another number of leaves.
-      UnsupportedError: arguments or results that are no arrays of known sizes, several meshes.
+      UnsupportedError: arguments or results that are no arrays of known sizes, several meshes, annotations of GSPMD
+        that are over no mesh.
       ArgumentValueError: custom calls that nobody promises to keep.
     """
     if not isinstance(module, str | bytes | bytearray | memoryview):
         raise errors.ArgumentTypeError(f"from_stablehlo takes text or bytes. Got {type(module).__name__}")
     read = read_artifact(module if isinstance(module, str) else bytes(module), trusted=False)
+    if _GSPMD in str(read):
+        read = _with_shardy(read)
     main = _as_main(read)
     kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     name = ir.StringAttr(main.attributes["sym_name"]).value
@@ -109,6 +118,17 @@ def from_stablehlo(
         stablehlo_version=version,
         mesh=mesh,
     )
+
+
+def _with_shardy(module: ir.Module) -> ir.Module:
+    """The module with GSPMD's annotations as those of Shardy."""
+    try:
+        program = read_program(module)
+        return write(program, read_shardings(program))
+    except UnsupportedModuleError as e:
+        raise errors.UnsupportedError(f"the shardings of the module cannot be read: {e}") from None
+    except PropagationError as e:
+        raise errors.SavedProgramError(f"the shardings of the module cannot be read: {e}") from None
 
 
 def _as_main(module: ir.Module) -> Any:

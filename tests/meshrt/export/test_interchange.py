@@ -38,6 +38,36 @@ PAIR = """func.func @main(%x: tensor<2xf32>, %y: tensor<2xi32>) -> (tensor<2xf32
   return %0, %y : tensor<2xf32>, tensor<2xi32>
 }"""
 
+# As PyTorch/XLA writes modules, with annotations of its SPMD mode, and as TensorFlow does of compiled functions.
+TORCH = """module @IrToHlo.19 attributes {mhlo.cross_program_prefetches = [], mhlo.is_dynamic = false,
+    mhlo.input_output_alias = [], mhlo.use_auto_spmd_partitioning = false} {
+  func.func @main(%arg0: tensor<2xf32>, %arg1: tensor<2x4xf32> {mhlo.sharding = "{replicated}"},
+      %arg2: tensor<8x4xf32> {mhlo.sharding = "{devices=[4,1]0,1,2,3}"}) -> tensor<8x2xf32> {
+    %0 = stablehlo.transpose %arg1, dims = [1, 0] {result_layout = dense<[0, 1]> : tensor<2xindex>,
+      xla_shape = "f32[4,2]{0,1}"} : (tensor<2x4xf32>) -> tensor<4x2xf32>
+    %1 = stablehlo.custom_call @Sharding(%arg2) {backend_config = "", mhlo.sharding = "{devices=[4,1]0,1,2,3}"}
+      : (tensor<8x4xf32>) -> tensor<8x4xf32>
+    %2 = stablehlo.dot_general %1, %0, contracting_dims = [1] x [0]
+      : (tensor<8x4xf32>, tensor<4x2xf32>) -> tensor<8x2xf32>
+    %3 = stablehlo.broadcast_in_dim %arg0, dims = [1] : (tensor<2xf32>) -> tensor<8x2xf32>
+    %4 = stablehlo.add %2, %3 : tensor<8x2xf32>
+    return %4 : tensor<8x2xf32>
+  }
+}"""
+TENSORFLOW = """module @a_inference_f_17__.9 attributes {mhlo.cross_program_prefetches = [], mhlo.is_dynamic = false,
+    tf.versions = {bad_consumers = [], min_consumer = 0 : i32, producer = 1882 : i32}} {
+  func.func @main(%arg0: tensor<8x4xf32> {mhlo.layout_mode = "default", tf.aliasing_output = 0 : i32},
+      %arg1: tensor<4x4xf32>) -> (tensor<8x4xf32> {mhlo.layout_mode = "default"}) {
+    %0 = stablehlo.reshape %arg0 : (tensor<8x4xf32>) -> tensor<8x4xf32>
+    %1 = stablehlo.dot %0, %arg1, precision = [DEFAULT, DEFAULT]
+      : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+    %2 = stablehlo.tanh %1 : tensor<8x4xf32>
+    %3 = stablehlo.tuple %2 {xla_shape = "(f32[8,4]{1,0})"} : tuple<tensor<8x4xf32>>
+    %4 = stablehlo.get_tuple_element %3[0] : (tuple<tensor<8x4xf32>>) -> tensor<8x4xf32>
+    return %4 : tensor<8x4xf32>
+  }
+}"""
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Modules of others
 
@@ -57,6 +87,27 @@ def test_modules_of_others_are_called(form):
     assert again.out_avals == f.out_avals and not again.has_vjp()
     with pytest.raises(ValueError, match="No VJP is available"):
         meshrt.grad(lambda x: f.call(x, y)[0].sum())(x)
+
+
+def test_modules_as_pytorch_writes_them_keep_their_shardings():
+    f = export.from_stablehlo(TORCH)
+    assert f.nr_devices == 4 and f.in_shardings[0] is None
+    mesh = meshrt.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,), devices=meshrt.devices()[:4])
+    assert [s and s.spec for s in f.in_shardings_jax(mesh)] == [None, P(None, None), P("data", None)]
+    x, w, b = X.reshape(8, 1) * np.ones(4, np.float32), X[:, :4], np.array([1, 2], np.float32)
+    shardings = (NamedSharding(mesh, P()), *f.in_shardings_jax(mesh)[1:])
+    found = f.call(*[meshrt.device_put(a, s) for a, s in zip((b, w, x), shardings)])
+    np.testing.assert_allclose(found, x @ w.T + b, rtol=1e-6)
+    assert found.sharding.is_equivalent_to(NamedSharding(mesh, P("data")), 2) and not f.plan(mesh).entries
+    assert export.deserialize(f.serialize()).in_shardings == f.in_shardings
+    with pytest.raises(errors.SavedProgramError, match=r"shardings of the module cannot be read.*tiles \[4, 1\]"):
+        export.from_stablehlo(TORCH.replace("[4,1]0,1,2,3", "[4,1]0,1,2"))
+
+
+def test_modules_as_tensorflow_writes_them_run():
+    f = export.from_stablehlo(TENSORFLOW)
+    x, w = np.ones((8, 4), np.float32) / 8, np.eye(4, dtype=np.float32)
+    np.testing.assert_allclose(meshrt.jit(f.call)(x, w), np.tanh(x @ w), rtol=1e-6)
 
 
 def test_modules_of_others_with_structures():
