@@ -21,6 +21,7 @@ from meshrt.sharding.axes import AxisType
 from meshrt.sharding.context import get_abstract_mesh, get_mesh
 from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.memory import Space, kind_of
+from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.high import taken_apart
@@ -178,6 +179,11 @@ def _put_traced(leaf: Any, target: Any) -> Any:
         require_fit(leaf, target, "device_put", is_hint=in_type)
         target.shard_shape(aval_of(leaf).shape)
     if in_type:
+        own = aval_of(leaf).explicit
+        if isinstance(target.mesh, Mesh) and (own is None or own.mesh is target.mesh.abstract_mesh):
+            # What splits a value stands in its type, but not the devices that it is on. This leaves it as it is.
+            whole = NamedSharding(target.mesh, PartitionSpec())
+            leaf = device_put_p.bind(leaf, sharding=whole, source=None, advice=False)
         out = reshard(leaf, target.abstract().with_memory_kind(None))  # what splits a value stands in its type
     else:
         value = leaf.concrete() if isinstance(leaf, Tracer) else leaf

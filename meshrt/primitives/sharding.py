@@ -65,7 +65,8 @@ def _batch(get: Callable[[], Primitive]) -> Callable[..., Any]:
                     f"{sharding.spec} at {capture()}: the mapped dimension is split over {', '.join(map(repr, twice))} "
                     "already; split the other dimensions over other axes, or drop spmd_axis_name"
                 )
-            entries.insert(d, along or PartitionSpec.UNCONSTRAINED)
+            is_typed = AxisType.Auto not in sharding.mesh.axis_types  # then types say how it is split
+            entries.insert(d, along or (None if is_typed else PartitionSpec.UNCONSTRAINED))
             sharding = NamedSharding(sharding.mesh, PartitionSpec(*entries))
         return primitive.bind(x, **{**params, "sharding": sharding}), d
 
