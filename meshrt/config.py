@@ -238,6 +238,10 @@ class Settings:
         self._trace_key, self._compile_key = _key_of(self._values, "trace"), _key_of(self._values, "compile")
         self.version += 1
 
+    def forget_calls(self) -> None:
+        """Has every function look again at what it knows of earlier calls."""
+        self.version += 1
+
     # --- reading.
 
     def read(self, name: str) -> Any:

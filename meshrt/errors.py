@@ -40,6 +40,7 @@ __all__ = [
     "DuplicateSpecError",
     "ExchangeError",
     "ExecutionError",
+    "ForkedProcessError",
     "ForwardModeError",
     "IncompatibleProgramError",
     "InconclusiveDimensionOperation",
@@ -354,6 +355,10 @@ class JaxRuntimeError(MeshrtError, RuntimeError):
 
 class BackendError(JaxRuntimeError):
     """A platform cannot be started or has not the devices asked for."""
+
+
+class ForkedProcessError(BackendError):
+    """A process that was forked from one with devices uses them. The threads that serve them are not in the copy."""
 
 
 class CompileError(JaxRuntimeError):

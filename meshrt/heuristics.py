@@ -25,6 +25,12 @@ CODED_LEAVES = 4096
 # than about 100 levels of parentheses. Derived from that, with a margin.
 CODED_DEPTH = 40
 
+# Calls within calls that a program is handed to a compiler with; deeper ones are written in place. XLA inlines calls on
+# its stack: chains of 150 compile, chains of 200 end the process (jaxlib 0.10.2 on CPUs; measured). Exported programs
+# within a program may bring as many again as `EXPORTED_CALLS` says.
+NESTED_CALLS = 48
+EXPORTED_CALLS = 96
+
 # Operations that are computed again for one residual of a loop; a value that needs more of them is saved. Chosen, not
 # measured by itself: what transformers save follows from others in chains of up to ten.
 RECOMPUTED_OPERATIONS = 16

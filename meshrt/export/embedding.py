@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.core.types import ShapedArray
 from meshrt.export.record import Record
 from meshrt.export.shardings import ShardingTexts
+from meshrt.heuristics import EXPORTED_CALLS
 from meshrt.lowering.context import ModuleLowering
 from meshrt.lowering.legalize import operations
 from meshrt.lowering.types import check_size, mlir_type
@@ -75,6 +76,7 @@ class Embedding:
         self, module: ir.Module, args: Sequence[ShapedArray], outs: Sequence[ShapedArray], index: int | None
     ) -> ir.Module:
         """The module for these types and the platform of this index."""
+        check_calls(_calls(module))
         if any(op.name == "stablehlo.composite" for op in operations(module)):
             # What specialises knows calls of functions, and leaves decompositions as they are.
             module = jaxlib_api.expanded(module, "composite")
@@ -140,6 +142,49 @@ def _function(module: ir.Module, name: str) -> Any:
     return next(op.operation for op in module.body.operations if _name(op) == name)
 
 
+def _calls(module: ir.Module) -> dict[str, set[str]]:
+    """Which functions each function names."""
+    found: dict[str, set[str]] = {}
+    for function in module.body.operations:
+        named = found.setdefault(str(_name(function)), set())
+        todo = [function.operation]
+        while todo:
+            op = todo.pop()
+            named.update(
+                m[1] or m[2] for a in _named(op.attributes) if a.name in _CALLS for m in _SYMBOL.finditer(str(a.attr))
+            )
+            todo.extend(inner.operation for region in op.regions for block in region for inner in block)
+    return found
+
+
+def check_calls(calls: Mapping[str, Collection[str]]) -> None:
+    """Refuses functions that call themselves, also through others: XLA inlines calls until its stack overflows.
+
+    Raises:
+      SavedProgramError: it names such a function.
+    """
+    done: set[str] = set()
+    for start in calls:
+        path = {start: iter(calls[start])}  # each function on the way, with what it has still to call
+        while path:
+            if len(path) > EXPORTED_CALLS:
+                raise errors.SavedProgramError(
+                    f"the exported program nests more than {EXPORTED_CALLS} calls, from @{start}, which no compiler "
+                    "takes; inline some of them"
+                )
+            name = next(reversed(path))
+            callee = next((c for c in path[name] if c in calls and c not in done), None)
+            if callee is None:
+                done.add(name)
+                del path[name]
+            elif callee in path:
+                raise errors.SavedProgramError(
+                    f"function @{callee} of the exported program calls itself; compilers take no recursion"
+                )
+            else:
+                path[callee] = iter(calls[callee])
+
+
 def _known_branch(op: Any) -> Any:
     """The block that a `case` over a constant always takes, None for other operations."""
     if op.name != "stablehlo.case":
@@ -165,6 +210,7 @@ class _Copy:
     def __init__(self, lowering: ModuleLowering, module: ir.Module, shardings: ShardingTexts):
         self.lowering, self.module, self.shardings = lowering, module, shardings
         self.names: dict[str, str] = {}
+        self.calls: dict[str, set[str]] = {}
 
     def run(self, name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         """The symbol and the types of the function that `@main` becomes."""
@@ -174,7 +220,9 @@ class _Copy:
             self.names[own] = self.lowering.unique_name(name if own == "main" else own)
         self.shardings.declare(op.operation for op in self.module.body.operations if op.operation.name == "sdy.mesh")
         for op in functions:
+            self.calling = self.calls.setdefault(str(_name(op)), set())
             self.function(op)
+        check_calls(self.calls)
         kind = ir.FunctionType(ir.TypeAttr(_function(self.module, "main").attributes["function_type"]).value)
         return self.names["main"], tuple(map(str, kind.inputs)), tuple(map(str, kind.results))
 
@@ -250,6 +298,7 @@ class _Copy:
             if not text:
                 return ""
         if name in _CALLS:
+            self.calling.update(m[1] or m[2] for m in _SYMBOL.finditer(text))
             text = _SYMBOL.sub(lambda m: f"@{self.names.get(m[1] or m[2], m[1] or m[2])}", text)
         return f"{name} = {text}"
 

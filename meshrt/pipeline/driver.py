@@ -422,6 +422,7 @@ class Driver:
 
     def new_call(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> Entry:
         """The whole road, for a call that is not in the cache."""
+        backend.refuse_fork()
         events.record("dispatch_miss")
         if config.settings.explain_cache_misses:
             _log.warning("%s", self.explain(key, leaves, tree, static))

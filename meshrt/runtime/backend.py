@@ -6,6 +6,7 @@ and `meshrt.distributed.initialize` may join this process to others.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import pkgutil
@@ -280,6 +281,8 @@ def _starter(name: str) -> Callable[[], Any]:
 
 
 def _start(name: str) -> Any:
+    refuse_fork()
+    _watch_forks()
     starter = _starter(name)
     try:
         started = starter()
@@ -292,6 +295,34 @@ def _start(name: str) -> Any:
         config.settings.freeze("num_cpu_devices", "the CPU devices exist already")
     config.settings.freeze("platforms", "a platform has been started already")
     return started
+
+
+# A client's threads are not in the copy of its process that `fork` makes: whoever waits for them there waits for ever.
+_left_behind: list[Any] = []  # clients of the process that this one is a copy of; ending one waits for its threads
+
+
+@functools.cache
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_note_fork)
+
+
+def _note_fork() -> None:
+    _left_behind.extend([*_clients.values(), *_devices.values()])
+    _clients.clear()
+    _devices.clear()
+    _forget_first()
+    config.settings.forget_calls()
+
+
+def refuse_fork() -> None:
+    """Raises ForkedProcessError in a process that was forked from one with devices."""
+    if _left_behind:
+        raise errors.ForkedProcessError(
+            "this process was forked from one that had devices already, and has none of the threads that run programs "
+            "on them: start it with the method 'spawn' or 'forkserver' (multiprocessing.get_context('spawn')), or fork "
+            "before meshrt is used"
+        )
 
 
 def capabilities(platform: str | None = None) -> BackendCapabilities:

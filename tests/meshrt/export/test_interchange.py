@@ -342,3 +342,34 @@ def test_files_are_written_run_and_inspected_from_the_command_line(tmp_path, mon
     assert "args[0]: f32[8,4]" in meshrt_does("run-export", "step.mexp", code=2)
     (tmp_path / "cut.mexp").write_bytes((tmp_path / "step.mexp").read_bytes()[:200])
     assert "write it again" in meshrt_does("inspect", "cut.mexp", code=2)
+
+
+def chain_of_calls(length: int, last: str) -> str:
+    """`@main` calls @f0, which calls @f1, ...; the last function has this body."""
+    types = "(%a: tensor<2xf32>) -> tensor<2xf32>"
+    calls = [f"%0 = call @f{i} (%a) : (tensor<2xf32>) -> tensor<2xf32>" for i in range(length)]
+    heads = ["@main", *(f"private @f{i}" for i in range(length))]
+    return "\n".join(f"func.func {h}{types} {{ {b} return %0 : tensor<2xf32> }}" for h, b in zip(heads, [*calls, last]))
+
+
+@pytest.mark.parametrize(
+    ("length", "last", "words"),
+    [
+        (
+            3,
+            "%0 = call @f1 (%a) : (tensor<2xf32>) -> tensor<2xf32>",
+            "function @f1 of the exported program calls itself",
+        ),
+        (0, "%0 = call @main (%a) : (tensor<2xf32>) -> tensor<2xf32>", "function @main of the exported program calls"),
+        (300, "%0 = stablehlo.add %a, %a : tensor<2xf32>", "nests more than 96 calls, from @main"),
+    ],
+)
+def test_calls_on_which_compilers_overflow_their_stack_are_refused(length, last, words):
+    foreign = export.from_stablehlo(chain_of_calls(length, last))
+    with pytest.raises(errors.SavedProgramError, match=words):
+        foreign.call(np.ones(2, np.float32))
+
+
+def test_a_chain_of_calls_that_compilers_take():
+    foreign = export.from_stablehlo(chain_of_calls(90, "%0 = stablehlo.add %a, %a : tensor<2xf32>"))
+    np.testing.assert_array_equal(foreign.call(np.ones(2, np.float32)), [2, 2])

@@ -269,3 +269,27 @@ def test_many_unawaited_steps_on_eight_devices():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0 and done.stdout.strip() == "64.0", done.stderr[-2000:]
+
+
+def test_functions_within_functions_beyond_what_compilers_nest():
+    """XLA inlines calls on its stack, which 200 of them overflow."""
+    script = """
+        import sys, threading, meshrt
+        sys.setrecursionlimit(100_000)
+        threading.stack_size(512 * 1024 * 1024)
+
+        def run():
+            f = lambda x: x + 1
+            for _ in range(210):
+                f = meshrt.jit(lambda x, g=f: g(x) + 1)
+            assert f(1.0) == 212
+            print("done")
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120, capture_output=True, text=True
+    )
+    assert found.stdout == "done\n"

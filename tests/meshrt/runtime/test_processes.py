@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,27 @@ def test_options_of_the_distributed_runtime():
     if jaxlib_api.VERSION < (0, 11):
         with pytest.raises(errors.UnsupportedError, match=r"no mutual TLS.*private address"):
             jaxlib_api.distributed_client("127.0.0.1:1", 0, mtls_cert_file="a.pem")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_process_is_told_that_it_has_no_devices():
+    script = """
+        import os, numpy as np, meshrt, meshrt.numpy as jnp
+        f, x = meshrt.jit(lambda x: x + 1), jnp.ones(3)
+        for _ in range(5):
+            f(x), x + x
+        pid = os.fork()
+        if pid == 0:
+            put = lambda: meshrt.device_put(np.ones(3))
+            calls = (lambda: f(x), lambda: x + x, lambda: jnp.zeros(2), put, meshrt.devices)
+            for call in calls:
+                try:
+                    call()
+                except meshrt.errors.ForkedProcessError:
+                    continue
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert float(f(x)[0]) == 2
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
