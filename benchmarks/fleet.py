@@ -43,14 +43,15 @@ _players: list[subprocess.Popen[bytes]] = []
 
 
 def coordinate(count: int, seconds: float) -> NoReturn:
-    """Serves until all have joined and `seconds` more; seconds to join, cores and MB used, hosts that were lost."""
+    """Serves until all have joined and `seconds` more; tells the seconds to join and of its CPU for that, cores and MB
+    used, hosts that were lost."""
     engine = HostsEngine(VERSIONS, lambda text: None)
     server = Server(engine, Trust(SECRET), "127.0.0.1", 0, "bench", os.getcwd(), "bench", lambda text: None)
     address = server.start()
     wake, _ = os.pipe()
     lost = joined = 0
     threading.Thread(target=_spawn, args=(address, count), daemon=True).start()
-    started = time.monotonic()
+    started, before = time.monotonic(), time.process_time()
     joined_at = used = None
     while joined_at is None or time.monotonic() < joined_at + seconds:
         for report in engine.wait(0.2, wake):
@@ -62,7 +63,10 @@ def coordinate(count: int, seconds: float) -> NoReturn:
             _leave(f"only {joined - lost} of {count} agents were in after {LIMIT_S:g} s", 1)
     cores = (time.process_time() - (used or 0.0)) / seconds
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    found = {"join s": (joined_at or time.monotonic()) - started, "cores": cores, "MB": memory, "lost": float(lost)}
+    found = {
+        "join s": (joined_at or time.monotonic()) - started, "join CPU s": (used or 0.0) - before, "cores": cores,
+        "MB": memory, "lost": float(lost),
+    }  # fmt: skip
     _leave(json.dumps(found), 0)
 
 

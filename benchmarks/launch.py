@@ -138,8 +138,9 @@ def main() -> None:
     if options.agents:
         fleet = measure(options.agents, 15.0)
         print(
-            f"{options.agents} agents: all in after {fleet['join s']:.1f} s, then {fleet['cores']:.2f} cores; "
-            f"{fleet['MB']:.0f} MB; {fleet['lost']:.0f} lost"
+            f"{options.agents} agents: all in after {fleet['join s']:.1f} s, of which the coordinator computes "
+            f"{fleet['join CPU s']:.1f} s; then {fleet['cores']:.2f} cores; {fleet['MB']:.0f} MB; "
+            f"{fleet['lost']:.0f} lost"
         )
         found["fleet"] = list(fleet.values())
     if options.json:

@@ -201,6 +201,20 @@ class Network:
     def cut(self, name: str, down: bool = True) -> None:
         self._ip("-n", self.hub, "link", "set", f"v{name}", "down" if down else "up")
 
+    def slow(self, name: str) -> None:
+        """From now on little goes to and from a host, and what is more is dropped."""
+        shape = ("root", "tbf", "rate", "256kbit", "burst", "2kb", "limit", "6kb")
+        for space, device in ((self.hub, f"v{name}"), (self.space(name), "eth")):
+            command = ["ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", device, *shape]
+            if shutil.which("tc") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+                pytest.skip("needs tc")
+
+    def dropped(self, name: str) -> int:
+        """Packets that a slow host has sent in vain."""
+        command = ["ip", "netns", "exec", self.space(name), "tc", "-s", "qdisc", "show", "dev", "eth"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return int(re.search(r"dropped (\d+)", shown)[1])
+
     def close(self) -> None:
         for space in (*map(self.space, self.address), self.hub):
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)

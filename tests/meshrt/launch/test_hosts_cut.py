@@ -23,7 +23,7 @@ while not (os.path.exists("enough") or (generation and step > 20)):
     float(total(x))
     step += 1
     if step == 5:
-        print("steps on", n, "in", generation, flush=True)
+        print("steps on", n, "in", generation, "." * 60_000, flush=True)
     time.sleep(0.05)
 """
 
@@ -63,3 +63,16 @@ def test_a_short_cut_heals_and_the_job_goes_on(spread, network, launch):
     _, err = coordinator.communicate(timeout=60)
     assert coordinator.returncode == 0, err
     assert [agent.wait(10) for agent in agents] == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_host_whose_network_is_slow_and_drops_packets_slows_the_job_down_and_no_more(spread, network, launch):
+    network.slow("b")
+    coordinator, agents = begin(spread, network, launch)
+    time.sleep(5.0)
+    (launch.folder / "enough").touch()
+    _, err = coordinator.communicate(timeout=60)
+    assert coordinator.returncode == 0, err
+    assert "starting again" not in err and "is gone" not in err
+    assert [agent.wait(10) for agent in agents] == [0, 0]
+    assert network.dropped("b") > 0
