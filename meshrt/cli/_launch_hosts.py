@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from meshrt.launch.shell import Job
 
 __all__ = ["COMMANDS", "run_here", "run_placed"]
 
+_TAKEN_UP_S = 10.0  # in which another coordinator may have the job
+_AGAIN_S = 0.5
 _HELP = {"help_option_names": ["-h", "--help"]}
 _tls = click.option("--tls", type=str, metavar="FOLDER", help="Certificates of `meshrt launch certificates FOLDER`.")
 _coordinator = click.option(
@@ -228,29 +231,32 @@ def _show_status(address: str, as_json: bool, tls: str | None) -> int:
 @_needs_hosts
 def _show_logs(address: str, ranks: tuple[int, ...], lines: int, follow: bool, tls: str | None) -> int:
     """Shows what the ranks of a job have printed last."""
-    import grpc  # optional wheel: after the check for it
-
-    from meshrt.launch.hosts import view  # optional wheel: as above
-    from meshrt.launch.hosts.calls import broken, refusal  # optional wheel: as above
+    from meshrt.launch.hosts import view  # optional wheel: after the check for it
     from meshrt.launch.hosts.wire import coordinator_pb2 as pb  # optional wheel: as above
 
-    def show(calls: Any) -> None:
-        shown = False
-        try:
-            for line in calls.listen("Logs", pb.LogsRequest(ranks=ranks, lines=lines, follow=follow)):
-                shown = True
-                (sys.stderr if line.stderr else sys.stdout).buffer.write(view.log_line(line))
-                (sys.stderr if line.stderr else sys.stdout).flush()
-        except grpc.RpcError as e:
-            if not shown or refusal(e) is not None:
-                raise
-            raise broken(address, e) from None
+    last = 0
+    until: float | None = None  # as long as a call that broke is taken up again
 
-    try:
-        _ask(address, tls, show)
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    def show(calls: Any) -> None:
+        nonlocal last, until
+        for line in calls.listen("Logs", pb.LogsRequest(ranks=ranks, lines=lines, follow=follow, after=last)):
+            last, until = line.number, None
+            (sys.stderr if line.stderr else sys.stdout).buffer.write(view.log_line(line))
+            (sys.stderr if line.stderr else sys.stdout).flush()
+
+    while True:
+        try:
+            _ask(address, tls, show)
+            return 0
+        except KeyboardInterrupt:
+            return 130
+        except ConfigError as e:
+            if not follow or not last or (until is not None and time.monotonic() > until):
+                raise
+            if until is None:
+                until = time.monotonic() + _TAKEN_UP_S
+                click.echo(f"meshrt launch: the connection to {address} broke; trying again", err=True)
+            time.sleep(_AGAIN_S)
 
 
 @click.command(name="resize", context_settings=_HELP)

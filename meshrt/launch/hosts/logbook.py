@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,17 +16,19 @@ __all__ = ["Line", "Logbook"]
 LINES = 1000  # kept of each rank
 BYTES = 1 << 20  # Chosen: a thousand lines of a terminal's width are a tenth of it
 TOTAL = 256 << 20  # of all ranks, which share it where they are many
+_LINES_BITS = 32  # of a line's number; the others are the logbook's
 _KEEPING = 200  # bytes that it costs to keep a line, beside its content
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that a task printed."""
+    """One line that a task printed. Numbers rise, and those of two logbooks differ."""
 
     host: str
     task: Task
     stderr: bool
     data: bytes
+    number: int
 
 
 class _Last:
@@ -51,6 +54,8 @@ class Logbook:
         self._splitters: dict[tuple[Task, str], LineSplitter] = {}
         self._followers: set[Callable[[Line], None]] = set()
         self._lock = threading.Lock()
+        self._book = secrets.randbits(31)
+        self._number = self._book << _LINES_BITS
 
     def begin(self, task: Task, host: str) -> None:
         """A task is started on a host."""
@@ -69,11 +74,9 @@ class Logbook:
                 return
             splitter = self._splitters.setdefault((found.task, found.stream), LineSplitter())
             limit = min(BYTES, TOTAL // len(self._lines))
-            fresh = [
-                Line(self._hosts[found.task], found.task, found.stream == "stderr", data)
-                for data in splitter.feed(found.data, found.at)
-            ]
-            for line in fresh:
+            for data in splitter.feed(found.data, found.at):
+                self._number += 1
+                line = Line(self._hosts[found.task], found.task, found.stream == "stderr", data, self._number)
                 lines.add(line, limit)
                 for follow in self._followers:
                     follow(line)
@@ -84,6 +87,15 @@ class Logbook:
             if follow is not None:
                 self._followers.add(follow)
             return [line for last in self._lines.values() for line in list(last.lines)[-count:]] if count else []
+
+    def behind(self, number: int, follow: Callable[[Line], None]) -> list[Line]:
+        """The lines behind the one of this number, all of them where it is of another logbook; `follow` hears of each
+        one after them."""
+        with self._lock:
+            self._followers.add(follow)
+            known = number >> _LINES_BITS == self._book
+            found = [line for last in self._lines.values() for line in last.lines if not known or line.number > number]
+            return sorted(found, key=lambda line: line.number)
 
     def leave(self, follow: Callable[[Line], None]) -> None:
         """A follower has gone."""

@@ -244,7 +244,11 @@ class Server:
         wanted = set(request.ranks)
         outbox: _Outbox = _Outbox(self._loop)
         self._followers.add(outbox)
-        lines = self._engine.logbook.last(request.lines, outbox.put if request.follow else None)
+        book = self._engine.logbook
+        if request.after:
+            lines = book.behind(request.after, outbox.put)
+        else:
+            lines = book.last(request.lines, outbox.put if request.follow else None)
         try:
             for line in lines:
                 if not wanted or line.task.rank in wanted:
@@ -298,4 +302,6 @@ def _peer(context: Context) -> str:
 
 
 def _log_line(line: Line) -> pb.LogLine:
-    return pb.LogLine(host=line.host, task=codec.from_task(line.task), stderr=line.stderr, line=line.data)
+    return pb.LogLine(
+        host=line.host, task=codec.from_task(line.task), stderr=line.stderr, line=line.data, number=line.number
+    )

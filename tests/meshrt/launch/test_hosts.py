@@ -120,17 +120,19 @@ print('done', rank)
         wait_for(hosts.coordinator, "meanwhile")
     found = json.loads(hosts.ask("status", "--json").out)
     assert {h["name"]: h["ranks"] for h in found["hosts"]} == {"a": [0], "b": [1]}
+    follower = hosts.command("logs", "--follow", "--rank", 1)
+    assert follower.stdout.readline() == "[b:1] rank 1 of 2 in 0\n"
     hosts.coordinator.kill()
     hosts.coordinator.communicate()
     former = hosts.address
     hosts.start(*arguments, body=body)
     assert hosts.address == former
     hosts.until("taking up the job where it was forming")
-    follower = hosts.command("logs", "--follow", "--rank", 1)
-    assert hosts.ask("logs", "--lines", 0).code == 0  # by then the other one listens
     (tmp_path / "go").touch()
     result = hosts.finish()
-    assert follower.communicate(timeout=30) == ("[b:1] done 1\n", "") and follower.returncode == 0
+    out, err = follower.communicate(timeout=30)
+    assert follower.returncode == 0 and out.endswith("[b:1] meanwhile\n[b:1] done 1\n"), err
+    assert err == f"meshrt launch: the connection to {former} broke; trying again\n"
     assert result.code == 0, result.err
     assert sorted(result.out.splitlines()) == ["[a:0] done 0", "[b:1] done 1"]
     log = (tmp_path / "logs" / "g0000" / "r0000.log").read_text()

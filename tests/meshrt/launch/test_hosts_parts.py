@@ -110,6 +110,20 @@ def test_the_last_lines_of_a_rank_are_bounded_in_number_and_bytes():
     assert len(book.last(5000)) == logbook.LINES
 
 
+def test_who_was_cut_off_hears_the_lines_behind_the_last_one_and_of_another_coordinator_all():
+    book, other, heard = Logbook(), Logbook(), []
+    for made in (book, other):
+        for rank in (0, 1):
+            made.begin(Task(0, rank), "a")
+        for i in range(4):
+            made.feed(Output(Task(0, i % 2), 0.0, "stdout", b"%d\n" % i))
+    lines = sorted(book.last(10), key=lambda line: line.number)
+    assert [line.data for line in book.behind(lines[1].number, heard.append)] == [b"2", b"3"]
+    assert [line.data for line in other.behind(lines[1].number, heard.append)] == [b"0", b"1", b"2", b"3"]
+    book.feed(Output(Task(0, 0), 0.0, "stdout", b"later\n"))
+    assert [line.data for line in heard] == [b"later"]
+
+
 def test_many_ranks_share_what_is_kept_of_their_lines(monkeypatch):
     monkeypatch.setattr(logbook, "TOTAL", 100_000)
     book = Logbook()

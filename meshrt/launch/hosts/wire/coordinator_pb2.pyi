@@ -315,26 +315,30 @@ class StatusReply(_message.Message):
     def __init__(self, job: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., restarts: _Optional[int] = ..., max_restarts: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., incidents: _Optional[_Iterable[str]] = ..., running_s: _Optional[float] = ..., command: _Optional[str] = ...) -> None: ...
 
 class LogsRequest(_message.Message):
-    __slots__ = ("ranks", "lines", "follow")
+    __slots__ = ("ranks", "lines", "follow", "after")
     RANKS_FIELD_NUMBER: _ClassVar[int]
     LINES_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     ranks: _containers.RepeatedScalarFieldContainer[int]
     lines: int
     follow: bool
-    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., lines: _Optional[int] = ..., follow: bool = ...) -> None: ...
+    after: int
+    def __init__(self, ranks: _Optional[_Iterable[int]] = ..., lines: _Optional[int] = ..., follow: bool = ..., after: _Optional[int] = ...) -> None: ...
 
 class LogLine(_message.Message):
-    __slots__ = ("host", "task", "stderr", "line")
+    __slots__ = ("host", "task", "stderr", "line", "number")
     HOST_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     STDERR_FIELD_NUMBER: _ClassVar[int]
     LINE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     host: str
     task: Task
     stderr: bool
     line: bytes
-    def __init__(self, host: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., stderr: bool = ..., line: _Optional[bytes] = ...) -> None: ...
+    number: int
+    def __init__(self, host: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., stderr: bool = ..., line: _Optional[bytes] = ..., number: _Optional[int] = ...) -> None: ...
 
 class ResizeRequest(_message.Message):
     __slots__ = ("nodes",)
