@@ -250,7 +250,7 @@ def _show_logs(address: str, ranks: tuple[int, ...], lines: int, follow: bool, t
             return 0
         except KeyboardInterrupt:
             return 130
-        except ConfigError as e:
+        except ConfigError:
             if not follow or not last or (until is not None and time.monotonic() > until):
                 raise
             if until is None:
