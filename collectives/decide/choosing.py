@@ -38,6 +38,7 @@ def take(ctx: Context, op: Op, candidates: Iterable[Candidate | Splits]) -> Call
     ways: list[Way] = []
     best, number = math.inf, 0
     write: Callable[[], None] | None = None
+    writes: Callable[[], None]
     for candidate in found:
         if isinstance(candidate, Splits):
             choice, split = candidate.best(ctx)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from propagation.attributes import ConvDims, conv_dims, integer
 from propagation.program import Op
 
-from ..decide.factors import PASS, REDUCE, Choice, Factors, choose, note_gathered
+from ..decide.factors import PASS, REDUCE, Choice, Factors, Splits, note_gathered
 from ..halo.exchange import bordered, lacking
 from ..halo.reach import Axis, Window, own_outputs, own_part, own_taps, padding_of, per_dim, taps_of_own_inputs
-from ..heuristics import EQUAL_COST_BYTES, SHARED_HALO_SHARE
+from ..heuristics import SHARED_HALO_SHARE
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
@@ -73,8 +73,9 @@ def _conv_factors(
     return Factors(tuple(sizes), tuple(kinds), (tuple(left), tuple(right)), (tuple(result),), even)
 
 
-def convolution(ctx: Context, op: Op) -> None:
-    """A split contraction (input features, or a kernel as large as the input) leaves a partial sum."""
+def convolution(ctx: Context, op: Op) -> Iterator[Splits]:
+    """The ways to split a convolution, for each way to see its spatial dimensions. A split contraction (input features,
+    or a kernel as large as the input) leaves a partial sum."""
     lhs, rhs = op.operands
     shapes = lhs.type.shape, rhs.type.shape, op.results[0].type.shape
     d = conv_dims(op.attrs["dimension_numbers"])
@@ -89,15 +90,11 @@ def convolution(ctx: Context, op: Op) -> None:
             d.input_spatial, d.output_spatial, d.kernel_spatial, spread, step, base, lows, _reversals(op, rank)
         )
     ]
-    plan: _Plan | None = None
-    for spatial in itertools.product(*map(_modes, axes)):
-        found = _plan(ctx, op, d, tuple(axes), shapes, spatial)
-        if found is not None and (plan is None or found.choice.bytes < plan.choice.bytes - EQUAL_COST_BYTES):
-            plan = found
-    if plan is None:
-        plan = _plan(ctx, op, d, tuple(axes), shapes, ("",) * rank)
-        assert plan is not None  # spatial dimensions that are whole need no windows
-    _convolve(ctx, op, d, axes, padding, plan)
+    modes = itertools.product(*map(_modes, axes))
+    found = [_splits(ctx, op, d, tuple(axes), padding, shapes, spatial) for spatial in modes]
+    whole = ("",) * rank  # needs no windows
+    ways = [splits for splits in found if splits is not None]
+    return iter(ways or filter(None, [_splits(ctx, op, d, tuple(axes), padding, shapes, whole)]))
 
 
 def _modes(axis: Axis) -> tuple[str, ...]:
@@ -130,23 +127,33 @@ def _groups(op: Op) -> dict[str, int]:
     return {k: integer(op.attrs[k]) for k in ("batch_group_count", "feature_group_count")}
 
 
-def _plan(
-    ctx: Context, op: Op, d: ConvDims, axes: tuple[Axis, ...], shapes: _Shapes, spatial: tuple[str, ...]
-) -> _Plan | None:  # fmt: skip
-    """The cheapest way to split a convolution whose spatial dimensions have the modes `spatial`; None if devices would
-    need windows of different forms (lengths or paddings), as one program for all devices cannot have."""
+def _splits(
+    ctx: Context, op: Op, d: ConvDims, axes: tuple[Axis, ...], padding: Sequence[tuple[int, int]], shapes: _Shapes,
+    spatial: tuple[str, ...],
+) -> Splits | None:  # fmt: skip
+    """The ways to split a convolution whose spatial dimensions have the modes `spatial`; None if in the cheapest one
+    devices would need windows of different forms (lengths or paddings), as one program for all cannot have."""
     factors = _conv_factors(d, *shapes, *_groups(op).values(), spatial)
     per_element = 2 * ctx.byte_per_flop
     for i, k, o in zip(d.input_spatial, d.kernel_spatial, d.output_spatial):
         taken = {f[i] for f, i in ((factors.operands[0], i), (factors.operands[1], k), (factors.results[0], o))}
         per_element *= shapes[1][k] * shapes[2][o] / max(1, *[factors.sizes[f] for f in taken if f >= 0], 1)
     borders = _HaloPrice(op, d, axes, spatial, shapes)
-    choice = choose(ctx, factors, op.operands, op.results, per_element, borders if any(spatial) else None)
-    found = borders.windows(ctx, choice.operands)
-    windows, taps = ({j: w for j, w in which.items() if w is not None} for which in found)
-    if (len(windows), len(taps)) != tuple(map(len, found)):
-        return None
-    return _Plan(factors, choice, spatial, windows, taps)
+
+    def planned(choice: Choice) -> _Plan | None:
+        found = borders.windows(ctx, choice.operands)
+        windows, taps = ({j: w for j, w in which.items() if w is not None} for which in found)
+        if (len(windows), len(taps)) != tuple(map(len, found)):
+            return None
+        return _Plan(factors, choice, spatial, windows, taps)
+
+    def write(choice: Choice) -> None:
+        plan = planned(choice)
+        assert plan is not None, "the cheapest way has windows of one form"
+        _convolve(ctx, op, d, axes, padding, plan)
+
+    splits = Splits(factors, op.operands, op.results, per_element, write, borders if any(spatial) else None)
+    return None if planned(splits.best(ctx)[0]) is None else splits
 
 
 def _convolve(
@@ -288,4 +295,4 @@ class _HaloPrice(NamedTuple):
         return total
 
 
-PARTITION = {"stablehlo.convolution": convolution}
+CANDIDATES = {"stablehlo.convolution": convolution}
