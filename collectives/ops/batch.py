@@ -23,7 +23,7 @@ from propagation.rules.parse import parse_printed
 from propagation.rules.registered import user_rule
 
 from ..decide.candidate import Candidate, as_propagated
-from ..decide.factors import PASS, REDUCE, WHOLE, Choice, Factors, arranged, choose, followed, gathered, sent
+from ..decide.factors import PASS, REDUCE, WHOLE, Choice, Factors, Splits, arranged, followed, gathered, sent
 from ..errors import UnsupportedOpError
 from ..ir.attributes import Array, Attributes, Dense
 from ..ir.operations import attributes
@@ -33,8 +33,8 @@ from ..layouts.context import Context
 from .callback import is_host_call, on_one_device
 
 __all__ = [
-    "ahead", "apply", "by_rule", "factors_of", "in_row_major", "matrices", "rule_ahead", "rule_of", "sum_ahead",
-    "whole", "window_ahead",
+    "ahead", "apply", "by_rule", "factors_of", "in_row_major", "matrices", "rule_ahead", "rule_of", "split",
+    "sum_ahead", "whole", "window_ahead",
 ]  # fmt: skip
 
 
@@ -104,11 +104,28 @@ def apply(
     gathers    axes that would need an all-to-all are gathered instead where that sends less, although all devices of
                these axes then compute the same
     """
-    # Work counts as one pass over the results: computing the same on all devices is avoided, but not by sending more.
-    byte = max(map(ctx.itemsize, op.results), default=0.0) * ctx.redundancy
-    choice = choose(ctx, factors, op.operands, op.results, byte)
+    splits = split(ctx, op, factors, why, attrs, effect, row_major)
+    choice, _ = splits.best(ctx)
     if gathers and ctx.options.allow_full_gather:
         choice = _gathered_instead(ctx, factors, op, choice)
+    splits.write(choice)
+
+
+def split(
+    ctx: Context, op: Op, factors: Factors, why: str, attrs: Attributes | None = None, effect: bool = False,
+    row_major: bool = False,
+) -> Splits:  # fmt: skip
+    """The ways to run the operation on pieces: see `apply`."""
+    # Work counts as one pass over the results: computing the same on all devices is avoided, but not by sending more.
+    byte = max(map(ctx.itemsize, op.results), default=0.0) * ctx.redundancy
+    write = lambda choice: _write(ctx, op, factors, choice, why, attrs, effect, row_major)
+    return Splits(factors, op.operands, op.results, byte, write)
+
+
+def _write(
+    ctx: Context, op: Op, factors: Factors, choice: Choice, why: str, attrs: Attributes | None, effect: bool,
+    row_major: bool,
+) -> None:  # fmt: skip
     operands = gathered(ctx, factors, op.operands, choice.operands, why)
     shapes = [ctx.piece_shape(r, dims) for r, dims in zip(op.results, choice.results)]
     if row_major:

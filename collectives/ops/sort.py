@@ -11,13 +11,14 @@ tiles, whole rows of a tile are dealt where columns are long enough, since a sho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from propagation.attributes import flag, integer
 from propagation.program import Block, Op
 
 from ..cost import item_bytes
-from ..decide.factors import PASS, WHOLE, Factors, choose
+from ..decide.candidate import Candidate, Sent
+from ..decide.factors import PASS, WHOLE, Factors, Splits
 from ..halo.exchange import neighbours
 from ..heuristics import COLUMNSORT_HANDS
 from ..ir.attributes import NONE
@@ -25,31 +26,32 @@ from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
 from ..layouts.context import Context
-from .batch import by_rule, rule_ahead
+from .batch import rule_ahead, split
 
 
-def sort(ctx: Context, op: Op) -> None:
-    """By columnsort if that sends less and the pieces are long enough, else by whole rows."""
+def sort(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
+    """By whole rows, or by columnsort where the pieces are long enough."""
     given = op.attr("dimension")  # counted from the end if negative; the last one if there is none
     d = (-1 if given is None else integer(given)) % max(len(op.operands[0].type.shape), 1)
+    # XLA takes a dimension counted from the end as it is, and reads beyond the shape: the sort may then do nothing.
+    attrs = None if given is not None and integer(given) == d else attributes("stablehlo.sort", d, _is_stable(op))
+    yield split(ctx, op, _row_factors(op, d), "a sort needs its whole dimension", attrs)
     have = next((s.dims for s in map(ctx.state, op.operands) if s.dims is not None), None)
-    if have is None or not have[d] or not _columnsort(ctx, op, d, have):
-        # XLA takes a dimension counted from the end as it is, and reads beyond the shape: the sort may then do nothing.
-        attrs = None if given is not None and integer(given) == d else attributes("stablehlo.sort", d, _is_stable(op))
-        by_rule(ctx, op, "a sort needs its whole dimension", attrs=attrs)
+    if have is not None and have[d]:
+        yield from _by_columns(ctx, op, d, have)
 
 
 def _is_stable(op: Op) -> bool:
     return "is_stable" in op.attrs and flag(op.attrs["is_stable"])
 
 
-def _columnsort(ctx: Context, op: Op, d: int, have: Dims) -> bool:
-    """Binds the results of a columnsort; False if pieces are too short for it, or sorting whole rows sends less."""
+def _by_columns(ctx: Context, op: Op, d: int, have: Dims) -> Iterator[Candidate]:
+    """A columnsort of operands laid out as `have`; none if pieces are too short for it."""
     shape = op.operands[0].type.shape
     p = ctx.atoms.product(have[d])
     rows = shape[d] // p
     if p == 1 or shape[d] % p or rows % p or rows % 2 or rows < 2 * (p - 1) ** 2:
-        return False
+        return
     # Dealing changes the order of equal elements, so a stable sort sends their original places along. Not needed if the
     # program sorts an iota along anyway (argsort), or if equal elements are identical to the last bit.
     tied = _positions_operand(op, d)
@@ -57,17 +59,18 @@ def _columnsort(ctx: Context, op: Op, d: int, have: Dims) -> bool:
     itemsize, place = sum(map(ctx.itemsize, op.operands)), 0.0
     if placed:
         place = item_bytes(_place_type(shape[d]))
-    cost = ctx.elements(shape, have) * ((2 * itemsize + place) * (p - 1) / p + itemsize + place / 2)
-    cost += sum(ctx.move_cost(v, have) for v in op.operands)
-    cost += sum(ctx.later_cost(r, have) for r in op.results)
-    cost += 4 * ctx.itemsize(op.results[0]) * ctx.redundancy * ctx.elements(shape, have)
-    if choose_rows(ctx, op, d) <= cost:
-        return False
-    refs = [ctx.get(v, have) for v in op.operands]
-    sorted_ = _Columns(ctx, op, d, have[d], p, tied, placed).run(refs)
-    for r, ref in zip(op.results, sorted_):
-        ctx.bind(r, have, ref)
-    return True
+    piece = ctx.elements(shape, have)
+    dealt = Sent("all_to_all", have[d], piece * (2 * itemsize + place) * (p - 1) / p)
+    settled = Sent("collective_permute", have[d], piece * (itemsize + place / 2))
+    work = 4 * ctx.itemsize(op.results[0]) * ctx.redundancy * piece
+
+    def write() -> None:
+        refs = [ctx.get(v, have) for v in op.operands]
+        for r, ref in zip(op.results, _Columns(ctx, op, d, have[d], p, tied, placed).run(refs)):
+            ctx.bind(r, have, ref)
+
+    layouts = (have,) * len(op.operands)
+    yield Candidate(layouts, layouts, write, sent=(dealt, settled), work=work)
 
 
 def _place_type(size: int) -> str:
@@ -75,14 +78,13 @@ def _place_type(size: int) -> str:
     return "ui16" if size <= 1 << 16 else "i32"
 
 
-def choose_rows(ctx: Context, op: Op, d: int) -> float:
-    """Bytes of the sort if every device sorts whole rows."""
+def _row_factors(op: Op, d: int) -> Factors:
+    """The factors of a sort of whole rows."""
     shape = op.operands[0].type.shape
     every = tuple(range(len(shape)))
     kinds = tuple(WHOLE if i == d else PASS for i in every)
     count = len(op.operands)
-    byte = ctx.itemsize(op.results[0]) * ctx.redundancy
-    return choose(ctx, Factors(shape, kinds, (every,) * count, (every,) * count), op.operands, op.results, byte).bytes
+    return Factors(shape, kinds, (every,) * count, (every,) * count)
 
 
 def _positions_operand(op: Op, d: int) -> int | None:
@@ -273,4 +275,4 @@ def _comparator(ctx: Context, block: Block, dtypes: list[str], tied: int | None)
 
 AHEAD = {"stablehlo.sort": rule_ahead}
 
-PARTITION = {"stablehlo.sort": sort}
+CANDIDATES = {"stablehlo.sort": sort}
