@@ -16,6 +16,7 @@ from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.asked import broadcast_in, check_layout, check_memory, is_sharding, layout_asked, memory_of
 from meshrt.pipeline.cells import result_of
+from meshrt.pipeline.meeting import check_apart
 from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.origins import Origin, made_at, on, said, way_out
 from meshrt.pipeline.static_arguments import Static, bound
@@ -365,6 +366,8 @@ class Wanted:
         if self.ambient is not None and self.ambient.abstract_mesh in places and self.mesh is None:
             self.add_mesh(self.ambient, lambda: f"the mesh in context (set at {context_source()})")
         self.is_placed = self.is_placed or bool(places)
+        if self.is_typed and not self.has_context:
+            check_apart(record.closed.jaxpr, {i: s.mesh.abstract_mesh for i, s in self.committed.items()})
         for place, (called, where) in places.items():
             if isinstance(place, Mesh):
                 self.add_mesh(place, f"{called} at {where}", called in _TYPING)

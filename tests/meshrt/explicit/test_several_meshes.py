@@ -154,3 +154,43 @@ def test_the_mesh_in_context_gives_axes_other_names(lib: Library) -> None:
         moved = kinds.reshard(x, kinds.PartitionSpec("a", "b"))
     assert lib.root.typeof(moved).sharding.spec == kinds.PartitionSpec("a", "b")
     np.testing.assert_array_equal(np.asarray(moved), X)
+
+
+MEETING = {
+    "add": lambda lib, a, b: a + b,
+    "where": lambda lib, a, b: lib.jnp.where(a > 0, b, 0.0),
+    "after others": lambda lib, a, b: lib.jnp.sin(a).sum() * lib.jnp.tanh(b),
+    "in a call": lambda lib, a, b: lib.root.jit(lambda x, y: lib.jnp.sin(x) * y)(a, b),
+    "in a loop": lambda lib, a, b: lib.lax.fori_loop(0, 2, lambda i, c: (c[0], c[1] + c[0]), (a, b)),
+}
+APART = {
+    "two results": lambda lib, a, b: (a * 2, b * 2),
+    "two results of a call": lambda lib, a, b: lib.root.jit(lambda x, y: (x * 2, y + 1))(a, b),
+    "carried side by side": lambda lib, a, b: lib.lax.fori_loop(0, 2, lambda i, c: (c[0] * 2, c[1] * 2), (a, b)),
+    "brought over": lambda lib, a, b: lib.to(a * 2, "m42", "x", "y") + b,
+}
+
+
+@pytest.mark.parametrize("case", [*MEETING, *APART])
+@pytest.mark.parametrize("spec", [("x",), ()], ids=str)
+def test_values_along_auto_axes_and_explicit_ones_do_not_meet(case, spec) -> None:
+    def run(lib):
+        f = {**MEETING, **APART}[case]
+        return lib.root.jit(lambda a, b: f(lib, a, b))(lib.put("auto", *spec), lib.put("m42", "x", "y"))
+
+    ours, theirs = LIBRARIES
+    if case in APART:
+        for got, want in zip(jax.tree.leaves(run(ours)), jax.tree.leaves(run(theirs)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+        return
+    for lib in LIBRARIES:
+        # (JAX's operations disagree on the class.)
+        with pytest.raises(ValueError if lib is ours else Exception, match="Mesh for all inputs should be equal"):
+            run(lib)
+
+
+def test_eager_operations_of_two_meshes_name_their_line() -> None:
+    lib = LIBRARIES[0]
+    with pytest.raises(errors.ShardingTypeError, match=r"Mesh for all inputs.*add of .*test_several_meshes\.py"):
+        lib.put("auto", "x") + lib.put("m42", "x")
+    assert (lib.put("auto", "x") + 1.0).sharding.mesh is lib.meshes["auto"]
