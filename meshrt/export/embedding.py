@@ -185,17 +185,35 @@ def check_calls(calls: Mapping[str, Collection[str]]) -> None:
                 path[callee] = iter(calls[callee])
 
 
+def _known_integer(value: Any) -> int | None:
+    """A scalar, where a constant of the module is that."""
+    owner = getattr(value.owner, "operation", None)  # arguments of functions belong to blocks
+    if owner is None or owner.name != "stablehlo.constant":
+        return None
+    return int(ir.DenseIntElementsAttr(owner.attributes["value"])[0])
+
+
 def _known_branch(op: Any) -> Any:
     """The block that a `case` over a constant always takes, None for other operations."""
-    if op.name != "stablehlo.case":
+    place = _known_integer(op.operands[0]) if op.name == "stablehlo.case" else None
+    if place is None:
         return None
-    index = getattr(op.operands[0].owner, "operation", None)  # arguments of functions belong to blocks
-    if index is None or index.name != "stablehlo.constant":
-        return None
-    place = int(ir.DenseIntElementsAttr(index.attributes["value"])[0])
     # StableHLO takes the last branch for every index that has none.
     return op.regions[place if 0 <= place < len(op.regions) else -1].blocks[0]
 
+
+def _keeps_size(op: Any) -> bool:
+    """Whether an operation gives a dimension the size that it has, as TensorFlow writes behind what it slices."""
+    if op.name != "stablehlo.set_dimension_size":
+        return False
+    size = _known_integer(op.operands[1])
+    given, kind = ir.RankedTensorType(op.operands[0].type), ir.RankedTensorType(op.results[0].type)
+    dim = ir.IntegerAttr(op.attributes["dimension"]).value
+    return given == kind and kind.has_static_shape and size == kind.shape[dim]
+
+
+# Operations that others write in a dialect without promises, by the ones that they are.
+_STABLE_NAMES = {"mhlo.erf": "chlo.erf"}
 
 # ---------------------------------------------------------------------------------------------------------------------
 # From MLIR's operations to recorded ones
@@ -260,10 +278,15 @@ class _Copy:
                 # The branches for other platforms may call what this platform's compiler does not know.
                 values.update(zip(op.results, self.inlined(body, taken, values)))
                 continue
+            if _keeps_size(op):
+                values[op.results[0]] = operands[0]
+                continue
             regions = [self.region(body, r, values) for r in op.regions]
             inherent, others = self.attributes(op)
             kinds = [str(_countable(r.type)) for r in op.results]
-            results = body.ops(op.name, operands, kinds, inherent, regions, self.location(op), others)
+            results = body.ops(
+                _STABLE_NAMES.get(op.name, op.name), operands, kinds, inherent, regions, self.location(op), others
+            )
             values.update(zip(op.results, results))
 
     def inlined(self, body: Body, block: Any, values: dict[Any, Ref]) -> list[Ref]:
@@ -281,12 +304,13 @@ class _Copy:
 
     def attributes(self, op: Any) -> tuple[str, str]:
         """Inherent and other attributes, as text. What the dialects define has no dialect's name before it."""
+        view: Any = type(op.opview)
         inherent: list[str] = []
         others: list[str] = []
         for named in _named(op.attributes):
             name, text = named.name, self.attribute(named.name, attribute_of(op.attributes, named))
             if text:
-                (others if "." in name or _is_discardable(type(op.opview), name) else inherent).append(text)
+                (others if "." in name or _is_discardable(view, name) else inherent).append(text)
         return ", ".join(inherent), ", ".join(others)
 
     def attribute(self, name: str, attr: Any) -> str:

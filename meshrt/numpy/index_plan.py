@@ -62,6 +62,11 @@ def _slice_bounds(token: Token, size: Any) -> tuple[Any, Any, Any, bool]:
     return slice_bounds(start, stop, step, size)
 
 
+def _steps_down(token: Token, size: Any) -> tuple[Any, Any] | None:
+    _, start, stop, step = token
+    return steps_down(start, stop, step, size)
+
+
 def _clamped(n: Any, axis: int, size: Any, wrap: bool) -> Any:
     if size == 0:
         raise IndexingError(f"index is out of bounds for axis {axis} with size 0: {n}")
@@ -99,7 +104,7 @@ def _static_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) ->
             squeeze.append(axis)
         else:
             start, limit, stride, back = _slice_bounds(t, shape[axis])
-            down = steps_down(*t[1:], shape[axis])
+            down = _steps_down(t, shape[axis])
             if down is not None:
                 start, limit, stride, back = shape[axis] - 1 - down[0], shape[axis] - 1 - down[1], -t[3], False
                 turned.append(axis)
@@ -290,7 +295,7 @@ class _GatherBuilder:
     def slice(self, axis: int, t: Token) -> None:
         start, limit, stride, back = _slice_bounds(t, self.shape[axis])
         length = count_of_steps(start, limit, stride)
-        down = steps_down(*t[1:], self.shape[axis])
+        down = _steps_down(t, self.shape[axis])
         if down is not None:
             start, stride, back = down[0], t[3], False
             length = count_of_steps(*down, stride)

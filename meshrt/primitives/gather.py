@@ -351,4 +351,5 @@ def take_along(operand: Any, positions: Any, axis: int) -> Any:
     others = tuple([i for i in range(len(shape)) if i != axis])
     numbers = GatherDimensionNumbers((), (axis,), (axis,), others, others)
     indices = broadcast_in_dim(positions, (*out, 1), range(len(out)))
-    return gather(operand, indices, numbers, [min_dim(n, 1) for n in shape])
+    sizes: list[Any] = [min_dim(n, 1) for n in shape]
+    return gather(operand, indices, numbers, sizes)

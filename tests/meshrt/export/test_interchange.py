@@ -110,6 +110,40 @@ def test_modules_as_tensorflow_writes_them_run():
     np.testing.assert_allclose(meshrt.jit(f.call)(x, w), np.tanh(x @ w), rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["mlp", "grad", "loop"])
+def test_modules_that_tensorflow_wrote_are_split(name):
+    """Compiled functions of TensorFlow 2.21: two layers with gelu and softmax, a gradient, a loop."""
+    f = export.from_stablehlo((Path(__file__).parent / "others" / f"tensorflow_2_21_{name}.mlir").read_text())
+    mesh = meshrt.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,), devices=meshrt.devices()[:4])
+    x, w = (np.random.default_rng(i).random(s, np.float32) for i, s in enumerate([(8, 16), (16, 16)]))
+    args = (x, w)[: len(f.in_avals)]
+    mlp = lambda x, w: meshrt.nn.softmax(meshrt.nn.gelu(x @ w, approximate=False) @ w)
+    loop = lambda x: lax.fori_loop(0, 3, lambda i, x: jnp.sin(x) * 2, x)
+    grad = lambda x, w: meshrt.grad(lambda w: (jnp.tanh(x @ w) ** 2).sum())(w)
+    expected = {"mlp": mlp, "grad": grad, "loop": loop}[name](*args)
+    split = [meshrt.device_put(a, NamedSharding(mesh, P("data") if a is x else P())) for a in args]
+    lowered = meshrt.jit(f.call).lower(*split)
+    kinds = [c.kind for c in lowered.propagate().partition().plan.entries]
+    assert kinds == (["all_reduce"] if name == "grad" else [])
+    for given in (args, split):
+        np.testing.assert_allclose(meshrt.jit(f.call)(*given), expected, rtol=2e-5, atol=1e-5)
+
+
+def test_operations_that_tensorflow_writes_beside_stablehlo():
+    """Sizes set to what they are, and erf of XLA's own dialect."""
+    f = export.from_stablehlo("""func.func @main(%x: tensor<8x3xf32>) -> tensor<8x3xf32> {
+      %c = stablehlo.constant dense<3> : tensor<i32>
+      %0 = stablehlo.set_dimension_size %x, %c, dim = 1 : (tensor<8x3xf32>, tensor<i32>) -> tensor<8x3xf32>
+      %1 = "mhlo.erf"(%0) : (tensor<8x3xf32>) -> tensor<8x3xf32>
+      return %1 : tensor<8x3xf32>
+    }""")
+    mesh = meshrt.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,), devices=meshrt.devices()[:4])
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3)
+    found = meshrt.jit(f.call)(meshrt.device_put(x, NamedSharding(mesh, P("data"))))
+    np.testing.assert_allclose(found, special.erf(x), rtol=1e-6)
+    assert found.sharding.is_equivalent_to(NamedSharding(mesh, P("data")), 2)
+
+
 def test_modules_of_others_with_structures():
     tree = meshrt.tree_util.tree_structure((({"a": 0},), {"b": 0}))
     out = meshrt.tree_util.tree_structure({"x": 0, "y": 0})
