@@ -111,3 +111,14 @@ def test_all_start_again_where_too_few_are_left(launch):
     result = launch("--nproc", 2, "--devices-per-process", 1, "--elastic", "--max-restarts", 1, body=body)
     assert result.code == 0 and "go on" not in result.report, result.err
     assert "starting again, generation 1" in result.err and result.out.count("sum 2.0 generation 1.0") == 2
+
+
+def test_those_that_are_left_go_on_when_a_host_is_lost(launch):
+    body = "full, first = 4, os.getpid()\n" + ELASTIC.replace("rank == 1", "rank == 3").replace(
+        "getpid(), 9", "getppid(), 9"
+    )
+    options = ("--nodes", "1:2", "--nproc", 2, "--devices-per-process", 1, "--elastic", "--max-restarts", 1)
+    result = launch(*options, body=body)  # rank 3 kills its agent
+    assert result.code == 0, result.err
+    assert sorted(result.out.splitlines()) == [f"[local0:{r}] pid True sum 2.0 generation 0.1" for r in (0, 1)]
+    assert "the 2 ranks that are left go on" in result.err and "succeeded without rank 2, 3" in result.err
