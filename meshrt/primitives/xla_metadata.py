@@ -19,7 +19,8 @@ from propagation.asm import Ref
 
 __all__: list[str] = []
 
-Marks = tuple[tuple[str, str | None], ...]
+Marks = tuple[tuple[str, str], ...]
+Asked = tuple[tuple[str, str | None], ...]  # None takes a name away
 
 
 def _lower(ctx: LoweringContext, eqn: Eqn, x: Ref) -> Ref:
@@ -63,7 +64,7 @@ def set_xla_metadata(x: Any = None, **metadata: Any) -> Any:
     return tree_util.tree_map(lambda leaf: xla_metadata_value_p.bind(leaf, marks=marks), x)
 
 
-def _marks(metadata: Mapping[str, Any]) -> Marks:
+def _marks(metadata: Mapping[str, Any]) -> Asked:
     for name, value in metadata.items():
         if not isinstance(value, str | bool | int | float | None):
             raise errors.ArgumentTypeError(
@@ -88,8 +89,8 @@ class _Marking:
 
     def __enter__(self) -> None:
         around: Marks = config.settings.xla_metadata or ()
-        together = {**dict(around), **dict(self.marks)}
-        marks = tuple((name, together[name]) for name in sorted(together) if together[name] is not None)
+        together: dict[str, str | None] = {**dict(around), **dict(self.marks)}
+        marks: Marks = tuple((n, v) for n in sorted(together) if (v := together[n]) is not None)
         # A setting too, as functions that were traced without have to be traced again.
         contexts = config.override(xla_metadata=marks or None), marked(marks)
         for context in contexts:
@@ -107,7 +108,7 @@ class _Marking:
 class _Marked:
     """A function that is called inside of the marking, and so are its methods, such as `lower` of a jitted one."""
 
-    def __init__(self, function: Callable[..., Any], marks: Marks):
+    def __init__(self, function: Callable[..., Any], marks: Asked):
         functools.update_wrapper(self, function)
         self._function, self._marks = function, marks
 

@@ -69,7 +69,7 @@ def xlogy(x: Any, y: Any) -> Any:
       y: a second signal.
 
     >>> meshrt.scipy.special.xlogy(0.0, 0.0)
-    Array(0., dtype=float32)
+    Array(0., dtype=float32, weak_type=True)
     """
     return _xlogy(*inexact("xlogy", x, y))
 
@@ -94,7 +94,7 @@ def xlog1py(x: Any, y: Any) -> Any:
       y: a second signal.
 
     >>> meshrt.scipy.special.xlog1py(0.0, -1.0)
-    Array(0., dtype=float32)
+    Array(0., dtype=float32, weak_type=True)
     """
     return _xlog1py(*inexact("xlog1py", x, y))
 
