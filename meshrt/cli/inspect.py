@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -156,8 +156,11 @@ def command(
         other = {"--mesh": None if earlier is None else earlier.mesh or mesh, "--annotations": against_annotations}
         beside = _beside(against, earlier, {**rest, **other})
     if port is not None:
-        files = (annotations, topology)
-        return _serve(target, port, beside, [file for file in files if file is not None and os.path.exists(file)])
+        compared = against if earlier is None else earlier.target
+        with_it = (
+            None if beside is None or compared is None else (beside, compared, _there(against_annotations, topology))
+        )
+        return _serve(target, port, with_it, _there(annotations, topology))
     changes = None
     compares = earlier is not None or (against is not None and page is None)
     if compares and (budget is not None or lint is not None or stage is not None or explain is not None):
@@ -191,7 +194,7 @@ def command(
         return 0
     report = Report.from_json(reply["report"])
     if page is not None:
-        return _write_page(report, page, beside, changes)
+        return _write_page(report, page, None if beside is None else beside(), changes)
     if budget is not None:
         return _check(report, Path(budget), update)
     if against is not None:
@@ -299,12 +302,20 @@ def _check(report: Report, path: Path, update: bool) -> int:
     return 1 if excess else 0
 
 
-def _serve(target: str, port: int, beside: Report | None, others: list[str]) -> int:
+def _there(*files: str | None) -> list[str]:
+    """Those that are files: a topology may be a name."""
+    return [file for file in files if file is not None and os.path.exists(file)]
+
+
+def _serve(
+    target: str, port: int, beside: tuple[Callable[[], Report], str, list[str]] | None, others: list[str]
+) -> int:
     """Serves the page of what this command was asked for, by running it again without `--serve`."""
-    from meshrt.inspect.serving import serve  # start-up time, as above
+    from meshrt.inspect.serving import Beside, serve  # start-up time, as above
 
     without = {"port", "against", "against_mesh", "against_annotations", "target"}
-    return serve(target, _again(click.get_current_context(), without), port, beside, others)
+    compared = None if beside is None else Beside(*beside)
+    return serve(target, _again(click.get_current_context(), without), port, compared, others)
 
 
 def _again(ctx: click.Context, without: set[str]) -> list[str]:
@@ -320,15 +331,18 @@ def _again(ctx: click.Context, without: set[str]) -> list[str]:
     return arguments
 
 
-def _beside(against: str | None, earlier: _Program | None, options: Mapping[str, object]) -> Report | None:
-    """The report that a page shows beside its own: that of a file, or of a program with those options."""
+def _beside(
+    against: str | None, earlier: _Program | None, options: Mapping[str, object]
+) -> Callable[[], Report] | None:
+    """What makes the report that a page shows beside its own: that of a file, or of a program with those options."""
     if earlier is None:
         from meshrt.inspect.changes import read_report  # start-up time, as above
 
-        return None if against is None else read_report(Path(against))
+        return None if against is None else lambda: read_report(Path(against))
     from meshrt.inspect.rerun import report_apart  # start-up time, as above
 
-    return report_apart([*(f"{name}={value}" for name, value in options.items() if value is not None), earlier.target])
+    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    return lambda: report_apart([*given, earlier.target])
 
 
 def _write_page(report: Report, page: str, beside: Report | None, changes: Comparison | None) -> int:

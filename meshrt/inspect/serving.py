@@ -15,7 +15,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,7 +26,7 @@ from meshrt.inspect.model import Report
 from meshrt.inspect.page.document import document, policy
 from meshrt.inspect.rerun import Run, running
 
-__all__ = ["serve"]
+__all__ = ["Beside", "serve"]
 
 HOST = "127.0.0.1"
 LOOK = 0.25  # seconds between looks at the files. Chosen: soon enough for who saves and looks up
@@ -38,8 +38,18 @@ ERROR_TEXT = 8000  # characters of what a run printed, the last ones
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that of a terminal which is closed reaches no run by itself
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a program is compared with: how its report is made, the file or the program that it is of, and more files
+    that it depends on. It is made anew when one of these changes."""
+
+    read: Callable[[], Report]
+    target: str
+    others: Sequence[str] = ()
+
+
 def serve(
-    target: str, arguments: Sequence[str], port: int, against: Report | None = None, others: Sequence[str] = ()
+    target: str, arguments: Sequence[str], port: int, beside: Beside | None = None, others: Sequence[str] = ()
 ) -> int:
     """Serves the page of a program until interrupted.
 
@@ -47,16 +57,16 @@ def serve(
       target: what is inspected: `FILE.py:FUNCTION`, or the file of a module.
       arguments: those of `meshrt inspect` for it, besides the form of the report.
       port: where; 0 for one that is free.
-      against: a report to show beside it.
+      beside: what to show beside it.
       others: more files that the report depends on.
 
     Returns:
       The exit code: 0 after Ctrl-C.
 
     Raises:
-      InspectError: the port is taken.
+      InspectError: the port is taken; there is no report to show beside it.
     """
-    state = _State(against=against)
+    state = _State(against=None if beside is None else beside.read())
     server = _listen(port, state)
     threading.Thread(target=server.serve_forever, name="inspect-server", daemon=True).start()
     # A flag rather than an exception, which could come between the start of a child and the note of it.
@@ -66,7 +76,7 @@ def serve(
     before = {number: signal.signal(number, lambda *_: enough.set()) for number in ending}
     try:
         print(f"serving {target} at {server.url} (Ctrl-C ends)", flush=True)
-        _watch(target, [*arguments, "--", target], state, others, enough)
+        _watch(target, [*arguments, "--", target], state, beside, others, enough)
         print("ended", flush=True)
     finally:
         for number, handler in before.items():
@@ -213,18 +223,24 @@ def _watch(
     target: str,
     arguments: Sequence[str],
     state: _State,
+    beside: Beside | None,
     others: Sequence[str],
     enough: threading.Event,
 ) -> None:
     """Runs the inspection, and again whenever a file changes, until it is `enough`."""
+    compared = {} if beside is None else _stamps(_files(beside.target, beside.others, state.against))
+    wrong = None
     while not enough.is_set():
-        files = _files(target, others, state.report)
+        if beside is not None and _stamps(compared) != compared:
+            wrong = _compare_anew(beside, state)
+            compared = _stamps(_files(beside.target, beside.others, state.against))
+        files = [*_files(target, others, state.report), *compared]
         seen = _stamps(files)
         with running(arguments) as run:
             while not run.is_done() and _stamps(files) == seen and not enough.wait(LOOK):
                 pass
             if run.is_done():
-                _take(run, state)
+                _take(run, state, wrong)
         # A report may name files that were not looked at before.
         seen |= _stamps(f for f in _files(target, others, state.report) if f not in seen)
         while _stamps(seen) == seen and not enough.wait(LOOK):
@@ -233,12 +249,23 @@ def _watch(
             seen = now
 
 
-def _take(run: Run, state: _State) -> None:
-    """Serves what a run gave."""
+def _compare_anew(beside: Beside, state: _State) -> str | None:
+    """Makes the report beside the program's anew; what is wrong with it, if anything is: the one before stays."""
+    try:
+        against = beside.read()
+    except InspectError as e:
+        return str(e)[-ERROR_TEXT:]
+    with state.changed:
+        state.against = against
+    return None
+
+
+def _take(run: Run, state: _State, wrong: str | None) -> None:
+    """Serves what a run gave, with what is wrong beside it."""
     if said := run.said():
         print(said, file=sys.stderr, flush=True)
     try:
-        state.set(run.report(), None)
+        state.set(run.report(), wrong)
     except InspectError as e:
         state.set(None, str(e)[-ERROR_TEXT:])
 

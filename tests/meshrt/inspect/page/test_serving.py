@@ -88,6 +88,25 @@ def test_a_page_follows_its_program(tab, script):
         tab.errors.clear()
 
 
+def test_a_page_follows_what_it_is_compared_with(script):
+    """Both sides are of one script here: the one over another mesh is not that of the start for ever."""
+
+    def shown(url: str) -> str:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.read().decode()
+
+    def until(says) -> None:
+        end = time.monotonic() + 60
+        while not says(shown(url)):
+            assert time.monotonic() < end, "the page does not follow"
+            time.sleep(0.1)
+
+    with served(f"{script}:step", "--mesh", "x=4", "--against-mesh", "x=2", "--serve") as (_, url):
+        until(lambda page: page.count('"tanh"') >= 2)
+        script.write_text(script.read_text().replace("jnp.tanh", "jnp.sin"))
+        until(lambda page: page.count('"sine"') >= 2 and '"tanh"' not in page)
+
+
 def test_only_who_knows_the_address_is_answered(script):
     with served("--serve", f"{script}:step", "--mesh", "x=4") as (_, url):
         root, port = url.rsplit("/", 2)[0], url.split(":")[2].split("/")[0]
