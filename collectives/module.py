@@ -88,7 +88,8 @@ class PartitionedProgram:
     def memory(self) -> MemoryPlan:
         """What one device holds over the course of the program, as far as that is known before it is compiled."""
         if self._memory is None:
-            self._memory = memory_of(self._builder.functions, self._builder.locations)
+            in_breadth = self._machine is None or self._machine.topology.compiler in (None, "cpu")
+            self._memory = memory_of(self._builder.functions, self._builder.locations, in_breadth)
         return self._memory
 
     @property

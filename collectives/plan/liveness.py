@@ -18,6 +18,7 @@ from ..heuristics import FUSED_VALUES
 from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
 from ..ir.walker import inputs
 from ..machine import dot_dimensions, ref_bytes
+from .breadth import ENDING, by_breadth
 
 __all__ = ["Liveness", "Span", "totals"]
 
@@ -36,7 +37,6 @@ _ALIAS = _named("reshape", "optimization_barrier", "bitcast_convert")
 _SAME_PLACE = _named("dynamic_update_slice", "scatter", "sort", "while")
 # Whose elements each attribute of a collective orders.
 _CUT = {"all_gather_dim": "result", "scatter_dimension": "operand", "split_dimension": "operand"}
-_RETURN = _named("return") | {"func.return"}
 
 
 class Span(NamedTuple):
@@ -58,10 +58,12 @@ def totals(spans: Sequence[Span], items: int) -> list[float]:
 
 
 class Liveness:
-    """Buffers of the regions of a program, found once each. `functions` are those that calls may name."""
+    """Buffers of the regions of a program, found once each. `functions` are those that calls may name; with
+    `in_breadth` items run in the order of XLA's compiler for CPUs, else in that of the program."""
 
-    def __init__(self, functions: dict[str, LocalFunction]):
+    def __init__(self, functions: dict[str, LocalFunction], in_breadth: bool = False):
         self._functions = functions
+        self.in_breadth = in_breadth
         self._returned = {f.region: f.results for f in functions.values()}
         self._blocks: dict[Region, _Block] = {}
         self._found: dict[Region, tuple[list[Span], list[float]]] = {}
@@ -77,6 +79,10 @@ class Liveness:
     def kept(self, region: Region) -> frozenset[LocalValue]:
         """The values of a region that are written to memory, rather than computed where they are read."""
         return frozenset(self._block(region).kept)
+
+    def items(self, region: Region) -> Sequence[LocalOp]:
+        """The items of a region in the order in which they run."""
+        return self._block(region, None).items
 
     def _block(self, region: Region, results: Sequence[LocalValue] | None = None) -> _Block:
         if region not in self._blocks:
@@ -106,14 +112,27 @@ class _Block:
 
     def __init__(self, program: Liveness, region: Region, results: Sequence[LocalValue]):
         self.program, self.region = program, region
-        self.items = region.items
+        self.items: Sequence[LocalOp] = region.items
         self.returned = set(results)
-        self.readers: dict[LocalValue, list[int]] = {}
+        self.readers = self._readers()
+        self.end = self._ends()
+        if program.in_breadth:
+            self.items = by_breadth(region, self.readers, self._is_run)
+            self.readers = self._readers()
+            self.end = self._ends()
+        self.carried = self._carried()
+
+    def _readers(self) -> dict[LocalValue, list[int]]:
+        """Per value the items that read it."""
+        readers: dict[LocalValue, list[int]] = {}
         for i, item in enumerate(self.items):
             for value in dict.fromkeys(inputs(item)):
-                self.readers.setdefault(value, []).append(i)
-        self.end = self._ends()
-        self.carried = self._carried()
+                readers.setdefault(value, []).append(i)
+        return readers
+
+    def _is_run(self, item: LocalOp) -> bool:
+        """Whether an item runs by itself, rather than as part of what reads it."""
+        return item.effect or item.collective is not None or any(value in self.kept for value in item.results)
 
     def _is_buffer(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether a value is written to memory rather than computed where it is read."""
@@ -222,7 +241,7 @@ class _Block:
 
     def _carried(self) -> dict[LocalValue, int]:
         """The values that an inner region returns, under the names of their buffers too, with their positions."""
-        if self.region.kind == "function" or not self.items or self.items[-1].name not in _RETURN:
+        if self.region.kind == "function" or not self.items or self.items[-1].name not in ENDING:
             return {}
         found: dict[LocalValue, int] = {}
         for position, value in enumerate(self.items[-1].operands):

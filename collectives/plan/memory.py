@@ -1,7 +1,7 @@
 """What one device holds while a partitioned program runs: its time line, its peak, and what is alive at the peak.
 
-An estimate by liveness (`passes.memory` says of what), in the order in which the program is written. A compiler may
-order, fuse and reuse more; `Compiled.memory_analysis()` has its figures.
+An estimate by liveness (`liveness` says of what), in the order in which the program is written, or in that of XLA's
+compiler for CPUs (`breadth`). A compiler may order, fuse and reuse more; `Compiled.memory_analysis()` has its figures.
 """
 
 from __future__ import annotations
@@ -66,23 +66,27 @@ class MemoryPlan:
         return self.peak - self.arguments - self.results
 
 
-def memory_of(functions: Sequence[LocalFunction], locations: dict[str, str]) -> MemoryPlan:
-    """The memory plan of a per-device program, whose first function is its main one; `locations` are MLIR texts by the
-    aliases that operations name."""
+def memory_of(functions: Sequence[LocalFunction], locations: dict[str, str], in_breadth: bool = False) -> MemoryPlan:
+    """The memory plan of a per-device program, whose first function is its main one.
+
+    Args:
+      locations: MLIR texts by the aliases that operations name.
+      in_breadth: it is run as XLA's compiler for CPUs orders it, else as it is written.
+    """
     main, by_name = functions[0], {f.name: f for f in functions}
-    lives = Liveness(by_name)
+    lives = Liveness(by_name, in_breadth)
     written = _written(main)
     spans, insides = lives.spans(main.region, written)
     spans = _outside_of_results(spans, written)
     held, results = sum(map(ref_bytes, main.region.args)), sum(map(ref_bytes, written))
     places = _Places(locations)
     loads = [held + results + n + inner for n, inner in zip(totals(spans, len(insides)), insides)]
-    moments = tuple(Moment(item.name, places.of(item), n) for item, n in zip(main.region.items, loads))
+    moments = tuple(Moment(item.name, places.of(item), n) for item, n in zip(lives.items(main.region), loads))
     alive = [Held("argument", i, a.type, ref_bytes(a), None) for i, a in enumerate(main.region.args)]
     alive += [Held("result", main.results.index(v), v.type, ref_bytes(v), places.of(v.maker)) for v in written]
     if loads:
         at = max(range(len(loads)), key=loads.__getitem__)
-        inner = _alive(spans, at) + _alive_within(main.region.items[at], lives)
+        inner = _alive(spans, at) + _alive_within(lives.items(main.region)[at], lives)
         alive += [_made(v, n, places) for v, n in inner]
     peak = max(loads, default=held + results)
     return MemoryPlan(peak, held, results, moments, tuple(sorted(alive, key=lambda h: -h.bytes)))
@@ -144,7 +148,7 @@ def _alive_within(item: LocalOp, lives: Liveness) -> list[tuple[LocalValue, floa
         return []
     loads = lives.loads(region)
     at = max(range(len(loads)), key=loads.__getitem__)
-    return _alive(lives.spans(region)[0], at) + _alive_within(region.items[at], lives)
+    return _alive(lives.spans(region)[0], at) + _alive_within(lives.items(region)[at], lives)
 
 
 class _Places:

@@ -114,7 +114,24 @@ def test_moments_and_places(tmp_path):
     assert plan.moments[0].where == "-:2"
 
 
-PROGRAMS = ["mlp", "fsdp scan", "sequence-parallel block", "decode with grouped queries", "recurrent network", "roll"]
+def test_what_is_ready_first_runs_first():
+    """Both branches begin before either goes on, as XLA's compiler for CPUs runs them; others keep the order."""
+    body = """
+      %a = stablehlo.dot_general %x, %x, contracting_dims = [0] x [0] : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+      %b = stablehlo.dot_general %a, %x, contracting_dims = [0] x [0] : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+      %c = stablehlo.dot_general %x, %x, contracting_dims = [1] x [1] : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+      %d = stablehlo.dot_general %c, %b, contracting_dims = [0] x [0] : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+      return %d : tensor<16x16xf32>"""  # noqa: E501
+    text = f"func.func @main(%x: tensor<16x16xf32>) -> tensor<16x16xf32> {{\n{body}\n}}"
+    for topology, order in ((None, "acbd"), ("v5e:1x1", "abcd")):
+        plan = collectives.partition(propagation.run(text), topology=topology).memory
+        assert [m.where for m in plan.moments] == [f"-:{3 + 'abcd'.index(name)}" for name in order]
+
+
+PROGRAMS = [
+    "mlp", "fsdp scan", "sequence-parallel block", "decode with grouped queries", "recurrent network", "roll",
+    "permutation", "ring attention", "convolution gradient", "parallel block on a split residual stream",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
