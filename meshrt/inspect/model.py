@@ -160,8 +160,8 @@ class MemoryRow:
     """Bytes that one device holds, estimated before a compiler has seen the program: the most at once, of that the
     arguments, the results that do not replace donated arguments, and what lives in between.
 
-    `alive` is what is held at the peak, the largest first. `moments` is the time line in the order in which it is run; of a
-    long program each point stands for several operations, and is the one among them that holds most.
+    `alive` is what is held at the peak, the largest first. `moments` is the time line, in the order in which operations
+    run; of a long program each point stands for several operations, and is the one among them that holds most.
     """
 
     peak_bytes: float
