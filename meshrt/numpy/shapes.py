@@ -127,6 +127,9 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
             raise ShapeError(f"cannot reshape an array of shape {x.shape} (size {x.size}) into shape {sizes}")
         return sizes
     known = math.prod(n for n in sizes if n >= 0)
+    if known and is_symbolic_dim(x.size % known) and x.size % -known == 0:
+        # Constraints may speak of the division by the product of the sizes as they are written, with the -1.
+        return tuple(-(x.size // -known) if n == -1 else n for n in sizes)
     if is_symbolic_dim(x.size % known if known else 0):
         given, wanted = (f"({', '.join(map(str, s))})" for s in (x.shape, sizes))
         raise errors.InconclusiveDimensionOperation(

@@ -74,3 +74,18 @@ def test_what_sizes_do_not_decide_is_refused(name):
     fun, error, message = REFUSED[name]
     with meshrt.threefry_partitionable(False), pytest.raises(error, match=message):
         with_sizes(fun, "b, 5")
+
+
+def test_constraints_on_divisions_decide_reshapes():
+    """They may have the divisor with the sign of the size that is left out, as programs for JAX write them."""
+
+    def f(x):
+        padded = jnp.concatenate([x, jnp.zeros(x.shape[0] % 2, x.dtype)])
+        return x + (padded.reshape(2, -1) + 2).reshape(-1)[: x.shape[0]]
+
+    even = "a + mod(a, 2)"
+    for sign in "", "-":
+        constraints = [f"mod({even}, {sign}2) == 0", f"{sign}2*floordiv({even}, {sign}2) == {even}"]
+        x = meshrt.ShapeDtypeStruct(export.symbolic_shape("a", constraints=constraints), np.float32)
+        given = np.arange(5, dtype=np.float32)
+        np.testing.assert_array_equal(export.export(meshrt.jit(f))(x).call(given), 2 * given + 2)
