@@ -26,11 +26,13 @@ from propagation.shardings import Shardings
 from .annotations import KnownShardings
 from .computed_whole import Whole, whole_over
 from .cost import item_bytes
-from .heuristics import CONTESTED_SHARE, SCATTERED_AND_GATHERED
+from .heuristics import CONTESTED_SHARE, DEFERRED_STEPS, SCATTERED_AND_GATHERED
 from .ops.control import trip_count
 from .preferences import Preference
 
 __all__ = ["preference"]
+
+_ADDING = frozenset(("stablehlo.add", "stablehlo.subtract"))
 
 
 class _End(NamedTuple):
@@ -214,11 +216,11 @@ def _left_to_sum(
 
 def _sent_last(known: KnownShardings, contest: _Contest, axis: str, root: Place) -> tuple[dict[Value, float], float]:
     """Bytes that a device sends, at least, if every other class has an axis before `root`: by value, for operands of
-    contractions with features that are split, which are gathered once; and to scatter sums over split features. Sums
-    whose dimensions correspond may be added first, and count once."""
+    contractions with features that are split, which are gathered once; and to scatter sums over split features, of
+    those that are added to each other the largest."""
     find, others = contest.joined.find, contest.sizes[axis].keys() - {root}
     gathers: dict[Value, float] = {}
-    sums: dict[tuple[Place, ...], float] = {}
+    sums: dict[Value, float] = {}
     places = lambda v: [find((v.index, d)) for d in range(v.type.rank)]
     for op, times in _runs(known.program, known.program.main.body):
         rule = contest.rules.rule_for(op) if len(op.results) == 1 and op.operands else None
@@ -226,14 +228,24 @@ def _sent_last(known: KnownShardings, contest: _Contest, axis: str, root: Place)
             continue
         result = op.results[0]
         at = places(result)
-        scattered = times * _scattered(result, known.shardings.get(result), axis)
         if any(_sums(rule, op, contest.joined, other) for other in others):
-            sums[tuple(at)] = max(sums.get(tuple(at), 0.0), scattered)
+            total = _total(result)
+            scattered = times * _scattered(result, known.shardings.get(result), axis)
+            sums[total] = max(sums.get(total, 0.0), scattered)
         for v in op.operands:
             here = places(v)
             if root in here and root in at and not others.isdisjoint(at) and others.isdisjoint(here):
                 gathers[v] = times * _scattered(v, known.shardings.get(v), axis)
     return {v: n for v, n in gathers.items() if n}, sum(sums.values())
+
+
+def _total(value: Value) -> Value:
+    """The last of the sums that a value is added to, one after the other."""
+    for _ in range(DEFERRED_STEPS):
+        if len(value.uses) != 1 or value.uses[0].op.name not in _ADDING:
+            break
+        value = value.uses[0].op.results[0]
+    return value
 
 
 def _sums(rule: OpRule, op: Op, joined: Correspondence, root: Place) -> bool:

@@ -154,6 +154,17 @@ def layers_over_the_batch(batch):
     return Case({"x": 8}, build, (normal(3, 64, 64), normal(batch, 64)), (P(None, "x"), P("x")), P(None, "x"))
 
 
+def residual_layers(_):
+    """Layers whose weights are gathered: tokens are many, and sums of different layers are not added to each other."""
+
+    def loss(ws, x):
+        for up, down in ws:
+            x = x + jnp.tanh(norm(x) @ up) @ down
+        return jnp.mean(x**2)
+
+    return jax.grad(loss)
+
+
 def constrained_block(constrain):
     """Features are split between two products, where constraints say so, rows everywhere else."""
 
@@ -164,13 +175,17 @@ def constrained_block(constrain):
     return run
 
 
-@pytest.mark.parametrize("name", ["sums of activations", "constraints"])
+@pytest.mark.parametrize("name", ["sums of activations", "sums of several layers", "constraints"])
 def test_nothing_is_tried_that_cannot_save(monkeypatch, name):
     """Where the class with most bytes would leave more sums than is sent now, or constraints hold the others."""
     from collectives import alternatives
 
     made = {
         "sums of activations": lambda: layers_over_the_batch(512),
+        "sums of several layers": lambda: Case(
+            {"x": 8}, residual_layers, ([[normal(32, 64), normal(64, 32)]] * 6, normal(192, 32)),
+            ([[P("x"), P("x")]] * 6, P("x")), [[P("x"), P("x")]] * 6,
+        ),
         "constraints": lambda: Case(
             {"x": 8}, constrained_block, (normal(64, 128), normal(128, 64), normal(512, 64)),
             (P(None, "x"), P("x", None), P("x")), P("x"),
