@@ -201,7 +201,9 @@ class Entry:
         """A donated array that is also another argument: XLA would fail on some devices and wait on the others."""
         places: dict[int, int] = {}
         for i, x in enumerate(leaves):
-            if type(x) is Array and places.setdefault(id(x._buf), i) != i:
+            if type(x) is not Array or x.is_deleted():
+                continue  # those that are gone share one buffer, and the launch says so
+            if places.setdefault(id(x._buf), i) != i:
                 first = places[id(x._buf)]
                 if any(k in (first, i) for k, _ in self.donated):
                     paths = self.record.arg_paths()
