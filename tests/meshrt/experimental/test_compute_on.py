@@ -133,8 +133,7 @@ def test_the_host_computes_as_a_cpu_does():
     f = meshrt.jit(compute_on("device_host")(again))
     text = f.trace(X).lower(lowering_platforms=("tpu",)).as_text()
     assert "@lapack_sgeqrf" in text and '_xla_compute_type = "host"' in text
-    with pytest.raises(errors.UnsupportedError, match="kernels are for cpu and cuda"):
-        meshrt.jit(again).trace(X).lower(lowering_platforms=("tpu",))
+    assert "lapack" not in meshrt.jit(again).trace(X).lower(lowering_platforms=("tpu",)).as_text()
     np.testing.assert_allclose(np.asarray(f(X)), X, rtol=1e-3, atol=1e-4)
 
 
