@@ -135,7 +135,7 @@ def test_a_second_interrupt_kills_at_once(launch):
     assert launch.finish(process, since, timeout=20).code == 130
 
 
-def test_an_interrupt_while_the_launcher_begins_shows_nobody_where_that_was(launch):
+def test_an_interrupt_while_the_launcher_begins_shows_nobody_where_that_was(launch, signals_are_heard):
     (launch.folder / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     command = [sys.executable, "-m", "meshrt", "launch", "--help"]
     env = {**os.environ, "PYTHONPATH": str(launch.folder)}
