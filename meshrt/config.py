@@ -290,10 +290,10 @@ class Settings:
         return local.compile
 
     def dispatch_key(self) -> Any:
-        """Something that changes whenever a setting does, for caches of whole calls: the version, or all the keys."""
+        """Something that changes whenever a setting does, for caches of whole calls."""
         if self.overrides() is None:
             return self.version
-        return (self.trace_key(), self.compile_key(), self.default_device)
+        return (self.version, self.trace_key(), self.compile_key(), self.default_device)
 
     def _refresh(self, local: _Overrides) -> None:
         if local.version != self.version:

@@ -169,6 +169,8 @@ def put_leaf(leaf: Any, target: Sharding | Format | None, donate: bool | None, m
     if isinstance(target, Format):
         placed = put_leaf(leaf, target.sharding, donate, may_alias)
         return relayout(placed, target.layout) if isinstance(target.layout, Layout) else placed
+    if target is not None:
+        backend.refuse_fork()
     if type(leaf) is Array and target is not None and leaf.sharding.unreduced_axes != target.unreduced_axes:
         leaf = leaf._value  # which raises for what is unreduced
     if type(leaf) is Array:

@@ -64,12 +64,20 @@ def test_a_forked_process_is_told_that_it_has_no_devices():
     script = """
         import os, numpy as np, meshrt, meshrt.numpy as jnp
         f, x = meshrt.jit(lambda x: x + 1), jnp.ones(3)
+        compiled, at = f.lower(x).compile(), x.sharding
+        def under_a_setting():
+            with meshrt.default_matmul_precision("float32"):
+                return f(x)
         for _ in range(5):
-            f(x), x + x
+            f(x), x + x, compiled(x), under_a_setting()
         pid = os.fork()
         if pid == 0:
             put = lambda: meshrt.device_put(np.ones(3))
-            calls = (lambda: f(x), lambda: x + x, lambda: jnp.zeros(2), put, meshrt.devices)
+            put_there = lambda: meshrt.device_put(np.ones(3), at)
+            calls = (
+                lambda: f(x), under_a_setting, lambda: compiled(x), lambda: x + x, lambda: jnp.zeros(2), put, put_there,
+                meshrt.devices,
+            )
             for call in calls:
                 try:
                     call()
