@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +63,14 @@ def same(got, want):
     for a, b in zip(ours, theirs):
         assert a.dtype == b.dtype and np.asarray(a).tobytes() == np.asarray(b).tobytes()
         assert getattr(a.sharding, "spec", None) == getattr(b.sharding, "spec", None)
+
+
+def test_the_documentation_has_the_version_and_the_entries_of_files(content):
+    page = (Path(__file__).parents[2] / "docs" / "aot.md").read_text()
+    assert f"version of the format: {container.VERSION};" in page
+    alone = meshrt.jit(lambda x: x).lower(np.float32(0)).compile().serialize()
+    entries = {name for file in (content, alone) for name in container.unpack(file, "it").description}
+    assert not [name for name in entries if f"`{name}`" not in page]
 
 
 @pytest.mark.smoke
