@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -89,16 +89,27 @@ def job_options(function: Command) -> Command:
 
 def job_of(
     ctx: click.Context, module: bool, target: str, arguments: tuple[str, ...], config: str | None,
-    **options: object,
+    subcommands: Sequence[str] = (), **options: object,
 ) -> Job:  # fmt: skip
-    """The job that the user describes. ConfigError says what is wrong with it."""
+    """The job that the user describes. ConfigError says what is wrong with it; a target that is not there may be one of
+    `subcommands`, mistyped."""
     base = launch_settings.Settings()
     if config is not None:
         base = launch_settings.read(launch_settings.find(config, launch_settings.folders()))
     given = {k: v for k, v in options.items() if ctx.get_parameter_source(k) is not ParameterSource.DEFAULT}
     settings = launch_settings.override(base, **given)
     if not module and placing.scripts_are_here(settings) and not Path(target).is_file():
-        raise ConfigError(f"{target}: no such script. To run a module, write -m before its name.")
+        raise ConfigError(f"{target}: no such script. {_instead(ctx, target, subcommands)}")
     if arguments[:1] == ("--",):  # optional, between TARGET and its arguments
         arguments = arguments[1:]
     return Job(settings, ("module" if module else "script", target), arguments)
+
+
+def _instead(ctx: click.Context, target: str, subcommands: Sequence[str]) -> str:
+    """What the user may have meant by a script that is not there."""
+    import difflib  # start-up time: for this error only
+
+    near = difflib.get_close_matches(target, subcommands, 1)
+    if near and target == Path(target).stem:  # no path, nor the name of a file
+        return f"Did you mean `{ctx.command_path} {near[0]}`?"
+    return "To run a module, write -m before its name."

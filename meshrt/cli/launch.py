@@ -95,7 +95,7 @@ def command(ctx: click.Context, dry_run: bool, detach: bool, **options: Any) -> 
     launch coordinator", "agent", "status", "logs", "resize", "stop" and "certificates" are commands of such jobs, each
     with a --help of its own.
     """
-    job = job_of(ctx, **options)
+    job = job_of(ctx, subcommands=SUBCOMMANDS, **options)
     if placing.is_placed(job.settings):
         from meshrt.cli import _launch_hosts  # start-up time: as above
 

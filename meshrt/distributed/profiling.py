@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +95,10 @@ class Steps:
         print(f"meshrt launch --profile: {text}", file=sys.stderr, flush=True)
 
 
-def asked_for(environ: Mapping[str, str]) -> Steps | None:
-    """What the launcher wants to have recorded of this process."""
-    told = environ.get(PROFILE)
+def asked_for(environ: MutableMapping[str, str]) -> Steps | None:
+    """What the launcher wants to have recorded of this process. The request is taken out: it is not for the processes
+    that this one starts."""
+    told = environ.pop(PROFILE, None)
     if told is None:
         return None
     found = json.loads(told)

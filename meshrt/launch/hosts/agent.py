@@ -187,6 +187,10 @@ class _Agent:
                 raise DistributedError(f"the coordinator at {self._options.coordinator} refused this host: {error}")
 
     def _opened(self, news: Opened, now: float) -> None:
+        if news.incarnation != self._duties.name:  # it ended its processes while it joined as who ran them
+            assert self._link is not None  # which says this
+            self._link.renew()
+            return
         if not self._joined and os.path.isdir(news.directory):
             try:
                 os.chdir(news.directory)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from meshrt.launch.engines.protocol import Capabilities, Output, Report, ResizeAsked, Spec, StopAsked, Task
 from meshrt.launch.hosts.fleet import Fleet
 from meshrt.launch.hosts.logbook import Logbook
-from meshrt.launch.hosts.messages import Applicant, Chunk, Down, Over, RefusedError, Up
+from meshrt.launch.hosts.messages import Applicant, Chunk, Down, Over, Up
 from meshrt.launch.model import FINAL, State
 from meshrt.launch.moves import exit_code
 
@@ -150,15 +150,12 @@ class HostsEngine:
             self._woken()
 
     def open(self, name: str, incarnation: str, send: Callable[[Down], None]) -> None:
-        """The session of an agent begins; `send` is how it is reached, from any thread."""
+        """The session of an agent begins; `send` is how it is reached, from any thread. RefusedError if it has not
+        joined."""
         with self._lock:
+            self._fleet.open(name, incarnation, self._clock())  # or it is refused, and who is in stays in touch
             former = self._senders.get(name)
             self._senders[name], self._incarnations[name] = send, incarnation
-            try:
-                self._fleet.open(name, incarnation, self._clock())
-            except RefusedError:
-                del self._senders[name]
-                raise
             if former is not None:
                 self._notify(f"host {name} opened another session")
             self._woken()

@@ -27,9 +27,10 @@ _AGAIN_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session began."""
+    """A session began, of the agent of this incarnation."""
 
     number: int
+    incarnation: str
     directory: str
     lease_s: float
 
@@ -134,7 +135,7 @@ class Link:
         number = self._number
         answers = calls.stream("Session", self._say(who, self._outgoing), joined.nonce)
         self._answers = answers
-        self._tell(Opened(number, joined.directory, joined.lease_s))
+        self._tell(Opened(number, who.incarnation, joined.directory, joined.lease_s))
         stream = self._outbound.begin_stream()
         log = threading.Thread(target=self._stream_log, args=(calls, stream, who), name="meshrt-log", daemon=True)
         log.start()

@@ -46,7 +46,7 @@ class _Last:
 
 
 class Logbook:
-    """Lines of the present generation; a task's are forgotten when the next generation begins."""
+    """Lines of the present generation and of the one before, which may say why it ended; older ones are forgotten."""
 
     def __init__(self) -> None:
         self._lines: dict[Task, _Last] = {}
@@ -54,17 +54,24 @@ class Logbook:
         self._splitters: dict[tuple[Task, str], LineSplitter] = {}
         self._followers: set[Callable[[Line], None]] = set()
         self._lock = threading.Lock()
+        self._newest = -1  # generation
         self._book = secrets.randbits(31)
         self._number = self._book << _LINES_BITS
 
     def begin(self, task: Task, host: str) -> None:
         """A task is started on a host."""
         with self._lock:
-            for old in [t for t in self._lines if t.generation < task.generation - 1]:
-                del self._lines[old], self._hosts[old]
-            self._splitters = {k: s for k, s in self._splitters.items() if k[0] in self._lines}
+            if task.generation > self._newest:  # once, and not for each of its ranks: there may be thousands
+                self._newest = task.generation
+                self._forget(task.generation - 1)
             self._lines.setdefault(task, _Last())
             self._hosts[task] = host
+
+    def _forget(self, first: int) -> None:
+        """What is of generations before `first`."""
+        for old in [task for task in self._lines if task.generation < first]:
+            del self._lines[old], self._hosts[old]
+        self._splitters = {key: found for key, found in self._splitters.items() if key[0].generation >= first}
 
     def feed(self, found: Output) -> None:
         """A task printed this."""
@@ -82,11 +89,14 @@ class Logbook:
                     follow(line)
 
     def last(self, count: int, follow: Callable[[Line], None] | None = None) -> list[Line]:
-        """The last `count` lines of each task of the newest generations; `follow` hears of each one after them."""
+        """The last `count` lines of each task, task by task; `follow` hears of each one after them. For a follower they
+        are in the order in which they came: one that is cut off takes up `behind` the last that it has seen."""
         with self._lock:
-            if follow is not None:
-                self._followers.add(follow)
-            return [line for last in self._lines.values() for line in list(last.lines)[-count:]] if count else []
+            found = [line for last in self._lines.values() for line in list(last.lines)[-count:]] if count else []
+            if follow is None:
+                return found
+            self._followers.add(follow)
+            return sorted(found, key=lambda line: line.number)
 
     def behind(self, number: int, follow: Callable[[Line], None]) -> list[Line]:
         """The lines behind the one of this number, all of them where it is of another logbook; `follow` hears of each

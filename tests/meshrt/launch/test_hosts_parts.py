@@ -24,7 +24,7 @@ from meshrt.launch.hosts.fleet import LEASE_S
 from meshrt.launch.hosts.journal import Journal
 from meshrt.launch.hosts.link import Opened
 from meshrt.launch.hosts.logbook import Logbook
-from meshrt.launch.hosts.messages import Applicant, Beat
+from meshrt.launch.hosts.messages import Applicant, Beat, RefusedError, Stale
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.model import HostJoined
 
@@ -117,11 +117,33 @@ def test_who_was_cut_off_hears_the_lines_behind_the_last_one_and_of_another_coor
             made.begin(Task(0, rank), "a")
         for i in range(4):
             made.feed(Output(Task(0, i % 2), 0.0, "stdout", b"%d\n" % i))
-    lines = sorted(book.last(10), key=lambda line: line.number)
+    assert [line.data for line in book.last(10)] == [b"0", b"2", b"1", b"3"]
+    lines = book.last(10, heard.append)
+    assert [line.data for line in lines] == [b"0", b"1", b"2", b"3"]
     assert [line.data for line in book.behind(lines[1].number, heard.append)] == [b"2", b"3"]
     assert [line.data for line in other.behind(lines[1].number, heard.append)] == [b"0", b"1", b"2", b"3"]
     book.feed(Output(Task(0, 0), 0.0, "stdout", b"later\n"))
     assert [line.data for line in heard] == [b"later"]
+
+
+def test_lines_of_old_generations_are_looked_for_once_in_each_generation_and_not_for_each_rank():
+    class Counted(dict):
+        looks = 0
+
+        def __iter__(self):
+            self.looks += 1
+            return super().__iter__()
+
+    book = Logbook()
+    book._lines = lines = Counted()
+    for generation in range(4):
+        for rank in range(50):
+            book.begin(Task(generation, rank), "a")
+            book.feed(Output(Task(generation, rank), 0.0, "stdout", b"x\ny"))
+    assert lines.looks == 4
+    assert {line.task.generation for line in book.last(1)} == {task.generation for task, _ in book._splitters} == {2, 3}
+    book.feed(Output(Task(1, 0), 0.0, "stdout", b"late\n"))
+    assert all(line.data != b"late" for line in book.last(9))
 
 
 def test_many_ranks_share_what_is_kept_of_their_lines(monkeypatch):
@@ -176,10 +198,47 @@ def test_an_agent_says_that_it_cannot_enter_the_jobs_directory_and_goes_on(tmp_p
     found = agent._Agent(agent.Options("127.0.0.1:1", Trust(), "a", "127.0.0.1"), {}, said.append)
     monkeypatch.setattr(os, "chdir", refuse)
     try:
-        found._opened(Opened(1, str(tmp_path), 8.0), 0.0)
+        found._opened(Opened(1, found._duties.name, str(tmp_path), 8.0), 0.0)
     finally:
         found._engine.close()
     assert said[0].endswith(f"{tmp_path} cannot be entered: Permission denied") and "is in the job" in said[1]
+
+
+def test_an_agent_that_ended_its_processes_while_it_joined_does_not_stay_as_who_ran_them(tmp_path):
+    class FakeLink:
+        renewed = 0
+
+        def renew(self) -> None:
+            self.renewed += 1
+
+    found = agent._Agent(agent.Options("127.0.0.1:1", Trust(), "a", "127.0.0.1"), {}, lambda text: None)
+    found._link = link = FakeLink()
+    former = found._duties.name
+    found._wake, waker = os.pipe()
+    try:
+        found._do(found._duties.told(Stale("lost"), 0.0))
+        found._opened(Opened(1, former, str(tmp_path), 8.0), 0.0)
+        assert (found._session, link.renewed) == (None, 1)
+        found._opened(Opened(2, found._duties.name, str(tmp_path / "none"), 8.0), 0.0)
+        assert (found._session, link.renewed) == (2, 1)
+    finally:
+        found._engine.close()
+        os.close(found._wake)
+        os.close(waker)
+
+
+def test_a_session_that_is_refused_does_not_cut_off_who_is_in():
+    engine, told = HostsEngine({}, lambda text: None), []
+    try:
+        engine.join(Applicant("a", "h", "abc"))
+        engine.open("a", "abc", send := told.append)
+        with pytest.raises(RefusedError, match="has not joined, or was lost since"):
+            engine.open("a", "of its former life", [].append)
+        engine.receive("a", "abc", Beat(0.0))
+        assert len(told) == 1
+        engine.closed("a", "abc", send)
+    finally:
+        engine.close()
 
 
 def test_a_coordinator_that_did_not_listen_blames_no_host_for_it():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 
 import pytest
@@ -10,6 +11,7 @@ import meshrt
 from meshrt.distributed import profiling
 from meshrt.errors import ConfigError
 from meshrt.launch import profiles
+from meshrt.launch.environment import GENERATION, PROCESS_ID, PROFILE
 from meshrt.launch.settings import Settings
 from meshrt.runtime.profiling import ProfileData
 
@@ -84,3 +86,10 @@ def test_requests():
     assert profiles.traced("all")(7) and not profiles.traced(None)(0)
     assert json.loads(profiles.request("/p", "3:4")) == {"folder": "/p", "first": 3, "count": 2}
     assert profiling.asked_for({}) is None
+
+
+def test_a_request_is_for_this_process_and_not_for_those_that_it_starts():
+    environ = {PROFILE: profiles.request("/p", "3:4"), GENERATION: "0", PROCESS_ID: "1", "A": "b"}
+    steps = profiling.asked_for(environ)
+    atexit.unregister(steps._end_of_script)
+    assert str(steps._folder) == "/p/g0000-r0001" and PROFILE not in environ and "A" in environ
