@@ -33,11 +33,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _unary(primitive: Primitive, doc: str, example: str) -> Callable[[Any], Any]:
+def _unary(primitive: Primitive, doc: str, example: str, name: str = "") -> Callable[[Any], Any]:
+    """`name` where the primitive has another one."""
+
     def function(x: Any) -> Any:
         return primitive.bind(x)
 
-    return _named(function, primitive.name, f"Elementwise {doc}.", example)
+    return _named(function, name or primitive.name, f"Elementwise {doc}.", example)
 
 
 def _approximate(primitive: Primitive, doc: str, example: str) -> Callable[..., Any]:
@@ -63,13 +65,15 @@ _OPERANDS = (
 )
 
 
-def _binary(primitive: Primitive, doc: str, example: str) -> Callable[[Any, Any], Any]:
+def _binary(primitive: Primitive, doc: str, example: str, name: str = "") -> Callable[[Any, Any], Any]:
+    """`name` where the primitive has another one."""
+
     def function(x: Any, y: Any) -> Any:
         if isinstance(x, ArrayOperators) and isinstance(y, ArrayOperators) and x.aval.shape == y.aval.shape:
             return primitive.bind(x, y)
         return primitive.bind(*stretched(primitive.name, x, y))
 
-    return _named(function, primitive.name, f"Elementwise {doc}. {_OPERANDS}", example)
+    return _named(function, name or primitive.name, f"Elementwise {doc}. {_OPERANDS}", example)
 
 
 def _equality(primitive: Primitive, joined: Primitive, doc: str, example: str) -> Callable[[Any, Any], Any]:
@@ -122,7 +126,9 @@ ceil = _unary(e.ceil_p, "smallest integer not below x", ">>> print(lax.ceil(jnp.
 is_finite = _unary(
     e.is_finite_p, "test for finite values", ">>> print(lax.is_finite(jnp.array([1.0, jnp.inf])))\n[ True False]"
 )
-bitwise_not = _unary(e.not_p, "complement of bits", ">>> print(lax.bitwise_not(jnp.array([0, 5])))\n[-1 -6]")
+bitwise_not = _unary(
+    e.not_p, "complement of bits", ">>> print(lax.bitwise_not(jnp.array([0, 5])))\n[-1 -6]", "bitwise_not"
+)
 population_count = _unary(
     e.population_count_p, "number of set bits", ">>> print(lax.population_count(jnp.array([7, 8])))\n[3 1]"
 )
@@ -146,10 +152,20 @@ rem = _binary(
     ">>> print(lax.rem(jnp.array([5, 3]), jnp.array([3, 3])))\n[2 0]",
 )
 atan2 = _binary(e.atan2_p, "angle of the point (y, x)", ">>> print(lax.atan2(1.0, 1.0))\n0.7853982")
-bitwise_and = _binary(e.and_p, "and of bits", ">>> print(lax.bitwise_and(jnp.array([5, 3]), jnp.array([3, 3])))\n[1 3]")
-bitwise_or = _binary(e.or_p, "or of bits", ">>> print(lax.bitwise_or(jnp.array([5, 3]), jnp.array([3, 3])))\n[7 3]")
+bitwise_and = _binary(
+    e.and_p,
+    "and of bits",
+    ">>> print(lax.bitwise_and(jnp.array([5, 3]), jnp.array([3, 3])))\n[1 3]",
+    "bitwise_and",
+)
+bitwise_or = _binary(
+    e.or_p, "or of bits", ">>> print(lax.bitwise_or(jnp.array([5, 3]), jnp.array([3, 3])))\n[7 3]", "bitwise_or"
+)
 bitwise_xor = _binary(
-    e.xor_p, "exclusive or of bits", ">>> print(lax.bitwise_xor(jnp.array([5, 3]), jnp.array([3, 3])))\n[6 0]"
+    e.xor_p,
+    "exclusive or of bits",
+    ">>> print(lax.bitwise_xor(jnp.array([5, 3]), jnp.array([3, 3])))\n[6 0]",
+    "bitwise_xor",
 )
 shift_left = _binary(e.shift_left_p, "left shift", ">>> print(lax.shift_left(jnp.array([-8, 8]), 1))\n[-16  16]")
 shift_right_logical = _binary(
