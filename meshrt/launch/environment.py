@@ -21,7 +21,7 @@ NUM_CPU_DEVICES = "MESHRT_NUM_CPU_DEVICES"
 AGENT_NAME = "MESHRT_AGENT_NAME"  # of the agent that runs on a host
 PROFILE = "MESHRT_PROFILE"  # which steps a process records, and where: JSON
 COMPILED = "MESHRT_COMPILATION_CACHE_DIR"  # where processes share compiled programs
-COMPILED_SIZE = "MESHRT_COMPILATION_CACHE_MAX_SIZE"
+COMPILED_BOUND = "MESHRT_COMPILED_BOUND"  # BYTES:FOLDER of the one that the launcher made for them
 
 _FORCED_COUNT = "--xla_force_host_platform_device_count"
 DEFAULT_DEVICES_PER_PROCESS = 4
@@ -117,3 +117,9 @@ def _skip_proxies(env: dict[str, str], address: str) -> None:
     host = address.rpartition(":")[0].strip("[]")
     hosts = env.get("no_grpc_proxy") or env.get("no_proxy") or env.get("NO_PROXY") or ""
     env["no_grpc_proxy"] = ",".join(filter(None, (hosts, host)))
+
+
+def compiled_bound(environ: Mapping[str, str], folder: str) -> int | None:
+    """How many bytes of compiled programs `folder` may have, if the launcher made it; None of a user's own."""
+    size, _, made = environ.get(COMPILED_BOUND, "").partition(":")
+    return int(size) if made == folder and size.isdigit() else None

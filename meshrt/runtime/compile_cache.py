@@ -159,11 +159,13 @@ def _disk() -> DiskCache | None:
     if not on_disk():
         return None
     # Start-up time: a process without a directory of programs reads and writes no entries.
+    from meshrt.launch.environment import compiled_bound
     from meshrt.runtime import disk_cache
 
-    limit = config.settings.compilation_cache_max_size
-    root = disk_cache.checked_directory(config.settings.compilation_cache_dir)
-    return disk_cache.DiskCache(root, None if limit < 0 else limit)
+    name, size = config.settings.compilation_cache_dir, config.settings.compilation_cache_max_size
+    root = disk_cache.checked_directory(name)
+    bounds = [bound for bound in (size if size >= 0 else None, compiled_bound(os.environ, name)) if bound is not None]
+    return disk_cache.DiskCache(root, min(bounds, default=None))
 
 
 def load_entry(name: str) -> bytes | None:

@@ -14,7 +14,7 @@ from functools import partial
 
 from meshrt.launch.engines._processes import Child, Keeper
 from meshrt.launch.engines.protocol import Capabilities, Engine, Exited, Report, Startable, Task, WorkerSpec
-from meshrt.launch.environment import COMPILED, COMPILED_SIZE
+from meshrt.launch.environment import COMPILED, COMPILED_BOUND
 from meshrt.launch.membership.folders import remove_folder, spacious_folder
 from meshrt.launch.model import ExitStatus
 
@@ -70,7 +70,8 @@ class LocalEngine:
         """The environment, with a folder for compiled programs."""
         if COMPILED not in self._environ:
             self._shared = spacious_folder(_SHARED_BYTES)
-            self._environ = {COMPILED_SIZE: str(_SHARED_BYTES), **self._environ, COMPILED: self._shared or ""}
+            bound = {} if self._shared is None else {COMPILED_BOUND: f"{_SHARED_BYTES}:{self._shared}"}
+            self._environ = {**self._environ, COMPILED: self._shared or "", **bound}
         return self._environ
 
     def signal(self, tasks: Sequence[Task], number: int) -> None:

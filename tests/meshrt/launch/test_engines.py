@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -9,12 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshrt import config
 from meshrt.cli.main import main
 from meshrt.errors import ConfigError, InternalError
 from meshrt.launch import engines
 from meshrt.launch.engines.local import LocalEngine
 from meshrt.launch.engines.protocol import Capabilities, Exited, Task
+from meshrt.launch.environment import COMPILED, compiled_bound
 from meshrt.launch.model import ExitStatus
+from meshrt.runtime import compile_cache
 from tests.meshrt.launch.simulated import JOINING, MESHED, OK, SimulatedEngine, raised, ready, run
 
 TERM, KILL, INT = int(signal.SIGTERM), int(signal.SIGKILL), int(signal.SIGINT)
@@ -276,3 +280,20 @@ def test_the_command_line_selects_an_engine(folder, tmp_path_factory, capsys):
     said = capsys.readouterr().err
     assert said.startswith("meshrt: error: engine = 'nothing': there is no such engine; known are: ")
     assert {"local", "pretend"} <= set(said.strip().partition("known are: ")[2].split(", "))
+
+
+def test_the_launchers_folder_of_compiled_programs_is_bounded_and_a_users_own_is_not(tmp_path, monkeypatch):
+    engine = LocalEngine({})
+    try:
+        environ = engine._sharing()
+        shared = environ[COMPILED]
+        assert os.stat(shared).st_mode & 0o777 == 0o700 and engine._sharing() == environ
+        monkeypatch.setattr(os, "environ", dict(environ))
+        bound = compiled_bound(environ, shared)
+        for folder, size, most in ((shared, 1 << 40, bound), (shared, -1, bound), (shared, 5, 5), (tmp_path, 7, 7)):
+            with config.settings.override(compilation_cache_dir=str(folder), compilation_cache_max_size=size):
+                assert compile_cache._disk().max_bytes == most
+    finally:
+        engine.close()
+    assert not os.path.exists(shared)
+    assert LocalEngine({COMPILED: str(tmp_path)})._sharing() == {COMPILED: str(tmp_path)}
