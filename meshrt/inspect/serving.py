@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from meshrt.errors import InspectError
 from meshrt.inspect.model import Report
@@ -35,6 +35,7 @@ BEAT = 15.0  # seconds between signs of life on a stream of events, so that a br
 MOST_FILES = 2000  # looked at below the script's folder
 MOST_STREAMS = 32  # browsers that are told of events
 ERROR_TEXT = 8000  # characters of what a run printed, the last ones
+_Stamps: TypeAlias = dict[str, tuple[int, int] | None]  # by file: when it was written last, and how long it is
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that of a terminal which is closed reaches no run by itself
 
 
@@ -66,7 +67,9 @@ def serve(
     Raises:
       InspectError: the port is taken; there is no report to show beside it.
     """
-    state = _State(against=None if beside is None else beside.read())
+    state = _State()
+    if beside is not None:
+        _compare(beside, state)
     server = _listen(port, state)
     threading.Thread(target=server.serve_forever, name="inspect-server", daemon=True).start()
     # A flag rather than an exception, which could come between the start of a child and the note of it.
@@ -89,10 +92,12 @@ def serve(
 
 @dataclass(slots=True)
 class _State:
-    """What is served: the page, numbered, and what is wrong with the program since."""
+    """What is served: the page, numbered, and what is wrong with the program since; `compared` is how the files stood
+    that `against` is made of."""
 
     report: Report | None = None
     against: Report | None = None
+    compared: _Stamps = field(default_factory=dict)
     version: int = 0
     error: str | None = "The program is being inspected for the first time."
     is_ended: bool = False
@@ -228,13 +233,11 @@ def _watch(
     enough: threading.Event,
 ) -> None:
     """Runs the inspection, and again whenever a file changes, until it is `enough`."""
-    compared = {} if beside is None else _stamps(_files(beside.target, beside.others, state.against))
     wrong = None
     while not enough.is_set():
-        if beside is not None and _stamps(compared) != compared:
+        if beside is not None and _stamps(state.compared) != state.compared:
             wrong = _compare_anew(beside, state)
-            compared = _stamps(_files(beside.target, beside.others, state.against))
-        files = [*_files(target, others, state.report), *compared]
+        files = [*_files(target, others, state.report), *state.compared]
         seen = _stamps(files)
         with running(arguments) as run:
             while not run.is_done() and _stamps(files) == seen and not enough.wait(LOOK):
@@ -249,14 +252,22 @@ def _watch(
             seen = now
 
 
-def _compare_anew(beside: Beside, state: _State) -> str | None:
-    """Makes the report beside the program's anew; what is wrong with it, if anything is: the one before stays."""
-    try:
-        against = beside.read()
-    except InspectError as e:
-        return str(e)[-ERROR_TEXT:]
+def _compare(beside: Beside, state: _State) -> None:
+    """Makes the report beside the program's. Its files are looked at before that: what is written to them meanwhile has
+    changed."""
+    state.compared = _stamps(_files(beside.target, beside.others, state.against))
+    against = beside.read()
     with state.changed:
         state.against = against
+    state.compared = _stamps(_files(beside.target, beside.others, against)) | state.compared
+
+
+def _compare_anew(beside: Beside, state: _State) -> str | None:
+    """Makes that report once more; what is wrong with it, if anything is: the one before stays."""
+    try:
+        _compare(beside, state)
+    except InspectError as e:
+        return str(e)[-ERROR_TEXT:]
     return None
 
 
@@ -294,9 +305,9 @@ def _python_below(folder: Path) -> Iterable[str]:
             return
 
 
-def _stamps(files: Iterable[str]) -> dict[str, tuple[int, int] | None]:
+def _stamps(files: Iterable[str]) -> _Stamps:
     """When files were written last, and how long they are; None for those that are not there."""
-    found: dict[str, tuple[int, int] | None] = {}
+    found: _Stamps = {}
     for file in files:
         try:
             status = os.stat(file)

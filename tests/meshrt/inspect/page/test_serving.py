@@ -11,10 +11,12 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from meshrt.cli.main import main
+from meshrt.inspect import serving
 from tests.meshrt.inspect.page.programs import SCRIPT
 
 
@@ -105,6 +107,23 @@ def test_a_page_follows_what_it_is_compared_with(script):
         until(lambda page: page.count('"tanh"') >= 2)
         script.write_text(script.read_text().replace("jnp.tanh", "jnp.sin"))
         until(lambda page: page.count('"sine"') >= 2 and '"tanh"' not in page)
+
+
+def test_what_is_written_while_it_is_read_has_changed(tmp_path):
+    """The report may be of the file before that, so it is made once more."""
+    file = tmp_path / "compared.mlir"
+    file.write_text("before")
+
+    def read():
+        file.write_text("written meanwhile")
+        return SimpleNamespace(program=None)
+
+    state = serving._State()
+    serving._compare(serving.Beside(read, str(file)), state)
+    assert serving._stamps(state.compared) != state.compared
+    file.write_text("before")
+    serving._compare(serving.Beside(lambda: SimpleNamespace(program=None), str(file)), state)
+    assert serving._stamps(state.compared) == state.compared
 
 
 def test_only_who_knows_the_address_is_answered(script):
