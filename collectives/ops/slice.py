@@ -71,12 +71,8 @@ def _move(
     flat = [a for d in dims for a in d]
     if len(set(flat)) != len(flat):
         dims = ctx.want(result)
-    elif (
-        dims != ctx.goal(result) and result.type.size > value.type.size
-    ):  # whether to reshard before it grows, or after
-        before = ctx.move_cost(value, ctx.goal(result))
-        if before < ctx.move_cost(value, dims) + ctx.later_cost(result, dims):
-            dims = ctx.goal(result)
+    if result.type.size > value.type.size:
+        dims = _before_it_grows(ctx, op, dims, changed)
     if op.name == "stablehlo.slice" and (
         shared_halos.slice_of(ctx, op, dims, changed, within)
         or _narrow(ctx, op, dims, changed, runs_of, within)
@@ -99,6 +95,21 @@ def _move(
         ref = assemble(ctx, d, dims[d], [ref], [shape[d]], size, runs, fill)
         shape[d] = size
     ctx.bind(result, dims, ref)
+
+
+def _before_it_grows(ctx: Context, op: Op, dims: Dims, changed: list[int]) -> Dims:
+    """The layout in which to pad: `dims`, or that in which the result is wanted in the end, or one that is whole along
+    `changed`, where resharding the operand to that, which is smaller, sends less than resharding the result."""
+    value, result, goal = op.operands[0], op.results[0], ctx.goal(op.results[0])
+    least = ctx.move_cost(value, dims) + ctx.later_cost(result, dims)
+    if dims != goal and (before := ctx.move_cost(value, goal)) < least:
+        dims, least = goal, before + ctx.later_cost(result, goal)
+    whole = tuple(() if i in changed else d for i, d in enumerate(dims))
+    if whole == dims:
+        return dims
+    more = ctx.elements(result.type.shape, whole) - ctx.elements(result.type.shape, dims)
+    work = 2 * ctx.itemsize(result) * ctx.redundancy * more  # every device then computes the same, as in `rearranged`
+    return whole if ctx.move_cost(value, whole) + ctx.later_cost(result, whole) + work < least else dims
 
 
 def _delay(

@@ -18,6 +18,22 @@ def normal(*shape):
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
+@pytest.mark.parametrize("to", [(), (None, "x")], ids=["as it was", "from another dimension"])
+def test_what_is_wanted_whole_is_gathered_before_it_is_padded(to):
+    """11 rows over 8 devices would be sent as 16."""
+
+    def build(constrain):
+        def run(x):
+            x = constrain(x, *to) if to else x
+            return constrain(jnp.pad(x, ((1, 2), (2, 1), (1, 2)), constant_values=0.5), None, None, None)
+
+        return run
+
+    x = normal(8, 8, 8)
+    _, sent = check(Case({"x": 8}, build, (x,), (P("x"),), P()), exact=True)
+    assert sent <= x.nbytes * 7 / 8 + (x.nbytes / 8 * 7 / 8 if to else 0)
+
+
 @pytest.mark.parametrize("position", [0, 3, -1])
 @pytest.mark.parametrize(("axes", "n"), [({"x": 8}, 8), ({"x": 8}, 32), ({"a": 3, "b": 2}, 12)])
 def test_one_position_of_a_split_dimension_is_sent_to_all_as_a_sum(axes, n, position):
