@@ -120,7 +120,7 @@ class CommunicationPlan:
         >>> text = meshrt.jit(jnp.sin).lower(jnp.ones(8)).as_text()
         >>> plan = collectives.partition(propagation.run(text)).plan
         >>> print(plan.explain("train.py:57"))
-        nothing was decided here: there was one way only
+        nothing was decided here: no operation, or none with several ways
         """
         if self.decisions is None:
             raise InputError("nothing is known of the decisions behind this plan: ask the one of a partitioned program")

@@ -73,7 +73,8 @@ class Decisions:
         """
         if isinstance(what, Value):
             return replace(self, rows=tuple(row for row in self.rows if what in row.op.results))
-        if not isinstance(what, str) or not what.rpartition(":")[2].isdecimal():
+        path, _, number = what.rpartition(":") if isinstance(what, str) else ("", "", "")
+        if not isinstance(what, str) or not path or not number.isdecimal():
             raise InputError(
                 f"{what!r} is no value of the program and no source line; give one, or a line as train.py:57"
             )
@@ -125,7 +126,7 @@ class Decisions:
         return ", ".join(texts)
 
     def __str__(self) -> str:
-        return self.as_text() or "nothing was decided here: there was one way only"
+        return self.as_text() or "nothing was decided here: no operation, or none with several ways"
 
     def __len__(self) -> int:
         return len(self.rows)
