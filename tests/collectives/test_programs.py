@@ -167,6 +167,7 @@ def train_step(constrain):
     return f
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("split", [None, "d"])
 def test_transformer_train_step(stacked, split):

@@ -24,7 +24,6 @@ L = np.linalg.cholesky(A)
 
 @pytest.fixture(autouse=True, scope="module")
 def _kernels():
-    jaxlib_api.register_cpu_kernels()
     jaxlib_api.lapack_kernel("potrf", np.float32)  # loads LAPACK itself
 
 

@@ -71,10 +71,12 @@ def prepare_cpu_kernels(program: str | bytes) -> None:
     jaxlib's kernels know where LAPACK is only once somebody has looked for it. A program from a file calls them in a
     process in which nobody has, and jumps to address 0.
     """
-    _register_cpu_kernels()
-    # How the names of these kernels begin. Bytecode and compiled code hold names as they are.
+    # How the names of these kernels begin, or end. Bytecode and compiled code hold names as they are.
     if b"lapack_" in program if isinstance(program, bytes) else "lapack_" in program:
+        _register_cpu_kernels()
         _find_lapack()
+    elif b"_perturbed_ffi" in program if isinstance(program, bytes) else "_perturbed_ffi" in program:
+        _register_cpu_kernels()
 
 
 @functools.cache

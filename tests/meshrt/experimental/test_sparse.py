@@ -65,6 +65,7 @@ def test_arithmetic(n_batch, n_dense):
         same(got, wanted)
 
 
+@pytest.mark.sweep(2)
 @layouts
 def test_shapes(n_batch, n_dense):
     m = made(X, n_batch, n_dense)

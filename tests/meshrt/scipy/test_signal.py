@@ -34,6 +34,7 @@ def test_cosine_transforms_of_an_axis(name, norm):
         np.testing.assert_allclose(np.asarray(got), getattr(scipy.fft, name)(wide, axis=1, norm=norm), 1e-12, 1e-13)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["dctn", "idctn"])
 def test_cosine_transforms_of_several_axes(name):
     def program(lib):

@@ -70,7 +70,7 @@ def test_refused_minima():
 SOLVERS = [("cg", {}), ("bicgstab", {}), ("gmres", {}), ("gmres", {"solve_method": "incremental"})]
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("name", "options"), SOLVERS)
 def test_systems(name, options):
     def program(lib):

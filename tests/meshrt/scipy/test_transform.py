@@ -17,6 +17,7 @@ def rotation(lib):
     return lib.scipy.spatial.transform.Rotation
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("row", [slice(None), 0])
 def test_representations(row):
     def program(lib):
@@ -31,6 +32,7 @@ def test_representations(row):
     assert_alike(program, 2e-4)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seq", ["xyz", "XYZ", "zxz", "ZYX", "YZY"])
 def test_angles(seq):
     def program(lib):
