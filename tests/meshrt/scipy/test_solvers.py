@@ -70,8 +70,10 @@ def test_refused_minima():
 SOLVERS = [("cg", {}), ("bicgstab", {}), ("gmres", {}), ("gmres", {"solve_method": "incremental"})]
 
 
-@pytest.mark.sweep(4)
-@pytest.mark.parametrize(("name", "options"), SOLVERS)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [SOLVERS[0], SOLVERS[1], *(pytest.param(*each, marks=pytest.mark.slow) for each in SOLVERS[2:])],
+)
 def test_systems(name, options):
     def program(lib):
         def solve(a, b, **more):
