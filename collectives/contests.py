@@ -208,8 +208,9 @@ def _left_to_sum(
         rule = rules.rule_for(op)
         if rule is None or FactorType.REDUCTION not in rule.types:
             continue
+        summed = _summed(rule, op, joined)
         for axis, root in first.items():
-            if _sums(rule, op, joined, root):
+            if root in summed:
                 out[axis] += times * sum(_scattered(r, known.shardings.get(r), axis) for r in op.results)
     return out
 
@@ -228,7 +229,7 @@ def _sent_last(known: KnownShardings, contest: _Contest, axis: str, root: Place)
             continue
         result = op.results[0]
         at = places(result)
-        if any(_sums(rule, op, contest.joined, other) for other in others):
+        if not others.isdisjoint(_summed(rule, op, contest.joined)):
             total = _total(result)
             scattered = times * _scattered(result, known.shardings.get(result), axis)
             sums[total] = max(sums.get(total, 0.0), scattered)
@@ -248,11 +249,13 @@ def _total(value: Value) -> Value:
     return value
 
 
-def _sums(rule: OpRule, op: Op, joined: Correspondence, root: Place) -> bool:
-    return any(
-        factors and rule.types[factors[0]] is FactorType.REDUCTION and joined.find((value.index, d)) == root
+def _summed(rule: OpRule, op: Op, joined: Correspondence) -> set[Place]:
+    """The classes of the dimensions that an operation sums over."""
+    return {
+        joined.find((value.index, d))
         for value, dims in zip(op.operands, rule.operands) for d, factors in enumerate(dims)
-    )  # fmt: skip
+        if factors and rule.types[factors[0]] is FactorType.REDUCTION
+    }  # fmt: skip
 
 
 def _scattered(value: Value, sharding: TensorSharding | None, axis: str) -> float:
