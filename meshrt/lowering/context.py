@@ -21,7 +21,7 @@ from meshrt.core.source import UNKNOWN, Source, path_of
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
 from meshrt.lowering.marks import NOT_INLINED, with_marks
-from meshrt.lowering.nesting import Nesting
+from meshrt.lowering.nesting import is_deep
 from meshrt.lowering.processors import say_who_computes
 from meshrt.lowering.sizes import PLATFORM_INDEX
 from meshrt.lowering.types import dense, mlir_type, splat
@@ -64,7 +64,7 @@ class ModuleLowering:
         self.uses_memories = False
         self._groups = 0
         self._functions: dict[Any, str] = {}
-        self.nesting = Nesting()
+        self.heights: dict[Jaxpr, int] = {}  # see `meshrt.lowering.nesting`
         # What exported functions became, by these and the types that they are called with (`meshrt.export`).
         self.embedded: dict[Any, Any] = {}
         # Whether one of them has symbolic sizes or several platforms.
@@ -190,7 +190,6 @@ class ModuleLowering:
         symbol = self._functions.get(key)
         if symbol is None:
             symbol = self._functions[key] = self.unique_name(name)
-            self.nesting.begin()
             function = self.writer.function(symbol, [mlir_type(v.aval) for v in jaxpr.invars])
             ctx = LoweringContext(self, function, manual=manual)
             region = ctx.pinned_region()
@@ -199,7 +198,6 @@ class ModuleLowering:
                     f"sdy.sharding = #sdy.sharding{self.pin_text(v.aval, region)}" for v in jaxpr.invars
                 ]
             function.ret(ctx.jaxpr(jaxpr, function.args))
-            self.nesting.end(symbol)
         return symbol
 
 
@@ -362,10 +360,9 @@ class LoweringContext:
 
     def call(self, jaxpr: Jaxpr, operands: Sequence[Ref], name: str, apart: bool = False) -> tuple[Ref, ...]:
         """Calls an outlined function for `jaxpr`; `apart`, it stays one when XLA compiles the program."""
-        symbol = self.module.outlined(jaxpr, name, self.manual)
-        if self.module.nesting.is_deep(symbol) and not apart:
+        if not apart and is_deep(jaxpr, self.module.heights):
             return tuple(self.jaxpr(jaxpr, operands, name))
-        self.module.nesting.note(symbol)
+        symbol = self.module.outlined(jaxpr, name, self.manual)
         outs = [mlir_type(v.aval) for v in jaxpr.outvars]
         marks = NOT_INLINED if apart else ""
         if self._eqn is not None:

@@ -1,38 +1,34 @@
-"""How many calls stand within one another in the functions of a module."""
+"""How many calls may stand within one another in a module."""
 
 from __future__ import annotations
 
+from meshrt.core.jaxpr import Jaxpr, subjaxprs
 from meshrt.heuristics import NESTED_CALLS
 
-__all__ = ["Nesting"]
+__all__ = ["is_deep"]
 
 
-class Nesting:
-    """The height of each function, a function without calls having height 1, while functions are written.
+def is_deep(jaxpr: Jaxpr, heights: dict[Jaxpr, int]) -> bool:
+    """Whether a function for a Jaxpr would hold more calls within one another than compilers take, so that it is
+    written in place of its calls instead. `heights` holds what is known already, and is added to.
 
-    >>> nesting = Nesting()
-    >>> nesting.begin(), nesting.end("leaf"), nesting.begin(), nesting.note("leaf"), nesting.end("caller")
-    (None, None, None, None, None)
-    >>> nesting.is_deep("caller")
+    >>> from meshrt.core.jaxpr import Jaxpr
+    >>> is_deep(Jaxpr((), (), (), ()), {})
     False
     """
+    return _height(jaxpr, heights) > NESTED_CALLS
 
-    def __init__(self) -> None:
-        self._heights: dict[str, int] = {}
-        self._open = [0]  # of the functions being written, the module's `@main` first
 
-    def begin(self) -> None:
-        """A function is begun, while the one before is still being written."""
-        self._open.append(0)
-
-    def end(self, symbol: str) -> None:
-        """The function that was begun last is written."""
-        self._heights[symbol] = self._open.pop() + 1
-
-    def note(self, symbol: str) -> None:
-        """The function being written calls this one."""
-        self._open[-1] = max(self._open[-1], self._heights[symbol])
-
-    def is_deep(self, symbol: str) -> bool:
-        """Whether one more call around it is more than compilers take: its body is then written in place."""
-        return self._heights[symbol] >= NESTED_CALLS
+def _height(jaxpr: Jaxpr, heights: dict[Jaxpr, int]) -> int:
+    """The Jaxprs within one another, this one included; those of loops and branches count too, though they become
+    regions."""
+    height = heights.get(jaxpr)
+    if height is None:
+        inner = (
+            _height(part, heights)
+            for eqn in jaxpr.eqns
+            if not eqn.primitive.cache_types  # others have no Jaxprs among their parameters
+            for part in subjaxprs(eqn.params)
+        )
+        height = heights[jaxpr] = 1 + max(inner, default=0)
+    return height

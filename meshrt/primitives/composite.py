@@ -85,7 +85,6 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     if ctx.module.mesh is not None:
         return ctx.jaxpr(p["jaxpr"], operands)
     symbol = ctx.module.outlined(p["jaxpr"], p["name"], ctx.manual)
-    ctx.module.nesting.note(symbol)
     attrs = (
         f"composite_attributes = {p['attributes']!r}, decomposition = @{symbol}, name = {quote(p['name'])}, "
         f"version = {p['version']} : i32"

@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from meshrt import errors
 
-__all__ = ["bytecode", "parse", "pretty", "run_passes"]
+__all__ = ["bytecode", "expanded", "parse", "pretty", "run_passes"]
 
 
 def parse(text: str | bytes) -> ir.Module:
@@ -37,15 +37,38 @@ def run_passes(text: str | bytes, pipeline: str) -> str:
 
     A broken invariant inside a pass aborts the process: call this in a child process.
     """
-    from jaxlib.mlir.passmanager import PassManager  # start-up time: for comparisons only
-
     module = parse(text)
+    _run(module, pipeline)
+    return str(module.operation.get_asm(enable_debug_info=True))
+
+
+_EXPANSIONS = {
+    "chlo": "chlo-legalize-to-stablehlo",
+    "shape": "shape-legalize-to-stablehlo",
+    "composite": "stablehlo-legalize-composite-to-call",
+}
+
+
+def expanded(module: ir.Module, *kinds: str) -> ir.Module:
+    """A copy of the module in which operations of these kinds ("chlo", "shape", "composite") are written out as
+    others of StableHLO."""
+    from jaxlib.mlir.dialects import stablehlo  # start-up time: the dialects' classes take 30 ms
+
+    stablehlo.register_stablehlo_passes()
+    with module.context:
+        copy: ir.Module = ir.Module.parse(bytecode(module))
+    _run(copy, f"builtin.module(func.func({','.join(_EXPANSIONS[kind] for kind in kinds)}))")
+    return copy
+
+
+def _run(module: ir.Module, pipeline: str) -> None:
+    from jaxlib.mlir.passmanager import PassManager  # start-up time: few programs need passes of MLIR's own
+
     try:
         with module.context:
             PassManager.parse(pipeline).run(module.operation)
     except ir.MLIRError as e:
         raise errors.CompileError(f"the pass pipeline {pipeline} failed: {e}") from None
-    return str(module.operation.get_asm(enable_debug_info=True))
 
 
 def bytecode(module: ir.Module) -> bytes:

@@ -1,0 +1,691 @@
+"""The only door to jaxlib's private modules, for jaxlib 0.10.2 to 0.12.
+
+Everything that meshrt asks of XLA goes through here: clients and devices, buffers, compilation, execution,
+serialisation, the distributed runtime and pytrees. Nothing here sets one of jaxlib's process-wide hooks or changes
+one of its classes, so JAX may be imported in the same process, before or after.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+# XLA logs the devices of each new client at level INFO unless told otherwise before it is loaded.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+
+import jaxlib._hlo as _hlo
+import jaxlib._jax as _jax
+import jaxlib.version
+import numpy as np
+from jaxlib import xla_client as _xc
+from jaxlib.mlir import ir
+
+from meshrt import errors
+from meshrt.runtime.host_memory import HostMemory, private_copies
+from meshrt.runtime.mlir import bytecode as bytecode
+from meshrt.runtime.mlir import expanded as expanded
+from meshrt.runtime.mlir import parse as parse
+from meshrt.runtime.mlir import pretty as pretty
+from meshrt.runtime.protobuf import without
+
+VERSION: tuple[int, ...] = tuple(int(p) for p in jaxlib.version.__version__.split(".")[:3])
+RELEASE = ".".join(map(str, VERSION))
+
+Device: TypeAlias = _jax.Device
+Buffer: TypeAlias = _jax.ArrayImpl
+Client: TypeAlias = _jax.Client
+XlaError = _jax.JaxRuntimeError
+# What is done where arrays are collected, and where other threads run programs of several processes.
+guard_lib: Any = _jax.guard_lib
+
+# ----------------------------------------------------------------------------------------------------------
+# Pytrees: a registry of our own, so that registrations never meet JAX's.
+
+_pytree = _jax.pytree
+if TYPE_CHECKING:
+    from meshrt.runtime.jaxlib_types import PyTreeDef as PyTreeDef
+    from meshrt.runtime.jaxlib_types import PyTreeRegistry
+else:
+    PyTreeDef = _pytree.PyTreeDef
+DictKey = _pytree.DictKey
+SequenceKey = _pytree.SequenceKey
+GetAttrKey = _pytree.GetAttrKey
+FlattenedIndexKey = _pytree.FlattenedIndexKey
+pytree_registry: PyTreeRegistry = _pytree.PyTreeRegistry(
+    enable_none=True, enable_tuple=True, enable_namedtuple=True, enable_list=True, enable_dict=True
+)
+# Structures are pickled with the registry that they are of, by the name under which it is found.
+pytree_registry.__module__, pytree_registry.__name__ = "meshrt.tree_util", "default_registry"
+
+
+def treedef_tuple(treedefs: list) -> PyTreeDef:
+    """The structure of a tuple of trees with these structures."""
+    return _pytree.treedef_tuple(pytree_registry, treedefs)
+
+
+def treedef_of_node(cls: type, aux: Any, children: list) -> PyTreeDef:
+    """The structure of a node of `cls` with auxiliary data `aux` over structures."""
+    return _pytree.PyTreeDef.from_node_data_and_children(pytree_registry, (cls, aux), children)
+
+
+def all_leaves(values: Iterable[Any]) -> bool:
+    """Whether no value is a container."""
+    return _pytree.all_leaves(pytree_registry, values)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Clients.
+
+
+def cpu_client(
+    num_devices: int,
+    *,
+    distributed: Any = None,
+    process_id: int = 0,
+    num_processes: int = 1,
+    collectives: Any = None,
+) -> Client:
+    """A CPU client with `num_devices` devices in this process.
+
+    Args:
+      distributed: a connected client of the distributed runtime, for several processes.
+      collectives: what `gloo_collectives` gives; needed with several processes.
+    """
+    return _xc.make_cpu_client(
+        distributed_client=distributed, node_id=process_id, num_nodes=num_processes, collectives=collectives,
+        num_devices=num_devices,
+    )  # fmt: skip
+
+
+def approximate_top_k_size(size: int, rank: int, k: int, recall_target: float, size_override: int) -> int:
+    """How many candidates among `size` elements XLA's approximate top-k keeps for `recall_target` of k to be right."""
+    return int(_jax.approx_top_k_reduction_output_size(size, rank, k, recall_target, False, size_override)[0])
+
+
+def gloo_collectives(distributed: Any, hostname: str | None = None, interface: str | None = None) -> Any:
+    """Collectives over TCP between CPU clients; `hostname` is the address that peers reach this process at."""
+    return _jax.make_gloo_tcp_collectives(distributed, hostname=hostname, interface=interface)
+
+
+def plugin_client(name: str, library: str, options: dict[str, Any], distributed: Any = None) -> Client:
+    """A client of the PJRT plugin in the shared object `library`; loads it unless it is loaded already."""
+    load_plugin(name, library)
+    return _xc.make_c_api_client(name, options, distributed)
+
+
+def load_plugin(name: str, library: str) -> None:
+    """Loads and initialises a PJRT plugin once per process."""
+    if not _xc.pjrt_plugin_loaded(name):
+        _xc.load_pjrt_plugin_dynamically(name, library)
+    if not _xc.pjrt_plugin_initialized(name):
+        _xc.initialize_pjrt_plugin(name)
+
+
+def gpu_plugin_options() -> dict[str, Any]:
+    """Allocator options for GPU clients, from the XLA_PYTHON_CLIENT_* environment variables."""
+    return dict(_xc.generate_pjrt_gpu_plugin_options())
+
+
+def topology(platform: str, name: str, options: dict[str, Any] | None = None) -> Any:
+    """A description of hardware that need not be present; the platform's plugin must be loaded."""
+    return _jax.get_default_c_api_topology(platform, name, options or {})
+
+
+def compile_only_devices(topology_description: Any) -> list[Any]:
+    """Devices of a topology, for compiling only, along its dimensions (the last varies fastest) where it has some."""
+    devices = topology_description._make_compile_only_devices()
+    return sorted(devices, key=lambda d: (*getattr(d, "coords", ()), d.id))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# The distributed runtime.
+
+_MTLS = (
+    "mtls_cert_file",
+    "mtls_key_file",
+    "mtls_ca_file",
+    "mtls_peer_uri_prefix",
+    "verify_secure_credentials",
+)
+
+
+def _mtls(options: dict[str, Any]) -> dict[str, Any]:
+    given = {k: v for k, v in options.items() if v is not None}
+    unknown = set(given) - set(_MTLS)
+    if unknown:
+        raise errors.ArgumentTypeError(f"unknown options {sorted(unknown)}; the secure ones are {', '.join(_MTLS)}")
+    if given and "mtls_cert_file" not in (_jax.get_distributed_runtime_client.__doc__ or ""):
+        raise errors.UnsupportedError(
+            f"jaxlib {jaxlib.version.__version__} has no mutual TLS for its distributed runtime; use jaxlib 0.12 or "
+            "newer, or bind the service to a private address"
+        )
+    return given
+
+
+def distributed_service(
+    address: str,
+    num_nodes: int,
+    *,
+    heartbeat_timeout_s: int | None = None,
+    register_timeout_s: int | None = None,
+    shutdown_timeout_s: int | None = None,
+    recoverable: bool | None = None,
+    **mtls: Any,
+) -> Any:
+    """Starts the coordination service on `address` ("host:port"); it runs until it is dropped or `.shutdown()`.
+
+    Args:
+      heartbeat_timeout_s: silence after which a process counts as lost.
+      register_timeout_s: how long processes may take to connect.
+      recoverable: let a lost process come back under the same id.
+      mtls: certificate files (jaxlib 0.12): mtls_cert_file, mtls_key_file, mtls_ca_file, mtls_peer_uri_prefix,
+        verify_secure_credentials.
+    """
+    return _jax.get_distributed_runtime_service(
+        address, num_nodes, heartbeat_timeout=heartbeat_timeout_s, cluster_register_timeout=register_timeout_s,
+        shutdown_timeout=shutdown_timeout_s, recoverable=recoverable, **_mtls(mtls),
+    )  # fmt: skip
+
+
+def distributed_client(
+    address: str,
+    node_id: int,
+    *,
+    rpc_timeout_s: int | None = None,
+    init_timeout_s: int | None = None,
+    shutdown_timeout_s: int | None = None,
+    heartbeat_timeout_s: int | None = None,
+    shutdown_on_destruction: bool = False,
+    use_compression: bool = True,
+    **mtls: Any,
+) -> Any:
+    """A client of the coordination service, not yet connected (`.connect()`).
+
+    With `shutdown_on_destruction` a process that ends waits for all others in a barrier, so one that fails would
+    freeze the job for `shutdown_timeout_s`; hence it is off.
+    """
+    return _jax.get_distributed_runtime_client(
+        address, node_id, rpc_timeout=rpc_timeout_s, init_timeout=init_timeout_s,
+        shutdown_timeout=shutdown_timeout_s, heartbeat_timeout=heartbeat_timeout_s,
+        shutdown_on_destruction=shutdown_on_destruction, use_compression=use_compression, **_mtls(mtls),
+    )  # fmt: skip
+
+
+def preemption_manager(client: Any) -> Any:
+    """Listens for notice (SIGTERM) that a process will be ended and spreads it; `reached_sync_point(step)` asks."""
+    manager = _jax.create_preemption_sync_manager()
+    manager.initialize(client)
+    return manager
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Shardings and buffers.
+
+
+class NativeSharding(_jax.GSPMDSharding):
+    """What C++ code wants to know of a sharding. JAX's own classes cannot be used: their constructors import jax."""
+
+    memory_kind: str | None = None
+
+    def _to_xla_hlo_sharding(self, ndim: int) -> Any:
+        return self._hlo_sharding
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+class _KindedSharding(NativeSharding):
+    def __init__(self, devices: Any, hlo: Any, memory_kind: str):
+        super().__init__(devices, hlo, memory_kind=memory_kind)
+        self.memory_kind = memory_kind
+
+
+@functools.lru_cache(4096)
+def device_list(devices: tuple) -> Any:
+    """jaxlib's list of these devices."""
+    return _jax.DeviceList(devices)
+
+
+@functools.lru_cache(8)
+def deleted_buffer(device: Any) -> Buffer:
+    """A buffer that was deleted, to stand in for one that is given up.
+
+    Deleting a buffer aborts the process where a NumPy view or a DLPack consumer still reads its memory; dropping the
+    reference does not, and frees the memory as soon as nobody reads it.
+    """
+    sharding = NativeSharding(device_list((device,)), _xc.HloSharding.replicate())
+    buffer = put(_Scalar(), sharding, [np.zeros((), np.float32)], [device])
+    buffer.delete()
+    return buffer
+
+
+class _Scalar:
+    shape, dtype, weak_type = (), np.dtype("float32"), False
+
+
+def clear_device_caches() -> None:
+    """Drops every device that this module remembers."""
+    device_list.cache_clear()
+    deleted_buffer.cache_clear()
+    _with_first.cache_clear()
+
+
+def native_sharding(
+    devices: tuple, tiling: tuple[int, ...], tiles: np.ndarray, memory_kind: str | None = None
+) -> NativeSharding:
+    """The C++ counterpart of a sharding.
+
+    Args:
+      devices: the device assignment.
+      tiling: parts per dimension.
+      tiles: int64[num_devices, ndim], the part of each dimension that each device holds.
+    """
+    hlo = hlo_sharding(len(devices), tiling, tiles)
+    if memory_kind is None:
+        return NativeSharding(device_list(devices), hlo)
+    return _KindedSharding(device_list(devices), hlo, memory_kind)
+
+
+def hlo_sharding(num_devices: int, tiling: tuple[int, ...], tiles: np.ndarray) -> Any:
+    """XLA's form: `{devices=[...]...}` over positions in the device assignment, or replicated."""
+    parts = int(np.prod(tiling, dtype=np.int64)) if tiling else 1
+    if parts == 1:
+        return _xc.HloSharding.replicate()
+    flat = np.ravel_multi_index(tuple(tiles.T), tiling)
+    order = np.argsort(flat, kind="stable").astype(np.int64)  # positions grouped by tile, in order of tiles
+    copies = num_devices // parts
+    if copies == 1:
+        return _xc.HloSharding.subgroup_with_device_ordering(np.ascontiguousarray(order.reshape(tiling)))
+    assignment = np.ascontiguousarray(order.reshape(*tiling, copies))
+    return _xc.HloSharding.subgroup_with_device_ordering(assignment, [_xc.OpSharding.Type.REPLICATED])
+
+
+def put(aval: Any, sharding: Any, shards: Sequence[Any], devices: Sequence[Any], *, may_alias: bool = True) -> Buffer:
+    """A buffer from one host array (or single-device buffer) per addressable device.
+
+    With `may_alias` an aligned host array may be used in place (CPU), so it must never change afterwards.
+
+    Raises:
+      CompileOnlyError: a device stands for hardware that is not here.
+    """
+    # Asked to copy, jaxlib fails on partly replicated shardings (bad_function_call), so it is given private copies.
+    if not may_alias:
+        shards = private_copies(shards)
+    # enable_x64 is passed so that the process-wide x64 slot, which belongs to JAX when it is imported, plays no part.
+    try:
+        return _jax.batched_device_put(
+            aval, sharding, shards, list(devices), True, force_copy=False, enable_x64=True,
+            host_buffer_semantics=_jax.HostBufferSemantics.ZERO_COPY,
+        )  # fmt: skip
+    except XlaError as e:
+        if "compile-only" not in str(e):
+            raise
+        raise errors.CompileOnlyError(
+            f"{devices[0]} stands for a device of hardware that is not here: no array can lie there. Describe the "
+            "argument with meshrt.ShapeDtypeStruct(shape, dtype, sharding=...), and compile with "
+            "jit(f).lower(...).compile()"
+        ) from e
+
+
+def assemble(aval: Any, sharding: Any, pieces: list[Buffer]) -> Buffer:
+    """One buffer over several devices from single-device buffers, without copying."""
+    return _jax.ArrayImpl(aval, sharding, pieces, True, _skip_checks=True)
+
+
+def rewrap(buffer: Buffer, aval: Any, sharding: Any) -> Buffer:
+    """The same memory with another type and sharding."""
+    return buffer._rewrap_with_aval_and_sharding(aval, sharding)
+
+
+def copy_to_devices(buffers: Sequence[Buffer], devices: Sequence[tuple], shardings: Sequence[Any]) -> list[Buffer]:
+    """Shard *i* of each buffer onto device *i* of its device list; always into new memory."""
+    # DONATE_INPUT would abort the process where a NumPy view of the buffer is alive.
+    lists = [device_list(tuple(d)) for d in devices]
+    kinds = [_jax.ArrayCopySemantics.ALWAYS_COPY] * len(buffers)
+    return _jax.batched_copy_array_to_devices_with_sharding(list(buffers), lists, list(shardings), kinds)
+
+
+def reorder(buffer: Buffer, sharding: Any) -> Buffer:
+    """The same shards on the same devices, listed in the order of `sharding`'s devices."""
+    return _jax.reorder_shards(buffer, sharding, _jax.ArrayCopySemantics.REUSE_INPUT)
+
+
+def shard_to_numpy(
+    buffer: Buffer, devices: tuple, position: int, dtype: np.dtype, memory_kind: str | None = None
+) -> np.ndarray:
+    """Addressable shard `position` of a buffer, read-only; shares the buffer's memory where that is the host's.
+
+    `devices` are the addressable devices of the buffer, in order. Not for element types below a byte.
+
+    `ArrayImpl._arrays` and its methods that give NumPy arrays would import jax, since their C++ code looks for
+    `jax.core`. DLPack reads the first shard without that, and any shard can be listed first.
+    """
+    if position:
+        buffer = _shard_first(buffer, devices, position, memory_kind)
+    buffer.block_until_ready()
+    if devices[0].platform != "cpu":
+        return buffer._single_device_array_to_np_array_did_copy()[0]
+    memory = HostMemory(_jax.buffer_to_dlpack_managed_tensor(buffer, stream=None), dtype.itemsize)
+    return np.asarray(memory).view(dtype)
+
+
+def _shard_first(buffer: Buffer, devices: tuple, position: int, memory_kind: str | None) -> Buffer:
+    return reorder(buffer, _with_first(devices, position, memory_kind))
+
+
+@functools.lru_cache(1024)
+def _with_first(devices: tuple, position: int, memory_kind: str | None) -> NativeSharding:
+    order = (devices[position], *devices[:position], *devices[position + 1 :])
+    everywhere = _xc.HloSharding.replicate()
+    if memory_kind is None:
+        return NativeSharding(_jax.DeviceList(order), everywhere)
+    return _KindedSharding(_jax.DeviceList(order), everywhere, memory_kind)
+
+
+def buffer_address(buffer: Buffer) -> int:
+    """Where the first shard lies in its device's memory."""
+    return HostMemory(_jax.buffer_to_dlpack_managed_tensor(buffer, stream=None), 1).address
+
+
+def shards(buffer: Buffer) -> list[Buffer]:
+    """The addressable shards as single-device buffers. Imports jax where it is installed; not needed on CPU."""
+    return buffer._arrays
+
+
+def start_copy_to_host(buffer: Buffer) -> None:
+    """Begins to fetch the first shard; nothing needs fetching from a CPU device."""
+    if buffer.platform() != "cpu":
+        buffer._copy_single_device_array_to_host_async()
+
+
+# jaxlib notes the Python frames of each launch, and frees them only here: elsewhere it may not hold the interpreter's
+# lock. Python's own collector asks for it too, but a loop of steps may go on for long without it.
+collect_garbage: Callable[[], None] = _jax.collect_garbage
+
+
+def _collect_with_python(phase: str, info: Any, collect: Callable[[], None] = collect_garbage) -> None:
+    if phase == "stop":  # also when a process ends, and the names of this module are gone
+        collect()
+
+
+gc.callbacks.append(_collect_with_python)
+
+
+def block_until_ready(buffers: list[Buffer]) -> None:
+    """Waits for all; raises what their computation raised."""
+    _jax.batched_block_until_ready(buffers)
+    collect_garbage()
+
+
+def to_dlpack(buffer: Buffer, stream: Any = None) -> Any:
+    """A DLPack capsule of a single-device buffer."""
+    return _jax.buffer_to_dlpack_managed_tensor(buffer, stream=stream)
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Compiling, loading and running.
+
+Executable: TypeAlias = _jax.LoadedExecutable
+
+
+def compile_options(
+    devices: Sequence[Any],
+    *,
+    mode: str = "replica",
+    shardy: bool = True,
+    xla_options: Sequence[tuple[str, Any]] = (),
+    ynnpack: bool = True,
+) -> Any:
+    """Options for a program over `devices`.
+
+    `mode` "replica" runs the module once per device as it stands; "spmd" lets XLA's partitioner split it, reading
+    Shardy's attributes if `shardy`. `xla_options` are (name, value) of XLA's debug options. Without `ynnpack` the CPU
+    compiler leaves matrix products to Eigen (the setting `cpu_ynnpack` says why).
+    """
+    n = len(devices)
+    options = _xc.CompileOptions()
+    options.num_replicas, options.num_partitions = (n, 1) if mode == "replica" else (1, n)
+    ids = np.array([d.id for d in devices], dtype=np.int64)
+    options.device_assignment = _xc.DeviceAssignment.create(ids.reshape((n, 1) if mode == "replica" else (1, n)))
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions = options.num_replicas, options.num_partitions
+    if mode == "spmd":
+        build.use_spmd_partitioning = True
+        build.use_shardy_partitioner = shardy
+    options.env_option_overrides = [(k, v) for k, v in xla_options if k not in _EFFORTS]
+    for name, value in xla_options:
+        if name in _EFFORTS:
+            setattr(build, name, _EFFORTS[name](value))
+    if not ynnpack:
+        # An override cannot empty a list of XLA's.
+        options = _xc.CompileOptions.ParseFromString(without(options.SerializeAsString(), _YNN_FUSIONS))
+    return options
+
+
+# What is said of a compilation as a whole, not by a flag of XLA's: how hard it tries, and what such a value is.
+_EFFORTS: dict[str, Any] = {
+    "exec_time_optimization_effort": float,
+    "memory_fitting_effort": float,
+    "optimization_level": int,
+    "memory_fitting_level": int,
+}
+
+# CompileOptionsProto.executable_build_options.debug_options.xla_cpu_experimental_ynn_fusion_type (xla.proto).
+_YNN_FUSIONS = (3, 3, 422)
+
+
+def options_fingerprint(mode: str, shardy: bool, xla_options: Sequence[tuple[str, Any]], ynnpack: bool) -> str:
+    """What of the options decides the compiled code, as text."""
+    return f"{mode};{shardy};{ynnpack};{sorted((str(k), str(v)) for k, v in xla_options)}"
+
+
+def compile_and_load(
+    module: str | bytes | ir.Module,
+    devices: Sequence[Any],
+    options: Any,
+    host_callbacks: Sequence[Callable] = (),
+) -> Executable:
+    """Compiles a module and binds it to `devices`. Raises CompileError with the compiler's message."""
+    if host_callbacks and not isinstance(module, ir.Module):
+        module = parse(module)  # C++ accepts callbacks with a parsed module only
+    client = devices[0].client
+    try:
+        if isinstance(module, ir.Module):
+            with module.context:
+                return client.compile_and_load(module, device_list(tuple(devices)), options, list(host_callbacks))
+        return client.compile_and_load(module, device_list(tuple(devices)), options)
+    except (XlaError, ValueError) as e:
+        raise errors.CompileError(f"the compiler for {client.platform} refused the program: {e}") from e
+
+
+def compile_only(module: str | bytes | ir.Module, devices: Sequence[Any], options: Any) -> Any:
+    """Compiles for devices that need not exist (`compile_only_devices`); the result cannot run."""
+    if not isinstance(module, ir.Module):
+        module = parse(module)
+    try:
+        with module.context:
+            return devices[0].client.compile(module, device_list(tuple(devices)), options)
+    except (XlaError, ValueError) as e:
+        raise errors.CompileError(f"the compiler for {devices[0].device_kind} refused the program: {e}") from e
+
+
+def serialize(executable: Any) -> bytes:
+    """The compiled code as bytes, for `deserialize` on as many devices of the same kind."""
+    return executable.serialize()
+
+
+def deserialize(
+    blob: bytes, devices: Sequence[Any], options: Any, host_callbacks: Sequence[Callable] = ()
+) -> Executable:
+    """Binds serialised code to `devices`. `blob` is trusted: only what this user's meshrt wrote may come here."""
+    client = devices[0].client
+    if host_callbacks:
+        return client.deserialize_executable(blob, device_list(tuple(devices)), options, list(host_callbacks))
+    return client.deserialize_executable(blob, device_list(tuple(devices)), options)
+
+
+_HANDLER_OPTIONS = {"_skip_checks": True} if "_skip_checks" in (_jax.array_result_handler.__doc__ or "") else {}
+
+
+def result_handler(aval: Any, sharding: Any) -> Any:
+    """Wraps one output of an execution as a buffer; made once per output."""
+    # 0.10.2 checks results with a method that only JAX adds to the class, unless told not to.
+    return _jax.array_result_handler(aval, sharding, True, **_HANDLER_OPTIONS)
+
+
+def memory_stats(executable: Any) -> Any:
+    """The compiler's memory figures, in bytes per device."""
+    return executable.get_compiled_memory_stats()
+
+
+LayoutParts = tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]
+
+
+def parameter_layouts(executable: Any) -> list[LayoutParts]:
+    """(minor to major, tiling, bits of packed elements) of each parameter. XlaError where the platform tells none."""
+    return [_layout_parts(layout) for layout in executable.get_parameter_layouts()]
+
+
+def output_layouts(executable: Any) -> list[LayoutParts]:
+    """As `parameter_layouts`, of each result."""
+    return [_layout_parts(layout) for layout in executable.get_output_layouts()]
+
+
+def buffer_layout(buffer: Buffer) -> LayoutParts | None:
+    """As `parameter_layouts`, of a buffer's parts; None where the platform does not tell."""
+    try:
+        return _layout_parts(buffer._pjrt_layout)
+    except XlaError:
+        return None
+
+
+def _layout_parts(layout: Any) -> LayoutParts:
+    xla = layout._xla_layout()
+    return tuple(xla.minor_to_major()), tuple(map(tuple, xla.tiling())), xla.element_size_in_bits()
+
+
+def cost_analysis(executable: Any) -> dict[str, float]:
+    """The compiler's estimates, per device: flops, bytes accessed, transcendentals ..."""
+    cost = executable.cost_analysis()
+    return dict(cost[0] if isinstance(cost, list) else cost)
+
+
+def portable_artifact(module: ir.Module, version: str) -> bytes:
+    """A module for consumers of a version of StableHLO. XlaError if that does not have one of its operations."""
+    artifact: bytes = _jax.mlir.serialize_portable_artifact(module, version, True)
+    return artifact
+
+
+def refined_shapes(module: str | bytes) -> bytes:
+    """The module with static shapes that follow from those of its `@main`, as bytecode. XlaError if a size stays
+    unknown or a shape assertion does not hold, with its message."""
+    data = module.encode() if isinstance(module, str) else module
+    refined: bytes = _jax.mlir.refine_polymorphic_shapes(data, True, True, True)
+    return refined
+
+
+def computation(module: str) -> Any:
+    """A StableHLO module as XLA's unoptimised HLO. XlaError if XLA cannot translate it."""
+    return _jax.mlir.mlir_module_to_xla_computation(bytecode(parse(module)), use_tuple_args=False)
+
+
+def computation_text(of: Any, *, metadata: bool) -> str:
+    """HLO as text, with `metadata` also where each operation comes from."""
+    options = _hlo.HloPrintOptions.short_parsable()
+    options.print_metadata = metadata
+    return of.as_hlo_module().to_string(options)
+
+
+def computation_cost(client: Client, of: Any) -> dict[str, float] | None:
+    """The compiler's estimates for what `computation` gave; None if this jaxlib has none."""
+    analyse = getattr(_jax, "hlo_module_cost_analysis", None)
+    return None if analyse is None else dict(analyse(client, of.as_hlo_module()))
+
+
+BoundaryType = tuple[tuple[int, ...], np.dtype]
+
+
+def boundary_types(executable: Any) -> tuple[list[BoundaryType], list[BoundaryType]]:
+    """Shape and element type of each parameter and result on one device. XlaError where the platform tells none."""
+    proto = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
+    shape = _hlo.XlaComputation(proto).program_shape()
+    result = shape.result_shape()
+    results = result.tuple_shapes() if result.is_tuple() else [result]
+    parameters, returned = ([(tuple(s.dimensions()), np.dtype(s.numpy_dtype())) for s in found]
+                            for found in (shape.parameter_shapes(), results))  # fmt: skip
+    return parameters, returned
+
+
+def hlo_text(executable: Any) -> str:
+    """The optimised HLO."""
+    return "\n".join(m.to_string() for m in executable.hlo_modules())
+
+
+def register_target(name: str, function: Any, platform: str, api_version: int, **more: Any) -> None:
+    """Makes a function known to a platform's compiler as a custom call."""
+    try:
+        _xc.register_custom_call_target(name, function, platform, api_version, **more)
+    except XlaError as e:
+        raise errors.CompileError(f"XLA does not register {name!r} for {platform}: {e}") from None
+
+
+def register_type(name: str, registration: Any, platform: str) -> None:
+    """Makes a type of values known that foreign functions keep between their stages."""
+    try:
+        _xc.register_custom_type(name, registration, platform=platform)
+    except XlaError as e:
+        raise errors.CompileError(f"XLA does not register the type {name!r} for {platform}: {e}") from None
+
+
+def register_batch_partitionable(name: str) -> None:
+    """Tells XLA's partitioner that a custom call may be split along its leading dimensions."""
+    _xc.register_custom_call_as_batch_partitionable(name)
+
+
+def include_dir() -> str:
+    """jaxlib's C++ headers."""
+    return os.path.join(os.path.dirname(jaxlib.version.__file__), "include")
+
+
+_LAPACK_CALLS = ("lapack_", "_perturbed_ffi")  # what the names of jaxlib's calls of LAPACK contain
+
+
+def prepare_cpu_kernels(program: str | bytes) -> None:
+    """Makes ready what a program (a module, or compiled code) calls by name on CPUs.
+
+    jaxlib's kernels know where LAPACK is only once somebody has looked for it. A program from a file calls them in a
+    process in which nobody has, and jumps to address 0.
+    """
+    if isinstance(program, bytes):  # bytecode and compiled code hold names as they are
+        calls = any(name.encode() in program for name in _LAPACK_CALLS)
+    else:
+        calls = any(name in program for name in _LAPACK_CALLS)
+    if calls:
+        lapack_kernel("getrf", np.float32)
+
+
+@functools.cache
+def _register_cpu_kernels() -> None:
+    """Makes jaxlib's LAPACK kernels known to the CPU compiler; JAX may have done so before."""
+    from jaxlib import lapack  # start-up time: loads LAPACK's kernels
+
+    for platform, targets in lapack.registrations().items():
+        for name, value, api_version in targets:
+            try:
+                _xc.register_custom_call_target(name, value, platform=platform, api_version=api_version)
+            except XlaError as e:
+                if "already" not in str(e).lower():
+                    raise
+
+
+def lapack_kernel(name: str, dtype: Any) -> str:
+    """The custom-call target of a LAPACK routine ("geqrf", ...) for a dtype, ready to be called on CPU."""
+    from jaxlib import lapack  # start-up time: loads LAPACK's kernels
+
+    _register_cpu_kernels()
+    return lapack.prepare_lapack_call(f"{name}_ffi", np.dtype(dtype))
