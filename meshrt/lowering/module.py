@@ -21,7 +21,7 @@ from meshrt.lowering.context import LoweringContext, ModuleLowering
 from meshrt.lowering.types import mlir_type
 from meshrt.sharding.mesh import AxisType
 from meshrt.sharding.named import NamedSharding
-from propagation.asm import ModuleWriter
+from propagation.asm import FunctionWriter, ModuleWriter, Ref
 from propagation.quoting import quote
 
 if TYPE_CHECKING:
@@ -105,24 +105,13 @@ def lower_module(
     lowering.writer.attributes = f"mhlo.num_partitions = {partitions} : i32, mhlo.num_replicas = 1 : i32"
     for taken in ("main", *([WRAPPED] if is_export else [])):
         lowering.unique_name(taken)
-    hoisted = [(v, c) for v, c in zip(jaxpr.constvars, consts)]
+    hoisted = list(zip(jaxpr.constvars, consts))
     passed = [(v, c) for v, c in hoisted if not is_export and not _is_embedded(c)]
     memories = _Memories(jaxpr, [v for v, _ in passed], kept, arg_memories, out_memories)
     lowering.uses_memories = memories.are_several or _uses_memories(jaxpr, set())
-    types = [mlir_type(v.aval) for v, _ in passed] + [mlir_type(jaxpr.invars[i].aval) for i in kept]
-    function = lowering.writer.function("main", types, public=True)
-    ctx = LoweringContext(lowering, function)
-    env = {v: a for (v, _), a in zip(passed, function.args)}
-    # Of the variable's dtype: a captured NumPy array may be wider than arrays are here.
-    env.update({v: ctx.array(_data(c, v.aval)) for v, c in hoisted if v not in env})
-    arguments = dict(zip(kept, function.args[len(passed) :]))
-    program = Jaxpr((), (*jaxpr.constvars, *[jaxpr.invars[i] for i in kept]), jaxpr.outvars, jaxpr.eqns, jaxpr.name)
-    try:
-        results = ctx.jaxpr(program, [*[env[v] for v in jaxpr.constvars], *[arguments[i] for i in kept]])
-    except errors.DeviceMemoryError as e:
-        raise errors.DeviceMemoryError(f"{e} (made at {ctx.source})") from None
-    aliases = _aliases(jaxpr, kept, donated, arg_shardings, out_shardings, memories)
+    function, results = _main(lowering, jaxpr, kept, hoisted, passed)
     offset = len(passed)
+    aliases = _aliases(jaxpr, kept, donated, arg_shardings, out_shardings, memories)
     for k, i in enumerate(kept):
         attrs = _sharding_attr(arg_shardings[i], jaxpr.invars[i].aval, lowering)
         if donated[i] and memories.args[offset + k] in memories.outs:
@@ -136,15 +125,14 @@ def lower_module(
         function.arg_attrs = _with_memories(function.arg_attrs, memories.args)
         function.result_attrs = _with_memories(function.result_attrs, memories.outs)
         # What was asked of a result is a move, of which XLA wants to be told.
+        ctx = LoweringContext(lowering, function)
         results = [placement_call(ctx, x, kind) if asked else x for x, kind, asked in zip(results, *memories.asked)]
     function.ret(results)
     if solution is not None or len(platforms) > 1:
         add_global_constants(lowering.writer, solution, kept, several_platforms=len(platforms) > 1)
     if is_export and (solution is not None or len(platforms) > 1 or lowering.has_global_constants):
         lowering.writer.attributes += ", jax.uses_shape_polymorphism = true"
-    for v, const in passed:
-        if getattr(const, "is_deleted", bool)():
-            raise errors.DeletedArrayError(f"a captured array of type {v.aval.str_short()} was deleted or donated")
+    _check_alive(passed)
     return LoweredModule(
         lowering.writer,
         tuple(c for _, c in passed),
@@ -156,6 +144,36 @@ def lower_module(
         memories.args if memories.are_several else (),
         memories.outs if memories.are_several else (),
     )
+
+
+def _main(
+    lowering: ModuleLowering,
+    jaxpr: Jaxpr,
+    kept: Sequence[int],
+    hoisted: Sequence[tuple[Var, Any]],
+    passed: Sequence[tuple[Var, Any]],
+) -> tuple[FunctionWriter, list[Ref]]:
+    """`@main` with its body but for the return, and what it gives. Of the captured values (`hoisted`) those in `passed`
+    are its first arguments; the others are constants in its text."""
+    types = [mlir_type(v.aval) for v, _ in passed] + [mlir_type(jaxpr.invars[i].aval) for i in kept]
+    function = lowering.writer.function("main", types, public=True)
+    ctx = LoweringContext(lowering, function)
+    env = {v: a for (v, _), a in zip(passed, function.args)}
+    # Of the variable's dtype: a captured NumPy array may be wider than arrays are here.
+    env.update({v: ctx.array(_data(c, v.aval)) for v, c in hoisted if v not in env})
+    invars = (*jaxpr.constvars, *[jaxpr.invars[i] for i in kept])
+    program = Jaxpr((), invars, jaxpr.outvars, jaxpr.eqns, jaxpr.name)
+    try:
+        return function, ctx.jaxpr(program, [*[env[v] for v in jaxpr.constvars], *function.args[len(passed) :]])
+    except errors.DeviceMemoryError as e:
+        raise errors.DeviceMemoryError(f"{e} (made at {ctx.source})") from None
+
+
+def _check_alive(passed: Sequence[tuple[Var, Any]]) -> None:
+    """Refuses captured arrays whose buffers are gone: the program would be called with nothing."""
+    for v, const in passed:
+        if getattr(const, "is_deleted", bool)():
+            raise errors.DeletedArrayError(f"a captured array of type {v.aval.str_short()} was deleted or donated")
 
 
 class _Memories:
