@@ -1,0 +1,22 @@
+"""What tests of export share: an input, functions written and read again, types with sizes as text."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import meshrt
+from meshrt import export
+
+X = np.arange(4, dtype=np.float32)
+
+
+def through_bytes(fun, vjp_order=0, **options):
+    """`export`, written and read again."""
+    return lambda *args, **kwargs: export.deserialize(
+        export.export(fun, **options)(*args, **kwargs).serialize(vjp_order=vjp_order)
+    )
+
+
+def spec(shape, dtype=np.float32, **options):
+    shape = export.symbolic_shape(shape, **options) if isinstance(shape, str) else shape
+    return meshrt.ShapeDtypeStruct(shape, dtype)
