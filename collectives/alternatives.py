@@ -138,24 +138,26 @@ def _walked_through(known: KnownShardings) -> tuple[Kept, ...]:
         return ()
     joined = correspondence_of(known.program)
     sliced = {
-        joined.find((op.operands[0].index, d))
+        joined.find(op.operands[0], d)
         for op in known.program.ops() if op.name == "stablehlo.dynamic_slice"
         for d, (n, m) in enumerate(zip(op.operands[0].type.shape, op.results[0].type.shape)) if m == 1 < n
     }  # fmt: skip
-    return tuple(kept for value, kept in found if joined.find((value.index, kept.at)) in sliced)
+    return tuple(kept for value, kept in found if joined.find(value, kept.at) in sliced)
 
 
 def _wanted_whole(known: KnownShardings, sent: Mapping[str, float]) -> tuple[Gathered, ...]:
     """Split arguments (a gradient) beside several results of their type that are whole (parameters and moments): what
     is computed of them by pieces has to be gathered for each of these results."""
     main = known.program.main
-    results = [(v.type.text, s) for v, s in zip(main.returned, known.results(), strict=True)]
+    results: dict[str, list[TensorSharding | None]] = {}
+    for value, sharding in zip(main.returned, known.results(), strict=True):
+        results.setdefault(value.type.text, []).append(sharding)
     found = []
     for number, arg in enumerate(main.args):
         sharding = known.sharding(arg)
         if sharding is None or sharding.is_fully_replicated or not arg.uses:
             continue
-        alike = [s for text, s in results if text == arg.type.text]
+        alike = results.get(arg.type.text, ())
         if len(alike) < 2 or not all(s is None or s.is_fully_replicated for s in alike):
             continue
         axes, parts = {a.name for d in sharding.dims for a in d.axes}, math.prod(d.factor for d in sharding.dims)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -123,6 +123,7 @@ class _Cone:
     values  all that is whole then, the roots among it
     ops     the operations that compute these, with how often each runs
     called  what is whole in functions, by call
+    among   the operations that may be looked at; None: all
     """
 
     axes: frozenset[str]
@@ -132,10 +133,11 @@ class _Cone:
     values: dict[Value, None] = field(default_factory=dict)
     ops: Counter[Op] = field(default_factory=Counter)
     called: dict[str, dict[Op, dict[Value, None]]] = field(default_factory=lambda: defaultdict(dict))
+    among: Collection[Op] | None = None
 
     def inside(self, values: Iterable[Value]) -> _Cone:
         """Of a body or function, of whose values these are whole."""
-        return _Cone(self.axes, self.first, self.times, [], dict.fromkeys(values))
+        return _Cone(self.axes, self.first, self.times, [], dict.fromkeys(values), among=self.among)
 
     def join(self, inner: _Cone) -> None:
         """Adds what was found in a body or function, but for the values."""
@@ -149,16 +151,19 @@ class _Search:
 
     def __init__(self, known: KnownShardings, sent: dict[Op, float], topology: Topology):
         self.known, self.sent, self.topology = known, sent, topology
+        self.ops = ops = known.program.ops()
         self.sites: dict[str, list[Op]] = defaultdict(list)  # the calls of each function
-        for op in known.program.ops():
+        for op in ops if "func.call" in known.program.names else ():
             if op.name == "func.call":
                 self.sites[symbol(op.attrs["callee"])].append(op)
-        self.left = CONE_OPERATIONS * max(1, len(known.program.ops()))  # operations that may still be looked at
-        self.places = {op: i for i, op in enumerate(known.program.ops())}
+        self.left = CONE_OPERATIONS * max(1, len(ops))  # operations that may still be looked at
+        self.places = {op: i for i, op in enumerate(ops)}
+        self._names: dict[TensorSharding | None, frozenset[str]] = {None: frozenset()}  # the axes of shardings
         self.free: set[Value] = set()  # split values of what is whole alone: broadcast constants, positions, ...
-        for op in known.program.ops():
+        for op in ops:
             if op.results and op.name not in CONTROL and all(v in self.free or not self._axes(v) for v in op.operands):
                 self.free.update(v for v in op.results if self._axes(v))
+        self.leading = self._leading()
 
     def found(self) -> Iterator[_Cone]:
         """The cones that send less, in program order; no operation is in two of them."""
@@ -167,10 +172,24 @@ class _Search:
             roots = self._roots(op)
             if op in taken or not roots or any(isinstance(r.owner, Op) and r.owner in taken for r in roots):
                 continue
+            cone = self._cone(roots, op, self.leading)
+            if cone is None or self._saved(cone) <= 0:
+                continue
             cone = self._cone(roots, op)
             if cone is not None and self._saves(cone):
                 taken.update(cone.ops)
                 yield cone
+
+    def _leading(self) -> set[Op]:
+        """The operations that send something, and those from which one that does may follow. An optimiser's arithmetic,
+        which is most of what follows from weights, is not among them."""
+        out: set[Op] = set()
+        main = self.known.program.main.body.terminator
+        for op in reversed(self.ops):
+            onward = op.regions or op.name == "func.call" or (not op.results and op is not main)
+            if onward or self.sent.get(op) or any(use.op in out for r in op.results for use in r.uses):
+                out.add(op)
+        return out
 
     def told(self, cones: Iterable[_Cone]) -> Whole:
         """Cones as another reading of the module can be told of them."""
@@ -182,11 +201,15 @@ class _Search:
 
     def _gathering(self) -> list[Op]:
         """The contractions that send something, in program order."""
-        return [op for op in self.known.program.ops() if op.name in _SENDING and self.sent.get(op)]
+        return sorted((op for op, n in self.sent.items() if n and op.name in _SENDING), key=self.places.__getitem__)
 
     def _axes(self, value: Value) -> frozenset[str]:
         sharding = self.known.sharding(value)
-        return frozenset() if sharding is None else frozenset(a.name for d in sharding.dims for a in d.axes)
+        found = self._names.get(sharding)
+        if found is None:
+            assert sharding is not None, "what has no sharding has no axes"
+            found = self._names[sharding] = frozenset(a.name for d in sharding.dims for a in d.axes)
+        return found
 
     def _roots(self, op: Op) -> list[Value]:
         """What the operands of an operation are other forms of, of the same size; of what a loop carries, what it
@@ -209,14 +232,14 @@ class _Search:
                 found[value] = None
         return list(found)
 
-    def _cone(self, roots: list[Value], first: Op) -> _Cone | None:
-        """None where the roots lie in different blocks."""
+    def _cone(self, roots: list[Value], first: Op, among: Collection[Op] | None = None) -> _Cone | None:
+        """What follows from roots, as far as it is `among` some operations. None where they lie in different blocks."""
         blocks = {r.owner if isinstance(r.owner, Block) else r.owner.block for r in roots}
         if len(blocks) != 1:
             return None
         block = blocks.pop()
         times = self._times(block)
-        cone = _Cone(frozenset(a for r in roots for a in self._axes(r)), first, times)
+        cone = _Cone(frozenset(a for r in roots for a in self._axes(r)), first, times, among=among)
         for root in roots:
             if root not in cone.values:
                 cone.roots.append(root)
@@ -241,12 +264,15 @@ class _Search:
         """Adds to a cone what a block computes from the values `reached` of it and from what is whole, in order."""
         todo: list[tuple[int, Op]] = []
         seen: set[Op] = set()
+        among = cone.among
 
         def reach(values: Iterable[Value]) -> None:
-            for user in (_in_block(use.op, block) for v in values for use in v.uses):
-                if user is not None and user not in seen:
-                    seen.add(user)
-                    heapq.heappush(todo, (self.places[user], user))
+            for v in values:
+                for use in v.uses:
+                    user = use.op if use.op.parent is block else _in_block(use.op, block)
+                    if user is not None and user not in seen and (among is None or user in among):
+                        seen.add(user)
+                        heapq.heappush(todo, (self.places[user], user))
 
         reach(reached)
         while todo and self.left > 0:
@@ -264,10 +290,9 @@ class _Search:
     def _is_whole(self, value: Value, cone: _Cone) -> bool:
         return value in cone.values or value in self.free or self._axes(value).isdisjoint(cone.axes)
 
-    def _is_reached(self, values: Iterable[Value], cone: _Cone) -> bool:
+    def _is_reached(self, values: Sequence[Value], cone: _Cone) -> bool:
         """Whether all are whole, some of them because of the cone."""
-        values = list(values)
-        return any(v in cone.values for v in values) and all(self._is_whole(v, cone) for v in values)
+        return all(self._is_whole(v, cone) for v in values) and any(v in cone.values for v in values)
 
     def _call(self, op: Op, cone: _Cone, times: int) -> None:
         """A call whose operands are whole: so are its results, if they follow from these."""
@@ -299,11 +324,15 @@ class _Search:
         cone.values.update(inside.values)
         cone.join(inside)
 
+    def _saved(self, cone: _Cone) -> float:
+        """Bytes that the operations of a cone send, less those of the roots' gathers."""
+        gathers = cone.times * sum(self._gathered(root, cone.axes) for root in cone.roots)
+        return sum([self.sent.get(op, 0.0) for op in cone.ops]) - gathers
+
     def _saves(self, cone: _Cone) -> bool:
         """Whether the operations of a cone send more than the roots' gathers, and it takes longer to send that than to
         compute on every device what they compute together."""
-        gathers = cone.times * sum(self._gathered(root, cone.axes) for root in cone.roots)
-        saved = sum(self.sent.get(op, 0.0) for op in cone.ops) - gathers
+        saved = self._saved(cone)
         if saved <= 0:
             return False
         link = self.topology.default

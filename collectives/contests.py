@@ -9,14 +9,14 @@ features are split, instead of these weights.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from propagation.attributes import symbol
 from propagation.contested import meets
-from propagation.correspondence import Correspondence, Place, correspondence_of
+from propagation.correspondence import Correspondence, correspondence_of
+from propagation.func_edges import callee_of, callers_first
 from propagation.model import DimSharding, FactorType, OpRule, TensorSharding
 from propagation.ops import SHARDING_ATTRIBUTE
 from propagation.program import Block, Op, Program, Value
@@ -44,10 +44,6 @@ class _End(NamedTuple):
     dim: int
     split: DimSharding
 
-    @property
-    def place(self) -> Place:
-        return self.value.index, self.dim
-
     def __str__(self) -> str:
         return f"dimension {self.dim} of {'result' if self.is_result else 'argument'} {self.number}"
 
@@ -59,17 +55,18 @@ class _Contest(NamedTuple):
     classes   by axis: those that have it at the boundary, with the first dimension there
     sizes     by axis that several have: bytes of all values that have a dimension of the class
     lost      by axis: bytes of those of the largest class that are split otherwise
+    summing   the operations of the program that sum over some dimension, with their rules and how often they run
     """
 
     ends: list[_End]
     joined: Correspondence
-    rules: RuleCache
-    classes: dict[str, dict[Place, str]]
-    sizes: dict[str, dict[Place, float]]
+    classes: dict[str, dict[int, str]]
+    sizes: dict[str, dict[int, float]]
     lost: dict[str, float]
+    summing: list[tuple[Op, OpRule, int]]
 
     @property
-    def first(self) -> dict[str, Place]:
+    def first(self) -> dict[str, int]:
         """By axis: the largest class."""
         return {axis: max(found, key=lambda root: found[root]) for axis, found in self.sizes.items()}
 
@@ -77,11 +74,11 @@ class _Contest(NamedTuple):
         """Whether many values of the largest class are split otherwise."""
         return self.lost[axis] > CONTESTED_SHARE * self.sizes[axis][self.first[axis]]
 
-    def waiting(self, waits: Callable[[str, Place], bool], told: Preference) -> Preference:
+    def waiting(self, waits: Callable[[str, int], bool], told: Preference) -> Preference:
         """`told`, in which the axes of the classes that `waits` says come later."""
         late: tuple[set[tuple[int, int]], set[tuple[int, int]]] = set(), set()
         for end in self.ends:
-            if any(waits(a.name, self.joined.find(end.place)) for a in end.split.axes):
+            if any(waits(a.name, self.joined.find(end.value, end.dim)) for a in end.split.axes):
                 late[end.is_result].add((end.number, end.dim))
         return replace(told, waits=frozenset(late[0]), results_wait=frozenset(late[1]))
 
@@ -98,12 +95,14 @@ def _contest(known: KnownShardings, sent: Mapping[str, float]) -> _Contest | Non
     if not axes or any(end.split.priority for end in ends) or not meets(program, shardings, axes, rules):
         return None
     joined = correspondence_of(program, rules)
-    classes: dict[str, dict[Place, str]] = {}
+    classes: dict[str, dict[int, str]] = {}
     for end in ends:
         for axis in end.split.axes:
-            classes.setdefault(axis.name, {}).setdefault(joined.find(end.place), str(end))
+            classes.setdefault(axis.name, {}).setdefault(joined.find(end.value, end.dim), str(end))
     sizes = _sizes(program, joined, {a: set(roots) for a, roots in classes.items() if len(roots) > 1})
-    found = _Contest(ends, joined, rules, classes, sizes, {})
+    times = _times(program)
+    summing = [(op, rule, times[op.block]) for op, rule in joined.summing if times[op.block]]
+    found = _Contest(ends, joined, classes, sizes, {}, summing)
     return found._replace(lost=_lost(program, shardings, joined, found.first))
 
 
@@ -119,7 +118,7 @@ def _largest_first(known: KnownShardings, contest: _Contest, sent: Mapping[str, 
     or would leave as much to be summed as is sent now."""
     first = contest.first
     wanted = [axis for axis in first if sent.get(axis) and contest.is_lost(axis)]
-    left = _left_to_sum(known, contest.joined, {axis: first[axis] for axis in wanted}, contest.rules)
+    left = _left_to_sum(known, contest, {axis: first[axis] for axis in wanted})
     if all(SCATTERED_AND_GATHERED * left[axis] >= sent[axis] for axis in wanted):
         return None
     told = tuple((axis, contest.classes[axis][root]) for axis, root in first.items())
@@ -131,7 +130,7 @@ def _largest_last(known: KnownShardings, contest: _Contest, sent: Mapping[str, f
     then gathered once for all of these, instead of the weights of each. None where that sends as much as is sent now,
     or constraints inside the program hold the largest."""
     held = _held(known.program, known.shardings, contest.joined)
-    last: dict[str, Place] = {}
+    last: dict[str, int] = {}
     axes: dict[Value, set[str]] = {}  # over which values are gathered
     for axis, root in contest.first.items():
         if sent.get(axis) and not contest.is_lost(axis) and (axis, root) not in held:
@@ -158,83 +157,79 @@ def _bytes(value: Value) -> float:
     return value.type.size * item_bytes(value.type.dtype)
 
 
-def _sizes(program: Program, joined: Correspondence, contested: dict[str, set[Place]]) -> dict[str, dict[Place, float]]:
+def _sizes(program: Program, joined: Correspondence, contested: dict[str, set[int]]) -> dict[str, dict[int, float]]:
     """By axis and class that wants it: bytes of all values that have a dimension of the class."""
     out = {axis: dict.fromkeys(roots, 0.0) for axis, roots in contested.items()}
+    bytes_of: dict[tuple[int, ...], float] = defaultdict(float)  # by the classes of values' dimensions
     for value in program.values if contested else ():
         if value.type.is_tensor and value.type.shape:
-            size, roots = _bytes(value), {joined.find((value.index, d)) for d in range(value.type.rank)}
-            for found in out.values():
-                for root in roots & found.keys():
-                    found[root] += size
+            bytes_of[joined.classes(value)] += _bytes(value)
+    for found in out.values():
+        for roots, size in bytes_of.items():
+            for root in found.keys() & roots:
+                found[root] += size
     return out
 
 
-def _held(program: Program, shardings: Shardings, joined: Correspondence) -> set[tuple[str, Place]]:
+def _held(program: Program, shardings: Shardings, joined: Correspondence) -> set[tuple[str, int]]:
     """Classes to which constraints inside the program give an axis, whatever waits at its boundary."""
     return {
-        (axis.name, joined.find((result.index, d)))
-        for op in program.ops() if op.name in SHARDING_ATTRIBUTE
+        (axis.name, joined.find(result, d))
+        for op in (program.ops() if SHARDING_ATTRIBUTE.keys() & program.names else ()) if op.name in SHARDING_ATTRIBUTE
         for result in op.results if (said := shardings.get(result)) is not None
         for d, dim in enumerate(said.dims) for axis in dim.axes
     }  # fmt: skip
 
 
-def _lost(program: Program, shardings: Shardings, joined: Correspondence, first: dict[str, Place]) -> dict[str, float]:
+def _lost(program: Program, shardings: Shardings, joined: Correspondence, first: dict[str, int]) -> dict[str, float]:
     """By axis: bytes of the values with a dimension of the class that is to have it first, in which it splits another
     one that may have to wait: arguments of @main keep what they have, and constraints what they say."""
     out = dict.fromkeys(first, 0.0)
     held = _held(program, shardings, joined) if first else set()
     kept = {arg.index for arg in program.main.args}
+    bytes_of: dict[tuple[TensorSharding, tuple[int, ...]], float] = defaultdict(float)
     for value in program.values if first else ():
         sharding = shardings.get(value)
-        if sharding is None or value.index in kept:
-            continue
-        roots = [joined.find((value.index, d)) for d in range(len(sharding.dims))]
-        at = {axis.name: roots[d] for d, dim in enumerate(sharding.dims) for axis in dim.axes}
+        if sharding is not None and value.index not in kept:
+            bytes_of[sharding, joined.classes(value)] += _bytes(value)
+    for (sharding, roots), size in bytes_of.items():
+        at = {axis.name: root for root, dim in zip(roots, sharding.dims) for axis in dim.axes}
         for axis, root in first.items():
             if root in roots and at.get(axis, root) != root and (axis, at[axis]) not in held:
-                out[axis] += _bytes(value)
+                out[axis] += size
     return out
 
 
-def _left_to_sum(
-    known: KnownShardings, joined: Correspondence, first: dict[str, Place], rules: RuleCache
-) -> dict[str, float]:
+def _left_to_sum(known: KnownShardings, contest: _Contest, first: dict[str, int]) -> dict[str, float]:
     """By axis: bytes that a device sends, at least, to add up what operations leave that sum over dimensions of
     the class that is to have it: each sum is reduced and scattered. Loops of unknown length count once."""
     out = dict.fromkeys(first, 0.0)
-    for op, times in _runs(known.program, known.program.main.body):
-        rule = rules.rule_for(op)
-        if rule is None or FactorType.REDUCTION not in rule.types:
-            continue
-        summed = _summed(rule, op, joined)
+    for op, rule, times in contest.summing:
+        summed = _summed(rule, op, contest.joined)
         for axis, root in first.items():
             if root in summed:
                 out[axis] += times * sum(_scattered(r, known.shardings.get(r), axis) for r in op.results)
     return out
 
 
-def _sent_last(known: KnownShardings, contest: _Contest, axis: str, root: Place) -> tuple[dict[Value, float], float]:
+def _sent_last(known: KnownShardings, contest: _Contest, axis: str, root: int) -> tuple[dict[Value, float], float]:
     """Bytes that a device sends, at least, if every other class has an axis before `root`: by value, for operands of
     contractions with features that are split, which are gathered once; and to scatter sums over split features, of
     those that are added to each other the largest."""
-    find, others = contest.joined.find, contest.sizes[axis].keys() - {root}
+    classes, others = contest.joined.classes, contest.sizes[axis].keys() - {root}
     gathers: dict[Value, float] = {}
     sums: dict[Value, float] = {}
-    places = lambda v: [find((v.index, d)) for d in range(v.type.rank)]
-    for op, times in _runs(known.program, known.program.main.body):
-        rule = contest.rules.rule_for(op) if len(op.results) == 1 and op.operands else None
-        if rule is None or FactorType.REDUCTION not in rule.types:
+    for op, rule, times in contest.summing:
+        if len(op.results) != 1 or not op.operands:
             continue
         result = op.results[0]
-        at = places(result)
+        at = classes(result)
         if not others.isdisjoint(_summed(rule, op, contest.joined)):
             total = _total(result)
             scattered = times * _scattered(result, known.shardings.get(result), axis)
             sums[total] = max(sums.get(total, 0.0), scattered)
         for v in op.operands:
-            here = places(v)
+            here = classes(v)
             if root in here and root in at and not others.isdisjoint(at) and others.isdisjoint(here):
                 gathers[v] = times * _scattered(v, known.shardings.get(v), axis)
     return {v: n for v, n in gathers.items() if n}, sum(sums.values())
@@ -249,10 +244,10 @@ def _total(value: Value) -> Value:
     return value
 
 
-def _summed(rule: OpRule, op: Op, joined: Correspondence) -> set[Place]:
+def _summed(rule: OpRule, op: Op, joined: Correspondence) -> set[int]:
     """The classes of the dimensions that an operation sums over."""
     return {
-        joined.find((value.index, d))
+        joined.find(value, d)
         for value, dims in zip(op.operands, rule.operands) for d, factors in enumerate(dims)
         if factors and rule.types[factors[0]] is FactorType.REDUCTION
     }  # fmt: skip
@@ -266,12 +261,16 @@ def _scattered(value: Value, sharding: TensorSharding | None, axis: str) -> floa
     return _bytes(value) / others * (1 - 1 / sharding.mesh.axis(axis).size)
 
 
-def _runs(program: Program, block: Block, times: int = 1) -> Iterator[tuple[Op, int]]:
-    """The operations of a block and of what it runs, with how often."""
-    for op in block.ops:
-        yield op, times
-        if op.name == "func.call" and (callee := program.funcs.get(symbol(op.attrs["callee"]))) is not None:
-            yield from _runs(program, callee.body, times)
-        inside = times * (trip_count(op) or 1) if op.name == "stablehlo.while" else times
-        for region in op.regions:
-            yield from _runs(program, region, inside)
+def _times(program: Program) -> dict[Block, int]:
+    """How often each block runs in a run of the program, all calls of its function together. Loops of unknown length
+    count once, and so do all branches."""
+    times: dict[Block, int] = defaultdict(int)
+    times[program.main.body] = 1
+    for func in callers_first(program).values():
+        for op in func.body.walk():  # each before those in its regions
+            if op.name == "func.call":
+                times[program.funcs[callee_of(op)].body] += times[op.block]
+            else:
+                inside = (trip_count(op) or 1) if op.name == "stablehlo.while" else 1
+                times.update((region, inside * times[op.block]) for region in op.regions)
+    return times

@@ -17,20 +17,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from jaxlib.mlir import ir
 
 from .attributes import symbol
 from .dataflow import Edge, edges_of, is_data_flow_op
-from .graph import Program, Value
+from .graph import Op, Program, Value
 from .model import FactorType, OpRule
 from .pipeline import Options, run_stage
 from .program import read
 from .rules import RuleCache
 
-__all__ = ["ArgumentDim", "Correspondence", "DimensionClass", "Place", "correspondence_of", "dimension_classes"]
+__all__ = ["ArgumentDim", "Correspondence", "DimensionClass", "correspondence_of", "dimension_classes"]
 
-Place = tuple[int, int]  # a value's index, one of its dimensions
+Place = tuple[int, int]  # the number of a tensor, one of its dimensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,67 +90,147 @@ def correspondence_of(program: Program, rules: RuleCache | None = None) -> Corre
                 joined.follow_edge(edge)
         elif (rule := rules.rule_for(op)) is not None:
             joined.follow(rule, op.operands, op.results)
+            if FactorType.REDUCTION in rule.types:
+                joined.summing.append((op, rule))
     return joined
 
 
+class _Joins(NamedTuple):
+    """What an operation joins: groups of dimensions, each with whether it is summed over; a dimension is the number of
+    its tensor (operands, then results) and its own. `alike` says that all tensors correspond dimension by dimension."""
+
+    groups: tuple[tuple[bool, tuple[Place, ...]], ...]
+    alike: bool
+
+
 class Correspondence:
-    """A union of places, with what is known of each class under its first place."""
+    """A union of dimensions, with what is known of each class.
+
+    A dimension of a value is a node, a number, and so is a class: the first of its nodes. Values that correspond
+    dimension by dimension from the first, as along chains of pointwise operations, share one row of nodes.
+
+    summing   the operations that sum over some dimension, with their rules
+    """
 
     def __init__(self) -> None:
-        self._above: dict[Place, Place] = {}
-        self.summed: set[Place] = set()
-        self.uses: dict[Place, int] = {}
+        self._rows: dict[int, list[int]] = {}  # by a value's index: the nodes of its dimensions
+        self._above: list[int] = []  # by node: another one of its class, nearer to the first
+        self._uses: list[int] = []  # by class
+        self._summed: list[bool] = []  # by class
+        self._joins: dict[tuple[Any, ...], _Joins] = {}  # by rule and types
+        self._classes: dict[int, tuple[int, ...]] = {}  # by a row's first node; emptied when anything is joined
+        self.summing: list[tuple[Op, OpRule]] = []
 
-    def find(self, place: Place) -> Place:
-        """The place that stands for the class of a place."""
-        root = place
-        while (above := self._above.get(root, root)) != root:
-            root = above
-        while place != root:
-            place, self._above[place] = self._above.get(place, place), root
+    def find(self, value: Value, dim: int) -> int:
+        """The class of a dimension."""
+        return self._find(self._row(value)[dim])
+
+    def classes(self, value: Value) -> tuple[int, ...]:
+        """The classes of all dimensions of a value."""
+        row = self._row(value)
+        if not row:
+            return ()
+        found = self._classes.get(row[0])
+        if found is None:
+            found = self._classes[row[0]] = tuple([self._find(node) for node in row])
+        return found
+
+    def is_summed(self, of: int) -> bool:
+        """Whether an operation sums over the dimensions of a class."""
+        return self._summed[of]
+
+    def uses(self, of: int) -> int:
+        """How many operations a class runs through."""
+        return self._uses[of]
+
+    def _find(self, node: int) -> int:
+        above = self._above
+        root = node
+        while above[root] != root:
+            root = above[root]
+        while node != root:
+            node, above[node] = above[node], root
         return root
 
-    def join(self, places: list[Place], is_summed: bool) -> None:
-        """Makes one class of those of several places."""
-        roots = sorted({self.find(p) for p in places})
-        first = roots[0]
-        self.uses[first] = sum(self.uses.pop(r, 0) for r in roots) + 1
-        if is_summed or not self.summed.isdisjoint(roots):
-            self.summed.add(first)
-        for root in roots[1:]:
-            self._above[root] = first
+    def _row(self, value: Value) -> list[int]:
+        row = self._rows.get(value.index)
+        if row is None:
+            first, rank = len(self._above), value.type.rank
+            row = self._rows[value.index] = list(range(first, first + rank))
+            self._above += row
+            self._uses += [0] * rank
+            self._summed += [False] * rank
+        return row
+
+    def _join(self, nodes: Sequence[int], is_summed: bool) -> None:
+        """Makes one class of those of several nodes."""
+        find, first = self._find, -1
+        for root in map(find, nodes):
+            if first < 0:
+                first = root
+            elif root != first:
+                first, other = (first, root) if first < root else (root, first)
+                self._above[other] = first
+                self._uses[first] += self._uses[other]
+                self._summed[first] |= self._summed[other]
+                self._classes.clear()
+        self._uses[first] += 1
+        self._summed[first] |= is_summed
 
     def follow(self, rule: OpRule, operands: Sequence[Value], results: Sequence[Value]) -> None:
         """Joins the dimensions whose major factor is the same. A factor that the operation needs whole joins none."""
-        places: dict[int, list[Place]] = {}
-        for values, mappings in ((operands, rule.operands), (results, rule.results)):
-            for value, dims in zip(values, mappings):
-                for d, factors in enumerate(dims):
-                    if factors and value.type.shape[d] > 1:
-                        places.setdefault(factors[0], []).append((value.index, d))
-        for factor, found in places.items():
-            if rule.types[factor] is not FactorType.NEED_REPLICATION and factor not in rule.blocked:
-                self.join(found, rule.types[factor] is FactorType.REDUCTION)
+        values = (*operands, *results)
+        key = (rule, *[v.type for v in values])
+        joins = self._joins.get(key)
+        if joins is None:
+            joins = self._joins[key] = _joins(rule, values)
+        if joins.alike:
+            rows, shared = self._rows, self._row(values[0])
+            others = [row for v in values if (row := rows.setdefault(v.index, shared)) is not shared]
+            for _, ((_, d), *_) in joins.groups:
+                self._join([shared[d], *[row[d] for row in others]], is_summed=False)
+            return
+        at = [self._row(v) for v in values]
+        for is_summed, places in joins.groups:
+            self._join([at[t][d] for t, d in places], is_summed)
 
     def follow_edge(self, edge: Edge) -> None:
         """All that flows along an edge has the same dimensions."""
         values: list[Value] = [edge.owner, *edge.targets, *[u.op.operands[u.number] for u in edge.sources]]
         for d in range(edge.owner.type.rank):
-            self.join([(v.index, d) for v in values if v.type.rank > d], is_summed=False)
+            self._join([self._row(v)[d] for v in values if v.type.rank > d], is_summed=False)
 
     def follow_same(self, values: Sequence[Value], others: Sequence[Value]) -> None:
         """Values that are the same under another name."""
         for v, other in zip(values, others):
             for d in range(v.type.rank if v.type.is_tensor else 0):
-                self.join([(v.index, d), (other.index, d)], is_summed=False)
+                self._join([self._row(v)[d], self._row(other)[d]], is_summed=False)
+
+
+def _joins(rule: OpRule, values: Sequence[Value]) -> _Joins:
+    """What operations of this rule join, on values of these types."""
+    places: dict[int, list[Place]] = {}
+    for t, (value, dims) in enumerate(zip(values, (*rule.operands, *rule.results))):
+        for d, factors in enumerate(dims):
+            if factors and value.type.shape[d] > 1:
+                places.setdefault(factors[0], []).append((t, d))
+    joined = [f for f in places if rule.types[f] is not FactorType.NEED_REPLICATION and f not in rule.blocked]
+    groups = tuple([(rule.types[f] is FactorType.REDUCTION, tuple(places[f])) for f in joined])
+    shape = values[0].type.shape if values else ()
+    long = [d for d, size in enumerate(shape) if size > 1]
+    alike = (
+        bool(shape)
+        and all(v.type.shape == shape for v in values)
+        and not any(is_summed for is_summed, _ in groups)
+        and sorted(found for _, found in groups) == [tuple([(t, d) for t in range(len(values))]) for d in long]
+    )
+    return _Joins(groups, alike)
 
 
 def _classes(joined: Correspondence, arguments: list[Value]) -> list[DimensionClass]:
-    found: dict[Place, list[ArgumentDim]] = {}
+    found: dict[int, list[ArgumentDim]] = {}
     for number, value in enumerate(arguments):
         for d, size in enumerate(value.type.shape):
             if size > 1:
-                found.setdefault(joined.find((value.index, d)), []).append(ArgumentDim(number, d, size))
-    return [
-        DimensionClass(tuple(dims), root in joined.summed, joined.uses.get(root, 0)) for root, dims in found.items()
-    ]
+                found.setdefault(joined.find(value, d), []).append(ArgumentDim(number, d, size))
+    return [DimensionClass(tuple(dims), joined.is_summed(of), joined.uses(of)) for of, dims in found.items()]

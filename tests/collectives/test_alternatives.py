@@ -14,8 +14,9 @@ from jax.sharding import PartitionSpec as P
 import collectives
 import propagation
 from collectives.annotations import Propagation
-from collectives.contests import preference
+from collectives.contests import _times, preference
 from collectives.errors import UnsupportedShardingError
+from propagation.program import read
 
 from .jax_side import Case, check
 
@@ -263,6 +264,39 @@ def test_loops_and_functions_are_looked_into():
     result, sent = check(Case({"x": 8}, build, args, (*specs, P("x")), specs), rtol=2e-3)
     weights = (VOCABULARY * WIDTH + 3 * WIDTH * WIDTH) * 4
     assert sent <= 7 / 8 * 3.5 * weights, result.plan.as_text()
+
+
+def test_how_often_functions_run_is_counted_over_all_of_their_calls():
+    """Each function calls the next one twice, the last one in a loop of three turns."""
+    call = "func.call @{} (%{}) : (tensor<4xf32>) -> tensor<4xf32>".format
+    head = "(%0: tensor<4xf32>) -> tensor<4xf32> {"
+    tail = "return %r : tensor<4xf32> }"
+    twice = f"%1 = {call('next', 0)}\n%r = {call('next', 1)}"
+    funcs = [f"func.func private @f{i}{head}\n{twice.replace('next', f'f{i + 1}')}\n{tail}\n" for i in range(10)]
+    text = f"""
+    func.func @main{head}
+      %r = {call("f0", 0)}
+      {tail}
+    {"".join(funcs)}
+    func.func private @f10{head}
+      %zero = stablehlo.constant dense<0> : tensor<i32>
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %three = stablehlo.constant dense<3> : tensor<i32>
+      %l, %r = stablehlo.while(%i = %zero, %c = %0) : tensor<i32>, tensor<4xf32>
+        cond {{
+          %go = stablehlo.compare LT, %i, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %go : tensor<i1>
+        }} do {{
+          %n = stablehlo.add %i, %one : tensor<i32>
+          %d = stablehlo.tanh %c : tensor<4xf32>
+          stablehlo.return %n, %d : tensor<i32>, tensor<4xf32>
+        }}
+      {tail}"""
+    program = read(text)
+    times = _times(program)
+    assert [times[program.funcs[name].body] for name in ("main", "f0", "f1", "f10")] == [1, 1, 2, 2**10]
+    (loop,) = [op for op in program.funcs["f10"].body.ops if op.regions]
+    assert times[loop.regions[1]] == 3 * 2**10
 
 
 def microbatches(walked: bool):
