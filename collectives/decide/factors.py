@@ -85,6 +85,8 @@ class Splits(NamedTuple):
     byte_per_work       prices one element of the product of all factors' sizes, computed on a device
     write               writes the operation as it was chosen and binds the results
     border              adds the halos that operands in given layouts still need
+    gathers             axes that would need an all-to-all are gathered instead where that sends less, although all
+                        devices of these axes then compute the same
     """
 
     factors: Factors
@@ -93,10 +95,33 @@ class Splits(NamedTuple):
     byte_per_work: float
     write: Callable[[Choice], None]
     border: Border | None = None
+    gathers: bool = False
 
     def best(self, ctx: Context) -> tuple[Choice, tuple[Way, ...]]:
         """The cheapest, and all ways that were weighed."""
-        return _known(ctx, self.factors, self.operands, self.results, self.byte_per_work, self.border)
+        found = _known(ctx, self.factors, self.operands, self.results, self.byte_per_work, self.border)
+        if self.gathers and ctx.options.allow_full_gather:
+            return self._gathered_instead(ctx, *found)
+        return found
+
+    def _gathered_instead(
+        self, ctx: Context, choice: Choice, ways: tuple[Way, ...]
+    ) -> tuple[Choice, tuple[Way, ...]]:  # fmt: skip
+        """The choice without the axes that stand at dimensions which must be whole, if that sends less: all-gathering
+        one operand may be less than an all-to-all of it and an all-gather of every result. Axes that split some operand
+        along a factor stay: its work is distributed already."""
+        lost, dealt = set[int](), set[int]()
+        for v, fs in zip(self.operands, self.factors.operands):
+            for f, atoms in zip(fs, ctx.state(v).dims or ()):
+                (lost if f < 0 or self.factors.kinds[f] == WHOLE else dealt).update(atoms)
+        assigned = tuple(tuple(a for a in atoms if a in dealt or a not in lost) for atoms in choice.assigned)
+        if assigned == choice.assigned:
+            return choice, ways
+        work = _Work(self.byte_per_work, self.border, list(ways))
+        fewer = _cost(ctx, self.factors, assigned, self.operands, self.results, work, None)
+        assert fewer is not None  # without a limit every assignment has a price
+        size = lambda c: sent(ctx, self.operands, self.results, c)
+        return (fewer if size(fewer) < size(choice) else choice), tuple(work.ways)
 
 
 def choose(

@@ -6,7 +6,8 @@ of an all-gather of y and a masked scatter."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 
 from jaxlib.mlir import ir
 
@@ -15,6 +16,7 @@ from propagation.program import Op, Value
 
 from ..analysis.progressions import StridedSlice, read, written
 from ..analysis.reducers import reduction_kind
+from ..decide.candidate import Candidate, Sent
 from ..halo.exchange import assemble
 from ..ir.builder import REDUCERS
 from ..ir.operations import attributes
@@ -68,19 +70,20 @@ def _mapped(small: Dims, stretches: tuple[StridedSlice, ...]) -> Dims:
     return tuple(() if s.along is None or s.length == 1 else small[s.along] for s in stretches)
 
 
-def gather(ctx: Context, op: Op) -> bool:
-    """Partitions a gather at known indices as slice, reverse, transpose and reshape; False if it is none."""
+def gather(ctx: Context, op: Op) -> Candidate | None:
+    """The way to do a gather at known indices as slice, reverse, transpose and reshape, each of which is then decided
+    by itself; None if it is none."""
     table, result = op.operands[0], op.results[0]
     state = ctx.state(table)
     shape = table.type.shape
     if state.make is not None or not any(map(_any_split, (state.dims, ctx.want(result)))):
-        return False
+        return None
     stretches = read(op)
     if stretches is None:
-        return False
+        return None
     want = _mapped(ctx.want(result), stretches)
     if not (_splits(state.dims, stretches, shape) or _splits(want, stretches, shape)):
-        return False
+        return None
     counts = tuple(s.length for s in stretches)
     steps: list[_Step] = []
     if any(not s.is_whole(n) for s, n in zip(stretches, shape)):
@@ -99,8 +102,8 @@ def gather(ctx: Context, op: Op) -> bool:
         steps.append(("stablehlo.transpose", {"permutation": order}, counts, want))
     if counts != result.type.shape:
         steps.append(("stablehlo.reshape", {}, result.type.shape, ctx.want(result)))
-    _follow(ctx, op, table, steps, result)
-    return True
+    layouts: tuple[Dims | None, ...] = (None,) * len(op.operands)
+    return Candidate(layouts, (None,), lambda: _follow(ctx, op, table, steps, result))
 
 
 def _any_split(dims: Dims | None) -> bool:
@@ -120,41 +123,69 @@ def _order(stretches: tuple[StridedSlice, ...]) -> tuple[int, ...]:
 # -- scatter ------------------------------------------------------------------------------------------------------
 
 
-def scatter(ctx: Context, op: Op) -> bool:
-    """Partitions a scatter at known indices: updates are moved to their positions by interval moves, and selected under
-    a mask. False if it is none, or its body is no known reduction."""
+def scatter(ctx: Context, op: Op) -> list[Candidate]:
+    """The ways to do a scatter at known indices: updates are moved to their positions by interval moves, or gathered,
+    and selected under a mask. None if indices are not known, or its body is no known reduction."""
     if len(op.results) != 1:
-        return False
+        return []
     target, _, update = op.operands
     result = op.results[0]
     state, shape = ctx.state(target), target.type.shape
     if not any(map(_any_split, (state.dims, ctx.want(result), ctx.state(update).dims))):
-        return False
+        return []
     combine = _combination(op)
     stretches = None if combine is None else written(op)
-    if stretches is None:
-        return False
-    candidates = [ctx.want(result)]
+    if combine is None or stretches is None:
+        return []
+    layouts = [ctx.want(result)]
     if state.dims is not None:
-        candidates.append(state.dims)
+        layouts.append(state.dims)
     if (mine := ctx.state(update).dims) is not None:
-        candidates.append(_mapped(mine, stretches))
-    candidates = [dims for dims in dict.fromkeys(candidates) if _splits(dims, stretches, shape)]
-    if not candidates:
-        return False
-    part = _aligned(ctx, op, update, stretches)
-    best, inner = min(
-        ((dims, _cheapest(ctx, part, stretches, dims, shape)) for dims in candidates),
-        key=lambda c: ctx.move_cost(target, c[0]) + c[1][0] + ctx.later_cost(result, c[0]),
-    )
-    placed = _placed(ctx, part, stretches, inner[1], best, shape)
-    base = ctx.get(target, best)
-    new = placed
-    if combine is not None and combine != "set":
-        new = ctx.emit(combine, (base, placed), base.shape, base.dtype)
-    mask = _inside(ctx, stretches, best, base.shape, shape)
-    ctx.bind(result, best, ctx.emit("stablehlo.select", (mask, new, base), base.shape, base.dtype))
-    return True
+        layouts.append(_mapped(mine, stretches))
+    return [
+        way
+        for dims in dict.fromkeys(layouts) if _splits(dims, stretches, shape)
+        for way in _at_known_places(ctx, op, stretches, dims, combine)
+    ]  # fmt: skip
+
+
+def _at_known_places(
+    ctx: Context, op: Op, stretches: tuple[StridedSlice, ...], dims: Dims, combine: str
+) -> Iterator[Candidate]:  # fmt: skip
+    """The ways to bring updates to their positions in a target laid out as `dims`: split like it and moved by interval
+    moves, as far as there are enough of them, or gathered."""
+    target, _, update = op.operands
+    shape = target.type.shape
+    changed = [d for d, (s, n) in enumerate(zip(stretches, shape)) if dims[d] and not s.is_whole(n)]
+    short = [d for d in changed if stretches[d].length < ctx.atoms.product(dims[d])]
+    held = ctx.itemsize(update) * ctx.elements(shape, dims)
+    for whole in (short, changed):
+        inner = tuple(() if d in whole else atoms for d, atoms in enumerate(dims))
+        moved = sum(held * _lacking(ctx, stretches[d], dims[d], shape[d]) for d in changed if d not in whole)
+        atoms = tuple([a for d in changed if d not in whole for a in dims[d]])
+        sent = (Sent("collective_permute", atoms, moved),) if moved else ()
+        write = functools.partial(_write, ctx, op, stretches, inner, dims, combine)
+        yield Candidate((dims, None, _of_updates(inner, stretches, update)), (dims,), write, sent=sent)
+
+
+def _of_updates(inner: Dims, stretches: tuple[StridedSlice, ...], update: Value) -> Dims:
+    """The layout of the updates as they are given, by that of the updates with the dimensions of the target."""
+    place = {s.along: atoms for s, atoms in zip(stretches, inner) if s.along is not None and s.length > 1}
+    return tuple([place.get(j, ()) for j in range(len(update.type.shape))])
+
+
+def _write(
+    ctx: Context, op: Op, stretches: tuple[StridedSlice, ...], inner: Dims, dims: Dims, combine: str
+) -> None:  # fmt: skip
+    """Writes the scatter in layout `dims`, with updates laid out as `inner` before they are brought to their places."""
+    target, _, update = op.operands
+    shape = target.type.shape
+    new = _placed(ctx, _aligned(ctx, op, update, stretches), stretches, inner, dims, shape)
+    base = ctx.get(target, dims)
+    if combine != "set":
+        new = ctx.emit(combine, (base, new), base.shape, base.dtype)
+    mask = _inside(ctx, stretches, dims, base.shape, shape)
+    ctx.bind(op.results[0], dims, ctx.emit("stablehlo.select", (mask, new, base), base.shape, base.dtype))
 
 
 def _combination(op: Op) -> str | None:
@@ -188,22 +219,6 @@ def _aligned(ctx: Context, op: Op, update: Value, stretches: tuple[StridedSlice,
     if flipped:
         steps.append(("stablehlo.reverse", {"dimensions": flipped}, counts, want))
     return _follow(ctx, op, update, steps)
-
-
-def _cheapest(
-    ctx: Context, part: Value, stretches: tuple[StridedSlice, ...], dims: Dims, shape: tuple[int, ...]
-) -> tuple[float, Dims]:
-    """(bytes, layout of the updates) of the cheapest way to bring them to their positions in a target laid out as
-    `dims`: split like it and moved by interval moves, or gathered."""
-    changed = [d for d, (s, n) in enumerate(zip(stretches, shape)) if dims[d] and not s.is_whole(n)]
-    short = [d for d in changed if stretches[d].length < ctx.atoms.product(dims[d])]
-    found = []
-    for whole in (short, changed):
-        inner = tuple(() if d in whole else atoms for d, atoms in enumerate(dims))
-        held = ctx.itemsize(part) * ctx.elements(shape, dims)
-        moved = sum(held * _lacking(ctx, stretches[d], dims[d], shape[d]) for d in changed if d not in whole)
-        found.append((ctx.move_cost(part, inner) + moved, inner))
-    return min(found, key=lambda c: c[0])
 
 
 def _lacking(ctx: Context, s: StridedSlice, atoms: Sequence[int], size: int) -> float:

@@ -9,7 +9,8 @@ factors. A sort of f32[64, 1024] along dimension 1 has the rule ([i, j]) -> ([i,
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -23,7 +24,7 @@ from propagation.rules.parse import parse_printed
 from propagation.rules.registered import user_rule
 
 from ..decide.candidate import Candidate, as_propagated
-from ..decide.factors import PASS, REDUCE, WHOLE, Choice, Factors, Splits, arranged, followed, gathered, sent
+from ..decide.factors import PASS, REDUCE, WHOLE, Choice, Factors, Splits, followed, gathered
 from ..errors import UnsupportedOpError
 from ..ir.attributes import Array, Attributes, Dense
 from ..ir.operations import attributes
@@ -33,8 +34,8 @@ from ..layouts.context import Context
 from .callback import is_host_call, on_one_device
 
 __all__ = [
-    "ahead", "apply", "by_rule", "factors_of", "in_row_major", "matrices", "rule_ahead", "rule_of", "split",
-    "sum_ahead", "whole", "window_ahead",
+    "MATRICES", "ahead", "by_rule", "factors_of", "in_row_major", "matrices", "rule_ahead", "rule_of", "split",
+    "sum_ahead", "window_ahead", "write_whole",
 ]  # fmt: skip
 
 
@@ -71,55 +72,39 @@ def factors_of(rule: OpRule, operands: tuple, results: tuple, sums: bool = False
 
 
 def by_rule(
-    ctx: Context,
-    op: Op,
-    why: str = "the operation needs these dimensions whole",
-    sums: bool = False,
-    effect: bool = False,
-    row_major: bool = False,
-    gathers: bool = False,
-    attrs: Attributes | None = None,
-) -> None:
-    """Partitions along the pass-through factors of the operation's rule, with its attributes unchanged unless `attrs`
-    replaces their text; also along reduced factors if the operation `sums` over them: each device makes a partial sum.
-    `effect`, `row_major` and `gathers` are those of `apply`."""
+    ctx: Context, op: Op, why: str = "the operation needs these dimensions whole", sums: bool = False,
+    effect: bool = False, row_major: bool = False, gathers: bool = False,
+) -> Candidate | Splits:  # fmt: skip
+    """The ways to run an operation on pieces along the pass-through factors of its rule; also along reduced factors if
+    the operation `sums` over them: each device makes a partial sum. All else is as for `split`."""
     rule = rule_of(op)
     if rule is None:
-        whole(ctx, op, "nothing is known about its dimensions", effect)
-        return
+        return whole(ctx, op, "nothing is known about its dimensions", effect)
     shapes = [tuple([v.type.shape for v in values]) for values in (op.operands, op.results)]
-    factors = factors_of(rule, *shapes, sums)
-    apply(ctx, op, factors, why, attrs, effect, row_major, gathers)
+    return split(ctx, op, factors_of(rule, *shapes, sums), why, None, effect, row_major, gathers)
 
 
-def apply(
-    ctx: Context, op: Op, factors: Factors, why: str, attrs: Attributes | None = None, effect: bool = False,
-    row_major: bool = False, gathers: bool = False,
-) -> None:  # fmt: skip
-    """Runs the operation on pieces, in the layouts of the cheapest assignment of axes to `factors`.
-
-    why        what a full-gather finding says of the dimensions that had to be gathered
-    effect     the operation has a side effect: it stays although nobody uses its results
-    row_major  operands and results are kept in row-major order in memory
-    gathers    axes that would need an all-to-all are gathered instead where that sends less, although all devices of
-               these axes then compute the same
-    """
-    splits = split(ctx, op, factors, why, attrs, effect, row_major)
-    choice, _ = splits.best(ctx)
-    if gathers and ctx.options.allow_full_gather:
-        choice = _gathered_instead(ctx, factors, op, choice)
-    splits.write(choice)
+def plain(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
+    """The ways that the rule of an operation gives."""
+    yield by_rule(ctx, op)
 
 
 def split(
     ctx: Context, op: Op, factors: Factors, why: str, attrs: Attributes | None = None, effect: bool = False,
-    row_major: bool = False,
+    row_major: bool = False, gathers: bool = False,
 ) -> Splits:  # fmt: skip
-    """The ways to run the operation on pieces: see `apply`."""
+    """The ways to run the operation on pieces, by the assignments of axes to `factors`, with its attributes unchanged
+    unless `attrs` replaces their text.
+
+    why        what a full-gather finding says of the dimensions that had to be gathered
+    effect     the operation has a side effect: it stays although nobody uses its results
+    row_major  operands and results are kept in row-major order in memory
+    gathers    as that of `Splits`
+    """
     # Work counts as one pass over the results: computing the same on all devices is avoided, but not by sending more.
     byte = max(map(ctx.itemsize, op.results), default=0.0) * ctx.redundancy
     write = lambda choice: _write(ctx, op, factors, choice, why, attrs, effect, row_major)
-    return Splits(factors, op.operands, op.results, byte, write)
+    return Splits(factors, op.operands, op.results, byte, write, gathers=gathers)
 
 
 def _write(
@@ -137,21 +122,6 @@ def _write(
         ctx.bind_partial(r, dims, {choice.pending: ref})
 
 
-def _gathered_instead(ctx: Context, factors: Factors, op: Op, choice: Choice) -> Choice:
-    """`choice` without the axes that stand at dimensions which must be whole, if that sends less: all-gathering one
-    operand may be less than an all-to-all of it and an all-gather of every result. Axes that split some operand along a
-    factor stay: its work is distributed already."""
-    lost, dealt = set[int](), set[int]()
-    for v, fs in zip(op.operands, factors.operands):
-        for f, atoms in zip(fs, ctx.state(v).dims or ()):
-            (lost if f < 0 or factors.kinds[f] == WHOLE else dealt).update(atoms)
-    assigned = tuple(tuple(a for a in atoms if a in dealt or a not in lost) for atoms in choice.assigned)
-    if assigned == choice.assigned:
-        return choice
-    fewer = arranged(factors, assigned)
-    return fewer if sent(ctx, op.operands, op.results, fewer) < sent(ctx, op.operands, op.results, choice) else choice
-
-
 def in_row_major(ctx: Context, x: LocalValue) -> LocalValue:
     """`x` in row-major order in memory, by the custom call `LayoutConstraint`. Not on TPUs, whose compiler finds
     layouts for its transforms by itself, and does not know that call for complex numbers."""
@@ -163,8 +133,14 @@ def in_row_major(ctx: Context, x: LocalValue) -> LocalValue:
     return ctx.region.op("stablehlo.custom_call", (x,), [(x.shape, x.dtype)], attrs, loc=ctx.loc)[0]
 
 
-def whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
-    """Every device runs the whole operation."""
+def whole(ctx: Context, op: Op, why: str, effect: bool = False) -> Candidate:
+    """The way in which every device runs the whole operation."""
+    layouts = lambda values: tuple([replicated(len(v.type.shape)) for v in values])
+    return Candidate(layouts(op.operands), layouts(op.results), lambda: write_whole(ctx, op, why, effect))
+
+
+def write_whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
+    """Writes an operation that every device runs whole."""
     operands = [ctx.gathered(v, replicated(len(v.type.shape)), why) for v in op.operands]
     results = [LocalValue(r.type.shape, r.type.dtype, None if r.type.is_tensor else r.type.text) for r in op.results]
     regions = [ctx.copy_region(b) for b in op.regions] if op.regions else ()
@@ -174,6 +150,11 @@ def whole(ctx: Context, op: Op, why: str, effect: bool = False) -> None:
         ctx.bind(r, replicated(len(r.type.shape)), ref)
 
 
+# Custom calls of XLA's TPU compiler and of its expansions, on matrices in the last two dimensions of all operands.
+MATRICES = (
+    "Cholesky", "CompactWyHelper", "Eigh", "InvertDiagBlocksLowerTriangular", "InvertDiagBlocksUpperTriangular",
+    "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr", "QrDecompositionBlock",
+)  # fmt: skip
 # Libraries of dense linear algebra: all operands and results share their leading (batch) dimensions.
 _BATCHED_LIBRARIES = (
     "lapack_", "cusolver_", "cusparse_", "cuhybrid_", "cublas_", "cu_", "hipsolver_", "hipsparse_", "hiphybrid_",
@@ -181,28 +162,45 @@ _BATCHED_LIBRARIES = (
 )  # fmt: skip
 
 
-def custom_call(ctx: Context, op: Op) -> None:
+def custom_call(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
     """In this order: the family that has an entry `stablehlo.custom_call@TARGET`; callbacks, which one device makes for
     all; the sharding rule of the call; linear algebra libraries along their batch dimensions; kernels on gathered
     operands, with a finding. A call that nothing is known of is refused sharded operands, unless the option
     `gather_custom_calls` is set."""
-    target = string(op.attrs["call_target_name"])
-    if "called_computations" in op.attrs:
-        for symbol in ir.ArrayAttr(op.attrs["called_computations"]):
-            ctx.keep_function(ir.FlatSymbolRefAttr(symbol).value)
+    way = _called(ctx, op, string(op.attrs["call_target_name"]))
+    if "called_computations" not in op.attrs:
+        yield way
+        return
+    names = [ir.FlatSymbolRefAttr(symbol).value for symbol in ir.ArrayAttr(op.attrs["called_computations"])]
+
+    def write(*chosen: Any) -> None:
+        for name in names:
+            ctx.keep_function(name)
+        assert way.write is not None  # it is none of the look-ahead
+        way.write(*chosen)
+
+    yield way._replace(write=write)
+
+
+def _called(ctx: Context, op: Op, target: str) -> Candidate | Splits:
+    """The ways to make a custom call: see `custom_call`."""
     effect = "has_side_effect" in op.attrs and flag(op.attrs["has_side_effect"])
     own = ctx.families.get(f"stablehlo.custom_call@{target}")
     if own is not None and user_rule(target) is None:
-        own(ctx, op)
-    elif rule_of(op) is None and is_host_call(ctx, op, effect):
-        on_one_device(ctx, op, effect)
-    elif rule_of(op) is not None:
-        by_rule(ctx, op, sums=True, effect=effect, gathers=target.startswith(_BATCHED_LIBRARIES))
-    else:
-        _without_rule(ctx, op, target, effect)
+        return _as_it_is(op, lambda: own(ctx, op))
+    if rule_of(op) is not None:
+        return by_rule(ctx, op, sums=True, effect=effect, gathers=target.startswith(_BATCHED_LIBRARIES))
+    if is_host_call(ctx, op, effect):
+        return _as_it_is(op, lambda: on_one_device(ctx, op, effect))
+    return _without_rule(ctx, op, target, effect)
 
 
-def _without_rule(ctx: Context, op: Op, target: str, effect: bool) -> None:
+def _as_it_is(op: Op, write: Callable[[], None]) -> Candidate:
+    """The only way to do an operation, whose layouts `write` knows."""
+    return Candidate((None,) * len(op.operands), (None,) * len(op.results), write)
+
+
+def _without_rule(ctx: Context, op: Op, target: str, effect: bool) -> Candidate | Splits:
     if effect and not ctx.manual and ctx.atoms.count > 1:
         raise UnsupportedOpError(
             f"custom_call @{target} has a side effect and no sharding rule, so it would run once per device; register "
@@ -210,18 +208,17 @@ def _without_rule(ctx: Context, op: Op, target: str, effect: bool) -> None:
             source(op),
         )
     if target.startswith(_BATCHED_LIBRARIES):
-        matrices(ctx, op, effect)
-        return
+        return matrices(ctx, op, effect)
     if not is_opaque(target) and not ctx.options.gather_custom_calls:
         _refuse_sharded(ctx, op, target)
-    whole(ctx, op, f"custom_call @{target} has no sharding rule", effect)
+    return whole(ctx, op, f"custom_call @{target} has no sharding rule", effect)
 
 
-def matrices(ctx: Context, op: Op, effect: bool = False) -> None:
+def matrices(ctx: Context, op: Op, effect: bool = False) -> Splits:
     """Linear algebra on stacks of matrices: split along the batch dimensions that all operands and results share."""
     factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
     why = f"@{string(op.attrs['call_target_name'])} works on whole matrices"
-    apply(ctx, op, factors, why, effect=effect, gathers=True)
+    return split(ctx, op, factors, why, effect=effect, gathers=True)
 
 
 def _refuse_sharded(ctx: Context, op: Op, target: str) -> None:
@@ -243,8 +240,7 @@ def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]
     yield as_propagated(ctx, op, value)
     if op.name == "stablehlo.custom_call":
         target = string(op.attrs["call_target_name"])
-        own = ctx.families.get(f"stablehlo.custom_call@{target}")
-        if not target.startswith(_BATCHED_LIBRARIES) and own is not matrices:
+        if not target.startswith(_BATCHED_LIBRARIES) and target not in MATRICES:
             return
     factors = _batch_factors(tuple(v.type.shape for v in op.operands), tuple(r.type.shape for r in op.results))
     mine = factors.operands[op.operands.index(value)]
@@ -294,19 +290,23 @@ def _batch_factors(operands: tuple, results: tuple) -> Factors:
     return Factors(shape[:batch], (PASS,) * batch, tuple(map(dims, operands)), tuple(map(dims, results)))
 
 
-def rng_bit_generator(ctx: Context, op: Op) -> None:
+def rng_bit_generator(ctx: Context, op: Op) -> Iterator[Candidate]:
     """The stream of bits depends on the whole shape: every device makes all bits, and slices off its part later."""
     key = op.operands[0]
-    state = ctx.gathered(key, replicated(len(key.type.shape)), "every device needs the whole state")
-    new, bits = ctx.local_copy(op, [state], [r.type.shape for r in op.results])
-    ctx.bind(op.results[0], replicated(len(op.results[0].type.shape)), new)
-    ctx.bind(op.results[1], replicated(len(op.results[1].type.shape)), bits)
+    state_layout, *layouts = [replicated(len(v.type.shape)) for v in (key, *op.results)]
+
+    def write() -> None:
+        state = ctx.gathered(key, state_layout, "every device needs the whole state")
+        for r, dims, ref in zip(op.results, layouts, ctx.local_copy(op, [state], [r.type.shape for r in op.results])):
+            ctx.bind(r, dims, ref)
+
+    yield Candidate((state_layout,), tuple(layouts), write)
 
 
 AHEAD = {"stablehlo.custom_call": ahead}
 
-PARTITION = {
-    "stablehlo.batch_norm_inference": by_rule,
+CANDIDATES = {
+    "stablehlo.batch_norm_inference": plain,
     "stablehlo.rng_bit_generator": rng_bit_generator,
     "stablehlo.custom_call": custom_call,
 }

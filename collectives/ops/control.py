@@ -421,7 +421,7 @@ def optimization_barrier(ctx: Context, op: Op) -> None:
 
 def token(ctx: Context, op: Op) -> None:
     """Operations on tokens: run on every device."""
-    batch.whole(ctx, op, "it has no sharding of its own", effect=True)
+    batch.write_whole(ctx, op, "it has no sharding of its own", effect=True)
 
 
 def message(ctx: Context, op: Op) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from propagation.attributes import integers
 from propagation.program import Op, Value
 
-from ..decide.factors import PASS, REDUCE, Factors, choose
+from ..decide.candidate import Candidate
+from ..decide.factors import PASS, REDUCE, Choice, Factors, Splits
 from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
@@ -34,32 +35,34 @@ def _window_factors(shape: tuple[int, ...], window: tuple[int, ...]) -> Factors:
     return Factors(shape, kinds, (every,), (out,))
 
 
-def dynamic_slice(ctx: Context, op: Op) -> None:
-    """A slice at a start known at run time. On a split dimension each device contributes the part that it holds."""
+def dynamic_slice(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
+    """A slice at a start known at run time. On a split dimension each device contributes the part that it holds, or the
+    dimension is gathered, which may cost no more, and serve other users."""
     value, starts, result = op.operands[0], op.operands[1:], op.results[0]
     shape, window = value.type.shape, result.type.shape
-    factors = _window_factors(shape, window)
-    itemsize = ctx.itemsize(result)
-    pending: tuple[int, ...] = ()
+    whole_starts = (None,) * len(starts)
+    uncut = lambda dims: tuple([d if n == m else () for d, n, m in zip(dims, shape, window)])
+
+    def write(dims: Dims, out: Dims, pending: tuple[int, ...]) -> None:
+        masked_lookup.bind(ctx, result, out, pending, _slice_piece(ctx, op, ctx.get(value, dims), dims, starts))
+
     if ctx.state(value).make is not None:
-        dims = tuple(() if n != m else w for n, m, w in zip(shape, window, ctx.want(result)))
-        out = dims
-    elif (partial := deferred_reduction.deferred(ctx, value)) is not None and not any(
-        d for d, n, m in zip(partial.dims, shape, window) if n != m
-    ):
-        dims = partial.dims
-        deferred_reduction.apply(ctx, op, partial, dims, lambda ref: _slice_piece(ctx, op, ref, dims, starts))
+        dims = uncut(ctx.want(result))
+        yield Candidate((dims, *whole_starts), (dims,), lambda: write(dims, dims, ()))
         return
-    else:
-        part = math.prod(window) / max(1, math.prod(shape))  # only the window is read
-        choice = choose(ctx, factors, (value,), (result,), 2 * itemsize * ctx.redundancy * part)
-        dims, out, pending = choice.operands[0], choice.results[0], choice.pending
-        if pending:  # gathering the sliced dimensions may cost no more, and serve other users
-            kept = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
-            whole = ctx.cost(value, kept) / ctx.runs_since(ctx.state(value)) + ctx.later_cost(result, kept)
-            if whole <= choice.bytes:
-                dims, out, pending = kept, kept, ()
-    masked_lookup.bind(ctx, result, out, pending, _slice_piece(ctx, op, ctx.get(value, dims), dims, starts))
+    partial = deferred_reduction.deferred(ctx, value)
+    if partial is not None and uncut(partial.dims) == partial.dims:
+        held = partial.dims
+        yield deferred_reduction.applied(ctx, op, partial, held, lambda ref: _slice_piece(ctx, op, ref, held, starts))
+        return
+    byte = 2 * ctx.itemsize(result) * ctx.redundancy * math.prod(window) / max(1, math.prod(shape))  # what is read
+    split = lambda choice: write(choice.operands[0], choice.results[0], choice.pending)
+    splits = Splits(_window_factors(shape, window), (value,), (result,), byte, split)
+    choice, _ = splits.best(ctx)
+    if choice.pending:
+        kept = uncut(choice.operands[0])
+        yield Candidate((kept, *whole_starts), (kept,), lambda: write(kept, kept, ()))
+    yield splits
 
 
 def _slice_piece(ctx: Context, op: Op, ref: LocalValue, dims: Dims, starts: Sequence[Value]) -> LocalValue:
@@ -132,18 +135,27 @@ def _update_factors(shape: tuple[int, ...], window: tuple[int, ...]) -> Factors:
     return Factors(tuple(sizes), tuple(kinds), (tuple(whole), tuple(part)), (tuple(whole),))
 
 
-def dynamic_update_slice(ctx: Context, op: Op) -> None:
+def dynamic_update_slice(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
     """Writes a window at a start known at run time. Where the dimension is split, each device writes the part that
     falls into its piece."""
-    value, update, starts, result = op.operands[0], op.operands[1], op.operands[2:], op.results[0]
-    shape, window = value.type.shape, update.type.shape
+    value, update, result = op.operands[0], op.operands[1], op.results[0]
     if ctx.state(value).make is not None and ctx.state(update).make is not None:
         dims = ctx.want(result)
-    else:
-        factors = _update_factors(shape, window)
-        choice = choose(ctx, factors, (value, update), (result,), 2 * ctx.itemsize(result) * ctx.redundancy)
-        dims = choice.operands[0]
-        _hint(ctx, value, update, dims)
+        yield Candidate((None,) * len(op.operands), (dims,), lambda: _update(ctx, op, dims))
+        return
+
+    def write(choice: Choice) -> None:
+        _hint(ctx, value, update, choice.operands[0])
+        _update(ctx, op, choice.operands[0])
+
+    factors = _update_factors(value.type.shape, update.type.shape)
+    yield Splits(factors, (value, update), (result,), 2 * ctx.itemsize(result) * ctx.redundancy, write)
+
+
+def _update(ctx: Context, op: Op, dims: Dims) -> None:
+    """Writes an update of a value laid out as `dims`, which its result is, too."""
+    value, update, starts, result = op.operands[0], op.operands[1], op.operands[2:], op.results[0]
+    shape, window = value.type.shape, update.type.shape
     inner = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
     cut = [d for d, (n, m) in enumerate(zip(shape, window)) if n != m]
     base = ctx.get(value, dims)
@@ -244,7 +256,7 @@ def _masked_update(
 
 AHEAD = {"stablehlo.dynamic_slice": window_ahead, "stablehlo.dynamic_update_slice": rule_ahead}
 
-PARTITION = {
+CANDIDATES = {
     "stablehlo.dynamic_slice": dynamic_slice,
     "stablehlo.dynamic_update_slice": dynamic_update_slice,
 }

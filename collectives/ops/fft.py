@@ -14,6 +14,7 @@ of the result is the conjugate of what is there (`hermitian.py`).
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -24,12 +25,12 @@ from propagation.attributes import integers
 from propagation.program import Op, Value
 
 from ..decide.candidate import Candidate, Sent, as_propagated
-from ..decide.factors import choose
+from ..decide.factors import Splits
 from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
-from .batch import by_rule, factors_of, in_row_major, rule_of
+from .batch import by_rule, in_row_major
 from .hermitian import half_of, whole_of
 
 __all__: list[str] = []
@@ -44,27 +45,25 @@ class _Leg(NamedTuple):
     dims: tuple[int, ...]
 
 
-def fft(ctx: Context, op: Op) -> None:
-    """By whichever sends least: gathering what is transformed, one dimension after the other (`route`), or the six-step
-    transform of a single dimension (`_SixStep`)."""
-    value = op.operands[0]
-    have = ctx.state(value).dims
+def fft(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
+    """Gathering what is transformed, one dimension after the other (`route`), or the six-step transform of a single
+    dimension (`_SixStep`)."""
+    have = ctx.state(op.operands[0]).dims
     transform = _Transform(ctx, op)
+    yield by_rule(ctx, op, row_major=ctx.atoms.count > 1)
     if have is None or not any(have[d] for d in transform.dims):
-        by_rule(ctx, op, row_major=ctx.atoms.count > 1)
         return
-    work = ctx.itemsize(op.results[0]) * ctx.redundancy
-    factors = factors_of(rule_of(op), (value.type.shape,), (op.results[0].type.shape,))
-    least = choose(ctx, factors, op.operands, op.results, work).bytes
-    mine = ctx.elements(value.type.shape, have) * work + ctx.move_cost(value, have)
-    legs, cost = transform.route(have)
+    pass_over = ctx.elements(transform.shape, have) * ctx.itemsize(op.results[0]) * ctx.redundancy
+    atoms = tuple([a for d in transform.dims for a in have[d]])
+    legs, sent, layout = transform.route(have)
+    if legs:
+        write = functools.partial(transform.follow, have, legs)
+        moved = (Sent("all_to_all", atoms, sent),)
+        yield Candidate((have,), (layout,), write, sent=moved, work=len(legs) * pass_over)
     two = _SixStep.of(transform, have)
-    if two is not None and two.cost() + 2 * mine < min(least, cost + len(legs) * mine):
-        two.write()
-    elif legs and cost + len(legs) * mine < least:
-        transform.follow(have, legs)
-    else:
-        by_rule(ctx, op, row_major=ctx.atoms.count > 1)
+    if two is not None:
+        moved = (Sent("all_to_all", atoms, two.moved()),)
+        yield Candidate((have,), (have,), two.write, sent=moved, work=2 * pass_over)
 
 
 def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
@@ -133,18 +132,18 @@ class _Transform:
             return whole[:-1]
         return whole
 
-    def route(self, have: Dims) -> tuple[list[_Leg], float]:
-        """The cheapest sequence of transforms and all-to-alls from layout `have` on, and its bytes, those of bringing
-        the result to its wanted layout included: Dijkstra's search over (layout, dimensions still to be
-        transformed)."""
+    def route(self, have: Dims) -> tuple[list[_Leg], float, Dims]:
+        """The cheapest sequence of transforms and all-to-alls from layout `have` on, its bytes, and the layout in which
+        it ends: Dijkstra's search over (layout, dimensions still to be transformed), which takes the bytes of bringing
+        the result to its wanted layout into account."""
         ctx, result = self.ctx, self.op.results[0]
         ties = itertools.count()
-        heap: list[tuple] = [(0.0, next(ties), have, frozenset(self.dims), self.shape, ())]
+        heap: list[tuple] = [(0.0, next(ties), have, frozenset(self.dims), self.shape, (), 0.0)]
         settled: set[tuple] = set()
         while heap:
-            cost, _, layout, rest, shape, legs = heapq.heappop(heap)
+            cost, _, layout, rest, shape, legs, sent = heapq.heappop(heap)
             if rest is None:
-                return list(legs), cost
+                return list(legs), sent, layout
             dims = self.now(layout, rest)
             if dims:
                 rest, shape, legs = rest - set(dims), self.stage(shape, dims)[2], (*legs, _Leg(layout, dims))
@@ -152,12 +151,13 @@ class _Transform:
                 continue
             settled.add((layout, rest))
             if not rest:
-                heapq.heappush(heap, (cost + ctx.later_cost(result, layout), next(ties), layout, None, shape, legs))
+                cost += ctx.later_cost(result, layout)
+                heapq.heappush(heap, (cost, next(ties), layout, None, shape, legs, sent))
                 continue
             for after in _moved(layout, rest):
                 step = ctx.planner.cost(shape, self.itemsize(shape, rest), layout, after)
-                heapq.heappush(heap, (cost + step, next(ties), after, rest, shape, legs))
-        return [], math.inf
+                heapq.heappush(heap, (cost + step, next(ties), after, rest, shape, legs, sent + step))
+        return [], math.inf, have
 
     def follow(self, have: Dims, legs: Sequence[_Leg]) -> None:
         """Writes the legs and binds the result."""
@@ -205,10 +205,6 @@ class _SixStep:
         rest = n // (p * p)
         middle = next(q for q in range(math.isqrt(rest), 0, -1) if rest % q == 0)
         return _SixStep(transform, have, p * middle, n // (p * middle))
-
-    def cost(self) -> float:
-        """Bytes of the all-to-alls, and of bringing the result to its wanted layout."""
-        return self.moved() + self.ctx.later_cost(self.op.results[0], self.have)
 
     def moved(self) -> float:
         """Bytes of the all-to-alls."""
@@ -298,4 +294,4 @@ class _SixStep:
 
 AHEAD = {"stablehlo.fft": ahead}
 
-PARTITION = {"stablehlo.fft": fft}
+CANDIDATES = {"stablehlo.fft": fft}

@@ -17,13 +17,14 @@ from propagation.program import Op, Value
 from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kind
 from ..decide.candidate import Candidate
-from ..decide.factors import PASS, REDUCE, WHOLE, Choice, Factors, choose, followed, gathered, layout_of, work_of
-from ..heuristics import COUNTING_STEPS, ELSEWHERE_SHARE, EQUAL_COST_BYTES
+from ..decide.factors import PASS, REDUCE, WHOLE, Choice, Factors, Splits, followed, gathered, layout_of, work_of
+from ..heuristics import COUNTING_STEPS, ELSEWHERE_SHARE
 from ..ir.attributes import Attributes, Integers
 from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
+from ..layouts.state import Partial
 from ..lookup import indices as indices_
 from ..lookup import masked_lookup, static_gather
 from ..partial_sums import deferred_reduction
@@ -110,15 +111,23 @@ def factors_of_gather(op: Op) -> _Indexed:
     return _gather_factors(dims, sizes, table.type.shape, indices.type.shape, op.results[0].type.shape, iotas)
 
 
-def gather(ctx: Context, op: Op) -> None:
-    if static_gather.gather(ctx, op):
+def gather(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
+    """Slices at indices known at compile time; else split along its factors."""
+    static = static_gather.gather(ctx, op)
+    if static is not None:
+        yield static
         return
-    table, indices = op.operands
     result = op.results[0]
+    byte = 2 * ctx.itemsize(result) * ctx.redundancy
+    write = functools.partial(_write_gather, ctx, op)
+    yield Splits(factors_of_gather(op)[0], op.operands, (result,), byte, write)
+
+
+def _write_gather(ctx: Context, op: Op, choice: Choice) -> None:
+    table, result = op.operands[0], op.results[0]
     dims = gather_dims(op.attrs["dimension_numbers"])
     sizes = integers(op.attrs["slice_sizes"])
     factors, looked_up, paired = factors_of_gather(op)
-    choice = choose(ctx, factors, (table, indices), (result,), 2 * ctx.itemsize(result) * ctx.redundancy)
     layout, out = choice.operands[0], choice.results[0]
     x, i = gathered(ctx, factors, op.operands, choice.operands, _WHY)
     split = [d for d in looked_up if layout[d]]
@@ -310,21 +319,39 @@ def factors_of_scatter(op: Op) -> _Indexed:
     return _scatter_factors(dims, count, *shapes, reducible, iotas)
 
 
-def scatter(ctx: Context, op: Op) -> None:
-    if static_gather.scatter(ctx, op):
+def scatter(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
+    """Updates of slices at indices known at compile time; else split along its factors, or part by part."""
+    static = static_gather.scatter(ctx, op)
+    if static:
+        yield from static
         return
+    byte = 2 * ctx.itemsize(op.results[0]) * ctx.redundancy
+    splits = Splits(
+        factors_of_scatter(op)[0], op.operands, op.results, byte, functools.partial(_write_scatter, ctx, op)
+    )
+    yield splits
+    if _neutral(op) is not None and reduction_kind(op.regions[0]) == "add" and _starts_neutral(op):
+        yield from _part_by_part(ctx, op, splits)
+
+
+def _neutral(op: Op) -> str | None:
+    """The literal of the neutral element of a scatter's reduction; None if it is no known one."""
+    kind = reduction_kind(op.regions[0])
+    return identity_literal(kind, op.results[0].type.dtype) if kind and len(op.results) == 1 else None
+
+
+def _starts_neutral(op: Op) -> bool:
+    """Whether the target of a scatter with a known reduction holds the neutral element everywhere."""
+    kind = reduction_kind(op.regions[0])
+    return kind is not None and is_identity(kind, op.results[0].type.dtype, scalar_constant(op.operands[0]))
+
+
+def _write_scatter(ctx: Context, op: Op, choice: Choice) -> None:
     count = len(op.results)
     targets, indices = op.operands[:count], op.operands[count]
     dims = scatter_dims(op.attrs["scatter_dimension_numbers"])
-    kind = reduction_kind(op.regions[0])
-    dtype = op.results[0].type.dtype
-    fill = identity_literal(kind, dtype) if kind and count == 1 else None
+    kind, dtype, fill = reduction_kind(op.regions[0]), op.results[0].type.dtype, _neutral(op)
     factors, shifted, paired = factors_of_scatter(op)
-    byte = 2 * ctx.itemsize(op.results[0]) * ctx.redundancy
-    choice = choose(ctx, factors, op.operands, op.results, byte)
-    sums = fill is not None and kind == "add" and is_identity(kind, dtype, scalar_constant(targets[0]))
-    if sums and _carry_on(ctx, op, factors, dims, {*shifted, *(d for d, _ in paired)}, choice, byte):
-        return
     layout = choice.operands[0]
     i, *new = gathered(ctx, factors, op.operands, choice.operands, _WHY, slice(count, None))
     vector = dims.index_vector if dims.index_vector < len(i.shape) else None
@@ -354,39 +381,43 @@ def scatter(ctx: Context, op: Op) -> None:
     assert kind is not None and fill is not None  # else no factor is reduced
     neutral = ctx.realiser.constant(ctx.region, shape, dtype, fill)
     parts = {choice.pending: ctx.local_copy(op, [neutral, i, *new], [shape], attrs)[0]}
-    if not is_identity(kind, dtype, scalar_constant(targets[0])):
+    if not _starts_neutral(op):
         parts[()] = gathered(ctx, factors, op.operands, choice.operands, _WHY, slice(count))[0]
     ctx.bind_partial(op.results[0], layout, parts, kind)
 
 
-def _carry_on(
-    ctx: Context, op: Op, factors: Factors, dims: ScatterDims, indexed: set[int], other: Choice, byte: float
-) -> bool:
-    """Scatters unreduced updates into zeros part by part, so that only the result is reduced, if that sends less than
-    the `other` choice, in which an element of work counts as `byte` (less by `ELSEWHERE_SHARE` where the unreduced
-    result is larger than the other one's). `indexed` are the target's indexed dimensions: they stay whole."""
-    target, indices, updates = op.operands
+def _part_by_part(ctx: Context, op: Op, splits: Splits) -> Iterator[Candidate]:
+    """Scattering unreduced updates into zeros part by part, so that only the result is reduced; indexed dimensions stay
+    whole. It is taken for sending less than the best of `splits`, not for computing less, so it counts as as much work;
+    and where it is larger, it has to save more (`ELSEWHERE_SHARE`)."""
+    updates, result = op.operands[2], op.results[0]
     partial = deferred_reduction.deferred(ctx, updates)
     if partial is None:
-        return False
+        return
+    factors, shifted, paired = factors_of_scatter(op)
     assigned: list[tuple[int, ...]] = [()] * len(factors.sizes)
     for f, atoms in zip(factors.operands[2], partial.dims):
         if atoms and (f < 0 or factors.kinds[f] == WHOLE):
-            return False
+            return
         assigned[f] = atoms
     theirs, out = layout_of(factors.operands[1], assigned), layout_of(factors.results[0], assigned)
-    if any(out[d] for d in indexed):
-        return False
+    if any(out[d] for d in (*shifted, *(d for d, _ in paired))):
+        return
     more = tuple(a for k, atoms in zip(factors.kinds, assigned) if k == REDUCE for a in atoms)
-    result = op.results[0]
-    cost = ctx.move_cost(indices, theirs)
-    for atoms in partial.parts:
-        cost += ctx.later_cost(result, out, tuple(sorted({*atoms, *more})))
-    sent = other.bytes - work_of(ctx, factors, other.assigned) * byte
+    other, _ = splits.best(ctx)
+    work = work_of(ctx, factors, other.assigned) * splits.byte_per_work
     if ctx.elements(result.type.shape, out) > ctx.elements(result.type.shape, other.results[0]):
-        sent *= ELSEWHERE_SHARE
-    if cost >= sent - EQUAL_COST_BYTES:
-        return False
+        work += (1 - ELSEWHERE_SHARE) * (other.bytes - work)
+    pending = tuple([tuple(sorted({*atoms, *more})) for atoms in partial.parts])
+    write = lambda: _write_parts(ctx, op, partial, theirs, out, more)
+    yield Candidate((None, theirs, None), (out,), write, pending, work=work)
+
+
+def _write_parts(ctx: Context, op: Op, partial: Partial, theirs: Dims, out: Dims, more: tuple[int, ...]) -> None:
+    """Writes what `_part_by_part` says: indices laid out as `theirs`, results as `out`, each a sum over the atoms
+    `more` as well."""
+    target, indices, _ = op.operands
+    result, dims = op.results[0], scatter_dims(op.attrs["scatter_dimension_numbers"])
     i = ctx.get(indices, theirs)
     vector = dims.index_vector if dims.index_vector < len(i.shape) else None
     attrs = ctx.attributes_of(op)
@@ -397,7 +428,6 @@ def _carry_on(
     base = ctx.get(target, out)
     local = lambda ref: ctx.local_copy(op, [base, i, ref], [ctx.piece_shape(result, out)], attrs)[0]
     deferred_reduction.apply(ctx, op, partial, out, local, more)
-    return True
 
 
 def _hits(
@@ -461,4 +491,4 @@ def scatter_ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Ca
 
 AHEAD = {"stablehlo.gather": gather_ahead, "stablehlo.scatter": scatter_ahead}
 
-PARTITION = {"stablehlo.gather": gather, "stablehlo.scatter": scatter}
+CANDIDATES = {"stablehlo.gather": gather, "stablehlo.scatter": scatter}

@@ -4,41 +4,47 @@ matrices are gathered."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 from propagation.attributes import flag
 from propagation.program import Op
 from propagation.rules.kernels import solves_from_left
 
-from ..decide.factors import PASS, Factors
+from ..decide.candidate import Candidate
+from ..decide.factors import PASS, Factors, Splits
 from ..layouts.context import Context
-from .batch import ahead, apply, by_rule, matrices
+from .batch import MATRICES, ahead, by_rule, matrices, split
 
 __all__: list[str] = []
 
 
-def cholesky(ctx: Context, op: Op) -> None:
+def cholesky(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
     """Of whole matrices."""
-    by_rule(ctx, op, "a factorisation needs whole matrices", gathers=True)
+    yield by_rule(ctx, op, "a factorisation needs whole matrices", gathers=True)
 
 
-def triangular_solve(ctx: Context, op: Op) -> None:
+def triangular_solve(ctx: Context, op: Op) -> Iterator[Splits]:
     """op(a) x = b, or x op(a) = b."""
-    _solve(ctx, op, flag(op.attrs["left_side"]))
+    yield _solve(ctx, op, flag(op.attrs["left_side"]))
 
 
-def trsm(ctx: Context, op: Op) -> None:
+def trsm(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
     """LAPACK's name for it."""
     left = solves_from_left(op)
     if left is None or len(op.operands) != 2 or len(op.results) != 1:
-        by_rule(ctx, op)
+        yield by_rule(ctx, op)
     else:
-        _solve(ctx, op, left)
+        yield _solve(ctx, op, left)
 
 
-def _solve(ctx: Context, op: Op, left: bool) -> None:
-    apply(
-        ctx, op, _solve_factors(op.results[0].type.shape, left), "a triangular solve needs whole systems", gathers=True
-    )
+def stacked(ctx: Context, op: Op) -> Iterator[Splits]:
+    """What works on matrices in the last two dimensions of all operands."""
+    yield matrices(ctx, op)
+
+
+def _solve(ctx: Context, op: Op, left: bool) -> Splits:
+    factors = _solve_factors(op.results[0].type.shape, left)
+    return split(ctx, op, factors, "a triangular solve needs whole systems", gathers=True)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -53,17 +59,11 @@ def _solve_factors(shape: tuple[int, ...], left: bool) -> Factors:
     return Factors(sizes, (PASS,) * (batch + 1), ((*every, -1, -1), sides), (sides,))
 
 
-# Custom calls of XLA's TPU compiler and of its expansions, on matrices in the last two dimensions of all operands.
-_MATRICES = (
-    "Cholesky", "CompactWyHelper", "Eigh", "InvertDiagBlocksLowerTriangular", "InvertDiagBlocksUpperTriangular",
-    "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr", "QrDecompositionBlock",
-)  # fmt: skip
-
 AHEAD = dict.fromkeys(("stablehlo.cholesky", "stablehlo.triangular_solve"), ahead)
 
-PARTITION = {
+CANDIDATES = {
     "stablehlo.cholesky": cholesky,
     "stablehlo.triangular_solve": triangular_solve,
     **{f"stablehlo.custom_call@lapack_{t}trsm_ffi": trsm for t in "sdcz"},
-    **{f"stablehlo.custom_call@{name}": matrices for name in _MATRICES},
+    **{f"stablehlo.custom_call@{name}": stacked for name in MATRICES},
 }

@@ -4,51 +4,71 @@ piece back there, to be added."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+
 from propagation.attributes import integers, pairs
 from propagation.program import Block, Op
 
 from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kind
-from ..decide.factors import PASS, WHOLE, Factors, choose
+from ..decide.factors import PASS, WHOLE, Choice, Factors, Splits
 from ..halo.exchange import fold, windows
 from ..ir.attributes import Pairs
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
 from ..layouts.state import View
-from .batch import apply
+from .batch import split
 
 _WHY = "a window moves over this dimension"
 
 
-def select_and_scatter(ctx: Context, op: Op) -> None:
+def select_and_scatter(ctx: Context, op: Op) -> Iterator[Splits]:
     """operand[n...], source[one element per window] -> [n...]. Dimensions with a trivial window pass through. Along
     others each device fetches the halo under its own windows, which is the one that the forward pooling fetched."""
     operand, source = op.operands[0].type.shape, op.operands[1].type.shape
-    rank = len(operand)
-    w = _Windows(op, rank)
-    every = tuple(range(rank))
-    factors = Factors(source, (PASS,) * rank, (every, every, ()), (every,))
-    choice = choose(ctx, factors, op.operands, op.results, 4 * ctx.itemsize(op.results[0]) * ctx.redundancy)
-    dims = choice.operands[0]
-    moving = [d for d in every if dims[d] and not w.trivial(d, operand[d], source[d])]
-    worst = _never_chosen(op.regions[0])
-    sums = reduction_kind(op.regions[1]) == "add" and scalar_constant(op.operands[2]) == 0
-    fill = identity_literal(worst, op.results[0].type.dtype) if worst else None
-    if moving and (fill is None or not sums):
+    w = _Windows(op, len(operand))
+    every = tuple(range(len(operand)))
+    byte = 4 * ctx.itemsize(op.results[0]) * ctx.redundancy
+    write = functools.partial(_write, ctx, op)
+    factors = Factors(source, (PASS,) * len(every), (every, every, ()), (every,))
+    splits = Splits(factors, op.operands, op.results, byte, write)
+    choice, _ = splits.best(ctx)
+    if _moving(op, choice.operands[0]) and not _may_move(op):
         kinds = tuple(PASS if w.trivial(d, operand[d], source[d]) else WHOLE for d in every)
         known = tuple(d if kinds[d] == PASS else -1 for d in every)
-        apply(ctx, op, Factors(operand, kinds, (known, known, ()), (known,)), _WHY)
-        return
+        yield split(ctx, op, Factors(operand, kinds, (known, known, ()), (known,)), _WHY)
+    else:
+        yield splits
+
+
+def _moving(op: Op, dims: Dims) -> list[int]:
+    """The split dimensions that a window moves over."""
+    operand, source = op.operands[0].type.shape, op.operands[1].type.shape
+    w = _Windows(op, len(operand))
+    return [d for d, atoms in enumerate(dims) if atoms and not w.trivial(d, operand[d], source[d])]
+
+
+def _may_move(op: Op) -> bool:
+    """Whether windows may move over split dimensions: there is an element that is never selected, to fill what lies
+    beyond the tensor with, and what falls onto a neighbour's piece can be added there."""
+    worst = _never_chosen(op.regions[0])
+    fill = identity_literal(worst, op.results[0].type.dtype) if worst else None
+    return fill is not None and reduction_kind(op.regions[1]) == "add" and scalar_constant(op.operands[2]) == 0
+
+
+def _write(ctx: Context, op: Op, choice: Choice) -> None:
+    dims = choice.operands[0]
+    w, moving = _Windows(op, len(dims)), _moving(op, dims)
+    worst = _never_chosen(op.regions[0])
+    fill = identity_literal(worst, op.results[0].type.dtype) if worst else None
     view = ctx.view(op.operands[0], dims) if moving else None
     neutral = view is not None and worst is not None and is_identity(worst, view.base.dtype, view.fill)
+    cut = lambda: _scatter(ctx, op, w, dims, moving, fill, None)
     if view is None or view.dim not in moving or not view.covers or not neutral:
-        ctx.bind(op.results[0], dims, _scatter(ctx, op, w, dims, moving, fill, None))
+        ctx.bind(op.results[0], dims, cut())
         return
-
-    def cut() -> LocalValue:
-        return _scatter(ctx, op, w, dims, moving, fill, None)
-
     base = _scatter(ctx, op, w, dims, moving, fill, view)
     ctx.bind_view(op.results[0], View(base, view.size, view.dim, view.start, view.length, dims, cut))
 
@@ -111,4 +131,4 @@ def _never_chosen(block: Block) -> str | None:
     return "min" if "LE" in direction or "LT" in direction else None
 
 
-PARTITION = {"stablehlo.select_and_scatter": select_and_scatter}
+CANDIDATES = {"stablehlo.select_and_scatter": select_and_scatter}

@@ -8,7 +8,7 @@ MiB for an all-to-all of rows."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 from jaxlib.mlir import ir
 
@@ -17,34 +17,35 @@ from propagation.program import Block, Op
 
 from ..analysis.reducers import identity_literal
 from ..cost import ITEM_BITS
-from ..decide.factors import PASS, WHOLE, Factors, choose
+from ..decide.candidate import Candidate, Sent
+from ..decide.factors import PASS, WHOLE, Factors, Splits
 from ..ir.attributes import Given
 from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
 from ..layouts.context import Context
-from .batch import apply, by_rule
+from .batch import by_rule, split
 
 _ALL_ONES_ARE_NAN = frozenset(("bf16", "f16", "f32", "f64"))
 
 
-def meeting(
-    ctx: Context, shape: Sequence[int], itemsize: float, have: Dims, d: int, later: Callable[[Dims], float]
-) -> tuple[Dims, float]:
-    """(layout with dimension `d` whole, cost) that the candidates, split as `have`, are best brought to: an all-gather,
-    or an all-to-all to another dimension that can take the split. `later(dims)` is the cost of going on from there."""
+def _meeting(
+    ctx: Context, op: Op, shape: Sequence[int], itemsize: float, have: Dims, d: int
+) -> tuple[Dims, Sent]:  # fmt: skip
+    """(layout with dimension `d` whole, what is sent) that the candidates, split as `have`, are best brought to: an
+    all-gather, or an all-to-all to another dimension that can take the split."""
     without = (*have[:d], (), *have[d + 1 :])
     n = ctx.atoms.product(have[d])
     options = [without]
     for e, size in enumerate(shape):
         if e != d and size and size % (ctx.atoms.product(have[e]) * n) == 0:
             options.append((*without[:e], (*have[e], *have[d]), *without[e + 1 :]))
-    costs = [ctx.planner.cost(tuple(shape), itemsize, have, dims) + later(dims) for dims in options]
-    best = min(range(len(options)), key=costs.__getitem__)
-    return options[best], costs[best]
+    sent = {dims: ctx.planner.cost(tuple(shape), itemsize, have, dims) for dims in options}
+    best = min(options, key=lambda dims: sent[dims] + sum(ctx.later_cost(r, dims) for r in op.results))
+    return best, Sent("all_gather" if best == without else "all_to_all", have[d], sent[best])
 
 
-def top_k(ctx: Context, op: Op) -> None:
+def top_k(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
     """chlo.top_k: along the last dimension, largest first; of equals the one with the lower index first."""
     value = op.operands[0]
     shape = value.type.shape
@@ -52,15 +53,15 @@ def top_k(ctx: Context, op: Op) -> None:
     every = tuple(range(len(shape)))
     out = (*every[:-1], -1)
     factors = Factors(shape, (*[PASS] * last, WHOLE), (every,), (out, out))
+    yield split(ctx, op, factors, "top_k selects from whole rows")
     have = ctx.state(value).dims
-    if have is not None and have[last] and _select_candidates(ctx, op, factors, have):
-        return
-    apply(ctx, op, factors, "top_k selects from whole rows")
+    if have is not None and have[last]:
+        yield from _by_candidates(ctx, op, have)
 
 
-def _select_candidates(ctx: Context, op: Op, factors: Factors, have: Dims) -> bool:
-    """Selects candidates of each piece, then among these; False if gathering rows sends less."""
-    value, result = op.operands[0], op.results[0]
+def _by_candidates(ctx: Context, op: Op, have: Dims) -> Iterator[Candidate]:
+    """Selecting candidates of each piece, then among these; none where padding could be selected."""
+    value = op.operands[0]
     shape, dtype = value.type.shape, value.type.dtype
     last, k = len(shape) - 1, integer(op.attrs["k"])
     p = ctx.atoms.product(have[last])
@@ -68,18 +69,23 @@ def _select_candidates(ctx: Context, op: Op, factors: Factors, have: Dims) -> bo
     few = min(k, piece)
     fill = _least(dtype)
     if not k or (fill is None and piece * p != shape[last]):
-        return False
+        return
     candidates = (*shape[:last], p * few)
-    itemsize = ctx.itemsize(result) + ctx.itemsize(op.results[1])
+    itemsize = sum(map(ctx.itemsize, op.results))
+    target, sent = _meeting(ctx, op, candidates, itemsize, have, last)
+    work = ctx.elements(shape, have) * ctx.itemsize(op.results[0]) * ctx.redundancy
+    write = lambda: _select_candidates(ctx, op, have, few, fill, target)
+    yield Candidate((have,), (target, target), write, sent=(sent,), work=work)
 
-    def later(dims: Dims) -> float:
-        return sum(ctx.later_cost(r, dims) for r in op.results)
 
-    target, cost = meeting(ctx, candidates, itemsize, have, last, later)
-    per_element = ctx.itemsize(result) * ctx.redundancy
-    whole = choose(ctx, factors, op.operands, op.results, per_element)
-    if whole.bytes <= cost + ctx.move_cost(value, have) + ctx.elements(shape, have) * per_element:
-        return False
+def _select_candidates(ctx: Context, op: Op, have: Dims, few: int, fill: str | None, target: Dims) -> None:
+    """Writes the selection of `few` candidates of each piece, laid out as `have`, and of the largest among these in the
+    layout `target`. Padding is filled with `fill`."""
+    value = op.operands[0]
+    shape, k = value.type.shape, integer(op.attrs["k"])
+    last = len(shape) - 1
+    p = ctx.atoms.product(have[last])
+    piece, candidates = -(-shape[last] // p), (*shape[:last], p * few)
     x = ctx.masked(ctx.get(value, have), shape, have, [last], fill)
     values, where = _top(ctx, op, x, few)
     start = ctx.realiser.offset(ctx.region, have[last], piece)
@@ -92,7 +98,6 @@ def _select_candidates(ctx: Context, op: Op, factors: Factors, have: Dims) -> bo
     values, chosen = _top(ctx, op, values, k)
     ctx.bind(op.results[0], target, values)
     ctx.bind(op.results[1], target, _pick(ctx, where, chosen))
-    return True
 
 
 def _least(dtype: str) -> str | None:
@@ -122,41 +127,58 @@ def _pick(ctx: Context, x: LocalValue, positions: LocalValue) -> LocalValue:
     return ctx.emit("stablehlo.gather", (x, positions), positions.shape, x.dtype, attrs)
 
 
-def approx_top_k(ctx: Context, op: Op) -> None:
+def approx_top_k(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
     """ApproxTopK(values, positions, least value, its position), with a comparator, and k in its backend config."""
+    why = "ApproxTopK selects from whole rows"
     config = str(op.attrs.get("mhlo.backend_config", ""))
     names = ("aggregate_to_topk", "reduction_dim", "top_k")
     found = {n: re.search(rf"\b{n} = (-?\d+|true|false)", config) for n in names}
     number = {n: m[1] for n, m in found.items() if m is not None}
-    if len(number) == len(found) and number["aggregate_to_topk"] == "true":
-        have = ctx.state(op.operands[0]).dims
-        d = int(number["reduction_dim"]) % len(op.operands[0].type.shape)
-        if have is not None and have[d] and _approximate_candidates(ctx, op, config, d, int(number["top_k"]), have):
-            return
-    by_rule(ctx, op, "ApproxTopK selects from whole rows")
+    have, shape = ctx.state(op.operands[0]).dims, op.operands[0].type.shape
+    if len(number) < len(found) or number["aggregate_to_topk"] != "true" or have is None:
+        yield by_rule(ctx, op, why)
+        return
+    d = int(number["reduction_dim"]) % len(shape)
+    every = tuple(range(len(shape)))
+    kinds, out = tuple(WHOLE if i == d else PASS for i in every), tuple(-1 if i == d else i for i in every)
+    factors = Factors(shape, kinds, (every, every, *[()] * (len(op.operands) - 2)), (out, out))
+    byte = _told_bytes(ctx, op) * ctx.redundancy
+    yield split(ctx, op, factors, why)._replace(byte_per_work=byte)
+    if have[d]:
+        yield from _approximate_candidates(ctx, op, config, d, int(number["top_k"]), have)
 
 
-def _approximate_candidates(ctx: Context, op: Op, config: str, d: int, k: int, have: Dims) -> bool:
-    """Selects candidates of each piece, with the recall that is asked for the row, then the first of these in the
-    comparator's order; False if gathering rows sends less."""
-    values = op.operands[0]
-    shape = values.type.shape
+def _told_bytes(ctx: Context, op: Op) -> float:
+    """Bytes of what is told of an element: its value, and its position if somebody uses that."""
+    return sum(ctx.itemsize(r) for r in (op.results[:1] if _only_values(ctx, op) else op.results))
+
+
+def _approximate_candidates(
+    ctx: Context, op: Op, config: str, d: int, k: int, have: Dims
+) -> Iterator[Candidate]:  # fmt: skip
+    """Selecting candidates of each piece, with the recall that is asked for the row, then the first of these in the
+    comparator's order."""
+    shape = op.operands[0].type.shape
     p = ctx.atoms.product(have[d])
     few = min(k, shape[d] // p)
     if not k or shape[d] % p or op.results[0].type.shape[d] != k:
-        return False
+        return
     candidates = (*shape[:d], p * few, *shape[d + 1 :])
-    told = 1 if _only_values(ctx, op) else 2  # tensors that are sent: values, and their positions if somebody uses them
-    itemsize = sum(ctx.itemsize(r) for r in op.results[:told])
-    later = lambda dims: sum(ctx.later_cost(r, dims) for r in op.results)
-    target, cost = meeting(ctx, candidates, itemsize, have, d, later)
-    cost += ctx.move_cost(values, have) + ctx.move_cost(op.operands[1], have)
-    every = tuple(range(len(shape)))
-    kinds = tuple(WHOLE if i == d else PASS for i in every)
-    factors = Factors(shape, kinds, (every, every), (tuple(-1 if i == d else i for i in every),) * 2)
-    work = itemsize * ctx.redundancy
-    if choose(ctx, factors, op.operands[:2], op.results, work).bytes <= cost + ctx.elements(shape, have) * work:
-        return False
+    itemsize = _told_bytes(ctx, op)
+    target, sent = _meeting(ctx, op, candidates, itemsize, have, d)
+    work = itemsize * ctx.redundancy * ctx.elements(shape, have)
+    operands = (have, have, *[None] * (len(op.operands) - 2))
+    write = lambda: _select_approximately(ctx, op, config, d, k, have, target)
+    yield Candidate(operands, (target, target), write, sent=(sent,), work=work)
+
+
+def _select_approximately(ctx: Context, op: Op, config: str, d: int, k: int, have: Dims, target: Dims) -> None:
+    """Writes what `_approximate_candidates` says."""
+    shape = op.operands[0].type.shape
+    p = ctx.atoms.product(have[d])
+    few = min(k, shape[d] // p)
+    candidates = (*shape[:d], p * few, *shape[d + 1 :])
+    told = 1 if _only_values(ctx, op) else 2
     piece = [ctx.get(v, have) for v in op.operands[:2]]
     refs = _approximate(ctx, op, config, piece, d, few)
 
@@ -168,7 +190,6 @@ def _approximate_candidates(ctx: Context, op: Op, config: str, d: int, k: int, h
         ctx.bind(r, target, x)
     if told == 1:  # nobody uses the positions
         ctx.bind_lazy(op.results[1], lambda dims: ctx.reshard(op.results[1].type.shape, best(2)[1], target, dims))
-    return True
 
 
 def _only_values(ctx: Context, op: Op) -> bool:
@@ -207,4 +228,4 @@ def _comparator(ctx: Context, op: Op) -> Block:
     return ctx.program.funcs[ir.FlatSymbolRefAttr(name).value].body
 
 
-PARTITION = {"chlo.top_k": top_k, "stablehlo.custom_call@ApproxTopK": approx_top_k}
+CANDIDATES = {"chlo.top_k": top_k, "stablehlo.custom_call@ApproxTopK": approx_top_k}

@@ -7,7 +7,8 @@ cumsum, which is a window of 1024 taps, is a local cumsum of 128 elements and 3 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from propagation.attributes import integers
@@ -16,7 +17,7 @@ from propagation.program import Op
 from ..analysis import monoids
 from ..analysis.constants import scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kind
-from ..decide.factors import PASS, WHOLE, Choice, Factors, choose, note_gathered
+from ..decide.factors import PASS, WHOLE, Choice, Factors, Splits, note_gathered
 from ..halo.exchange import bordered, lacking, neighbours
 from ..halo.reach import Axis, Window, own_outputs, own_part, padding_of, per_dim
 from ..ir.attributes import Attribute, Integers, Pairs
@@ -26,46 +27,102 @@ from ..layout import Dims
 from ..layouts.context import Context
 
 _WHY = "a window moves over this dimension"
-_Padding = Sequence[tuple[int, int]]
 
 
-def reduce_window(ctx: Context, op: Op) -> None:
-    """Every dimension may stay split: trivial windows pass through, others fetch halos, running totals are scanned."""
-    count = len(op.results)
-    shape, out = op.operands[0].type.shape, op.results[0].type.shape
-    rank = len(shape)
-    taps = integers(op.attrs["window_dimensions"])
-    names = ("window_dilations", "window_strides", "base_dilations")
-    spread, step, base = (per_dim(op, n, rank) for n in names)
-    padding = padding_of(op, rank)
-    lows = [low for low, _ in padding]
-    axes = [Axis(*row) for row in zip(shape, out, taps, spread, step, base, lows)]
-    kind = reduction_kind(op.regions[0]) if count == 1 else None
-    fill = None if kind is None else identity_literal(kind, op.results[0].type.dtype)
-    neutral = kind is not None and is_identity(kind, op.results[0].type.dtype, scalar_constant(op.operands[count]))
-    starts = kind is None and count == 1 and monoids.is_neutral(op.regions[0], scalar_constant(op.operands[1]))
-    # How often an initial value counts depends on the compiler: harmless if neutral, or for idempotent reductions.
-    totals = starts or (fill is not None and (neutral or kind in ("max", "min", "and", "or")))
-    factors, choice, plans, running = _split(ctx, op, axes, padding, totals)
-    dims = choice.operands[0]
-    neutral = neutral or (starts and bool(running))
+class _Windows:
+    """The windows of an operation, and how it reduces what is in them.
+
+    axes      the windows by dimension
+    padding   the same for the padding
+    kind      the reduction, None for an unknown one, with its neutral element `fill`
+    neutral   whether the initial value is neutral
+    starts    the same for a reduction that is no known one
+    """
+
+    def __init__(self, op: Op):
+        count, shape, out = len(op.results), op.operands[0].type.shape, op.results[0].type.shape
+        rank, dtype = len(shape), op.results[0].type.dtype
+        names = ("window_dilations", "window_strides", "base_dilations")
+        spread, step, base = (per_dim(op, n, rank) for n in names)
+        self.padding = padding_of(op, rank)
+        lows = [low for low, _ in self.padding]
+        taps = integers(op.attrs["window_dimensions"])
+        self.axes = [Axis(*row) for row in zip(shape, out, taps, spread, step, base, lows)]
+        self.kind = kind = reduction_kind(op.regions[0]) if count == 1 else None
+        self.fill = None if kind is None else identity_literal(kind, dtype)
+        initial = scalar_constant(op.operands[count])
+        self.neutral = kind is not None and is_identity(kind, dtype, initial)
+        self.starts = kind is None and count == 1 and monoids.is_neutral(op.regions[0], initial)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether running totals may be split. How often an initial value counts depends on the compiler: harmless if
+        neutral, or for idempotent reductions."""
+        known = self.fill is not None and (self.neutral or self.kind in ("max", "min", "and", "or"))
+        return self.starts or known
+
+    def split_along(self, dims: Dims) -> list[int]:
+        """The split dimensions that windows move over."""
+        return [d for d, atoms in enumerate(dims) if atoms and not _trivial(self.axes[d], self.padding[d])]
+
+    def running(self, dims: Dims) -> list[int]:
+        """Those of them that running totals are taken along."""
+        return [d for d in self.split_along(dims) if _is_running(self.axes[d], self.padding[d])]
+
+    def plans(self, ctx: Context, dims: Dims) -> dict[int, Window | None]:
+        """For the others the windows of input to fetch; None where devices would need windows of different forms."""
+        running = self.running(dims)
+        moving = [d for d in self.split_along(dims) if d not in running]
+        return {d: own_outputs(self.axes[d], ctx.atoms.product(dims[d])) for d in moving}
+
+
+def reduce_window(ctx: Context, op: Op) -> Iterator[Splits]:
+    """Every dimension may stay split: trivial windows pass through, others fetch halos, running totals are scanned.
+    Dimensions that cannot stay split are blocked, and all else is weighed anew: those where devices would need windows
+    of different forms, and running totals beside other windows or without a known neutral element."""
+    count, shape, out = len(op.results), op.operands[0].type.shape, op.results[0].type.shape
+    w, every = _Windows(op), tuple(range(len(shape)))
+    byte = 2 * ctx.itemsize(op.results[0]) * ctx.redundancy
+    halo = _HaloPrice(tuple(w.axes), tuple(w.padding), shape, count * ctx.itemsize(op.operands[0]))
+    blocked: set[int] = set()
+    while True:
+        kinds = tuple(WHOLE if d in blocked else PASS for d in every)
+        factors = Factors(out, kinds, (every,) * count + ((),) * count, (every,) * count)
+        write = functools.partial(_write, ctx, op, w, factors)
+        splits = Splits(factors, op.operands, op.results, byte, write, halo)
+        choice, _ = splits.best(ctx)
+        dims = choice.operands[0]
+        lost = {d for d, plan in w.plans(ctx, dims).items() if plan is None}
+        if len(w.split_along(dims)) > 1 or not w.may_run:
+            lost.update(w.running(dims))
+        if not lost:
+            yield splits
+            return
+        blocked |= lost
+
+
+def _write(ctx: Context, op: Op, w: _Windows, factors: Factors, choice: Choice) -> None:
+    count, dims, kind = len(op.results), choice.operands[0], w.kind
+    running = w.running(dims)
+    plans = {d: plan for d, plan in w.plans(ctx, dims).items() if plan is not None}
+    neutral = w.neutral or (w.starts and bool(running))
     note_gathered(ctx, factors, op.operands[:count], choice.operands, _WHY)
     inits = [ctx.get(v, ()) for v in op.operands[count:]]
     needs = {d: (plan.starts, plan.length, plan.counts) for d, plan in plans.items()}
     # Compilers count the initial value once per window; halos beyond the tensor hold the neutral element instead.
-    around = None if fill is None else ctx.realiser.constant(ctx.region, (), op.results[0].type.dtype, fill)
+    around = None if w.fill is None else ctx.realiser.constant(ctx.region, (), op.results[0].type.dtype, w.fill)
     refs = [
-        bordered(ctx, v, dims, needs, around or init, scalar_constant(w) if neutral or around is None else None)
-        for v, w, init in zip(op.operands, op.operands[count:], inits)
+        bordered(ctx, v, dims, needs, around or init, scalar_constant(first) if neutral or around is None else None)
+        for v, first, init in zip(op.operands, op.operands[count:], inits)
     ] + inits
-    new_padding = [(plans[d].low, plans[d].high) if d in plans else pad for d, pad in enumerate(padding)]
+    new_padding = [(plans[d].low, plans[d].high) if d in plans else pad for d, pad in enumerate(w.padding)]
     shapes = [ctx.piece_shape(r, dims) for r in op.results]
     if running:
         given = None
         if not neutral and around is not None:
             given = refs.pop()  # it counts once, not on every device
             refs.append(around)
-        total = _running_total(ctx, op, refs, running[0], dims, axes[running[0]], new_padding, kind, around)
+        total = _running_total(ctx, op, refs, running[0], dims, w.axes[running[0]], new_padding, kind, around)
         if given is not None and kind is not None:
             total = ctx.combine(kind, ctx.realiser.splat(ctx.region, given, total.shape), total)
         ctx.bind(op.results[0], dims, total)
@@ -76,41 +133,6 @@ def reduce_window(ctx: Context, op: Op) -> None:
         for d, plan in plans.items():
             ref = own_part(ctx, ref, d, dims[d], plan)
         ctx.bind(r, dims, ref)
-
-
-class _Split(NamedTuple):
-    """How windows are split: by dimension the windows of input to fetch, and the dimensions of running totals."""
-
-    factors: Factors
-    choice: Choice
-    plans: dict[int, Window]
-    running: list[int]
-
-
-def _split(ctx: Context, op: Op, axes: Sequence[Axis], padding: _Padding, totals: bool) -> _Split:
-    """The cheapest way. Dimensions that cannot stay split are blocked, and all else is chosen anew: those where devices
-    would need windows of different forms, and running totals beside other windows or (unless `totals`) without a known
-    neutral element."""
-    count, shape, out = len(op.results), op.operands[0].type.shape, op.results[0].type.shape
-    every = tuple(range(len(shape)))
-    byte = 2 * ctx.itemsize(op.results[0]) * ctx.redundancy
-    halo = _HaloPrice(tuple(axes), tuple(padding), shape, count * ctx.itemsize(op.operands[0]))
-    blocked: set[int] = set()
-    while True:
-        kinds = tuple(WHOLE if d in blocked else PASS for d in every)
-        factors = Factors(out, kinds, (every,) * count + ((),) * count, (every,) * count)
-        choice = choose(ctx, factors, op.operands, op.results, byte, halo)
-        dims = choice.operands[0]
-        moving = [d for d in every if dims[d] and not _trivial(axes[d], padding[d])]
-        running = [d for d in moving if _is_running(axes[d], padding[d])]
-        found = {d: own_outputs(axes[d], ctx.atoms.product(dims[d])) for d in moving if d not in running}
-        plans = {d: w for d, w in found.items() if w is not None}
-        lost = {*found} - {*plans}
-        if len(moving) > 1 or not totals:
-            lost.update(running)
-        if not lost:
-            return _Split(factors, choice, plans, running)
-        blocked |= lost
 
 
 class _HaloPrice(NamedTuple):
@@ -207,4 +229,4 @@ def _before(
     return before
 
 
-PARTITION = {"stablehlo.reduce_window": reduce_window}
+CANDIDATES = {"stablehlo.reduce_window": reduce_window}
