@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from propagation.contested import meets
 from propagation.correspondence import Correspondence, correspondence_of
-from propagation.func_edges import callee_of, callers_first
+from propagation.func_edges import callers_first
+from propagation.functions import callee_of
 from propagation.model import DimSharding, FactorType, OpRule, TensorSharding
 from propagation.ops import SHARDING_ATTRIBUTE
 from propagation.program import Block, Op, Program, Value

@@ -103,7 +103,11 @@ def gather(ctx: Context, op: Op) -> Candidate | None:
     if counts != result.type.shape:
         steps.append(("stablehlo.reshape", {}, result.type.shape, ctx.want(result)))
     layouts: tuple[Dims | None, ...] = (None,) * len(op.operands)
-    return Candidate(layouts, (None,), lambda: _follow(ctx, op, table, steps, result))
+
+    def write() -> None:
+        _follow(ctx, op, table, steps, result)
+
+    return Candidate(layouts, (None,), write)
 
 
 def _any_split(dims: Dims | None) -> bool:
