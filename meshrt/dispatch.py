@@ -167,9 +167,21 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
                 raise
 
         unary = operands == function.__code__.co_posonlyargcount == function.__code__.co_argcount == 1
-        return is_boundary(call_unary if unary else call)  # type: ignore[return-value]
+        chosen_call = call_unary if unary else call
+        vars(chosen_call).update({s: functools.partial(_as_jitted, function, choices, s) for s in _STATIONS})
+        return is_boundary(chosen_call)  # type: ignore[return-value]
 
     return decorate
+
+
+_STATIONS = ("trace", "lower", "eval_shape")
+
+
+def _as_jitted(function: Any, choices: Collection[str], station: str, *args: Any, **options: Any) -> Any:
+    """What a method of the jitted function gives: whoever exports or lowers functions needs not jit these first."""
+    names = function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
+    static = [n for n in names if n in choices or n in _CHOICES]
+    return getattr(jit(function, static_argnames=static), station)(*args, **options)
 
 
 def _choice(rest: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:

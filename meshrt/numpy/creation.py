@@ -35,7 +35,7 @@ from meshrt.numpy.ufuncs import multiply, sign, strong_scalar, true_divide
 from meshrt.primitives.reshape import expand_dims, iota_p
 
 __all__ = [
-    "arange", "eye", "fromfunction", "geomspace", "identity", "indices", "linspace", "logspace", "meshgrid", "tri",
+    "arange", "eye", "geomspace", "identity", "indices", "linspace", "logspace", "meshgrid", "tri",
     "tril", "tril_indices", "triu", "triu_indices", "vander",
 ]  # fmt: skip
 
@@ -322,22 +322,6 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
     if sparse:
         return tuple(out)
     return stack(out, 0) if out else lax_full((0,), 0, dtype)
-
-
-def fromfunction(function: Any, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
-    """``function`` applied to the coordinate arrays of ``shape``.
-
-    Args:
-      function: a function of arrays of positions, one per dimension.
-      shape: sizes of the result.
-      dtype: the dtype of the result; by default the one that follows from the operands.
-      kwargs: passed on to the function.
-
-    >>> jnp.fromfunction(lambda i, j: i + j, (2, 2), dtype=int)
-    Array([[0, 1],
-           [1, 2]], dtype=int32)
-    """
-    return function(*indices(shape, dtype), **kwargs)
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators
+from meshrt.core.trace import NOT_CONCRETE
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import array, asarray, operand_array
 from meshrt.numpy.choose import choose as where
@@ -26,6 +27,7 @@ from meshrt.numpy.operands import (
     canonical_axes,
     canonical_axis,
     common_shape,
+    is_unknown,
     operand,
     refuse_traced,
     unsupported_argument,
@@ -336,6 +338,9 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
 
     An array that is traced needs ``assume_unique_indices``: how many elements are left is else not known.
 
+    Raises:
+      ConcretizationTypeError: ``obj`` is traced, and may hold a position twice.
+
     >>> jnp.delete(jnp.array([1, 2, 3]), 1)
     Array([1, 3], dtype=int32)
     """
@@ -345,7 +350,13 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     if isinstance(obj, ArrayOperators) and (assume_unique_indices or obj.ndim == 0):
         return _delete_distinct(x, ravel(obj), axis)
     if not isinstance(obj, slice):
-        obj = np.asarray(operand("delete", obj, 1))
+        obj = operand("delete", obj, 1)
+        if is_unknown(obj):
+            raise errors.ConcretizationError(
+                f"{NOT_CONCRETE}. The positions that jnp.delete leaves out decide on the size of its result: give "
+                "assume_unique_indices=True if they are distinct"
+            )
+        obj = np.asarray(obj)
         if obj.dtype.kind not in "biu":
             raise errors.ArgumentValueError(f"delete: positions must be integers or booleans, got dtype {obj.dtype}")
         outside = obj[(obj < -n) | (obj >= n)] if obj.dtype != bool else obj[:0]

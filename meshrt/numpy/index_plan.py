@@ -5,7 +5,7 @@ it, and a list of array operands; the plan depends on tokens and shape alone and
 kinds of plan, tried in this order:
 
     StaticSlice    only integers, slices, None and ...: slice, reverse, squeeze, expand
-    DynamicSlice   also scalar arrays, every slice of step 1 or -1: one dynamic_slice
+    DynamicSlice   also scalar arrays and windows, every slice of step 1 or -1: one dynamic_slice
     Gather         index arrays: what is static is sliced first, the rest is one gather
 
 """
@@ -19,7 +19,16 @@ from typing import Any, NamedTuple
 
 from meshrt.core.dimensions.arithmetic import broadcast_shapes, count_of_steps, is_surely, slice_bounds, steps_down
 from meshrt.core.dimensions.expression import is_symbolic_shape, max_dim, min_dim
-from meshrt.numpy.index_tokens import FULL, IndexingError, IndexShapeError, IndexTypeError, Token, expand, tokenize
+from meshrt.numpy.index_tokens import (
+    CONSUMING,
+    FULL,
+    IndexingError,
+    IndexShapeError,
+    IndexTypeError,
+    Token,
+    expand,
+    tokenize,
+)
 
 __all__ = [
     "DynamicSlicePlan",
@@ -161,6 +170,9 @@ def _dynamic_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -
             sizes.append(limit - start)
             if back:
                 reverse.append(axis)
+        elif t[0] == "w" and t[3] == 1:
+            starts.append(("a", t[1], shape[axis]))
+            sizes.append(t[2])
         else:
             return None
     return DynamicSlicePlan(tuple(starts), tuple(sizes), tuple(reverse), tuple(squeeze), tuple(newaxis))
@@ -171,7 +183,10 @@ def _dynamic_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) -
 
 
 class Ramp(NamedTuple):
-    """The positions of a slice of which it is not known where or how many they are."""
+    """The positions of a slice of which it is not known where or how many they are.
+
+    ``start`` is a size, or ``("a", operand)``.
+    """
 
     start: Any
     stride: Any
@@ -195,7 +210,8 @@ class GatherPlan(NamedTuple):
 
     ``insert`` are unit dimensions to give the operand first (scalar boolean indices). ``slice_shape`` is the
     shape of the result with new axes; ``newaxis`` and ``reverse`` (counted without new axes) come after a gather
-    and before a scatter. ``unique`` says that no index array takes part, so no element is met twice.
+    and before a scatter. ``unique`` says that no index array takes part, nor a window that may be clamped element by
+    element, so no element is met twice.
     """
 
     insert: tuple[int, ...]
@@ -316,6 +332,20 @@ class _GatherBuilder:
             self.sizes.append(1)
         self.result.append(length)
 
+    def window(self, axis: int, t: Token) -> None:
+        """Elements from a start that is an operand; it does not count from the end."""
+        _, operand, size, stride = t
+        if stride == 1:
+            self.parts.append(IndexPart(("a", operand), 0, len(self.batch), ()))
+            self.index_map.append(axis)
+            self.sizes.append(size)
+            self.offset.append(self.rank)
+        else:
+            self.point(Ramp(("a", operand), stride), axis, len(self.batch), (size,), 0)
+            self.batch.append(size)
+            self.sizes.append(1)
+        self.result.append(size)
+
 
 def _token_shape(t: Token) -> tuple[int, ...]:
     return (len(t[1]),) if t[0] == "r" else t[1] if t[0] == "a" else ()
@@ -347,13 +377,16 @@ def _gather_plan(tokens: Sequence[Token], shape: tuple[int, ...], contiguous: bo
             b.result.append(1)
         elif t[0] == "s":
             b.slice(a, t)
+        elif t[0] == "w":
+            b.window(a, t)
         elif block:
             b.sizes.append(1)
         else:
             b.scalar(a, t)
     return GatherPlan(
         insert, tuple(b.parts), tuple(b.batch), tuple(b.offset), tuple(sorted(b.collapsed)), tuple(b.index_map),
-        tuple(b.sizes), tuple(b.result), tuple(b.newaxis), tuple(b.reverse), not block,
+        tuple(b.sizes), tuple(b.result), tuple(b.newaxis), tuple(b.reverse),
+        not block and all(t[0] != "w" or t[3] == 1 for t in tokens),
     )  # fmt: skip
 
 
@@ -388,11 +421,11 @@ def plan_take(tokens: tuple[Token, ...], shape: tuple[int, ...], clamp: bool, wr
     kinds = {t[0] for t in full}
     if clamp and kinds <= {"i", "s", "n"} and _all_in_bounds(full, shape, wrap):
         return TakePlan(_static_plan(full, shape, wrap))
-    if clamp and kinds <= {"i", "s", "n", "a"}:
+    if clamp and kinds <= {"n", *CONSUMING}:
         dynamic = _dynamic_plan(full, shape, wrap)
         if dynamic is not None:
             return TakePlan(None, dynamic)
-        if "a" not in kinds:
+        if kinds <= {"i", "s", "n"}:
             return TakePlan(_static_plan(full, shape, wrap))
     static, rest, rest_shape = _slice_first(full, shape)
     return TakePlan(static, None, _gather_plan(rest, rest_shape, _contiguous(tokens), wrap))
@@ -400,7 +433,7 @@ def plan_take(tokens: tuple[Token, ...], shape: tuple[int, ...], clamp: bool, wr
 
 def _slice_first(tokens: list[Token], shape: tuple[int, ...]) -> tuple[StaticSlicePlan | None, list[Token], tuple]:
     """Takes static slices out of a gather: it then moves whole dimensions, which keep their sharding."""
-    dims = [t for t in tokens if t[0] in "isa"]
+    dims = [t for t in tokens if t[0] in CONSUMING]
     if 0 in shape:
         return None, tokens, shape
     static = _static_plan([t if t[0] == "s" else FULL for t in dims], shape, True)

@@ -2,6 +2,7 @@
 
 Tokens:  ("i", n)  ("s", start, stop, step)  ("n",)  ("e",)  ("b", flag)
          ("a", shape, unsigned, operand number[, size of the mask])
+         ("w", operand number, size, stride): a window whose start may be traced, as `meshrt.ds` makes it
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import numpy as np
 
 from meshrt import dtypes
 from meshrt.core.dimensions.expression import DimExpr
+from meshrt.core.types import aval_of
 from meshrt.errors import MeshrtError, NonConcreteBooleanIndexError
+from meshrt.primitives.state_indices import Slice
 
-__all__ = ["FULL", "IndexTypeError", "IndexingError", "Token", "expand", "tokenize"]
+__all__ = ["CONSUMING", "FULL", "IndexTypeError", "IndexingError", "Token", "expand", "tokenize"]
 
 Token = tuple
 FULL: Token = ("s", None, None, None)
+CONSUMING = "isaw"  # the tokens that index a dimension each
 
 
 class IndexingError(MeshrtError, IndexError):
@@ -78,6 +82,8 @@ def _token(entry: Any, operands: list[Any]) -> list[Token]:
         return [("b", bool(entry))]
     if isinstance(entry, (int, np.integer)):
         return [("i", operator.index(entry))]
+    if typ is Slice:
+        return [_window(entry, operands)]
     if isinstance(entry, (list, tuple)):
         entry = _array_from_sequence(entry)
     if isinstance(entry, str):
@@ -97,6 +103,14 @@ def _token(entry: Any, operands: list[Any]) -> list[Token]:
         )
     operands.append(entry)
     return [("a", tuple(entry.shape), dtypes.issubdtype(dtype, np.unsignedinteger), len(operands) - 1)]
+
+
+def _window(entry: Slice, operands: list[Any]) -> Token:
+    start = aval_of(entry.start)
+    if start.shape != () or not dtypes.issubdtype(start.dtype, np.integer):
+        raise IndexTypeError(f"the start of a slice must be an integer scalar, got {start.str_short()} in {entry}")
+    operands.append(entry.start)
+    return ("w", len(operands) - 1, operator.index(entry.size), entry.stride)
 
 
 def _bound(value: Any, whole: slice) -> Any:
@@ -138,7 +152,7 @@ def _mask_tokens(mask: Any, operands: list[Any]) -> list[Token]:
 
 def expand(tokens: tuple[Token, ...], shape: tuple[int, ...]) -> list[Token]:
     """Tokens with one entry for every dimension: the ellipsis, and missing trailing entries, become full slices."""
-    consumed = sum(t[0] in "isa" for t in tokens)
+    consumed = sum(t[0] in CONSUMING for t in tokens)
     ellipses = sum(t[0] == "e" for t in tokens)
     if ellipses > 1:
         raise IndexingError("an index can only have a single ellipsis ('...')")
@@ -164,4 +178,4 @@ def _check_masks(tokens: Sequence[Token], shape: tuple[int, ...]) -> None:
                 f"boolean index did not match shape of the array along dimension {axis}: the mask has size {t[4]}, the "
                 f"array of shape {shape} has {shape[axis]}"
             )
-        axis += t[0] in "isa"
+        axis += t[0] in CONSUMING

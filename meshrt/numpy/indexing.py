@@ -155,8 +155,9 @@ def gather_indices(plan: GatherPlan, operands: Sequence[Any], dtype: np.dtype) -
 def _part(part: Any, operands: Sequence[Any], dtype: np.dtype) -> Any:
     if isinstance(part.value, Ramp):
         counted = iota_p.bind(dtype=dtype, shape=part.shape, dimension=0)
-        start, stride = (size_as(n, dtype) for n in (part.value.start, part.value.stride))
-        return el.add_p.bind(el.mul_p.bind(counted, stride), start)
+        start, stride = part.value
+        start = normalized(operands[start[1]], 0, dtype) if isinstance(start, tuple) else size_as(start, dtype)
+        return el.add_p.bind(el.mul_p.bind(counted, size_as(stride, dtype)), asarray(start))
     if isinstance(part.value, tuple):
         index = operands[part.value[1]]
         return normalized(index, part.wrap, dtype)

@@ -12,19 +12,45 @@ import numpy as np
 from meshrt import errors, lax
 from meshrt.jit import jit
 from meshrt.numpy.arrays import asarray, operand_array
+from meshrt.numpy.creation import arange
 from meshrt.numpy.cumulative import cumsum
 from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.joining import concatenate
-from meshrt.numpy.operands import ShapeError, broadcast_shapes, canonical_axis
+from meshrt.numpy.operands import ShapeError, broadcast_shapes, canonical_axis, shape_tuple
 from meshrt.numpy.reductions import argmax
 from meshrt.numpy.shapes import broadcast_arrays, expand_dims
 from meshrt.transforms.vmap import vmap
 
-__all__ = ["apply_along_axis", "apply_over_axes", "piecewise", "vectorize"]
+__all__ = ["apply_along_axis", "apply_over_axes", "fromfunction", "piecewise", "vectorize"]
 
 _NAMES = r"(?:\w+(?:,\w+)*)?"
 _OPERANDS = rf"\({_NAMES}\)(?:,\({_NAMES}\))*"
 _SIGNATURE = re.compile(rf"{_OPERANDS}->{_OPERANDS}")
+
+
+def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
+    """``function`` applied to each position of an array of ``shape``.
+
+    The function is mapped over positions, so unlike with NumPy it sees scalars; what it returns may be of any shape,
+    which comes behind ``shape``.
+
+    Args:
+      function: a function of a position: one scalar per dimension.
+      shape: sizes of the result.
+      dtype: the dtype of the positions.
+      kwargs: passed on to the function; arrays are mapped along their first dimension, once per dimension of ``shape``.
+
+    Raises:
+      ArgumentTypeError: ``shape`` is not made of integers.
+
+    >>> jnp.fromfunction(lambda i, j: i + j, (2, 2), dtype=int)
+    Array([[0, 1],
+           [1, 2]], dtype=int32)
+    """
+    sizes = shape_tuple(shape, "fromfunction")
+    for i in reversed(range(len(sizes))):
+        function = vmap(function, in_axes=tuple([0 if i == j else None for j in range(len(sizes))]))
+    return function(*[arange(n, dtype=dtype) for n in sizes], **kwargs)
 
 
 def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:

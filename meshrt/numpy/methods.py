@@ -207,6 +207,16 @@ def _view(self: ArrayOperators, dtype: Any = None) -> Any:
     return shapes.reshape(out, (*self.shape[:-1], self.shape[-1] * (old_size // new_size)))
 
 
+def _byteswap(self: ArrayOperators) -> Any:
+    """Elements of the same dtype with the order of their bytes reversed."""
+    if self.dtype.kind == "c":
+        return el.complex(_byteswap(ufuncs.real(self)), _byteswap(ufuncs.imag(self)))
+    if dtypes.itemsize_bits(self.dtype) <= 8:
+        return arrays.copy(self)
+    octets = el.bitcast_convert_type_p.bind(self, new_dtype=np.dtype(np.uint8))
+    return el.bitcast_convert_type_p.bind(lax.rev(octets, (self.ndim,)), new_dtype=self.dtype)
+
+
 def _item(self: ArrayOperators, *args: Any) -> Any:
     """The element at ``args`` (or the only one) as a Python number."""
     return np.asarray(self).item(*args)
@@ -420,7 +430,7 @@ def attach_all() -> None:
         "astype": _astype, "reshape": _reshape, "transpose": _transpose, "view": _view, "item": _item,
         "tolist": _tolist, "flatten": _flatten, "swapaxes": _swapaxes, "clip": _clip,
         "argsort": _argsort, "to_device": _to_device, "tobytes": _tobytes, "__array_namespace__": _namespace,
-        "compress": _compress,
+        "compress": _compress, "byteswap": _byteswap,
         "T": property(shapes.transpose), "mT": property(_matrix_transpose),
         "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),
     }  # fmt: skip

@@ -47,7 +47,9 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     """
     a = asarray(operand("nonzero", a))
     if a.ndim == 0:
-        raise ShapeError("nonzero of a scalar is not defined; use x != 0")
+        raise ShapeError(
+            "Calling nonzero on 0d arrays is not allowed. Use jnp.atleast_1d(scalar).nonzero(), or x != 0, instead"
+        )
     if size is None:
         concrete = getattr(a, "concrete", None)
         value = concrete() if concrete is not None else a
@@ -66,7 +68,9 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
 def _nonzero_sized(a: Any, size: int, fill_value: Any) -> tuple[Any, ...]:
     """The k-th nonzero element is where the running count reaches k + 1."""
     mask = reshape_p.bind(a if a.dtype == np.bool_ else not_equal(a, 0), new_sizes=(a.size,))
-    fills = fill_value if isinstance(fill_value, (tuple, list)) else (fill_value or 0,) * a.ndim
+    fills = fill_value if isinstance(fill_value, tuple) else (0 if fill_value is None else fill_value,) * a.ndim
+    if len(fills) != a.ndim or any(np.ndim(fill) for fill in fills):
+        raise ShapeError(f"nonzero: fill_value must be a scalar or a tuple of length {a.ndim}; got {fill_value!r}")
     if a.size == 0 or size == 0:
         return tuple(full_like(mask, 0, dtype=dtypes.default_int_dtype(), shape=(size,)) for _ in fills)
     count = cumsum(mask)
@@ -98,6 +102,8 @@ def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> A
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     """Positions of nonzero elements as rows; see :func:`nonzero`.
 
+    A scalar has one position, which is empty, if it is not zero, and none else.
+
     Args:
       a: an array, or what `asarray` makes one of.
       size: how many elements the result has, so that its shape is known to `jit`; by default as many as are found.
@@ -107,7 +113,11 @@ def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     Array([[1],
            [2]], dtype=int32)
     """
-    return stack(nonzero(a, size=size, fill_value=fill_value), 1)
+    a = asarray(operand("argwhere", a))
+    if a.ndim:
+        return stack(nonzero(a, size=size, fill_value=fill_value), 1)
+    (found,) = nonzero(reshape_p.bind(a, new_sizes=(1,)), size=size, fill_value=fill_value)
+    return zeros((*found.shape, 0), found.dtype)
 
 
 def compress(

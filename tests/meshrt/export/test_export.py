@@ -77,6 +77,12 @@ def test_004_11_serialize_and_call():
         meshrt.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
 
 
+def test_functions_of_the_library_need_not_be_jitted():
+    exported = export.export(jnp.sin)(np.arange(4, dtype=np.float32))
+    assert exported.fun_name == "sin"
+    np.testing.assert_array_equal(export.deserialize(exported.serialize()).call(X), jnp.sin(X))
+
+
 @pytest.mark.parametrize("given", [lambda x: x, 3])
 def test_004_12_only_jitted_functions(given):
     with pytest.raises(ValueError, match="Function to be exported must be the result of `jit`"):

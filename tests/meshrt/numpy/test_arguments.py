@@ -120,6 +120,27 @@ PROGRAMS = {
     "a position outside, taken": lambda l: l.numpy.choose(np.array([5]), [A, A]),
     "a position outside, raveled": lambda l: l.numpy.ravel_multi_index((np.array([5]),), (2,)),
     "a shape in two arguments": lambda l: l.numpy.ones(2, 3),
+    # positions
+    "nonzero, filled by a traced value": lambda l: l.jit(lambda x, n: l.numpy.nonzero(x, size=9, fill_value=n))(A, 7),
+    "nonzero, filled by a list": lambda l: l.numpy.nonzero(A, size=9, fill_value=[1, 2]),
+    "nonzero, filled by too few": lambda l: l.numpy.nonzero(A, size=9, fill_value=(1,)),
+    "where a scalar is not zero": lambda l: [l.numpy.argwhere(x) for x in (0, 1, A[:, :0])],
+    "where a scalar is not zero, sized": lambda l: l.jit(lambda x: l.numpy.argwhere(x, size=3))(1),
+    "without traced positions": lambda l: l.jit(l.numpy.delete)(A[0], I[0]),
+    "without distinct traced positions": lambda l: l.jit(lambda x, i: l.numpy.delete(x, i, assume_unique_indices=True))(
+        A[0], I[0, :2]
+    ),
+    # functions of positions
+    "a table of a function of scalars": lambda l: l.numpy.fromfunction(lambda i, j: (i + j) * np.arange(3), (2, 4)),
+    "a table of integers": lambda l: l.numpy.fromfunction(lambda i, k: i + k, 3, dtype=int, k=np.arange(3)),
+    "a table without positions": lambda l: l.numpy.fromfunction(lambda: l.numpy.ones(2), ()),
+    # bytes
+    "bytes in the other order": lambda l: [
+        l.numpy.asarray(x).byteswap() for x in (A, I, C, I.astype(np.int8), A > 2, A.astype("bfloat16"), I[0, 1])
+    ],
+    # functions of the library have the methods of jitted ones
+    "a function of the library, traced": lambda l: l.numpy.sin.trace(A).jaxpr.out_avals[0].shape,
+    "a function of the library, lowered with a choice": lambda l: l.numpy.cumsum.lower(A, axis=1).compile()(A),
     # the rest
     "a remainder of what is no number": lambda l: l.numpy.polydiv(np.ones(3), np.zeros(2), trim_leading_zeros=True),
     "the upper triangle of keys": lambda l: l.random.key_data(l.numpy.triu(l.random.split(l.random.key(0), (3, 3)))),

@@ -9,6 +9,7 @@ import pytest
 import meshrt
 import meshrt.numpy as mj
 from meshrt.numpy.index_plan import plan_take, tokenize
+from tests.meshrt.beside import assert_alike
 
 from .judge import Cases, check, sample
 
@@ -185,6 +186,34 @@ def test_errors(index, error, text):
     index = mj.asarray(index) if isinstance(index, np.ndarray) and index.dtype.kind == "f" else index
     with pytest.raises(error, match=text):
         x[index]
+
+
+WINDOWS = {
+    "of a vector": lambda l, x, i: x[0, 0][l.ds(i, 3)],
+    "with a stride": lambda l, x, i: x[0, 0][l.ds(i, 3, 2)],
+    "beside slices and new axes": lambda l, x, i: x[1:3, l.ds(i, 2), None, ::-1],
+    "beside an index array": lambda l, x, i: x[l.ds(i, 2), I[:3]],
+    "two with strides": lambda l, x, i: x[l.ds(i, 2, 2), l.ds(1, 2, 3), 0],
+    "filled outside": lambda l, x, i: x.at[l.ds(i, 2)].get(mode="fill"),
+    "set": lambda l, x, i: x.at[:, l.ds(i, 2)].set(x[:, :2]),
+    "added, clipped": lambda l, x, i: x.at[0, 0, l.ds(i, 2, 2)].add(5.0, mode="clip"),
+    "empty": lambda l, x, i: x[l.ds(i, 0)],
+    "all": lambda l, x, i: x[l.ds(None), l.ds(2)],
+    "differentiated": lambda l, x, i: l.grad(lambda x: (x[l.ds(i, 2), 0, l.ds(0, 2, 2)] ** 2).sum())(x),
+    "mapped": lambda l, x, i: l.vmap(lambda i: x[l.ds(i, 2)])(l.numpy.arange(3)),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_whose_start_is_traced(name):
+    program = WINDOWS[name]
+    assert_alike(lambda l: program(l, l.numpy.asarray(X), 3))
+    assert_alike(lambda l: [l.jit(lambda x, i: program(l, x, i))(X, i) for i in (1, -1)])
+
+
+@pytest.mark.parametrize("window", [(0, 9), (1.5, 2), (np.array([1, 2]), 2)], ids=str)
+def test_no_windows(window):
+    assert_alike(lambda l: l.numpy.asarray(X[0, 0])[l.ds(*window)])
 
 
 def test_traced_values_that_must_be_static():
