@@ -35,6 +35,7 @@ __all__ = [
     "DeviceMemoryError",
     "DifferentiationError",
     "DistributedError",
+    "DivergenceWarning",
     "DonationWarning",
     "DuplicateAxisError",
     "DuplicateSpecError",
@@ -423,6 +424,10 @@ class MissingWaitError(KernelError):
 
 class NonFiniteError(ExecutionError, FloatingPointError):
     """A program returned a NaN or an infinity, and the settings ask for that to be an error."""
+
+
+class DivergenceWarning(UserWarning):
+    """A collective in a branch or loop that devices choose by themselves: those that come to it may wait for ever."""
 
 
 class DonationWarning(UserWarning):

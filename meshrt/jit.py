@@ -280,7 +280,7 @@ def explain_cache_miss(fun: Any) -> Callable[..., CacheMiss]:
     "dispatch"; None for a call that is known), the `components` that differ from the most alike earlier call, and the
     line of that call. Arguments are arrays or ShapeDtypeStructs.
 
-    With `config.update("explain_cache_misses", True)` each miss is logged in these words.
+    With `config.update("explain_cache_misses", True)` each miss of a user's function is logged.
 
     >>> import numpy as np, meshrt
     >>> double = meshrt.jit(lambda x: 2 * x)

@@ -26,6 +26,7 @@ from meshrt.primitives.shard_map_specs import (
     resolved,
 )
 from meshrt.primitives.shard_map_values import ReadableTrace
+from meshrt.primitives.shard_map_waits import warn_of_waits
 from meshrt.primitives.sharding import advised_devices
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
@@ -329,7 +330,10 @@ def _apply(mapped: _Mapped, args: tuple[Any, ...], is_readable: bool = False, is
     staged = _stage(mapped, region, tree, leaves, is_array, local, trace)
     if is_eager or is_readable:
         _refuse_devices(mapped, staged)
-    flat_out = _out_specs(mapped, region, staged, lambda i: _argument(args, is_array, flat_in, i - len(staged.consts)))
+    argument = lambda i: _argument(args, is_array, flat_in, i - len(staged.consts))
+    flat_out = _out_specs(mapped, region, staged, argument)
+    split = [frozenset(map(str, s.axes)) for s in (*[PartitionSpec()] * len(staged.consts), *flat_in)]
+    warn_of_waits(fun_name(mapped.fun), staged.jaxpr, region.check_vma, split, argument)
     outs = shard_map_p.bind(
         *staged.consts, *arrays, jaxpr=staged.jaxpr, region=region,
         in_specs=(*[PartitionSpec()] * len(staged.consts), *flat_in), out_specs=flat_out,

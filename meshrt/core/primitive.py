@@ -45,6 +45,9 @@ and its traits:
     optional           parameters that JAX's primitive has always, and this one only where they are not None
     names              from parameters: the axes that an application names, for collectives; they concern a vmap that
                        binds such a name even if no operand is mapped
+    alike              for collectives: along these axes all devices get the same results
+    decides            for branches and loops: from an equation, the value by which each device chooses what it runs,
+                       and the Jaxpr inside in which that is computed, None where it is an operand
     place              from parameters: the name of the function, and where the program has to run because of it: a
                        Mesh, an AbstractMesh, the sharding of a single device, None
     varies             from parameters: over which Manual axes each operand is made to vary, for primitives with Jaxprs
@@ -76,7 +79,7 @@ from typing import Any, Final
 from meshrt import errors
 from meshrt.core.completion import OUT_SHARDING, complete, undeclared
 from meshrt.core.explicit import Policy, Sums
-from meshrt.core.jaxpr import NO_EFFECTS, Effects, Jaxpr, final_states
+from meshrt.core.jaxpr import NO_EFFECTS, Atom, Effects, Eqn, Jaxpr, final_states
 from meshrt.core.references import is_ref_type
 from meshrt.core.spaces import DEVICE, Space
 from meshrt.core.trace import Trace, current_trace, set_trace
@@ -132,6 +135,7 @@ class Primitive:
     __slots__ = (
         "_types",
         "absent",
+        "alike",
         "allocates",
         "applies",
         "batch",
@@ -144,6 +148,7 @@ class Primitive:
         "constraint",
         "contraction",
         "dce",
+        "decides",
         "discharge",
         "effects_rule",
         "explicit",
@@ -219,6 +224,8 @@ class Primitive:
     constraint: Final[Callable[[dict[str, Any]], Any] | None]
     optional: Final[tuple[str, ...]]
     names: Final[Callable[[dict[str, Any]], Sequence[Any]] | None]
+    alike: Final[bool]
+    decides: Final[Callable[[Eqn], tuple[Jaxpr | None, Atom]] | None]
     place: Final[Callable[[dict[str, Any]], tuple[str, Any]] | None]
     varies: Final[Callable[[dict[str, Any]], Sequence[frozenset[Any]]] | None]
     to_lojax: Final[Rule | None]
@@ -270,6 +277,8 @@ class Primitive:
         constraint: Callable[[dict[str, Any]], Any] | None = None,
         optional: tuple[str, ...] = (),
         names: Callable[[dict[str, Any]], Sequence[Any]] | None = None,
+        alike: bool = False,
+        decides: Callable[[Eqn], tuple[Jaxpr | None, Atom]] | None = None,
         place: Callable[[dict[str, Any]], tuple[str, Any]] | None = None,
         varies: Callable[[dict[str, Any]], Sequence[frozenset[Any]]] | None = None,
         to_lojax: Rule | None = None,
@@ -294,6 +303,7 @@ class Primitive:
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
         self.pulls_zeros, self.once = pulls_zeros, once or calls is not None
         self.names, self.to_lojax, self.optional = names, to_lojax, optional
+        self.alike, self.decides = alike, decides
         self.place, self.varies = place, varies
         self.applies, self.unbox, self.mutates, self.boxes = applies, unbox, mutates, boxes
         self.kernel_facts = kernel_facts
@@ -302,6 +312,11 @@ class Primitive:
 
     def __repr__(self) -> str:
         return self.name
+
+    @property
+    def communicates(self) -> bool:
+        """Whether devices along the axes that an application names wait for each other."""
+        return self.names is not None and not self.cheap
 
     def get_bind_params(self, params: dict[str, Any]) -> dict[str, Any]:
         """What `bind` takes for an equation with these parameters: they themselves. (Programs that evaluate Jaxprs of

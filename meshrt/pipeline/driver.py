@@ -425,7 +425,12 @@ class Driver:
         backend.refuse_fork()
         events.record("dispatch_miss")
         if config.settings.explain_cache_misses:
-            _log.warning("%s", self.explain(key, leaves, tree, static))
+            # Start-up time: few ask why a call is not known.
+            from meshrt.pipeline.miss_log import logged
+
+            text = logged(self.explain(key, leaves, tree, static), self.fun)
+            if text is not None:
+                _log.warning("%s", text)
         wanted, record = self.begin(leaves, tree, static)
         if record.takes_refs:
             stateful: Entry = StatefulEntry(self._stateful(record), key)  # type: ignore[assignment]  # it does as one

@@ -1,4 +1,5 @@
-"""Values over several meshes in one program, some with Explicit axes: no operation takes two of them.
+"""Values over several meshes in one program, some with Explicit axes: no operation takes two of them, or one that is
+not over the mesh in context.
 
 Types along Explicit axes name their mesh, and operations refuse operands of two (`meshrt.lowering.explicit`). What is
 split along no Explicit axis has no mesh in its type, so here the program is followed from its arguments.
@@ -10,24 +11,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.jaxpr import Atom, Jaxpr, subjaxprs
+from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, subjaxprs
+from meshrt.pipeline.origins import Origin, said
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 
 __all__ = ["check_apart"]
 
 
-def check_apart(jaxpr: Jaxpr, meshes: Mapping[int, AbstractMesh]) -> None:
-    """`meshes` are those that arguments of a program lie on, by position.
+def check_apart(
+    jaxpr: Jaxpr,
+    meshes: Mapping[int, AbstractMesh],
+    context: AbstractMesh | None,
+    origins: Mapping[AbstractMesh, Origin],
+) -> None:
+    """`meshes` are those that arguments of a program lie on, by position; `context` is the mesh that it is traced
+    under, if any, which operations that name no mesh are over; `origins` say where meshes come from, for errors.
 
     Raises:
       ShardingTypeError: an operation takes values over two meshes, one of which has Explicit axes.
+      MeshMismatchError: likewise over another mesh than `context`.
     """
-    different = set(meshes.values())
+    different = {*meshes.values(), *(() if context is None else (context,))}
     if len(different) > 1 and any(AxisType.Explicit in m.axis_types for m in different):
-        _follow(jaxpr, [meshes.get(i) for i in range(len(jaxpr.invars))])
+        _follow(jaxpr, [meshes.get(i) for i in range(len(jaxpr.invars))], context, origins)
 
 
-def _follow(jaxpr: Jaxpr, meshes: Sequence[AbstractMesh | None]) -> list[AbstractMesh | None]:
+def _follow(
+    jaxpr: Jaxpr,
+    meshes: Sequence[AbstractMesh | None],
+    context: AbstractMesh | None,
+    origins: Mapping[AbstractMesh, Origin],
+) -> list[AbstractMesh | None]:
     """The meshes of the results of values over `meshes`; None where none is known: of constants, and of what an
     operation brings to a mesh that it names."""
     known: dict[Any, AbstractMesh | None] = dict(zip(jaxpr.invars, meshes))
@@ -41,16 +55,36 @@ def _follow(jaxpr: Jaxpr, meshes: Sequence[AbstractMesh | None]) -> list[Abstrac
         if eqn.primitive.place is not None or len(inner) > 1 or (inner and len(inner[0].invars) != len(operands)):
             continue
         if inner:
-            known.update(zip(eqn.outvars, _follow(inner[0], operands)))
+            known.update(zip(eqn.outvars, _follow(inner[0], operands, context, origins)))
             continue
-        found = [m for m in operands if m is not None]
-        other = next((m for m in found if m is not found[0]), None)
-        if other is not None:
-            raise errors.ShardingTypeError(
-                f"Mesh for all inputs should be equal. Got one mesh: {found[0]} and another mesh: {other}. This is "
-                f"{eqn.primitive.name} of {', '.join(a.aval.str_short() for a in eqn.invars)} at {eqn.source}. To go "
-                "on, move one of the values to the other's mesh: meshrt.device_put(x, sharding) before the call, or "
-                "meshrt.sharding.reshard(x, sharding) where its axes are Explicit"
-            )
-        known.update(dict.fromkeys(eqn.outvars, found[0] if found else None))
+        _check(eqn, operands, context, origins)
+        known.update(dict.fromkeys(eqn.outvars, next((m for m in operands if m is not None), None)))
     return [mesh_of(a) for a in jaxpr.outvars]
+
+
+def _check(
+    eqn: Eqn,
+    operands: Sequence[AbstractMesh | None],
+    context: AbstractMesh | None,
+    origins: Mapping[AbstractMesh, Origin],
+) -> None:
+    found = [m for m in operands if m is not None]
+    expected = context or next(iter(found), None)
+    other = next((i for i, m in enumerate(operands) if m is not None and m is not expected), None)
+    if other is None:
+        return
+    mesh, shape = operands[other], eqn.invars[other].aval.str_short()
+    start = (
+        f"Mesh for all inputs should be equal. Got one mesh: {expected} and another mesh: {mesh}"
+        if context is None
+        else f"For primitive {eqn.primitive.name}, context mesh {context} should match the aval mesh {mesh} for shape "
+        f"{shape}"
+    )
+    from_where = " and ".join(said(origins[m]) for m in (expected, mesh) if m in origins)
+    kind = errors.ShardingTypeError if context is None else errors.MeshMismatchError
+    raise kind(
+        f"{start}. This is {eqn.primitive.name} of {', '.join(a.aval.str_short() for a in eqn.invars)} at "
+        f"{eqn.source}; the meshes are those of {from_where}. To go on, move one of the values to the other's mesh: "
+        "meshrt.device_put(x, sharding) before the call, or meshrt.sharding.reshard(x, sharding) where its axes are "
+        "Explicit"
+    )

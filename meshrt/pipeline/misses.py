@@ -57,13 +57,17 @@ class Call(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """One component that is not as it was: of `layer`'s key, at `where` (an argument's path, a setting's name)."""
+    """One component that is not as it was: of `layer`'s key, at `where` (an argument's path, a setting's name).
+
+    `types` are those of the argument before and now, where its type differs.
+    """
 
     layer: str
     component: str
     where: str
     before: str
     now: str
+    types: tuple[ShapedArray, ShapedArray] | None = None
 
     def __str__(self) -> str:
         at = f" of {self.where}" if self.where else ""
@@ -321,11 +325,11 @@ def _types(where: str, a: ShapedArray, b: ShapedArray, same_mesh: bool) -> Itera
     for component, attribute in (("dtype", "dtype"), ("shape", "shape"), ("weak type", "weak_type")):
         before, now = getattr(a, attribute), getattr(b, attribute)
         if before != now:
-            yield Difference("trace", component, where, str(before), str(now))
+            yield Difference("trace", component, where, str(before), str(now), (a, b))
     if same_mesh and a.explicit != b.explicit and a.shape == b.shape:
-        yield Difference("trace", "sharding spec", where, str(a), str(b))
+        yield Difference("trace", "sharding spec", where, str(a), str(b), (a, b))
     if a.vma != b.vma:
-        yield Difference("trace", "varying axes", where, str(sorted(a.vma)), str(sorted(b.vma)))
+        yield Difference("trace", "varying axes", where, str(sorted(a.vma)), str(sorted(b.vma)), (a, b))
 
 
 def _spec(sharding: Any) -> str:

@@ -131,11 +131,17 @@ class Wanted:
     # -- collecting ----------------------------------------------------------------------------------------------------
 
     def add_mesh(
-        self, mesh: Mesh | AbstractMesh, origin: Origin, is_typing: bool = True, is_within: bool = False
+        self,
+        mesh: Mesh | AbstractMesh,
+        origin: Origin,
+        is_typing: bool = True,
+        is_within: bool = False,
+        is_followed: bool = False,
     ) -> None:
         """`origin` is a text or a function that makes it (names of arguments are computed only for errors);
         `is_typing` says whether values have types over the mesh because of it. One that the program `is_within` moves
-        its values to is over the devices that they are on."""
+        its values to is over the devices that they are on. One whose values the program `is_followed` for, those of an
+        argument, may differ from that in context: a reshard may take them (`meshrt.pipeline.meeting`)."""
         self.is_placed = True
         if isinstance(mesh, Mesh) and mesh.is_scalar:
             return self.add_device(mesh.flat_devices[0], origin)
@@ -156,7 +162,7 @@ class Wanted:
         if not is_typing and self.mesh is not None and abstract.shape_tuple == self.mesh.shape_tuple:
             return  # types of axes are no matter of where values lie
         explicit = self.mesh is not None and AxisType.Explicit in (*abstract.axis_types, *self.mesh.axis_types)
-        if explicit and self.has_context and is_typing and not is_within:
+        if explicit and self.has_context and is_typing and not (is_within or is_followed):
             raise self._mismatch(
                 abstract, origin, "types are over the mesh in context where Explicit axes are involved"
             )
@@ -265,7 +271,7 @@ class Wanted:
         if committed and isinstance(sharding, NamedSharding) and self.function.options.device is None:
             self.committed[i] = sharding
             if AxisType.Explicit in sharding.mesh.axis_types:
-                self.add_mesh(sharding.mesh, origin)
+                self.add_mesh(sharding.mesh, origin, is_followed=True)
         if given is not None and committed and type(leaf) is Array:
             check_layout(given, leaf, origin)
         if getattr(given, "sharding", given) is not None:  # a Format may leave it open
@@ -282,7 +288,7 @@ class Wanted:
         elif self.function.options.device is not None:
             pass  # wherever it lies, the call brings it to that device
         elif committed and isinstance(sharding, NamedSharding):
-            self.add_mesh(sharding.mesh, origin)
+            self.add_mesh(sharding.mesh, origin, is_followed=True)
             chosen = sharding
         elif committed and isinstance(sharding, SingleDeviceSharding):
             self.add_device(sharding.device_assignment[0], origin)
@@ -366,8 +372,9 @@ class Wanted:
         if self.ambient is not None and self.ambient.abstract_mesh in places and self.mesh is None:
             self.add_mesh(self.ambient, lambda: f"the mesh in context (set at {context_source()})")
         self.is_placed = self.is_placed or bool(places)
-        if self.is_typed and not self.has_context:
-            check_apart(record.closed.jaxpr, {i: s.mesh.abstract_mesh for i, s in self.committed.items()})
+        if self.is_typed:
+            over = {i: s.mesh.abstract_mesh for i, s in self.committed.items()}
+            check_apart(record.closed.jaxpr, over, self.mesh if self.has_context else None, self.meshes)
         for place, (called, where) in places.items():
             if isinstance(place, Mesh):
                 self.add_mesh(place, f"{called} at {where}", called in _TYPING)

@@ -151,6 +151,7 @@ def _extremum(name: str, op: str, reduce: Primitive) -> Primitive:
     primitive = Primitive(
         name, infer, lower=_lower(op), jvp=_chooser_jvp(lambda: primitive), absent=NOT_LINEAR,
         batch=_batch(lambda: primitive, reduce, lambda x, n: x), batch_axis=True, typed=True, finite=True, names=_names,
+        alike=True,
     )  # fmt: skip
     return primitive
 
@@ -166,6 +167,7 @@ psum_p: Primitive = Primitive(
     typed=True,
     finite=True,
     names=_names,
+    alike=True,
 )
 pmax_p = _extremum("pmax", "stablehlo.maximum", reduce_max_p)
 pmin_p = _extremum("pmin", "stablehlo.minimum", reduce_min_p)

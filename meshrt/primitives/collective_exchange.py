@@ -170,6 +170,7 @@ all_gather_p: Primitive = Primitive(
     typed=True,
     finite=True,
     names=_names,
+    alike=True,
 )
 all_gather_invariant_p: Primitive = Primitive(
     "all_gather_invariant",
@@ -182,6 +183,7 @@ all_gather_invariant_p: Primitive = Primitive(
     typed=True,
     finite=True,
     names=_names,
+    alike=True,
 )
 
 # ---------------------------------------------------------------------------------------------------------------------

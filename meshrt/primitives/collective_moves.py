@@ -264,6 +264,7 @@ pbroadcast_p: Primitive = Primitive(
     typed=True,
     finite=True,
     names=_names,
+    alike=True,
 )
 
 

@@ -59,7 +59,7 @@ def _declare(name: str, infer: Any, of: Primitive, dimension: str, dual: Any) ->
 
     primitive = Primitive(
         name, infer, lower=of.lower, jvp=linear_jvp(lambda: primitive), transpose=transpose, batch=batch, typed=True,
-        finite=True, names=_names,
+        finite=True, names=_names, alike=of.alike,
     )  # fmt: skip
     return primitive
 

@@ -406,5 +406,6 @@ cond_p: Primitive = Primitive(
     multiple_results=True, cache_types=False,
     varies=lambda params: [NOT_VARYING, *[a.vma for a in params["branches"][0].in_avals]],
     applies=lambda params: [(b, range(1, len(b.invars) + 1)) for b in params["branches"]],
+    decides=lambda eqn: (None, eqn.invars[0]),
     to_lojax=cond_opened(_bind, _joined, True), unbox=cond_opened(_bind, _joined, False),
 )  # fmt: skip

@@ -339,5 +339,6 @@ while_p: Primitive = Primitive(
     dce=_dce, discharge=while_rule(lambda: while_p), repeats=True, selects=True, thread=_thread,
     effects=lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr),
     multiple_results=True, cache_types=False, varies=_varies, applies=loop_arguments,
+    decides=lambda eqn: (eqn.params["cond_jaxpr"], eqn.params["cond_jaxpr"].outvars[0]),
     to_lojax=while_opened(_bind, True), unbox=while_opened(_bind, False),
 )  # fmt: skip

@@ -8,6 +8,7 @@ import logging
 import types
 import weakref
 
+import jax
 import numpy as np
 import pytest
 
@@ -135,13 +136,59 @@ def test_b04_what_was_dropped():
     assert miss.layer == "trace" and miss.differences == () and "was dropped" in str(miss)
 
 
-def test_b04_misses_are_logged_if_asked_for(caplog):
-    f = meshrt.jit(lambda x: x - 2)
-    f(ones(3))
+def kept(x, y=1.0):
+    return x
+
+
+# What is called first, what then, and the phrases that JAX has for what differs.
+LOGGED = {
+    "another shape": (lambda f: f(ones(3)), lambda f: f(ones(4)), ["types:", "at x, now f32[4] and before f32[3]"]),
+    "another dtype": (
+        lambda f: f(ones(3)), lambda f: f(ones(3, dtype=np.int32)), ["at x, now i32[3] and before f32[3]"]
+    ),
+    "a weak type": (
+        lambda f: f(np.float32(1)), lambda f: f(1.0),
+        ["now f32[]{weak_type=True} and before f32[]{weak_type=False}", "type_promotion.html#weak-types"],
+    ),
+    "another structure": (lambda f: f(1.0, 2.0), lambda f: f(1.0, (2.0,)), ["different input pytree:"]),
+    "by keyword": (lambda f: f(1.0, 2.0), lambda f: f(y=1.0, x=2.0), ["different input pytree:"]),
+}  # fmt: skip
+
+
+def logs(library, case, caplog):
+    f = library.jit(lambda x, y=1.0: kept(x, y))
+    first, then, _ = LOGGED[case]
+    first(f)
+    with library.explain_cache_misses(True), caplog.at_level(logging.WARNING):
+        then(f), then(f)
+    found = [r.getMessage() for r in caplog.records]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.parametrize("case", LOGGED)
+def test_b04_misses_are_logged_in_the_phrases_of_jax(case, caplog):
+    for library in (meshrt, jax):
+        (said,) = logs(library, case, caplog)
+        phrases = [*LOGGED[case][2], "TRACING CACHE MISS at ", "for <lambda> defined at", "closest previous key"]
+        assert all(phrase in said for phrase in phrases) and __file__ in said
+
+
+def test_b04_logs_tell_of_settings_static_arguments_and_functions_made_again(caplog):
+    f, g = meshrt.jit(lambda x: kept(x)), meshrt.jit(lambda x, n: x * n, static_argnums=1)
+    f(1.0), g(1.0, 1)
     with config.override(jax_explain_cache_misses=True), caplog.at_level(logging.WARNING, "meshrt.caches"):
-        f(ones(4)), f(ones(4))
-    (record,) = caplog.records
-    assert "shape of argument x: was (3,), now (4,)" in record.getMessage()
+        with config.override(numpy_rank_promotion="raise"):
+            f(1.0)
+        g(1.0, 2)
+        for _ in range(2):
+            meshrt.jit(meshrt.grad(lambda x: 3 * x))(1.0)
+        jnp.cos(ones(7))  # the library's own functions are no matter of the user's
+    setting, static, first, again = (r.getMessage() for r in caplog.records)
+    assert "Tracing context doesn't match" in setting and "numpy_rank_promotion differs: now 'raise'" in setting
+    assert "different input pytree, by static arguments:" in static and "now 2 (int) and before 1 (int)" in static
+    assert "never seen function" in first and "another function" not in first
+    assert "but seen another function defined on the same line" in again and "being re-defined repeatedly" in again
 
 
 def thrown(e):

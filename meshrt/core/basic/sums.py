@@ -90,7 +90,7 @@ def _declare(name: str, infer: Any, lower: Any = None) -> Primitive:
         name, infer, lower=lower or (lambda ctx, eqn, x: x), jvp=linear_jvp(lambda: primitive),
         transpose=lambda ct, x, **params: [_duals()[name].bind(ct, **params)],
         batch=lambda size, args, dims, params: (primitive.bind(args[0], **params), dims[0]),
-        typed=True, cheap=lower is None, finite=True, names=_names,
+        typed=True, cheap=lower is None, finite=True, names=_names, alike=lower is not None,
     )  # fmt: skip
     return primitive
 

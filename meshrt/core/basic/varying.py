@@ -128,6 +128,7 @@ psum_invariant_p: Primitive = Primitive(
     typed=True,
     finite=True,
     names=_names,
+    alike=True,
 )
 
 

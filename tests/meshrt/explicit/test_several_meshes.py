@@ -194,3 +194,38 @@ def test_eager_operations_of_two_meshes_name_their_line() -> None:
     with pytest.raises(errors.ShardingTypeError, match=r"Mesh for all inputs.*add of .*test_several_meshes\.py"):
         lib.put("auto", "x") + lib.put("m42", "x")
     assert (lib.put("auto", "x") + 1.0).sharding.mesh is lib.meshes["auto"]
+
+
+# What a value over Auto axes may be given to where the mesh in context has Explicit ones; else operations refuse it.
+UNDER_EXPLICIT = {
+    "handed on": (lambda lib, x: x, None),
+    "resharded": (lambda lib, x: lib.root.reshard(x, lib.root.P("y")) + 1, None),
+    "an operation": (lambda lib, x: x * 2, "mul"),
+    "an operation inside": (lambda lib, x: lib.root.jit(lib.jnp.sin)(x), "sin"),
+    "in a loop": (lambda lib, x: lib.lax.scan(lambda c, _: (lib.jnp.sin(c), None), x, None, length=2)[0], "sin"),
+}
+
+
+@pytest.mark.parametrize("around, own", [("m42", "auto"), ("auto", "m42"), ("m42", "m24"), ("m24", "auto")])
+@pytest.mark.parametrize("case", UNDER_EXPLICIT)
+def test_arguments_over_another_mesh_than_that_in_context(case, around, own) -> None:
+    program, refused = UNDER_EXPLICIT[case]
+    if case == "resharded" and around != "m42":
+        pytest.skip("the axis that it names is not there")
+    results = []
+    for lib in LIBRARIES:
+        with lib.root.set_mesh(lib.meshes[around]):
+            x = lib.root.device_put(X, lib.on(own, lib.meshes[own].axis_names[0]))
+            if refused is None:
+                got = lib.root.jit(lambda x, lib=lib: program(lib, x))(x)
+                results.append((np.asarray(got), str(got.sharding.spec), got.sharding.mesh.axis_types[0].name))
+                continue
+            with pytest.raises(
+                ValueError, match=f"For primitive {refused}, context mesh .* should match the aval mesh"
+            ) as e:
+                lib.root.jit(lambda x, lib=lib: program(lib, x))(x)
+            if lib is LIBRARIES[0]:
+                assert isinstance(e.value, errors.MeshMismatchError)
+                assert "test_several_meshes.py" in str(e.value) and "the mesh in context (set at" in str(e.value)
+    for ours, theirs in zip(*results) if results else ():
+        np.testing.assert_array_equal(ours, theirs)
