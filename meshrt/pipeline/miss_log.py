@@ -6,13 +6,12 @@ of the trace cache is told in that form; those of later caches, which JAX does n
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
 from meshrt.core.source import capture, is_internal
-from meshrt.pipeline.misses import CacheMiss, Difference
+from meshrt.pipeline.misses import CacheMiss, Difference, layers_of
 
 __all__ = ["logged"]
 
@@ -22,7 +21,7 @@ _TYPES = ("dtype", "shape", "weak type", "sharding spec", "varying axes")
 
 def logged(miss: CacheMiss, fun: Callable[..., Any]) -> str | None:
     """The text for a call of `fun`; None for calls of the library's own functions, which no user can mend."""
-    code = getattr(inspect.unwrap(fun), "__code__", None)
+    code = getattr(layers_of(fun)[-1], "__code__", None)
     if not miss or (code is not None and is_internal(code)):
         return None
     return "\n".join(_lines(miss, code)) if miss.layer == "trace" else str(miss)

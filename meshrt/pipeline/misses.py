@@ -22,7 +22,7 @@ from meshrt.pipeline.static_arguments import Static, bound
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.transforms.arguments import argument_paths
 
-__all__ = ["LAYERS", "CacheMiss", "Call", "Difference", "History", "call_of", "explained"]
+__all__ = ["LAYERS", "CacheMiss", "Call", "Difference", "History", "call_of", "explained", "layers_of"]
 
 # What a miss costs, the dearest first: all that follows is done as well.
 LAYERS = ("trace", "lower", "compile", "load", "dispatch")
@@ -130,9 +130,10 @@ class History:
 
     @staticmethod
     def of(fun: Any) -> History:
-        """That of the function's code; of its own for what has no code (a callable object, a built-in)."""
-        code = getattr(getattr(fun, "__wrapped__", fun), "__code__", None)
-        if code is None:
+        """That of the function's code, and of those of the functions around it that transform it (all gradients have
+        one code); of its own for what has no code (a callable object, a built-in)."""
+        code = tuple(getattr(f, "__code__", None) for f in layers_of(fun))
+        if code[-1] is None:
             return History()
         with _lock:
             found = _by_code.get(code)
@@ -147,6 +148,8 @@ class History:
 
 _lock = threading.Lock()
 _by_code: OrderedDict[Any, History] = OrderedDict()
+# Of functions that wrap each other; one that wraps itself has no end.
+_DEEPEST = 32
 _PLAIN = (int, float, complex, bool, type(None))
 
 
@@ -178,9 +181,17 @@ def _forgetting(history: History) -> Callable[[Any], None]:
     return gone
 
 
+def layers_of(fun: Any) -> list[Any]:
+    """A function and what it wraps, the user's own last."""
+    found = [fun]
+    while hasattr(found[-1], "__wrapped__") and len(found) < _DEEPEST:
+        found.append(found[-1].__wrapped__)
+    return found
+
+
 def _captured(fun: Any) -> tuple[tuple[str, Any], ...]:
     """The names of what a function captures, with something to tell values apart by that keeps none alive."""
-    fun = getattr(fun, "__wrapped__", fun)
+    fun = layers_of(fun)[-1]
     code, cells = getattr(fun, "__code__", None), getattr(fun, "__closure__", None)
     if code is None or not cells:
         return ()
@@ -244,7 +255,7 @@ def _differences(earlier: Call, now: Call, fun: Callable[..., Any]) -> Iterator[
 
 
 def _other_function(earlier: Call, now: Call, fun: Any) -> Iterator[Difference]:
-    code = getattr(getattr(fun, "__wrapped__", fun), "__code__", None)
+    code = getattr(layers_of(fun)[-1], "__code__", None)
     at = "" if code is None else f" at {code.co_filename}:{code.co_firstlineno}"
     before = dict(earlier.captured)
     other = [n for n, mark in now.captured if n not in before or before[n] != mark]
