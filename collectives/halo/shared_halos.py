@@ -7,10 +7,10 @@ own), and every slice is a local slice of piece and halo.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..heuristics import SEPARATE_HALOS
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.state import Span
+from ..layouts.state import Span, View
 from .exchange import joined_windows, traffic, windows
 
 __all__ = ["slice_of", "window_of"]
@@ -29,43 +29,86 @@ __all__ = ["slice_of", "window_of"]
 _MOVING = {"stablehlo.slice", "stablehlo.concatenate"}  # these take what they need from the operand of a lazy slice
 
 
-class _SharedHalo(NamedTuple):
-    """A device's piece with its halo (`ref`), which slices `users` are cut out of. By split dimension: `firsts` is the
-    position of the sliced value at which the first device's begins, `pieces` the number of positions of each slice."""
+@dataclass(slots=True, eq=False)
+class _SharedHalo:
+    """A halo that slices `users` of `value`, laid out as `dims`, are cut out of.
 
-    ref: LocalValue
-    firsts: dict[int, int]
+    view    the lazy view that the value is, if it is one
+    spans   by split dimension the positions of the value in what is fetched
+    lows    by split dimension the first position of a piece's window, relative to the piece; `highs` the same for the
+            last one, relative to the piece's end
+    pieces  by split dimension the number of positions of each slice
+    ref     a device's piece with its halo, once it is fetched
+    """
+
+    value: Value
+    dims: Dims
+    view: View | None
+    spans: dict[int, Span]
+    lows: dict[int, int]
+    highs: dict[int, int]
     pieces: dict[int, int]
     users: frozenset[Op]
+    ref: LocalValue | None = None
+
+    def fetch(self, ctx: Context) -> LocalValue:
+        """The piece with its halo, which is fetched when somebody asks for the first time."""
+        if self.ref is None:
+            outer, ctx.region = ctx.region, ctx.state(self.value).home
+            try:
+                self.ref = self._fetched(ctx)
+            finally:
+                ctx.region = outer
+        return self.ref
+
+    def _fetched(self, ctx: Context) -> LocalValue:
+        view, dims = self.view, self.dims
+        ref = ctx.get(self.value, dims) if view is None else view.base
+        scalar = None if view is None else view.scalar
+        fill = ctx.realiser.zero(ctx.region, (), ref.dtype) if scalar is None else scalar
+        along, joined = (None, None) if view is None or view.joined is None else (view.dim, view.joined)
+        for d in sorted(self.lows, key=lambda d: d != along):
+            low, high, piece = self.lows[d], self.highs[d], self.pieces[d]
+            starts = [c * piece + low for c in range(ctx.atoms.product(dims[d]))]
+            if joined is not None and d == along:
+                starts = [s - self.spans[d].start for s in starts]
+                ref = joined_windows(ctx, d, dims[d], joined, starts, piece + high - low, fill)
+            elif low or high:
+                ref = windows(ctx, d, dims[d], ref, self.spans[d].size, starts, piece + high - low, fill)
+        return ref if view is None or view.local is None else view.local(ref)
 
 
 def slice_of(
     ctx: Context, op: Op, dims: Dims, changed: list[int], within: Callable[[LocalValue, int], LocalValue]
-) -> bool:
-    """Binds a slice to a local slice of the halo that it shares with others; False if it shares none."""
+) -> Callable[[], None] | None:
+    """What binds a slice to a local slice of the halo that it shares with others; None if it shares none."""
     value = op.operands[0]
     state = ctx.state(value)
     key = ("halo", state, dims)
     known = state.home.known
     if key not in known:
-        known[key] = _fetched(ctx, value, dims)
+        known[key] = _halo(ctx, value, dims)
     halo: _SharedHalo | None = known[key]
-    if halo is None or op not in halo.users:
-        return False
-    ref, starts = halo.ref, integers(op.attrs["start_indices"])
-    for d, first in halo.firsts.items():
-        at = starts[d] - first
+    return None if halo is None or op not in halo.users else functools.partial(_cut, ctx, op, halo, changed, within)
+
+
+def _cut(
+    ctx: Context, op: Op, halo: _SharedHalo, changed: list[int], within: Callable[[LocalValue, int], LocalValue]
+) -> None:
+    """Binds a slice to its part of a halo."""
+    ref, starts = halo.fetch(ctx), integers(op.attrs["start_indices"])
+    for d, low in halo.lows.items():
+        at = starts[d] - (low - halo.spans[d].start)
         ref = ctx.realiser.cut(ctx.region, ref, d, at, at + halo.pieces[d], ctx.loc)
     for d in changed:
-        if not dims[d]:
+        if not halo.dims[d]:
             ref = within(ref, d)
-    ctx.bind(op.results[0], dims, ref)
-    return True
+    ctx.bind(op.results[0], halo.dims, ref)
 
 
-def _fetched(ctx: Context, value: Value, dims: Dims) -> _SharedHalo | None:
-    """The piece of `value` with one halo for all of its slices; None unless that sends less than a halo for each (or as
-    much, for more than `SEPARATE_HALOS` slices)."""
+def _halo(ctx: Context, value: Value, dims: Dims) -> _SharedHalo | None:
+    """One halo for all slices of `value`; None unless that sends less than a halo for each (or as much, for more than
+    `SEPARATE_HALOS` slices)."""
     slices = [use.op for use in value.uses if use.op.name == "stablehlo.slice" and ctx.want(use.op.results[0]) == dims]
     split = [d for d, atoms in enumerate(dims) if atoms]
     if len(slices) < 2 or not split:
@@ -93,25 +136,8 @@ def _fetched(ctx: Context, value: Value, dims: Dims) -> _SharedHalo | None:
     apart = sum(abs(prefix[-1]) / pieces[d] for d, found in zip(split, prefixes) for prefix in found)
     if at_once > apart or (at_once == apart and len(users) <= SEPARATE_HALOS):
         return None
-    outer, ctx.region = ctx.region, ctx.state(value).home
-    try:
-        ref = ctx.get(value, dims) if view is None else view.base
-        scalar = None if view is None else view.scalar
-        fill = ctx.realiser.zero(ctx.region, (), ref.dtype) if scalar is None else scalar
-        along, joined = (None, None) if view is None or view.joined is None else (view.dim, view.joined)
-        for d, low, high in sorted(zip(split, lows, highs), key=lambda item: item[0] != along):
-            starts = [c * pieces[d] + low for c in range(ctx.atoms.product(dims[d]))]
-            if joined is not None and d == along:
-                starts = [s - spans[d].start for s in starts]
-                ref = joined_windows(ctx, d, dims[d], joined, starts, pieces[d] + high - low, fill)
-            elif low or high:
-                ref = windows(ctx, d, dims[d], ref, spans[d].size, starts, pieces[d] + high - low, fill)
-        if view is not None and view.local is not None:
-            ref = view.local(ref)
-    finally:
-        ctx.region = outer
-    firsts = {d: low - spans[d].start for d, low in zip(split, lows)}
-    return _SharedHalo(ref, firsts, pieces, frozenset(users))
+    along = dict(zip(split, lows)), dict(zip(split, highs))
+    return _SharedHalo(value, dims, view, spans, *along, pieces, frozenset(users))
 
 
 def _is_shift(ctx: Context, op: Op, dims: Dims, pieces: dict[int, int]) -> bool:
