@@ -10,7 +10,6 @@ from typing import Any
 
 __all__ = ["FIXED", "WITHOUT_EFFECT"]
 
-_PALLAS = "there are no Pallas kernels"
 _TF = "there is no jax2tf"
 _PGLE = "no profile is collected for the compiler by itself"
 _GPU = "it concerns how jaxlib's GPU plugin is started, which reads its own environment variables"
@@ -34,15 +33,14 @@ WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
     "scan3": (False, _ONE_WAY),
     "bcoo_cusparse_lowering": (False, "sparse products are made of gathers and scatters"),
     "threefry_gpu_kernel_lowering": (False, "the hash is compiled from its operations"),
-    "ragged_dot_use_gpu_pallas_triton_lowering": (False, _PALLAS),
+    "ragged_dot_use_gpu_pallas_triton_lowering": (False, _ONE_WAY),
     "ragged_dot_use_ragged_dot_instruction": (True, _ONE_WAY),
     "use_magma": ("auto", "eigenvalues are computed by LAPACK"),
-    "mosaic_allow_hlo": (False, _PALLAS),
-    "pallas_enable_debug_checks": (False, _PALLAS),
-    "pallas_poison_buffers": (False, _PALLAS),
-    "pallas_use_mosaic_gpu": (True, _PALLAS),
-    "pallas_verbose_errors": (False, _PALLAS),
-    "use_emit_pipeline_primitive": (False, _PALLAS),
+    "mosaic_allow_hlo": (False, "kernels for TPUs hold operations of Mosaic alone"),
+    "pallas_poison_buffers": (False, "memory of kernels always begins as NaN where loops or the simulator run them"),
+    "pallas_use_mosaic_gpu": (True, "kernels for GPUs go through Triton"),
+    "pallas_verbose_errors": (False, "errors of kernels always name the line"),
+    "use_emit_pipeline_primitive": (False, _ONE_WAY),
     "jax2tf_associative_scan_reductions": (False, _TF),
     "jax2tf_default_native_serialization": (True, _TF),
     "pgle_aggregation_percentile": (90, _PGLE),

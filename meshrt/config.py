@@ -177,6 +177,7 @@ FIELDS: dict[str, Field] = {
         Field("no_execution", bool, False, "none", "raise when a program would run"),
         Field("check_tracer_leaks", bool, False, "trace", "raise when a traced value outlives its trace"),
         Field("enable_checks", bool, False, "none", "check each Jaxpr that is made"),
+        Field("pallas_enable_debug_checks", bool, False, "trace", "checks by pl.debug_check are made in kernels too"),
         Field("user_contexts", object, (), "trace", "values of the contexts that make_user_context made, in order"),
         Field("cached_traces", int, 1024, "none", "traces of one function that are kept", minimum=1),
         Field("explain_cache_misses", bool, False, "none", "log why a function is traced or compiled again"),

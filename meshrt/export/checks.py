@@ -38,7 +38,7 @@ _EVERYWHERE = [
     "AllocateBuffer", "ApproxTopK", "Eigh", "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr",
     "SPMDFullToShardShape", "SPMDShardToFullShape", "Sharding", "annotate_device_placement", "shape_assertion",
     "stablehlo.dynamic_approx_top_k", "stablehlo.dynamic_reduce_window", "stablehlo.dynamic_rng_bit_generator",
-    "stablehlo.dynamic_top_k",
+    "stablehlo.dynamic_top_k", "tpu_custom_call",
 ]  # fmt: skip
 # Custom calls that their owners keep as they are from version to version.
 _STABLE = frozenset([*_LAPACK, *_CUDA, *_ROCM, *_EVERYWHERE])

@@ -10,7 +10,9 @@ done when it is started.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from meshrt import numpy as jnp
 from meshrt.core.primitive import Primitive
 from meshrt.core.references import READ, WRITE, is_ref, is_ref_type
 from meshrt.core.tracebacks import boundary
+from meshrt.core.types import aval_of
 from meshrt.experimental.kernels.devices import COMMUNICATION, from_sender, is_sent_here, logical_id
 from meshrt.experimental.kernels.memory import SemaphoreType, is_semaphore
 from meshrt.experimental.kernels.scopes import run_scoped
@@ -33,12 +36,13 @@ from meshrt.experimental.kernels.semaphores import (
     only_in_kernels,
     ref_and_view,
 )
+from meshrt.primitives.control_branches import switch
 from meshrt.primitives.references import RefView
 from meshrt.primitives.state_views import View, accumulate, read, view_type, write
 from meshrt.transforms.discharge import Cell
 
 __all__ = [
-    "AsyncCopyDescriptor", "CopyOperands", "async_copy", "async_remote_copy", "make_async_copy",
+    "AsyncCopyDescriptor", "CopyOperands", "SelectedRef", "async_copy", "async_remote_copy", "make_async_copy",
     "make_async_remote_copy", "sync_copy",
 ]  # fmt: skip
 
@@ -56,6 +60,49 @@ class CopyOperands(NamedTuple):
     @property
     def is_remote(self) -> bool:
         return self.device is not None
+
+
+class SelectedRef:
+    """One of several references, or views of some, chosen by a number; made by `pl.select_ref`."""
+
+    __slots__ = ("idx", "refs")
+
+    def __init__(self, idx: Any, refs: Sequence[Any]):
+        if len(refs) < 2:
+            raise errors.ArgumentValueError(
+                f"At least two refs are required for pl.select_ref, got {len(refs)}: one alone needs no choice"
+            )
+        self.idx, self.refs = idx, tuple(refs)
+        kinds = [str(_part_type(ref)) for ref in self.refs]
+        if len(set(kinds)) > 1:
+            raise errors.ArgumentTypeError(f"Cannot select from Refs of different types: {', '.join(kinds)}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(_part_type(self.refs[0]).shape)
+
+    @property
+    def dtype(self) -> Any:
+        return _part_type(self.refs[0]).dtype
+
+    @property
+    def at(self) -> _SelectedAt:
+        """`selected.at[index]` is the choice among these parts."""
+        return _SelectedAt(self)
+
+
+class _SelectedAt:
+    __slots__ = ("selected",)
+
+    def __init__(self, selected: SelectedRef):
+        self.selected = selected
+
+    def __getitem__(self, index: Any) -> SelectedRef:
+        return SelectedRef(self.selected.idx, [ref.at[index] for ref in self.selected.refs])
+
+
+def _part_type(ref: Any) -> Any:
+    return ref.type if type(ref) is RefView else aval_of(ref)
 
 
 @dataclass
@@ -81,6 +128,16 @@ class AsyncCopyDescriptor:
         """Whether it goes to another chip."""
         return self.src_sem is not None
 
+    def _each(self, do: Callable[[AsyncCopyDescriptor], None]) -> None:
+        """Applies `do` to the copy; where source or destination are a choice, to that of the reference chosen."""
+        for name in ("src_ref", "dst_ref"):
+            chosen = getattr(self, name)
+            if type(chosen) is SelectedRef:
+                turns = [functools.partial(dataclasses.replace(self, **{name: r})._each, do) for r in chosen.refs]
+                switch(chosen.idx, turns)
+                return
+        do(self)
+
     def _operands(self) -> tuple[list[Any], Any]:
         device = tree_util.tree_map(lambda x: np.int32(x) if isinstance(x, int) else x, self.device_id)
         sent = None if self.src_sem is None else ref_and_view(self.src_sem)
@@ -94,6 +151,9 @@ class AsyncCopyDescriptor:
         """Starts it; with `add` elements are added to those of the destination."""
         if priority < 0:
             raise errors.ArgumentValueError(f"DMA start priority must be non-negative: {priority}")
+        self._each(lambda copy: copy._start(priority, add))
+
+    def _start(self, priority: int, add: bool) -> None:
         leaves, tree = self._operands()
         dma_start_p.bind(*leaves, tree=tree, device_id_type=self.device_id_type, priority=priority, add=add)
 
@@ -107,16 +167,18 @@ class AsyncCopyDescriptor:
     @boundary
     def wait_recv(self) -> None:
         """Waits until all has arrived: of a copy to another chip, what another chip sends here in the same way."""
+        self._each(lambda copy: copy._wait(of_send=False))
+
+    def _wait(self, of_send: bool) -> None:
         leaves, tree = self._operands()
-        dma_wait_p.bind(*leaves, tree=tree, device_id_type=self.device_id_type, of_send=False)
+        dma_wait_p.bind(*leaves, tree=tree, device_id_type=self.device_id_type, of_send=of_send)
 
     @boundary
     def wait_send(self) -> None:
         """Waits until all has left for the other chip, so that the source may be written again."""
         if not self.is_remote:
             raise errors.ArgumentValueError("Cannot `wait_send` on a local copy.")
-        leaves, tree = self._operands()
-        dma_wait_p.bind(*leaves, tree=tree, device_id_type=self.device_id_type, of_send=True)
+        self._each(lambda copy: copy._wait(of_send=True))
 
 
 @boundary
@@ -165,7 +227,7 @@ def async_remote_copy(
 @boundary
 def sync_copy(src_ref: Any, dst_ref: Any, *, add: bool = False) -> None:
     """Copies a pytree of references to another, and waits for it."""
-    is_view = lambda x: type(x) is RefView or is_ref(x)
+    is_view = lambda x: type(x) in (RefView, SelectedRef) or is_ref(x)
     sources = tree_util.tree_leaves(src_ref, is_leaf=is_view)
     if not sources:
         return

@@ -13,6 +13,7 @@ from meshrt import numpy as jnp
 from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.core.references import inner_type, is_ref
 from meshrt.core.tracebacks import boundary
+from meshrt.experimental.kernels.copies import SelectedRef
 from meshrt.experimental.kernels.hints import multiple_of
 from meshrt.experimental.kernels.memory import MemoryRef, MemorySpace
 from meshrt.experimental.kernels.scopes import run_scoped
@@ -21,7 +22,7 @@ from meshrt.primitives.state_views import view_type
 
 __all__ = [
     "align_to", "broadcast_to", "cdiv", "empty", "empty_like", "empty_ref_like", "loop", "multiple_of",
-    "next_power_of_2", "strides_from_shape", "when", "with_scoped",
+    "next_power_of_2", "select_ref", "strides_from_shape", "when", "with_scoped",
 ]  # fmt: skip
 
 
@@ -106,6 +107,28 @@ def next_power_of_2(x: int) -> int:
     if x < 0:
         raise errors.ArgumentValueError(f"`next_power_of_2` requires a non-negative integer, got {x}.")
     return 1 if x == 0 else 1 << (x - 1).bit_length()
+
+
+def select_ref(idx: Any, *refs: Any) -> SelectedRef:
+    """One of several references, chosen by a number that is known when the kernel runs: what copies take.
+
+    Args:
+      idx: an integer scalar; one beyond the ends means the first or the last.
+      refs: references, or views of some, of the same shape, element type and memory.
+
+    >>> import meshrt, numpy as np
+    >>> from meshrt.experimental import pallas as pl
+    >>> from meshrt.experimental.pallas import tpu as pltpu
+    >>> def kernel(which_ref, x_ref, y_ref, o_ref):
+    ...     pltpu.sync_copy(pl.select_ref(which_ref[0], x_ref, y_ref), o_ref)
+    >>> choose = pl.pallas_call(kernel, meshrt.ShapeDtypeStruct((2,), np.int32))
+    >>> choose(np.array([1]), np.array([1, 2], np.int32), np.array([3, 4], np.int32))
+    Array([3, 4], dtype=int32)
+
+    Raises:
+      ArgumentValueError: fewer than two references. ArgumentTypeError: references of different types.
+    """
+    return SelectedRef(idx, refs)
 
 
 def strides_from_shape(shape: Sequence[int]) -> tuple[int, ...]:

@@ -7,13 +7,13 @@ import enum
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from meshrt import errors
 
 __all__ = [
-    "CostEstimate", "DimensionSemantics", "GridDimensionSemantics", "SideEffectType", "TpuCompilerParams",
-    "TritonCompilerParams",
+    "CompilerParams", "CostEstimate", "DimensionSemantics", "GridDimensionSemantics", "SideEffectType",
+    "TpuCompilerParams", "TritonCompilerParams",
 ]  # fmt: skip
 
 
@@ -68,6 +68,13 @@ class SideEffectType(enum.Enum):
 
 def _hashable(value: Any) -> Any:
     return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+
+
+class CompilerParams(Protocol):
+    """What `pallas_call(compiler_params=...)` takes: a dataclass of the platform, `pltpu.CompilerParams` or
+    `pltriton.CompilerParams`."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
 @dataclass(frozen=True, eq=False)

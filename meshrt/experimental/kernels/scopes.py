@@ -8,6 +8,7 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.core.references import is_ref
+from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.experimental.kernels.grid import current_frame
@@ -19,7 +20,7 @@ from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.references import refuse_returned
 from meshrt.tree_util import tree_leaves, tree_map
 
-__all__ = ["run_scoped", "run_state"]
+__all__ = ["get_global", "run_scoped", "run_state"]
 
 
 def run_state(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -98,3 +99,21 @@ def _allocate(ty: Any) -> Any:
     if wanted is not None:
         return empty_ref_p.bind(ty=wanted.inner_aval, memory_space=wanted.memory_space)
     return empty_ref_p.bind(ty=abstract(ty), memory_space=None)
+
+
+def get_global(what: Any) -> Any:
+    """A reference that would live on from one call of a kernel to the next.
+
+    >>> from meshrt.experimental.pallas import tpu as pltpu
+    >>> get_global(pltpu.SemaphoreType.REGULAR)
+    Traceback (most recent call last):
+    ...
+    meshrt.errors.UnsupportedError: ...
+
+    Raises:
+      UnsupportedError: always: no loop of array operations, nor Mosaic on TPUs, nor Triton, keeps memory between calls.
+    """
+    raise errors.UnsupportedError(
+        f"get_global({what}) at {capture()}: no platform here keeps memory between the calls of a kernel. Make it by "
+        "scratch_shapes or run_scoped, or pass a reference (meshrt.new_ref) to the kernel"
+    )

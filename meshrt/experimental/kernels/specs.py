@@ -225,7 +225,7 @@ class PrefetchScalarGridSpec(GridSpec):
 def _sizes(grid: Any) -> tuple[tuple[Any, ...], tuple[Hashable, ...] | None]:
     """(sizes, names or None) of a grid as users write it."""
     names = None
-    if isinstance(grid, int):
+    if not isinstance(grid, tuple | list):
         grid = (grid,)
     elif grid and isinstance(grid[0], tuple):
         names, grid = zip(*grid)

@@ -1,5 +1,14 @@
 """What kernels for TPUs are written with: the names of ``jax.experimental.pallas.tpu``."""
 
+from meshrt.errors import UnsupportedError
+from meshrt.experimental.kernels.chips import (
+    ChipVersion,
+    Tiling,
+    TpuInfo,
+    get_tpu_info,
+    get_tpu_info_for_chip,
+    is_tpu_device,
+)
 from meshrt.experimental.kernels.copies import (
     async_copy,
     async_remote_copy,
@@ -14,6 +23,7 @@ from meshrt.experimental.kernels.cores import (
     create_tensorcore_mesh,
     run_on_first_core,
 )
+from meshrt.experimental.kernels.einshape import einshape
 from meshrt.experimental.kernels.loads import load, store
 from meshrt.experimental.kernels.memory import MemorySpace as AnyMemorySpace
 from meshrt.experimental.kernels.memory import SemaphoreType, dma_semaphore, semaphore
@@ -29,6 +39,7 @@ from meshrt.experimental.kernels.prng import (
     stateful_normal,
     stateful_uniform,
 )
+from meshrt.experimental.kernels.sampling import sample_block, to_pallas_key
 from meshrt.experimental.kernels.semaphores import (
     DeviceIdType,
     get_barrier_semaphore,
@@ -55,6 +66,7 @@ from meshrt.experimental.kernels.values import (
     with_memory_space_constraint,
 )
 
+LoweringException = UnsupportedError
 PARALLEL = GridDimensionSemantics.PARALLEL
 CORE_PARALLEL = GridDimensionSemantics.CORE_PARALLEL
 SUBCORE_PARALLEL = GridDimensionSemantics.SUBCORE_PARALLEL
@@ -79,25 +91,33 @@ __all__ = [
     "SUBCORE_PARALLEL",
     "VMEM",
     "VMEM_SHARED",
+    "ChipVersion",
     "CompilerParams",
     "CoreType",
     "DeviceIdType",
     "GridDimensionSemantics",
     "InterpretParams",
+    "LoweringException",
     "MemorySpace",
     "PrefetchScalarGridSpec",
     "SemaphoreType",
     "SideEffectType",
     "TensorCoreMesh",
+    "Tiling",
+    "TpuInfo",
     "async_copy",
     "async_remote_copy",
     "bitcast",
     "core_barrier",
     "create_tensorcore_mesh",
     "dma_semaphore",
+    "einshape",
     "emit_pipeline",
     "force_tpu_interpret_mode",
     "get_barrier_semaphore",
+    "get_tpu_info",
+    "get_tpu_info_for_chip",
+    "is_tpu_device",
     "load",
     "make_async_copy",
     "make_async_remote_copy",
@@ -108,6 +128,7 @@ __all__ = [
     "reset_tpu_interpret_mode_state",
     "roll",
     "run_on_first_core",
+    "sample_block",
     "semaphore",
     "semaphore_read",
     "semaphore_signal",
@@ -120,6 +141,7 @@ __all__ = [
     "stochastic_round",
     "store",
     "sync_copy",
+    "to_pallas_key",
     "touch",
     "trace_value",
     "unpack_elementwise",

@@ -362,3 +362,15 @@ def test_copies_that_kernels_start_are_counted():
     f, (block,) = ring_all_gather(OURS)
     (config,) = configs(over_chips(f, block).as_text())
     assert config["custom_call_config"]["cost_estimate"]["remote_bytes_transferred"] == 7 * 64 * 128 * 4
+
+
+def test_checks_for_debugging_stop_the_chip_where_the_setting_asks_for_them():
+    def positive(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+        pl.debug_check(pl.program_id(0) < 3, "too far")
+
+    x = kind(OURS, (8, 128))
+    program = lambda lib: (pl.pallas_call(positive, x, grid=2), [x])
+    assert "cf.assert" not in kernel(program)
+    with pl.enable_debug_checks(True):
+        assert re.search(r"cf.assert .*too far at .*test_mosaic.py:\d+", kernel(program))

@@ -127,3 +127,26 @@ def test_products_of_wider_whole_numbers_are_refused():
     product = pl.pallas_call(lambda x, o: o.__setitem__(..., (x[...] @ x[...].T)), words)
     with pytest.raises(errors.UnsupportedError, match="only int8 has products"):
         lowered(product, words)
+
+
+def negated(asm="neg.s32 $0, $1;", out=(64,), pack=1):
+    result = meshrt.ShapeDtypeStruct(out, np.int32)
+
+    def body(x_ref, o_ref):
+        (o_ref[...],) = triton.elementwise_inline_asm(
+            asm, args=[x_ref[...]], constraints="=r,r", pack=pack, result_shape_dtypes=[result]
+        )
+
+    return pl.pallas_call(body, meshrt.ShapeDtypeStruct((64,), np.int32))
+
+
+def test_instructions_of_the_users_own():
+    words = meshrt.ShapeDtypeStruct((64,), np.int32)
+    text = lowered(negated(), words)
+    assert "tt.elementwise_inline_asm" in text and "neg.s32 $0, $1;" in text
+    with pytest.raises(errors.UnsupportedError, match="of instructions for GPUs: neither CPUs"):
+        meshrt.jit(negated()).lower(words)
+    with pytest.raises(errors.ArgumentValueError, match="must have the same shape"):
+        lowered(negated(out=(32,)), words)
+    with pytest.raises(errors.ArgumentValueError, match="how many elements at a time, got 0"):
+        lowered(negated(pack=0), words)

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, memref, vector
+from jaxlib.mlir.dialects import arith, cf, memref, vector
 from jaxlib.mosaic.python import tpu
 
 from meshrt import numpy as jnp
+from meshrt import tree_util
+from meshrt.config import settings
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
+from meshrt.experimental.checkify.checks import check_p
 from meshrt.experimental.kernels import hints, prng, values
 from meshrt.experimental.kernels.mlir.arithmetic import same
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
@@ -124,6 +127,18 @@ def _seed(walk: Walk, eqn: Eqn, state: Any, *seeds: ir.Value) -> list[Any]:
     return []
 
 
+def _check(walk: Walk, eqn: Eqn, *leaves: ir.Value) -> list[Any]:
+    """A check that stops the chip if it fails: only those for debugging, where the setting asks for them."""
+    if not eqn.params["debug"]:
+        walk.refuse("a check is a value of the program around: apply checkify.checkify to it, or use pl.debug_check")
+    if settings.pallas_enable_debug_checks:
+        error = tree_util.tree_unflatten(eqn.params["structure"], leaves)
+        texts = [tree_util.tree_unflatten(s.structure, error.payloads[n]).template for n, s in error.sites.items()]
+        fine = arith.cmpi(arith.CmpIPredicate.slt, error.code, walk.i32(0))
+        cf.assert_(fine, f"{' or '.join(texts)} at {eqn.source}")
+    return []
+
+
 def _delay(walk: Walk, eqn: Eqn, nanos: ir.Value) -> list[Any]:
     tpu.delay(nanos)
     return []
@@ -143,6 +158,7 @@ RULES: dict[Primitive, Rule] = {
     values.debug_print_p: _print,
     values.trace_value_p: _trace_value,
     values.delay_p: _delay,
+    check_p: _check,
     values.touch_p: lambda walk, eqn, place: [],
     values.debug_barrier_p: lambda walk, eqn: [],
     gamma.erf_inv_p: through(_erf_inv),

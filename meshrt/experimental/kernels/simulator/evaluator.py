@@ -13,6 +13,7 @@ import numpy as np
 
 from meshrt import errors, tree_util
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal
+from meshrt.experimental.checkify.failures import JaxRuntimeError
 from meshrt.experimental.kernels.simulator.arithmetic import computed
 from meshrt.experimental.kernels.simulator.machine import Copy, Core, Semaphores, Wait
 from meshrt.experimental.kernels.simulator.memory import Actor, Memory
@@ -299,6 +300,15 @@ def _print(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
     return []
 
 
+def _check(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
+    if eqn.params["debug"] and not core.machine.debug_checks:
+        return []
+    found = tree_util.tree_unflatten(eqn.params["structure"], operands).get_exception()
+    if found is not None:
+        raise JaxRuntimeError(f"{found} at {eqn.source}, in the kernel {core.machine.kernel} on {core.name}")
+    return []
+
+
 def _nothing(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
     return []
 
@@ -327,7 +337,8 @@ _OPERATIONS: dict[str, Callable[[Core, Eqn, Sequence[Any]], list[Any]]] = {
     "freeze": lambda core, eqn, operands: [operands[0].read((), core.actor, eqn.source)],
     "semaphore_signal": _signal, "semaphore_read": _read_semaphore, "get_barrier_semaphore": _barrier,
     "dma_start": _dma_start, "axis_index": _axis_index, "debug_print": _print, "touch": _nothing, "delay": _nothing,
-    "trace_value": _nothing, "debug_barrier": _nothing, "prng_seed": _seed, "prng_random_bits": _random_bits,
+    "check": _check, "trace_value": _nothing, "debug_barrier": _nothing, "prng_seed": _seed,
+    "prng_random_bits": _random_bits,
 }  # fmt: skip
 
 

@@ -117,8 +117,8 @@ class Core:
 class Machine:
     """`num_devices` chips of `num_cores` cores each, along the mesh axes with `sizes`."""
 
-    def __init__(self, checks: Any, axes: Sequence[Any], num_cores: int, kernel: str):
-        self.checks, self.kernel = checks, kernel
+    def __init__(self, checks: Any, axes: Sequence[Any], num_cores: int, kernel: str, debug_checks: bool = False):
+        self.checks, self.kernel, self.debug_checks = checks, kernel, debug_checks
         self.axes = [(a.name, a.size) for a in axes]
         self.num_devices = int(np.prod([size for _, size in self.axes], dtype=int))
         self.shared: dict[tuple[int, Any], Any] = {}

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshrt import errors, lax, random
 from meshrt import numpy as jnp
+from meshrt.config import settings
 from meshrt.core.axes import bind_axes
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.trace import EVAL, set_trace
@@ -91,7 +92,8 @@ class InterpretParams:
         p = eqn.params
         semantics = getattr(p["compiler_params"], "dimension_semantics", None)
         orders = _orders(p["grid_mapping"], semantics, self, p["kernel"])
-        call = Call(p["jaxpr"], p["grid_mapping"], p["input_output_aliases"], orders, p["kernel"])
+        debug_checks = settings.pallas_enable_debug_checks  # read here: the simulator runs in another thread
+        call = Call(p["jaxpr"], p["grid_mapping"], p["input_output_aliases"], orders, p["kernel"], debug_checks)
         axes = [a._replace(is_checked=False) for a in p["axes"]]
         outs = [ShapeDtypeStruct(a.shape, a.dtype) for a in p["out_avals"]]
         with bind_axes(axes):

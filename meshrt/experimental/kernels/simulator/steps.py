@@ -33,6 +33,7 @@ class Call:
     aliases: Sequence[tuple[int, int]]
     orders: Mapping[int, Sequence[int]]  # of parallel dimensions of the grid: the order of the indices along them
     kernel: str
+    debug_checks: bool  # whether pl.debug_check is looked at
 
 
 def simulate(call: Call, checks: Any, axes: Sequence[Any], operands: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -42,7 +43,7 @@ def simulate(call: Call, checks: Any, axes: Sequence[Any], operands: Sequence[np
     on_cores = mapping.grid_names is not None
     points = [list(p) for p in itertools.product(*[call.orders.get(d, range(n)) for d, n in enumerate(sizes)])]
     plans = [[p] for p in points] if on_cores else _shared_out(points, call, checks)
-    machine = Machine(checks, axes, max(1, len(plans)), call.kernel)
+    machine = Machine(checks, axes, max(1, len(plans)), call.kernel, call.debug_checks)
     arrays = operands[mapping.num_dynamic :]
     for device in range(machine.num_devices):
         _place_arrays(machine, device, call, [x[device] for x in arrays])

@@ -14,7 +14,7 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray
-from meshrt.experimental.kernels import hints, values
+from meshrt.experimental.kernels import assembly, hints, values
 from meshrt.experimental.kernels.mlir.arithmetic import same
 from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
@@ -214,6 +214,14 @@ def _library(name: str) -> Rule:
     return rule
 
 
+def _inline_asm(walk: Walk, eqn: Eqn, *xs: ir.Value) -> Sequence[ir.Value]:
+    p, kinds = eqn.params, [walk.type_of(v.aval) for v in eqn.outvars]
+    made = tt.elementwise_inline_asm(
+        kinds, p["asm"], constraints=p["constraints"], pure=True, packed_element=p["pack"], args=list(xs)
+    )
+    return [made] if isinstance(made, ir.Value) else list(made)
+
+
 def _bits(name: str) -> Rule:
     """A count of bits, of words or double words."""
 
@@ -289,6 +297,7 @@ RULES: dict[Primitive, Rule] = {
     **{primitive: _library(name) for primitive, name in _LIBRARY.items()},
     elementwise.pow_p: _power,
     values.debug_print_p: _print,
+    assembly.elementwise_inline_asm_p: _inline_asm,
     values.approx_tanh_p: _library("tanh"),
     values.reciprocal_p: through(lambda x, **_: elementwise.div_p.bind(np.asarray(1, x.dtype)[()], x)),
     hints.multiple_of_p: same,
