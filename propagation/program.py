@@ -28,6 +28,7 @@ from .gspmd import import_gspmd
 from .locations import argument_names, location_text, scope, source
 from .model import Mesh
 from .parsing import parse, utf8_errors
+from .replicas import import_replicas
 
 __all__ = [
     "Block",
@@ -54,7 +55,8 @@ DYNAMIC = -(2**63)
 def read(module: str | bytes | ir.Module, file: str | None = None, gspmd_mesh: Mesh | None = None) -> Program:
     """Reads StableHLO text, bytecode or an `ir.Module` into a `Program`. The module itself is not changed. `file` is
     the file that a text was read from: operations without a location have their place in it rather than in "-".
-    Annotations of GSPMD are read as those of Shardy over `gspmd_mesh` (default: the mesh that is behind them).
+    Annotations of GSPMD are read as those of Shardy over `gspmd_mesh` (default: the mesh that is behind them), and
+    replicas that communicate as the devices of that mesh (default: of one axis `replica`).
 
     Raises `ModuleParseError` for input that is not a module, and `UnsupportedModuleError` for regions with
     several blocks or values used before they are defined.
@@ -88,6 +90,7 @@ def _read(module: ir.Module, gspmd_mesh: Mesh | None) -> Program:
             )
     check_calls(program)
     import_gspmd(program, gspmd_mesh)
+    import_replicas(program, gspmd_mesh)
     return program
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshrt.errors import InspectError, TargetError
-from meshrt.export.container import MAGIC, module_of
+from meshrt.inspect.containers import module_in
 from meshrt.inspect.guard import Limits, read_file
 from meshrt.inspect.target import ForeignText, Hook, lower_target, split_target
 from meshrt.pipeline.names import names_of
@@ -31,7 +31,8 @@ def read_target(target: str, mesh: Mapping[str, int], hook: Hook = "example_argu
         if target.endswith(".py"):
             raise TargetError(f"{target}: name a function of it, as in {target}:step")
         data = read_file(target, Limits())
-        return TargetProgram(target, module_of(data) if data.startswith(MAGIC) else data)
+        exported = module_in(data, target)
+        return TargetProgram(target, data if exported is None else exported)
     lowered = lower_target(*python, dict(mesh), hook)
     if isinstance(lowered, ForeignText):
         return TargetProgram(target, str(lowered))

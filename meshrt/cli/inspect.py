@@ -74,7 +74,9 @@ class _Command(click.Command):
               help="One of them, as in 'params/*/w1=,model'; again for more.")  # fmt: skip
 @click.option("--stage", type=_STAGES, help="Print the program at this stage instead of the report.")
 @click.option(
-    "--explain", metavar="VALUE:DIM", help="Say why a dimension is sharded: of an argument, a result or FILE:LINE."
+    "--explain",
+    metavar="VALUE[:DIM]",
+    help="Say why dimensions are sharded: of an argument, a result or FILE:LINE.",
 )
 @click.option("--topology", metavar="FILE", help="Bandwidths and latencies, as in configs/topologies.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, which fits --schema.")

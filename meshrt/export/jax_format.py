@@ -27,7 +27,7 @@ from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
-__all__ = ["from_jax", "to_jax"]
+__all__ = ["from_jax", "module_of_jax", "to_jax"]
 
 _DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -65,6 +65,18 @@ def from_jax(blob: bytes | bytearray | memoryview, *, trusted: bool = False) -> 
         raise errors.SavedProgramError(
             f"no exported function of JAX's, or one that is damaged ({type(e).__name__}: {e}); serialize it again"
         ) from None
+
+
+def module_of_jax(blob: bytes | bytearray | memoryview) -> bytes:
+    """The StableHLO, an artifact of bytecode, in what ``jax.export`` serialized; nothing else of it is read.
+
+    Raises:
+      SavedProgramError: no such bytes, or cut off.
+    """
+    module = Reader.root(memoryview(blob).cast("B")).data(13)
+    if not module.startswith(b"ML\xefR"):
+        raise errors.SavedProgramError("no exported function of JAX's: it has no bytecode in it")
+    return module
 
 
 def _exported(table: Reader, trusted: bool) -> Exported:

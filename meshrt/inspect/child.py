@@ -21,9 +21,9 @@ from meshrt.errors import MeshrtError
 from meshrt.inspect.child_options import annotating_of, module_text
 from meshrt.inspect.comparing import compared
 from meshrt.inspect.lint import lint, subject_of_module
-from meshrt.inspect.model import place, report_of
+from meshrt.inspect.model import FindingRow, place, report_of
 from meshrt.inspect.program_graph import program_row
-from meshrt.inspect.undivided import undivided_annotations
+from meshrt.inspect.undivided import replicas_finding, undivided_annotations
 from meshrt.pipeline.explain import explain
 from meshrt.pipeline.names import argument_names, output_names
 from propagation.errors import PropagationError
@@ -50,7 +50,7 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
         return {"text": partitioned.module.operation.get_asm(enable_debug_info=False)}
     name = options["name"]
     report = report_of(name, propagated, partitioned, *names, explanations, source=name)
-    report = replace(report, findings=undivided_annotations(propagated, *names) + report.findings)
+    report = replace(report, findings=_findings(propagated, *names) + report.findings)
     if options.get("with_program"):
         own = lambda path: module if path == name and isinstance(module, str) else None
         report = replace(report, program=program_row(propagated, *names, read or own, name))
@@ -60,6 +60,10 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
         )
         report = replace(report, lint=lint(subject, options["lint"]))
     return {"report": report.as_json()}
+
+
+def _findings(propagated: propagation.Propagated, *names: list[str]) -> tuple[FindingRow, ...]:
+    return replicas_finding(propagated) + undivided_annotations(propagated, *names)
 
 
 def limit(memory_bytes: int, seconds: int) -> None:

@@ -13,6 +13,7 @@ from meshrt.inspect.child_options import annotating_of, module_text
 from meshrt.inspect.guard import Limits, ask_child
 from meshrt.inspect.lint.subject import Subject, subject_of_module
 from meshrt.inspect.model import Report, place, report_of
+from meshrt.inspect.nearby import relative
 from meshrt.inspect.sides import Side
 
 __all__ = ["compare_sides", "compared"]
@@ -24,7 +25,7 @@ def compare_sides(before: Side, after: Side, topology: str | None, limits: Limit
     options = {"sides": sides, "topology": topology, "memory_bytes": limits.memory_bytes, "seconds": limits.seconds}
     data = json.dumps(options).encode() + b"\n" + before.module + after.module
     reply = ask_child(after.name, "meshrt.inspect.child", data, limits)
-    return Comparison.from_json(reply["comparison"])
+    return Comparison.from_json(relative(reply["comparison"]))
 
 
 def compared(options: dict[str, Any], data: bytes) -> dict[str, Any]:

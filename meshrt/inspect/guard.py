@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 from meshrt.errors import InspectError, TargetError
-from meshrt.export.container import MAGIC, module_of
 from meshrt.inspect.annotations import Annotations
+from meshrt.inspect.containers import module_in
+from meshrt.inspect.nearby import relative
 
 __all__ = ["Limits", "ask_child", "inspect_file", "is_json", "open_regular", "read_file"]
 
@@ -52,15 +53,17 @@ def inspect_file(
     """
     limits = Limits() if limits is None else limits
     data, path_of_text = read_file(path, limits), None if path == "-" else path
-    if data.startswith(MAGIC):
-        data, path_of_text = module_of(data), None
+    exported = module_in(data, path)
+    if exported is not None:
+        data, path_of_text = exported, None
     options = {
         "name": path, "stage": stage, "explain": explain, "topology": topology, "file": path_of_text,
         "memory_bytes": limits.memory_bytes, "seconds": limits.seconds, "mesh": mesh,
         "annotations": None if annotations is None else asdict(annotations), "with_program": with_program,
         "lint": rules,
     }  # fmt: skip
-    return ask_child(path, "meshrt.inspect.child", json.dumps(options).encode() + b"\n" + data, limits)
+    reply = ask_child(path, "meshrt.inspect.child", json.dumps(options).encode() + b"\n" + data, limits)
+    return reply if stage is not None else relative(reply)
 
 
 def ask_child(path: str, module: str, data: bytes, limits: Limits) -> dict[str, Any]:

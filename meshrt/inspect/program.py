@@ -14,6 +14,7 @@ from meshrt.inspect.annotations import Annotations
 from meshrt.inspect.child import answer
 from meshrt.inspect.kernels import kernel_rows
 from meshrt.inspect.model import report_of
+from meshrt.inspect.nearby import relative
 from meshrt.inspect.program_graph import loaded_source, program_row
 from meshrt.inspect.target import ForeignText, Hook, lower_target
 from meshrt.pipeline.explain import explain
@@ -49,9 +50,10 @@ def inspect_function(
             "with_program": with_program, "lint": rules,
         }  # fmt: skip
         try:
-            return answer(options, lowered.encode(), loaded_source)
+            reply = answer(options, lowered.encode(), loaded_source)
         except (PropagationError, CollectivesError) as e:
             raise InspectError(f"{path}:{name}: {e}") from e
+        return reply if stage is not None else relative(reply)
     if stage == "lowered":
         return {"text": lowered.as_text()}
     try:
@@ -76,4 +78,4 @@ def inspect_function(
         from meshrt.inspect.lint import lint, subject_of_stage  # start-up time: few reports are asked for it
 
         report = replace(report, lint=lint(subject_of_stage(lowered, partitioned.result, machine), rules))
-    return {"report": report.as_json()}
+    return relative({"report": report.as_json()})

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from meshrt.errors import InspectError
-from meshrt.export.container import MAGIC, module_of
 from meshrt.inspect.annotations import Annotations
+from meshrt.inspect.containers import module_in
 from meshrt.inspect.guard import Limits, ask_child, is_json, read_file
 from meshrt.inspect.target import ForeignText, Hook, lower_target, parse_mesh, split_target
 from meshrt.inspect.written_arguments import WrittenArguments
@@ -60,10 +60,10 @@ def side_of(target: str, mesh: str | None, hook: Hook, annotations: Annotations 
         if target.endswith(".py"):
             raise InspectError(f"{target}: name a function of it, as in {target}:step")
         data = read_file(target, limits)
-        is_export = data.startswith(MAGIC)
-        file = None if is_export or target == "-" else target
+        exported = module_in(data, target)
+        file = None if exported is not None or target == "-" else target
         over = None if mesh is None else parse_mesh(mesh)
-        return Side(target, module_of(data) if is_export else data, file, None, over, annotations)
+        return Side(target, data if exported is None else exported, file, None, over, annotations)
     if mesh is None:
         raise InspectError(f"{target} needs a mesh, such as --mesh data=4,model=2 or --against-mesh data=4,model=2")
     name = f"{python[0]}:{python[1]}"

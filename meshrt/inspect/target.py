@@ -4,7 +4,8 @@ Protocol: the file has a function `example_arguments(mesh)` (another name with `
 arguments as arrays or ShapeDtypeStructs with shardings over `mesh`, which is an AbstractMesh: a tuple of them, one
 alone, or what `inspect.signature(FUNCTION).bind(...)` gives where some are named. Instead of a function it may be these
 arguments themselves; or `--args` writes them (`written_arguments.py`). FUNCTION is what `jit` returned, of
-meshrt or of jax, or a plain function, or a factory's product (`step = make_step()`). A method is that of an
+meshrt or of jax, or a plain function (jax's if its file uses jax and nothing of meshrt), or a factory's product
+(`step = make_step()`). A method is that of an
 object that CLASS() makes, unless it is static or CLASS is an object itself. A file in a package may import relatively.
 Importing it must not train: scripts guard `main()` by `if __name__ == "__main__"`. What it prints goes to standard
 error.
@@ -104,7 +105,7 @@ def stage_target(
         function, arguments = _function(module, path, name), _factory(module, path, hook)
         if not callable(function):
             raise TargetError(f"{path}: {name} is {type(function).__name__!r}, not a function")
-        if _is_of_jax(function):
+        if _is_of_jax(function, module):
             return foreign(function, arguments)
         if not hasattr(function, "trace"):
             function = jit(function)
@@ -176,9 +177,29 @@ def _annotated(arguments: Any, annotations: Annotations, record: TraceRecord, me
     return tree_unflatten(tree, leaves)
 
 
-def _is_of_jax(function: Any) -> bool:
-    """Whether something was jitted by jax (whose jitted functions are objects of jaxlib)."""
-    return type(function).__module__.partition(".")[0] in ("jax", "jaxlib")
+def _is_of_jax(function: Any, module: ModuleType) -> bool:
+    """Whether something was jitted by jax, or is a plain function of a file that uses jax and nothing of ours."""
+    inner = getattr(function, "__func__", function)  # of a method
+    if type(inner).__module__.partition(".")[0] in _JAX:
+        return True
+    if hasattr(inner, "trace"):
+        return False
+    seen = getattr(inspect.unwrap(inner), "__globals__", vars(module)).values()
+    rooms = {room for value in seen for room in _rooms(value)}
+    return "meshrt" not in rooms and not rooms.isdisjoint(_JAX)
+
+
+_JAX = ("jax", "jaxlib")  # jax's jitted functions are objects of jaxlib
+
+
+def _rooms(value: Any) -> tuple[str, ...]:
+    """The package that a value is, or those that it and its type come from."""
+    if isinstance(value, ModuleType):
+        return (value.__name__.partition(".")[0],)
+    places = [type(value).__module__]
+    if callable(value) and isinstance(getattr(value, "__module__", None), str):
+        places.append(value.__module__)
+    return tuple(place.partition(".")[0] for place in places)
 
 
 def _lower_with_jax(
@@ -193,17 +214,25 @@ def _lower_with_jax(
     jax = sys.modules["jax"]  # the script imported it
     kinds = (jax.sharding.AxisType.Auto,) * len(mesh)
     abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=kinds)
+    named = lambda axes: jax.sharding.NamedSharding(abstract, jax.sharding.PartitionSpec(*(a or None for a in axes)))
+    array = lambda shape, dtype, axes: jax.ShapeDtypeStruct(shape, dtype, sharding=named(axes))
     if isinstance(hook, WrittenArguments):
-        named = lambda axes: jax.sharding.NamedSharding(
-            abstract, jax.sharding.PartitionSpec(*(a or None for a in axes))
-        )
-        array = lambda shape, dtype, axes: jax.ShapeDtypeStruct(shape, dtype, sharding=named(axes))
         args, kwargs = hook.made(mesh, array)
     else:
         args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
+    if not hasattr(function, "trace"):
+        function = jax.jit(function)
+    if inspect.ismethod(function):  # jax's jitted functions hand out their attributes unbound
+        function, args = function.__func__, (function.__self__, *args)
+    lower = lambda: function.trace(*args, **kwargs).lower(lowering_platforms=(platform,)).as_text(debug_info=True)
     with jax.sharding.use_abstract_mesh(abstract):
-        lowered = _call(path, name, lambda: function.trace(*args, **kwargs).lower(lowering_platforms=(platform,)))
-    return ForeignText(lowered.as_text(debug_info=True))
+        text = _call(path, name, lower)
+        if abstract.size > 1 and "sdy.mesh @" not in text and "mhlo.sharding" not in text:
+            # Nothing in the program names the mesh: it runs on all of it, everywhere the same.
+            place = lambda x: array(x.shape, x.dtype, ()) if hasattr(x, "shape") else x
+            args, kwargs = jax.tree.map(place, (args, kwargs))
+            text = _call(path, name, lower)
+    return ForeignText(text)
 
 
 def _struct(

@@ -1,4 +1,4 @@
-"""Annotations of arguments and results that propagation had to cut, as findings."""
+"""Annotations of arguments and results that propagation had to cut, or that there are none, as findings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from propagation import Propagated
 from propagation.annotations import parse_sharding
 from propagation.model import TensorSharding
 from propagation.program import TensorType, source
+from propagation.replicas import replicas_of
 
-__all__ = ["Cut", "undivided", "undivided_annotations"]
+__all__ = ["Cut", "replicas_finding", "undivided", "undivided_annotations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,22 @@ def undivided_annotations(
     """A finding for each dimension of an argument or result that is annotated with axes that do not divide it."""
     cuts = undivided(propagated, arg_names, result_names)
     return tuple(FindingRow("undivided_annotation", c.message, c.where, c.bytes) for c in cuts)
+
+
+def replicas_finding(propagated: Propagated) -> tuple[FindingRow, ...]:
+    """A finding if replicas run the program, so that nothing says what their arguments and results are pieces of."""
+    count = replicas_of(propagated.program)
+    if count is None:
+        return ()
+    return (
+        FindingRow(
+            "replicas",
+            f"this is the program of one device, which {count} replicas run, each with values of its own: arguments "
+            "and results are shown as one of them holds them, and mesh axes as parts of the replicas' numbers",
+            None,
+            0.0,
+        ),
+    )
 
 
 def undivided(propagated: Propagated, arg_names: Sequence[str], result_names: Sequence[str]) -> list[Cut]:

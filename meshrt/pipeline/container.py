@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from meshrt import errors
 
-__all__ = ["Content", "pack", "read_file", "unpack", "write_file"]
+__all__ = ["Content", "is_compiled", "pack", "read_file", "unpack", "write_file"]
 
 _MAGIC = b"MESHRTAO"
 VERSION = 3
@@ -64,6 +64,11 @@ def pack(description: Mapping[str, Any], code: bytes, data: bytes) -> bytes:
 
 def _sizes(text: int, code: int, data: int) -> list[tuple[str, int, int]]:
     return [("description", text, _MAX_DESCRIPTION), ("code", code, _MAX_CODE), ("data", data, _MAX_DATA)]
+
+
+def is_compiled(content: bytes) -> bool:
+    """Whether a file's bytes are a compiled program."""
+    return content.startswith(_MAGIC)
 
 
 def unpack(content: bytes, origin: str) -> Content:

@@ -30,30 +30,27 @@ def explain(propagated: Propagated, query: str, arg_names: Sequence[str], result
 
     `query` is VALUE:DIM, with VALUE the name of an argument or result, `arg[0]`, `result[1]`, a name in the propagated
     module's text (`%3`), or a source line FILE:LINE, which stands for the values that are computed on that line and
-    used on others. InspectError for what is none of these.
+    used on others. VALUE alone stands for all its dimensions. InspectError for what is none of these.
     """
     if not isinstance(query, str):
         raise InspectError(f"explain takes text such as 'result[0]:1', got {type(query).__name__}")
-    what, separator, number = query.rpartition(":")
-    if not separator or not number.isdigit():
-        raise InspectError(
-            f"explain {query!r}: expected VALUE:DIM, such as {arg_names[0] if arg_names else 'arg0'}:0 or train.py:57:0"
-        )
-    dim, found = int(number), _addressed(propagated, what, arg_names, result_names)
+    found, dim = _asked(propagated, query, arg_names, result_names)
     names = Names(propagated, arg_names, result_names)
     lines: list[str] = []
-    fitting = [at for at in found if dim < at.value.type.rank]
-    if not fitting:
+    asked = [(at, d) for at in found for d in (range(at.value.type.rank) if dim is None else [dim])]
+    fitting = [(at, d) for at, d in asked if d < at.value.type.rank]
+    if dim is not None and not fitting:
         raise InspectError(
-            f"explain {query!r}: {what} has rank {max(at.value.type.rank for at in found)}, so no dimension {dim}"
+            f"explain {query!r}: {query.rpartition(':')[0]} has rank {max(at.value.type.rank for at in found)}, so no "
+            f"dimension {dim}"
         )
-    for at in fitting:
-        chains = propagated.explain_address(at, dim)
+    for at, d in fitting:
+        chains = propagated.explain_address(at, d)
         if not chains:
-            lines.append(_why_not(propagated, at, dim, names))
+            lines.append(_why_not(propagated, at, d, names))
         for chain in chains:
             lines += [("" if i == 0 else "  ") + names.line(step) for i, step in enumerate(chain)]
-    return lines
+    return lines or [f"{query} is a scalar, which has no dimensions to split"]
 
 
 def missing(propagated: Propagated, arg_names: Sequence[str], result_names: Sequence[str]) -> list[str]:
@@ -73,10 +70,28 @@ def _is_of(m: Missing, at: Address, dim: int) -> bool:
     return m.value is at.value and m.dim in (None, dim) and m.result in (None, at.result)
 
 
+def _asked(
+    propagated: Propagated, query: str, arg_names: Sequence[str], result_names: Sequence[str]
+) -> tuple[list[Address], int | None]:
+    """The values that a query names, and the dimension if it says one."""
+    what, separator, number = query.rpartition(":")
+    has_dim = bool(separator) and number.isdigit()
+    if has_dim and (found := _addressed(propagated, what, arg_names, result_names)) is not None:
+        return found, int(number)
+    if (found := _addressed(propagated, query, arg_names, result_names)) is not None:
+        return found, None
+    some = ", ".join([*arg_names[:4], *result_names[:2]])
+    raise InspectError(
+        f"explain: nothing is called {(what if has_dim else query)!r}, and no operation comes from such a line; try "
+        f"one of {some} ... or FILE:LINE, with :DIM or for all dimensions"
+    )
+
+
 def _addressed(
     propagated: Propagated, what: str, arg_names: Sequence[str], result_names: Sequence[str]
-) -> list[Address]:
-    """The values that `what` names: in the program's own names, else as `propagation.addresses` reads it."""
+) -> list[Address] | None:
+    """The values that `what` names: in the program's own names, else as `propagation.addresses` reads it; None if it
+    names none."""
     for names, side in ((arg_names, "arg"), (result_names, "result")):
         if what in names:
             what = f"{side}[{list(names).index(what)}]"
@@ -85,12 +100,8 @@ def _addressed(
         if re.fullmatch(r"(arg|result)(\[\d+\]|\d+)|%.*|.*:\d+", what):
             return resolve(propagated, what)
     except BadOptionError:
-        pass  # answered below, in the names of this program
-    some = ", ".join([*arg_names[:4], *result_names[:2]])
-    raise InspectError(
-        f"explain: nothing is called {what!r}, and no operation comes from such a line; try one of "
-        f"{some} ... or FILE:LINE"
-    )
+        pass  # answered by who asks, in the names of this program
+    return None
 
 
 class Names:

@@ -96,8 +96,8 @@ class Propagated(UnboundStation):
         """Why a dimension is sharded as it is: the steps from it back to the user's annotations, a line each.
 
         `query` is VALUE:DIM: an argument (`x:0`, `state['w']:1`, `arg[0]:1`), a result (`result[0]:1`), a value by its
-        name in `as_text()` (`%3:0`) or, for what is computed there, a source line (`train.py:57:0`). InspectError if it
-        names nothing.
+        name in `as_text()` (`%3:0`) or, for what is computed there, a source line (`train.py:57:0`). Without DIM it
+        stands for all dimensions. InspectError if it names nothing.
         """
         # Start-up time: a program that is found on disk is never propagated.
         from meshrt.pipeline.explain import explain

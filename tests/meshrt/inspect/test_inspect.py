@@ -61,16 +61,29 @@ def test_json_and_stages_on_the_command_line(matmul):
     assert '{"data"}' in inspect("-", "--stage", "propagated", stdin=MATMUL.encode()).stdout.decode()
 
 
+def test_what_a_partitioner_wrote_sends_and_holds_what_the_program_does(matmul, tmp_path):
+    """A program for several replicas is read as that of one device among them."""
+    path = tmp_path / "device.mlir"
+    path.write_text(inspect_file(matmul, stage="partitioned")["text"])
+    before, after = (Report.from_json(inspect_file(str(p))["report"]) for p in (matmul, path))
+    assert (after.bytes, after.memory.peak_bytes, after.devices) == (before.bytes, before.memory.peak_bytes, 8)
+    told = lambda report: [(c.kind, c.groups, c.group_size, c.bytes) for c in report.collectives]
+    assert told(after) == told(before) and [f.kind for f in after.findings] == ["replicas"]
+
+
 def test_a_module_of_jax_as_text_and_bytecode(tmp_path):
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     x = jax.ShapeDtypeStruct((16, 32), jnp.float32, sharding=NamedSharding(mesh, P("data", "model")))
-    lowered = jax.jit(lambda x: jnp.tanh(x).sum(1)).lower(x)
+    traced = jax.jit(lambda x: jnp.tanh(x).sum(1))
+    lowered = traced.lower(x)
     text, code = tmp_path / "a.mlir", tmp_path / "a.mlirbc"
     text.write_text(lowered.as_text(debug_info=True))
     module = lowered.compiler_ir()
     with open(code, "wb") as file:
         module.operation.write_bytecode(file)
-    reports = [inspect_file(str(p))["report"] for p in (text, code)]
+    exported = tmp_path / "a.export"
+    exported.write_bytes(jax.export.export(traced)(x).serialize())
+    reports = [inspect_file(str(p))["report"] for p in (text, code, exported)]
     for report in reports:
         assert report["arguments"][0]["name"] == "x"
         assert [(c["kind"], c["axes"]) for c in report["collectives"]] == [("all_reduce", "model")]
@@ -87,8 +100,11 @@ def test_explain_names_the_chain_to_the_annotation(matmul):
     assert "dimension 0 of arg0 (f32[" in lines[-1] and "annotated with axis 'data' by the user" in lines[-1]
     with pytest.raises(InspectError, match="nothing is called 'nonsense'"):
         inspect_file(matmul, explain="nonsense:0")
-    with pytest.raises(InspectError, match="expected VALUE:DIM"):
-        inspect_file(matmul, explain="arg0")
+    explained = lambda query: inspect_file(matmul, explain=query)["report"]["explanations"]
+    assert explained("arg0") == explained("arg0:0") + explained("arg0:1")
+    assert {*explained(f"{matmul}:4")} >= {*explained(f"{matmul}:4:0")} != set()
+    with pytest.raises(InspectError, match="nothing is called 'arg0:x'"):
+        inspect_file(matmul, explain="arg0:x")
     with pytest.raises(InspectError, match="no dimension 7"):
         inspect_file(matmul, explain="arg0:7")
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import meshrt
+from meshrt.errors import TargetError
 from meshrt.inspect.guard import inspect_file
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,10 +57,21 @@ def bare(mesh):
     return jax.ShapeDtypeStruct((16, WIDTH), "float32"), jax.ShapeDtypeStruct((WIDTH, 64), "float32")
 """
 OF_JAX = """
+import functools
 import jax
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 step = jax.jit(lambda x, w: x @ w)
+
+
+def plain(x, w):
+    return jax.numpy.matmul(x, w)
+
+
+class Model:
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(self, x, w):
+        return x @ w
 
 
 def example_arguments(mesh):
@@ -101,12 +114,45 @@ def test_arguments_without_shardings_are_whole_on_the_mesh_that_was_asked_for(pa
     assert report["totals"]["devices"] == 8 and {a["sharding"] for a in report["arguments"]} == {"replicated"}
 
 
+@pytest.mark.parametrize("name", ["plain", "Model.step"])
+def test_functions_and_methods_that_use_jax(package, name):
+    report, _ = inspect(f"{package.parent / 'of_jax.py'}:{name}")
+    assert [(c["kind"], c["axes"]) for c in report["collectives"]] == [("all_reduce", "model")]
+
+
+def test_a_function_of_jax_whose_arguments_name_no_mesh(package):
+    written = ["--args", "f32[16,32],f32[32,64]"]
+    report, _ = inspect(f"{package.parent / 'of_jax.py'}:plain", *written, "--annotate", "x=data")
+    assert report["totals"]["devices"] == 8 and report["collectives"] == []
+    assert [a["sharding"] for a in report["arguments"]] == ["(data, -)", "replicated"]
+
+
 def test_a_function_that_jax_jitted(package):
     path = package.parent / "of_jax.py"
     report, _ = inspect(f"{path}:step", "--explain", "arg0:0")
     assert [(c["kind"], c["axes"], c["where"]) for c in report["collectives"]] == [
         ("all_reduce", "model", f"{path}:{OF_JAX.splitlines().index('step = jax.jit(lambda x, w: x @ w)') + 1}")
     ]
+
+
+def test_paths_below_the_working_directory_are_relative(package):
+    command = [sys.executable, "-m", "meshrt", "inspect", "things/steps.py:plain", "--mesh", "data=4,model=2", "--json"]
+    done = subprocess.run(
+        [*command, "--program", "--explain", "result:0"], cwd=package.parent, check=True, capture_output=True, text=True
+    )
+    report = json.loads(done.stdout)
+    (collective,) = report["collectives"]
+    assert collective["where"].startswith("things/steps.py:") and "(things/steps.py:" in "".join(report["explanations"])
+    assert [s["path"] for s in report["program"]["sources"]] == ["things/steps.py"]
+    assert f"{package}/" not in done.stdout
+
+
+def test_a_compiled_program_is_no_module(tmp_path):
+    path = tmp_path / "step.bin"
+    compiled = meshrt.jit(lambda x: x * 2).lower(meshrt.ShapeDtypeStruct((2,), "float32")).compile()
+    compiled.save(path)
+    with pytest.raises(TargetError, match="there is machine code only"):
+        inspect_file(str(path))
 
 
 GSPMD = """func.func @main(%x: tensor<8x16xf32> {mhlo.sharding = "{devices=[4,2]<=[8]}"}) -> tensor<8xf32> {
