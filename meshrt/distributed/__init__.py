@@ -117,7 +117,8 @@ def initialize(
                 service.stop()
             raise
         adopt(joined)
-        bootstrap.send(kind="meshed")
+        assert joined.member is not None  # of one that joined
+        bootstrap.send(kind="meshed", round=joined.member.generation)
         leaving.install(is_initialized, _tell, _finish)
 
 
@@ -126,17 +127,23 @@ def _join(
 ) -> DistributedContext:
     entrance = connection.enter(identity, init_s)
     member = Member(entrance, identity.process_id, silent_s)
+    process, count, service_address, carries = identity.process_id, identity.num_processes, entrance.service, False
     try:
-        member.await_formed(_LAUNCHER_WAIT_S if identity.launched else init_s)
-        client = connection.connect(entrance, entrance.service, identity.process_id)
+        if identity.joins is None:
+            member.await_formed(_LAUNCHER_WAIT_S if identity.launched else init_s)
+        else:
+            place = member.await_place(_LAUNCHER_WAIT_S)
+            process, count = int(place["process"]), int(place["processes"])
+            service_address, carries = str(place["service"]), bool(place["whole"])
+        client = connection.connect(entrance, service_address, process)
     except BaseException:
         member.close()
         raise
     if shutdown_s is None:
         shutdown_s = _LAUNCHED_SHUTDOWN_S if identity.launched else SHUTDOWN_S
     return DistributedContext(
-        client, identity.process_id, identity.num_processes, entrance.local_address, identity.local_device_ids, service,
-        identity.launched, shutdown_s, member, entrance,
+        client, process, count, entrance.local_address, identity.local_device_ids, service,
+        identity.launched, shutdown_s, member, entrance, carries,
     )  # fmt: skip
 
 

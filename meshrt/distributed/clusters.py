@@ -56,6 +56,7 @@ class Identity:
     launched: bool
     source: str
     late_names: bool = False
+    joins: int | None = None  # the job runs already, and so many processes were started to join it
 
 
 def identify(
@@ -80,7 +81,8 @@ def identify(
     if type(rank) is not int or not 0 <= rank < count:
         raise ConfigError(f"process_id={rank!r}: expected a whole number from 0 to num_processes - 1 = {count - 1}")
     ids = _checked_devices(place.local if local is None else local)
-    return Identity(address, count, rank, ids, launched, place.source, place.late_names)
+    joins = _number(environ, environment.JOINS) if launched else None
+    return Identity(address, count, rank, ids, launched, place.source, place.late_names, joins)
 
 
 def _found(environ: Environment, method: str | None, complete: bool) -> Place:

@@ -88,14 +88,16 @@ def enter(identity: Identity, timeout_s: float) -> Entrance:
     cut, nonce = frames.Frames(), frames.new_nonce()
     try:
         hello = frames.receive(sock, cut)
-        place = (identity.process_id, identity.num_processes)
+        kind, place = "join", (identity.process_id, identity.num_processes)
+        if identity.joins is not None:
+            kind, place = "come", (identity.process_id, identity.joins)
         about = {
             "host": socket.gethostname(), "pid": os.getpid(), "where": where(),
             "versions": {"meshrt": __version__, "jaxlib": jaxlib_api.RELEASE},
         }  # fmt: skip
         sock.sendall(frames.encode(
-            "join", process=place[0], processes=place[1], about=about, nonce=nonce,
-            proof=frames.proof(secret, "join", hello.get("nonce", ""), *place),
+            kind, process=place[0], processes=place[1], about=about, nonce=nonce,
+            proof=frames.proof(secret, kind, hello.get("nonce", ""), *place),
         ))  # fmt: skip
         cut.limit = frames.LINE_LIMIT
         answer, *others = _answers(sock, cut)

@@ -39,6 +39,7 @@ class Member:
 
     def __init__(self, entrance: Entrance, process: int, silent_s: float):
         self.process = process
+        self.generation = 0  # how often the processes of the job have come together anew
         self.lost: dict[int, str] = {}
         self._sock, self._frames = entrance.sock, entrance.frames
         self._changed = threading.Condition()
@@ -52,6 +53,9 @@ class Member:
         self._alive: dict[int, list[int]] = {}  # answers, by the number of the question
         self._turn = itertools.count()
         self._regrouped: Mapping[str, Any] | None = None
+        self._passed = 0  # boundaries between steps
+        self._growing = False  # somebody waits to join
+        self._leave_at: int | None = None  # the boundary at which all let them in; -1: at none
         self._ports: list[int] = []
         self._lost_at = 0.0
         self._break_at = 0.0
@@ -130,8 +134,28 @@ class Member:
             print(f"meshrt.distributed: {self.lost[self.process]}", file=sys.stderr)
         return ended
 
+    def lets_in(self) -> bool:
+        """Whether all leave off at this boundary between steps, to let newcomers in. While nobody waits it only counts;
+        else it waits until it is known where, and PeerLost says that somebody was lost instead."""
+        with self._changed:
+            if self._growing:
+                self._changed.wait_for(lambda: self._leave_at is not None or self.lost)
+                if self._leave_at is None:
+                    raise PeerLost("; ".join(self.lost.values()), self.lost)
+                self._growing = self._leave_at >= 0
+            self._passed += 1
+            return self._growing and self._passed >= (self._leave_at or 0)
+
+    def await_place(self, timeout_s: float) -> Mapping[str, Any]:
+        """The place of this newcomer, when the members have let it in. DistributedError if they do not."""
+        decided = lambda: self._regrouped is not None or self._over or self.lost
+        if not self._wait(decided, timeout_s) or self._regrouped is None:
+            why = "; ".join(self.lost.values()) or ("it is over" if self._over else f"not within {timeout_s:g} s")
+            raise DistributedError(f"the job did not let this process in: {why}")
+        return self._regrouped
+
     def regroup(self, timeout_s: float) -> Mapping[str, Any]:
-        """Asks to go on with those that are left: the new place, when all of them have asked."""
+        """Asks to go on with those that are left and those that wait: the new place, when all members have asked."""
         self._regrouped = None
         self._send("regroup")
         if not self._wait(
@@ -224,6 +248,11 @@ class Member:
                     self._alive[int(fields["turn"])] = list(fields["processes"])
                 case "over":
                     self._over = True
+                case "growing":  # told by this thread: the other may wait for processes that have come less far
+                    self._growing, self._leave_at = True, None
+                    self._send("boundary", passed=self._passed)
+                case "leave":
+                    self._leave_at = -1 if fields["at"] is None else int(fields["at"])
                 case "regrouped":
                     self._take_place(fields)
             self._changed.notify_all()
@@ -239,9 +268,10 @@ class Member:
             self._break_at = 0.0
 
     def _take_place(self, fields: Mapping[str, Any]) -> None:
-        self.process = int(fields["process"])
+        self.process, self.generation = int(fields["process"]), int(fields["generation"])
         self.lost = {}
         self._agreed, self._disagreed = set(), {}
+        self._growing, self._leave_at, self._passed = False, None, 0
         self._regrouped = fields
 
     def _explain(self, key: tuple[str, int]) -> None:

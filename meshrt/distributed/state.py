@@ -38,6 +38,7 @@ class DistributedContext:
     shutdown_timeout_s: float = SHUTDOWN_S
     member: Member | None = None
     entrance: Entrance | None = None
+    carries: bool = False
 
 
 _context: DistributedContext | None = None

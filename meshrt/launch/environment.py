@@ -17,6 +17,7 @@ MAX_RESTARTS = "MESHRT_MAX_RESTARTS"
 SECRET = "MESHRT_JOB_SECRET"  # who has it may join
 LAUNCHED = "MESHRT_LAUNCHED"  # set by the launcher alone: the coordination service is running already
 ELASTIC = "MESHRT_ELASTIC"  # set by the launcher: it lets the others go on when a process is lost
+JOINS = "MESHRT_JOINS"  # set by the launcher: the job runs already; how many processes are started to join it
 NUM_CPU_DEVICES = "MESHRT_NUM_CPU_DEVICES"
 AGENT_NAME = "MESHRT_AGENT_NAME"  # of the agent that runs on a host
 PROFILE = "MESHRT_PROFILE"  # which steps a process records, and where: JSON

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
+from meshrt.launch import growing
 from meshrt.launch.causes import LOST
 from meshrt.launch.model import (
     Announce,
@@ -77,38 +78,25 @@ def host_joined_gathering(state: State, event: HostJoined) -> Result:
 
 
 def host_joined_running(state: State, event: HostJoined) -> Result:
-    return _look_for_growth(_with_host(state, event))
-
-
-def _look_for_growth(state: State) -> Result:
-    """More hosts than those of this generation may be used: a little later, when others have come too."""
-    timer = (SetTimer(timer=Timer.REGROW, seconds=state.policy.regrow_s),) if _may_grow(state) else ()
-    return state, timer
-
-
-def _may_grow(state: State) -> bool:
-    return _used_hosts(state) < min(len(state.hosts), most_hosts(state))
-
-
-def _used_hosts(state: State) -> int:
-    """Hosts of this generation, but for those whose workers are all gone while others went on."""
-    return len({state.host_of(rank) for rank in range(state.size) if rank not in state.departed})
+    state = _with_host(state, event)
+    return state, growing.look(state)
 
 
 def host_lost(state: State, event: HostLost) -> Result:
     """What ran there ends beside this, and is blamed then."""
-    return replace(state, hosts=tuple(h for h in state.hosts if h != event.host)), ()
+    crashed = frozenset(rank for rank in state.crashed if state.host_of(rank) != event.host)
+    return replace(state, hosts=tuple(h for h in state.hosts if h != event.host), crashed=crashed), ()
 
 
-def regrow(state: State, event: TimerFired) -> Result:
-    if not _may_grow(state):
+def regrow(state: State, event: TimerFired | ResizeRequested) -> Result:
+    if not growing.may_grow(state):
         return state, ()
-    return _resize(state, event)
+    return growing.grow(state) if growing.in_process(state) else _resize(state, event)
 
 
 def _resize(state: State, event: Event) -> Result:
     count = min(len(state.hosts), most_hosts(state))
-    detail = f"the job goes on with {count} hosts in place of {_used_hosts(state)}"
+    detail = f"the job goes on with {count} hosts in place of {growing.used_hosts(state)}"
     return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
 
 
@@ -119,7 +107,9 @@ def resize_requested(state: State, event: ResizeRequested) -> Result:
 
 def resize_running(state: State, event: ResizeRequested) -> Result:
     state = replace(state, most=event.nodes)
-    return _resize(state, event) if _may_grow(state) or _used_hosts(state) > most_hosts(state) else (state, ())
+    if growing.used_hosts(state) > most_hosts(state):
+        return _resize(state, event)
+    return regrow(state, event)
 
 
 def resize_gathering(state: State, event: ResizeRequested) -> Result:
@@ -184,8 +174,7 @@ def meshed(state: State, event: WorkerMeshed) -> Result:
     if len(state.meshed) < state.size:
         return state, ()
     running, commands = enter(state, Phase.RUNNING)
-    growing, timers = _look_for_growth(running)
-    return growing, (*commands, *timers)
+    return running, (*commands, *growing.look(running))
 
 
 def form_late(state: State, event: TimerFired) -> Result:
@@ -218,7 +207,7 @@ def exited(state: State, event: WorkerExited) -> Result:
         state = open_incident(state, event, IncidentKind.WORKER)
         state = blame(state, event, event.rank, event.status, tail=event.tail)
         return enter(state, Phase.SETTLING) if state.live else stop(state, int(signal.SIGTERM))
-    return (state, ()) if state.live else stop(state, int(signal.SIGTERM))
+    return (state, ()) if state.live - state.coming else stop(state, int(signal.SIGTERM))
 
 
 def lost(state: State, event: WorkerLost) -> Result:
@@ -260,7 +249,7 @@ def _blame_exit(state: State, event: WorkerExited, stopped: bool) -> State:
     """A worker left after the incident opened; one that had raised before completes its record."""
     state = _gone(state, event)
     known = state.incident is not None and any(f.rank == event.rank for f in state.incident.failures)
-    if event.status.ok and not known:
+    if (event.status.ok and not known) or event.rank in state.departed:
         return state
     return blame(state, event, event.rank, event.status, tail=event.tail, stopped=stopped)
 
@@ -340,7 +329,7 @@ def checkpoint(state: State, event: CheckpointTold) -> Result:
         return replace(state, writing=state.writing | {event.step}), ()
     state = replace(state, writing=state.writing - {event.step})
     if event.step > state.committed:
-        state = replace(state, committed=event.step, forgiven=state.restarts)
+        state = replace(state, committed=event.step, forgiven=state.restarts + state.replaced)
     if state.asked is None or event.step in state.asked:
         return state, ()
     return await_no_longer(state, Tell(text=f"the checkpoint of step {event.step} is complete"))

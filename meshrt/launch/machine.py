@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from meshrt.errors import InternalError
+from meshrt.launch import growing, regrouping
 from meshrt.launch import handlers as do
-from meshrt.launch import regrouping
 from meshrt.launch.model import (
     FINAL,
     CancelRequested,
@@ -33,6 +33,7 @@ from meshrt.launch.model import (
     TimerFired,
     WorkerAttentive,
     WorkerExited,
+    WorkerGrowable,
     WorkerJoining,
     WorkerLost,
     WorkerMeshed,
@@ -124,6 +125,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.FORMING, WorkerJoining, do.joining),
         _on(Phase.FORMING, WorkerMeshed, do.meshed),
         _on(Phase.FORMING, WorkerAttentive, do.attentive),
+        _on(Phase.FORMING, WorkerGrowable, growing.growable),
         _on(Phase.FORMING, CheckpointTold, do.checkpoint),
         _on(Phase.FORMING, WorkerRaised, do.raised),
         _on(Phase.FORMING, WorkerLost, do.lost),
@@ -139,7 +141,9 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.RUNNING, ServiceReady, do.note),
         _on(Phase.RUNNING, ServiceExited, do.service_lost),
         _on(Phase.RUNNING, WorkerJoining, do.note),
-        _on(Phase.RUNNING, WorkerMeshed, do.note),
+        _on(Phase.RUNNING, WorkerMeshed, growing.meshed),
+        _on(Phase.RUNNING, WorkerGrowable, growing.growable_running),
+        _on_timer(Phase.RUNNING, Timer.GROW, growing.late),
         _on(Phase.RUNNING, WorkerAttentive, do.attentive),
         _on(Phase.RUNNING, CheckpointTold, do.checkpoint),
         _on(Phase.RUNNING, WorkerRaised, regrouping.raised),
@@ -156,6 +160,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.REGROUPING, WorkerJoining, do.note),
         _on(Phase.REGROUPING, WorkerMeshed, regrouping.meshed),
         _on(Phase.REGROUPING, WorkerAttentive, do.attentive),
+        _on(Phase.REGROUPING, WorkerGrowable, growing.growable),
         _on(Phase.REGROUPING, CheckpointTold, do.checkpoint),
         _on(Phase.REGROUPING, WorkerRaised, regrouping.raised_regrouping),
         _on(Phase.REGROUPING, WorkerLost, regrouping.lost),
@@ -172,6 +177,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.SETTLING, WorkerJoining, do.note),
         _on(Phase.SETTLING, WorkerMeshed, do.note),
         _on(Phase.SETTLING, WorkerAttentive, do.attentive),
+        _on(Phase.SETTLING, WorkerGrowable, growing.growable),
         _on(Phase.SETTLING, CheckpointTold, do.checkpoint),
         _on(Phase.SETTLING, WorkerRaised, do.raised_settling),
         _on(Phase.SETTLING, WorkerLost, do.lost_settling),
@@ -188,6 +194,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.STOPPING, WorkerJoining, do.note),
         _on(Phase.STOPPING, WorkerMeshed, do.note),
         _on(Phase.STOPPING, WorkerAttentive, do.attentive),
+        _on(Phase.STOPPING, WorkerGrowable, growing.growable),
         _on(Phase.STOPPING, CheckpointTold, do.checkpoint),
         _on(Phase.STOPPING, WorkerRaised, do.raised_stopping),
         _on(Phase.STOPPING, WorkerLost, do.note),
@@ -204,6 +211,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.KILLING, WorkerJoining, do.note),
         _on(Phase.KILLING, WorkerMeshed, do.note),
         _on(Phase.KILLING, WorkerAttentive, do.attentive),
+        _on(Phase.KILLING, WorkerGrowable, growing.growable),
         _on(Phase.KILLING, CheckpointTold, do.checkpoint),
         _on(Phase.KILLING, WorkerRaised, do.raised_stopping),
         _on(Phase.KILLING, WorkerLost, do.note),
@@ -216,7 +224,7 @@ TABLE: dict[Key, Handler] = dict(
 
 EVENT_KINDS: tuple[type[Event] | Timer, ...] = (
     Start, HostJoined, HostLost, ResizeRequested, ServiceReady, ServiceExited, WorkerJoining, WorkerMeshed,
-    WorkerAttentive, CheckpointTold, WorkerRaised, WorkerLost, WorkerExited, CancelRequested, *Timer,
+    WorkerAttentive, WorkerGrowable, CheckpointTold, WorkerRaised, WorkerLost, WorkerExited, CancelRequested, *Timer,
 )  # fmt: skip
 
 
@@ -240,6 +248,7 @@ def check(state: State) -> None:
         "a phase that ends a generation knows why": state.phase
         not in (Phase.REGROUPING, Phase.SETTLING, Phase.FAILED, Phase.CANCELLED)
         or state.incident is not None,
+        "newcomers are beside ranks that run": state.coming <= state.live,
         "the restart budget is kept": state.charged <= state.policy.max_restarts,
         "success means all finished": state.phase is not Phase.SUCCEEDED
         or (bool(state.finished) and state.finished | state.departed == everyone),

@@ -39,6 +39,7 @@ class Timer(enum.Enum):
     LAST_CALL = "last call"  # enough hosts are there, and more may come
     BACKOFF = "backoff"  # rest before another attempt
     REGROW = "regrow"  # a host came while the job runs on fewer than it may; more may come
+    GROW = "grow"  # ranks that were started to join the others have not been let in
     SERVICE = "service"  # the coordination service has not said where it listens
     FORM = "form"  # not every worker connected after the first one tried
     REGROUP = "regroup"  # the workers that are left have not come together
@@ -227,9 +228,10 @@ class WorkerJoining(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMeshed(Event):
-    """A worker is connected, together with all the others."""
+    """A worker is connected, together with all the others; `round` is how often they have come together before."""
 
     rank: int
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +254,13 @@ class WorkerLost(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAttentive(Event):
     """A worker's script asks at its steps whether a checkpoint is wanted: SIGTERM makes it save."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGrowable(Event):
+    """A worker's script asks at its steps whether others wait to join: it can let them in."""
 
     rank: int
 
@@ -313,6 +322,13 @@ class StartWorkers(Command):
     generation: int
     address: str
     hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartNewcomers(Command):
+    """Start these ranks beside those that run, to join them; each answers as those of StartWorkers do."""
+
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,9 +404,15 @@ class State:
     live: frozenset[int] = frozenset()
     service_live: bool = False
     joining: frozenset[int] = frozenset()
-    meshed: frozenset[int] = frozenset()
+    meshed: frozenset[int] = frozenset()  # have told that they came together, for the last time: `round`
+    round: int = 0
     finished: frozenset[int] = frozenset()
     departed: frozenset[int] = frozenset()  # failed, and the others went on
+    added: tuple[str | None, ...] = ()  # hosts of the ranks that were started to join the others, in their order
+    coming: frozenset[int] = frozenset()  # those of them that are not let in yet
+    crashed: frozenset[int] = frozenset()  # departed, not with their hosts, and nobody has taken their places
+    replaced: int = 0  # how often ranks were started in the places of such ones
+    growable: bool = False  # workers let others in
     attentive: bool = False  # a worker saves when it is asked to
     writing: frozenset[int] = frozenset()  # steps whose checkpoints are being written
     asked: frozenset[int] | None = None  # what was being written when workers were asked to save, if they were
@@ -402,9 +424,14 @@ class State:
     story: tuple[StoryLine, ...] = ()
 
     @property
-    def size(self) -> int:
-        """The number of ranks of this generation."""
+    def first_size(self) -> int:
+        """The number of ranks with which this generation began."""
         return self.policy.num_processes * (1 if self.policy.nodes is None else len(self.chosen))
+
+    @property
+    def size(self) -> int:
+        """The number of ranks of this generation, those that are gone included."""
+        return self.first_size + len(self.added)
 
     @property
     def restarts(self) -> int:
@@ -413,9 +440,12 @@ class State:
 
     @property
     def charged(self) -> int:
-        """The restarts that the budget counts: those since the job last came further, which a checkpoint shows."""
-        return self.restarts - self.forgiven
+        """The restarts that the budget counts: those since the job last came further, which a checkpoint shows, be it
+        of all ranks or of some beside the others."""
+        return self.restarts + self.replaced - self.forgiven
 
     def host_of(self, rank: int) -> str | None:
         """Where a rank of this generation runs; None in a job of one machine."""
+        if rank >= self.first_size:
+            return self.added[rank - self.first_size]
         return self.chosen[rank // self.policy.num_processes] if self.chosen else None

@@ -54,12 +54,15 @@ _PHASE_TIMERS = {
     Phase.GATHERING: (Timer.GATHER, Timer.LAST_CALL, Timer.BACKOFF),
     Phase.WAITING: (Timer.SERVICE,),
     Phase.FORMING: (Timer.FORM,),
-    Phase.RUNNING: (Timer.REGROW,),
+    Phase.RUNNING: (Timer.REGROW, Timer.GROW),
     Phase.REGROUPING: (Timer.REGROUP,),
     Phase.SETTLING: (Timer.SETTLE,),
     Phase.STOPPING: (Timer.GRACE,),
     Phase.KILLING: (Timer.KILL,),
 }
+
+
+_ENDING = (Phase.SETTLING, Phase.STOPPING, Phase.KILLING)  # nobody is let in any more
 
 
 def _patience(policy: Policy, phase: Phase) -> float | None:
@@ -76,6 +79,8 @@ def _patience(policy: Policy, phase: Phase) -> float | None:
 
 def enter(state: State, phase: Phase, *commands: Command) -> Result:
     """Moves to `phase`: the old phase's timer is cleared, the new one's set, before the commands."""
+    if phase in _ENDING and state.coming:
+        state = replace(state, departed=state.departed | state.coming, coming=frozenset())
     timers = [SetTimer(timer=old, seconds=None) for old in _PHASE_TIMERS.get(state.phase, ())]
     if (seconds := _patience(state.policy, phase)) is not None:
         timers.append(SetTimer(timer=_PHASE_TIMERS[phase][0], seconds=seconds))
@@ -129,7 +134,7 @@ def conclude(state: State) -> Result:
     following = state.generation + 1
     fresh = State(
         policy=state.policy, phase=state.phase, generation=following, hosts=state.hosts, chosen=state.chosen,
-        most=state.most, called=True, committed=state.committed, forgiven=state.forgiven,
+        most=state.most, called=True, committed=state.committed, forgiven=state.forgiven, replaced=state.replaced,
         incidents=(*state.incidents, incident), story=state.story,
     )  # fmt: skip
     rest = 0.0 if incident.kind is IncidentKind.RESIZE else backoff(state.policy, fresh.charged)
@@ -217,7 +222,10 @@ def blame(
     state: State, event: Event, rank: int | None, status: ExitStatus | None = None,
     error: WorkerError | None = None, tail: tuple[str, ...] = (), stopped: bool = False,
 ) -> State:  # fmt: skip
-    """Adds a failure to the open incident, or completes the one known of this rank (it raised, now it exited)."""
+    """Adds a failure to the open incident, or completes the one known of this rank (it raised, now it exited). Ranks
+    without which the others went on have no part in it."""
+    if rank in state.departed:
+        return state
     incident = state.incident
     assert incident is not None
     known = next((f for f in incident.failures if f.rank == rank), None)

@@ -11,15 +11,18 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
+from meshrt.launch import growing
 from meshrt.launch import handlers as do
 from meshrt.launch.model import (
     NEVER_RESTART,
     Announce,
     CancelRequested,
+    Command,
     IncidentKind,
     Phase,
     SignalWorkers,
     State,
+    Tell,
     TimerFired,
     WorkerExited,
     WorkerLost,
@@ -33,6 +36,8 @@ def raised(state: State, event: WorkerRaised) -> Result:
     """While all run."""
     if event.rank in state.departed:
         return state, ()
+    if event.rank in state.coming:
+        return growing.raised(state, event)
     return _look(blame(_opened(state, event), event, event.rank, error=event.error))
 
 
@@ -49,20 +54,28 @@ def lost(state: State, event: WorkerLost) -> Result:
 
 def exited(state: State, event: WorkerExited) -> Result:
     """While all run."""
+    if event.rank in state.coming:
+        return growing.fell(state, event)
     if event.rank not in state.departed and (event.status.ok or not state.policy.elastic):
         return do.exited(state, event)
     state = replace(state, live=state.live - {event.rank})
     if event.rank not in state.departed:
         state = blame(_opened(state, event), event, event.rank, event.status, tail=event.tail)
         return _look(state)
-    return (state, ()) if state.live else stop(state, int(signal.SIGTERM))
+    return (state, ()) if state.live - state.coming else stop(state, int(signal.SIGTERM))
 
 
 def raised_regrouping(state: State, event: WorkerRaised) -> Result:
+    if event.rank in state.coming:
+        return growing.raised(state, event)
     return _look(blame(state, event, event.rank, error=event.error))
 
 
 def exited_regrouping(state: State, event: WorkerExited) -> Result:
+    if event.rank in state.coming:
+        fallen, told = growing.fell(state, event)
+        after, commands = _look(fallen)
+        return after, (*(c for c in told if isinstance(c, Tell)), *commands)
     known = _blamed(state)
     state = replace(state, live=state.live - {event.rank})
     if event.status.ok and event.rank not in known:
@@ -73,7 +86,7 @@ def exited_regrouping(state: State, event: WorkerExited) -> Result:
 
 
 def meshed(state: State, event: WorkerMeshed) -> Result:
-    return _look(replace(state, meshed=state.meshed | {event.rank}))
+    return _look(growing.together(state, event))
 
 
 def late(state: State, event: TimerFired) -> Result:
@@ -103,7 +116,7 @@ def _look(state: State) -> Result:
     """Something changed in a job that has lost somebody: do the others go on, and are they together?"""
     incident = state.incident
     assert incident is not None  # somebody is lost
-    left = state.live - _blamed(state) - state.departed
+    left = state.live - _blamed(state) - state.departed - state.coming
     least = 1 if state.policy.nodes is None else state.policy.nodes[0] * state.policy.num_processes
     echoed = any(f.consequence is not None for f in incident.failures)  # the loss ends a script that does not take it
     if not state.live:
@@ -111,13 +124,30 @@ def _look(state: State) -> Result:
     hopeless = echoed or any(f.status is not None and f.status.code == NEVER_RESTART for f in incident.failures)
     if not state.policy.elastic or hopeless or len(left) < least or not _blamed(state) - state.finished:
         return enter(state, Phase.SETTLING)
+    first: tuple[Command, ...] = ()
     if state.phase is not Phase.REGROUPING:
-        return enter(replace(state, meshed=frozenset()), Phase.REGROUPING)
-    if not left <= state.meshed:
-        return state, ()
+        state, first = enter(state, Phase.REGROUPING)
+    if not left <= state.meshed or state.meshed & _blamed(state):
+        return state, first
+    after, commands = _went_on(state, len(left))
+    return after, (*first, *commands)
+
+
+def _went_on(state: State, left: int) -> Result:
+    """Those that are left are together."""
+    incident = state.incident
+    assert incident is not None  # somebody is lost
     gone = state.departed | _blamed(state)
     doomed = tuple(sorted(gone & state.live))  # they failed, and have not left yet
     ends = (SignalWorkers(ranks=doomed, signal=int(signal.SIGKILL)),) if doomed else ()
-    told = Announce(incident=incident, left=len(left))
-    state = replace(state, departed=gone, incident=None, incidents=(*state.incidents, incident))
-    return enter(state, Phase.RUNNING, told, *ends)
+    crashed = state.crashed | {rank for rank in _blamed(state) if not _with_its_host(state, rank)}
+    state = replace(
+        state, departed=gone, crashed=crashed, coming=state.coming - gone, incident=None,
+        incidents=(*state.incidents, incident),
+    )  # fmt: skip
+    after, commands = enter(state, Phase.RUNNING, Announce(incident=incident, left=left), *ends)
+    return after, (*commands, *growing.patience(after), *growing.look(after))
+
+
+def _with_its_host(state: State, rank: int) -> bool:
+    return state.policy.nodes is not None and state.host_of(rank) not in state.hosts

@@ -34,7 +34,7 @@ from meshrt.launch.engines.protocol import (
     Task,
     WorkerSpec,
 )
-from meshrt.launch.environment import ELASTIC, PROFILE, Place
+from meshrt.launch.environment import ELASTIC, JOINS, PROFILE, Place
 from meshrt.launch.membership.frames import new_secret
 from meshrt.launch.model import (
     FINAL,
@@ -55,6 +55,7 @@ from meshrt.launch.model import (
     SetTimer,
     SignalWorkers,
     Start,
+    StartNewcomers,
     StartService,
     StartWorkers,
     State,
@@ -63,6 +64,7 @@ from meshrt.launch.model import (
     TimerFired,
     WorkerAttentive,
     WorkerExited,
+    WorkerGrowable,
     WorkerJoining,
     WorkerLost,
     WorkerMeshed,
@@ -352,10 +354,12 @@ class _Shell:
                 self._push(WorkerLost, said.at, rank=lost, why=why)
             case wire.Joining():
                 self._push(WorkerJoining, said.at, rank=rank)
-            case wire.Meshed():
-                self._push(WorkerMeshed, said.at, rank=rank)
+            case wire.Meshed(round=number):
+                self._push(WorkerMeshed, said.at, rank=rank, round=number)
             case wire.Attentive():
                 self._push(WorkerAttentive, said.at, rank=rank)
+            case wire.Growable():
+                self._push(WorkerGrowable, said.at, rank=rank)
             case wire.Checkpoint(step=step, committed=committed):
                 self._push(CheckpointTold, said.at, step=step, committed=committed)
             case wire.Raised(error=error):
@@ -371,6 +375,8 @@ class _Shell:
                 self._start([self._service(command.hosts)])
             case StartWorkers():
                 self._start(self._workers(range(self._state.size)))
+            case StartNewcomers():
+                self._start(self._workers(command.ranks))
             case SignalWorkers():
                 self._signal([Task(self._state.generation, rank) for rank in command.ranks], command.signal)
             case RetireService():  # the first time it may put things in order
@@ -414,6 +420,8 @@ class _Shell:
     def _variables(self, rank: int) -> Mapping[str, str]:
         settings = self._job.settings
         own = {**settings.env, ELASTIC: "1"} if settings.elastic else settings.env
+        if rank >= self._state.first_size:
+            own = {**own, JOINS: str(max(1, len(self._state.coming)))}
         if settings.profile is not None and profiles.traced(settings.profile)(rank):
             own = {**own, PROFILE: profiles.request(settings.profile_dir, settings.profile_steps)}
         if settings.bind == "none":

@@ -44,7 +44,9 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class Meshed:
-    """The worker is connected."""
+    """The worker is connected; `round` is how often its job has come together before."""
+
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,11 @@ class Attentive:
 
 
 @dataclass(frozen=True, slots=True)
+class Growable:
+    """The worker lets others in that are started to join."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The checkpoint of a step is being written, or is complete."""
 
@@ -76,7 +83,7 @@ class Checkpoint:
     committed: bool
 
 
-Message = Ready | Lost | Joining | Meshed | Raised | Progress | Attentive | Checkpoint
+Message = Ready | Lost | Joining | Meshed | Raised | Progress | Attentive | Growable | Checkpoint
 
 
 def decode(line: bytes) -> Message:
@@ -98,7 +105,7 @@ def decode(line: bytes) -> Message:
         case "joining":
             return Joining()
         case "meshed":
-            return Meshed()
+            return Meshed(_count(fields, "round") or 0)
         case "raised":
             lines = fields.get("traceback")
             if not isinstance(lines, list) or not all(isinstance(x, str) for x in lines):
@@ -109,6 +116,8 @@ def decode(line: bytes) -> Message:
             return Progress(_count(fields, "step") or 0, _count(fields, "tokens"), _count(fields, "memory"))
         case "attentive":
             return Attentive()
+        case "growable":
+            return Growable()
         case "checkpoint":
             return Checkpoint(_count(fields, "step") or 0, fields.get("committed") is True)
     raise WireError(f"a message of unknown kind {kind!r}: {line[:80]!r}")

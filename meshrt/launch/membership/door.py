@@ -50,6 +50,7 @@ class Door:
         self._make_service, self._tell, self._log = make_service, tell, log
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}  # by the number of the process that joined
+        self._waiting: dict[int, _Connection] = {}  # of newcomers, by rank
         self._strangers: set[_Connection] = set()
         self._service: str | None = None
         self._beat_at = 0.0
@@ -72,7 +73,7 @@ class Door:
                 self._refuse(stranger, "nothing was said for too long")
             if now - self._beat_at > _BEAT_S:
                 self._beat_at = now
-                for connection in list(self._connections.values()):
+                for connection in [*self._connections.values(), *self._waiting.values()]:
                     connection.send("beat", missing=self._roster.missing())
 
     # --- strangers.
@@ -102,6 +103,8 @@ class Door:
             self._tunnel(connection)
         elif kind == "join" and isinstance(process, int) and isinstance(count, int):
             self._join(connection, process, count, fields)
+        elif kind == "come" and isinstance(process, int) and isinstance(count, int):
+            self._come(connection, process, count, fields)
         else:
             self._refuse(connection, f"a message that cannot come first: {kind!r}")
 
@@ -122,14 +125,43 @@ class Door:
             self._refuse(connection, str(e))
             return
         self._strangers.discard(connection)
-        connection.frames.limit = frames.LINE_LIMIT
+        self._admit(connection, process)
+        self._welcome(connection, fields)
+        self._settle()
+
+    def _admit(self, connection: _Connection, process: int) -> None:
+        """What comes on a connection is from now on said by this process."""
         connection.process = process
         self._connections[process] = connection
         connection.on_message = lambda found: self._hear(connection, found)
         connection.on_end = lambda why: self._left(connection)
+
+    def _welcome(self, connection: _Connection, fields: Mapping[str, Any]) -> None:
+        connection.frames.limit = frames.LINE_LIMIT
         answer = frames.proof(self._secret, "welcome", fields.get("nonce", ""))
         connection.send("welcome", proof=answer, service=self._service)
-        self._settle()
+
+    def _come(self, connection: _Connection, rank: int, batch: int, fields: Mapping[str, Any]) -> None:
+        """A newcomer waits, and says nothing that counts, until the members let it in."""
+        about, growth = fields.get("about"), self._roster.growth
+        try:
+            self._roster.come(rank, batch, about if isinstance(about, dict) else {}, time.monotonic())
+        except RefusedError as e:
+            self._log(str(e))
+            self._refuse(connection, str(e))
+            return
+        self._strangers.discard(connection)
+        self._waiting[rank] = connection
+
+        def gone(why: str) -> None:
+            del self._waiting[rank]
+            del growth.newcomers[rank]
+
+        def heard(found: Mapping[str, Any]) -> None:
+            growth.newcomers[rank].heard_at = time.monotonic()
+
+        connection.on_message, connection.on_end = heard, gone
+        self._welcome(connection, fields)
 
     def _tunnel(self, connection: _Connection) -> None:
         self._strangers.discard(connection)
@@ -185,19 +217,22 @@ class Door:
                 roster.ask_alive(process, str(fields["circle"]), str(fields["name"]), int(fields["turn"]))
             case "withdraw":
                 roster.withdraw(process, str(fields["circle"]), str(fields["name"]))
+            case "boundary":
+                roster.at_boundary(process, int(fields["passed"]))
             case "regroup":
                 roster.regroup(process, now)
 
     def _regroup(self, left: list[int]) -> None:
-        self._service = self._make_service(len(left))
+        came = [connection for _, connection in sorted(self._waiting.items())]
+        self._waiting = {}
+        self._service = self._make_service(len(left) + len(came))
         former = [self._connections[p] for p in left]
         for process, connection in self._connections.items():
             if process not in left:
                 self._dismiss(connection, process)
         self._connections = {}
-        for new, connection in enumerate(former):
-            connection.process = new
-            self._connections[new] = connection
+        for new, connection in enumerate((*former, *came)):
+            self._admit(connection, new)
         self._roster.regrouped(self._service)
 
     def _dismiss(self, connection: _Connection, process: int) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshrt.launch.membership import differences
+from meshrt.launch.membership.growth import Growth, Newcomer
 
 __all__ = ["LEAST_SILENT_S", "REPORT_S", "SILENT_S", "STALL_S", "Patience", "RefusedError", "Roster", "Send"]
 
@@ -118,6 +119,8 @@ class Roster:
         self._names: dict[tuple[str, int], str] = {}  # of the programs that were agreed on
         # Who of a circle wants to know who is there, each with the number of its question.
         self._asking: dict[tuple[str, str], dict[int, int]] = {}
+        self.growth = Growth()
+        self._generation = 0  # how often the processes have come together anew
 
     # --- who is here.
 
@@ -148,18 +151,32 @@ class Roster:
                 f"{self.members[process].name} has joined as process {process} already. Give each process a process_id "
                 "of its own; if this is another job, give it another coordinator_address"
             )
+        self._check_versions(mine, about, fatal=True)
+        self.members[process] = _Member(process, process, about, now)
+        if not self.missing():
+            self.formed = True
+            self._tell_all("formed", hosts={str(m.process): m.about.get("host") for m in self.present})
+
+    def come(self, rank: int, batch: int, about: Mapping[str, Any], now: float) -> None:
+        """One that wants to join a job which runs; it waits until the members let it in. RefusedError if it does not
+        belong here. `rank` is its number at the launcher, `batch` how many were started with it."""
+        mine = f"rank {rank} on host {about.get('host', '?')}"
+        if not self.formed:
+            raise RefusedError(f"{mine} was started to join a job that runs, but this one has not begun")
+        if rank in self.growth.newcomers or any(m.rank == rank for m in self.members.values()):
+            raise RefusedError(f"{mine}: somebody has come as rank {rank} already")
+        self._check_versions(mine, about, fatal=False)
+        self.growth.come(Newcomer(rank, batch, about, now))
+
+    def _check_versions(self, mine: str, about: Mapping[str, Any], fatal: bool) -> None:
         for other in self.members.values():
             theirs, ours = other.about.get("versions"), about.get("versions")
             if theirs != ours:
                 raise RefusedError(
                     f"{mine} runs {_versions(ours)}, but {other.name} runs {_versions(theirs)}. Install the same "
                     "versions everywhere",
-                    fatal=True,
+                    fatal=fatal,
                 )
-        self.members[process] = _Member(process, process, about, now)
-        if not self.missing():
-            self.formed = True
-            self._tell_all("formed", hosts={str(m.process): m.about.get("host") for m in self.present})
 
     def refuse_all(self, why: str) -> None:
         """The job cannot come about: who is here is told, and so is who comes later."""
@@ -190,6 +207,9 @@ class Roster:
         member.finished, member.heard_at = True, now
         member.launched = {str(k): int(v) for k, v in launched.items()}
         self._look_for_stalls(now)
+        if self.growth.asked:  # the others are about to end, too
+            self.growth.end()
+            self._tell_all("leave", at=None)
         self._release()
 
     def close(self, process: int) -> None:
@@ -213,6 +233,9 @@ class Roster:
                     member.process, f"nothing was heard of it for {silent:.0f} s: it is stopped, or its host is cut off"
                 )
         self._look_for_stalls(now)
+        if self.growth.due(now) and not self.lost and not any(m.finished for m in self.present):
+            self.growth.begin()
+            self._tell_all("growing")
 
     def _computes(self, member: _Member, now: float) -> bool:
         """Whether a silent process is at work all the same, which is looked at for a second."""
@@ -376,7 +399,7 @@ class Roster:
         for count in sorted(known)[:-_TRAILS]:
             del known[count]
 
-    # --- going on with those that are left.
+    # --- going on with those that are left, and with those that come.
 
     def ask_alive(self, process: int, circle: str, name: str, turn: int = 0) -> None:
         """`process` asks who of the circle is there; all of them are answered when all have asked. Several questions
@@ -399,34 +422,50 @@ class Roster:
                 fields = {"circle": circle, "name": name, "processes": alive}
                 self.outbox += [Send(p, "alive", {**fields, "turn": turn}) for p, turn in asking.items()]
 
+    def at_boundary(self, process: int, passed: int) -> None:
+        """`process` has passed so many boundaries between steps, and passes no other one before it has heard where to
+        leave off."""
+        if not self.growth.asked:
+            self.outbox.append(Send(process, "leave", {"at": None}))
+            return
+        told = self.growth.passed
+        told[process] = passed
+        if {m.process for m in self.present} <= set(told):
+            self._tell_all("leave", at=1 + max(told.values()))
+
     def regroup(self, process: int, now: float) -> None:
-        """`process` wants to go on in a smaller job."""
+        """`process` wants to go on in another job: without those that were lost, with those that wait."""
         self.members[process].regrouping = True
         self.members[process].heard_at = now
 
     def to_regroup(self) -> list[int]:
-        """The processes of the smaller job, once all that are left have asked for it; empty before."""
+        """The processes that go on in the next job, once all that are left have asked for it; empty before."""
         left = [m for m in self.present if not m.finished]
         return [m.process for m in left] if left and all(m.regrouping for m in left) else []
 
     def regrouped(self, service: str) -> None:
-        """The smaller job has a service: the processes that are left get new numbers."""
+        """The next job has a service: the processes that are left get new numbers, and those that waited the numbers
+        behind them."""
         left = [m for m in self.present if not m.finished]
-        self.count = len(left)
+        came = [_Member(-1, n.rank, n.about, n.heard_at) for _, n in sorted(self.growth.newcomers.items())]
+        whole, former = len(left) == len(self.members), [m.process for m in left]
+        self.count, self._generation = len(left) + len(came), self._generation + 1
         self._agreements.clear()
         self._reported.clear()
         self._asking.clear()
         self._trails.clear()
         self._names.clear()
+        self.growth = Growth()
         self.lost, self._ended = {}, set()
-        former = [m.process for m in left]
-        self.members = dict(enumerate(left))
-        for new, member in enumerate(left):
+        self.members = dict(enumerate((*left, *came)))
+        for new, member in self.members.items():
             member.process, member.regrouping = new, False
             member.launched, member.waiting_since, member.doing = {}, {}, {}
-            self.outbox.append(
-                Send(new, "regrouped", {"process": new, "processes": self.count, "former": former, "service": service})
-            )
+            fields = {
+                "process": new, "processes": self.count, "former": former, "service": service,
+                "whole": whole, "generation": self._generation,
+            }  # fmt: skip
+            self.outbox.append(Send(new, "regrouped", fields))
 
     def _tell_all(self, kind: str, **fields: Any) -> None:
         self.outbox += [Send(m.process, kind, fields) for m in self.present]

@@ -36,6 +36,7 @@ from meshrt.launch.model import (
     SetTimer,
     SignalWorkers,
     Start,
+    StartNewcomers,
     StartService,
     StartWorkers,
     State,
@@ -45,6 +46,7 @@ from meshrt.launch.model import (
     WorkerAttentive,
     WorkerError,
     WorkerExited,
+    WorkerGrowable,
     WorkerJoining,
     WorkerLost,
     WorkerMeshed,
@@ -92,14 +94,15 @@ def kinds(commands):
 # Which events each phase accepts, written down a second time.
 _ALWAYS = {Timer.JOB, CancelRequested, HostJoined, HostLost, ResizeRequested}
 _WORKERS = {
-    WorkerJoining, WorkerMeshed, WorkerAttentive, CheckpointTold, WorkerRaised, WorkerLost, WorkerExited,
+    WorkerJoining, WorkerMeshed, WorkerAttentive, WorkerGrowable, CheckpointTold, WorkerRaised, WorkerLost,
+    WorkerExited,
 }  # fmt: skip
 EXPECTED = {
     Phase.NEW: {Start},
     Phase.GATHERING: _ALWAYS | {Timer.GATHER, Timer.LAST_CALL, Timer.BACKOFF},
     Phase.WAITING: _ALWAYS | {ServiceReady, ServiceExited, Timer.SERVICE},
     Phase.FORMING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.FORM},
-    Phase.RUNNING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.REGROW},
+    Phase.RUNNING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.REGROW, Timer.GROW},
     Phase.REGROUPING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.REGROUP},
     Phase.SETTLING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.SETTLE},
     Phase.STOPPING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.GRACE},
@@ -112,6 +115,7 @@ _FIELDS = {
     ServiceReady: {"address": "h:1"}, ServiceExited: {"status": OK}, WorkerJoining: {"rank": 0},
     WorkerMeshed: {"rank": 0}, WorkerRaised: {"rank": 0, "error": GLOO}, WorkerExited: {"rank": 0, "status": OK},
     WorkerLost: {"rank": 0, "why": "silent"}, CancelRequested: {"signal": 2}, WorkerAttentive: {"rank": 0},
+    WorkerGrowable: {"rank": 0},
     CheckpointTold: {"step": 10, "committed": True},
     HostJoined: {"host": "a"}, HostLost: {"host": "a", "why": "silent"}, ResizeRequested: {"nodes": 2},
 }  # fmt: skip
@@ -379,13 +383,13 @@ def test_nobody_waits_for_a_checkpoint_that_cannot_come(attentive):
 def test_those_that_are_left_go_on_and_the_job_succeeds_without_the_lost_ones():
     do = Driver(num_processes=4, elastic=True).running()
     assert do(WorkerExited, rank=1, status=ExitStatus(signal=9)) == [] and do.state.phase is Phase.REGROUPING
-    do(WorkerMeshed, rank=0)
+    do(WorkerMeshed, rank=0, round=1)
     do(WorkerExited, rank=3, status=ExitStatus(signal=9))  # one more, meanwhile
-    announce = do(WorkerMeshed, rank=2)[0]
+    announce = do(WorkerMeshed, rank=2, round=1)[0]
     assert (announce.left, announce.restart, first_cause(announce.incident.failures).rank) == (2, None, 1)
     assert do.state.phase is Phase.RUNNING and do.state.departed == {1, 3}
     do(WorkerLost, rank=2, why="silent")  # it may be there still
-    assert kinds(do(WorkerMeshed, rank=0)) == [Announce, SignalWorkers]
+    assert kinds(do(WorkerMeshed, rank=0, round=2)) == [Announce, SignalWorkers]
     do(WorkerExited, rank=2, status=ExitStatus(signal=9))
     do(WorkerExited, rank=0, status=OK)
     assert do(ServiceExited, status=OK)[-1].exit_code == 0 and do.state.restarts == 0
@@ -526,6 +530,11 @@ class World:
                 case StartWorkers():
                     assert not self.workers and self.service
                     self.workers = dict.fromkeys(range(self.state.policy.num_processes), False)
+                    self.started = set(self.workers)
+                case StartNewcomers(ranks=ranks):
+                    assert self.workers and self.service and not set(ranks) & self.started
+                    self.workers |= dict.fromkeys(ranks, False)
+                    self.started |= set(ranks)
                 case SignalWorkers(signal=number):
                     for rank in command.ranks:
                         assert rank in self.workers
@@ -551,10 +560,11 @@ class World:
                     out.append(lambda e, r=rank, s=status: WorkerExited(**e, rank=r, status=s))
             if not patient:
                 out += [
-                    lambda e, r=rank: WorkerJoining(**e, rank=r), lambda e, r=rank: WorkerMeshed(**e, rank=r),
+                    lambda e, r=rank: WorkerJoining(**e, rank=r),
+                    lambda e, r=rank, n=self.state.round: WorkerMeshed(**e, rank=r, round=n + r % 2),
                     lambda e, r=rank: WorkerRaised(**e, rank=r, error=GLOO),
                     lambda e, r=rank: WorkerLost(**e, rank=r, why="silent"),
-                    lambda e, r=rank: WorkerAttentive(**e, rank=r),
+                    lambda e, r=rank: WorkerAttentive(**e, rank=r), lambda e, r=rank: WorkerGrowable(**e, rank=r),
                     lambda e, r=rank: CheckpointTold(**e, step=r, committed=True),
                 ]  # fmt: skip
         out += [lambda e, t=timer: TimerFired(**e, timer=t) for timer in sorted(self.timers, key=lambda t: t.value)

@@ -236,7 +236,10 @@ def test_those_that_are_left_go_on_under_new_numbers():
     assert job.roster.to_regroup() == [1, 2]
     job.roster.outbox.clear()
     job.roster.regrouped("unix:/x")
-    assert job.sent(0) == [("regrouped", {"process": 0, "processes": 2, "former": [1, 2], "service": "unix:/x"})]
+    since = {"whole": False, "generation": 1}
+    assert job.sent(0) == [
+        ("regrouped", {"process": 0, "processes": 2, "former": [1, 2], "service": "unix:/x", **since})
+    ]
     job.roster.agree(0, "0,1", 0, {"digest": "a"}, job.now)
     job.roster.agree(1, "0,1", 0, {"digest": "a"}, job.now)
     assert ("agreed", {"circle": "0,1", "number": 0}) in job.sent(1)
