@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,7 +17,7 @@ from meshrt import errors
 from meshrt.config import settings
 from meshrt.core.source import is_internal
 
-__all__ = ["boundaries", "boundary", "is_boundary", "strip"]
+__all__ = ["boundaries", "boundary", "is_boundary", "offer", "strip"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,3 +102,9 @@ def boundaries(names: Mapping[str, Any], module: str) -> dict[str, Any]:
             if made.__name__ == made.__qualname__ == name and made.__module__ == value.__module__:
                 made.__module__ = module
     return found
+
+
+def offer(namespace: dict[str, Any], names: Iterable[str]) -> None:
+    """Makes the plain functions of these names boundaries where they stand, in the globals of a module
+    that users have."""
+    namespace.update(boundaries({name: namespace[name] for name in names}, namespace["__name__"]))

@@ -1,6 +1,6 @@
 """Building blocks of neural networks. Names, signatures and values are those of ``jax.nn``."""
 
-from meshrt.core.tracebacks import boundaries
+from meshrt.core.tracebacks import offer
 from meshrt.nn import activations, attention, functions, initializers, scaled  # noqa: F401
 from meshrt.nn.activations import *  # noqa: F403
 from meshrt.nn.attention import *  # noqa: F403
@@ -9,5 +9,5 @@ from meshrt.nn.scaled import *  # noqa: F403
 from meshrt.numpy.names import missing
 
 __all__ = sorted({*activations.__all__, *attention.__all__, *functions.__all__, *scaled.__all__, "initializers"})  # noqa: PLE0605
-globals().update(boundaries({name: globals()[name] for name in __all__}, __name__))
+offer(globals(), __all__)
 __getattr__ = missing(__name__, __all__)

@@ -11,6 +11,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.dimensions.expression import guessed
+from meshrt.core.tracebacks import boundaries
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
@@ -123,6 +124,10 @@ class IndexUpdateRef:
 
         nothing = np.zeros((), self.array.dtype)[()]  # has the shape of updates, is not looked at
         return update(self.array, self.index, nothing, scatter, lambda old, new: func(old), **options)
+
+
+for _name, _method in boundaries({n: m for n, m in vars(IndexUpdateRef).items() if n[0] != "_"}, __name__).items():
+    setattr(IndexUpdateRef, _name, _method)
 
 
 def _second(old: Any, new: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.tracebacks import offer
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, placed
 from meshrt.numpy.creation import arange
@@ -347,4 +348,5 @@ def ifftshift(x: Any, axes: Any = None) -> Any:
     return _shifted("ifftshift", x, axes, lambda n: -(n // 2))
 
 
+offer(globals(), __all__)
 __getattr__ = missing(__name__, __all__)

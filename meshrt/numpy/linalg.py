@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.tracebacks import offer
 from meshrt.dispatch import at_once
 from meshrt.numpy import contractions, diagonals, reductions
 from meshrt.numpy import prims as el
@@ -289,4 +290,5 @@ def multi_dot(arrays: Any, *, precision: Any = None) -> Any:
     return einsum(f"{','.join(parts)}->{result}", *xs, precision=precision)
 
 
+offer(globals(), __all__)
 __getattr__ = missing(__name__, __all__)

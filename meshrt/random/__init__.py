@@ -7,7 +7,7 @@ vectors; ``choices`` permutes and chooses. The same key and shape always give th
 sharded.
 """
 
-from meshrt.core.tracebacks import boundaries
+from meshrt.core.tracebacks import offer
 from meshrt.numpy.names import missing
 from meshrt.random import choices, counts, extremes, gammas, keys, matrices, samplers, uniforms
 from meshrt.random.choices import *  # noqa: F403
@@ -21,5 +21,5 @@ from meshrt.random.uniforms import *  # noqa: F403
 
 _ROOMS = (choices, counts, extremes, gammas, keys, matrices, samplers, uniforms)
 __all__ = sorted({name for room in _ROOMS for name in room.__all__})  # noqa: PLE0605
-globals().update(boundaries({name: globals()[name] for name in __all__}, __name__))
+offer(globals(), __all__)
 __getattr__ = missing(__name__, __all__)

@@ -11,6 +11,7 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
 from meshrt.contexts import usual_promotion
+from meshrt.core.tracebacks import offer as _offer
 from meshrt.jit import jit
 from meshrt.numpy.names import missing as _missing
 from meshrt.numpy.operands import canonical_axes, operand
@@ -169,3 +170,6 @@ def _spread(x: Any, axis: int, start: int, size: int) -> Any:
     end = size - start - max(0, 2 * count - 1)
     pads = [(start, end, 1) if i == axis else (0, 0, 0) for i in range(x.ndim)]
     return lax.pad(x, jnp.zeros((), x.dtype), pads)
+
+
+_offer(globals(), __all__)

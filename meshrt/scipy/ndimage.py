@@ -12,6 +12,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.core.tracebacks import offer as _offer
 from meshrt.jit import jit
 from meshrt.numpy.names import missing as _missing
 
@@ -115,3 +116,5 @@ _INSIDE: dict[str, Callable[[Any, int], Any]] = {
     "mirror": _mirror,
     "reflect": _reflect,
 }
+
+_offer(globals(), __all__)

@@ -57,6 +57,19 @@ EAGER = {
     "dtype": lambda x: x.astype("none"),
     "random": lambda x: meshrt.random.normal(meshrt.random.key(0), (3, -1)),
     "layer": lambda x: meshrt.nn.one_hot(x, "many"),
+    "update": lambda x: x.at[0].set(jnp.ones((7, 9))),
+    "chosen": lambda x: x.at[0, 0, 0, 0].get(),
+    "system": lambda x: jnp.linalg.inv(x[0]),
+    "transform": lambda x: jnp.fft.fft(x, norm="none"),
+    "special": lambda x: meshrt.scipy.special.logsumexp(x, axis=9),
+    "factors": lambda x: meshrt.scipy.linalg.toeplitz("text"),
+    "convolution": lambda x: meshrt.scipy.signal.convolve(x, x[0, 0]),
+    "ranks": lambda x: meshrt.scipy.stats.rankdata(x, method="none"),
+    "minimum": lambda x: meshrt.scipy.optimize.minimize(jnp.sum, x[0], method="none"),
+    "solver": lambda x: meshrt.scipy.sparse.linalg.cg(jnp.ones((2, 3)), x[0]),
+    "coordinates": lambda x: meshrt.scipy.ndimage.map_coordinates(x, [x], 7),
+    "clusters": lambda x: meshrt.scipy.cluster.vq.vq(x, x[0]),
+    "cosines": lambda x: meshrt.scipy.fft.dct(x, type=7),
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import meshrt.numpy as jnp
 from meshrt import errors
+from meshrt.core.tracebacks import offer as _offer
 from meshrt.jit import jit
 from meshrt.numpy.names import missing as _missing
 from meshrt.scipy.operands import separate
@@ -49,3 +50,6 @@ def _nearest(obs: Any, code_book: Any) -> tuple[Any, Any]:
     distances = jnp.linalg.norm(obs[:, None, :] - code_book[None, :, :], axis=-1)
     code = jnp.argmin(distances, axis=-1)
     return code, jnp.take_along_axis(distances, code[:, None], axis=-1)[:, 0]
+
+
+_offer(globals(), __all__)

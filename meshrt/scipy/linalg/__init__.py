@@ -4,6 +4,7 @@ Functions of matrices take batches in leading dimensions. `overwrite_a`, `check_
 arrays are never changed, and whether values are finite is not known before a program runs.
 """
 
+from meshrt.core.tracebacks import offer as _offer
 from meshrt.numpy.names import missing as _missing
 from meshrt.scipy.linalg import exponential, factors, forms, matrices, sylvester, tridiagonal
 from meshrt.scipy.linalg.exponential import *  # noqa: F403
@@ -16,3 +17,4 @@ from meshrt.scipy.linalg.tridiagonal import *  # noqa: F403
 _FAMILIES = (exponential, factors, forms, matrices, sylvester, tridiagonal)
 __all__ = sorted(name for family in _FAMILIES for name in family.__all__)  # noqa: PLE0605
 __getattr__ = _missing(__name__, __all__)
+_offer(globals(), __all__)

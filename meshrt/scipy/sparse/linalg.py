@@ -12,6 +12,7 @@ from typing import Any
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.core.tracebacks import offer as _offer
 from meshrt.numpy.names import missing as _missing
 from meshrt.scipy.sparse.krylov import add, inner, map_tree, norm, real_inner, scaled, subtract
 from meshrt.scipy.sparse.restarted import restarted
@@ -232,3 +233,6 @@ def _stabilised(A: Operator, b: Any, *, x0: Any, M: Operator, tol: Any, atol: An
     r = subtract(b, A(x0))
     one = jnp.ones_like(inner(r, r))
     return lax.while_loop(unfinished, step, (x0, r, r, one, one, one, r, r, 0))[0]
+
+
+_offer(globals(), __all__)

@@ -3,6 +3,7 @@
 All are elementwise, take arrays and scalars, and give floating arrays: float32 for integers unless 64 bits are enabled.
 """
 
+from meshrt.core.tracebacks import offer as _offer
 from meshrt.numpy.names import missing as _missing
 from meshrt.scipy.special import (
     bessel,
@@ -31,3 +32,4 @@ _FAMILIES = (
 )  # fmt: skip
 __all__ = sorted(name for family in _FAMILIES for name in family.__all__)  # noqa: PLE0605
 __getattr__ = _missing(__name__, __all__)
+_offer(globals(), __all__)

@@ -3,6 +3,7 @@
 A distribution is a module with functions of values and parameters: ``norm.logpdf(x, loc, scale)``.
 """
 
+from meshrt.core.tracebacks import offer as _offer
 from meshrt.numpy.names import missing as _missing
 from meshrt.scipy.stats import (
     bernoulli,
@@ -41,3 +42,4 @@ __all__ = [
     "nbinom", "norm", "pareto", "poisson", "rankdata", "sem", "t", "truncnorm", "uniform", "vonmises", "wrapcauchy",
 ]  # fmt: skip
 __getattr__ = _missing(__name__, __all__)
+_offer(globals(), __all__)
