@@ -11,6 +11,7 @@ Imports that most workers do not need stand in the functions that do: what is im
 
 from __future__ import annotations
 
+import _thread
 import io
 import json
 import os
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
     from typing import IO
 
 
+_sending = _thread.allocate_lock()  # threads tell things at once, and a long line is written in pieces
+
+
+def _one_at_a_time() -> _thread.LockType:
+    """The lock of this process's pipe: this file runs as a script and is a module of meshrt, too."""
+    module = sys.modules.get("meshrt.launch.bootstrap")
+    return _sending if module is None else module._sending
+
+
 def send(**fields: object) -> bool:
     """Tells the launcher; False when there is none. A launcher that is gone is no error: it is about to kill us."""
     number, _, owner = os.environ.get(FD_VARIABLE, "").partition(":")
@@ -34,8 +44,9 @@ def send(**fields: object) -> bool:
         return False
     data = json.dumps(fields).encode() + b"\n"
     try:
-        while data:
-            data = data[os.write(int(number), data) :]
+        with _one_at_a_time():
+            while data:
+                data = data[os.write(int(number), data) :]
     except BrokenPipeError:
         return False
     return True

@@ -13,6 +13,7 @@ from meshrt.launch.model import (
     CheckpointTold,
     Event,
     HostJoined,
+    HostLeaving,
     HostLost,
     IncidentKind,
     Phase,
@@ -86,6 +87,19 @@ def host_lost(state: State, event: HostLost) -> Result:
     """What ran there ends beside this, and is blamed then."""
     crashed = frozenset(rank for rank in state.crashed if state.host_of(rank) != event.host)
     return replace(state, hosts=tuple(h for h in state.hosts if h != event.host), crashed=crashed), ()
+
+
+def host_leaving(state: State, event: HostLeaving) -> Result:
+    return replace(state, hosts=tuple(h for h in state.hosts if h != event.host)), ()
+
+
+def host_leaving_running(state: State, event: HostLeaving) -> Result:
+    """Ranks that save do so together: all of them, while those of the host still can."""
+    state, _ = host_leaving(state, event)
+    if not state.attentive or event.host not in {state.host_of(rank) for rank in state.live}:
+        return state, ()
+    detail = f"host {event.host} leaves ({event.why}); the job goes on without it"
+    return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
 
 
 def regrow(state: State, event: TimerFired | ResizeRequested) -> Result:

@@ -21,6 +21,7 @@ from meshrt.launch.model import (
     CheckpointTold,
     Event,
     HostJoined,
+    HostLeaving,
     HostLost,
     Phase,
     ResizeRequested,
@@ -100,6 +101,7 @@ TABLE: dict[Key, Handler] = dict(
         # Nothing runs: too few hosts are there, or the job rests before another attempt.
         _on(Phase.GATHERING, HostJoined, do.host_joined_gathering),
         _on(Phase.GATHERING, HostLost, do.host_lost),
+        _on(Phase.GATHERING, HostLeaving, do.host_leaving),
         _on(Phase.GATHERING, ResizeRequested, do.resize_gathering),
         _on_timer(Phase.GATHERING, Timer.GATHER, do.gather_late),
         _on_timer(Phase.GATHERING, Timer.LAST_CALL, do.last_call_over),
@@ -109,6 +111,7 @@ TABLE: dict[Key, Handler] = dict(
         # The coordination service is starting; no worker exists.
         _on(Phase.WAITING, HostJoined, do.host_joined),
         _on(Phase.WAITING, HostLost, do.host_lost),
+        _on(Phase.WAITING, HostLeaving, do.host_leaving),
         _on(Phase.WAITING, ResizeRequested, do.resize_requested),
         _on(Phase.WAITING, ServiceReady, do.service_ready),
         _on(Phase.WAITING, ServiceExited, do.service_lost),
@@ -119,6 +122,7 @@ TABLE: dict[Key, Handler] = dict(
         # job of another one, what that one knew already may be told again: that the service is ready, too.
         _on(Phase.FORMING, HostJoined, do.host_joined),
         _on(Phase.FORMING, HostLost, do.host_lost),
+        _on(Phase.FORMING, HostLeaving, do.host_leaving),
         _on(Phase.FORMING, ResizeRequested, do.resize_requested),
         _on(Phase.FORMING, ServiceReady, do.note),
         _on(Phase.FORMING, ServiceExited, do.service_lost),
@@ -136,6 +140,7 @@ TABLE: dict[Key, Handler] = dict(
         # All workers are connected.
         _on(Phase.RUNNING, HostJoined, do.host_joined_running),
         _on(Phase.RUNNING, HostLost, do.host_lost),
+        _on(Phase.RUNNING, HostLeaving, do.host_leaving_running),
         _on(Phase.RUNNING, ResizeRequested, do.resize_running),
         _on_timer(Phase.RUNNING, Timer.REGROW, do.regrow),
         _on(Phase.RUNNING, ServiceReady, do.note),
@@ -154,6 +159,7 @@ TABLE: dict[Key, Handler] = dict(
         # A worker failed, and the others come together without it.
         _on(Phase.REGROUPING, HostJoined, do.host_joined),
         _on(Phase.REGROUPING, HostLost, do.host_lost),
+        _on(Phase.REGROUPING, HostLeaving, do.host_leaving),
         _on(Phase.REGROUPING, ResizeRequested, do.resize_requested),
         _on(Phase.REGROUPING, ServiceReady, do.note),
         _on(Phase.REGROUPING, ServiceExited, do.service_lost_settling),
@@ -171,6 +177,7 @@ TABLE: dict[Key, Handler] = dict(
         # A worker failed; the others have a moment to fail by themselves, so that echoes are told from causes.
         _on(Phase.SETTLING, HostJoined, do.host_joined),
         _on(Phase.SETTLING, HostLost, do.host_lost),
+        _on(Phase.SETTLING, HostLeaving, do.host_leaving),
         _on(Phase.SETTLING, ResizeRequested, do.resize_requested),
         _on(Phase.SETTLING, ServiceReady, do.note),
         _on(Phase.SETTLING, ServiceExited, do.service_lost_settling),
@@ -188,6 +195,7 @@ TABLE: dict[Key, Handler] = dict(
         # Everyone has been asked to stop; what fails now fails because of that.
         _on(Phase.STOPPING, HostJoined, do.host_joined),
         _on(Phase.STOPPING, HostLost, do.host_lost),
+        _on(Phase.STOPPING, HostLeaving, do.host_leaving),
         _on(Phase.STOPPING, ResizeRequested, do.resize_requested),
         _on(Phase.STOPPING, ServiceReady, do.note),
         _on(Phase.STOPPING, ServiceExited, do.service_gone),
@@ -205,6 +213,7 @@ TABLE: dict[Key, Handler] = dict(
         # SIGKILL is on its way to whatever is left.
         _on(Phase.KILLING, HostJoined, do.host_joined),
         _on(Phase.KILLING, HostLost, do.host_lost),
+        _on(Phase.KILLING, HostLeaving, do.host_leaving),
         _on(Phase.KILLING, ResizeRequested, do.resize_requested),
         _on(Phase.KILLING, ServiceReady, do.note),
         _on(Phase.KILLING, ServiceExited, do.service_gone),
@@ -223,7 +232,7 @@ TABLE: dict[Key, Handler] = dict(
 )
 
 EVENT_KINDS: tuple[type[Event] | Timer, ...] = (
-    Start, HostJoined, HostLost, ResizeRequested, ServiceReady, ServiceExited, WorkerJoining, WorkerMeshed,
+    Start, HostJoined, HostLeaving, HostLost, ResizeRequested, ServiceReady, ServiceExited, WorkerJoining, WorkerMeshed,
     WorkerAttentive, WorkerGrowable, CheckpointTold, WorkerRaised, WorkerLost, WorkerExited, CancelRequested, *Timer,
 )  # fmt: skip
 

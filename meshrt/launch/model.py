@@ -198,6 +198,14 @@ class HostLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostLeaving(Event):
+    """A host is about to go, and nothing else can be started there; what runs there was asked to end."""
+
+    host: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeRequested(Event):
     """The user wants the job to run on `nodes` hosts from now on, if so many are there."""
 

@@ -22,6 +22,7 @@ from meshrt.launch.engines.protocol import (
     Engine,
     Exited,
     HostDown,
+    HostLeaves,
     HostUp,
     KnowsSilences,
     Output,
@@ -46,6 +47,7 @@ from meshrt.launch.model import (
     ExitStatus,
     Finish,
     HostJoined,
+    HostLeaving,
     HostLost,
     Phase,
     ResizeRequested,
@@ -312,6 +314,9 @@ class _Shell:
             case HostDown():
                 self._console.say(f"meshrt launch: host {found.host} is gone: {found.why}")
                 self._push(HostLost, found.at, host=found.host, why=found.why)
+            case HostLeaves():
+                self._console.say(f"meshrt launch: host {found.host} leaves: {found.why}")
+                self._push(HostLeaving, found.at, host=found.host, why=found.why)
             case StopAsked():
                 self._push(CancelRequested, found.at, signal=int(signal.SIGTERM))
             case ResizeAsked():

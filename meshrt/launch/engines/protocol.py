@@ -211,6 +211,15 @@ class HostDown:
 
 
 @dataclass(frozen=True, slots=True)
+class HostLeaves:
+    """A host is about to go: what runs there was asked to end, and nothing else is to be started there."""
+
+    host: str
+    at: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopAsked:
     """Somebody asked the engine to end the job (`meshrt launch stop`)."""
 
@@ -225,7 +234,7 @@ class ResizeAsked:
     nodes: int
 
 
-Report = Output | Said | Exited | HostUp | HostDown | StopAsked | ResizeAsked
+Report = Output | Said | Exited | HostUp | HostDown | HostLeaves | StopAsked | ResizeAsked
 
 
 # --- the engine.

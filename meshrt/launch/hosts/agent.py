@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from meshrt.errors import DistributedError
-from meshrt.launch import signals
+from meshrt.launch import signals, wire
 from meshrt.launch.address import split_address
 from meshrt.launch.engines.local import LocalEngine
-from meshrt.launch.engines.protocol import Exited, Output, Report, Said
+from meshrt.launch.engines.protocol import Exited, Output, Report, Said, Task
 from meshrt.launch.hosts.duties import Deed, Duties, EndAll, Kill, Leave, Start
 from meshrt.launch.hosts.link import Broken, Gone, Heard, Link, News, Opened
 from meshrt.launch.hosts.messages import Applicant, Leaving, Stale, Up
@@ -93,6 +93,8 @@ class _Agent:
         self._lost_at = time.monotonic()
         self._leaving: tuple[int, float] | None = None  # by which signal, and until when
         self._kill_at = 0.0
+        self._saving: set[Task] = set()  # those that save when they are asked to end
+        self._checkpoint_s = 0.0
         self._code: int | None = None
 
     def run(self) -> int:
@@ -133,10 +135,21 @@ class _Agent:
             self._engine.signal(tuple(self._duties.running), int(signal.SIGKILL))
             self._leaving = (self._leaving[0], min(self._leaving[1], now + _FAREWELL_S))
             return
-        self._leaving = (number, now + _GRACE_S + _FAREWELL_S)
-        self._kill_at = now + _GRACE_S
+        grace_s = self._grace_s()
+        self._leaving = (number, now + grace_s + _FAREWELL_S)
+        self._kill_at = now + grace_s
         self._send(Leaving(f"its agent was stopped by {signal_name(number)}"))
         self._engine.signal(tuple(self._duties.running), int(signal.SIGTERM))
+
+    def _grace_s(self) -> float:
+        """From SIGTERM to SIGKILL: ranks that save have the time that the job gives them for it."""
+        if not self._saving or self._checkpoint_s <= _GRACE_S:
+            return _GRACE_S
+        self._say(
+            f"waiting up to {self._checkpoint_s:g} s for the checkpoint of the ranks here (--checkpoint-timeout); "
+            "another signal ends them at once"
+        )
+        return self._checkpoint_s
 
     def _look_at_the_clock(self, now: float) -> None:
         if self._leaving is not None:
@@ -200,7 +213,7 @@ class _Agent:
             place = f"in the job of {self._options.coordinator}{' again' if self._joined else ''}"
             self._say(f"host {self._options.name} ({self._address}) is {place}")
         self._joined, self._complained, self._session = True, False, news.number
-        self._duties.lease_s = news.lease_s
+        self._duties.lease_s, self._checkpoint_s = news.lease_s, news.checkpoint_s
         for message in self._duties.opened(now):
             self._send(message)
         if self._leaving is not None:
@@ -247,10 +260,24 @@ class _Agent:
                 if found.task in self._duties.running:
                     self._outbound.put(found)
             case Said() | Exited():
+                self._note_saving(found)
                 output = self._outbound.end(found.task, found.at) if isinstance(found, Exited) else 0
                 happened = self._duties.reported(found, output)
                 if happened is not None:
                     self._send(happened)
+
+    def _note_saving(self, found: Said | Exited) -> None:
+        if isinstance(found, Exited):
+            self._saving.discard(found.task)
+        elif b"attentive" in found.line and _is_attentive(found.line):
+            self._saving.add(found.task)
+
+
+def _is_attentive(line: bytes) -> bool:
+    try:
+        return isinstance(wire.decode(line), wire.Attentive)
+    except wire.WireError:  # the coordinator gets it, and says so
+        return False
 
 
 def complain(text: str) -> None:

@@ -179,6 +179,11 @@ class HostsEngine:
         return self._fleet.beat_s
 
     @property
+    def checkpoint_s(self) -> float:
+        """How long ranks that save before they end may take."""
+        return 0.0 if self.state is None else self.state.policy.checkpoint_s
+
+    @property
     def unread(self) -> int:
         """Bytes of output that the shell has not taken."""
         return self._fleet.unread

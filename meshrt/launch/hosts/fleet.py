@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from meshrt.launch.engines.protocol import (
     Exited,
     HostDown,
+    HostLeaves,
     HostUp,
     Output,
     Report,
@@ -79,6 +80,7 @@ class Host:
     printed: int = 0  # and of the last one that need not be sent again
     unread: int = 0  # bytes of what its ranks said that the launcher has not taken
     held: dict[Task, _Held] = field(default_factory=dict)
+    contested_at: float | None = None  # when another agent of this name wanted to take its place
     offset: float | None = None  # of the coordinator's clock before the agent's, with the least delay seen
 
 
@@ -166,11 +168,24 @@ class Fleet:
     def _check_name_is_free(self, known: Host, who: Applicant, now: float) -> None:
         silent = now - known.heard_at
         same_place = known.address in ("", who.address)
+        if same_place and known.connected and silent < WARN_S:
+            self._check_is_gone(known, now)
         if (silent < WARN_S and (known.connected or not same_place)) or (not same_place and silent < self._lease_s):
             raise RefusedError(
                 f"a host {who.name} is in this job already, at {known.address}; give one of the agents another --name",
                 "ALREADY_EXISTS",
             )
+
+    def _check_is_gone(self, known: Host, now: float) -> None:
+        """A host that was started anew has left a connection that nobody has closed. RefusedError until it is known
+        whether somebody is still behind it."""
+        if known.contested_at is None or now - known.contested_at > self._lease_s:
+            known.contested_at = now
+        if known.heard_at <= known.contested_at:
+            raise RefusedError(
+                f"an agent of host {known.name} was heard {now - known.heard_at:.1f} s ago; if it has ended, this one "
+                "takes its place", "ABORTED",
+            )  # fmt: skip
 
     def open(self, name: str, incarnation: str, now: float) -> None:
         """A session of an agent begins. RefusedError if it has not joined."""
@@ -289,6 +304,7 @@ class Fleet:
                 self._happened(host, message, now)
             case Leaving(why=why):
                 host.leaving = why
+                self.reports.append(HostLeaves(host.name, now, why))
 
     def _happened(self, host: Host, message: Happened, now: float) -> None:
         if message.seq <= host.seq:

@@ -33,6 +33,7 @@ class Opened:
     incarnation: str
     directory: str
     lease_s: float
+    checkpoint_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class Link:
         number = self._number
         answers = calls.stream("Session", self._say(who, self._outgoing), joined.nonce)
         self._answers = answers
-        self._tell(Opened(number, who.incarnation, joined.directory, joined.lease_s))
+        self._tell(Opened(number, who.incarnation, joined.directory, joined.lease_s, joined.checkpoint_s))
         stream = self._outbound.begin_stream()
         log = threading.Thread(target=self._stream_log, args=(calls, stream, who), name="meshrt-log", daemon=True)
         log.start()

@@ -158,7 +158,7 @@ class Server:
             now = time.monotonic()
             return pb.JoinReply(
                 job=self._job, beat_s=self._engine.beat_s, lease_s=SELF_END_S, directory=self._directory,
-                nonce=self._nonces.new(now),
+                nonce=self._nonces.new(now), checkpoint_s=self._engine.checkpoint_s,
             )  # fmt: skip
 
         return await self._answer(context, "Join", request, act)

@@ -51,6 +51,22 @@ def test_ranks_that_are_stopped_save_first_at_the_same_step_and_get_the_time_for
     assert lines[2].startswith("meshrt launch: stopped by SIGTERM")
 
 
+@pytest.mark.slow
+def test_an_agent_that_is_stopped_gives_its_ranks_the_time_to_save_and_the_job_goes_on_without_it(hosts, tmp_path):
+    body = TRAINING.replace("time.sleep(2.5)", "time.sleep(7)")  # longer than the grace without a checkpoint
+    body = body.replace("asked = ", "asked = generation == 0 and ").replace("2000)", "3000 - 2990 * generation)")
+    hosts.start("--nodes", "1:2", "--nproc", 1, "--devices-per-process", 1, body=body)
+    hosts.agent("a", "b")
+    wait_for(hosts.coordinator, "training")
+    hosts.agents["b"].send_signal(signal.SIGTERM)
+    left = hosts.ends("b")
+    assert left.code == 128 + signal.SIGTERM and "waiting up to 300 s for the checkpoint" in left.err
+    result = hosts.finish()
+    assert result.code == 0 and result.err.count("starting again, generation 1") == 1, result.err
+    assert "host b leaves (its agent was stopped by SIGTERM); the job goes on without it" in result.err
+    assert CheckpointManager(tmp_path / "checkpoints").latest() is not None
+
+
 def test_a_process_alone_is_asked_too():
     code = (
         "import os, signal, meshrt.distributed as d\n"

@@ -17,10 +17,10 @@ import pytest
 pytest.importorskip("grpc")
 
 from meshrt.errors import ConfigError, DistributedError
-from meshrt.launch.engines.protocol import Output, Task
+from meshrt.launch.engines.protocol import HostDown, HostUp, Output, Task
 from meshrt.launch.hosts import agent, logbook, server, testbed
 from meshrt.launch.hosts.engine import HostsEngine
-from meshrt.launch.hosts.fleet import LEASE_S
+from meshrt.launch.hosts.fleet import LEASE_S, Fleet
 from meshrt.launch.hosts.journal import Journal
 from meshrt.launch.hosts.link import Opened
 from meshrt.launch.hosts.logbook import Logbook
@@ -266,3 +266,25 @@ def test_a_coordinator_that_did_not_listen_blames_no_host_for_it():
     engine.close()
     for end in (wake, waker):
         os.close(end)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_an_agent_that_was_started_anew_takes_the_place_of_one_that_left_its_connection_open(alive):
+    fleet = Fleet({}, 0.0)
+    who = lambda life: Applicant("a", "10.0.0.1", life, {}, ())
+    fleet.join(who("first"), 0.0)
+    fleet.open("a", "first", 0.0)
+    with pytest.raises(RefusedError, match=r"an agent of host a was heard 1.0 s ago; if it has ended") as caught:
+        fleet.join(who("second"), 1.0)
+    assert caught.value.kind == "ABORTED"  # it tries again
+    if alive:
+        fleet.receive("a", "first", Beat(1.5), 1.5)
+        with pytest.raises(RefusedError, match="a host a is in this job already") as caught:
+            fleet.join(who("second"), 2.0)
+        assert caught.value.kind == "ALREADY_EXISTS"
+        return
+    with pytest.raises(RefusedError):
+        fleet.join(who("second"), 2.9)
+    fleet.join(who("second"), 3.1)
+    assert fleet.hosts["a"].incarnation == "second"
+    assert [type(r) for r in fleet.take_reports()] == [HostUp, HostDown, HostUp]

@@ -24,6 +24,7 @@ from meshrt.launch.model import (
     Failure,
     Finish,
     HostJoined,
+    HostLeaving,
     HostLost,
     Incident,
     IncidentKind,
@@ -92,7 +93,7 @@ def kinds(commands):
 # --- the table.
 
 # Which events each phase accepts, written down a second time.
-_ALWAYS = {Timer.JOB, CancelRequested, HostJoined, HostLost, ResizeRequested}
+_ALWAYS = {Timer.JOB, CancelRequested, HostJoined, HostLeaving, HostLost, ResizeRequested}
 _WORKERS = {
     WorkerJoining, WorkerMeshed, WorkerAttentive, WorkerGrowable, CheckpointTold, WorkerRaised, WorkerLost,
     WorkerExited,
@@ -117,7 +118,8 @@ _FIELDS = {
     WorkerLost: {"rank": 0, "why": "silent"}, CancelRequested: {"signal": 2}, WorkerAttentive: {"rank": 0},
     WorkerGrowable: {"rank": 0},
     CheckpointTold: {"step": 10, "committed": True},
-    HostJoined: {"host": "a"}, HostLost: {"host": "a", "why": "silent"}, ResizeRequested: {"nodes": 2},
+    HostJoined: {"host": "a"}, HostLost: {"host": "a", "why": "silent"}, HostLeaving: {"host": "a", "why": "asked"},
+    ResizeRequested: {"nodes": 2},
 }  # fmt: skip
 
 
@@ -378,6 +380,29 @@ def test_nobody_waits_for_a_checkpoint_that_cannot_come(attentive):
     failed(WorkerExited, rank=1, status=ExitStatus(code=1))
     failed(TimerFired, timer=Timer.SETTLE)
     assert failed.clocks[Timer.GRACE] == 5.0
+
+
+@pytest.mark.parametrize("attentive", [True, False])
+def test_ranks_that_save_do_so_when_a_host_leaves_and_start_again_without_it(attentive):
+    do = Driver(num_processes=1, nodes=(1, 2), checkpoint_s=60.0)
+    do(Start)
+    for host in "ab":
+        do(HostJoined, host=host)
+    do(ServiceReady, address="h:1")
+    for rank in range(2):
+        do(WorkerMeshed, rank=rank)
+    if attentive:
+        do(WorkerAttentive, rank=0)
+    commands = do(HostLeaving, host="b", why="its agent was stopped by SIGTERM")
+    if not attentive:  # what ends there is told beside this
+        assert commands == [] and do.state.hosts == ("a",) and do.state.phase is Phase.RUNNING
+        return
+    assert do.clocks[Timer.GRACE] == 60.0 and (commands[0].ranks, commands[0].signal) == ((0, 1), TERM)
+    for rank in range(2):
+        do(WorkerExited, rank=rank, status=OK)
+    announce, service = do(ServiceExited, status=OK)
+    assert announce.incident.detail == "host b leaves (its agent was stopped by SIGTERM); the job goes on without it"
+    assert service.hosts == ("a",) and do.state.charged == 0
 
 
 def test_those_that_are_left_go_on_and_the_job_succeeds_without_the_lost_ones():

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,21 @@ def test_an_exception_survives_the_pipe(monkeypatch):
 def test_without_a_launcher_nothing_is_sent(monkeypatch):
     monkeypatch.delenv(bootstrap.FD_VARIABLE, raising=False)
     assert not bootstrap.send(kind="meshed")
+
+
+def test_what_threads_tell_at_once_comes_in_whole_lines(monkeypatch):
+    read_end, write_end = os.pipe()
+    monkeypatch.setenv(bootstrap.FD_VARIABLE, str(write_end))
+    tell = lambda: [bootstrap.send(kind="raised", type="E", message="x" * 9000, traceback=[]) for _ in range(20)]
+    threads = [threading.Thread(target=tell) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    with os.fdopen(read_end, "rb") as lines:  # a pipe holds seven of them
+        messages = [wire.decode(next(lines)) for _ in range(80)]
+    for thread in threads:
+        thread.join()
+    os.close(write_end)
+    assert all(isinstance(m, wire.Raised) and m.error.message == "x" * 9000 for m in messages)
 
 
 @given(st.one_of(st.binary(max_size=60), st.recursive(

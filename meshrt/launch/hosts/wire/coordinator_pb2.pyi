@@ -56,18 +56,20 @@ class JoinRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cores: _Optional[int] = ..., again: bool = ..., output: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "beat_s", "lease_s", "directory", "nonce")
+    __slots__ = ("job", "beat_s", "lease_s", "directory", "nonce", "checkpoint_s")
     JOB_FIELD_NUMBER: _ClassVar[int]
     BEAT_S_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_S_FIELD_NUMBER: _ClassVar[int]
     job: str
     beat_s: float
     lease_s: float
     directory: str
     nonce: str
-    def __init__(self, job: _Optional[str] = ..., beat_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., directory: _Optional[str] = ..., nonce: _Optional[str] = ...) -> None: ...
+    checkpoint_s: float
+    def __init__(self, job: _Optional[str] = ..., beat_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., directory: _Optional[str] = ..., nonce: _Optional[str] = ..., checkpoint_s: _Optional[float] = ...) -> None: ...
 
 class Opening(_message.Message):
     __slots__ = ("name", "incarnation")
