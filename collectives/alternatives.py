@@ -18,6 +18,8 @@ beside a gradient that is not: there the argument is gathered before it is used,
 And one where contractions gather over and over what follows from one another: there every device computes all of it
 (`computed_whole.py`).
 
+And one of the program rewritten, where a split dimension holds parts that something cuts (`equal_parts.py`).
+
 Another propagation and partition cost as much as the first. So what the first plan sends over an axis is the most that
 another place of the axis can save, and what is known of the alternative beforehand is held against it: the partial sums
 that contractions of its class leave, the gather of an argument.
@@ -39,6 +41,7 @@ from .annotations import KnownShardings
 from .computed_whole import computed_whole
 from .contests import preference
 from .cost import item_bytes
+from .equal_parts import parted
 from .errors import CollectivesError
 from .heuristics import ALTERNATIVE_SHARE, MEMORY_GROWTH_BYTES
 from .module import PartitionedProgram, partition_program
@@ -110,6 +113,9 @@ def preferences(known: KnownShardings, made: PartitionedProgram, given: Topology
     whole = computed_whole(known, made, given)
     if whole is not None:
         yield Preference(whole=(whole,))
+    parts = parted(known, sent)
+    if parts is not None:
+        yield Preference(parted=(parts,))
     found = preference(known, sent)
     if found is not None:
         yield found

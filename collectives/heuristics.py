@@ -258,6 +258,12 @@ SCATTERED_AND_GATHERED = 2
 # of 48 unrolled layers is partitioned (measured).
 CONE_OPERATIONS = 2
 
+# Parts of equal size that one dimension may hold to be made a dimension of their own, and values of which one rewriting
+# of a program makes such a dimension. Chosen, not measured: queries, keys and values are three, gates four, heads that
+# share keys eight; a stencil's neighbours, of which each is a part of one element, are not meant.
+MOST_PARTS = 16
+PARTED_VALUES = 1 << 10
+
 # -- partition/: loops and functions -----------------------------------------------------------------------------
 
 # Operations of a callee up to which it is written out at every call; longer ones become functions.

@@ -10,6 +10,7 @@ from propagation.program import Program, Value
 from propagation.shardings import Shardings
 
 from .computed_whole import Whole
+from .equal_parts import Parted
 
 __all__ = ["Gathered", "Kept", "Preference"]
 
@@ -65,6 +66,7 @@ class Preference:
     gathered   arguments that are gathered before they are used
     whole   chains of operations that every device computes; with no source lines, what `last` brings with it
     last    per axis that several classes want, a place at the boundary that the class which gets it last has
+    parted  dimensions of equal parts that are two
     """
 
     first: tuple[tuple[str, str], ...] = ()
@@ -74,20 +76,22 @@ class Preference:
     gathered: tuple[Gathered, ...] = ()
     whole: tuple[Whole, ...] = ()
     last: tuple[tuple[str, str], ...] = ()
+    parted: tuple[Parted, ...] = ()
 
     def __str__(self) -> str:
         reshapes = [f"dimension {k.at} of the reshape at {k.where or '?'} whole" for k in self.kept]
         arguments = [f"argument {g.number} gathered before it is used" for g in self.gathered]
         first = [f"{axis} first to {place}" for axis, place in self.first]
         last = [f"{axis} last to {place}" for axis, place in self.last]
-        return "; ".join([*first, *last, *reshapes, *arguments, *(str(whole) for whole in self.whole if whole.where)])
+        wholes = [str(whole) for whole in self.whole if whole.where]
+        return "; ".join([*first, *last, *reshapes, *arguments, *wholes, *map(str, self.parted)])
 
     def beside(self, other: Preference) -> Preference:
         """Both."""
         return Preference(
             (*other.first, *self.first), self.waits | other.waits, self.results_wait | other.results_wait,
             (*other.kept, *self.kept), (*other.gathered, *self.gathered), (*other.whole, *self.whole),
-            (*other.last, *self.last),
+            (*other.last, *self.last), (*other.parted, *self.parted),
         )  # fmt: skip
 
     def gathers(self, program: Program) -> dict[Value, TensorSharding]:
@@ -114,6 +118,8 @@ class Preference:
             result = reshapes[kept.number] if kept.number < len(reshapes) else None
             if result is not None and result.type.text == kept.result and shardings.get(result) is None:
                 shardings.set(result, kept.sharding(result.type.rank))
+        for parted in self.parted:
+            parted.rewrite(program, shardings)
 
 
 def _waiting(sharding: TensorSharding | None, dims: set[int]) -> TensorSharding | None:

@@ -97,6 +97,16 @@ def _sliced(ctx: Context, op: Op, shift: _Shift, dims: Dims) -> Iterator[Candida
     out = (*dims[:place], (), *dims[place + 1 :])
     look_up = functools.partial(_look_up, ctx, op, shift, dims, place)
     yield Candidate((dims,), (out,), look_up, pending=(dims[place],))
+    value = op.operands[0]
+    alike = sum(1 for use in value.uses if use.op.name == op.name and _narrows(use.op, place))
+    if alike > 1:  # each is charged its share of the gather, and those that follow find it done
+        sent = (Sent("all_gather", dims[place], ctx.move_cost(value, out) / alike),)
+        yield Candidate((None,), (out,), functools.partial(_move, ctx, op, shift, out), sent=sent)
+
+
+def _narrows(op: Op, d: int) -> bool:
+    """Whether a slice leaves out elements along dimension `d`."""
+    return op.results[0].type.shape[d] < op.operands[0].type.shape[d]
 
 
 def _padded(ctx: Context, op: Op, shift: _Shift, dims: Dims) -> Iterator[Candidate]:

@@ -34,7 +34,7 @@ def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = LOOKAHEAD_ST
     move = 0.0 if dims == want else ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, want)
     if not depth or len(value.uses) > LOOKAHEAD_USES:
         return move
-    most = move + extra_cost(ctx, value, want, depth) if move else math.inf
+    most = math.inf if dims == want else move + extra_cost(ctx, value, want, depth)
     found = 0.0
     for use in value.uses:
         if found >= most:
