@@ -115,11 +115,12 @@ def _through_host(array: Array, sig: Signature) -> Any:
     try:
         value = array._value
     except errors.NonAddressableError as e:
-        raise errors.UnsupportedError(
-            f"device_put of {array.aval} from {array.sharding!r} to {target!r} would move parts between processes; "
-            "only the "
-            "devices that hold the array can do so among themselves. Reshard it there first (to a replicated sharding "
-            "over the same devices), then put it."
+        raise errors.DeviceAssignmentMismatchError(
+            "For a reshard between processes, input and target sharding should have the same set of devices: those "
+            f"that hold an array send each other its parts. device_put of {array.aval} goes from "
+            f"{sorted(d.id for d in array.sharding.device_set)}, {array.sharding!r}, to "
+            f"{sorted(d.id for d in target.device_set)}, {target!r}. Reshard it first to a replicated sharding over "
+            "the devices that it is on, then put it"
         ) from e
     events.record("host_reshard", aval=array.aval, source=array.sharding, target=target)
     parts = shard_slices(value, target, array.shape)
