@@ -305,6 +305,8 @@ def outer(a: Any, b: Any, out: None = None) -> Any:
     """
     unsupported_argument("outer", "out", out)
     a, b = _operands("outer", a, b)
+    # Flattened first: types along Explicit axes follow through each of the two steps, but not through both at once.
+    a, b = (reshape_p.bind(x, new_sizes=(x.size,)) if x.ndim != 1 else x for x in (a, b))
     return reshape_p.bind(a, new_sizes=(a.size, 1)) * reshape_p.bind(b, new_sizes=(1, b.size))
 
 

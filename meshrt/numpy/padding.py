@@ -28,6 +28,7 @@ from meshrt.numpy.operands import (
     static_int,
 )
 from meshrt.numpy.shapes import broadcast_to, ravel, reshape
+from meshrt.primitives import arrangement
 from meshrt.primitives.axis_types import constrained, in_auto_mode
 
 __all__ = ["repeat", "resize", "tile"]
@@ -56,11 +57,7 @@ def tile(A: Any, reps: Any) -> Any:
     reps = shape_tuple(reps)
     reps = (1,) * (x.ndim - len(reps)) + reps
     own = (1,) * (len(reps) - x.ndim) + x.shape
-    if all(r == 1 for r in reps):
-        return reshape(x, own)
-    wide = tuple(v for r, n in zip(reps, own) for v in (r, n))
-    x = broadcast_in_dim_p.bind(reshape(x, own), shape=wide, broadcast_dimensions=tuple(range(1, 2 * len(own), 2)))
-    return reshape_p.bind(x, new_sizes=tuple(r * n for r, n in zip(reps, own)))
+    return arrangement.tile(reshape(x, own), reps)
 
 
 def _with_static_counts(fun: Callable[..., Any]) -> Callable[..., Any]:

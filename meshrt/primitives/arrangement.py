@@ -12,6 +12,7 @@ from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import broadcast_in_dim, canonical_axis, reshape
 from meshrt.core.dimensions.arithmetic import broadcast_shapes as common_sizes
 from meshrt.core.dimensions.expression import as_size
+from meshrt.core.source import capture
 from meshrt.core.types import aval_of
 from meshrt.primitives.concatenate import concatenate, split
 from meshrt.primitives.elementwise import add_p, lt_p, rem_p
@@ -19,6 +20,7 @@ from meshrt.primitives.gather import gather
 from meshrt.primitives.gather_scatter import GatherDimensionNumbers
 from meshrt.primitives.reshape import broadcast, expand_dims, squeeze
 from meshrt.primitives.selection import select_n_p
+from meshrt.sharding.typed import entries_of
 
 __all__ = [
     "broadcast_shapes", "broadcast_to_rank", "index_take", "shape_as_value", "stack", "tile", "unstack",
@@ -114,6 +116,7 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
     Raises:
       ArgumentTypeError: there is not one count per dimension.
       ArgumentValueError: a count is negative.
+      ShardingTypeError: an Explicit axis splits a dimension that is repeated, so no spec says where the copies are.
 
     Args:
       operand: an array.
@@ -122,16 +125,35 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
     >>> lax.tile(jnp.array([1, 2]), (2,))
     Array([1, 2, 1, 2], dtype=int32)
     """
-    shape, counts = aval_of(operand).shape, tuple(map(as_size, reps))
+    aval, counts = aval_of(operand), tuple(map(as_size, reps))
+    shape = aval.shape
     if len(counts) != len(shape):
         raise errors.ArgumentTypeError(
             f"tile of {aval_of(operand).str_short()} needs {len(shape)} counts, one per dimension, but got {counts}"
         )
     if any(n < 0 for n in counts):
         raise errors.ArgumentValueError(f"tile cannot lay out an array {counts} times; counts are 0 or more")
-    wide = [v for pair in zip(counts, shape) for v in pair]
-    spread = broadcast_in_dim(operand, wide, range(1, 2 * len(shape), 2))
-    return reshape(spread, [math.prod(pair) for pair in zip(counts, shape)])
+    split = next((d for d, e in enumerate(entries_of(aval)) if e is not None and counts[d] != 1), None)
+    if split is not None:
+        raise errors.ShardingTypeError(
+            f"Operand cannot be sharded on dimension {split} when the tiling is non-trivial. Got input type: "
+            f"{aval.str_short(short_dtypes=False)} with reps: {counts} at {capture()}. Gather that dimension first, "
+            "with meshrt.reshard, or let propagation decide with meshrt.sharding.auto_axes"
+        )
+    repeated = [d for d, n in enumerate(counts) if n != 1]
+    if aval.explicit is not None and len(repeated) > 1:
+        # The type rule of reshape follows one merge at a time.
+        for d in repeated:
+            operand = tile(operand, [counts[d] if i == d else 1 for i in range(len(shape))])
+        return operand
+    # Dimensions that stay as they are stand alone, so that the rule sees what becomes of them.
+    wide, kept = [], []
+    for count, size in zip(counts, shape):
+        wide += [size] if count == 1 else [count, size]
+        kept.append(len(wide) - 1)
+    if not repeated:
+        return operand
+    return reshape(broadcast_in_dim(operand, wide, kept), [math.prod(pair) for pair in zip(counts, shape)])
 
 
 def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:

@@ -327,6 +327,9 @@ CASES = [
     Case("var", lambda o, x: o.np.var(x, -1), (floats(8, 8),)),
     Case("roll", lambda o, x: o.np.roll(x, 1, 0), (floats(8, 8),)),
     Case("tile", lambda o, x: o.np.tile(x, (2, 1)), (floats(8, 8),)),
+    Case("tile_beside_others", lambda o, x: o.np.tile(x, (2, 1, 1, 3)), (floats(4, 2, 3),)),
+    Case("tile_of_lax", lambda o, x: o.lax.tile(x, (2, 1, 2)), (floats(3, 4, 3),)),
+    Case("outer_of_a_matrix", lambda o, x, y: o.np.outer(x, y), (floats(4, 3), floats(2))),
     Case("repeat", lambda o, x: o.np.repeat(x, 2, 0), (floats(8, 8),)),
     Case(
         "stack",
