@@ -35,9 +35,7 @@ def make_jaxpr(
       return_shape: the function returns a pair of the Jaxpr and the types of the results.
 
     >>> print(meshrt.make_jaxpr(lambda x: x + 1)(2.0))
-    { lambda ; a:f32[]. let
-        b:f32[] = add a 1.0:f32[]
-      in (b,) }
+    { lambda ; a:f32[]. let b:f32[] = add a 1.0:f32[] in (b,) }
     """
     require_function(fun)
     static = as_tuple(static_argnums)

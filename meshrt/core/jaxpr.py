@@ -1,12 +1,13 @@
 """Jaxprs: typed programs in A-normal form, with a printer and a checker.
 
-jaxpr  ::= { lambda constvars ; invars . let eqns in outvars }
+jaxpr  ::= { lambda constvars; invars . let eqns in outvars }
 eqn    ::= outvars = primitive[params] atoms
 atom   ::= Var | Literal
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from meshrt.core.references import ALLOC, settled_effects
 from meshrt.core.source import Source
+from meshrt.core.text_layout import Break, Document, Group, Nested, laid_out
 from meshrt.core.types import ShapedArray, short_dtype
 from meshrt.errors import JaxprTypeError
 
@@ -107,7 +109,7 @@ class Eqn:
         )
 
     def __repr__(self) -> str:
-        return _Printer().eqn(self, "")
+        return laid_out(_Printer().eqn(self))
 
 
 class Jaxpr:
@@ -179,7 +181,7 @@ class Jaxpr:
         return {v: v.aval.in_state(found[v]) for v in (*self.constvars, *self.invars) if v in found}  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
-        return _Printer().jaxpr(self)
+        return laid_out(_Printer().jaxpr(self))
 
 
 def _any_high(eqns: Sequence[Eqn]) -> bool:
@@ -275,27 +277,27 @@ def subjaxprs(params: dict[str, Any]) -> Iterator[Jaxpr]:
 
 
 def _name(index: int) -> str:
-    name = ""
-    while True:
-        index, letter = divmod(index, 26)
-        name = chr(ord("a") + letter) + name
-        if index == 0:
-            return name
-        index -= 1
+    """A number of base 26 in letters."""
+    index, letter = divmod(index, 26)
+    return (_name(index) if index else "") + chr(ord("a") + letter)
 
 
 class _Printer:
     def __init__(self) -> None:
         self.names: dict[Var, str] = {}
+        self.fresh = itertools.count()
         self.used: set[Any] | None = None
 
     def var(self, v: Var) -> str:
         if v not in self.names:
-            self.names[v] = _name(len(self.names))
+            self.names[v] = _name(next(self.fresh))
         return self.names[v]
 
     def typed(self, v: Var) -> str:
         return f"{self.var(v)}:{v.aval.str_short()}"
+
+    def result(self, v: Var) -> str:
+        return self.typed(v) if self.is_used(v) else f"_:{v.aval.str_short()}"
 
     def is_used(self, v: Var) -> bool:
         """Whether something in the program takes a result; of a single equation nobody knows."""
@@ -311,41 +313,69 @@ class _Printer:
             return f"{val}:{short_dtype(a.aval.dtype)}[]"
         return self.var(a)
 
-    def param(self, value: Any, indent: str) -> str:
-        if isinstance(value, ClosedJaxpr):
-            value = value.jaxpr
-        if isinstance(value, Jaxpr):
-            return _Printer().jaxpr(value, indent + "    ")
+    def param(self, value: Any) -> Document:
+        if isinstance(value, Jaxpr | ClosedJaxpr):
+            return self.jaxpr(value.jaxpr)
         if isinstance(value, tuple) and any(isinstance(v, Jaxpr | ClosedJaxpr) for v in value):
-            return "(" + ", ".join(self.param(v, indent) for v in value) + ")"
-        if isinstance(value, np.dtype):
-            return short_dtype(value)
+            return self.enclosed("(", [self.param(v) for v in value], ")")
         if callable(value) and hasattr(value, "__name__"):
             return str(value.__name__)
         return str(value)
 
-    def eqn(self, e: Eqn, indent: str) -> str:
+    def enclosed(self, opening: str, parts: list[Document], closing: str) -> Document:
+        inside: list[Document] = [opening]
+        for i, part in enumerate(parts):
+            inside += [Break() if i else Break(""), part]
+        return Group([Nested(2, inside), Break(""), closing])
+
+    def row(self, parts: Sequence[str], separator: str = "") -> Document:
+        if len(parts) < 2:
+            return parts[0] if parts else ""
+        row: list[Document] = []
+        for i, part in enumerate(parts):
+            row += [separator, Group([Break()]), part] if i else [part]
+        return Group([Nested(2, row)])
+
+    def alike(self, inside: Sequence[Atom], outside: Sequence[Atom]) -> None:
+        """What a call gives to a Jaxpr, and takes from it, has one name inside and outside."""
+        taken: set[Atom] = set()
+        for own, other in zip(inside, outside):
+            named = isinstance(own, Var) and isinstance(other, Var)
+            if named and own not in self.names and other not in taken and self.is_used(other):
+                taken.add(other)
+                self.names[own] = self.var(other)
+
+    @staticmethod
+    def shown(e: Eqn) -> list[tuple[str, Any]]:
+        """The parameters in order; of a call, its name first."""
+        return sorted(e.params.items(), key=lambda kv: (e.primitive.calls is None or kv[0] != "name", kv[0]))
+
+    def eqn(self, e: Eqn) -> Document:
         if e.primitive.printed is not None:
             shown: str = e.primitive.printed(self, e)
             return shown
-        outs = " ".join(self.typed(v) for v in e.outvars) or "_"
-        given = [f"{k}={self.param(v, indent)}" for k, v in sorted(e.params.items()) if v is not None]
-        params = f"[{' '.join(given)}]" if given else ""
-        args = " ".join(self.atom(a) for a in e.invars)
-        return f"{outs} = {e.primitive.name}{params} {args}".rstrip()
+        called = e.params[e.primitive.calls] if e.primitive.calls is not None else None
+        if called is not None:
+            self.alike(called.jaxpr.invars, e.invars)
+            self.alike(called.jaxpr.outvars, e.outvars)
+        outs: list[Document] = [self.row([self.result(v) for v in e.outvars]), " = "] if e.outvars else []
+        given: list[Document] = [[f"{k}=", self.param(v)] for k, v in self.shown(e) if v is not None]
+        args: list[Document] = [" ", self.row([self.atom(a) for a in e.invars])] if e.invars else []
+        text: list[Document] = [*outs, e.primitive.name, self.enclosed("[", given, "]") if given else "", *args]
+        return "".join(text) if all(type(part) is str for part in text) else text  # type: ignore[arg-type]  # all are str
 
-    def jaxpr(self, j: Jaxpr, indent: str = "") -> str:
-        self.used = {a for e in j.eqns for a in e.invars} | set(j.outvars)
-        consts = " ".join(self.typed(v) for v in j.constvars)
-        ins = " ".join(self.typed(v) for v in j.invars)
-        head = f"{{ {'high ' if j.is_high else ''}lambda {consts + ' ' if consts else ''}; {ins}. let"
-        lines = [f"{indent}    {self.eqn(e, indent)}" for e in j.eqns]
-        outs = "(" + ", ".join(self.atom(a) for a in j.outvars) + ("," if len(j.outvars) == 1 else "") + ")"
+    def jaxpr(self, j: Jaxpr) -> Document:
+        outer, self.used = self.used, {a for e in j.eqns for a in e.invars} | set(j.outvars)
+        head = [f"{{ {'high ' if j.is_high else ''}lambda ", self.row([self.typed(v) for v in j.constvars])]
+        head += ["; ", self.row([self.typed(v) for v in j.invars]), ". let"]
+        eqns: list[Document] = [Break()]
+        for i, e in enumerate(j.eqns):
+            eqns += [Break("; "), self.eqn(e)] if i else [self.eqn(e)]
+        outs = ["(", self.row([self.atom(a) for a in j.outvars], ","), ",)" if len(j.outvars) == 1 else ")"]
         written = [f"{self.var(v)}:{t.str_short()}" for v, t in j.mut_types.items()]
-        outs += f" leaving {', '.join(written)}" if written else ""
-        if not lines:
-            return f"{head}  in {outs} }}"
-        return "\n".join([head, *lines, f"{indent}  in {outs} }}"])
+        outs += [f" leaving {', '.join(written)}"] if written else []
+        self.used = outer
+        return Group([Nested(2, [*head, Nested(2, eqns), Break(), "in ", *outs]), " }"])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

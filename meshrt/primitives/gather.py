@@ -271,7 +271,7 @@ def linear_scatter_transpose(sign: int) -> Callable[..., Any]:
 
 
 scatter_add_p: Primitive = scatter_primitive(
-    "scatter_add",
+    "scatter-add",
     "stablehlo.add",
     linear_scatter_jvp(lambda: scatter_add_p),
     linear_scatter_transpose(1),

@@ -229,9 +229,7 @@ def discharge_state(jaxpr: Jaxpr | ClosedJaxpr, should_discharge: bool | Sequenc
     >>> import meshrt, meshrt.numpy as jnp
     >>> closed = meshrt.make_jaxpr(lambda r: r[...])(meshrt.new_ref(jnp.zeros(3)))
     >>> closed
-    { lambda ; a:Ref{f32[3]}. let
-        b:f32[3] <- a[...]
-      in (b,) }
+    { lambda ; a:Ref{f32[3]}. let b:f32[3] <- a[...] in (b,) }
     >>> discharge_state(closed)
     { lambda ; a:f32[3]. let  in (a, a) }
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import string
@@ -16,6 +17,7 @@ from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, JaxprTypeError, Literal, 
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import eval_jaxpr
 from meshrt.core.types import ShapedArray
+from tests.meshrt.beside import assert_alike
 
 F32, I32 = ShapedArray((2,), "float32"), ShapedArray((2,), "int32")
 WHERE = source.capture()
@@ -28,9 +30,9 @@ def eqn(primitive, ins, outs, effects=frozenset(), **params) -> Eqn:
     return Eqn(primitive, ins, outs, params, WHERE, effects)
 
 
-def test_names_count_as_columns_of_a_spreadsheet_do():
+def test_names_count_in_base_26():
     letters = string.ascii_lowercase
-    expected = [*letters, *map("".join, itertools.product(letters, repeat=2)), "aaa", "aab"]
+    expected = [*letters, *map("".join, itertools.product(letters[1:], letters)), "baa", "bab"]
     assert [_name(i) for i in range(len(expected))] == expected
 
 
@@ -44,14 +46,45 @@ def test_parameters_are_printed_by_what_they_are():
     text = repr(
         Jaxpr((), (x,), (y, Literal(np.float32(2), ShapedArray((), "float32"))), [eqn(twice, (x,), (y,), **params)])
     )
-    short = "{ lambda ; a:f32[2]. let  in (a,) }"
     assert text == (
         "{ lambda ; a:f32[2]. let\n"
-        f"    b:f32[2] = twice[body={short} branches=({short}, {short}) dtype=f32 fun=sqrt size=3 tags=('a', 'b')] a\n"
+        "    b:f32[2] = twice[\n"
+        "      body={ lambda ; c:f32[2]. let  in (c,) }\n"
+        "      branches=(\n"
+        "        { lambda ; c:f32[2]. let  in (c,) }\n"
+        "        { lambda ; c:f32[2]. let  in (c,) }\n"
+        "      )\n"
+        "      dtype=float32\n"
+        "      fun=sqrt\n"
+        "      size=3\n"
+        "      tags=('a', 'b')\n"
+        "    ] a\n"
         "  in (b, 2.0:f32[]) }"
     )
     with_const = Jaxpr((x,), (y,), (), [eqn(twice, (y,), ())])
-    assert repr(with_const) == "{ lambda a:f32[2] ; b:f32[2]. let\n    _ = twice b\n  in () }"
+    assert repr(with_const) == "{ lambda a:f32[2]; b:f32[2]. let twice b in () }"
+
+
+PRINTED = {
+    "on one line": lambda l: lambda x: x * 2,
+    "on several": lambda l: lambda x: (x * 2 + x, x - 3, x * x, l.lax.sin(x), l.lax.cos(x)),
+    "what nobody takes": lambda l: lambda x: (x + 1, l.lax.sin(x) * 2)[0],
+    "branches": lambda l: lambda x: l.lax.cond(x > 0, lambda y: y + 1, lambda y: y - 1, x),
+    "loops": lambda l: lambda x: l.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2), (0, x)),
+    "no results": lambda l: lambda x: [],
+    "many names": lambda l: lambda x: functools.reduce(lambda y, _: l.lax.sin(y), range(30), x),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_programs_are_printed_as_by_jax(name):
+    assert_alike(lambda l: str(l.make_jaxpr(PRINTED[name](l))(1.0)))
+
+
+def test_values_of_a_call_have_one_name():
+    text = str(meshrt.make_jaxpr(lambda x: meshrt.jit(lambda y: jnp.sin(y))(x + 1) - 1)(1.0))
+    inside = "{ lambda ; b:f32[]. let c:f32[] = sin b in (c,) }"
+    assert f"    c:f32[] = jit[\n      name=<lambda>\n      jaxpr={inside}\n    ] b\n    d:f32[] = sub c" in text
 
 
 def test_effects_of_a_program_are_those_of_its_equations():
