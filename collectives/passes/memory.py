@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from propagation.ops import having
 
@@ -102,13 +102,18 @@ class Span(NamedTuple):
     last: int
 
 
+# What an item uses, whether its results become buffers even if one item alone uses them, those that may become one with
+# their bytes, and what lives within it.
+_Facts: TypeAlias = tuple[Sequence[LocalValue], bool, list[tuple[LocalValue, float]], float]
+
+
 class Lives:
     """Estimates of what lives in regions. What is found about items is kept, so that asking again after a region got
     another order is quick; items and functions must stay as they are, or be forgotten."""
 
     def __init__(self, functions: dict[str, LocalFunction] | None):
         self._functions = functions
-        self._facts: dict[LocalOp, tuple[Sequence[LocalValue], bool, list[tuple[LocalValue, float]], float]] = {}
+        self._facts: dict[LocalOp, _Facts] = {}
         self._insides: dict[Region, float] = {}
 
     def crest(self, region: Region, results: Sequence[LocalValue]) -> tuple[float, int]:
@@ -127,31 +132,24 @@ class Lives:
 
     def of(self, region: Region, results: Sequence[LocalValue]) -> list[tuple[float, float]]:
         """Per item of a region: bytes of the region's values that live while it runs, and those that live within it."""
-        spans, insides = self.spans(region, results)
-        change: list[float] = [0.0] * (len(insides) + 1)
-        for span in spans:
-            change[span.first] += span.bytes
-            change[span.last + 1] -= span.bytes
-        return list(zip(itertools.accumulate(change), insides))
+        facts = self._facts_of(region)
+        last, shared = _last_uses(region.items, facts)
+        returned = set(results)
+        change: list[float] = [0.0] * (len(facts) + 1)
+        for i, (_, kept, made, _) in enumerate(facts):
+            for r, n in made:
+                if (kept or r in shared) and r not in returned:
+                    change[i] += n
+                    change[last.get(r, i) + 1] -= n
+        return list(zip(itertools.accumulate(change), [inner for *_, inner in facts]))
 
     def spans(self, region: Region, results: Sequence[LocalValue]) -> tuple[list[Span], list[float]]:
         """The values of a region that become buffers, each with when it lives; per item the bytes that live within it.
 
         `results` and what comes from outside belong to the boundary and are left out.
         """
-        items = region.items
-        facts = [self._facts.get(item) or self._look(item) for item in items]
-        last: dict[LocalValue, int] = {}
-        shared: set[LocalValue] = set()  # what several items use
-        for i, (used, _, _, _) in enumerate(facts):
-            for r in used:
-                if r in last:
-                    shared.add(r)
-                last[r] = i
-        for item in reversed(items):
-            if item.name in _SAME_BUFFER:
-                end = max((last.get(r, 0) for r in item.results), default=0)
-                last.update((r, max(last[r], end)) for r in item.operands)
+        facts = self._facts_of(region)
+        last, shared = _last_uses(region.items, facts)
         returned = set(results)
         spans = [
             Span(r, n, i, last.get(r, i))
@@ -161,9 +159,12 @@ class Lives:
         ]
         return spans, [inner for *_, inner in facts]
 
-    def _look(self, item: LocalOp) -> tuple[Sequence[LocalValue], bool, list[tuple[LocalValue, float]], float]:
-        """What an item uses, whether its results become buffers even if one item alone uses them, those that may become
-        one with their bytes, and what lives within it."""
+    def _facts_of(self, region: Region) -> list[_Facts]:
+        known = self._facts.get
+        return [known(item) or self._look(item) for item in region.items]
+
+    def _look(self, item: LocalOp) -> _Facts:
+        """The facts of an item, which are kept."""
         used = item.operands
         if len(used) > 1 or item.regions:
             used = list(set(inputs(item)))
@@ -182,6 +183,25 @@ class Lives:
         if found is None:
             found = self._insides[region] = self.crest(region, ())[0]
         return found
+
+
+def _last_uses(
+    items: Sequence[LocalOp], facts: Sequence[_Facts]
+) -> tuple[dict[LocalValue, int], set[LocalValue]]:  # fmt: skip
+    """By value the last item that reads it, or what shares its buffer; and the values that several items use."""
+    last: dict[LocalValue, int] = {}
+    shared: set[LocalValue] = set()
+    for i, (used, _, _, _) in enumerate(facts):
+        for r in used:
+            if r in last:
+                shared.add(r)
+            last[r] = i
+    for item in reversed(items):
+        if item.name in _SAME_BUFFER:
+            end = max([last.get(r, 0) for r in item.results], default=0)
+            for r in item.operands:
+                last[r] = max(last[r], end)
+    return last, shared
 
 
 class Room:
