@@ -48,7 +48,7 @@ from .module import PartitionedProgram, partition_program
 from .options import Options
 from .plan.communication import Alternative
 from .preferences import Gathered, Kept, Preference
-from .reordered import decided_again
+from .reordered import decided_again, is_final
 from .topology import Topology
 
 __all__ = ["cheapest", "preferences"]
@@ -61,7 +61,7 @@ def cheapest(known: KnownShardings, given: Topology | None, options: Options) ->
     best = first = partition_program(known.program, known, given, options)
     rows: list[Alternative] = []
     taken = Preference()
-    for wanted in preferences(known, first, given) if first.plan.entries else ():
+    for wanted in preferences(known, first, given) if first.plan.entries and not is_final(known) else ():
         wanted = wanted.beside(taken)
         again = decided_again(known, wanted.annotate)
         if again is None:

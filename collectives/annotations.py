@@ -140,6 +140,11 @@ class Propagation(KnownShardings):
         self.propagated = propagated
         self._results: list[TensorSharding | None] | None = None  # attributes are read once
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether somebody can make the module once more, to propagate it anew."""
+        return self.propagated.is_repeatable
+
     def again(self, annotate: Annotate) -> Propagated | None:
         """The same module propagated anew, with what `annotate` changes; None if nobody can make it once more."""
         return self.propagated.again(annotate)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from propagation.contested import meets
+from propagation.contested import meeting
 from propagation.correspondence import Correspondence, correspondence_of
 from propagation.func_edges import callers_first
 from propagation.functions import callee_of
@@ -93,12 +93,15 @@ def _contest(known: KnownShardings, sent: Mapping[str, float]) -> _Contest | Non
     places = Counter(axis.name for end in ends for axis in end.split.axes)
     axes = {axis for axis, count in places.items() if count > 1 and sent.get(axis)}
     rules = RuleCache()
-    if not axes or any(end.split.priority for end in ends) or not meets(program, shardings, axes, rules):
+    if not axes or any(end.split.priority for end in ends):
+        return None
+    axes = meeting(program, shardings, axes, rules)
+    if not axes:
         return None
     joined = correspondence_of(program, rules)
     classes: dict[str, dict[int, str]] = {}
     for end in ends:
-        for axis in end.split.axes:
+        for axis in (axis for axis in end.split.axes if axis.name in axes):
             classes.setdefault(axis.name, {}).setdefault(joined.find(end.value, end.dim), str(end))
     sizes = _sizes(program, joined, {a: set(roots) for a, roots in classes.items() if len(roots) > 1})
     times = _times(program)

@@ -21,7 +21,7 @@ from propagation.shardings import Shardings
 
 from .annotations import Annotate, KnownShardings, Propagation
 
-__all__ = ["decided_again", "in_xla_order"]
+__all__ = ["decided_again", "in_xla_order", "is_final"]
 
 
 class _Again(Propagation):
@@ -31,6 +31,10 @@ class _Again(Propagation):
     def __init__(self, propagated: Propagated, results: list[TensorSharding | None], module: ir.Module | None = None):
         super().__init__(propagated)
         self._results, self._module = results, module
+
+    @property
+    def is_repeatable(self) -> bool:
+        return self._module is not None or super().is_repeatable
 
     def again(self, annotate: Annotate) -> Propagated | None:
         if self._module is None:
@@ -52,11 +56,19 @@ def in_xla_order(known: KnownShardings) -> KnownShardings:
     return known if again is None else _Again(again, known.results(), module)
 
 
+def is_final(known: KnownShardings) -> bool:
+    """Whether it is plain that no other propagation may decide (`decided_again`): nobody can make the module once more,
+    or somebody set priorities."""
+    if not isinstance(known, Propagation):
+        return False
+    return known.propagated.stage != "closed" or not known.is_repeatable or _has_priorities(known.propagated)
+
+
 def decided_again(known: KnownShardings, annotate: Annotate) -> KnownShardings | None:
     """What another propagation of the same module decides, if `annotate` changes what it says first. None where that
     would be the same, where somebody set priorities, and for shardings that no propagation is known to have decided."""
     if isinstance(known, Propagation):
-        if known.propagated.stage != "closed" or _has_priorities(known.propagated):
+        if is_final(known):
             return None
         again = known.again(annotate)
     elif (reopened := _reopened(known)) is None or _has_priorities(reopened):

@@ -23,7 +23,7 @@ from .schedule import ROUNDS, adds_unit_dimensions, direction, is_elementwise, k
 from .shardings import Shardings
 from .visit import Seen
 
-__all__ = ["depends_on_order", "meets"]
+__all__ = ["depends_on_order", "meeting"]
 
 
 def depends_on_order(program: Program, shardings: Shardings, log: Log | None = None) -> bool:
@@ -46,10 +46,18 @@ def depends_on_order(program: Program, shardings: Shardings, log: Log | None = N
     return False
 
 
-def meets(program: Program, shardings: Shardings, axes: set[str], rules: RuleCache | None = None) -> bool:
-    """Whether one of `axes` splits dimensions that do not correspond at some operation of the program. `rules` may be
-    those that are known already."""
-    return next(_meetings(program.ops(), shardings, axes, rules), None) is not None
+def meeting(program: Program, shardings: Shardings, axes: set[str], rules: RuleCache | None = None) -> set[str]:
+    """Those of `axes` that split dimensions which do not correspond at some operation of the program: of the others,
+    every order decides the same. `rules` may be those that are known already."""
+    found: set[str] = set()
+    known: set[tuple[OpRule, Seen]] = set()
+    for _, rule, seen in _meetings(program.ops(), shardings, axes, rules):
+        if (rule, seen) not in known:
+            known.add((rule, seen))
+            found |= _meeting(rule, seen, axes)
+            if found == axes:
+                break
+    return found
 
 
 def _meetings(
@@ -69,7 +77,7 @@ def _meetings(
             continue
         meets = known.get((rule, found))
         if meets is None:
-            meets = known[rule, found] = _meets(rule, found, axes)
+            meets = known[rule, found] = bool(_meeting(rule, found, axes))
         if meets:
             yield op, rule, found
 
@@ -174,7 +182,7 @@ def _gained(before: TensorSharding | None, after: TensorSharding) -> frozenset[s
     return _names(after) if before is None else _names(after) - _names(before)
 
 
-def _meets(rule: OpRule, found: Seen, axes: set[str]) -> bool:
-    """Whether one of `axes` splits several factors. A dimension of several factors counts for all of them."""
+def _meeting(rule: OpRule, found: Seen, axes: set[str]) -> set[str]:
+    """Those of `axes` that split several factors. A dimension of several factors counts for all of them."""
     places = _places((*rule.operands, *rule.results), found)
-    return any(not frozenset.intersection(*at.values()) for axis, at in places.items() if axis in axes)
+    return {axis for axis, at in places.items() if axis in axes and not frozenset.intersection(*at.values())}

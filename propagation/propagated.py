@@ -35,7 +35,7 @@ class Propagated:
         self,
         run: Run,
         stage: str,
-        original: Callable[[], ir.Module] | None = None,
+        original: Callable[[], Program] | None = None,
         annotate: Callable[[Program, Shardings], None] | None = None,
     ):
         self._run = run
@@ -60,10 +60,16 @@ class Propagated:
         """Shardings of the entry function's results."""
         return list(self.shardings.results[self.program.main])
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the module can be propagated anew (`again`): not where a `Program` was handed in, unless its owner
+        said how to make it once more."""
+        return self._original is not None
+
     def again(self, then: Callable[[Program, Shardings], None] | None = None, **changes: Any) -> Propagated | None:
         """The same module propagated anew, with some of the options changed. Arguments of the entry function begin with
         the shardings that they have here, each dimension at the user priority at which it got its axes; `then` may
-        change what the module says besides. None if a `Program` was handed in: only its owner can make it once more.
+        change what the module says besides. None unless it `is_repeatable`.
         """
         if self._original is None:
             return None
@@ -78,7 +84,7 @@ class Propagated:
             if then is not None:
                 then(program, shardings)
 
-        done = run_stage(read(self._original()), self.stage, replace(self.options, **changes), annotate)
+        done = run_stage(self._original(), self.stage, replace(self.options, **changes), annotate)
         return Propagated(done, self.stage, self._original, self._annotate)
 
     def _with_priorities(self, value: Value) -> TensorSharding | None:
@@ -180,6 +186,7 @@ def run(
     *,
     file: str | None = None,
     annotate: Callable[[Program, Shardings], None] | None = None,
+    original: Callable[[], Program] | None = None,
     **options: Any,
 ) -> Propagated:
     """Propagates the shardings of a module.
@@ -189,6 +196,7 @@ def run(
     stage    one of `propagation.STAGES`; "closed" is what a partitioner wants
     file     the file that a text was read from, for the places of operations without a location (see `read`)
     annotate what may change the shardings that the module says before any is propagated (`propagation.overrides`)
+    original what makes the program once more, of a `Program` that was handed in; None: nobody can
     options  the fields of `propagation.Options`
 
     Raises the errors of `propagation.errors`.
@@ -201,5 +209,6 @@ def run(
     '#sdy.sharding<@mesh, [{"data"}]>'
     """
     program = module if isinstance(module, Program) else read(module, file)
-    original = None if isinstance(module, Program) else program.read
+    if not isinstance(module, Program):
+        original = lambda: read(program.read())
     return Propagated(run_stage(program, stage, Options.of(options), annotate), stage, original, annotate)

@@ -53,10 +53,12 @@ def propagate(
             given: Any = shardy.propagate(module.text)
         else:
             given = module.program()
+        # What is changed below would be lacking in another propagation of the program.
+        original = None if module.inspections or module.customs else module.program
         whole = request.mesh is None or all(is_refinement(request.mesh, view) for view in request.views)
         result = propagation.run(
             given, "closed", whole_axes=whole, sub_axes=not whole, xla_order=True, uneven_boundary=uneven,
-            annotate=annotate,
+            annotate=annotate, original=original,
         )  # fmt: skip
     inspected = taken_out(result, module.inspections) if module.inspections else ()
     if module.customs:

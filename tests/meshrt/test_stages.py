@@ -319,3 +319,45 @@ def test_propagated_explains_a_dimension(mesh):
     assert "is not sharded" in propagated.explain("x:1")
     with pytest.raises(errors.MeshrtError, match="nothing is called 'z'"):
         propagated.explain("z:0")
+
+
+def _step(lib, looked_at, params, ids):
+    """A step of a small model whose weights lie over the devices that share the batch."""
+
+    def loss(params):
+        table, *layers = params
+        x = table[ids]
+        for down, up in layers:
+            h = x * lib.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+            x = x + lib.nn.silu(h @ up) @ down
+        if looked_at:
+            meshrt.debug.inspect_array_sharding(x, callback=lambda _: None)
+        return lib.nn.logsumexp(x @ table.T, -1).mean()
+
+    value, grads = lib.value_and_grad(loss)(params)
+    return lib.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_whole_layouts_are_compared_for_a_jitted_step(looked_at):
+    """Each weight is gathered once, instead of activations in every layer. Where values that somebody looks at are
+    taken out of a program, it cannot be made once more, and nothing is compared."""
+    mesh = meshrt.make_mesh((8,), ("x",))
+    columns, rows = NamedSharding(mesh, P(None, "x")), NamedSharding(mesh, P("x"))
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: (rng.standard_normal(shape) * 0.2).astype(np.float32)
+    params = [normal(128, 16), *[[normal(64, 16), normal(16, 64)] for _ in range(2)]]
+    specs = [columns, *[[columns, rows]] * 2]
+    ids = np.arange(2048, dtype=np.int32).reshape(32, 64) * 7 % 128
+    jitted = meshrt.jit(
+        functools.partial(_step, meshrt, looked_at), in_shardings=(specs, rows), out_shardings=(specs, None)
+    )
+    plan = jitted.lower(params, ids).partition().result.plan
+    if looked_at:
+        assert plan.alternatives == ()
+    else:
+        before, *others = plan.alternatives
+        assert not before.taken and any(other.taken for other in others) and plan.bytes < 0.5 * before.bytes
+    expected = jax.jit(functools.partial(_step, jax, False))(params, ids)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(lambda a, b: close(np.asarray(a), np.asarray(b)), jitted(params, ids), expected)

@@ -8,7 +8,7 @@ import pytest
 
 import propagation
 from propagation.annotations import read_shardings
-from propagation.contested import depends_on_order
+from propagation.contested import depends_on_order, meeting
 
 from .oracle import Oracle
 
@@ -138,3 +138,17 @@ def test_the_log_tells_a_race_from_a_meeting():
     assert result.again(xla_order=True).as_text() == result.as_text()
     first = propagation.run(BLOCK)
     assert depends_on_order(first.program, first.shardings, first.log)
+
+
+def test_an_axis_meets_itself_where_two_of_its_dimensions_do_not_correspond():
+    """Rows of the weight lie over the devices that share the batch; its columns have an axis of their own."""
+    decided = propagation.run("""
+    sdy.mesh @mesh = <["a"=2, "b"=2, "c"=2]>
+    func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a", ?}, {?}]>},
+        %w: tensor<16x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a", ?}, {"b", ?}]>}) -> tensor<8x32xf32> {
+      %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+          : (tensor<8x16xf32>, tensor<16x32xf32>) -> tensor<8x32xf32>
+      %1 = stablehlo.tanh %0 : tensor<8x32xf32>
+      return %1 : tensor<8x32xf32> }""")
+    assert meeting(decided.program, decided.shardings, {"a", "b", "c"}) == {"a"}
+    assert meeting(decided.program, decided.shardings, {"b", "c"}) == set()
