@@ -27,7 +27,7 @@ from meshrt.distributed import clusters, connection, leaving
 from meshrt.distributed.elastic import elastic
 from meshrt.distributed.leaving import note_failure
 from meshrt.distributed.living import checkpoint_requested, live_devices, reached_preemption_sync_point
-from meshrt.distributed.member import Member
+from meshrt.distributed.member import DOOR, Member
 from meshrt.distributed.progress import checkpoint_committed, progress
 from meshrt.distributed.state import SHUTDOWN_S, DistributedContext, adopt, context, forget
 from meshrt.distributed.store import barrier, key_value_delete, key_value_get, key_value_set
@@ -170,6 +170,10 @@ def _await_others(ctx: DistributedContext, member: Member) -> None:
     """Waits until all processes have come here, since they may still be in a collective with this one."""
     if member.finish(ctx.shutdown_timeout_s):
         return
+    if DOOR in member.lost:
+        raise DistributedError(
+            f"process {ctx.node_id} finished, and does not know whether the others do: {member.lost[DOOR]}"
+        )
     message = (
         f"process {ctx.node_id} finished, but not all of {ctx.num_nodes} processes did within "
         f"{ctx.shutdown_timeout_s:g} s"

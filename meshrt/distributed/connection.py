@@ -39,6 +39,7 @@ class Entrance:
     local_address: str
     service: str
     secret: str = field(repr=False)
+    launched: bool = False  # a launcher watches the service, and says what its end means
 
 
 def bind_address(coordinator_address: str) -> str:
@@ -121,7 +122,7 @@ def enter(identity: Identity, timeout_s: float) -> Entrance:
     sock.settimeout(None)
     cut.waiting += others
     service = str(answer["service"])
-    return Entrance(sock, cut, address, str(sock.getsockname()[0]), service, secret)
+    return Entrance(sock, cut, address, str(sock.getsockname()[0]), service, secret, identity.launched)
 
 
 def _answers(sock: socket.socket, cut: frames.Frames) -> list[dict[str, Any]]:
@@ -164,7 +165,11 @@ def _knock(identity: Identity, deadline: float, timeout_s: float) -> tuple[socke
 
 def connect(entrance: Entrance, service: str, process_id: int) -> Any:
     """jaxlib's client, connected to the service behind the door."""
-    address = service if reachable(service) else Tunnel(entrance.address, entrance.secret).address
+    here = reachable(service)
+    if here and entrance.launched:
+        address = service
+    else:
+        address = Tunnel(entrance.address, entrance.secret, service if here else None).address
     client = jaxlib_api.distributed_client(
         address, process_id, init_timeout_s=_INIT_S, heartbeat_timeout_s=FUSE_S, shutdown_timeout_s=_INIT_S
     )

@@ -25,7 +25,7 @@ from meshrt.launch.membership import frames
 from meshrt.runtime import backend, circles
 from meshrt.runtime.sockets import break_off
 
-__all__ = ["Member"]
+__all__ = ["DOOR", "Member"]
 
 _BEAT_S = 1.0
 _BREAK_AFTER_S = 0.5
@@ -132,7 +132,7 @@ class Member:
         ended = self._wait(lambda: self._over or self._closed or any(p in self.lost for p in gone), timeout_s)
         if self.process in self.lost:
             print(f"meshrt.distributed: {self.lost[self.process]}", file=sys.stderr)
-        return ended
+        return ended and (self._over or DOOR not in self.lost)
 
     def lets_in(self) -> bool:
         """Whether all leave off at this boundary between steps, to let newcomers in. While nobody waits it only counts;

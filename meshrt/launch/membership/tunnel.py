@@ -1,8 +1,14 @@
-"""How a process on another host reaches the coordination service: a socket of its own, led through the job's door."""
+"""How a process reaches the coordination service from another host, or outlives its end: by a socket of its own, which
+leads through the job's door, or to the service itself.
+
+jaxlib's client aborts its process as soon as its connection closes. The end of this one it does not see: the job's
+door, which ends with the service, is what tells the process.
+"""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import socket
 import threading
@@ -25,13 +31,14 @@ def reachable(service: str) -> bool:
 
 
 class Tunnel:
-    """Listens on a socket that only this user can open; every connection goes through the door at `door`.
+    """Listens on a socket that only this user can open; every connection goes through the door at `door`, or, where
+    `service` is given, to that socket of this host.
 
-    `address` is what to give jaxlib's client. It stays until the process ends.
+    `address` is what to give jaxlib's client. It stays until the process ends, also when what it leads to does not.
     """
 
-    def __init__(self, door: tuple[str, int], secret: str):
-        self._door, self._secret = door, secret
+    def __init__(self, door: tuple[str, int], secret: str, service: str | None = None):
+        self._door, self._secret, self._service = door, secret, service
         folder = private_folder()
         atexit.register(remove_folder, folder)
         self.address = f"unix:{folder}/0"
@@ -48,11 +55,15 @@ class Tunnel:
             except (OSError, DistributedError):
                 inner.close()  # the client tries again, or says what it cannot reach
                 continue
-            for source, target in ((inner, outer), (outer, inner)):
-                threading.Thread(target=_pump, args=(source, target), name="meshrt-tunnel", daemon=True).start()
+            for pump in (_out, _back):
+                threading.Thread(target=pump, args=(inner, outer), name="meshrt-tunnel", daemon=True).start()
 
     def _through(self) -> socket.socket:
-        """A connection to the service behind the door."""
+        """A connection to the service."""
+        if self._service is not None:
+            direct = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            direct.connect(self._service.removeprefix("unix:"))
+            return direct
         outer = socket.create_connection(self._door, timeout=10)
         outer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         cut = frames.Frames()
@@ -66,15 +77,18 @@ class Tunnel:
         return outer
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    """Passes on what comes until either side ends, and then ends both."""
-    try:
-        while data := source.recv(_READ):
-            target.sendall(data)
-    except OSError:
-        pass  # the other direction ended both
-    for sock in (source, target):
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            continue
+def _out(inner: socket.socket, outer: socket.socket) -> None:
+    """Passes on what the client says until it ends; into the void once nobody hears it any more."""
+    with contextlib.suppress(OSError):  # the client has gone
+        while data := inner.recv(_READ):
+            with contextlib.suppress(OSError):  # the service has gone
+                outer.sendall(data)
+    with contextlib.suppress(OSError):
+        outer.shutdown(socket.SHUT_RDWR)
+
+
+def _back(inner: socket.socket, outer: socket.socket) -> None:
+    """Passes on what the service says. When it ends, the client's connection stays."""
+    with contextlib.suppress(OSError):
+        while data := outer.recv(_READ):
+            inner.sendall(data)

@@ -224,6 +224,21 @@ def test_losing_process_0_lets_the_others_leave_with_a_code_of_their_own(alone):
     assert "\nlost [0] " in out
 
 
+@pytest.mark.parametrize(
+    ("then", "text"), [("steps(10**6)", "PeerLost: "), ("", "finished, and does not know whether the others do: ")]
+)
+def test_losing_the_service_alone_ends_every_process_by_one_error(alone, then, text):
+    """jaxlib's client would abort them: its service is a process of its own beside process 0, and is killed here."""
+    kill = (
+        "import subprocess\n"
+        "if me == 0: subprocess.run(['pkill', '-9', '-P', str(os.getpid()), '-f', 'serve.py'], check=True)\n"
+        f"else: time.sleep(1)\n{then}"
+    )
+    lost = "the coordination service of the job was lost: the connection to it broke"
+    for _, err, code in alone(JOB + kill, JOB + kill):
+        assert code == 1 and f"{text}{lost}" in err and "Check failure" not in err, err
+
+
 def test_a_process_that_others_wait_for_is_named_with_both_lines(alone):
     (out, err, code), (_, _, slow) = alone(JOB + "run_until_lost()", JOB + "time.sleep(6)", MESHRT_STALL_TIMEOUT="2")
     assert (code, slow) == (0, 0), err
