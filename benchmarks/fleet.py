@@ -30,6 +30,7 @@ from meshrt.launch.hosts.fleet import BEAT_S
 from meshrt.launch.hosts.messages import Applicant, Beat
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.hosts.server import Server
+from meshrt.launch.hosts.signing import Seal
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
 from meshrt.launch.membership import frames
@@ -120,13 +121,14 @@ async def _live(
         request = codec.from_applicant(Applicant(name, "127.0.0.1", f"i{name}", VERSIONS))
         joined = await stub.Join(request, metadata=proof("Join", Calls.digest(request), nonce))
         session = stub.Session(metadata=proof("Session", "stream", joined.nonce))
-        await session.write(pb.AgentMessage(opening=pb.Opening(name=name, incarnation=f"i{name}")))
+        up = Seal(Trust(SECRET), joined.nonce, "Session", "up")
+        await session.write(up.sign(pb.AgentMessage(opening=pb.Opening(name=name, incarnation=f"i{name}"))))
     answers = asyncio.ensure_future(_listen(session, beat := [joined.beat_s]))
     if joined.beat_s > BEAT_S:
         await asyncio.sleep(joined.beat_s)
     while not answers.done():
         try:
-            await session.write(codec.from_up(Beat(time.monotonic())))
+            await session.write(up.sign(codec.from_up(Beat(time.monotonic()))))
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
             return  # it was lost; the coordinator's process counts those
         await asyncio.sleep(beat[0])

@@ -17,6 +17,7 @@ from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch.hosts import codec
 from meshrt.launch.hosts.messages import RefusedError, plain
 from meshrt.launch.hosts.security import Trust
+from meshrt.launch.hosts.signing import AlteredError, Seal
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
 from meshrt.launch.membership import frames
@@ -80,23 +81,49 @@ class Calls:
         return str(reply.nonce)
 
     def call(self, method: str, request: Message, nonce: str | None = None) -> Any:
-        """A call with one answer. RefusedError, grpc.RpcError."""
-        metadata = self._metadata(method, self.digest(request), nonce or self.knock())
-        return getattr(self._stub, method)(request, metadata=metadata, timeout=_CALL_S)
+        """A call with one answer. RefusedError, AlteredError, grpc.RpcError."""
+        nonce = nonce or self.knock()
+        metadata = self._metadata(method, self.digest(request), nonce)
+        reply = getattr(self._stub, method)(request, metadata=metadata, timeout=_CALL_S)
+        return Seal(self._trust, nonce, method, "down").check(reply)
 
-    def listen(self, method: str, request: Message) -> Iterator[Any]:
+    def listen(self, method: str, request: Message) -> Iterable[Any]:
         """A call that is answered by a stream, for as long as it takes."""
-        metadata = self._metadata(method, self.digest(request), self.knock())
-        answers: Iterator[Any] = getattr(self._stub, method)(request, metadata=metadata)
-        return answers
+        nonce = self.knock()
+        metadata = self._metadata(method, self.digest(request), nonce)
+        return _Answers(
+            getattr(self._stub, method)(request, metadata=metadata), Seal(self._trust, nonce, method, "down")
+        )
 
     def stream(self, method: str, requests: Iterable[Message], nonce: str) -> Any:
-        """A call that sends a stream."""
-        return getattr(self._stub, method)(iter(requests), metadata=self._metadata(method, "stream", nonce))
+        """A call that sends a stream, and is answered by one, or in the end."""
+        up, down = (Seal(self._trust, nonce, method, way) for way in ("up", "down"))
+        signed = (up.sign(request) for request in requests)
+        answer = getattr(self._stub, method)(signed, metadata=self._metadata(method, "stream", nonce))
+        return answer if isinstance(answer, Message) else _Answers(answer, down)
 
     def _metadata(self, method: str, digest: str, nonce: str) -> tuple[tuple[str, str], ...]:
         proof = frames.proof(self._trust.secret, "call", nonce, method, digest)
         return (("meshrt-nonce", nonce), ("meshrt-proof", proof))
+
+
+class _Answers:
+    """The answers of a call, each checked as it comes: AlteredError."""
+
+    def __init__(self, call: Any, seal: Seal):
+        self._call, self._seal = call, seal
+
+    def __iter__(self) -> Iterator[Any]:
+        for answer in self._call:
+            try:
+                yield self._seal.check(answer)
+            except AlteredError:
+                self._call.cancel()
+                raise
+
+    def cancel(self) -> None:
+        """Ends the call."""
+        self._call.cancel()
 
 
 def refusal(error: grpc.RpcError) -> RefusedError | None:

@@ -24,8 +24,8 @@ from meshrt.launch.output import Console
 __all__ = ["Fates", "Options", "Placing", "run"]
 
 _PLAIN = (
-    "meshrt launch: who joins must know the secret, but what is said then is neither encrypted nor signed: where "
-    "others can listen on this network, use --tls (`meshrt launch certificates`)"
+    "meshrt launch: who joins must know the secret, and what is said is signed, but not encrypted: where others can "
+    "listen on this network, use --tls (`meshrt launch certificates`)"
 )
 _LOG_EVERY_S = 0.2  # of what strangers do; more is counted
 

@@ -18,6 +18,7 @@ from meshrt.launch.hosts.fleet import BEAT_S
 from meshrt.launch.hosts.messages import Alive, Applicant, Beat, Down, RefusedError, Settled, Up
 from meshrt.launch.hosts.outbound import Outbound
 from meshrt.launch.hosts.security import Trust
+from meshrt.launch.hosts.signing import AlteredError
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 
 __all__ = ["Broken", "Gone", "Heard", "Link", "Opened"]
@@ -120,6 +121,8 @@ class Link:
                     return
                 lost = broken(self._address, e) if self._number > former else unreachable(self._address, e)
                 why, stale = str(found or lost), found is not None
+            except AlteredError as e:
+                why = f"the session with the coordinator at {self._address} was broken off: {e}"
             finally:
                 self._calls.close()
             if not self._closing.is_set():

@@ -2,7 +2,8 @@
 
 With certificates (certificates.py) both sides show theirs, which the job's own authority has signed, and everything
 is encrypted. With a secret alone each call proves that the caller knows it, and the coordinator proves the same to
-those who knock; nothing is encrypted. Without either, only processes of the same machine can be reached.
+those who knock; what is said is signed (signing.py), and nothing is encrypted. Without either, only processes of the
+same machine can be reached.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Trust:
             )
 
     def is_plain(self, host: str) -> bool:
-        """Whether who listens to the network between here and `host` can read what is said, and forge it."""
+        """Whether who listens to the network between here and `host` can read what is said."""
         return self.certificates is None and not is_loopback(host)
 
 

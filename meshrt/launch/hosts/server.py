@@ -23,6 +23,7 @@ from meshrt.launch.hosts.fleet import BACKLOG, SELF_END_S
 from meshrt.launch.hosts.logbook import Line
 from meshrt.launch.hosts.messages import Down, Over, RefusedError
 from meshrt.launch.hosts.security import Nonces, Trust
+from meshrt.launch.hosts.signing import AlteredError, Seal
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
 from meshrt.launch.membership import frames
@@ -117,14 +118,18 @@ class Server:
 
     # --- who calls.
 
-    async def _admit(self, context: Context, method: str, request: Message | None) -> None:
-        """RefusedError unless the caller knows the job's secret, and the call is made for the first time."""
+    async def _admit(self, context: Context, method: str, request: Message | None) -> str:
+        """The nonce of a call. RefusedError unless the caller knows the job's secret, and makes it the first time."""
         given = dict(context.invocation_metadata() or ())
         digest = "stream" if request is None else Calls.digest(request)
         nonce, proof = str(given.get("meshrt-nonce", "")), str(given.get("meshrt-proof", ""))
         self._nonces.spend(nonce, proof, self._trust.secret, method, digest, time.monotonic())
         if not self._engine.serving:
             raise RefusedError("the coordinator is starting or ending", "UNAVAILABLE")
+        return nonce
+
+    def _seal(self, nonce: str, method: str, way: str) -> Seal:
+        return Seal(self._trust, nonce, method, way)
 
     async def _refuse(self, context: Context, method: str, error: RefusedError) -> None:
         """Answers a call with an error; what a stranger does is logged, once."""
@@ -136,8 +141,9 @@ class Server:
         self, context: Context, method: str, request: Message, act: Callable[[], Awaitable[Message]]
     ) -> Message:
         try:
-            await self._admit(context, method, request)
-            return await act()
+            nonce = await self._admit(context, method, request)
+            reply: Message = self._seal(nonce, method, "down").sign(await act())
+            return reply
         except RefusedError as e:
             await self._refuse(context, method, e)
             raise  # `abort` has raised already
@@ -167,20 +173,23 @@ class Server:
         self, requests: AsyncIterator[pb.AgentMessage], context: Context
     ) -> AsyncIterator[pb.CoordinatorMessage]:
         try:
-            await self._admit(context, "Session", None)
+            nonce = await self._admit(context, "Session", None)
+            up, down = (self._seal(nonce, "Session", way) for way in ("up", "down"))
             first = await anext(requests, None)
+            if first is not None:
+                up.check(first)
             if first is None or not first.HasField("opening"):
                 raise RefusedError("malformed message: a session that nobody opens", "INVALID_ARGUMENT")
             name, incarnation = codec.check_name(first.opening.name), first.opening.incarnation
             outbox = _Outbox(self._loop)
             self._engine.open(name, incarnation, outbox.put)
-        except RefusedError as e:
-            await self._refuse(context, "Session", e)
+        except (RefusedError, AlteredError) as e:
+            await self._refuse(context, "Session", _as_refusal(e))
             return
-        reader = asyncio.ensure_future(self._listen(name, incarnation, requests, outbox, context))
+        reader = asyncio.ensure_future(self._listen(name, incarnation, requests, up, outbox, context))
         try:
             while (message := await outbox.get()) is not None:
-                yield codec.from_down(message)
+                yield down.sign(codec.from_down(message))
                 if isinstance(message, Over):
                     break
         finally:
@@ -188,12 +197,13 @@ class Server:
             self._engine.closed(name, incarnation, outbox.put)
 
     async def _listen(
-        self, name: str, incarnation: str, requests: AsyncIterator[pb.AgentMessage], outbox: _Outbox, context: Context
-    ) -> None:
+        self, name: str, incarnation: str, requests: AsyncIterator[pb.AgentMessage], up: Seal, outbox: _Outbox,
+        context: Context,
+    ) -> None:  # fmt: skip
         try:
             async for message in requests:
-                self._engine.receive(name, incarnation, codec.up(message))
-        except RefusedError as e:
+                self._engine.receive(name, incarnation, codec.up(up.check(message)))
+        except (RefusedError, AlteredError) as e:
             self._log(f"ended the session of host {name} ({_peer(context)}): {e}")
         except grpc.RpcError as e:
             self._log(f"the session of host {name} ended: {e}")
@@ -203,14 +213,15 @@ class Server:
     async def ReportLog(self, requests: AsyncIterator[pb.LogChunk], context: Context) -> pb.LogReceipt:
         count = 0
         try:
-            await self._admit(context, "ReportLog", None)
+            up = self._seal(await self._admit(context, "ReportLog", None), "ReportLog", "up")
             async for message in requests:
+                up.check(message)
                 while self._engine.unread >= BACKLOG:  # gRPC then reads no more from the agent, which keeps the rest
                     await asyncio.sleep(_PAUSE_S)
                 self._engine.log(message.name, message.incarnation, codec.chunk(message))
                 count += 1
-        except RefusedError as e:
-            await self._refuse(context, "ReportLog", e)
+        except (RefusedError, AlteredError) as e:
+            await self._refuse(context, "ReportLog", _as_refusal(e))
         return pb.LogReceipt(chunks=count)
 
     # --- calls of the command line.
@@ -237,7 +248,7 @@ class Server:
 
     async def Logs(self, request: pb.LogsRequest, context: Context) -> AsyncIterator[pb.LogLine]:
         try:
-            await self._admit(context, "Logs", request)
+            down = self._seal(await self._admit(context, "Logs", request), "Logs", "down")
         except RefusedError as e:
             await self._refuse(context, "Logs", e)
             return
@@ -252,10 +263,10 @@ class Server:
         try:
             for line in lines:
                 if not wanted or line.task.rank in wanted:
-                    yield _log_line(line)
+                    yield down.sign(_log_line(line))
             while request.follow and (line := await outbox.get()) is not None:
                 if not wanted or line.task.rank in wanted:
-                    yield _log_line(line)
+                    yield down.sign(_log_line(line))
         finally:
             self._followers.discard(outbox)
             self._engine.logbook.leave(outbox.put)
@@ -286,6 +297,11 @@ class _Outbox:
 
     def get(self) -> Coroutine[Any, Any, Any]:
         return self._queue.get()
+
+
+def _as_refusal(error: RefusedError | AlteredError) -> RefusedError:
+    """What was altered on its way may come whole in another attempt."""
+    return error if isinstance(error, RefusedError) else RefusedError(str(error), "DATA_LOSS")
 
 
 def _try_to_bind(host: str, port: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import shutil
@@ -92,6 +93,56 @@ def test_a_network_that_is_slow_stalls_and_breaks_costs_neither_a_restart_nor_a_
     assert proxy.broken > 2
     ended = hosts.ends("a")
     assert ended.code == 0 and "Traceback" not in ended.err
+
+
+class Forger:
+    """Between agents and their coordinator: changes a word in what passes, the first time that it comes each way."""
+
+    def __init__(self, address: str, word: bytes, other: bytes):
+        self._to, self._word, self._other = split_address(address), word, other
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self.forged: set[str] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                here, _ = self._server.accept()
+                there = socket.create_connection(self._to)
+            except OSError:
+                return
+            for way, source, sink in (("up", here, there), ("down", there, here)):
+                threading.Thread(target=self._pass_on, args=(way, source, sink), daemon=True).start()
+
+    def _pass_on(self, way: str, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if self._word in data and way not in self.forged:
+                    self.forged.add(way)
+                    data = data.replace(self._word, self._other)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def test_who_changes_what_passes_on_the_network_breaks_connections_and_changes_nothing(hosts, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint('argument', sys.argv[1])\n")
+    hosts.start("--nodes", 1, "--nproc", 1, script, "honest")
+    forger = Forger(hosts.address, b"honest", b"forged")
+    hosts.address = forger.address
+    try:
+        hosts.agent("a")
+        result = hosts.finish()
+    finally:
+        forger.close()
+    assert (result.code, result.out) == (0, "[a:0] argument honest\n"), result.err
+    assert forger.forged == {"up", "down"}
+    changed = "a message was changed on its way: somebody on the network forges what is said"
+    assert changed in result.err and changed in hosts.ends("a").err
 
 
 def test_an_address_where_it_cannot_listen_is_named_with_the_reason(tmp_path, capfd):

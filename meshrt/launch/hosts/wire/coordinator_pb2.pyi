@@ -56,20 +56,22 @@ class JoinRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cores: _Optional[int] = ..., again: bool = ..., output: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "beat_s", "lease_s", "directory", "nonce", "checkpoint_s")
+    __slots__ = ("job", "beat_s", "lease_s", "directory", "nonce", "checkpoint_s", "mac")
     JOB_FIELD_NUMBER: _ClassVar[int]
     BEAT_S_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_S_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
     job: str
     beat_s: float
     lease_s: float
     directory: str
     nonce: str
     checkpoint_s: float
-    def __init__(self, job: _Optional[str] = ..., beat_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., directory: _Optional[str] = ..., nonce: _Optional[str] = ..., checkpoint_s: _Optional[float] = ...) -> None: ...
+    mac: bytes
+    def __init__(self, job: _Optional[str] = ..., beat_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., directory: _Optional[str] = ..., nonce: _Optional[str] = ..., checkpoint_s: _Optional[float] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class Opening(_message.Message):
     __slots__ = ("name", "incarnation")
@@ -118,16 +120,18 @@ class Leaving(_message.Message):
     def __init__(self, why: _Optional[str] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("opening", "beat", "report", "leaving")
+    __slots__ = ("opening", "beat", "report", "leaving", "mac")
     OPENING_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
     opening: Opening
     beat: Beat
     report: Report
     leaving: Leaving
-    def __init__(self, opening: _Optional[_Union[Opening, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+    mac: bytes
+    def __init__(self, opening: _Optional[_Union[Opening, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class ServiceSpec(_message.Message):
     __slots__ = ("generation", "num_processes", "bind", "secret", "silent_s", "stall_s")
@@ -219,23 +223,25 @@ class Over(_message.Message):
     def __init__(self, exit_code: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("alive", "prepare", "signal", "settled", "stale", "over")
+    __slots__ = ("alive", "prepare", "signal", "settled", "stale", "over", "mac")
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     STALE_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
     alive: Alive
     prepare: Prepare
     signal: Signal
     settled: Settled
     stale: Stale
     over: Over
-    def __init__(self, alive: _Optional[_Union[Alive, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., signal: _Optional[_Union[Signal, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ...) -> None: ...
+    mac: bytes
+    def __init__(self, alive: _Optional[_Union[Alive, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., signal: _Optional[_Union[Signal, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("name", "incarnation", "task", "stderr", "data", "at", "number")
+    __slots__ = ("name", "incarnation", "task", "stderr", "data", "at", "number", "mac")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +249,7 @@ class LogChunk(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: str
     task: Task
@@ -250,7 +257,8 @@ class LogChunk(_message.Message):
     data: bytes
     at: float
     number: int
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., stderr: bool = ..., data: _Optional[bytes] = ..., at: _Optional[float] = ..., number: _Optional[int] = ...) -> None: ...
+    mac: bytes
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., stderr: bool = ..., data: _Optional[bytes] = ..., at: _Optional[float] = ..., number: _Optional[int] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class LogReceipt(_message.Message):
     __slots__ = ("chunks",)
@@ -289,7 +297,7 @@ class RankStatus(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., state: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("job", "phase", "generation", "restarts", "max_restarts", "min_nodes", "max_nodes", "hosts", "ranks", "incidents", "running_s", "command")
+    __slots__ = ("job", "phase", "generation", "restarts", "max_restarts", "min_nodes", "max_nodes", "hosts", "ranks", "incidents", "running_s", "command", "mac")
     JOB_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +310,7 @@ class StatusReply(_message.Message):
     INCIDENTS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_S_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
     job: str
     phase: str
     generation: int
@@ -314,7 +323,8 @@ class StatusReply(_message.Message):
     incidents: _containers.RepeatedScalarFieldContainer[str]
     running_s: float
     command: str
-    def __init__(self, job: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., restarts: _Optional[int] = ..., max_restarts: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., incidents: _Optional[_Iterable[str]] = ..., running_s: _Optional[float] = ..., command: _Optional[str] = ...) -> None: ...
+    mac: bytes
+    def __init__(self, job: _Optional[str] = ..., phase: _Optional[str] = ..., generation: _Optional[int] = ..., restarts: _Optional[int] = ..., max_restarts: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankStatus, _Mapping]]] = ..., incidents: _Optional[_Iterable[str]] = ..., running_s: _Optional[float] = ..., command: _Optional[str] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class LogsRequest(_message.Message):
     __slots__ = ("ranks", "lines", "follow", "after")
@@ -329,18 +339,20 @@ class LogsRequest(_message.Message):
     def __init__(self, ranks: _Optional[_Iterable[int]] = ..., lines: _Optional[int] = ..., follow: bool = ..., after: _Optional[int] = ...) -> None: ...
 
 class LogLine(_message.Message):
-    __slots__ = ("host", "task", "stderr", "line", "number")
+    __slots__ = ("host", "task", "stderr", "line", "number", "mac")
     HOST_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     STDERR_FIELD_NUMBER: _ClassVar[int]
     LINE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
     host: str
     task: Task
     stderr: bool
     line: bytes
     number: int
-    def __init__(self, host: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., stderr: bool = ..., line: _Optional[bytes] = ..., number: _Optional[int] = ...) -> None: ...
+    mac: bytes
+    def __init__(self, host: _Optional[str] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., stderr: bool = ..., line: _Optional[bytes] = ..., number: _Optional[int] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class ResizeRequest(_message.Message):
     __slots__ = ("nodes",)
@@ -349,17 +361,21 @@ class ResizeRequest(_message.Message):
     def __init__(self, nodes: _Optional[int] = ...) -> None: ...
 
 class ResizeReply(_message.Message):
-    __slots__ = ("answer",)
+    __slots__ = ("answer", "mac")
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
     answer: str
-    def __init__(self, answer: _Optional[str] = ...) -> None: ...
+    mac: bytes
+    def __init__(self, answer: _Optional[str] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class CancelReply(_message.Message):
-    __slots__ = ("answer",)
+    __slots__ = ("answer", "mac")
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
     answer: str
-    def __init__(self, answer: _Optional[str] = ...) -> None: ...
+    mac: bytes
+    def __init__(self, answer: _Optional[str] = ..., mac: _Optional[bytes] = ...) -> None: ...
