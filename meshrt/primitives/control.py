@@ -14,6 +14,7 @@ from meshrt.core.basic.shapes import reshape
 from meshrt.core.basic.varying import into_branch
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
+from meshrt.primitives.carried_refs import Apart, set_apart
 from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.control_checks import (
     Body,
@@ -68,11 +69,23 @@ def scan(
     (Array(6, dtype=int32), Array([0, 1, 3], dtype=int32, weak_type=True))
     """
     need_callable(f, "lax.scan: f")
+    apart = set_apart("scan", init)
+    if apart is not None:
+        return _scan_with_references(apart, f, xs, length=length, reverse=reverse, unroll=unroll)
     length = _scan_length(xs, length)
     unroll = unroll_factor(unroll, length)
     if config.read("disable_jit") and not any_tracer((init, xs)):
         return _scan_in_python(f, init, xs, length, reverse)
     return scan_body(Body(f, f, "scan"), init, xs, length, bool(reverse), unroll)
+
+
+def _scan_with_references(apart: Apart, f: Callable[..., Any], xs: Any, **options: Any) -> tuple[Any, Any]:
+    def turn(rest: list[Any], x: Any) -> tuple[list[Any], Any]:
+        carry, y = f(apart.join(rest), x)
+        return apart.rest_of(carry), y
+
+    final, ys = scan(turn, apart.rest, xs, **options)
+    return apart.join(final), ys
 
 
 def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll: int) -> tuple[Any, Any]:

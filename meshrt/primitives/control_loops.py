@@ -14,6 +14,7 @@ from meshrt.core.dimensions.expression import DimExpr, non_negative_dim
 from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
+from meshrt.primitives.carried_refs import set_apart
 from meshrt.primitives.control import scan_body, unroll_factor
 from meshrt.primitives.control_checks import Body, any_tracer, check_carry_tree, check_carry_types, need_callable
 from meshrt.primitives.control_staging import promote_weak, varying_as
@@ -50,6 +51,11 @@ def while_loop(cond_fun: Callable[[T], Any], body_fun: Callable[[T], T], init_va
     """
     need_callable(cond_fun, "lax.while_loop: cond_fun")
     need_callable(body_fun, "lax.while_loop: body_fun")
+    apart = set_apart("while_loop", init_val)
+    if apart is not None:
+        turn = lambda rest: apart.rest_of(body_fun(apart.join(rest)))
+        final: T = apart.join(while_loop(lambda rest: cond_fun(apart.join(rest)), turn, apart.rest))
+        return final
     if config.read("disable_jit") and not any_tracer(init_val):
         value = init_val
         while cond_fun(value):
@@ -119,6 +125,11 @@ def fori_loop(
     Array(6, dtype=int32, weak_type=True)
     """
     need_callable(body_fun, "lax.fori_loop: body_fun")
+    apart = set_apart("fori_loop", init_val)
+    if apart is not None:
+        turn = lambda i, rest: apart.rest_of(body_fun(i, apart.join(rest)))
+        final: T = apart.join(fori_loop(lower, upper, turn, apart.rest, unroll=unroll))
+        return final
     dtype = _bounds_dtype(lower, upper)
     start, stop = (b.concrete() if isinstance(b, Tracer) else b for b in (lower, upper))
     if start is not None and stop is not None:

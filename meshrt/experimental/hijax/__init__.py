@@ -29,14 +29,15 @@ from meshrt.experimental.hijax.vjp_operations import Static, VJPHiPrimitive
 from meshrt.interpreters.accumulators import GradAccum, NullAccum, RefAccum, ValAccum
 from meshrt.interpreters.ad import Zero, instantiate_zeros, is_undefined_primal
 from meshrt.numpy.names import missing as _missing
+from meshrt.primitives.references import RefView as TransformedRef
 from meshrt.sharding.high_spec import HiPspec
 from meshrt.transforms.mapped import MappingSpec
 
 __all__ = [
     "AbstractRef", "AbstractValue", "AvalMutableQDD", "AvalQDD", "Box", "BoxTy", "BoxTypeState", "GradAccum",
     "HiPrimitive", "HiPspec", "HiType", "MappingSpec", "MutableHiType", "NullAccum", "RefAccum", "ShapedArray",
-    "Static", "Ty", "VJPHiPrimitive", "ValAccum", "VmapOf", "Zero", "apply_derived_linearization", "aval_method",
-    "aval_property", "box_effect", "box_get", "box_set", "control_flow_allowed_effects", "hijax_method",
+    "Static", "TransformedRef", "Ty", "VJPHiPrimitive", "ValAccum", "VmapOf", "Zero", "apply_derived_linearization",
+    "aval_method", "aval_property", "box_effect", "box_get", "box_set", "control_flow_allowed_effects", "hijax_method",
     "instantiate_zeros", "is_undefined_primal", "jvp_from_lin", "linearize_from_jvp", "lower_to_lojax", "new_box",
     "register_hitype", "transpose_jvp", "transpose_linearized", "vjp_from_jvp", "vjp_from_lin", "vjp_fwd_from_jvp",
     "vjp_fwd_from_lin",

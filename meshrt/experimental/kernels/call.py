@@ -31,6 +31,7 @@ from meshrt.experimental.kernels.params import CostEstimate
 from meshrt.experimental.kernels.prng import STATE, StateNeededError, drawing_from
 from meshrt.experimental.kernels.specs import GridSpec, no_block_spec
 from meshrt.jit import jit
+from meshrt.primitives.carried_refs import carrying_references
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.sharding.typed import abstract
 from meshrt.transforms.arguments import fun_name
@@ -230,7 +231,7 @@ def trace_kernel(
             if name is not None
         ]
         drawn = drawing_from(values[-1] if state else None)
-        with in_grid(GridFrame(values[:dims], grid)), bind_axes([*around, *named]), drawn:
+        with in_grid(GridFrame(values[:dims], grid)), bind_axes([*around, *named]), drawn, carrying_references():
             out = kernel(*given, **keywords)
         if tree_util.tree_structure(out) != tree_util.tree_structure(None):
             raise errors.ArgumentValueError(

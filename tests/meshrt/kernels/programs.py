@@ -220,8 +220,39 @@ def words(lib):
     return f, [np.random.RandomState(0).randint(-1000, 1000, (4, 8)).astype(np.int32)]
 
 
+def carried_references(lib):
+    """Loops whose carry has references in it."""
+    lax = lib.jax.lax
+
+    def kernel(code_ref, x_ref, o_ref):
+        def turn(i, carry):
+            total, codes, (xs, n) = carry
+            rows = [lambda total, xs, i, row=row: total + xs[i, row] * 2.0**i for row in (0, 1)]
+            return lax.switch(codes[i], rows, total, xs, i), codes, (xs, n + 1)
+
+        total, _, (xs, n) = lax.fori_loop(0, 4, turn, (lib.np.float32(0), code_ref, (x_ref, 0)))
+        o_ref[...] = lib.np.zeros(3, np.float32) + total
+
+        def write(carry, i):
+            out, count = carry
+            out[i] += xs[i, 0] * count
+            return (out, count + 1), None
+
+        (out, n), _ = lax.scan(write, (o_ref, n), lib.np.arange(3))
+
+        def double(carry):
+            out, i = carry
+            out[i] = 2 * out[i]
+            return out, i + 1
+
+        lax.while_loop(lambda carry: carry[1] < code_ref[1] + 1, double, (out, 0))
+
+    codes, x = np.array([0, 1, 1, 0], np.int32), normal(4, 2)
+    return call(lib, kernel, (3,)), [codes, x]
+
+
 PROGRAMS = [
     add_one, matmul, squeezed_rows, element_windows, prefetched_rows, aliased, dynamic_grid, dynamic_slices, pytrees,
-    integers, revisited, copies, scoped,
+    integers, revisited, copies, scoped, carried_references,
 ]  # fmt: skip
 SMOOTH = [add_one, squeezed_rows, dynamic_slices, revisited]

@@ -100,6 +100,22 @@ def test_references_that_a_kernel_captured():
     np.testing.assert_array_equal(ref[...], 3 * x)
 
 
+@pytest.mark.parametrize(
+    ("returned", "error", "said"),
+    [
+        (lambda x, o, n: (o, x, n), ValueError, r"scan in a kernel: the body returns .* at carry\[0\], where"),
+        (lambda x, o, n: (x, o, o), ValueError, r"at carry\[2\], where it was given an array"),
+        (lambda x, o, n: (x, o), TypeError, "carry input and carry output must have the same pytree structure"),
+    ],
+)  # fmt: skip
+def test_loops_of_kernels_return_the_references_that_they_carry(returned, error, said):
+    def kernel(x_ref, o_ref):
+        meshrt.lax.scan(lambda carry, _: (returned(*carry), None), (x_ref, o_ref, 0), None, 2)
+
+    with pytest.raises(error, match=said):
+        meshrt.eval_shape(call(OURS, kernel, (4,)), np.zeros(4, np.float32))
+
+
 def _copy(x_ref, o_ref):
     o_ref[...] = x_ref[...]
 

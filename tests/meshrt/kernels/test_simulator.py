@@ -17,7 +17,7 @@ ANYWHERE = pl.BlockSpec(memory_space=pl.ANY)
 STRICT = pltpu.InterpretParams(detect_races=True, uninitialized_memory="raise")
 SAME = [
     p.add_one, p.matmul, p.squeezed_rows, p.element_windows, p.prefetched_rows, p.dynamic_slices, p.pytrees,
-    p.integers, p.copies, p.scoped, p.words,
+    p.integers, p.copies, p.scoped, p.words, p.carried_references,
 ]  # fmt: skip
 
 
@@ -227,6 +227,31 @@ def test_values_that_are_no_choice():
     for wrong in ({"num_cores_or_threads": 0}, {"vector_clock_size": 0}, {"dma_execution_mode": "later"}):
         with pytest.raises(errors.ArgumentValueError):
             pltpu.InterpretParams(**wrong)
+
+
+def test_floats_are_infinite_where_they_are_skipped():
+    def kernel(x_ref, o_ref, n_ref):
+        o_ref[...] = x_ref[...] @ x_ref[...]
+        n_ref[0] = jnp.where(x_ref[0, 0] < 1e30, 1, 2)
+
+    out = [of((4, 4)), of((1,), np.int32)]
+    skipping = pltpu.InterpretParams(skip_floating_point_ops=True)
+    product, count = pl.pallas_call(kernel, out, interpret=skipping)(np.ones((4, 4), np.float32))
+    assert np.isinf(product).all() and count[0] == 2
+
+
+def test_cores_have_no_large_memory_to_give():
+    def kernel(x_ref, o_ref):
+        def through(far):
+            pltpu.sync_copy(x_ref, far)
+            pltpu.sync_copy(far, o_ref)
+
+        pl.run_scoped(through, pltpu.HBM((4,), np.float32))
+
+    with pytest.raises(errors.CallbackError, match=r"Cannot allocate HBM in `run_scoped`.*test_simulator.py:\d+"):
+        run(kernel, X)
+    allowing = pltpu.InterpretParams(allow_hbm_allocation_in_run_scoped=True)
+    np.testing.assert_array_equal(run(kernel, X, interpret=allowing), X)
 
 
 OPERATIONS = {

@@ -18,8 +18,15 @@ from meshrt.core.trace import EVAL, set_trace
 __all__ = ["computed"]
 
 
-def computed(eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
-    """The results of an equation whose operands are NumPy arrays."""
+def computed(eqn: Eqn, operands: Sequence[Any], skip_floats: bool = False) -> list[Any]:
+    """The results of an equation whose operands are NumPy arrays.
+
+    With `skip_floats` all floats are infinite: what gives floats alone is not computed.
+    """
+    if skip_floats:
+        if all(_is_float(v.aval.dtype) for v in eqn.outvars):
+            return [np.full(v.aval.shape, np.inf, v.aval.dtype) for v in eqn.outvars]
+        operands = [np.full_like(x, np.inf) if _is_float(np.asarray(x).dtype) else x for x in operands]
     rule = _RULES.get(eqn.primitive.name)
     with np.errstate(all="ignore"):
         if rule is None:
@@ -29,6 +36,10 @@ def computed(eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
         else:
             outs = [rule(*operands, **eqn.params)]
     return [_as_typed(x, v.aval) for x, v in zip(outs, eqn.outvars)]
+
+
+def _is_float(dtype: Any) -> bool:
+    return bool(dtypes.issubdtype(dtype, np.floating))
 
 
 def _as_typed(x: Any, aval: Any) -> Any:

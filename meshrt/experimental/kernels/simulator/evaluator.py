@@ -14,6 +14,7 @@ import numpy as np
 from meshrt import errors, tree_util
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal
 from meshrt.experimental.checkify.failures import JaxRuntimeError
+from meshrt.experimental.kernels.memory import MemorySpace, TpuMemorySpace
 from meshrt.experimental.kernels.simulator.arithmetic import computed
 from meshrt.experimental.kernels.simulator.machine import Copy, Core, Semaphores, Wait
 from meshrt.experimental.kernels.simulator.memory import Actor, Memory
@@ -37,7 +38,7 @@ def run_jaxpr(core: Core, jaxpr: Jaxpr, args: Sequence[Any]) -> Run:
         elif isinstance(eqn.params.get("jaxpr"), Jaxpr):
             outs = yield from run_jaxpr(core, eqn.params["jaxpr"], operands)
         else:
-            outs = computed(eqn, operands)
+            outs = computed(eqn, operands, core.machine.checks.skip_floating_point_ops)
         env.update(zip(eqn.outvars, outs))
     return [_constant(a) if type(a) is Literal else env[a] for a in jaxpr.outvars]
 
@@ -187,6 +188,12 @@ def _atomic_update(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
 def _empty_ref(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
     core.scoped += 1
     aval = eqn.outvars[0].aval
+    is_far = getattr(aval, "memory_space", None) in (TpuMemorySpace.HBM, MemorySpace.ANY)
+    if is_far and not core.machine.checks.allow_hbm_allocation_in_run_scoped:
+        raise errors.ArgumentValueError(
+            f"Cannot allocate HBM in `run_scoped`: {aval} at {eqn.source}. A core has none to give: take scratch in "
+            "VMEM, a result of the call, or InterpretParams(allow_hbm_allocation_in_run_scoped=True)"
+        )
     name = f"the {aval} made at {eqn.source}"
     return [core.allocate(aval, name, ("scoped", core.scoped))]
 

@@ -45,8 +45,11 @@ class InterpretParams:
       dma_execution_mode: when copies are done: "on_wait", as late as possible, or "eager", when they are started.
       random_seed: how the steps along parallel dimensions are shuffled, where one core runs them all.
       grid_point_recorder: called with the indices of each step and the core that runs it.
-      skip_floating_point_ops, vector_clock_size, logging_mode, allow_hbm_allocation_in_run_scoped, buffer_bounds: taken
-        for the sake of programs written for JAX; only their default values have a meaning here.
+      skip_floating_point_ops: operations that give floats alone are not computed: all floats are infinite. For programs
+        of which only copies and semaphores are looked at.
+      allow_hbm_allocation_in_run_scoped: whether `run_scoped` may give the large memory, which chips refuse.
+      vector_clock_size, logging_mode, buffer_bounds: taken for the sake of programs written for JAX; only their default
+        values have a meaning here.
 
     >>> InterpretParams(detect_races=True).dma_execution_mode
     'on_wait'
