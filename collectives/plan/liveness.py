@@ -3,13 +3,14 @@
 The rules are those of XLA's pipeline, as far as they do not depend on the machine: elementwise operations and
 rearrangements become part of what reads them, cheap ones of several readers; the result of an elementwise operation or
 of an update takes the memory of an operand that nothing reads later; values carried by a loop stay in one buffer;
-contractions read matrices, so operands whose dimensions are in another order are copied.
+contractions read matrices, so operands whose dimensions are in another order are copied, unless they are computed for
+one contraction alone, in whatever order it reads.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from propagation.ops import CONSTANTS, POINTWISE, REARRANGING, having
@@ -32,6 +33,7 @@ _DEAR = _named(
     "atan2", "cbrt", "cosine", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic",
     "power", "remainder", "rsqrt", "sine", "sqrt", "tan", "tanh",
 ) | _named("concatenate", "gather", "dynamic_slice", "reduce")  # fmt: skip
+_CONTRACTIONS = having("contraction")
 _ALIAS = _named("reshape", "optimization_barrier", "bitcast_convert")
 # Each result may take the memory of the operand of its number.
 _SAME_PLACE = _named("dynamic_update_slice", "scatter", "sort", "while")
@@ -40,12 +42,14 @@ _CUT = {"all_gather_dim": "result", "scatter_dimension": "operand", "split_dimen
 
 
 class Span(NamedTuple):
-    """A buffer that lives from item `first` of a region to item `last`, both included."""
+    """A buffer that lives from item `first` of a region to item `last`, both included: that of a value, or of a copy of
+    one in another order of dimensions."""
 
     value: LocalValue
     bytes: float
     first: int
     last: int
+    is_copy: bool = False
 
 
 def totals(spans: Sequence[Span], items: int) -> list[float]:
@@ -115,10 +119,12 @@ class _Block:
         self.items: Sequence[LocalOp] = region.items
         self.returned = set(results)
         self.readers = self._readers()
+        self.made: dict[LocalValue, int] = {}
         self.end = self._ends()
         if program.in_breadth:
             self.items = by_breadth(region, self.readers, self._is_run)
             self.readers = self._readers()
+            self.made = {value: i for i, item in enumerate(self.items) for value in item.results}
             self.end = self._ends()
         self.carried = self._carried()
 
@@ -141,7 +147,40 @@ class _Block:
         readers = self.readers.get(value, ())
         if any(self.items[i].name not in _FUSING or self.items[i].collective is not None for i in readers):
             return True
+        if any(reader.name in _CONTRACTIONS for reader in self._read_by(value)):  # under another name
+            return True
         return len(readers) > 1 and item.name in _DEAR
+
+    def _read_by(self, value: LocalValue) -> Iterator[LocalOp]:
+        """The items that read a value, under its other names too."""
+        for i in self.readers.get(value, ()):
+            item = self.items[i]
+            if item.name in _ALIAS:
+                for operand, other in zip(item.operands, item.results):
+                    if operand is value:
+                        yield from self._read_by(other)
+            else:
+                yield item
+
+    def _copied(self, item: LocalOp, i: int) -> list[Span]:
+        """The copies that item `i` reads in place of its operands. Where items run by breadth, one for a contraction is
+        made as soon as its operand is there."""
+        if item.collective is not None:
+            return [Span(value, size, i, i, True) for value, size in _copies(item)]
+        early = self.program.in_breadth
+        return [
+            Span(value, size, min(self.made.get(_origin(value), -1) + 1, i) if early else i, i, True)
+            for value, size in _copies(item)
+            if not self._is_written_for(value, item)
+        ]
+
+    def _is_written_for(self, value: LocalValue, reader: LocalOp) -> bool:
+        """Whether a value is computed for `reader` alone, which is then given it in the order that it reads."""
+        origin = _origin(value)
+        maker = origin.item
+        if maker is None or maker.name not in _FUSIBLE or not self.returned.isdisjoint((value, origin)):
+            return False
+        return all(each is reader for each in self._read_by(origin))
 
     def _ends(self) -> dict[LocalValue, int]:
         """The last item that needs each value: what is computed where it is read needs its operands there."""
@@ -156,8 +195,10 @@ class _Block:
                     until = max(until, end[value])
                 else:
                     self.kept.add(value)
+            # A copy that is made early is what reads its operand.
+            early = {span.value: span.first for span in self._copied(item, i)} if self.made else {}
             for value in inputs(item):
-                end[value] = max(end.get(value, 0), until)
+                end[value] = max(end.get(value, 0), early.get(value, until))
         return end
 
     def spans(self) -> tuple[list[Span], list[float]]:
@@ -176,7 +217,7 @@ class _Block:
                     done.append(old._replace(last=i - 1))
                 if not self._is_carried(value, i):
                     live[value] = Span(value, size, i, self.end[value])
-            done += [Span(value, size, i, i) for value, size in _copies(item)]
+            done += self._copied(item, i)
         return [*done, *live.values()], insides
 
     def _in_place(

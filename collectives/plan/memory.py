@@ -77,17 +77,22 @@ def memory_of(functions: Sequence[LocalFunction], locations: dict[str, str], in_
     lives = Liveness(by_name, in_breadth)
     written = _written(main)
     spans, insides = lives.spans(main.region, written)
-    spans = _outside_of_results(spans, written)
+    items = lives.items(main.region)
+    inner = [
+        Span(value, size, i, i, True)
+        for i, (item, load) in enumerate(zip(items, insides)) if load
+        for value, size in _alive_within(item, lives)
+    ]  # fmt: skip
+    spans, insides = _outside_of_results(spans, written, inner, insides)
     held, results = sum(map(ref_bytes, main.region.args)), sum(map(ref_bytes, written))
     places = _Places(locations)
     loads = [held + results + n + inner for n, inner in zip(totals(spans, len(insides)), insides)]
-    moments = tuple(Moment(item.name, places.of(item), n) for item, n in zip(lives.items(main.region), loads))
+    moments = tuple(Moment(item.name, places.of(item), n) for item, n in zip(items, loads))
     alive = [Held("argument", i, a.type, ref_bytes(a), None) for i, a in enumerate(main.region.args)]
     alive += [Held("result", main.results.index(v), v.type, ref_bytes(v), places.of(v.maker)) for v in written]
     if loads:
         at = max(range(len(loads)), key=loads.__getitem__)
-        inner = _alive(spans, at) + _alive_within(lives.items(main.region)[at], lives)
-        alive += [_made(v, n, places) for v, n in inner]
+        alive += [_made(v, n, places) for v, n in _alive(spans, at)]
     peak = max(loads, default=held + results)
     return MemoryPlan(peak, held, results, moments, tuple(sorted(alive, key=lambda h: -h.bytes)))
 
@@ -111,21 +116,36 @@ def _written(main: LocalFunction) -> list[LocalValue]:
     return kept
 
 
-def _outside_of_results(spans: Sequence[Span], written: Sequence[LocalValue]) -> list[Span]:
+def _outside_of_results(
+    spans: Sequence[Span], written: Sequence[LocalValue], inner: Sequence[Span], insides: Sequence[float]
+) -> tuple[list[Span], list[float]]:
     """The temporaries that need memory besides that of the results: one that is no larger than a result may lie there
-    until the result is written. The largest choose first, the smallest place that they fit."""
+    until the result is written. The largest choose first, the smallest place that they fit.
+
+    Args:
+      spans: the temporaries of the main function, and its results.
+      written: the results that have memory of their own.
+      inner: what is alive within loops, branches and calls when they hold most, while the item runs that they are.
+      insides: the most bytes that live within each item.
+
+    Returns:
+      The temporaries that are left, those within items too, and `insides` of which these are taken.
+    """
     own = set(written)
-    places = {s.value: [(s.first, s.last)] for s in spans if s.value in own}
+    places = {s.value: [(s.first, s.last)] for s in spans if s.value in own and not s.is_copy}
     rooms = sorted(places, key=ref_bytes)
-    left = []
-    for span in sorted((s for s in spans if s.value not in places), key=lambda s: -s.bytes):
+    left, rest = [], list(insides)
+    for span in inner:
+        rest[span.first] -= span.bytes
+    temporaries = [*(s for s in spans if s.is_copy or s.value not in places), *inner]
+    for span in sorted(temporaries, key=lambda s: -s.bytes):
         first_fit = bisect_left(rooms, span.bytes, key=ref_bytes)
         for room in rooms[first_fit : first_fit + ROOMS_TRIED]:
             if _take(places[room], span.first, span.last):
                 break
         else:
             left.append(span)
-    return left
+    return left, rest
 
 
 def _take(taken: list[tuple[int, int]], first: int, last: int) -> bool:

@@ -128,9 +128,49 @@ def test_what_is_ready_first_runs_first():
         assert [m.where for m in plan.moments] == [f"-:{3 + 'abcd'.index(name)}" for name in order]
 
 
+Q, K, SCORES = "tensor<2x4x8xf32>", "tensor<2x16x4x8xf32>", "tensor<2x4x16xf32>"
+SIZE = 4.0 * 2 * 16 * 4 * 8  # bytes of K
+MOVED = f"""stablehlo.dot_general %m, %a, batching_dims = [0, 1] x [0, 2], contracting_dims = [2] x [3]
+         : ({Q}, {K}) -> {SCORES}"""  # reads %a in another order of dimensions
+
+
+@pytest.mark.parametrize(
+    "key, body, results, temporaries",
+    [
+        (K, f"%a = stablehlo.sine %key : {K}\n %d = {MOVED}\n return %a, %d : {K}, {SCORES}", f"{K}, {SCORES}", SIZE),
+        (K, f"%a = stablehlo.sine %key : {K}\n %d = {MOVED}\n return %d : {SCORES}", SCORES, SIZE),
+        (
+            "tensor<128x8xf32>",
+            f"""%s = stablehlo.sine %key : tensor<128x8xf32>
+            %a = stablehlo.reshape %s : (tensor<128x8xf32>) -> {K}
+            %d = {MOVED}
+            return %d : {SCORES}""",
+            SCORES, SIZE,
+        ),
+    ],
+    ids=["of a result", "computed for it alone", "under another name"],
+)  # fmt: skip
+def test_a_contraction_reads_another_order_of_dimensions(key, body, results, temporaries):
+    """A copy of what others read too; what is computed for it alone is written in its order."""
+    assert partitioned(f"%m: {Q}, %key: {key}", body, results).memory.temporaries == temporaries
+
+
+def test_copies_for_contractions_are_made_when_their_operand_is_there():
+    """At the start, where what is ready first runs first; else when the contraction runs."""
+    text = f"""func.func @main(%q: {Q}, %a: {K}) -> {SCORES} {{
+      %m = stablehlo.sine %q : {Q}
+      %d = {MOVED}
+      return %d : {SCORES} }}"""
+    for topology, early in ((None, True), ("v5e:1x1", False)):
+        plan = collectives.partition(propagation.run(text), topology=topology).memory
+        first, last = (m.bytes - plan.arguments - plan.results for m in plan.moments)
+        assert first // SIZE == early and last // SIZE == 1
+
+
 PROGRAMS = [
     "mlp", "fsdp scan", "sequence-parallel block", "decode with grouped queries", "recurrent network", "roll",
-    "permutation", "ring attention", "convolution gradient", "parallel block on a split residual stream",
+    "permutation", "ring attention", "convolution gradient", "mixture of experts", "decode, cache sharded by position",
+    "gradient accumulation",
 ]  # fmt: skip
 
 
