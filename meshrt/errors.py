@@ -141,6 +141,10 @@ class ConfigError(MeshrtError, ValueError):
     """An unknown setting, a value of the wrong kind, or a change that comes too late."""
 
 
+class UnknownSettingError(ConfigError, AttributeError):
+    """There is no setting of this name."""
+
+
 class FrozenConfigError(ConfigError, RuntimeError):
     """A setting that can change no more is changed."""
 

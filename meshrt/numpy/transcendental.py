@@ -81,7 +81,7 @@ def _complex_sum_of_powers(x: Any, y: Any, top: Any, exponential: Primitive, sca
     low = el.sub_p.bind(el.add_p.bind(x, y), el.add_p.bind(top, top))
     near = el.log1p_p.bind(exponential.bind(low))
     out = el.add_p.bind(top, near if scale == 1.0 else el.mul_p.bind(near, scalar_like(near, scale)))
-    half = strong_scalar(el.imag_p.bind(out), np.pi * scale)
+    half = scalar_like(el.imag_p.bind(out), np.pi * scale)
     turn = el.add_p.bind(half, half)
     angle = el.rem_p.bind(el.add_p.bind(el.imag_p.bind(out), half), turn)
     angle = choose(el.lt_p.bind(angle, scalar_like(angle, 0)), el.add_p.bind(angle, turn), angle)

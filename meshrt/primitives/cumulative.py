@@ -197,8 +197,20 @@ def logaddexp(a: Any, b: Any) -> Any:
     """log(exp(a) + exp(b)) without overflow; right for equal infinities."""
     delta = ew.sub_p.bind(a, b)
     same_infinity = ew.ne_p.bind(delta, delta)
+    if aval_of(a).dtype.kind == "c":
+        return ew.select_n(same_infinity, _complex_logaddexp(a, b, delta), ew.add_p.bind(a, b))
     out = ew.add_p.bind(ew.max_p.bind(a, b), ew.log1p_p.bind(ew.exp_p.bind(ew.neg_p.bind(ew.abs_p.bind(delta)))))
     return ew.select_n(same_infinity, out, ew.add_p.bind(a, b))
+
+
+def _complex_logaddexp(a: Any, b: Any, delta: Any) -> Any:
+    """The number with the larger real part plus what the other adds; its imaginary part lies within [-pi, pi)."""
+    larger = ew.gt_p.bind(ew.real_p.bind(a), ew.real_p.bind(b))
+    top, apart = ew.select_n(larger, b, a), ew.select_n(larger, delta, ew.neg_p.bind(delta))
+    out = ew.add_p.bind(top, ew.log1p_p.bind(ew.exp_p.bind(apart)))
+    angle = ew.imag_p.bind(out)
+    turns = ew.floor_p.bind(ew.mul(ew.add(angle, np.pi), 0.5 / np.pi))
+    return ew.complex_p.bind(ew.real_p.bind(out), ew.sub_p.bind(angle, ew.mul(turns, 2 * np.pi)))
 
 
 def _logaddexp_weights(a: Any, b: Any, out: Any) -> tuple[Any, Any]:
@@ -269,7 +281,7 @@ cummin_p: Primitive = _primitive(
     _dual_jvp(lambda: cummin_p, _extremum_weights(ew.lt_p), ew.min_p.bind),
 )  # fmt: skip
 cumlogsumexp_p: Primitive = _primitive(
-    "cumlogsumexp", "f", lowest, _logaddexp_region,
+    "cumlogsumexp", "fc", lambda d: -np.inf if d.kind == "c" else lowest(d), _logaddexp_region,
     _dual_jvp(lambda: cumlogsumexp_p, _logaddexp_weights, logaddexp),
 )  # fmt: skip
 

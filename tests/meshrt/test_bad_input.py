@@ -284,9 +284,10 @@ def test_vmap_sizes_disagree():
 
 
 def test_unknown_setting():
-    with pytest.raises(errors.ConfigError) as e:
+    with pytest.raises(errors.UnknownSettingError) as e:
         meshrt.config.update("num_cpu_device", 4)
     check(e.value, ValueError, "num_cpu_devices")
+    assert isinstance(e.value, AttributeError)  # as JAX raises
 
 
 def test_missing_function_says_so():

@@ -141,6 +141,7 @@ ROWS = {
     "api devices": lambda l: [str(d) for d in l.numpy.__array_namespace_info__().devices()][:2],
     # derivatives where operands are equal or infinite
     "logaddexp slopes": lambda l: _slopes(l, "logaddexp"),
+    "logaddexp of weak complex numbers": lambda l: [l.numpy.logaddexp(1 + 2j, 0.0), l.nn.softplus(1 + 2j)],
     "logaddexp complex": lambda l: l.numpy.logaddexp(np.complex64([1 + 3j, -2j]), np.complex64([1 - 3j, 4 + 3j])),
     "logaddexp2 complex": lambda l: l.numpy.logaddexp2(np.complex64([1 + 3j, -2j]), np.complex64([1 - 3j, 4 + 3j])),
     "var of whole numbers": lambda l: l.numpy.var(np.float32([0, 1, 2, 3, 4, 5]), dtype="int32"),

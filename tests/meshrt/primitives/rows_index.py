@@ -167,7 +167,7 @@ for _name, _dtypes in [
     ("cumprod", (F32, BF16, I32)),
     ("cummax", (F32, BF16, I32, U8)),
     ("cummin", (F32, BF16, I32, U8)),
-    ("cumlogsumexp", (F32, BF16)),
+    ("cumlogsumexp", (F32, BF16, C64)),
 ]:
     for _axis, _reverse in ((0, False), (1, True)):
         row(
@@ -190,6 +190,12 @@ row(
     "cumlogsumexp of infinities",
     lambda lax, x: lax.cumlogsumexp(x),
     fixed(np.array([-np.inf, -np.inf, 0, 3, -np.inf], np.float32), mapped=True),
+    derivatives=0,
+)
+row(
+    "cumlogsumexp of complex infinities and angles",
+    lambda lax, x: lax.cumlogsumexp(x),
+    fixed(np.array([-np.inf, -np.inf, 1 + 3j, 1 + 3.1j, -np.inf, 90 - 7j, 2], np.complex64), mapped=True),
     derivatives=0,
 )
 row(
