@@ -237,8 +237,13 @@ def _place(x: Any, sig: Signature, shared: bool) -> Array:
 
 
 def _is_kept_by(x: Any, sharding: Any) -> bool:
-    """Whether an array on one device stays there, whole, when it is laid out so."""
-    if type(x) is not Array or x.sharding.num_devices != 1 or not sharding.is_fully_replicated:
+    """Whether an array stays on its devices when it is laid out so: one on a single device that stays there, whole, and
+    one of which only the elements are put into another order."""
+    if type(x) is not Array:
+        return False
+    if x._sig.layout is not None and x.sharding.is_equivalent_to(sharding, x.aval.physical().ndim):
+        return True
+    if x.sharding.num_devices != 1 or not sharding.is_fully_replicated:
         return False
     return x.device in sharding.device_assignment
 

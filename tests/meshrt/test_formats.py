@@ -143,3 +143,14 @@ def test_layouts_of_arguments_are_saved_with_a_program():
     np.testing.assert_array_equal(compiled(x), np.full((2, 3), 2))
     with pytest.raises(errors.ShardingError, match="input layouts that disagree"):
         compiled(meshrt.device_put(np.ones((2, 3), np.float32), place))
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_donated_arrays_in_another_layout_are_gone_as_in_jax(devices):
+    for library, (format_, layout) in ((meshrt, (Format, Layout)), (jax, (jax_layout.Format, jax_layout.Layout))):
+        kinds = library.sharding
+        mesh = kinds.Mesh(np.array(library.devices()[:devices]).reshape(-1, 1), ("data", "model"))
+        columns = format_(layout((1, 0)), kinds.NamedSharding(mesh, kinds.PartitionSpec("data", "model")))
+        x = library.device_put(np.arange(32, dtype=np.float32).reshape(8, 4), columns)
+        y = library.jit(lambda x: x * x, in_shardings=columns, out_shardings=columns, donate_argnums=0)(x)
+        assert x.is_deleted() and float(y[7, 3]) == 31.0**2 and y.format.layout.major_to_minor == (1, 0)
