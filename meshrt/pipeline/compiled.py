@@ -56,9 +56,9 @@ def check_devices(lowered: Lowered, devices: tuple[Any, ...]) -> Mesh | None:
     if axes is not None:
         if len(devices) != axes.size:
             raise errors.MeshMismatchError(
-                f"compile(device_assignment=...) of {lowered.fun_name} was given "
-                f"{errors.counted(len(devices), 'device')} for a program of {axes.size} ({axes}); "
-                "give as many, in the order of the mesh"
+                f"The size of abstract mesh {axes.size} in {axes} must match the length of device assignment: "
+                f"{len(devices)}, given to compile(device_assignment=...) of {lowered.fun_name}. Give as many devices "
+                "as the mesh has, in its order"
             )
         mesh = mesh_over(axes, devices)
     if not is_platform_of(devices[0], platform):
