@@ -302,7 +302,7 @@ def test_executables_are_loaded_under_a_name_of_their_own(tmp_path):
 def test_device_assignments_must_fit():
     abstract = meshrt.ShapeDtypeStruct((8,), np.float32, sharding=NamedSharding(AbstractMesh((4,), ("x",)), P("x")))
     lowered = meshrt.jit(lambda x: x + 1).lower(abstract)
-    wrong = pytest.raises(errors.MeshMismatchError, match="size of abstract mesh 4 .* length of device assignment: 3")
+    wrong = pytest.raises(errors.MeshMismatchError, match=r"size of abstract mesh 4 .* length of device assignment: 3")
     with events.count("propagate", "partition", "compile") as made, wrong:
         lowered.compile(device_assignment=tuple(meshrt.devices()[:3]))
     assert not any(made[k] for k in ("propagate", "partition", "compile")), "nothing is made before devices are checked"
