@@ -20,7 +20,7 @@ from .options import Options
 from .topology import load
 
 # Options that may be said, unsaid, or left to the library.
-_SWITCHES = ("distribute", "optimize", "combine", "hoist", "collective_matmul", "order", "reorder")
+_SWITCHES = ("distribute", "optimize", "combine", "hoist", "collective_matmul", "order", "reorder", "repeat")
 # `name   what it is about` in the docstring of `Options`, over as many lines as it takes.
 _OPTION = re.compile(r"^    (\w+) {2,}(\S.*(?:\n {5,}\S.*)*)", re.MULTILINE)
 

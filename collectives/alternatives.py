@@ -61,7 +61,8 @@ def cheapest(known: KnownShardings, given: Topology | None, options: Options) ->
     best = first = partition_program(known.program, known, given, options)
     rows: list[Alternative] = []
     taken = Preference()
-    for wanted in preferences(known, first, given) if first.plan.entries and not is_final(known) else ():
+    tries = bool(first.plan.entries) and not is_final(known)
+    for wanted in preferences(known, first, given, options.repeat) if tries else ():
         wanted = wanted.beside(taken)
         again = decided_again(known, wanted.annotate)
         if again is None:
@@ -100,9 +101,11 @@ def _row(what: str, made: PartitionedProgram, taken: bool, peak: float | None) -
     return Alternative(what, taken, made.plan.bytes, made.plan.seconds, peak)
 
 
-def preferences(known: KnownShardings, made: PartitionedProgram, given: Topology | None) -> Iterator[Preference]:
+def preferences(
+    known: KnownShardings, made: PartitionedProgram, given: Topology | None, may_repeat: bool = True
+) -> Iterator[Preference]:  # fmt: skip
     """What may be worth trying, one after the other; nothing for most programs. `made` is the program as it is
-    partitioned with the layouts of `known`."""
+    partitioned with the layouts of `known`. Devices compute the same only if they `may_repeat` arithmetic."""
     sent = _sent_over(made)
     kept = _walked_through(known)
     if kept:
@@ -110,7 +113,7 @@ def preferences(known: KnownShardings, made: PartitionedProgram, given: Topology
     gathered = _wanted_whole(known, sent)
     if gathered:
         yield Preference(gathered=gathered)
-    whole = computed_whole(known, made, given)
+    whole = computed_whole(known, made, given) if may_repeat else None
     if whole is not None:
         yield Preference(whole=(whole,))
     parts = parted(known, sent)

@@ -34,6 +34,9 @@ class Options:
     reorder            whether values, where two of their dimensions want one axis, are laid out as propagation in XLA's
                        order decides it (`reordered.py`); arguments and results stay as they are. If False every value
                        starts from the sharding that was handed in
+    repeat             whether every device may compute the same where operands would be gathered over and over, and the
+                       arithmetic takes less time than the bytes that are saved (`computed_whole.py`): on a topology,
+                       or without one on a TPU v5e. Virtual CPU devices share cores, so they are slower by it
     unreduced_results  whether results of @main that are declared unreduced leave as addends, one on each device along
                        those axes, for the caller to add up; if False they are an `UnreducedResultError`
     optimize           whether the passes run over the result; without them the program is as it was built
@@ -57,6 +60,7 @@ class Options:
     uneven_boundary: bool = False
     distribute: bool | None = None
     reorder: bool = True
+    repeat: bool = True
     optimize: bool = True
     combine: bool = True
     hoist: bool = True
@@ -82,6 +86,7 @@ class Options:
             "allow_full_gather",
             "gather_custom_calls",
             "reorder",
+            "repeat",
             "optimize",
             "combine",
             "hoist",

@@ -28,6 +28,8 @@ def options_for(lowered: Lowered, options: Mapping[str, Any]) -> Mapping[str, An
         options = {**options, "uneven_boundary": True}
     if any(unreduced_of(a) for a in lowered.record.closed.out_avals):  # their types say so: callers know of it
         options = {**options, "unreduced_results": True}
+    if lowered.request.platform == "cpu" and options.get("topology") is None:  # whose virtual devices share cores
+        options = {"repeat": False, **options}
     return options
 
 

@@ -361,3 +361,36 @@ def test_whole_layouts_are_compared_for_a_jitted_step(looked_at):
     expected = jax.jit(functools.partial(_step, jax, False))(params, ids)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     jax.tree.map(lambda a, b: close(np.asarray(a), np.asarray(b)), jitted(params, ids), expected)
+
+
+def _gated(lib, x, w, wo):
+    a, b = lib.numpy.split(x @ w, 2, axis=-1)
+    return (lib.nn.silu(a) * b) @ wo
+
+
+def test_a_jitted_layer_is_rewritten_where_that_sends_less():
+    """Two parts of a split dimension become a dimension of their own, so that the weight is laid out anew and not the
+    activations."""
+    mesh = meshrt.make_mesh((8,), ("x",))
+    columns, rows = NamedSharding(mesh, P(None, "x")), NamedSharding(mesh, P("x", None))
+    rng = np.random.default_rng(0)
+    args = [(rng.standard_normal(s) * 0.3).astype(np.float32) for s in ((2, 64, 16), (16, 128), (64, 16))]
+    jitted = meshrt.jit(functools.partial(_gated, meshrt), in_shardings=(None, columns, rows))
+    plan = jitted.lower(*args).partition().result.plan
+    before, *others = plan.alternatives
+    assert not before.taken and any(other.taken for other in others) and plan.bytes < before.bytes
+    expected = jax.jit(functools.partial(_gated, jax))(*args)
+    np.testing.assert_allclose(np.asarray(jitted(*args)), np.asarray(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_devices_do_not_repeat_arithmetic_where_they_share_cores():
+    """A small batch over replicated weights: gathering it would send less than adding up the gradients, but all virtual
+    devices of a CPU would then compute everything."""
+    mesh = meshrt.make_mesh((8,), ("x",))
+    w = np.linspace(-1, 1, 64 * 64, dtype=np.float32).reshape(64, 64)
+    x = np.cos(np.arange(8 * 64, dtype=np.float32)).reshape(8, 64)
+    step = lambda w, x: meshrt.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w)
+    jitted = meshrt.jit(step, in_shardings=(NamedSharding(mesh, P()), NamedSharding(mesh, P("x"))))
+    lowered = jitted.lower(w, x)
+    assert lowered.partition().plan.counts == {"all_reduce": 1}
+    assert lowered.partition(repeat=True).plan.counts == {"all_gather": 1}
