@@ -13,7 +13,7 @@ from jaxlib.mlir import ir
 
 from .attributes import integer
 from .edits import replace_all_uses
-from .graph import Block, Op, Program, TensorType
+from .graph import Block, Op, OtherType, Program, TensorType
 from .model import DimSharding, Mesh, TensorSharding
 from .ops import COMMUNICATING, SHARDING_ATTRIBUTE
 from .quoting import quote
@@ -81,17 +81,20 @@ def _enclose(program: Program, mesh: Mesh) -> None:
     body.ops.append(program.new_op("sdy.return", end.operands, (), like=end))
     for op in body.ops:
         op.parent = body
-    whole = lambda kind: TensorSharding(mesh, [DimSharding()] * (kind.rank if isinstance(kind, TensorType) else 0))
     with program.context:
         attrs = {
-            "in_shardings": _per_value([whole(v.type) for v in main.args]),
-            "out_shardings": _per_value([whole(kind) for kind in main.result_types]),
+            "in_shardings": _per_value([_whole(mesh, v.type) for v in main.args]),
+            "out_shardings": _per_value([_whole(mesh, kind) for kind in main.result_types]),
             "manual_axes": ir.Attribute.parse(f"#sdy<manual_axes{{{', '.join(map(quote, mesh.axis_names))}}}>"),
         }
     manual = program.new_op("sdy.manual_computation", main.args, main.result_types, attrs, [body])
     manual.parent = outer
     outer.ops = [manual, end]
     _return(end, manual)
+
+
+def _whole(mesh: Mesh, kind: TensorType | OtherType) -> TensorSharding:
+    return TensorSharding(mesh, [DimSharding()] * (kind.rank if isinstance(kind, TensorType) else 0))
 
 
 def _return(end: Op, manual: Op) -> None:
