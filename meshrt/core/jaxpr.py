@@ -338,10 +338,11 @@ class _Printer:
 
     def alike(self, inside: Sequence[Atom], outside: Sequence[Atom]) -> None:
         """What a call gives to a Jaxpr, and takes from it, has one name inside and outside."""
-        taken: set[Atom] = set()
+        taken: set[Var] = set()
         for own, other in zip(inside, outside):
-            named = isinstance(own, Var) and isinstance(other, Var)
-            if named and own not in self.names and other not in taken and self.is_used(other):
+            if isinstance(own, Literal) or isinstance(other, Literal):
+                continue
+            if own not in self.names and other not in taken and self.is_used(other):
                 taken.add(other)
                 self.names[own] = self.var(other)
 
