@@ -45,6 +45,7 @@ class HostsEngine:
         for end in (self._wake_reader, self._wake_writer):
             os.set_blocking(end, False)
         self._serving = self._closed = False
+        self._awake = False  # the shell was woken, and has not looked yet
         self._tick_at = 0.0
         self._listened_at: float | None = None
         self._senders: dict[str, Callable[[Down], None]] = {}
@@ -95,6 +96,7 @@ class HostsEngine:
         except BlockingIOError:
             pass  # nobody woke us: time has passed
         with self._lock:
+            self._awake = False
             now = self._clock()
             if now >= self._tick_at:  # it looks at all hosts, and each one that joins wakes us
                 self._tick_at = now + _TICK_S / 2
@@ -215,10 +217,11 @@ class HostsEngine:
                 send(message)
 
     def _wake(self) -> None:
-        try:
+        """Under the lock. While the shell has not taken what it was woken for, it is not woken again: thousands join at
+        once, and each write hands the interpreter to the other thread."""
+        if not self._awake:
+            self._awake = True
             os.write(self._wake_writer, b"\0")
-        except BlockingIOError:
-            pass  # it is full of reasons to wake up
 
     # --- what the command line asks; called by the server's thread.
 
