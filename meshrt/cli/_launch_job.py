@@ -39,7 +39,7 @@ _OPTIONS = [
     click.option(
         "--elastic",
         is_flag=True,
-        help="Ranks that are left when one fails may go on (meshrt.distributed.elastic), before all start again.",
+        help="Ranks that are left when one fails may go on (meshrt.distributed.elastic), and others join them.",
     ),
     click.option("--timeout", type=float, metavar="S", help="End the job after S seconds (exit code 124)."),
     click.option("--grace", type=float, metavar="S", help="Seconds from asking to stop to SIGKILL. [default: 5]"),
