@@ -45,8 +45,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--memory", type=int, metavar="BYTES", help="memory of a device; default: the topology's")
     growth = f"memory that passes may add; default {MEMORY_GROWTH_SHARE}"
     parser.add_argument("--memory-growth", type=float, metavar="SHARE", help=growth)
+    parser.add_argument("--compiler", help="the compiler that the program is for: cpu, cuda, tpu; default: topology's")
     args = parser.parse_intermixed_args(argv)
-    names = (*_SWITCHES, "memory", "memory_growth")
+    names = (*_SWITCHES, "memory", "memory_growth", "compiler")
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
     try:
         data = sys.stdin.buffer.read() if args.file == "-" else _read(args.file)

@@ -77,9 +77,10 @@ class Machine:
         return max(flops(item) / self.topology.flops, moved / self.topology.memory_bandwidth)
 
 
-def machine_of(atoms: Atoms, given: Topology | None, memory: int | None) -> Machine:
-    """The machine of a topology, or of none; `memory` overrides what the topology says of a device's."""
-    topology = Topology() if given is None else given
+def machine_of(atoms: Atoms, given: Topology | None, memory: int | None, compiler: str | None = None) -> Machine:
+    """The machine of a topology, or of none; `memory` overrides what the topology says of a device's, `compiler` is
+    that of a machine of which nothing else is known."""
+    topology = Topology(compiler=compiler) if given is None else given
     if memory is None and topology.memory is not None:
         memory = int(topology.memory * USABLE_MEMORY_SHARE)
     return Machine(atoms, topology, memory, given is not None)

@@ -129,7 +129,7 @@ class Module(Walk):
         overlapping: Overlapping | None,
     ):
         sharding = known.sharding if overlapping is None else lambda v: overlapping.image(known.sharding(v))
-        super().__init__(program, sharding, atoms, builder, given or Topology(), options)
+        super().__init__(program, sharding, atoms, builder, given or Topology(compiler=options.compiler), options)
         self.planner = Planner(atoms, step_cost(given))
         self.known = known
         self.gathers_early = bool(known.gathered)
@@ -314,7 +314,7 @@ def _partition(
     builder.functions.sort(key=lambda f: f is not item)
     item.arg_attrs = _arg_attrs(ctx, main, item)
     item.result_attrs = [Attributes.of(_kept(ctx, attrs)) for attrs in main.result_attrs]
-    machine = machine_of(atoms, given, options.memory)
+    machine = machine_of(atoms, given, options.memory, options.compiler)
     limit = machine.topology.memory if options.memory is None else options.memory
     called = machine.topology.spec if machine.chosen else "the memory of a device"
     capacity = Capacity(atoms, called, math.inf if limit is None else limit)

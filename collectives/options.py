@@ -52,6 +52,8 @@ class Options:
     memory             bytes that a device may use; None: what the topology says, less what compilers need themselves
     memory_growth      share of its estimated memory by which passes may raise a program's, where a device's memory is
                        unknown
+    compiler           the compiler ("cpu", "cuda", "tpu", ...) that the program is for, where no topology says; None:
+                       any, so that what only one of them needs is done as for CPUs
     """
 
     allow_full_gather: bool = True
@@ -69,6 +71,7 @@ class Options:
     keep_gathered: bool = False
     memory: int | None = None
     memory_growth: float = MEMORY_GROWTH_SHARE
+    compiler: str | None = None
 
     @staticmethod
     def of(options: Mapping[str, Any]) -> Options:
@@ -103,3 +106,5 @@ class Options:
         growth = self.memory_growth
         if isinstance(growth, bool) or not isinstance(growth, int | float) or not 0 <= growth < math.inf:
             raise OptionError(f"option memory_growth is a share of a program's memory, 0 or more: {growth!r}")
+        if self.compiler is not None and (not isinstance(self.compiler, str) or not self.compiler):
+            raise OptionError(f"option compiler is the name of one (cpu, cuda, tpu, ...), or None: {self.compiler!r}")

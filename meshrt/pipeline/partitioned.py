@@ -9,7 +9,7 @@ from meshrt.core.explicit import unreduced_of
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.propagated import Propagated, boundary_shardings
 from meshrt.pipeline.station import Onward, UnboundStation
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import backend, jaxlib_api
 from meshrt.sharding.named import NamedSharding
 from propagation.collector import collector_paused
 
@@ -23,7 +23,8 @@ __all__ = ["Partitioned", "options_for", "partition"]
 
 
 def options_for(lowered: Lowered, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options of `collectives.partition`, with what the program's own types and shardings ask for."""
+    """The options of `collectives.partition`, with what the program's own types, shardings and platform ask for."""
+    options = {"compiler": backend.known_as(lowered.request.platform), **options}
     if lowered.request.uneven:
         options = {**options, "uneven_boundary": True}
     if any(unreduced_of(a) for a in lowered.record.closed.out_avals):  # their types say so: callers know of it

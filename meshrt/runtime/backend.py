@@ -37,6 +37,7 @@ __all__ = [
     "has_tpu",
     "is_created",
     "is_here",
+    "known_as",
     "local_device_count",
     "local_devices",
     "on_clear",
@@ -75,6 +76,16 @@ _elsewhere: dict[Any, Any] = {}
 
 # The names that users and plugins have for a platform.
 _ALIASES = {"gpu": "cuda", "CUDA": "cuda"}
+
+
+def known_as(platform: str) -> str:
+    """The name by which meshrt knows a platform: "cuda" for "gpu", as devices call it.
+
+    >>> from meshrt.runtime import backend
+    >>> backend.known_as("gpu"), backend.known_as("cpu")
+    ('cuda', 'cpu')
+    """
+    return _ALIASES.get(platform, platform)
 
 
 def set_process_info(info: ProcessInfo | None) -> None:

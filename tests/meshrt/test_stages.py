@@ -394,3 +394,15 @@ def test_devices_do_not_repeat_arithmetic_where_they_share_cores():
     lowered = jitted.lower(w, x)
     assert lowered.partition().plan.counts == {"all_reduce": 1}
     assert lowered.partition(repeat=True).plan.counts == {"all_gather": 1}
+
+
+def test_programs_are_partitioned_for_their_platform():
+    """The compiler of CPUs has no bfloat16, which travels there as integers; others take it as it is."""
+    mesh = AbstractMesh((8,), ("x",))
+    x = meshrt.ShapeDtypeStruct((64, 16), jnp.bfloat16, sharding=NamedSharding(mesh, P("x")))
+    traced = meshrt.jit(lambda x: jnp.negative(x + x), out_shardings=NamedSharding(mesh, P())).trace(x)
+    as_integers = {
+        platform: "ui16" in traced.lower(lowering_platforms=(platform,)).propagate().partition().result.as_text()
+        for platform in ("cpu", "cuda", "tpu")
+    }
+    assert as_integers == {"cpu": True, "cuda": False, "tpu": False}

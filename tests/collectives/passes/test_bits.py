@@ -46,6 +46,9 @@ def test_compilers_that_have_the_type_are_given_it():
     known = propagation.run(text("gather"))
     assert "bitcast_convert" in collectives.partition(known).as_text()
     assert "bitcast_convert" not in collectives.partition(known, topology="v5e:2x4").as_text()
+    assert "bitcast_convert" in collectives.partition(known, compiler="cpu").as_text()
+    assert "bitcast_convert" not in collectives.partition(known, compiler="cuda").as_text()
+    assert "bitcast_convert" in collectives.partition(known, topology="cpu", compiler="tpu").as_text()
 
 
 def test_what_contractions_read_is_gathered_as_they_want_it():
