@@ -14,6 +14,7 @@ from collectives.findings import human
 from collectives.kinds import kinds
 from collectives.topology import load
 from meshrt.errors import InspectError
+from meshrt.inspect.containers import module_in
 from meshrt.inspect.kernels import kernel_rows
 from meshrt.inspect.lint import Subject, subject_of_module, subject_of_stage
 from meshrt.inspect.lint import lint as found_by_lint
@@ -76,8 +77,8 @@ def report(
     """What a program communicates and holds. Nothing is compiled or run.
 
     Args:
-      program: a stage (`f.lower(...)`, `.propagate()`, `.partition()`), or a StableHLO module with `sdy` shardings as
-        text, bytecode or an `ir.Module`.
+      program: a stage (`f.lower(...)`, `.propagate()`, `.partition()`), what JAX lowered, an exported function (ours or
+        JAX's, serialized or not), or a StableHLO module with `sdy` shardings as text, bytecode or an `ir.Module`.
       name: what the report calls the program.
       topology: bandwidths and latencies: a name such as `v5e:4x4`, or a file as in configs/topologies. What is
         partitioned already has the one that it was partitioned for.
@@ -97,6 +98,7 @@ def report(
     machine = None if topology is None else load(topology)
     options = {} if machine is None else {"topology": machine}
     subject: Callable[[], Subject]
+    program = _opened(program, name)
     if isinstance(program, Lowered):
         program = program.propagate()
     if isinstance(program, Propagated):
@@ -119,13 +121,27 @@ def report(
         subject = lambda: subject_of_module(program, partitioned, machine)
     else:
         raise InspectError(
-            f"report takes a stage such as f.lower(...), or a StableHLO module, got {type(program).__name__}"
+            "report takes a stage such as f.lower(...), an exported function, or a StableHLO module, got "
+            f"{type(program).__name__}"
         )
     if lint is not False:
         made = replace(made, lint=found_by_lint(subject(), None if lint is True else lint))
     shown = NotebookReport(**{field: getattr(made, field) for field in Report.__dataclass_fields__})
     object.__setattr__(shown, "_program", rows)
     return shown
+
+
+def _opened(program: Any, name: str) -> Any:
+    """The module in what has one: an exported function, bytes of one, what JAX lowered; else `program` itself."""
+    if isinstance(serialized := getattr(program, "mlir_module_serialized", None), bytes):
+        return serialized
+    if isinstance(program, bytes | bytearray | memoryview):
+        data = bytes(program)
+        exported = module_in(data, name)
+        return data if exported is None else exported
+    if not isinstance(program, Lowered) and hasattr(program, "compiler_ir"):
+        return program.compiler_ir("stablehlo")
+    return program
 
 
 def _own_text(name: str, module: Any, path: str) -> str | None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import jsonschema
 import pytest
 from rich.console import Console
@@ -181,6 +182,23 @@ def test_reports_of_every_stage_and_of_text():
     assert [(c.kind, c.bytes) for c in stages[3].collectives] == [(c.kind, c.bytes) for c in stages[0].collectives]
     with pytest.raises(InspectError, match="takes a stage"):
         report(layers)
+
+
+def test_reports_of_exports_and_of_what_jax_lowered():
+    args = struct((64, 32), "data"), struct((32, 128), None, "model")
+    ours = report(layers.lower(*args))
+    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    theirs = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=jax.NamedSharding(mesh, jax.P(*a.sharding.spec))) for a in args
+    ]
+    exported, foreign = meshrt.export.export(layers)(*args), jax.jit(lambda x, w: (jax.numpy.tanh(x @ w) @ w.T).sum(0))
+    lowered = foreign.trace(*theirs).lower(lowering_platforms=("cpu",))
+    given = [exported, exported.serialize(), lowered, jax.export.export(foreign, platforms=["cpu"])(*theirs)]
+    for program in [*given, given[-1].serialize()]:
+        found = report(program)
+        assert sorted((c.kind, c.bytes) for c in found.collectives) == sorted(
+            (c.kind, c.bytes) for c in ours.collectives
+        )
 
 
 def test_budgets_and_comparisons_on_the_command_line(tmp_path):
