@@ -15,7 +15,7 @@ from typing import Any
 from meshrt import errors, tree_util
 from meshrt.core.references import is_ref
 
-__all__ = ["Apart", "carrying_references", "set_apart"]
+__all__: list[str] = []
 
 _allowed: ContextVar[bool] = ContextVar("meshrt_carried_references", default=False)
 
