@@ -11,14 +11,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshrt import errors
+from meshrt import errors, staging
 from meshrt.config import settings
 from meshrt.core.basic.varying import into_branch
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
 from meshrt.core.trace import leaked as leaked_error
 from meshrt.core.tracebacks import boundary, strip
-from meshrt.core.types import aval_of
+from meshrt.core.types import aval_of, require_value
 from meshrt.pipeline.asked import is_sharding
 from meshrt.pipeline.cells import CLOSED_OVER, ClosesOver, check_aliases, finished
 from meshrt.pipeline.entry import Entry
@@ -26,7 +26,7 @@ from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.misses import CacheMiss
 from meshrt.pipeline.options import JitOptions, compiler_option_items
 from meshrt.pipeline.sharing import driver_for
-from meshrt.pipeline.static_arguments import NO_STATIC, Static, bound, incomparable, split, unhashable
+from meshrt.pipeline.static_arguments import NO_STATIC, WEAKLY_HELD, Static, bound, incomparable, split, unhashable
 from meshrt.pipeline.structures import UNKNOWN, caller
 from meshrt.pipeline.traced import Traced
 from meshrt.primitives.call import jit_p
@@ -304,6 +304,7 @@ def _signature(x: Any) -> Any:
         return x._sig
     if isinstance(x, Tracer):
         raise leaked_error(x)
+    require_value(x, "an argument")
     return aval_of(x)
 
 
@@ -412,3 +413,6 @@ def jit(
             bool(inline),
         ),
     )
+
+
+staging.Jitted.of = staticmethod(lambda fun: jit(fun) if type(fun) in WEAKLY_HELD else None)

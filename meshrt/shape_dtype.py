@@ -7,11 +7,13 @@ from typing import Any
 from meshrt import dtypes, errors
 from meshrt.core.dimensions.expression import as_size
 from meshrt.core.manual import ManualAxisType
+from meshrt.core.types import register_aval
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.layout import AUTO, Format, Layout
 from meshrt.sharding.named import NamedSharding, Sharding
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.typed import described
 
 __all__ = ["ShapeDtypeStruct"]
 
@@ -150,3 +152,8 @@ def _sizes(shape: Any) -> tuple[int, ...]:
         raise errors.ArgumentTypeError(
             f"ShapeDtypeStruct: the shape must be a tuple of integers, such as (8, 4), got {shape!r}{why}"
         ) from None
+
+
+# A function that is traced may return one, or compute with one: a constant of which only the type is known, so that the
+# program has types but cannot run.
+register_aval(ShapeDtypeStruct, described, has_value=False)

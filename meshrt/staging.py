@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from meshrt.core.axes import NamedAxis, bind_axes
+from meshrt.core.axes import NamedAxis, axes_in_scope, bind_axes
 from meshrt.core.jaxpr import ClosedJaxpr
-from meshrt.core.trace import Tracer, trace_to_jaxpr
+from meshrt.core.trace import EVAL, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.context import get_abstract_mesh
@@ -19,6 +19,13 @@ from meshrt.transforms.high import flatten
 from meshrt.tree_util import tree_leaves, tree_unflatten
 
 __all__ = ["eval_shape", "make_jaxpr"]
+
+
+class Jitted:
+    """`of(fun)` is what `meshrt.jit` makes of a function whose traces are kept for the next one who makes that of it,
+    None for other functions. Set by `meshrt.jit`, which stands above."""
+
+    of: ClassVar[Callable[[Callable[..., Any]], Any]]
 
 
 def make_jaxpr(
@@ -87,6 +94,9 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     of_jitted = getattr(type(fun), "eval_shape", None)
     if of_jitted is not None:
         return of_jitted(fun, *args, **kwargs)
+    jitted = Jitted.of(fun) if current_trace() is EVAL and not axes_in_scope() else None
+    if jitted is not None:
+        return jitted.eval_shape(*args, **kwargs)
     closed, out_tree = _stage(fun, args, kwargs)
     return tree_unflatten(out_tree, _structs(closed, (args, kwargs)))
 

@@ -274,7 +274,7 @@ class JaxprTrace(Trace):
 
     def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if self.closed:
-            raise leaked(next(a for a in args if isinstance(a, Tracer)), primitive)
+            raise self.ended(args, primitive)
         atoms = []
         for a in args:
             atoms.append(a._var if type(a) is JaxprTracer and a._trace is self else self.atom(a))
@@ -287,6 +287,17 @@ class JaxprTrace(Trace):
         if primitive.multiple_results:
             return [JaxprTracer(self, v, where) for v in outvars]
         return JaxprTracer(self, outvars[0], where)
+
+    def ended(self, args: Sequence[Any], primitive: Primitive) -> errors.LeakedTracerError:
+        """The error for an operation that is handed to this trace after its end."""
+        for a in args:
+            if isinstance(a, Tracer):
+                return leaked(a, primitive)
+        return errors.LeakedTracerError(
+            f"{primitive.name} at {source.capture()} would become part of {self.name or 'a program'}, which has been "
+            "traced to its end: its trace was made the current one and has stayed so. Leave such a context "
+            "(set_current_trace, take_current_trace) where an error is raised too"
+        )
 
     def process_high(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if self.requires_low or any(map(is_open_value, args)):

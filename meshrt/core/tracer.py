@@ -16,7 +16,7 @@ from meshrt import errors
 from meshrt.core.high import aval_method, aval_property
 from meshrt.core.manual import ManualAxisType
 from meshrt.core.operators import ArrayOperators
-from meshrt.core.types import ShapedArray, no_truth_value, register_aval
+from meshrt.core.types import ShapedArray, in_program, no_truth_value, register_aval
 
 if TYPE_CHECKING:
     from meshrt.core.trace import Trace
@@ -33,7 +33,8 @@ class Tracer(ArrayOperators):
     aval: ShapedArray
 
     def __init__(self, trace: Trace, aval: ShapedArray):
-        self._trace, self.aval = trace, aval
+        """For tracers of libraries' own: `aval` is a type that they have been told, such as `typeof` gives."""
+        self._trace, self.aval = trace, in_program(aval)
 
     @property
     def shape(self) -> tuple[int, ...]:

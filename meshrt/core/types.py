@@ -24,7 +24,7 @@ from meshrt.heuristics import KEPT_TYPES
 
 __all__ = [
     "AbstractValue", "ShapedArray", "TypeSharding", "aval_of", "in_program", "present", "refuse_masked",
-    "register_aval", "without_mask",
+    "register_aval", "require_value", "without_mask",
 ]  # fmt: skip
 
 NOT_VARYING: frozenset[str] = frozenset()
@@ -394,9 +394,24 @@ def short_dtype(dtype: Any) -> str:
 aval_rules: dict[type, Callable[[Any], ShapedArray]] = {}
 
 
-def register_aval(cls: type, handler: Callable[[Any], Any]) -> None:
+# Classes whose instances are of a type but have no value: programs that use them have types and cannot run.
+_without_value: set[type] = set()
+
+
+def register_aval(cls: type, handler: Callable[[Any], Any], *, has_value: bool = True) -> None:
     """Makes values of `cls` usable as operands: `handler(value)` is the type of one, a ShapedArray or a high type."""
     aval_rules[cls] = handler
+    if not has_value:
+        _without_value.add(cls)
+
+
+def require_value(x: Any, what: str = "a constant") -> None:
+    """Raises ArgumentTypeError for what only stands for an array, where it would be `what` of a program that runs."""
+    if type(x) in _without_value:
+        raise errors.ArgumentTypeError(
+            f"{x!r} is not a valid JAX type here: a {type(x).__name__} does not have a value and cannot be used as "
+            f"{what}. Give an array (of numpy.zeros_like, say), or ask for types only (eval_shape, make_jaxpr, lower)"
+        )
 
 
 def aval_of(value: Any) -> ShapedArray:

@@ -10,6 +10,7 @@ Names are ``jax.extend.linear_util``'s.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -133,11 +134,10 @@ def _around(gen: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(gen)
     def run(f: Callable[..., Any], *operands: Any) -> Any:
-        steps = gen(*operands)
-        args, kwargs = next(steps)
-        result = steps.send(f(*args, **kwargs))
-        steps.close()
-        return result
+        # Closed where the function raises too: contexts that the generator has entered are left.
+        with contextlib.closing(gen(*operands)) as steps:
+            args, kwargs = next(steps)
+            return steps.send(f(*args, **kwargs))
 
     return run
 

@@ -10,6 +10,8 @@ import functools
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshrt import errors, tree_util
 from meshrt.core.basic.pointwise import add_tangents as _add
 from meshrt.core.basic.shapes import zeros
@@ -46,8 +48,8 @@ class Zero:
         return Zero(aval_of(value).to_tangent_aval())
 
     def instantiate(self) -> Any:
-        """An array of zeros."""
-        return zeros(self.aval)
+        """An array of zeros: NumPy's, of dtype float0, for what has no derivative."""
+        return np.zeros(self.aval.shape, float0) if self.aval.dtype == float0 else zeros(self.aval)
 
     def __repr__(self) -> str:
         return f"Zero({self.aval})"

@@ -133,20 +133,35 @@ def all_drivers() -> list[Driver]:
         return list(_alive)
 
 
+class SharedTraces:
+    """The traces of one function that its drivers, one per set of options, share.
+
+    None of the options decides what a trace is. A record is here as long as some driver keeps it; `nested` are those
+    within callers' traces.
+    """
+
+    __slots__ = ("nested", "records")
+
+    def __init__(self) -> None:
+        self.records: weakref.WeakValueDictionary[TraceKey, TraceRecord] = weakref.WeakValueDictionary()
+        self.nested: OrderedDict[TraceKey, tuple[Jaxpr, list[Any], Any]] = OrderedDict()
+
+
 class Driver:
     """The caches of one jitted function: `fun`, called `name` in messages, with the options of `jit`."""
 
     __slots__ = (
         "__weakref__", "_fun", "_unswept", "calls", "captured", "direct", "donated", "history", "loaded", "lowered",
-        "name", "nested", "options", "partitioned", "places", "programs", "propagated", "short", "stateful",
-        "traced_times", "traces",
+        "name", "nested", "options", "partitioned", "places", "programs", "propagated", "shared", "short",
+        "stateful", "traced_times", "traces",
     )  # fmt: skip
 
     def __init__(
         self, fun: Callable[..., Any], name: str, options: JitOptions, *, weakly: bool = False,
-        donated: tuple[bool, ...] = (),
+        donated: tuple[bool, ...] = (), traces: SharedTraces | None = None,
     ):  # fmt: skip
-        """`donated` says of the flat arguments which are donated, beside what the options say (empty: those only)."""
+        """`donated` says of the flat arguments which are donated, beside what the options say (empty: those only).
+        `traces` are those of the function that others know."""
         self.name, self.options, self.donated = name, options, donated
         # Caches that outlive a jitted function must not keep its function (`meshrt.pipeline.sharing`).
         self._fun: Callable[[], Any] = weakref.ref(fun) if weakly else lambda: fun
@@ -157,7 +172,8 @@ class Driver:
         self.short: ShortCall = unknown
         # In the order of their last use, but for the uses by calls that are ready to run.
         self.traces: OrderedDict[TraceKey, TraceRecord] = OrderedDict()
-        self.nested: OrderedDict[TraceKey, tuple[Jaxpr, list[Any], Any]] = OrderedDict()
+        self.shared = SharedTraces() if traces is None else traces
+        self.nested = self.shared.nested
         self.places: dict[TraceRecord, Any] = {}
         # Programs over references, by their traces.
         self.stateful: dict[TraceRecord, StatefulProgram] = {}
@@ -196,6 +212,7 @@ class Driver:
         self.forget_devices()
         for cache in (self.traces, self.nested, self.places, self.lowered, self.propagated, self.partitioned):
             cache.clear()
+        self.shared.records.clear()
         self.programs.clear()
         self.stateful.clear()
         self.traced_times = 0
@@ -249,16 +266,28 @@ class Driver:
         return self.donated or donated_leaves(self.options, tree, static)
 
     def _traced(self, key: TraceKey, shardings: Sequence[Any]) -> TraceRecord:
-        record = self.traces.get(key)
+        record = self._known_trace(key)
         if record is None:
             self._begin_trace(key, shardings)
             record = trace(self.fun, self.name, key.avals, key.in_tree, key.static, key.mesh, self.captured)
-            self.traces[key] = record
             self.traced_times += 1
-            self._keep_bounded()
+            self._keep(key, record)
         else:
             _used(self.traces, key)
         return record
+
+    def _known_trace(self, key: TraceKey) -> TraceRecord | None:
+        """A trace of this driver's, or of another one of the same function."""
+        record = self.traces.get(key)
+        if record is None:
+            record = self.shared.records.get(key)
+            if record is not None:
+                self._keep(key, record)
+        return record
+
+    def _keep(self, key: TraceKey, record: TraceRecord) -> None:
+        self.traces[key] = self.shared.records[key] = record
+        self._keep_bounded()
 
     def nested_jaxpr(self, avals: tuple[ShapedArray, ...], tree: Any, static: Static) -> tuple[Jaxpr, list[Any], Any]:
         """For a call within another trace: the Jaxpr without constvars, its constants, and the result structure.
@@ -269,7 +298,7 @@ class Driver:
         key = TraceKey(tree, static, avals, config.trace_key(), mesh_context.abstract, axes_in_scope())
         found = self.nested.get(key)
         if found is None:
-            known = self.traces.get(key)
+            known = self._known_trace(key)
             if known is None:
                 self._begin_trace(key)
                 self._remember(key)
@@ -312,7 +341,7 @@ class Driver:
 
     def _layer(self, wanted: Wanted, leaves: Sequence[Any]) -> tuple[str, tuple[Any, ...] | None]:
         """The first cache on the way that does not have what a call needs, and the devices of the call."""
-        record = self.traces.get(_trace_key(wanted))
+        record = self._known_trace(_trace_key(wanted))
         if record is None:
             return "trace", None
         donated = self._donated(wanted.tree, wanted.static)

@@ -1,5 +1,8 @@
 """`jit(f)` written twice is one jitted function: programs often call `jit(f)(x)` in a loop.
 
+With other options it is another program of the same traces: `jit(f, out_shardings=...)` does not run `f` again after
+`eval_shape(f, ...)`, and gives what that gave, metadata and all.
+
 Functions are told apart by identity and held weakly: their caches go when they do.
 """
 
@@ -8,39 +11,53 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 from meshrt.heuristics import SHARED_OPTIONS
-from meshrt.pipeline.driver import Driver
+from meshrt.pipeline.driver import Driver, SharedTraces
 from meshrt.pipeline.options import JitOptions
+from meshrt.pipeline.static_arguments import WEAKLY_HELD
 
 __all__ = ["driver_for"]
 
 _lock = threading.Lock()
-_shared: weakref.WeakKeyDictionary[FunctionType, dict[Any, Driver]] = weakref.WeakKeyDictionary()
+
+
+class _OfFunction:
+    """What the jitted functions of one function share: the drivers by options, and their traces by its name then."""
+
+    __slots__ = ("drivers", "traces")
+
+    def __init__(self) -> None:
+        self.drivers: dict[Any, Driver] = {}
+        self.traces: dict[str, SharedTraces] = {}
+
+
+_shared: weakref.WeakKeyDictionary[Any, _OfFunction] = weakref.WeakKeyDictionary()
 
 
 def driver_for(fun: Callable[..., Any], name: str, options: JitOptions) -> Driver:
-    """The caches of `jit(fun)` with these options: those of an earlier one, if `fun` is an ordinary function.
+    """The caches of `jit(fun)` with these options: those of an earlier one, if `fun` is an ordinary function or a
+    `functools.partial`.
 
-    Not with `max_traces`, which counts what one jitted function does, nor with options that cannot be hashed, such as
-    dictionaries of shardings.
+    Not with `max_traces`, which counts what one jitted function does. Of options that cannot be hashed, such as
+    dictionaries of shardings, only the traces are those of others.
     """
-    if type(fun) is not FunctionType or options.max_traces is not None:
+    if type(fun) not in WEAKLY_HELD or options.max_traces is not None:
         return Driver(fun, name, options)
-    key = _key(name, options)
-    try:
-        with _lock:
-            drivers = _shared.setdefault(fun, {})
+    with _lock:
+        of_function = _shared.setdefault(fun, _OfFunction())
+        drivers, traces = of_function.drivers, of_function.traces.setdefault(name, SharedTraces())
+        key = _key(name, options)
+        try:
             found = drivers.get(key)
-            if found is None:
-                found = drivers[key] = Driver(fun, name, options, weakly=True)
-                while len(drivers) > SHARED_OPTIONS:
-                    del drivers[next(iter(drivers))]
-            return found
-    except TypeError:  # unhashable
-        return Driver(fun, name, options)
+        except TypeError:  # unhashable
+            return Driver(fun, name, options, traces=traces)
+        if found is None:
+            found = drivers[key] = Driver(fun, name, options, weakly=True, traces=traces)
+            while len(drivers) > SHARED_OPTIONS:
+                del drivers[next(iter(drivers))]
+        return found
 
 
 def _key(name: str, options: JitOptions) -> Any:

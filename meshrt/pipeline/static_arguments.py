@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from types import FunctionType
@@ -11,7 +12,11 @@ from meshrt import errors
 from meshrt.pipeline.options import JitOptions
 from meshrt.transforms.arguments import StaticValue, signature_of
 
-__all__ = ["NO_STATIC", "Static", "bound", "incomparable", "join", "split", "unhashable"]
+__all__ = ["NO_STATIC", "WEAKLY_HELD", "Static", "bound", "incomparable", "join", "split", "unhashable"]
+
+
+# Functions, told apart by identity, whose caches go when they do.
+WEAKLY_HELD = (FunctionType, functools.partial)
 
 
 class Static(NamedTuple):
@@ -62,9 +67,9 @@ def join(args: tuple[Any, ...], kwargs: dict[str, Any], static: Static) -> tuple
 def bound(fun: Callable[..., Any], static: Static, *, held: bool = True) -> Callable[..., Any]:
     """A function with the signature that is left without the static arguments, for the names of the others.
 
-    Unless `held`, it does not refer to an ordinary function `fun`, which may go.
+    Unless `held`, it does not refer to a function of WEAKLY_HELD, which may go.
     """
-    if static == NO_STATIC and (held or type(fun) is not FunctionType or hasattr(fun, "operation")):
+    if static == NO_STATIC and (held or type(fun) not in WEAKLY_HELD or hasattr(fun, "operation")):
         return fun
     signature = signature_of(fun)
     if signature is None:

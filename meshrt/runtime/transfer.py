@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import ShapedArray, aval_of, require_value
 from meshrt.runtime import backend, dlpack, guards, jaxlib_api, reshard
 from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
 from meshrt.runtime.layouts import relayout
@@ -84,6 +84,9 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False, explicit: 
             "wider dtype "
             "with meshrt.config.update('enable_x64', True), or a smaller number."
         ) from None
+    except TypeError:
+        require_value(value)
+        raise
     sharding = sig.sharding
     devices = sharding.device_assignment
     if len(devices) == 1:

@@ -25,8 +25,8 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
 __all__ = [
-    "abstract", "asked", "check_out_sharding", "entries_of", "fitted", "mesh_of", "on", "sharding_of", "told_sharding",
-    "type_sharding", "typed", "without_sums",
+    "abstract", "asked", "check_out_sharding", "described", "entries_of", "fitted", "mesh_of", "on", "sharding_of",
+    "told_sharding", "type_sharding", "typed", "without_sums",
 ]  # fmt: skip
 
 Entry = Any
@@ -190,14 +190,19 @@ def abstract(x: Any) -> ShapedArray:
         return aval_of(x)
     except TypeError:
         if hasattr(x, "shape") and hasattr(x, "dtype"):
-            dtype = x.dtype
-            if not isinstance(dtype, dtypes.ExtendedDType):
-                dtype = dtypes.canonicalize_dtype(dtypes.named_dtype(dtype))
-            aval = ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
-            aval = typed(aval, getattr(x, "sharding", None))
-            mat = getattr(x, "manual_axis_type", None)
-            return aval if mat is None or mat.empty else _inside(aval, mat)
+            return described(x)
         raise
+
+
+def described(x: Any) -> ShapedArray:
+    """The type that `.shape` and `.dtype` say, with `.weak_type`, `.sharding`, `.manual_axis_type` if it has them."""
+    dtype = x.dtype
+    if not isinstance(dtype, dtypes.ExtendedDType):
+        dtype = dtypes.canonicalize_dtype(dtypes.named_dtype(dtype))
+    aval = ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
+    aval = typed(aval, getattr(x, "sharding", None))
+    mat = getattr(x, "manual_axis_type", None)
+    return aval if mat is None or mat.empty else _inside(aval, mat)
 
 
 def _inside(aval: ShapedArray, mat: ManualAxisType) -> ShapedArray:

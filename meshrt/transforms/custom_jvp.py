@@ -16,8 +16,8 @@ from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.lojax import inlined_call
-from meshrt.core.primitive import Primitive
-from meshrt.core.trace import context
+from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.trace import context, eval_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.batching import MappedAxis, mapping
@@ -36,7 +36,7 @@ from meshrt.transforms.custom_arguments import (
 from meshrt.transforms.custom_now import Call, closed_over, is_known, known_call
 from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten
-from meshrt.transforms.linear import LinearTrace, LinearTracer
+from meshrt.transforms.linear import LinearTrace, LinearTracer, transpose_jaxpr
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.references import check_distinct, paths_of
 from meshrt.transforms.staged import stage
@@ -264,6 +264,16 @@ def _jvp(primals, tangents, *, jaxpr, num_consts, rule):
     return rule(primals[num_consts:], tangents[num_consts:])
 
 
+def _transpose(cts, *args, jaxpr, num_consts, rule):
+    """Of a linear function: nobody asks the rule any more, as a tangent went in."""
+    linear = tuple(is_undefined(a) for a in args)
+    back, nonzeros = transpose_jaxpr(jaxpr, linear, tuple(c is not None for c in cts))
+    known = [a for a in args if not is_undefined(a)]
+    pulled = iter(eval_jaxpr(back.jaxpr, back.consts, [*known, *(c for c in cts if c is not None)]))
+    flags = iter(nonzeros)
+    return [(next(pulled) if next(flags) else None) if lin else None for lin in linear]
+
+
 custom_jvp_known_p = known_call(
     "custom_jvp_known", jvp=lambda primals, tangents, call, rule: rule(primals, without_cells(tangents))
 )
@@ -272,11 +282,10 @@ custom_jvp_call_p: Primitive = Primitive(
     "custom_jvp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
-    jvp=_jvp, batch=batched_call(lambda: custom_jvp_call_p), batch_axis=True,
+    jvp=_jvp, transpose=_transpose, batch=batched_call(lambda: custom_jvp_call_p), batch_axis=True,
     discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
     varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))], to_lojax=inlined_call, once=True,
-    absent={"transpose": "its rule gives a tangent that is made of other operations"},
 )  # fmt: skip

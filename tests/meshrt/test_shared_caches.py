@@ -1,5 +1,6 @@
 """`jit(f)` written several times is traced and compiled once, and its caches go with `f`; as JAX."""
 
+import functools
 import gc
 import threading
 import weakref
@@ -129,3 +130,66 @@ def test_threads_make_one():
     assert len(found) == 160
     for value in found:
         np.testing.assert_array_equal(value, found[0])
+
+
+@pytest.mark.parametrize("made", ["a function", "a partial"])
+def test_other_options_share_the_traces(made):
+    def times(lib):
+        traced = []
+
+        def counted(k, x):
+            traced.append(k)
+            return {"y": x * k}
+
+        f = functools.partial(counted, 2.0) if made == "a partial" else lambda x: counted(2.0, x)
+        place = lib.sharding.SingleDeviceSharding(lib.devices()[1])
+        lib.eval_shape(f, X)
+        lib.jit(f)(X)
+        lib.jit(f, donate_argnums=0)(lib.numpy.asarray(X))
+        out = lib.jit(f, out_shardings={"y": place})(X)  # options that have no hash
+        lib.jit(lambda x: lib.jit(f, inline=True)(x))(X)
+        lib.jit(f, keep_unused=True).lower(X)
+        lib.eval_shape(f, lib.ShapeDtypeStruct(X.shape, X.dtype))
+        np.testing.assert_array_equal(out["y"], X * 2)
+        assert out["y"].sharding == place
+        return len(traced)
+
+    assert times(meshrt) == times(jax) == 1
+
+
+def test_metadata_of_a_result_are_those_that_eval_shape_gave():
+    """As states of training have them: functions that are made while the state is."""
+
+    def pattern(lib):
+        class State:
+            def __init__(self, x, update):
+                self.x, self.update = x, update
+
+        lib.tree_util.register_pytree_node(State, lambda s: ((s.x,), s.update), lambda update, xs: State(*xs, update))
+        init = lambda x: State(x + 1, lambda g: g)
+        place = lib.sharding.SingleDeviceSharding(lib.devices()[1])
+        shardings = lib.tree.map(lambda _: place, lib.eval_shape(init, X))
+        return lib.jit(init, out_shardings=shardings)(X).x
+
+    np.testing.assert_array_equal(pattern(meshrt), pattern(jax))
+
+
+def test_shared_traces_go_with_the_function_and_when_they_are_dropped():
+    traced = []
+
+    def made():
+        f = lambda x: traced.append(1) or x
+        return functools.partial(f)
+
+    f = made()
+    meshrt.eval_shape(f, X)
+    meshrt.jit(f, donate_argnums=0).clear_cache()
+    meshrt.eval_shape(f, X)  # its own driver still has the trace
+    assert len(traced) == 1
+    meshrt.clear_caches()
+    meshrt.jit(f)(X)
+    assert len(traced) == 2
+    gone = weakref.ref(f)
+    del f
+    gc.collect()
+    assert gone() is None

@@ -3,12 +3,14 @@
 import inspect
 
 import jax
+import jax.interpreters.ad
 import numpy as np
 import pytest
 
 import meshrt
 from meshrt import errors
 from meshrt.compat.layer import core
+from meshrt.interpreters import ad as _ad  # noqa: F401  (for meshrt.interpreters.ad)
 from meshrt.interpreters import xla
 
 BOTH = pytest.mark.parametrize("lib", [jax, meshrt], ids=["jax", "meshrt"])
@@ -79,3 +81,10 @@ def test_ranges_are_axes(lib):
     x = lib.numpy.arange(6.0).reshape(2, 3)
     assert lib.numpy.expand_dims(x, range(2)).shape == (1, 1, 2, 3)
     assert lib.numpy.sum(x, axis=range(2)) == 15.0
+
+
+@BOTH
+def test_a_zero_without_a_derivative_is_made_an_array(lib):
+    zero = lib.interpreters.ad.Zero(lib.typeof(np.arange(3)).to_tangent_aval())
+    for made in (zero.instantiate(), lib.interpreters.ad.instantiate_zeros(zero)):
+        assert made.dtype == lib.dtypes.float0 and made.shape == (3,)

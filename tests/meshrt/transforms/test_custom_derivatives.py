@@ -451,3 +451,23 @@ def test_one_cotangent_may_stand_for_all_leaves_of_an_argument(answer):
         return lambda x: jx.grad(lambda *a: f(*a).sum(), (0, 1))({"a": x, "b": x + 1}, {"c": x})
 
     agree(make, X)
+
+
+def test_a_rule_that_applies_the_function_to_the_tangent_can_be_transposed():
+    def pulled(lib):
+        @lib.custom_jvp
+        def twice(x, k):
+            return x * 2
+
+        @twice.defjvp
+        def _(primals, tangents):
+            return twice(*primals), twice(tangents[0], 1.0)
+
+        x = np.arange(3, dtype=np.float32)
+        f = lambda y: twice((y**2).sum(), 1.0)
+        direct = lib.linear_transpose(lambda x: twice(x, 1.0), x)
+        of_pushed = lib.linear_transpose(lib.linearize(f, x)[1], x)(np.float32(1))
+        return of_pushed, direct(x), lib.vmap(direct)(x[None]), lib.jit(lib.grad(f))(x), lib.hessian(f)(x)
+
+    for ours, theirs in zip(jax.tree.leaves(pulled(meshrt)), jax.tree.leaves(pulled(jax))):
+        np.testing.assert_allclose(ours, theirs)
