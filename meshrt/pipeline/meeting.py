@@ -68,12 +68,14 @@ def _check(
     context: AbstractMesh | None,
     origins: Mapping[AbstractMesh, Origin],
 ) -> None:
-    found = [m for m in operands if m is not None]
-    expected = context or next(iter(found), None)
-    other = next((i for i, m in enumerate(operands) if m is not None and m is not expected), None)
+    found = [(m, a) for m, a in zip(operands, eqn.invars) if m is not None]
+    if not found:
+        return
+    expected = found[0][0] if context is None else context
+    other = next(((m, a) for m, a in found if m is not expected), None)
     if other is None:
         return
-    mesh, shape = operands[other], eqn.invars[other].aval.str_short()
+    mesh, shape = other[0], other[1].aval.str_short()
     start = (
         f"Mesh for all inputs should be equal. Got one mesh: {expected} and another mesh: {mesh}"
         if context is None

@@ -242,8 +242,8 @@ def _differences(earlier: Call, now: Call, fun: Callable[..., Any]) -> Iterator[
     yield from _settings("trace", earlier.trace_settings, now.trace_settings)
     yield from _meshes(earlier.mesh, now.mesh)
     if earlier.tree is None and len(earlier.avals) != len(now.avals):
-        counts = (f"{len(c.avals)} arrays" for c in (earlier, now))
-        yield Difference("trace", "pytree structure", "the arguments", *counts)
+        old, new = (f"{len(c.avals)} arrays" for c in (earlier, now))
+        yield Difference("trace", "pytree structure", "the arguments", old, new)
     elif earlier.tree is not None and earlier.tree != now.tree:
         yield from _trees(earlier, now)
     else:
@@ -303,8 +303,8 @@ def _meshes(before: AbstractMesh | None, now: AbstractMesh | None) -> Iterator[D
     ):
         a, b = getattr(before, attribute), getattr(now, attribute)
         if a != b:
-            spelled = (tuple(t.name for t in x) if component == "axis type" else x for x in (a, b))
-            yield Difference("trace", component, "the mesh", *map(str, spelled))
+            old, new = (str(tuple(t.name for t in x) if component == "axis type" else x) for x in (a, b))
+            yield Difference("trace", component, "the mesh", old, new)
 
 
 def _trees(earlier: Call, now: Call) -> Iterator[Difference]:

@@ -101,11 +101,11 @@ class _Walk:
                 yield from self.waits(body)
             differs = _NOWHERE
             if eqn.primitive.decides is not None:
-                body, predicate = eqn.primitive.decides(eqn)
+                within, predicate = eqn.primitive.decides(eqn)
                 differs = self.varies(predicate)
                 if differs:
                     for collective, axis in _collectives(inner, differs):
-                        yield _Wait(collective, eqn, axis, body or jaxpr, predicate)
+                        yield _Wait(collective, eqn, axis, jaxpr if within is None else within, predicate)
             self._leave(eqn, [body for body, _ in inner], differs)
 
     def _enter(self, jaxpr: Jaxpr, eqn: Eqn, body: Jaxpr, positions: Sequence[int]) -> None:
