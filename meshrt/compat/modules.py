@@ -26,7 +26,16 @@ _NAMES = """
 """
 _PUBLIC = frozenset(_NAMES.split())
 # All that stands below these is public too.
-_WHOLE = ("scipy.stats.", "experimental.", "extend.mlir.")
+_WHOLE = ("scipy.stats.", "extend.mlir.")
+
+# What stands in jax.experimental, with all below it. Scripts tell versions of JAX by what is no longer there.
+_EXPERIMENTAL = """
+    array_serialization buffer_callback checkify colocated_python compilation_cache compute_on control_deps
+    custom_partitioning fused hijax jax2tf jet key_reuse layout mesh_utils mosaic multihost_utils ode pallas pjit
+    profiler random rnn roofline scheduling_groups serialize_executable shard_alike shard_map source_mapper sparse
+    topologies transfer xla_metadata
+"""
+_EXPERIMENTAL_MODULES = frozenset(_EXPERIMENTAL.split())
 
 # Internal modules of JAX's all of whose names that libraries use stand in one module of meshrt's.
 ELSEWHERE: dict[str, str] = {
@@ -70,6 +79,9 @@ ELSEWHERE.update({f"extend.mlir.dialects.{name}": f"jaxlib.mlir.dialects.{name}"
 
 def is_public(name: str) -> bool:
     """Whether `jax.<name>` is a public module of JAX's; `name` is empty for jax itself."""
+    first, _, rest = name.partition(".")
+    if first == "experimental" and rest:
+        return rest.partition(".")[0] in _EXPERIMENTAL_MODULES
     return not name or name in _PUBLIC or name.startswith(_WHOLE)
 
 

@@ -60,7 +60,7 @@ def test_what_is_absent_says_so_at_the_attribute():
             except errors.MissingFunctionError as e:
                 assert "no_such_name" in str(e), e
         # (Rooms of meshrt are no modules of JAX.)
-        for name in ("jax.runtime", "jax.no_such_module", "jax._src.no_such_module"):
+        for name in ("jax.runtime", "jax.experimental.maps", "jax.no_such_module", "jax._src.no_such_module"):
             try:
                 __import__(name)
             except ModuleNotFoundError as e:
