@@ -200,8 +200,10 @@ class _Search:
         return Whole.of(self.known.program, [root for cone in cones for root in cone.roots], split, tuple(where))
 
     def _gathering(self) -> list[Op]:
-        """The contractions that send something, in program order."""
-        return sorted((op for op, n in self.sent.items() if n and op.name in _SENDING), key=self.places.__getitem__)
+        """The contractions that send something, in program order; not those that one of the program's operations was
+        partitioned as."""
+        sending = (op for op, n in self.sent.items() if n and op.name in _SENDING and op in self.places)
+        return sorted(sending, key=self.places.__getitem__)
 
     def _axes(self, value: Value) -> frozenset[str]:
         sharding = self.known.sharding(value)

@@ -156,7 +156,7 @@ FIELDS: dict[str, Field] = {
         Field("debug_infs", bool, False, "compile", "raise when a program returns an infinity"),
         Field("debug_key_reuse", bool, False, "trace", "raise when a random key is used twice"),
         Field("traceback_filtering", str, "remove_frames", "none", "leave our own frames out of tracebacks",
-              ("remove_frames", "off")),
+              ("remove_frames", "off", "auto", "quiet_remove_frames")),
         Field("export_calling_convention_version", int, 10, "none", "calling convention of exported programs"),
         Field("export_ignore_forward_compatibility", bool, False, "none",
               "let exported programs use what older consumers do not know"),

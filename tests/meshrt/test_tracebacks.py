@@ -88,6 +88,12 @@ def test_only_the_users_frames(name):
         assert frames[-1] == (__file__, f.__name__)
 
 
+@pytest.mark.parametrize("filtering", ["auto", "quiet_remove_frames"])
+def test_other_names_of_leaving_our_frames_out(filtering):
+    _, frames = raised(next(iter(CALLS.values())), mistake, filtering)
+    assert {file for file, _ in frames} == {__file__}
+
+
 @pytest.fixture
 def filtered():
     """The setting as users have it; no override, with which eager calls would go another way."""

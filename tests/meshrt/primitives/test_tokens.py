@@ -33,7 +33,5 @@ def test_tokens_in_loops_branches_and_ahead_of_time():
     compiled = meshrt.jit(lambda t: t).lower(chosen).compile()
     assert repr(compiled(chosen)) == "Token()" and str(meshrt.typeof(token)) == "Tok"
     assert compiled(chosen).block_until_ready() is not None
-    with pytest.raises(
-        errors.ArgumentTypeError, match=r"Arguments to after_all must be.*number 1 is of type int"
-    ):
+    with pytest.raises(errors.ArgumentTypeError, match=r"Arguments to after_all must be.*number 1 is of type int"):
         lax.after_all(token, 3)

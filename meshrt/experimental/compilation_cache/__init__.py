@@ -1,0 +1,1 @@
+"""The directory of compiled programs, under the names of `jax.experimental.compilation_cache`."""
