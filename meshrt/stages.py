@@ -40,7 +40,11 @@ def __getattr__(name: str) -> Any:
 
 @runtime_checkable
 class Wrapped(Protocol):
-    """A function that can be called, and staged step by step: what `meshrt.jit` gives."""
+    """A function that can be called, and staged step by step: what `meshrt.jit` gives.
+
+    >>> isinstance(meshrt.jit(jnp.sin), meshrt.stages.Wrapped)
+    True
+    """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function, compiling it if need be."""

@@ -77,7 +77,12 @@ def _known(dialect: str | None) -> str:
 
 
 class Lowered(UnboundStation):
-    """Global StableHLO with `sdy.mesh` and `sdy.sharding` annotations."""
+    """Global StableHLO with `sdy.mesh` and `sdy.sharding` annotations.
+
+    >>> lowered = meshrt.jit(jnp.sin).lower(jnp.ones(4))
+    >>> "stablehlo.sine" in lowered.as_text(), lowered.compile()(jnp.zeros(4))
+    (True, Array([0., 0., 0., 0.], dtype=float32))
+    """
 
     __slots__ = ("module",)
 
@@ -86,6 +91,7 @@ class Lowered(UnboundStation):
 
     @property
     def mesh(self) -> AbstractMesh | None:
+        """The axes that the program is written over; None for a program on one device."""
         return self.request.mesh
 
     def _told(self, aval: ShapedArray) -> NamedSharding | None:
@@ -105,6 +111,10 @@ class Lowered(UnboundStation):
         """The module in MLIR's pretty syntax, with `debug_info` also the lines it comes from.
 
         With `dialect="hlo"` as XLA's HLO, before anything is partitioned or optimised.
+
+        Raises:
+          ArgumentValueError: `dialect` is neither "stablehlo" nor "hlo". UnsupportedError: XLA cannot translate an
+            operation of the module before it is compiled.
         """
         if _known(dialect) == "hlo":
             return jaxlib_api.computation_text(self.compiler_ir("hlo"), metadata=debug_info)
@@ -113,7 +123,8 @@ class Lowered(UnboundStation):
     def compiler_ir(self, dialect: str | None = None) -> Any:
         """The `ir.Module`, or with `dialect="hlo"` jaxlib's `XlaComputation`.
 
-        UnsupportedError if XLA cannot translate an operation of the module before it is compiled.
+        Raises:
+          ArgumentValueError, UnsupportedError: as `as_text`.
         """
         if _known(dialect) == "stablehlo":
             return jaxlib_api.parse(self.module.text)
@@ -148,7 +159,8 @@ class Lowered(UnboundStation):
         return self._onward.propagate(self)
 
     def partition(self, **options: Any) -> Partitioned:
-        """The per-device program with explicit collectives; the options are those of `collectives.partition`."""
+        """The per-device program with explicit collectives; the options are those of `collectives.partition`, which
+        says what is raised for them."""
         return self.propagate().partition(**options)
 
     def compile(
@@ -160,9 +172,17 @@ class Lowered(UnboundStation):
     ) -> Compiled | TopologyCompiled:
         """Compiles and loads. Devices come from the arguments that were lowered, `device_assignment` or the context.
 
-        Of a program for several platforms the one of the devices is compiled. CompileError if they are of none of them.
+        Of a program for several platforms the one of the devices is compiled.
 
         With `topology` ("v5e:16x16", "h100:8", a file or a `collectives.Topology`) the compiler of that hardware makes
         the program instead: the result tells memory, costs and schedule, and cannot run (`meshrt.pipeline.ahead`).
+
+        Raises:
+          CompileError: the devices are of another platform than the program, or the compiler refused it.
+          MeshMismatchError: not as many devices as the mesh has, or a topology that does not hold it.
+          ArgumentTypeError: both `device_assignment` and `topology`, or options that XLA cannot take.
+          ArgumentValueError: `topology` names no hardware that has a compiler, or lacks its shape.
+          MissingCompilerError, DeviceMemoryError: the topology's compiler is not installed; its memory does not hold
+            the program.
         """
         return self._onward.compile(self, compiler_options, device_assignment, topology, None)

@@ -44,7 +44,13 @@ def partition(result: propagation.Propagated, options: Mapping[str, Any]) -> col
 
 
 class Partitioned(UnboundStation):
-    """One device's program; `.result` is `collectives.PartitionedProgram`, with the communication plan."""
+    """One device's program; `.result` is `collectives.PartitionedProgram`, with the communication plan.
+
+    >>> mesh = meshrt.sharding.AbstractMesh((4,), ("x",))
+    >>> x = meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=meshrt.NamedSharding(mesh, meshrt.P("x")))
+    >>> meshrt.jit(lambda x: x.sum(0)).lower(x).partition().plan.counts
+    {'all_reduce': 1}
+    """
 
     __slots__ = ("lowered", "options", "result")
 

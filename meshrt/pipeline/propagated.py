@@ -81,6 +81,12 @@ class Propagated(UnboundStation):
     """Every value has a sharding; `.result` is `propagation.Propagated`, with the decision log.
 
     `propagator` says who decided: "meshrt" or "shardy".
+
+    >>> mesh = meshrt.sharding.AbstractMesh((4,), ("x",))
+    >>> x = meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=meshrt.NamedSharding(mesh, meshrt.P("x")))
+    >>> propagated = meshrt.jit(lambda x: x + 1).lower(x).propagate()
+    >>> propagated.result.result_shardings[0].to_text()
+    '#sdy.sharding<@mesh, [{"x"}, {}]>'
     """
 
     __slots__ = ("lowered", "propagator", "result")
@@ -117,10 +123,12 @@ class Propagated(UnboundStation):
         return missing(self.result, *names_of(self.lowered))
 
     def as_text(self) -> str:
+        """The module with the sharding of every value, in MLIR's syntax."""
         return self.result.as_text()
 
     def partition(self, **options: Any) -> Partitioned:
-        """The per-device program with explicit collectives; the options are those of `collectives.partition`."""
+        """The per-device program with explicit collectives; the options are those of `collectives.partition`, which
+        says what is raised for them."""
         return self._onward.partition(self, options)
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled | TopologyCompiled:

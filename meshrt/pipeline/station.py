@@ -28,7 +28,13 @@ __all__ = ["ArgInfo", "Onward", "Station", "UnboundStation", "args_info"]
 
 @dataclass(frozen=True, slots=True)
 class ArgInfo:
-    """An argument of a staged function: its type and whether it is donated. A leaf of pytrees."""
+    """An argument of a staged function: its type `aval` and whether it is `donated`. A leaf of pytrees.
+
+    >>> traced = meshrt.jit(lambda x: x + 1, donate_argnums=0).trace(jnp.ones(4))
+    >>> (info,), _ = traced.args_info
+    >>> info.shape, str(info.dtype), info.donated
+    ((4,), 'float32', True)
+    """
 
     aval: ShapedArray
     donated: bool
@@ -38,10 +44,12 @@ class ArgInfo:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The global shape."""
         return self.aval.shape
 
     @property
     def dtype(self) -> Any:
+        """The element type: a NumPy dtype, or an extended one as that of keys."""
         return self.aval.dtype
 
 

@@ -148,7 +148,12 @@ class LoweringRequest(NamedTuple):
 
 
 class Traced(UnboundStation):
-    """A function staged to a Jaxpr, with the shardings asked for its arguments and results."""
+    """A function staged to a Jaxpr, with the shardings asked for its arguments and results.
+
+    >>> traced = meshrt.jit(lambda x: 2 * x).trace(jnp.arange(3))
+    >>> traced.out_info.shape, traced(jnp.arange(3))
+    ((3,), Array([0, 2, 4], dtype=int32))
+    """
 
     __slots__ = ()
 
@@ -175,6 +180,7 @@ class Traced(UnboundStation):
         return finished(tree_util.tree_unflatten(self.out_tree, outs), arguments)
 
     def as_text(self) -> str:
+        """The Jaxpr."""
         return str(self.jaxpr)
 
     def lower(self, *, lowering_platforms: Sequence[str] | None = None) -> Lowered:
@@ -183,7 +189,7 @@ class Traced(UnboundStation):
         With several the module takes, first of all, the index of the platform that it runs on.
 
         Raises:
-          ArgumentValueError: no platform, or one of them twice.
+          ArgumentValueError: no platform, or one of them twice. UnsupportedError: an argument has a symbolic size.
         """
         request = self.request
         if lowering_platforms is not None:
