@@ -19,6 +19,9 @@ class AxisType(enum.Enum):
     Auto: propagation. Explicit: the types of values. Manual: the user's code, which sees one shard (`shard_map`).
 
     `User` and `Collective` are old names of Explicit and Manual.
+
+    >>> meshrt.make_mesh((8,), ("data",), axis_types=(meshrt.sharding.AxisType.Auto,)).axis_types
+    (Auto,)
     """
 
     Auto = 1
@@ -38,7 +41,15 @@ AxisTypes = AxisType
 @dataclass(frozen=True, slots=True)
 class AbstractDevice:
     """The kind of device that an AbstractMesh is meant for: what is lowered under it is for that platform, and devices
-    of another kind are refused. It takes no part in comparing meshes, nor in what a function is traced for."""
+    of another kind are refused. It takes no part in comparing meshes, nor in what a function is traced for.
+
+    `device_kind` and `platform` are named as the device names them; `num_cores` is how many cores it has, None where
+    its platform does not tell.
+
+    >>> v5e = meshrt.sharding.AbstractDevice("TPU v5 lite", 1, "tpu")
+    >>> meshrt.sharding.AbstractMesh((4,), ("x",), abstract_device=v5e).abstract_device.platform
+    'tpu'
+    """
 
     device_kind: str
     num_cores: int | None

@@ -19,7 +19,12 @@ Index = tuple[slice, ...]
 
 
 class Sharding:
-    """How an array is laid out over devices, and which ones."""
+    """How an array is laid out over devices, and which ones: what NamedSharding and SingleDeviceSharding share.
+
+    >>> sharding = meshrt.NamedSharding(meshrt.make_mesh((4,), ("x",)), meshrt.P("x"))
+    >>> isinstance(sharding, meshrt.sharding.Sharding), sharding.shard_shape((8, 3)), sharding.num_devices
+    (True, (2, 3), 4)
+    """
 
     # `signatures` caches the dispatch keys of arrays with this sharding, `native` jaxlib's counterparts by rank,
     # `places` what this process holds of arrays by shape.
@@ -58,10 +63,12 @@ class Sharding:
 
     @property
     def device_set(self) -> set[Any]:
+        """The devices, of all processes."""
         return set(self.device_assignment)
 
     @property
     def num_devices(self) -> int:
+        """How many devices there are, of all processes."""
         return len(self.device_assignment)
 
     @property
@@ -88,6 +95,7 @@ class Sharding:
 
     @property
     def is_fully_addressable(self) -> bool:
+        """Whether all devices belong to this process."""
         return len(self.addressable_devices) == self.num_devices
 
     @property
@@ -108,6 +116,7 @@ class Sharding:
 
         Raises:
           IndivisibleError: a dimension is not a multiple of the parts it is split into, and the sharding is not uneven.
+          RankMismatchError: there are fewer dimensions than the sharding has entries for.
         """
         tiling = self.tiling(len(global_shape))
         if self.uneven:
@@ -134,11 +143,15 @@ class Sharding:
         return ""
 
     def devices_indices_map(self, global_shape: tuple[int, ...]) -> dict[Any, Index]:
-        """Device -> the slices of the global array that it holds; dimensions that are not split give slice(None)."""
+        """Device -> the slices of the global array that it holds; dimensions that are not split give slice(None).
+
+        Raises:
+          IndivisibleError, RankMismatchError: as `shard_shape`.
+        """
         return dict(zip(self.device_assignment, self.shard_indices(tuple(global_shape))))
 
     def shard_indices(self, global_shape: tuple[int, ...]) -> list[Index]:
-        """The slices that each device of the assignment holds, in order."""
+        """The slices that each device of the assignment holds, in order. Raises what `shard_shape` raises."""
         shard = self.shard_shape(global_shape)
         tiling = self.tiling(len(global_shape))
         whole = slice(None)
@@ -195,6 +208,7 @@ class Sharding:
         return (tiling, self.num_devices, self.tile_indices(ndim).tobytes())
 
     def with_memory_kind(self, kind: str | None) -> Sharding:
+        """The same split in another memory of the devices."""
         raise NotImplementedError
 
     def check_compatible_aval(self, aval_shape: tuple[int, ...]) -> None:

@@ -27,6 +27,10 @@ class set_mesh:
 
     Raises:
       ShardingTypeError: `mesh` is not a Mesh. MeshContextError: inside a traced function, or Manual axes.
+
+    >>> with meshrt.set_mesh(meshrt.make_mesh((4, 2), ("data", "model"))):
+    ...     meshrt.get_mesh().shape_tuple
+    (('data', 4), ('model', 2))
     """
 
     __slots__ = ("_previous", "mesh")
@@ -113,6 +117,10 @@ class use_abstract_mesh:
 
     Raises:
       ShardingTypeError: not an AbstractMesh. MeshContextError: the context has a mesh of another size.
+
+    >>> with meshrt.sharding.use_abstract_mesh(meshrt.sharding.AbstractMesh((16,), ("x",))):
+    ...     meshrt.sharding.get_abstract_mesh().size
+    16
     """
 
     __slots__ = ("_previous", "mesh")

@@ -34,6 +34,7 @@ def make_mesh(
 
     Args:
       axis_shapes: sizes of the axes; their product may be smaller than the number of devices.
+      axis_names: a name for each axis.
       axis_types: one AxisType per axis, or one for all; all Explicit by default, as in JAX (`Mesh` makes Auto axes).
         With `(AxisType.Auto,) * n` shardings along them are left to propagation.
       devices: the devices to use; by default `meshrt.devices()`.
@@ -42,8 +43,9 @@ def make_mesh(
         all slices, several the slices of their whole size. Within each slice the devices are arranged as usual.
 
     Raises:
-      MeshError: too few devices, sizes that are not positive ints, devices of several slices without `dcn_axes`, or
-        `dcn_axes` that do not make up the slices.
+      MeshError: too few devices, sizes that are not positive ints, not one name and type for each axis, a name twice,
+        devices of several slices without `dcn_axes`, or `dcn_axes` that do not make up the slices.
+      ShardingTypeError: `axis_types` that are no AxisTypes.
       UnsupportedError: no whole physical axes of a torus make up an axis.
     """
     names, sizes = axis_names_of(axis_names), _sizes(axis_shapes)

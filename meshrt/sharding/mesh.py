@@ -66,6 +66,7 @@ class BaseMesh:
 
     @property
     def ndim(self) -> int:
+        """How many axes there are."""
         return len(self.axis_names)
 
     @property
@@ -99,14 +100,17 @@ class BaseMesh:
 
     @property
     def auto_axes(self) -> tuple[Hashable, ...]:
+        """The names of the axes along which propagation decides shardings."""
         return self._axes_of(AxisType.Auto)
 
     @property
     def explicit_axes(self) -> tuple[Hashable, ...]:
+        """The names of the axes that stand in the types of values."""
         return self._axes_of(AxisType.Explicit)
 
     @property
     def manual_axes(self) -> tuple[Hashable, ...]:
+        """The names of the axes along which each device runs code of its own (`shard_map`)."""
         return self._axes_of(AxisType.Manual)
 
     def _all(self, kind: AxisType) -> bool:
@@ -168,6 +172,11 @@ class AbstractMesh(BaseMesh):
     `abstract_device` names the kind of device that the mesh is meant for: programs staged under the mesh are lowered
     for its platform, and devices of another kind are refused. It is no part of any key: `abstract_mesh` is the mesh
     without it, the same object as that of a Mesh of these axes.
+
+    Raises:
+      MeshError: a name that is None or stands twice, a size that is no positive int, not one size and type for each
+        axis; later, when asked for devices. ShardingTypeError: something else than AxisTypes, an AbstractDevice or
+        pairs.
     """
 
     __slots__ = ("_device", "_plain")
@@ -219,6 +228,7 @@ class AbstractMesh(BaseMesh):
 
     @property
     def abstract_device(self) -> AbstractDevice | None:
+        """The kind of device that the mesh is meant for; None if that is open."""
         return self._device
 
     def _repr_of_axes(self, axes: str) -> str:
@@ -230,7 +240,7 @@ class AbstractMesh(BaseMesh):
     def update(
         self, axis_sizes: Any = None, axis_names: Any = None, axis_types: Any = None, **changes: Any
     ) -> AbstractMesh:
-        """A mesh with some of these, or `abstract_device`, replaced."""
+        """A mesh with some of these, or `abstract_device`, replaced. What is raised is what `AbstractMesh` raises."""
         return AbstractMesh(
             self.axis_sizes if axis_sizes is None else axis_sizes,
             self.axis_names if axis_names is None else axis_names,
@@ -240,7 +250,7 @@ class AbstractMesh(BaseMesh):
         )
 
     def update_axis_types(self, changes: Mapping[Hashable, AxisType]) -> AbstractMesh:
-        """A mesh whose axes named in `changes` have other types."""
+        """A mesh whose axes named in `changes` have other types. UnknownAxisError for a name that is no axis."""
         return self.update(axis_types=_replaced_types(self, changes))
 
     def _not_here(
@@ -287,6 +297,17 @@ class Mesh(BaseMesh):
 
     Devices may be any hashable objects as long as nothing is run on them. `with mesh:`, or `mesh` as a decorator,
     makes it the mesh of the context, as `set_mesh` does.
+
+    Args:
+      devices: an array or nested sequences of devices, with a dimension for each axis.
+      axis_names: one name, or a sequence of them.
+      axis_types: one AxisType for each axis, or one for all; all Auto by default.
+
+    Raises:
+      MeshError: not one name for each dimension, a name that is None or stands twice, no devices, a device twice, or
+        not one type for each axis.
+      ShardingTypeError: types that are no AxisTypes, or devices that cannot be hashed.
+      MeshContextError: `with mesh:` inside a traced function.
     """
 
     # `source` is the user's line that made the mesh first, for messages.
@@ -344,6 +365,7 @@ class Mesh(BaseMesh):
 
     @property
     def abstract_device(self) -> AbstractDevice | None:
+        """The kind of device that the mesh consists of; None if they differ."""
         kinds = {AbstractDevice.of(d) for d in self.flat_devices}
         return kinds.pop() if len(kinds) == 1 else None
 
@@ -382,7 +404,7 @@ class Mesh(BaseMesh):
 
     @property
     def local_mesh(self) -> Mesh:
-        """The part of this process, which must be a contiguous block."""
+        """The part of this process. MeshError if it has none of the devices, or they are no contiguous block."""
         here = self.flat_devices[0].client.process_index() if self.flat_devices else 0
         mine = np.array([d.process_index == here for d in self.flat_devices]).reshape(self.axis_sizes)
         if not mine.any():
@@ -397,13 +419,13 @@ class Mesh(BaseMesh):
         return Mesh(self._devices[block], self.axis_names, self.axis_types)
 
     def reshaped(self, axes: AbstractMesh) -> Mesh:
-        """The same devices in the same order along other axes."""
+        """The same devices in the same order along other axes, which must be of as many devices."""
         if axes is self._abstract:
             return self
         return Mesh(self._devices.reshape(axes.axis_sizes), axes.axis_names, axes.axis_types)
 
     def update(self, devices: Any = None, axis_names: Any = None, axis_types: Any = None) -> Mesh:
-        """A mesh with some of these replaced."""
+        """A mesh with some of these replaced. What is raised is what `Mesh` raises."""
         return Mesh(
             self._devices if devices is None else devices,
             self.axis_names if axis_names is None else axis_names,
@@ -411,7 +433,7 @@ class Mesh(BaseMesh):
         )
 
     def update_axis_types(self, changes: Mapping[Hashable, AxisType]) -> Mesh:
-        """A mesh whose axes named in `changes` have other types."""
+        """A mesh whose axes named in `changes` have other types. UnknownAxisError for a name that is no axis."""
         return Mesh(self._devices, self.axis_names, _replaced_types(self, changes))
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -36,10 +36,18 @@ class NamedSharding(Sharding):
         ones fewer, or none. Devices hold all parts in buffers of the largest size; what lies behind a part's end is
         never read.
 
+    Over an AbstractMesh there are no devices: asked for them (`device_assignment`, `device_set`, `addressable_devices`,
+    `is_fully_addressable`) it raises MeshError.
+
     Raises:
       UnknownAxisError, DuplicateAxisError: the spec does not fit the mesh.
-      ShardingError: UNCONSTRAINED without Auto axes, unreduced over axes that are not Explicit, or a kind of memory
-        that the devices don't have.
+      ShardingTypeError: an argument of another type.
+      ShardingError: UNCONSTRAINED without Auto axes, unreduced or reduced over Auto axes, or a kind of memory that the
+        devices don't have.
+
+    >>> mesh = meshrt.make_mesh((4, 2), ("data", "model"))
+    >>> meshrt.sharding.NamedSharding(mesh, meshrt.P("data", "model")).shard_shape((8, 6))
+    (2, 3)
     """
 
     __slots__ = ("_assignment", "_tilings", "memory_kind", "mesh", "other_memory", "spec", "uneven")
@@ -80,6 +88,7 @@ class NamedSharding(Sharding):
 
     @property
     def is_concrete(self) -> bool:
+        """Whether the mesh has devices."""
         return self._assignment is not None
 
     @property
@@ -127,6 +136,7 @@ class NamedSharding(Sharding):
         return all(self.mesh._sizes[a] == 1 for a in self.spec.axes)
 
     def check_compatible_aval(self, aval_shape: tuple[int, ...]) -> None:
+        """RankMismatchError if values of this shape have fewer dimensions than the spec has entries."""
         rank = len(self.spec.partitions)
         if rank > len(aval_shape):
             fix = "Remove entries of the PartitionSpec" if aval_shape else "For scalars the PartitionSpec should be P()"
@@ -164,6 +174,7 @@ class NamedSharding(Sharding):
         return out
 
     def with_memory_kind(self, kind: str | None) -> NamedSharding:
+        """The same split in another memory of the devices; ShardingError if they have none of this kind."""
         return NamedSharding(self.mesh, self.spec, memory_kind=kind, uneven=self.uneven)
 
     def _to_sdy_sharding(self, num_dimensions: int) -> SdyArray:
@@ -181,7 +192,11 @@ class NamedSharding(Sharding):
         return f"; it is split over the mesh {'axis' if len(axes) == 1 else 'axes'} {', '.join(axes)}"
 
     def update(self, **changes: Any) -> NamedSharding:
-        """A sharding with `mesh`, `spec`, `memory_kind` or `uneven` replaced."""
+        """A sharding with `mesh`, `spec` (also as a sequence of entries), `memory_kind` or `uneven` replaced.
+
+        Raises:
+          ShardingTypeError: another keyword. What `NamedSharding` raises.
+        """
         unknown = set(changes) - {"mesh", "spec", "memory_kind", "uneven"}
         if unknown:
             raise errors.ShardingTypeError(
@@ -262,7 +277,14 @@ def refuse_manual(sharding: NamedSharding) -> None:
 
 
 class SingleDeviceSharding(Sharding):
-    """The whole value on one device."""
+    """The whole value on one device.
+
+    Raises:
+      ShardingTypeError: `device` is no device. ShardingError: it has no memory of the kind `memory_kind`.
+
+    >>> meshrt.sharding.SingleDeviceSharding(meshrt.devices()[0]).shard_shape((8, 6))
+    (8, 6)
+    """
 
     __slots__ = ("_assignment", "device", "memory_kind", "mesh", "other_memory")
     device: Any
@@ -317,6 +339,7 @@ class SingleDeviceSharding(Sharding):
         return np.zeros((1, ndim), np.int64)
 
     def with_memory_kind(self, kind: str | None) -> SingleDeviceSharding:
+        """The same in another memory of the device; ShardingError if it has none of this kind."""
         return SingleDeviceSharding(self.device, memory_kind=kind)
 
     def __repr__(self) -> str:
@@ -325,7 +348,8 @@ class SingleDeviceSharding(Sharding):
 
 
 def make_single_device_sharding(device: Any, memory_kind: str | None = None) -> SingleDeviceSharding:
-    """The sharding of a whole value on one device, as `SingleDeviceSharding(device, memory_kind=memory_kind)`.
+    """The sharding of a whole value on one device, as `SingleDeviceSharding(device, memory_kind=memory_kind)`, which
+    says what is raised.
 
     >>> meshrt.sharding.make_single_device_sharding(meshrt.devices()[0]).is_fully_replicated
     True

@@ -28,6 +28,9 @@ def _axis(name: Any) -> str:
 def mesh_to_sdy_text(mesh: BaseMesh) -> str:
     """The body of `sdy.mesh @name = ...`: `<["data"=4, "model"=2]>`.
 
+    Raises:
+      UnsupportedError: an axis is not named by a string.
+
     >>> meshrt.sharding.mesh_to_sdy_text(meshrt.sharding.AbstractMesh((4, 2), ("data", "model")))
     '<["data"=4, "model"=2]>'
     """
@@ -46,7 +49,7 @@ def to_sdy_text(
     that `mesh_name` stands for, if it is not the mesh of the sharding, whose axes then are axes of it or parts of some.
 
     Raises:
-      RankMismatchError: the spec has more than `ndim` entries.
+      RankMismatchError: the spec has more than `ndim` entries. UnsupportedError: an axis is not named by a string.
 
     >>> meshrt.sharding.to_sdy_text(meshrt.sharding.NamedSharding(meshrt.sharding.AbstractMesh((8,), ("x",)),
     ...     meshrt.P("x")), 2)
@@ -104,6 +107,9 @@ def _pinned_over(sharding: NamedSharding, ndim: int, program: BaseMesh, mesh_nam
 
 def spec_from_sdy(dims: Iterable[tuple[Iterable[str], bool]], unreduced: Iterable[str] = ()) -> PartitionSpec:
     """The spec of dimension shardings `(axes, is_open)`; an open dimension without axes is UNCONSTRAINED.
+
+    Raises:
+      DuplicateAxisError: an axis splits a dimension and stands in `unreduced`.
 
     >>> meshrt.sharding.spec_from_sdy([(("data",), False), ((), True)])
     P('data', UNCONSTRAINED)

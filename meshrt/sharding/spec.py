@@ -28,7 +28,11 @@ UNCONSTRAINED = _Unconstrained()
 
 
 class UnreducedKind(enum.Enum):
-    """How the parts that devices hold over unreduced axes combine to the value."""
+    """How the parts that devices hold over unreduced axes combine to the value: `sum`, `max` or `min`.
+
+    >>> meshrt.P(unreduced={"x"}).unreduced_kind
+    sum
+    """
 
     sum = "sum"
     max = "max"
@@ -120,7 +124,8 @@ _NONE: frozenset[Hashable] = frozenset()
 class PartitionSpec:
     """One entry per dimension: None (not split), an axis name, a tuple of names (major first) or `P.UNCONSTRAINED`.
 
-    Missing trailing entries mean None. Interned, so equality is identity; not a tuple.
+    Missing trailing entries mean None. Interned, so equality is identity; not a tuple, but with a length, and without
+    unreduced or reduced axes also to iterate over and to index (with such axes that is a ShardingError).
 
     Args:
       partitions: the entries.
@@ -131,6 +136,10 @@ class PartitionSpec:
     Raises:
       ShardingTypeError: an argument of the wrong type. DuplicateAxisError: unreduced, reduced and partitions overlap.
       ShardingError: None among axes, or a kind without unreduced axes.
+
+    >>> spec = meshrt.P("data", ("model", "expert"), None)
+    >>> spec.axes, spec[1], len(spec)
+    (('data', 'model', 'expert'), ('model', 'expert'), 3)
     """
 
     __slots__ = ("axes", "partitions", "reduced", "unreduced", "unreduced_kind")
@@ -189,7 +198,8 @@ class PartitionSpec:
     def update(
         self, partitions: Any = None, unreduced: Any = None, reduced: Any = None, unreduced_kind: Any = None
     ) -> PartitionSpec:
-        """A spec with what is given replaced. Without unreduced axes their kind goes too."""
+        """A spec with what is given replaced. Without unreduced axes their kind goes too. What is raised is what
+        PartitionSpec raises."""
         unreduced = self.unreduced if unreduced is None else unreduced
         if unreduced_kind is None and unreduced:
             unreduced_kind = self.unreduced_kind
