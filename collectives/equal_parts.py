@@ -45,11 +45,10 @@ class Parted:
         return f"equal parts as a dimension of their own at {self.where[0] if self.where else '?'}{more}"
 
     def rewrite(self, program: Program, shardings: Shardings) -> None:
-        """Makes two of these dimensions in a program to which nothing has been done yet."""
-        places = [
-            place for op in program.ops() if op.name in _FAMILIES and _kind(op) in self.kinds
-            for place in _FAMILIES[op.name](op)
-        ]  # fmt: skip
+        """Makes two of these dimensions in a program to which nothing has been done yet, but for those of operations
+        that are annotated."""
+        ops = [op for op in program.ops() if op.name in _FAMILIES and not op.has_attr("sdy.sharding")]
+        places = [place for op in ops if _kind(op) in self.kinds for place in _FAMILIES[op.name](op)]
         for value, dim in part(program, places, PARTED_VALUES):
             dims = [DimSharding((), d != dim) for d in range(value.type.rank)]
             shardings.set(value, TensorSharding(self.mesh, dims))

@@ -8,8 +8,9 @@ which the second is split, it needs no communication; and where the dimension co
 matrix that is laid out anew, and not what was multiplied with it.
 
 A value whose dimension becomes two is *parted*. Parting spreads from the operations that cut through what keeps the
-dimension as it is (`lines`), and ends at matrix products, whose other operands are reshaped, and at operations of which
-nothing is known here. Reshapes stand at the edges. Every number stays what it is; products sum in the same order.
+dimension as it is (`lines`), and ends at matrix products, whose other operands are reshaped, and at operations that are
+annotated or of which nothing is known here. Reshapes stand at the edges. Every number stays what it is; products sum in
+the same order.
 """
 
 from __future__ import annotations
@@ -101,8 +102,12 @@ def _spread(places: Iterable[Place], most: int) -> tuple[dict[Value, tuple[int, 
 
 
 def _line(op: Op, number: int, is_result: bool, dim: int, unit: int) -> _Line | None:
+    """The line through a dimension of an operation; None for one of which nothing is known here, or that is annotated:
+    what its sharding says of a dimension holds."""
     rule = _RULES.get(op.name)
-    return None if rule is None or op.has_attr("sdy.sharding_rule") else rule.line(op, number, is_result, dim, unit)
+    if rule is None or op.has_attr("sdy.sharding") or op.has_attr("sdy.sharding_rule"):
+        return None
+    return rule.line(op, number, is_result, dim, unit)
 
 
 class _Rewrite:
@@ -164,7 +169,6 @@ class _Rewrite:
         ]
         types = [r.type if d is None else _parted_type(r.type, d, unit) for r, d in zip(op.results, line.results)]
         attrs = {**op.attrs, **_RULES[op.name].attrs(op, line, unit)}
-        attrs.pop("sdy.sharding", None)
         regions, op.regions = op.regions, ()
         made = self.program.new_op(op.name, operands, types, attrs, regions, op)
         self.edits.before(op, made)

@@ -129,7 +129,7 @@ def _order(stretches: tuple[StridedSlice, ...]) -> tuple[int, ...]:
 
 def scatter(ctx: Context, op: Op) -> list[Candidate]:
     """The ways to do a scatter at known indices: updates are moved to their positions by interval moves, or gathered,
-    and selected under a mask. None if indices are not known, or its body is no known reduction."""
+    and selected under a mask. No ways if indices are not known, or its body is no known reduction."""
     if len(op.results) != 1:
         return []
     target, _, update = op.operands

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import collectives
+import propagation
 from collectives import alternatives
 
 from .jax_side import Case, check
@@ -64,7 +66,9 @@ def test_weights_are_laid_out_anew_and_activations_stay(name):
     assert any(row.taken and row.what.startswith("equal parts") for row in result.plan.alternatives)
 
 
-@pytest.mark.parametrize("name", list(LAYERS)[::2])
+@pytest.mark.parametrize(
+    "name", [pytest.param("queries, keys and values, reshaped", marks=pytest.mark.slow), "a gate beside its values"]
+)
 def test_gradients_are_laid_out_anew_and_cotangents_stay(name):
     function, (args, ins, outs), least = LAYERS[name]
 
@@ -114,3 +118,32 @@ def test_rewritten_programs_compute_the_same(name, monkeypatch):
     case = Case({"x": 8}, lambda _: CUTS[name], args, (P(None, None, "x"), P(None, "x")))
     result, _ = check(case, rtol=1e-4, above_xla=True)
     assert any(row.taken and "equal parts" in row.what for row in result.plan.alternatives), result.plan.as_text()
+
+
+def slices_of(tanh: str, slices: str) -> str:
+    """Two parts of a split dimension, cut out of a `tanh`; the attributes of these operations are given."""
+    return f"""
+    sdy.mesh @mesh = <["x"=8]>
+    func.func @main(%x: tensor<64x16xf32>,
+        %w: tensor<16x48xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x"}}]>}}) -> tensor<64x16xf32> {{
+      %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+          : (tensor<64x16xf32>, tensor<16x48xf32>) -> tensor<64x48xf32>
+      %1 = stablehlo.tanh %0 {tanh} : tensor<64x48xf32>
+      %2 = stablehlo.slice %1 [0:64, 0:16] {slices} : (tensor<64x48xf32>) -> tensor<64x16xf32>
+      %3 = stablehlo.slice %1 [0:64, 16:32] {slices} : (tensor<64x48xf32>) -> tensor<64x16xf32>
+      %4 = stablehlo.add %2, %3 : tensor<64x16xf32>
+      return %4 : tensor<64x16xf32> }}"""
+
+
+SPLIT = '{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"x"}]>]>}'
+
+
+@pytest.mark.parametrize("tanh, slices, tried", [("", "", True), (SPLIT, "", True), (SPLIT, SPLIT, False)])
+def test_what_is_annotated_stays_as_it_was_said(tanh, slices, tried, monkeypatch):
+    """Whatever the rewriting costs, it is taken; operations that somebody annotated it leaves alone."""
+    monkeypatch.setattr(alternatives, "ALTERNATIVE_SHARE", math.inf)
+    made = collectives.partition(propagation.run(slices_of(tanh, slices)))
+    assert any("equal parts" in row.what for row in made.plan.alternatives) == tried
+    (line,) = [line for line in made.propagated.as_text().splitlines() if "stablehlo.tanh" in line]
+    assert line.endswith("tensor<64x48xf32>") == bool(tanh)
+    assert not tanh or SPLIT.strip("{}") in line
