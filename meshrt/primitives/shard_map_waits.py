@@ -114,7 +114,8 @@ class _Walk:
             operand = eqn.invars[i]
             # What a loop carries may differ from the second iteration on, as its type says.
             of_type = var.aval.vma if repeated and self.is_typed else _NOWHERE
-            self.known[var] = self.known.get(var, _NOWHERE) | self.varies(operand) | of_type
+            # Not with what is known: a Jaxpr may be applied several times, to different values.
+            self.known[var] = self.varies(operand) | of_type
             self.outside[var] = (jaxpr, operand)
 
     def _leave(self, eqn: Eqn, bodies: Sequence[Jaxpr], differs: Axes) -> None:
@@ -123,7 +124,9 @@ class _Walk:
         bodies = [b for b in bodies if len(b.outvars) == len(eqn.outvars)]
         if bodies:
             for i, out in enumerate(eqn.outvars):
-                self.known[out] = differs.union(*[self.varies(b.outvars[i]) for b in bodies])
+                found = differs.union(*[self.varies(b.outvars[i]) for b in bodies])
+                # A region inside puts together what differs along its own axes.
+                self.known[out] = found & out.aval.vma if self.is_typed else found
             return
         if primitive.names is not None:
             names = primitive.names(eqn.params)
@@ -131,8 +134,7 @@ class _Walk:
                 operands = operands.union(names)  # the index along them
             elif primitive.alike and eqn.params.get("axis_index_groups") is None:
                 operands = operands.difference(names)
-        if operands:
-            self.known.update(dict.fromkeys(eqn.outvars, operands))
+        self.known.update(dict.fromkeys(eqn.outvars, operands))
 
     def naming(self, jaxpr: Jaxpr, argument: Callable[[int], str]) -> Callable[[int], str]:
         """What an argument of a program inside is called: as the argument of the whole program that it is."""

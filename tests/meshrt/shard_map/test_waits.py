@@ -13,10 +13,10 @@ from meshrt import P, errors, lax
 BOTH = P(("x", "y"))
 
 
-def warned(body, *, check_vma=True, specs=BOTH):
+def warned(body, *, check_vma=True, specs=BOTH, out_specs=BOTH, **options):
     """The warnings of two stagings of the body over a mesh of 4x2."""
     mesh = meshrt.make_mesh((4, 2), ("x", "y"), axis_types=(meshrt.sharding.AxisType.Auto,) * 2)
-    mapped = meshrt.shard_map(body, mesh=mesh, in_specs=specs, out_specs=BOTH, check_vma=check_vma)
+    mapped = meshrt.shard_map(body, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=check_vma, **options)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for _ in range(2):
@@ -76,8 +76,19 @@ def test_collectives_that_wait_are_told_once_with_the_chain_of_the_predicate(nam
         assert fragment in message
 
 
+positive = meshrt.jit(lambda v: (v > 0).any())
+
+
+def decided_by_the_same_function(v):
+    """Of what differs too, but not of the value that the branch is chosen by."""
+    elsewhere = positive(v[:1])
+    chosen = lax.cond(positive(jnp.zeros(1)), lambda v: lax.psum(v, "x") * v, lambda v: v * 2, v)
+    return chosen * elsewhere
+
+
 # What all devices that a collective waits for come to.
 MET = {
+    "one function twice": decided_by_the_same_function,
     "another axis": chosen(lambda v: lax.axis_index("x") > 1, "y"),
     "a predicate that is one value": chosen(lambda v: lax.pmax(v.sum(), "x") > 1, "x"),
     "a predicate of what was gathered": chosen(lambda v: lax.all_gather(v.sum(), "x").sum() > 1, "x"),
@@ -97,3 +108,15 @@ def test_collectives_that_all_come_to_are_not_warned_of(name, check_vma):
 
 def test_arguments_that_enter_whole_differ_nowhere():
     assert not warned(chosen(lambda v: v.sum() > 1, "x"), check_vma=False, specs=P())
+
+
+def test_what_a_region_inside_puts_together_is_one_value_behind_it():
+    def body(v):
+        whole = meshrt.shard_map(lambda t: t * 2, in_specs=P("y"), out_specs=P("y"), axis_names={"y"})(jnp.ones(4))
+        add = meshrt.shard_map(
+            lambda t, s: lax.cond(s > 0, lambda t: lax.psum(t, "y"), lambda t: t * 2, t),
+            in_specs=(P(), P()), out_specs=P(), axis_names={"y"}, check_vma=False,
+        )  # fmt: skip
+        return v + add(jnp.ones(4), whole.sum()).sum()
+
+    assert not warned(body, specs=P("x"), out_specs=P("x"), axis_names={"x"})
