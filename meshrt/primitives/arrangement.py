@@ -152,7 +152,7 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
         wide += [size] if count == 1 else [count, size]
         kept.append(len(wide) - 1)
     if not repeated:
-        return operand
+        return reshape(operand, shape)  # an array, whatever was given
     return reshape(broadcast_in_dim(operand, wide, kept), [math.prod(pair) for pair in zip(counts, shape)])
 
 

@@ -31,6 +31,13 @@ def test_shapes(call) -> None:
     assert np.asarray(ours).dtype.kind == np.asarray(theirs).dtype.kind
 
 
+@pytest.mark.parametrize("x, reps", [(np.ones(3, np.float32), (1,)), (2.0, ())])
+def test_what_is_laid_out_once_is_an_array(x, reps) -> None:
+    ours, theirs = meshrt.lax.tile(x, reps), jax.lax.tile(x, reps)
+    assert type(ours) is type(meshrt.numpy.ones(3)) and ours.weak_type == theirs.weak_type
+    np.testing.assert_array_equal(ours, theirs)
+
+
 def ragged(lax, numbers, sizes=(2, 1), lhs=(3, 2), rhs=(2, 2, 4), **options):
     zeros = lambda shape: np.zeros(shape, np.float32)
     return lax.ragged_dot_general(
