@@ -10,7 +10,9 @@ from meshrt.core.axes import NamedAxis, axes_in_scope, bind_axes
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.trace import EVAL, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
+from meshrt.runtime.array import Array
 from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.typed import abstract, told_sharding
@@ -94,11 +96,20 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     of_jitted = getattr(type(fun), "eval_shape", None)
     if of_jitted is not None:
         return of_jitted(fun, *args, **kwargs)
-    jitted = Jitted.of(fun) if current_trace() is EVAL and not axes_in_scope() else None
+    is_alone = current_trace() is EVAL and not axes_in_scope() and not _are_apart((args, kwargs))
+    jitted = Jitted.of(fun) if is_alone else None
     if jitted is not None:
         return jitted.eval_shape(*args, **kwargs)
     closed, out_tree = _stage(fun, args, kwargs)
     return tree_unflatten(out_tree, _structs(closed, (args, kwargs)))
+
+
+def _are_apart(arguments: Any) -> bool:
+    """Whether arrays are committed to different devices, or to others than those of the mesh in context: no program
+    takes them together, but they have types."""
+    places = {x.sharding.device_assignment for x in tree_leaves(arguments) if type(x) is Array and x.committed}
+    around = mesh_context.concrete
+    return len(places if around is None else {*places, around.flat_devices}) > 1
 
 
 def _structs(closed: ClosedJaxpr, arguments: Any) -> list[Any]:

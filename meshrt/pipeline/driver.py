@@ -277,16 +277,22 @@ class Driver:
         return record
 
     def _known_trace(self, key: TraceKey) -> TraceRecord | None:
-        """A trace of this driver's, or of another one of the same function."""
+        """A trace of this driver's, or of another one of the same function.
+
+        Not if the function closes over mutable values: each driver finds them, and has them among the arguments, in the
+        order of its own calls, which no key tells.
+        """
         record = self.traces.get(key)
-        if record is None:
+        if record is None and not self.captured:
             record = self.shared.records.get(key)
             if record is not None:
                 self._keep(key, record)
         return record
 
     def _keep(self, key: TraceKey, record: TraceRecord) -> None:
-        self.traces[key] = self.shared.records[key] = record
+        self.traces[key] = record
+        if not self.captured:
+            self.shared.records[key] = record
         self._keep_bounded()
 
     def nested_jaxpr(self, avals: tuple[ShapedArray, ...], tree: Any, static: Static) -> tuple[Jaxpr, list[Any], Any]:

@@ -1,5 +1,6 @@
 """`jit(f)` written several times is traced and compiled once, and its caches go with `f`; as JAX."""
 
+import contextlib
 import functools
 import gc
 import threading
@@ -12,6 +13,7 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
+from meshrt.experimental.hijax import new_box
 from meshrt.runtime import events
 from meshrt.sharding import Mesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
@@ -155,6 +157,36 @@ def test_other_options_share_the_traces(made):
         return len(traced)
 
     assert times(meshrt) == times(jax) == 1
+
+
+def test_mutable_values_that_a_function_closes_over_are_those_of_each_call():
+    one, other = new_box(), new_box()
+    one.set(jnp.zeros(())), other.set(jnp.zeros(()))
+
+    def f(x, which):
+        if "one" in which:
+            one.set(x)
+        if "other" in which:
+            other.set(10 * x)
+
+    for options, found_first in ({}, "one"), ({"keep_unused": True}, "other"):
+        write = meshrt.jit(f, static_argnums=1, **options)
+        write(0.0, found_first)
+        write(0.0, {"one": "other", "other": "one"}[found_first])
+        write(2.0, "one, other")
+        assert (float(one.get()), float(other.get())) == (2.0, 20.0)
+        write(0.0, "one, other")
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_arguments_that_lie_apart_have_types(around):
+    def shapes(lib):
+        x, y = (lib.device_put(X, d) for d in lib.devices()[:2])
+        mesh = lib.make_mesh((2,), ("x",), axis_types=(lib.sharding.AxisType.Auto,))
+        with lib.set_mesh(mesh) if around else contextlib.nullcontext():
+            return [lib.eval_shape(*a).shape for a in ((lambda x, y: x + y, x, y), (lambda x: x[1:], y))]
+
+    assert shapes(meshrt) == shapes(jax)
 
 
 def test_metadata_of_a_result_are_those_that_eval_shape_gave():
