@@ -41,6 +41,8 @@ def import_replicas(program: Program, asked: Mesh | None = None) -> None:
 
 def replicas_of(program: Program) -> int | None:
     """How many replicas run a program that was read as theirs; None for any other."""
+    if _number(program, "mhlo.num_replicas") < 2:  # a mesh of its own may have an axis of that name
+        return None
     first = program.main.body.ops[0]
     if first.name != "sdy.manual_computation" or len(first.operands) != len(program.main.args):
         return None

@@ -35,6 +35,20 @@ def test_the_mesh_behind_replicas_may_be_named():
     assert sent.axes == "data" and replicas_of(program) is None
 
 
+def test_a_manual_computation_over_an_axis_of_that_name_is_no_program_of_replicas():
+    text = """module @m attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+      sdy.mesh @mesh = <["replica"=4]>
+      func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+        %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"replica"}]>] out_shardings=[<@mesh, [{"replica"}]>]
+            manual_axes={"replica"} (%y: tensor<1xf32>) {
+          sdy.return %y : tensor<1xf32>
+        } : (tensor<4xf32>) -> tensor<4xf32>
+        return %0 : tensor<4xf32>
+      }
+    }"""
+    assert replicas_of(propagation.read(text)) is None
+
+
 @pytest.mark.parametrize(
     "attributes, argument",
     [
