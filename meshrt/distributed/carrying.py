@@ -1,8 +1,9 @@
 """The state of a job, carried from its processes to those of the next one when others come to it.
 
 Each process keeps the parts that it holds in its own memory, of equal ones one process alone, while the devices are let
-go. In the new job process 0 says what was kept and by whom, and then all of them gather the bytes, a bounded piece at a
-time, and take of each piece what their own devices are to hold. No process ever has more of a leaf than that.
+go. In the new job process 0 says what was kept and by whom, and then all of them gather the bytes, a bounded number at
+a time, and take of each piece what their own devices are to hold. So no process ever has more of a leaf than that, and
+one piece of which it wants something.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from meshrt.sharding.spec import PartitionSpec
 
 __all__ = ["Kept", "carry", "keep"]
 
-_AT_ONCE = 64 << 20  # bytes that all processes gather at once, and each of them holds
+_AT_ONCE = 64 << 20  # bytes that all processes gather at once, and each of them holds; Chosen: little beside a model
 _VALUE = 512 << 10  # bytes under one key of the service, which refuses messages of megabytes
 _TELL_S = 300.0  # for process 0 to say what was kept
 _PLAIN = (bool, int, float, str)
@@ -88,10 +89,13 @@ def _leaves(tree: Any) -> list[tuple[Any, Any]]:
 def _kept(path: str, leaf: Any, process: int) -> tuple[Leaf, tuple[np.ndarray, ...]]:
     if type(leaf) in _PLAIN:
         return Leaf(path, value=leaf), ()
-    if not isinstance(leaf, Array | np.ndarray | np.generic) or not isinstance(leaf.dtype, np.dtype):
+    if isinstance(leaf, np.ndarray | np.generic) and not leaf.dtype.isnative:
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))  # the name of a dtype does not tell the order of bytes
+    if not isinstance(leaf, Array | np.ndarray | np.generic) or not _is_carried(leaf.dtype):
+        of = f" of {leaf.dtype}" if isinstance(leaf, np.ndarray | np.generic) else ""
         raise errors.ArgumentTypeError(
-            f"elastic.grows: {path} is a {type(leaf).__name__}, which cannot be carried to other processes: expected "
-            "an array (of keys, their key_data) or a Python number or text"
+            f"elastic.grows: {path} is a {type(leaf).__name__}{of}, which cannot be carried to other processes: "
+            "expected an array of numbers (of keys, their key_data) or a Python number or text"
         )
     if isinstance(leaf, Array) and getattr(leaf.sharding, "unreduced_axes", None):
         raise errors.ArgumentTypeError(
@@ -105,6 +109,10 @@ def _kept(path: str, leaf: Any, process: int) -> tuple[Leaf, tuple[np.ndarray, .
     pieces = tuple(Piece(s.device.process_index, _box(s.index, shape)) for s in shards)
     own = tuple(np.asarray(s.data) for s in shards if s.device.process_index == process)
     return Leaf(path, name, shape, pieces), own
+
+
+def _is_carried(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and dtypes.is_held(dtype)
 
 
 def _box(index: Sequence[slice], shape: Sequence[int]) -> Box:
@@ -164,16 +172,21 @@ def _tell(ctx: DistributedContext, prefix: str, leaves: Sequence[Leaf]) -> None:
 
 
 def _told(ctx: DistributedContext, prefix: str) -> tuple[Leaf, ...]:
-    count = read(ctx, f"{prefix}/count", _TELL_S)
-    if count is None:
-        raise errors.DistributedError(
-            f"elastic.carried: process 0 did not say within {_TELL_S:g} s what it kept. All processes must call it"
-        )
-    data = b"".join(read(ctx, f"{prefix}/{i}", _TELL_S) or b"" for i in range(int(count)))
+    count = int(_part(ctx, f"{prefix}/count"))
+    data = b"".join(_part(ctx, f"{prefix}/{i}") for i in range(count))
     return tuple(
         Leaf(path, dtype, tuple(shape), tuple(Piece(p, tuple(map(tuple, box))) for p, box in pieces), value)
         for path, dtype, shape, pieces, value in json.loads(zlib.decompress(data))
     )
+
+
+def _part(ctx: DistributedContext, key: str) -> bytes:
+    found = read(ctx, key, _TELL_S)
+    if found is None:
+        raise errors.DistributedError(
+            f"elastic.carried: process 0 did not say within {_TELL_S:g} s what it kept. All processes must call it"
+        )
+    return found
 
 
 # --- the bytes.

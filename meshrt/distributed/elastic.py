@@ -57,7 +57,6 @@ class elastic:
         self._min, self._timeout_s = min_processes, timeout_seconds
         self._leaving = False
         self._kept: Kept | None = None
-        self._carried_in = 0  # the last generation in which it was
         self._told = False
 
     def __enter__(self) -> elastic:
@@ -135,10 +134,10 @@ class elastic:
         True
         """
         ctx, (kept, self._kept) = context(), (self._kept, None)
-        if ctx is None or not ctx.carries or _member(ctx).generation == self._carried_in:
+        if ctx is None or not ctx.carries or _member(ctx).carried == _member(ctx).generation:
             return None
-        self._carried_in = _member(ctx).generation
-        return carry(kept, ctx, self._carried_in, like)
+        _member(ctx).carried = _member(ctx).generation
+        return carry(kept, ctx, _member(ctx).carried, like)
 
     def _can_go_on(self, ctx: DistributedContext) -> bool:
         member = _member(ctx)

@@ -40,6 +40,7 @@ class Member:
     def __init__(self, entrance: Entrance, process: int, silent_s: float):
         self.process = process
         self.generation = 0  # how often the processes of the job have come together anew
+        self.carried = 0  # the last generation that was given the state of the one before
         self.lost: dict[int, str] = {}
         self._sock, self._frames = entrance.sock, entrance.frames
         self._changed = threading.Condition()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 
 import numpy as np
@@ -89,10 +90,32 @@ def test_what_does_not_fit_the_state_is_named(like, error, text):
         carry(keep({"w": np.ones(4), "step": 1}, 0), place(), 1, like)
 
 
-@pytest.mark.parametrize("leaf", [object(), meshrt.random.key(0)], ids=["object", "keys"])
+def test_arrays_of_another_byte_order_keep_their_values():
+    values = np.arange(6, dtype=np.dtype(np.float32).newbyteorder()).reshape(2, 3)
+    found = carry(keep({"a": values}, 0), place(), 1, {"a": 0})["a"]
+    assert found.dtype == np.float32 and np.array_equal(found, values)
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [object(), meshrt.random.key(0), np.array(["text"]), np.array([None]), np.array(0, "M8[s]")],
+    ids=["object", "keys", "texts", "objects", "dates"],
+)
 def test_what_cannot_be_carried_is_named(leaf):
     with pytest.raises(ArgumentTypeError, match=r"elastic.grows: state\['a'\]\[1\] is a .*, which cannot be carried"):
         keep({"a": [1, leaf]}, 0)
+
+
+def test_the_state_is_carried_once_into_each_job_also_where_a_script_has_several_blocks(monkeypatch):
+    ctx = place()
+    ctx.carries, ctx.member = True, types.SimpleNamespace(generation=1, carried=0)
+    first, second = meshrt.distributed.elastic(), meshrt.distributed.elastic()
+    monkeypatch.setattr(sys.modules[type(first).__module__], "context", lambda: ctx)
+    first._kept = keep({"step": 3}, 0)
+    assert first.carried({"step": 0}) == {"step": 3}
+    told = dict(ctx.told)
+    assert first.carried({"step": 0}) is None is second.carried({"step": 0})
+    assert ctx.told == told  # the service takes each key once
 
 
 def test_growing_takes_a_job():
