@@ -239,6 +239,8 @@ class Fleet:
         """For so long nobody could be heard, for the coordinator itself did not listen."""
         for host in self.hosts.values():
             host.heard_at = min(now, host.heard_at + seconds)
+            if host.contested_at is not None:  # else it would seem to have been heard since
+                host.contested_at = min(now, host.contested_at + seconds)
             for held in host.held.values():
                 held.until += seconds
 
