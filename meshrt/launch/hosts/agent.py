@@ -10,13 +10,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshrt.errors import DistributedError
 from meshrt.launch import signals, wire
 from meshrt.launch.address import split_address
 from meshrt.launch.engines.local import LocalEngine
-from meshrt.launch.engines.protocol import Exited, Output, Report, Said, Task
+from meshrt.launch.engines.protocol import Exited, Output, Report, Said, ServiceSpec, Spec, Task
 from meshrt.launch.hosts.duties import Deed, Duties, EndAll, Kill, Leave, Start
 from meshrt.launch.hosts.link import Broken, Gone, Heard, Link, News, Opened
 from meshrt.launch.hosts.messages import Applicant, Leaving, Stale, Up
@@ -228,7 +228,7 @@ class _Agent:
             match deed:
                 case Start(specs=specs):
                     if self._leaving is None:
-                        self._engine.start(specs)
+                        self._engine.start([_with_secret(spec, self._options.trust) for spec in specs])
                     else:
                         for spec in specs:
                             self._report(Exited(spec.task, time.monotonic(), _NOT_STARTED))
@@ -271,6 +271,12 @@ class _Agent:
             self._saving.discard(found.task)
         elif b"attentive" in found.line and _is_attentive(found.line):
             self._saving.add(found.task)
+
+
+def _with_secret(spec: Spec, trust: Trust) -> Spec:
+    if isinstance(spec, ServiceSpec):
+        return replace(spec, secret=trust.of_ranks(spec.secret))
+    return replace(spec, place=replace(spec.place, secret=trust.of_ranks(spec.place.secret)))
 
 
 def _is_attentive(line: bytes) -> bool:

@@ -52,6 +52,11 @@ class Trust:
                 "all hosts, or give --tls with certificates of `meshrt launch certificates`; without, only 127.0.0.1"
             )
 
+    def of_ranks(self, told: str) -> str:
+        """The secret of the job's ranks, of what a coordinator tells its agents in place of it: who only listens to the
+        network does not learn it."""
+        return frames.proof(self.secret, "ranks", told) if self.secret else told
+
     def is_plain(self, host: str) -> bool:
         """Whether who listens to the network between here and `host` can read what is said."""
         return self.certificates is None and not is_loopback(host)

@@ -2,7 +2,9 @@
 
 Each call has keys of its own, one for each way, made of the job's secret and of the nonce that let the call in, which
 counts once. Each message is signed with its number in the call. So none can be altered, left out, repeated, or brought
-in from another call, unless the call ends by it. Nothing is encrypted.
+in from another call, unless the call ends by it. That a call ends, or is refused, is not signed: who stands on the way
+can cut off a host in any case. Nothing is encrypted; of the ranks' secret only what is worth nothing without the job's
+crosses the network (`Trust.of_ranks`).
 """
 
 from __future__ import annotations

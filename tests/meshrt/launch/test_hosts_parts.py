@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from io import FileIO
 from pathlib import Path
 
@@ -17,8 +18,10 @@ import pytest
 pytest.importorskip("grpc")
 
 from meshrt.errors import ConfigError, DistributedError
-from meshrt.launch.engines.protocol import HostDown, HostUp, Output, Task
+from meshrt.launch.engines.protocol import HostDown, HostUp, Output, ServiceSpec, Task, WorkerSpec
+from meshrt.launch.environment import Place
 from meshrt.launch.hosts import agent, logbook, server, testbed
+from meshrt.launch.hosts.duties import Start
 from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.fleet import LEASE_S, Fleet
 from meshrt.launch.hosts.journal import Journal
@@ -266,6 +269,19 @@ def test_a_coordinator_that_did_not_listen_blames_no_host_for_it():
     engine.close()
     for end in (wake, waker):
         os.close(end)
+
+
+@pytest.mark.parametrize("secret", ["a secret of sixteen and more", ""])
+def test_the_secret_of_the_ranks_does_not_cross_the_network_where_nothing_is_encrypted(secret):
+    specs = (ServiceSpec(0, 1, secret="told"), WorkerSpec(Place(0, 1, 0, 0, "", "told"), (), None, {}))
+    started = []
+    for name in "ab":
+        found = agent._Agent(agent.Options("127.0.0.1:1", Trust(secret), name, "127.0.0.1"), {}, lambda text: None)
+        found._engine.close()
+        found._engine = types.SimpleNamespace(start=started.extend)
+        found._do([Start(specs)])
+    used = {spec.environment({}, None)["MESHRT_JOB_SECRET"] for spec in started}
+    assert len(started) == 4 and len(used) == 1 and (used == {"told"}) == (not secret) and secret not in used
 
 
 @pytest.mark.parametrize("alive", [True, False])
