@@ -67,8 +67,14 @@ def partition(
     file, or a name as `v5e:16x16`; the mesh is laid over it. `options` are the fields of `Options`.
 
     The result's @main takes and returns one device's pieces; its collectives have `replica_groups` over the device
-    numbers of the flattened mesh: replica i is the device at position i of the mesh. Raises subclasses of
-    `errors.CollectivesError`, and for a text or bytecode that is no module those of `propagation.errors`.
+    numbers of the flattened mesh: replica i is the device at position i of the mesh.
+
+    Raises subclasses of `errors.CollectivesError`: `InputError` for what is no program, `OptionError` for an option or
+    value that there is not, `TopologyError` for a topology that is none or does not hold the mesh, `DeviceMemoryError`
+    where the device's memory is known and too small, `UnsupportedOpError` and `UnsupportedShardingError` for what
+    cannot be split, `MeshMismatchError` and `GroupsError` for a program that contradicts itself, `UnreducedResultError`
+    and `FullGatherError` for what options forbid. Also those of `propagation.errors`, for text or bytecode that is no
+    module, for shapes that are not static and for partial values that are not sums.
 
     >>> import collectives, propagation
     >>> text = meshrt.jit(jnp.sin).lower(jnp.ones(8)).as_text()

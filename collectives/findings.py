@@ -9,7 +9,13 @@ __all__ = ["Finding", "human", "human_time"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something the user may want to change. `bytes` are sent per device and run of the operation."""
+    """Something the user may want to change, as text a line. `bytes` are sent per device and run of the operation,
+    `where` is its source line; None if that is not known.
+
+    >>> import collectives
+    >>> print(collectives.Finding("gather", "argument 0 is gathered whole", "train.py:57", 2048))
+    train.py:57: argument 0 is gathered whole (2 KiB per device)
+    """
 
     kind: str
     message: str

@@ -58,6 +58,12 @@ class PartitionedProgram:
     result_shardings the same for the results
     propagated       the propagation whose layouts values start from, which answers why; None if the module came with
                      shardings of its own
+
+    >>> mesh = meshrt.sharding.AbstractMesh((4,), ("x",))
+    >>> x = meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=meshrt.NamedSharding(mesh, meshrt.P("x")))
+    >>> program = meshrt.jit(lambda x: x.sum(0)).lower(x).partition().result
+    >>> program.mesh.size, program.findings, "tensor<2x4xf32>" in program.as_text()
+    (4, (), True)
     """
 
     _builder: ModuleBuilder

@@ -20,6 +20,12 @@ class Link:
     exchange   the same in an all-to-all, where pieces travel far (None: as `bandwidth`)
     shift      the same in a permute, which uses one direction of one link (None: as `bandwidth`)
     rounds     steps of a ring collective (None: the logarithm of the group's size, as on a switch)
+
+    Raises `TopologyError` for a latency below 0, a rate that is not above 0, and what is no number.
+
+    >>> import collectives
+    >>> collectives.Topology(axes={"data": collectives.Link(latency=1e-5, bandwidth=6.25e9)}).link(["data"]).bandwidth
+    6250000000.0
     """
 
     latency: float = 1e-6
@@ -56,6 +62,13 @@ class Network:
     wrap_all   whether that needs every dimension to be such a multiple
     latency    seconds per hop
     bandwidth  bytes per second, one way: of one link of a torus, of a device's port to a switch
+
+    Raises `TopologyError` for another kind, limits that are not positive sizes, and what `Link` does not take.
+
+    >>> import collectives
+    >>> network = collectives.Network("torus", (16, 16), latency=1e-6, bandwidth=4.5e10, wrap=16)
+    >>> network.closes((16, 4), 0), network.closes((16, 4), 1)
+    (True, False)
     """
 
     kind: str

@@ -54,6 +54,12 @@ class Options:
                        unknown
     compiler           the compiler ("cpu", "cuda", "tpu", ...) that the program is for, where no topology says; None:
                        any, so that what only one of them needs is done as for CPUs
+
+    Raises `OptionError` for a value that an option cannot have.
+
+    >>> import collectives
+    >>> collectives.Options(allow_full_gather=False).combine
+    True
     """
 
     allow_full_gather: bool = True

@@ -42,6 +42,11 @@ class PlannedStep:
     bytes    sent by the busiest device
     rounds   how many collectives these are; 0 for a slice
     seconds  predicted time; None without a topology
+
+    >>> import collectives
+    >>> step, = collectives.plan_reshard((64, 64), "f32", "a=4,b=2", ("a", None), (None, "a")).steps
+    >>> step.kind, step.bytes, step.after.to_text()
+    ('all_to_all', 3072.0, '#sdy.sharding<@mesh, [{}, {"a"}]>')
     """
 
     kind: str
@@ -77,6 +82,11 @@ class PlannedReshard:
     exact            whether the plan is proved cheapest among the planner's moves
     peak             bytes of the largest piece that a device holds, at an end or after a step
     seconds          predicted time on the topology that was asked for; None if none was
+
+    >>> import collectives
+    >>> plan = collectives.plan_reshard((64, 64), "f32", "a=4,b=2", ("a", None), ("a", "b"))
+    >>> [step.kind for step in plan.steps], plan.bytes, plan.exact
+    (['slice'], 0.0, True)
     """
 
     shape: tuple[int, ...]

@@ -41,6 +41,12 @@ class Topology:
     places            digits of the hardware's dimensions that each mesh axis covers (`on`)
     device            how a GPU is described to its compiler; see configs/topologies/h100.toml
     sources           where each figure was published and when it was read: {"memory": "..., 2026-11-21"}
+
+    Raises `TopologyError` for figures that are not positive numbers.
+
+    >>> import collectives
+    >>> collectives.topology.load("v5e:4x4").devices
+    16
     """
 
     name: str = "uniform"
@@ -210,6 +216,9 @@ def load(what: str | Path) -> Topology:
     ```
     A file may be given a shape too: `my.toml:4x4`. Raises `TopologyError` for a missing or malformed file, for unknown
     keys, and for a shape that the hardware is not made in.
+
+    >>> load("h100:8").spec, load("v5e").shape
+    ('h100:8', ())
     """
     text = str(what)
     path, shape = Path(text), ""

@@ -42,7 +42,9 @@ STAGES = ("rules", *ALONE, "import", "inlined", "propagated", "closed", "pipelin
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """strategy      "aggressive", "basic" or "basic-then-aggressive"
+    """How to propagate.
+
+    strategy      "aggressive", "basic" or "basic-then-aggressive"
     conservative  keep to full axes, and to dimensions whose splitting needs no halo exchange
     version       whose rules to follow where Shardy's versions differ: "0.12" or "0.10"
     dedup_functions_fully   a function stays one for all its calls, with edges between functions, instead of being
@@ -57,6 +59,12 @@ class Options:
     origins, edges    write Shardy's debug attributes (see `propagation.debug`)
     xla_order     broadcasts that only add dimensions of size one are visited when reshapes are. XLA's importer makes
                   reshapes of them before it runs Shardy, so where axes meet head-on this is what its partitioner sees
+
+    Raises `BadOptionError` for a value that an option cannot have.
+
+    >>> import propagation
+    >>> propagation.Options(strategy="basic").version
+    '0.12'
     """
 
     strategy: str = "aggressive"
@@ -94,6 +102,7 @@ class Options:
 
     @property
     def rules(self) -> RuleOptions:
+        """Those of the options that the rules of operations ask for."""
         parts = [int(p) for p in str(self.version).split(".")[:3] if p.isdecimal()]
         return RuleOptions(self.conservative, tuple(parts), self.chlo, self.shardy_faults)
 

@@ -29,6 +29,13 @@ class Propagated:
     program     the module as plain objects (see `propagation.program`), changed by the stage
     shardings   the sharding of each value; ask through `sharding(value)`
     log         every decision, in order
+
+    >>> import propagation
+    >>> mesh = meshrt.sharding.AbstractMesh((4,), ("data",))
+    >>> x = meshrt.ShapeDtypeStruct((8,), jnp.float32, sharding=meshrt.NamedSharding(mesh, meshrt.P("data")))
+    >>> decided = propagation.run(meshrt.jit(jnp.sin).lower(x).as_text())
+    >>> [step.source_dim for step in decided.explain("result[0]:0")[0]], decided.missing()
+    ([0, None], [])
     """
 
     def __init__(
@@ -199,7 +206,11 @@ def run(
     original what makes the program once more, of a `Program` that was handed in; None: nobody can
     options  the fields of `propagation.Options`
 
-    Raises the errors of `propagation.errors`.
+    Raises `BadOptionError` for a stage, option or value that there is not, `ModuleParseError` for what is no module,
+    `UnsupportedModuleError` for a structure that propagation does not handle, `BadRuleError` for a registered rule that
+    does not fit a call, and for annotations that do not fit the error that says how (`UnknownMeshError`,
+    `UnknownAxisError`, `AxisReuseError`, `OverlappingAxesError`, `SubAxisError`, `RankMismatchError`). All are
+    `propagation.errors.PropagationError`s.
 
     >>> import propagation
     >>> mesh = meshrt.sharding.AbstractMesh((4,), ("data",))

@@ -24,7 +24,8 @@ __all__ = ["Alternative", "CommunicationPlan", "Origin", "PlanEntry", "origin", 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What one member of a combined collective came from, and the bytes that the busiest device sends for it."""
+    """What one member of a combined collective came from, and the bytes that the busiest device sends for it: see
+    `PlanEntry`, whose `members` these are."""
 
     where: str | None
     cause: str
@@ -48,6 +49,12 @@ class PlanEntry:
     members     of a combined collective: what each of its members came from
     scope       the scopes that this operation was made in, `jvp(layer0)/mlp`; "" if none are known
     mesh_axes   `axes` as (name, pre, size): the whole axis has pre 1, a sub-axis parts of product `pre` to its left
+
+    >>> mesh = meshrt.sharding.AbstractMesh((4,), ("x",))
+    >>> x = meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=meshrt.NamedSharding(mesh, meshrt.P("x")))
+    >>> entry, = meshrt.jit(lambda x: x.sum(0)).lower(x).partition().plan
+    >>> entry.kind, entry.axes, entry.group_size, entry.bytes, entry.times
+    ('all_reduce', 'x', 4, 24.0, 1)
     """
 
     kind: str
@@ -66,7 +73,7 @@ class PlanEntry:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Layouts of the whole program that were compared, the plan being that of the ones `taken`.
+    """Layouts of the whole program that were compared, the plan being that of the ones `taken`; as text a line.
 
     what     where their propagation differs from the program's annotations
     bytes, seconds   as in the plan that they led to; None where they could not be partitioned, for the reason `why_not`
@@ -100,7 +107,13 @@ class CommunicationPlan:
     known). `exposed` is the predicted time that no computing hides in the order of the program; None without a
     topology. `alternatives` are the whole layouts that were compared, this plan's among them; none for programs in
     which no axis is contested (`alternatives.py`). `decisions` are those that were made for single operations; None for
-    a plan that no partitioning made.
+    a plan that no partitioning made. It can be iterated over, and has a length: both are those of `entries`.
+
+    >>> mesh = meshrt.sharding.AbstractMesh((4,), ("x",))
+    >>> x = meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=meshrt.NamedSharding(mesh, meshrt.P("x")))
+    >>> plan = meshrt.jit(lambda x: x.sum(0)).lower(x).partition().plan
+    >>> plan.counts, plan.bytes, len(plan)
+    ({'all_reduce': 1}, 24.0, 1)
     """
 
     entries: tuple[PlanEntry, ...]
@@ -128,18 +141,19 @@ class CommunicationPlan:
 
     @property
     def seconds(self) -> float:
-        """Predicted time without overlap."""
+        """Predicted seconds of all collectives one after the other; a loop of unknown length counts once."""
         return sum(e.seconds * (e.times or 1) for e in self.entries)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many collectives of each kind run."""
+        """How many collectives of each kind run; a loop of unknown length counts once."""
         out: dict[str, int] = {}
         for e in self.entries:
             out[e.kind] = out.get(e.kind, 0) + (e.times or 1)
         return out
 
     def as_json(self) -> list[dict]:
+        """A dict for each entry, with the names of its fields."""
         return [asdict(e) for e in self.entries]
 
     def as_text(self) -> str:

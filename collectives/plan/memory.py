@@ -24,7 +24,8 @@ __all__ = ["Held", "MemoryPlan", "Moment", "memory_of"]
 @dataclass(frozen=True, slots=True)
 class Held:
     """A buffer that is alive at the peak. `what` is `argument`, `result` or the operation that made it; `number` counts
-    arguments and results, and is None for what operations made; `type` is one device's part, `tensor<4x128xf32>`."""
+    arguments and results, and is None for what operations made; `type` is one device's part, `tensor<4x128xf32>`. See
+    `MemoryPlan.alive`."""
 
     what: str
     number: int | None
@@ -36,7 +37,7 @@ class Held:
 @dataclass(frozen=True, slots=True)
 class Moment:
     """Bytes that a device holds while an operation of the program runs, arguments and results included; of a loop, a
-    branch or a call the most that it holds at once."""
+    branch or a call the most that it holds at once. See `MemoryPlan.moments`."""
 
     what: str
     where: str | None
@@ -52,6 +53,12 @@ class MemoryPlan:
     results    of the results that do not take the memory of a donated argument
     moments    what is held while each operation of the program's main function runs, in order
     alive      what is held at the peak, the largest first
+
+    >>> mesh = meshrt.sharding.AbstractMesh((4,), ("x",))
+    >>> x = meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=meshrt.NamedSharding(mesh, meshrt.P("x")))
+    >>> memory = meshrt.jit(lambda x: x + 1).lower(x).partition().result.memory
+    >>> memory.peak, memory.arguments, [held.what for held in memory.alive], [m.bytes for m in memory.moments][-1]
+    (64.0, 32.0, ['argument', 'result'], 64.0)
     """
 
     peak: float

@@ -37,6 +37,7 @@ class Timing:
 
     @property
     def computing(self) -> float:
+        """Seconds spent computing."""
         return self.arithmetic + self.memory
 
     @property

@@ -39,7 +39,7 @@ MOST_KEPT = 4 << 20
 
 
 class NotebookReport(Report):
-    """A report that a notebook shows as a page, or as tables."""
+    """A report that a notebook shows as a page, or as tables where the page would be larger than 4 MiB."""
 
     __slots__ = ("_program",)
     _program: Callable[[], ProgramRow]
@@ -86,7 +86,10 @@ def report(
         for (`meshrt inspect --help` lists them).
 
     Raises:
-      InspectError: `program` is none of these; there is no rule of a name.
+      InspectError: `program` is none of these, or was partitioned from shardings of its own; `lint` names no rule.
+      collectives.errors.TopologyError: no such topology, or one that does not hold the program's mesh.
+      propagation.errors.PropagationError: the module cannot be read, or its annotations do not fit. What
+        `collectives.partition` raises. UnsupportedError: a program for several platforms.
 
     >>> import meshrt, meshrt.numpy as jnp
     >>> from meshrt.sharding import AxisType, NamedSharding, PartitionSpec as P
@@ -162,14 +165,14 @@ def assert_communication(
 
     Args:
       function: what `meshrt.jit` returned, or a function, which is jitted.
-      args, kwargs: arrays, or `ShapeDtypeStruct`s, with their shardings.
+      args, kwargs: its arguments: arrays, or `ShapeDtypeStruct`s, with their shardings.
       max_bytes: what the busiest device may send per run of the program.
       max_memory: bytes that a device may hold at most, as estimated before compiling.
       counts: how many collectives of a kind run: `all_gather=0, all_reduce=2`. Kinds that are not named may run.
 
     Raises:
       AssertionError: something is otherwise; the message names the lines that communicate.
-      InspectError: a keyword is no kind of collective.
+      InspectError: a keyword is no kind of collective. What lowering the function and `report` raise.
 
     >>> import meshrt, meshrt.numpy as jnp
     >>> from meshrt.sharding import AxisType, NamedSharding, PartitionSpec as P

@@ -23,6 +23,9 @@ def register_sharding_rule(target: str, rule: UserRule) -> None:
     The text is bound to each call's shapes. Raises `BadRuleError` for a target or rule of another type and for text
     that is malformed or that no call can fit; a rule that does not fit a call raises when that call is met. A later
     registration of the same target replaces the earlier one.
+
+    >>> import propagation
+    >>> propagation.register_sharding_rule("example_matmul", "i j, j k -> i k, reduction={j}")
     """
     if not isinstance(target, str) or not target:
         raise BadRuleError(f"a sharding rule is registered for the name of a custom call, got {target!r}")
