@@ -41,6 +41,7 @@ class MeshRow:
 
     @property
     def devices(self) -> int:
+        """How many devices the mesh has."""
         return math.prod(self.mesh.values())
 
 
@@ -60,6 +61,7 @@ class Plan:
         return [best[n] for n in sorted(best)]
 
     def as_json(self) -> dict[str, Any]:
+        """The fields as JSON values, what they hold included."""
         return asdict(self)
 
 
@@ -93,7 +95,10 @@ def sized(topology: str, devices: int) -> str:
     """The topology of that name with as many devices, as nearly square as it is made: `v5e` and 16 give `v5e:4x4`.
 
     Raises:
-      InspectError: it is not made in this size.
+      InspectError: there is no such topology, or it is not made in this size.
+
+    >>> sized("v5e", 16)
+    'v5e:4x4'
     """
     base = topology.partition(":")[0] if not topology.endswith(".toml") else topology
     shape_of(base)
@@ -123,6 +128,8 @@ def plan_meshes(
     With a `budget` the best shardings of its arguments are searched for as well, for so many seconds each. `compiled`
     asks the hardware's compiler what it makes of the program as it is annotated. A mesh that the program or the
     hardware does not take is a row that says why. `progress` is told the number of meshes done and the next one.
+
+    `memory` is what a device may hold, in bytes, by default 92 % of what the topology says that it has.
 
     Raises:
       TargetError: `read` finds no program.

@@ -53,6 +53,7 @@ class Suggestion:
     is_complete: bool
 
     def as_json(self) -> dict[str, Any]:
+        """The fields as JSON values, what they hold included."""
         return asdict(self)
 
     def as_toml(self) -> str:
@@ -94,11 +95,21 @@ def suggest(
 ) -> Suggestion:
     """The layout of a module's arguments over `mesh` that is found within `budget` seconds.
 
-    `names` are those of the arguments (default: the module's own). A device may hold `memory` bytes, by default 92 % of
-    what the topology says that it has.
+    Args:
+      name: what the result calls the program.
+      module: StableHLO, as text or bytecode.
+      mesh: axis name -> size.
+      topology: a name (`v5e:4x4`) or a file, with as many devices as the mesh.
+      names: those of the arguments (default: the module's own).
+      memory: bytes that a device may hold, by default 92 % of what the topology says that it has.
+      count: how many processes judge layouts; by default one for each core, up to a limit.
+      progress: is told how far the search is.
 
     Raises:
       InspectError: the module cannot be read; no such topology, or one that does not have the devices of the mesh.
+
+    >>> mesh, text = {"x": 4}, meshrt.jit(jnp.sin).lower(jnp.ones(8)).as_text()
+    >>> suggest("sin", text, mesh, "v5e:2x2", budget=10.0).as_toml()  # doctest: +SKIP
     """
     machine = laid(topology, mesh)
     if memory is None and machine.memory is not None:

@@ -17,7 +17,14 @@ __all__ = ["Saving"]
 class Saving:
     """A checkpoint that is being saved, as `meshrt.checkpoint.save_async` gives it.
 
-    When the program ends, what was begun is finished first. An error is raised by `wait`, once.
+    When the program ends, what was begun is finished first. An error is raised by `wait`, once. `path` is where the
+    checkpoint will be.
+
+    >>> import meshrt, tempfile
+    >>> saving = meshrt.checkpoint.save_async(tempfile.mkdtemp() + "/first", {"w": meshrt.numpy.ones(4)})
+    >>> saving.wait(timeout=60)
+    >>> saving.done, saving.path.name
+    (True, 'first')
     """
 
     def __init__(self, path: Path, work: Callable[[], None], before: Saving | None = None):
@@ -50,7 +57,7 @@ class Saving:
         """Returns when the checkpoint is committed.
 
         Args:
-          timeout: seconds.
+          timeout: seconds; None: as long as it takes.
 
         Raises:
           CheckpointError: it is not done by then. What went wrong, the first time that somebody waits.

@@ -54,7 +54,9 @@ def save(
       CheckpointExistsError: there is something at `path`. CheckpointWriteError: the file system refused; the message
         says how much was to be written and how much room there is. CheckpointError: a leaf cannot be saved, or another
         process failed. ProcessesDisagreeError: processes save different trees or values. ArgumentTypeError: `metadata`
-        or `data_state` is nothing that JSON can say. Whatever is raised, checkpoints that were there stay as they were.
+        or `data_state` is nothing that JSON can say, `progress` no function, or `path` no path. UnsupportedError:
+        `path` is an address of something else than a file system (`gs://...`). PeerLost: a process is lost meanwhile.
+        Whatever is raised, checkpoints that were there stay as they were.
 
     >>> import meshrt, tempfile
     >>> import meshrt.numpy as jnp
@@ -78,6 +80,10 @@ def save_async(
 
     Args:
       after: an earlier one that is finished first.
+      path, tree, metadata, data_state, progress, timeout: as for `save`.
+
+    Returns:
+      A `Saving`, whose `wait()` returns when the checkpoint is committed.
 
     Raises:
       What concerns the tree, here; what concerns the file system, when somebody waits for the result. In a job of
@@ -103,6 +109,7 @@ def restore(
     """The tree of a checkpoint. Every process reads what its devices need, whoever wrote it, and compares checksums.
 
     Args:
+      path: that of `save`.
       like: a tree of what is wanted: arrays or ShapeDtypeStructs (shapes, dtypes and, where they have one, shardings),
         NumPy arrays, Python values, high values. It must have the paths of the tree that was saved; its containers may
         be of other classes. Without it the structure is the saved one, in which nodes of classes that files do not hold
@@ -120,8 +127,9 @@ def restore(
 
     Raises:
       CheckpointNotFoundError: there is no checkpoint at `path`. CheckpointMismatchError: it holds other paths, shapes
-        or dtypes, or an array cannot lie as asked; all such leaves are named. DamagedCheckpointError: its files are not
-        those that were written; which file, which leaf.
+        or dtypes, an array cannot lie as asked (all such leaves are named), or it has the `data_state` of another
+        number of processes. DamagedCheckpointError: its files are not those that were written; which file, which leaf.
+        CheckpointError: it cannot be opened. ArgumentTypeError, UnsupportedError: as `save`.
 
     >>> import meshrt, tempfile
     >>> from meshrt.sharding import PartitionSpec as P
@@ -165,7 +173,13 @@ class Checkpoint:
       nbytes: bytes of its arrays.
       time: when it was written, in seconds since the epoch, by the clock of process 0.
       processes: how many wrote it.
-      files: names and sizes.
+      files: names and sizes in bytes.
+
+    >>> import meshrt, tempfile
+    >>> path = tempfile.mkdtemp() + "/first"
+    >>> meshrt.checkpoint.save(path, {"w": meshrt.numpy.ones((4, 2))})
+    >>> meshrt.checkpoint.describe(path).tree
+    {'w': ShapeDtypeStruct(shape=(4, 2), dtype=float32)}
     """
 
     path: Path
@@ -188,7 +202,7 @@ def describe(path: PathLike) -> Checkpoint:
     """What a checkpoint holds. Only its manifest is read.
 
     Raises:
-      CheckpointNotFoundError, DamagedCheckpointError: as `restore`.
+      CheckpointNotFoundError, DamagedCheckpointError, CheckpointError: as `restore`.
 
     >>> import meshrt, tempfile
     >>> path = tempfile.mkdtemp() + "/first"
@@ -229,7 +243,8 @@ def verify(path: PathLike, *, progress: OnProgress | bool | None = None) -> list
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/first"
     >>> saved = meshrt.checkpoint.save(path, {"w": meshrt.numpy.ones(2)})
-    >>> found = meshrt.checkpoint.verify(path)
+    >>> meshrt.checkpoint.verify(path)
+    []
     """
     try:
         opened = Opened(named(path))

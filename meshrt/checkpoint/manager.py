@@ -47,7 +47,8 @@ class CheckpointManager:
       timeout: seconds after which a process that waits for another one gives up.
 
     Raises:
-      ArgumentValueError: `keep_last` or `keep_every` is below 1.
+      ArgumentValueError: `keep_last` or `keep_every` is no whole number from 1 on. CheckpointWriteError: the directory
+        cannot be made. ArgumentTypeError, UnsupportedError: as `save`, for `directory`.
 
     >>> import meshrt, tempfile
     >>> with meshrt.checkpoint.CheckpointManager(tempfile.mkdtemp(), keep_last=2) as manager:
@@ -77,7 +78,7 @@ class CheckpointManager:
                 folder.clean(self.directory)
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint of a step is, or would be."""
+        """Where the checkpoint of a step is, or would be. ArgumentValueError unless it is a whole number from 0 on."""
         if type(step) is not int or not 0 <= step < 10**18:
             raise errors.ArgumentValueError(f"step={step!r}: expected a whole number from 0 on")
         return self.directory / f"step_{step:08d}"
@@ -102,7 +103,8 @@ class CheckpointManager:
         """Saves a tree as the checkpoint of a step, and drops those that are no longer kept; see `save`, `save_async`.
 
         Raises:
-          What the save before raised, if it went on in a thread. CheckpointExistsError: there is one of this step.
+          What the save before raised, if it went on in a thread. ArgumentValueError: `step` is no whole number from 0
+            on. CheckpointExistsError: there is one of this step. What `save` raises.
         """
         path = self.path(step)
         self.wait()
@@ -138,7 +140,8 @@ class CheckpointManager:
         """The tree of a step, by default the latest as process 0 sees it; `like` and `options` as for `restore`.
 
         Raises:
-          CheckpointNotFoundError: there is no checkpoint (of that step).
+          CheckpointNotFoundError: there is no checkpoint (of that step). ArgumentValueError: `step` is no whole number
+            from 0 on. What `restore` raises.
         """
         if step is None:
             step = self._agreed_latest()

@@ -16,7 +16,14 @@ __all__ = ["Meter", "OnProgress", "Progress", "bar"]
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What a `progress` function is called with: `doing` is "save", "restore" or "verify", `path` the checkpoint's, and
-    the bytes are those of this process."""
+    the bytes are those of this process.
+
+    >>> import meshrt, tempfile
+    >>> told = []
+    >>> meshrt.checkpoint.save(tempfile.mkdtemp() + "/first", {"w": meshrt.numpy.ones(4)}, progress=told.append)
+    >>> told[-1].doing, told[-1].done_bytes, told[-1].total_bytes
+    ('save', 16, 16)
+    """
 
     doing: str
     path: str

@@ -47,6 +47,10 @@ class elastic:
       min_processes: with fewer left the PeerLost goes on to the caller, so that whoever started the job can start it
         again. So it does under `meshrt launch` without `--elastic`, which starts all ranks again (`--max-restarts`).
       timeout_seconds: how long the processes may take to come together.
+
+    Raises:
+      ArgumentValueError: `min_processes` is no whole number from 1 on. DistributedError: the block is entered in a
+        process that is in no job, or the processes that are left do not come together in time.
     """
 
     def __init__(self, min_processes: int = 1, timeout_seconds: float = 60.0):

@@ -105,7 +105,11 @@ class _LiveDevices:
 
     Raises:
       DistributedError: `meshrt.distributed.initialize` has not been called. ArgumentValueError: no devices are given,
-        or none of them belongs to this process.
+        or none of them belongs to this process. ProcessFailureError: at the end of the block, as said above; what the
+        block raised is its cause. PeerLost: the job has given this process up.
+
+    >>> with meshrt.distributed.live_devices(meshrt.devices()) as alive:  # doctest: +SKIP
+    ...     state = train_step(state, alive)
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,13 @@ class DistributedContext:
     `client` is jaxlib's client of the coordination service, `node_id` this process's number among
     `num_nodes`, `local_address` the address of this host that its peers can reach, `service` the coordination
     service if this process started it, `launched` whether meshrt's launcher is in charge. `member` is this
-    process's connection to the door of the job, which `entrance` led through.
+    process's connection to the door of the job, which `entrance` led through. `local_device_ids` are the accelerators
+    that it is restricted to (None: all), `shutdown_timeout_s` the seconds for which it stays for its peers at the end,
+    and `carries` says whether it came from a former job of `elastic` that lost nobody, whose state can be carried.
+
+    >>> job = meshrt.distributed.context()
+    >>> (0, 1) if job is None else (job.node_id, job.num_nodes)
+    (0, 1)
     """
 
     client: Any

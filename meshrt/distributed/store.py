@@ -20,7 +20,11 @@ _PREFIX = "user/"  # apart from what meshrt and jaxlib keep there
 
 
 def key_value_set(key: str, value: str | bytes) -> None:
-    """Leaves `value` under `key` for all processes. DistributedError if there is one already.
+    """Leaves `value` under `key` for all processes; text is kept as UTF-8.
+
+    Raises:
+      DistributedError: there is a value under `key` already, the service refuses it, or this process is in no job.
+      ArgumentTypeError: `value` is neither text nor bytes.
 
     >>> meshrt.distributed.key_value_set("port", "4711")  # doctest: +SKIP
     """
@@ -36,7 +40,9 @@ def key_value_set(key: str, value: str | bytes) -> None:
 def key_value_get(key: str, timeout_seconds: float = 300.0) -> bytes:
     """What a process left under `key`; waits until one does.
 
-    DistributedError if none does in time; PeerLost if a process of the job is lost meanwhile.
+    Raises:
+      DistributedError: none does within `timeout_seconds`, the service fails, or this process is in no job.
+      PeerLost: a process of the job is lost meanwhile.
 
     >>> meshrt.distributed.key_value_get("port")  # doctest: +SKIP
     b'4711'
@@ -74,7 +80,7 @@ def read(ctx: DistributedContext, key: str, timeout_s: float) -> bytes | None:
 
 
 def key_value_delete(key: str) -> None:
-    """Removes what is under `key`; nothing happens where nothing is.
+    """Removes what is under `key`; nothing happens where nothing is. DistributedError if this process is in no job.
 
     >>> meshrt.distributed.key_value_delete("port")  # doctest: +SKIP
     """
@@ -84,7 +90,9 @@ def key_value_delete(key: str) -> None:
 def barrier(name: str, timeout_seconds: float = 300.0, processes: Collection[int] | None = None) -> None:
     """Returns when all processes, or those of `processes`, have come to the barrier of this name.
 
-    PeerLost if one of them is lost or has ended its script; DistributedError if not all come in time.
+    Raises:
+      PeerLost: one of them is lost or has ended its script.
+      DistributedError: not all come within `timeout_seconds`, or this process is none of them, or in no job.
 
     >>> meshrt.distributed.barrier("data is written")  # doctest: +SKIP
     """

@@ -25,7 +25,14 @@ class Host:
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """``a,user@b:2,n[1-3]`` → five hosts. ConfigError names what is no host."""
+    """``a,user@b:2,n[1-3]`` → five hosts.
+
+    Raises:
+      ConfigError: the list names no host, one twice, or something that is none.
+
+    >>> [(host.name, host.slots) for host in parse_hosts("a,user@b:2,n[1-2]")]
+    [('a', None), ('user@b', 2), ('n1', None), ('n2', None)]
+    """
     if text.count("[") != text.count("]"):
         raise ConfigError(f"{text[:80]!r} is not a list of hosts: a bracket has no other end")
     hosts = []
@@ -36,7 +43,11 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 
 def read_hostfile(path: Path) -> tuple[Host, ...]:
-    """A file with a host in each line, ``name``, ``name slots=2`` or ``name:2``; ``#`` begins a comment."""
+    """A file with a host in each line, ``name``, ``name slots=2`` or ``name:2``; ``#`` begins a comment.
+
+    Raises:
+      ConfigError: the file cannot be read or is too long, a line is no host, or a host stands in it twice.
+    """
     try:
         if path.stat().st_size > _FILE_LIMIT:
             raise ConfigError(f"{path}: a hostfile is at most {_FILE_LIMIT} bytes long")
@@ -88,7 +99,14 @@ def _checked(hosts: tuple[Host, ...], where: str) -> tuple[Host, ...]:
 
 
 def expand_hosts(text: str) -> list[str]:
-    """The hosts of a list as Slurm writes it: ``n[0,2-3],a[01-02]b`` is n0 n2 n3 a01b a02b."""
+    """The hosts of a list as Slurm writes it.
+
+    Raises:
+      ConfigError: it is no such list, or one of more than 2**20 hosts.
+
+    >>> expand_hosts("n[0,2-3],a[01-02]b")
+    ['n0', 'n2', 'n3', 'a01b', 'a02b']
+    """
     hosts: list[str] = []
     for item in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         expanded = [""]
