@@ -299,9 +299,9 @@ def test_an_agent_that_was_started_anew_takes_the_place_of_one_that_left_its_con
             fleet.join(who("second"), 2.0)
         assert caught.value.kind == "ALREADY_EXISTS"
         return
-    fleet.excuse(1.0, 2.0)  # the coordinator did not listen meanwhile
+    fleet.excuse(2.0, 3.0)  # the coordinator did not listen meanwhile
     with pytest.raises(RefusedError, match=r"an agent of host a was heard 2.9 s ago"):
-        fleet.join(who("second"), 3.9)
-    fleet.join(who("second"), 4.1)
+        fleet.join(who("second"), 4.9)
+    fleet.join(who("second"), 5.1)
     assert fleet.hosts["a"].incarnation == "second"
     assert [type(r) for r in fleet.take_reports()] == [HostUp, HostDown, HostUp]
