@@ -91,12 +91,22 @@ def grow(state: State) -> Result:
     ranks = tuple(range(state.size, state.size + len(hosts)))
     replaced = frozenset(rank for rank in state.crashed if state.host_of(rank) in hosts)
     state = replace(
-        state, added=(*state.added, *hosts), live=state.live | set(ranks), coming=frozenset(ranks),
-        crashed=state.crashed - replaced, replaced=state.replaced + bool(replaced),
+        state, added=(*state.added, *hosts), slots=(*state.slots, *_free_slots(state, hosts)),
+        live=state.live | set(ranks), coming=frozenset(ranks), crashed=state.crashed - replaced,
+        replaced=state.replaced + bool(replaced),
     )  # fmt: skip
     where = f" on {', '.join(sorted({h for h in hosts if h}))}" if state.policy.nodes is not None else ""
     told = Tell(text=f"starting {_ranks(ranks)}{where}, to join the ranks that run")
     return state, (StartNewcomers(ranks=ranks), *patience(state), told)
+
+
+def _free_slots(state: State, hosts: tuple[str | None, ...]) -> tuple[int, ...]:
+    """The places on these hosts, each named once for each rank, that nobody has."""
+    there = (rank for rank in range(state.size) if rank not in state.departed)
+    taken = {(state.host_of(rank), state.slot_of(rank)) for rank in there}
+    places = range(state.policy.num_processes)
+    free = {host: iter([place for place in places if (host, place) not in taken]) for host in hosts}
+    return tuple(next(free[host]) for host in hosts)
 
 
 def patience(state: State) -> tuple[SetTimer, ...]:

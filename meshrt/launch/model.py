@@ -417,6 +417,7 @@ class State:
     finished: frozenset[int] = frozenset()
     departed: frozenset[int] = frozenset()  # failed, and the others went on
     added: tuple[str | None, ...] = ()  # hosts of the ranks that were started to join the others, in their order
+    slots: tuple[int, ...] = ()  # and their places among the ranks of these hosts
     coming: frozenset[int] = frozenset()  # those of them that are not let in yet
     crashed: frozenset[int] = frozenset()  # departed, not with their hosts, and nobody has taken their places
     replaced: int = 0  # how often ranks were started in the places of such ones
@@ -457,3 +458,7 @@ class State:
         if rank >= self.first_size:
             return self.added[rank - self.first_size]
         return self.chosen[rank // self.policy.num_processes] if self.chosen else None
+
+    def slot_of(self, rank: int) -> int:
+        """The place of a rank of this generation among those of its host, from 0: no two that run have the same."""
+        return self.slots[rank - self.first_size] if rank >= self.first_size else rank % self.policy.num_processes

@@ -431,7 +431,7 @@ class _Shell:
             own = {**own, PROFILE: profiles.request(settings.profile_dir, settings.profile_steps)}
         if settings.bind == "none":
             return own
-        return {**own, binding.VARIABLE: f"{settings.bind}:{rank % settings.nproc}:{settings.nproc}"}
+        return {**own, binding.VARIABLE: f"{settings.bind}:{self._state.slot_of(rank)}:{settings.nproc}"}
 
     def _start(self, specs: Sequence[Spec]) -> None:
         """Starts those whose log can be opened; the others count as processes that could not be started."""

@@ -55,6 +55,7 @@ def test_a_host_that_comes_gets_new_ranks_that_join_the_others():
     start, told = do(TimerFired, timer=Timer.REGROW)
     assert start.ranks == (4, 5) and told.text == "starting ranks 4, 5 on b, to join the ranks that run"
     assert [do.state.host_of(r) for r in range(6)] == ["a", "a", "b", "b", "b", "b"]
+    assert [do.state.slot_of(r) for r in range(6)] == [0, 1, 0, 1, 0, 1]
     assert do.clocks == {Timer.GROW: 300.0} and do.state.charged == 0  # hosts that come are free
     assert do(WorkerMeshed, rank=4, round=2) == [] == do(WorkerMeshed, rank=0, round=2)
     assert [c.text for c in do(WorkerMeshed, rank=5, round=2)] == ["the job has grown to 4 ranks"]
@@ -78,6 +79,7 @@ def test_a_rank_that_failed_is_replaced_within_the_budget():
         assert do.clocks.get(Timer.REGROW) == (None if new is None else 5.0)
         if new is not None:
             assert do(TimerFired, timer=Timer.REGROW)[0].ranks == (new,)
+            assert do.state.slot_of(new) == 1  # also where ranks are bound to cores
             do(WorkerMeshed, rank=new, round=3)
             assert do.state.charged == 1
     do(CheckpointTold, step=3, committed=True)  # the job came further
