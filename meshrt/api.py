@@ -15,6 +15,7 @@ from meshrt.core.basic.reshard import as_split, cotangent_type
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.naming import wraps
 from meshrt.core.references import inner_type, is_ref, is_ref_type
 from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
@@ -98,7 +99,7 @@ def value_and_grad(
     single = isinstance(argnums, int | np.integer)
 
     @boundary
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nums = check_argnums(fun, argnums, len(args))
         dynamic = tuple(args[n] for n in nums)
@@ -148,7 +149,7 @@ def grad(
     with_value = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
     @boundary
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         value, gradient = with_value(*args, **kwargs)
         return (gradient, value[1]) if has_aux else gradient

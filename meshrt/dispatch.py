@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from meshrt import config, heuristics
 from meshrt.config import settings
+from meshrt.core.naming import STATIONS
 from meshrt.core.primitive import Primitive
 from meshrt.core.source import replayed_compute
 from meshrt.core.trace import EVAL, EvalTrace, current_trace
@@ -168,13 +169,10 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
 
         unary = operands == function.__code__.co_posonlyargcount == function.__code__.co_argcount == 1
         chosen_call = call_unary if unary else call
-        vars(chosen_call).update({s: functools.partial(_as_jitted, function, choices, s) for s in _STATIONS})
+        vars(chosen_call).update({s: functools.partial(_as_jitted, function, choices, s) for s in STATIONS})
         return is_boundary(chosen_call)  # type: ignore[return-value]
 
     return decorate
-
-
-_STATIONS = ("trace", "lower", "eval_shape")
 
 
 def _as_jitted(function: Any, choices: Collection[str], station: str, *args: Any, **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from meshrt import errors, tree_util
 from meshrt.api import jvp, vjp
 from meshrt.core.basic.pointwise import has_kind
 from meshrt.core.basic.shapes import reshape
+from meshrt.core.naming import wraps
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.primitives.slice import slice_in_dim
@@ -35,7 +35,7 @@ def jacfwd(
     require_function(fun)
 
     @boundary
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nums = check_argnums(fun, argnums, len(args))
         dynamic = args[nums[0]] if isinstance(argnums, int) else tuple(args[n] for n in nums)
@@ -79,7 +79,7 @@ def jacrev(
     require_function(fun)
 
     @boundary
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nums = check_argnums(fun, argnums, len(args))
 

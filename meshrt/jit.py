@@ -14,6 +14,7 @@ from typing import Any
 from meshrt import errors, staging
 from meshrt.config import settings
 from meshrt.core.basic.varying import into_branch
+from meshrt.core.naming import take_names
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
 from meshrt.core.trace import leaked as leaked_error
@@ -59,7 +60,7 @@ class JitFunction:
     """A function that is traced, lowered, propagated, partitioned and compiled on its first call with given types."""
 
     def __init__(self, fun: Callable[..., Any], options: JitOptions):
-        functools.update_wrapper(self, fun)
+        take_names(self, fun)
         self.fun, self.options = fun, options
         self.name = fun_name(fun)
         self._has_static = bool(options.static_argnums or options.static_argnames)

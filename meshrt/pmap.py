@@ -6,7 +6,6 @@ elements, and what is left of it on a device, a dimension of size 1, is taken aw
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import move_dim
+from meshrt.core.naming import take_names, wraps
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
@@ -127,7 +127,7 @@ class _Pmapped:
     def _face(self) -> Callable[..., Any]:
         """The function that users call."""
 
-        @functools.wraps(self.fun)
+        @wraps(self.fun)
         @boundary
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._call(args, kwargs)
@@ -288,7 +288,7 @@ class _Pmapped:
         if static:
             whole.__name__ = whole.__qualname__ = fun_name(self.fun)
         else:
-            functools.update_wrapper(whole, self.fun)
+            take_names(whole, self.fun)
         count = len(static) + len(positions)
         donated = [i for i, p in enumerate(positions) if p in {d % count for d in self.donated}]
         sharding_of = lambda d: None if d is not None and d < 0 else NamedSharding(mesh, self._spec(d))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gzip
 import json
 import os
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from meshrt import errors
+from meshrt.core.naming import wraps
 from meshrt.runtime import backend as backends
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.profiling import (
@@ -147,7 +147,7 @@ def annotate_function(func: F, name: str | None = None, **decorator_kwargs: Any)
     """
     shown = name or getattr(func, "__qualname__", None) or func.__name__
 
-    @functools.wraps(func)
+    @wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         with TraceAnnotation(shown, **decorator_kwargs):
             return func(*args, **kwargs)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.varying import into_branch
+from meshrt.core.naming import wraps
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
@@ -175,7 +176,7 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
         )
     mapped = _Mapped(fun, called=called, **settings)
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def apply(*args: Any) -> Any:
         return _apply(mapped, args, is_eager=True)
 
@@ -187,7 +188,7 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
 
     reads_values = False  # whether the function asked for values before: it does not become one program
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any) -> Any:
         nonlocal reads_values
         if current_trace() is not EVAL:

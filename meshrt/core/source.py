@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from meshrt.core.naming import wraps
+
 __all__ = [
     "Source", "capture", "exclude", "include", "is_internal", "marked", "named_scope", "own_scope", "path_of",
     "replayed", "transformed", "transposed", "user_stacklevel",
@@ -317,7 +319,7 @@ def named_call(fun: Callable[..., Any], *, name: str | None = None) -> Callable[
     """
     label = name if name is not None else getattr(fun, "__name__", type(fun).__name__)
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def call(*args: Any, **kwargs: Any) -> Any:
         with named_scope(label):
             return fun(*args, **kwargs)

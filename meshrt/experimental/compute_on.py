@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from meshrt import config, errors, tree_util
+from meshrt.core.naming import wraps
 from meshrt.core.source import computed_on
 from meshrt.jit import jit
 from meshrt.lowering.processors import is_compute_type
@@ -73,7 +74,7 @@ def compute_on2(
         return functools.partial(compute_on2, compute_type=compute_type, out_memory_spaces=out_memory_spaces)
     called = jit(f)
 
-    @functools.wraps(f)
+    @wraps(f)
     def wrapped(*args: Any) -> Any:
         with compute_on(compute_type):
             out = called(*args)

@@ -21,6 +21,7 @@ from typing import Any
 
 from meshrt import config, errors, tree_util
 from meshrt.core.axes import axes_in_scope
+from meshrt.core.naming import take_names
 from meshrt.core.source import capture
 from meshrt.core.trace import Tracer, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
@@ -45,7 +46,7 @@ class _Opaque:
     def __init__(self, fun: Callable[..., Any], static_argnums: int | Sequence[int] = ()):
         if not callable(fun):
             raise errors.ArgumentTypeError(f"{type(self).__name__} takes a function, got {fun!r}")
-        functools.update_wrapper(self, fun)
+        take_names(self, fun)
         self.fun = fun
         self.static_argnums = as_tuple(static_argnums)
         self.sharding_rule: Any = None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors, lax
+from meshrt.core.naming import wraps
 from meshrt.jit import jit
 from meshrt.numpy.arrays import asarray, operand_array
 from meshrt.numpy.creation import arange
@@ -178,7 +179,7 @@ def vectorize(
     if any(isinstance(e, int) and e < 0 for e in excluded):
         raise errors.ArgumentValueError(f"vectorize: excluded={excluded!r} contains negative positions")
 
-    @functools.wraps(pyfunc)
+    @wraps(pyfunc)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         context = f"of a vectorized function with excluded={excluded!r} and signature={signature!r}"
         ins, outs = ([()] * len(args), None) if signature is None else _parsed(signature)

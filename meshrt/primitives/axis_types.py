@@ -11,6 +11,7 @@ import numpy as np
 
 from meshrt import config, errors, tree_util
 from meshrt.core import source
+from meshrt.core.naming import wraps
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import EVAL, JaxprTrace, current_trace, set_trace
 from meshrt.core.tracebacks import boundary
@@ -59,7 +60,7 @@ def auto_axes(
     fun = f
 
     @boundary
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         wanted = out_sharding if out_sharding is not None else kwargs.pop("out_sharding", _MISSING)
         if wanted is _MISSING:
@@ -103,7 +104,7 @@ def explicit_axes(
     fun = f
 
     @boundary
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         given = in_sharding if in_sharding is not None else kwargs.pop("in_sharding", _MISSING)
         if given is _MISSING:
@@ -155,7 +156,7 @@ def in_auto_mode(fun: Callable[..., Any]) -> Callable[..., Any]:
     For functions whose insides would not know how to split their values, as samplers of random numbers.
     """
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Any:
         if out_sharding is None:
             return fun(*args, **kwargs)

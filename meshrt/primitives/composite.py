@@ -6,7 +6,6 @@ decomposition: shardings propagate through it, and it is partitioned.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.shapes import move_dim
 from meshrt.core.jaxpr import Eqn, Jaxpr
+from meshrt.core.naming import wraps
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import Tracer, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
@@ -135,7 +135,7 @@ def composite(decomposition: Callable[..., Any], name: str, version: int = 0) ->
       ArgumentTypeError: an attribute cannot be written.
     """
 
-    @functools.wraps(decomposition)
+    @wraps(decomposition)
     def call(*args: Any, **attributes: Any) -> Any:
         if any(isinstance(v, Tracer) for v in tree_util.tree_leaves(attributes)):
             raise errors.LeakedTracerError(

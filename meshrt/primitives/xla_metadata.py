@@ -12,6 +12,7 @@ from typing import Any
 from meshrt import config, errors, tree_util
 from meshrt.core.explicit import moved
 from meshrt.core.jaxpr import Eqn
+from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive
 from meshrt.core.source import marked
 from meshrt.lowering.context import LoweringContext
@@ -109,7 +110,7 @@ class _Marked:
     """A function that is called inside of the marking, and so are its methods, such as `lower` of a jitted one."""
 
     def __init__(self, function: Callable[..., Any], marks: Asked):
-        functools.update_wrapper(self, function)
+        take_names(self, function)
         self._function, self._marks = function, marks
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

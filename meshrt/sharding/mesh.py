@@ -6,7 +6,6 @@ so comparison is identity. Everything up to the loading of a compiled program is
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
 import weakref
@@ -17,6 +16,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.naming import wraps
 from meshrt.core.source import UNKNOWN, Source, capture
 from meshrt.runtime import jaxlib_api
 from meshrt.sharding import _state
@@ -458,7 +458,7 @@ class Mesh(BaseMesh):
     def __call__(self, fun: Callable[..., Any]) -> Callable[..., Any]:
         """`fun` with this mesh as the mesh of the context during its calls."""
 
-        @functools.wraps(fun)
+        @wraps(fun)
         def call(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return fun(*args, **kwargs)

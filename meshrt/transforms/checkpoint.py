@@ -10,7 +10,6 @@ compiler from merging it with the forward pass (`prevent_cse`).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from meshrt.core.basic.varying import into_branch
 from meshrt.core.effects import CELLS, is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.lojax import opened_call
+from meshrt.core.naming import wraps
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.references import RefEffect
 from meshrt.core.trace import JaxprTrace, set_trace
@@ -78,7 +78,7 @@ def checkpoint(
     nums, names = resolve_argnums(fun, as_tuple(static_argnums), names)
 
     @boundary
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         positions = tuple(sorted(n % len(args) if n < 0 else n for n in nums if -len(args) <= n < len(args)))
         split = split_arguments(args, positions)

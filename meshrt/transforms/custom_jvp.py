@@ -16,6 +16,7 @@ from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.lojax import inlined_call
+from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import context, eval_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
@@ -67,7 +68,7 @@ class custom_jvp(CustomFunction):
     def __init__(
         self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Iterable[str] = ()
     ):
-        functools.update_wrapper(self, fun)
+        take_names(self, fun)
         self.fun = fun
         self.nondiff_argnums = nondiff_positions(fun, nondiff_argnums, nondiff_argnames)
         self.jvp: Callable[..., Any] | None = None

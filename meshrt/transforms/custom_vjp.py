@@ -21,6 +21,7 @@ from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import bring_to_front, reduce_sum_p
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.lojax import inlined_call
+from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
@@ -102,7 +103,7 @@ class custom_vjp(CustomFunction):
     def __init__(
         self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Iterable[str] = ()
     ):
-        functools.update_wrapper(self, fun)
+        take_names(self, fun)
         self.fun = fun
         self.nondiff_argnums = nondiff_positions(fun, nondiff_argnums, nondiff_argnames)
         self.fwd: Callable[..., Any] | None = None

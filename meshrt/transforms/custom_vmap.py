@@ -7,12 +7,12 @@ The function is staged to a Jaxpr; the rule stays a Python function and is run w
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import bring_to_front, instantiate, move_dim
+from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import fun_name
@@ -49,7 +49,7 @@ class custom_vmap(CustomFunction):
     """
 
     def __init__(self, fun: Callable[..., Any]):
-        functools.update_wrapper(self, fun)
+        take_names(self, fun)
         self.fun = fun
         self.vmap_rule: Callable[..., Any] | None = None
         self._rules = WeakCache()

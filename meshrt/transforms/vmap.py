@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, move_dim
+from meshrt.core.naming import wraps
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.spec import PartitionSpec, axes_of
@@ -55,7 +55,7 @@ def vmap(
     check_in_axes("vmap", in_axes)
 
     @boundary
-    @functools.wraps(fun)
+    @wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if not by_specs:
             args, kwargs = opened((args, kwargs))

@@ -3,11 +3,11 @@ asked."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import api, jacobians
+from meshrt.core.naming import wraps
 from meshrt.experimental.sparse.arrays import JAXSparse
 from meshrt.transforms.vmap import vmap
 from meshrt.tree_util import tree_flatten, tree_map, tree_unflatten
@@ -43,7 +43,7 @@ def _with_data(like: Any, data: Any) -> Any:
 def _of_data(transform: Function, fun: Function, argnums: Any, has_value: bool, **options: Any) -> Function:
     one = isinstance(argnums, int)
 
-    @functools.wraps(fun)
+    @wraps(fun)
     def derived(*args: Any, **kwargs: Any) -> Any:
         places = [n % len(args) for n in ((argnums,) if one else argnums)]
         parts = [_data_only(args[n]) for n in places]

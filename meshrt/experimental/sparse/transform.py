@@ -7,13 +7,13 @@ functions that look at their arguments as well.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes
+from meshrt.core.naming import wraps
 from meshrt.core.trace import Trace, Tracer, context, set_trace, trace_to_jaxpr
 from meshrt.experimental.sparse.coordinates import bcoo_extract
 from meshrt.experimental.sparse.dense import todense
@@ -80,7 +80,7 @@ def sparsify_raw(f: Callable[..., Any]) -> Callable[..., tuple[Sequence[Sparsify
 def _by_program(f: Callable[..., Any]) -> Callable[..., Any]:
     raw = sparsify_raw(f)
 
-    @functools.wraps(f)
+    @wraps(f)
     def wrapped(*args: Any, **params: Any) -> Any:
         spenv = SparsifyEnv()
         outs, out_tree = raw(spenv, *arrays_to_spvalues(spenv, args), **params)
@@ -195,7 +195,7 @@ RULES[custom_jvp_call_p] = COMPRESSED[custom_jvp_call_p] = _custom_jvp
 
 
 def _by_tracers(f: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(f)
+    @wraps(f)
     def wrapped(*args: Any, **params: Any) -> Any:
         leaves, tree = tree_flatten(args, is_leaf=is_sparse_array)
         trace = _SparseTrace(context.trace)

@@ -141,6 +141,10 @@ PROGRAMS = {
     # functions of the library have the methods of jitted ones
     "a function of the library, traced": lambda l: l.numpy.sin.trace(A).jaxpr.out_avals[0].shape,
     "a function of the library, lowered with a choice": lambda l: l.numpy.cumsum.lower(A, axis=1).compile()(A),
+    "a function around one of the library": lambda l: [
+        hasattr(f, "lower") for f in (l.vmap(l.numpy.sin), l.grad(l.numpy.sin), l.checkpoint(l.numpy.sin))
+    ],
+    "a jitted function of the library, lowered": lambda l: l.jit(l.numpy.sin, donate_argnums=0).lower(A).donate_argnums,
     # the rest
     "a remainder of what is no number": lambda l: l.numpy.polydiv(np.ones(3), np.zeros(2), trim_leading_zeros=True),
     "the upper triangle of keys": lambda l: l.random.key_data(l.numpy.triu(l.random.split(l.random.key(0), (3, 3)))),

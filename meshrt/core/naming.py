@@ -1,0 +1,32 @@
+"""Functions that stand for others take over their names."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+__all__ = ["STATIONS", "take_names", "wraps"]
+
+W = TypeVar("W")
+
+# What functions of the library have, besides jitted ones, as attributes (`meshrt.dispatch.at_once`).
+STATIONS = ("trace", "lower", "eval_shape")
+
+
+def take_names(wrapper: W, wrapped: Any) -> W:
+    """As `functools.update_wrapper`, but what lowers the function wrapped does not lower the one around it."""
+    functools.update_wrapper(cast(Any, wrapper), wrapped)
+    for name in STATIONS:
+        vars(wrapper).pop(name, None)
+    return wrapper
+
+
+def wraps(wrapped: Any) -> Callable[[W], W]:
+    """As `functools.wraps`, with `take_names`.
+
+    >>> import meshrt.numpy as jnp
+    >>> hasattr(wraps(jnp.sin)(lambda x: 2 * x), "lower")
+    False
+    """
+    return lambda wrapper: take_names(wrapper, wrapped)
