@@ -38,6 +38,8 @@ class Atoms:
     sizes    size of each atom, major to minor over the whole mesh (flattened device order)
     strides  distance in flattened device ids between neighbours along each atom
     names    (axis name, pre, size) of each atom
+
+    Raises `UnsupportedShardingError` for a mesh of more devices than programs can name.
     """
 
     __slots__ = ("_groups", "_layouts", "_of_axis", "count", "mesh", "names", "sizes", "strides")
@@ -67,7 +69,8 @@ class Atoms:
         self._groups: dict[tuple[int, ...], np.ndarray] = {}
 
     def of_axis(self, axis: AxisRef) -> tuple[int, ...]:
-        """The atoms of an axis or sub-axis, major to minor."""
+        """The atoms of an axis or sub-axis, major to minor. Raises `UnsupportedShardingError` for a sub-axis that atoms
+        do not make up."""
         key = (axis.name, axis.pre, axis.size)
         found = self._of_axis.get(key)
         if found is None:
@@ -85,10 +88,12 @@ class Atoms:
         return found
 
     def of_axes(self, axes: Iterable[AxisRef]) -> tuple[int, ...]:
+        """The atoms of axes, one axis after the other."""
         return tuple(a for axis in axes for a in self.of_axis(axis))
 
     def dims(self, sharding: TensorSharding) -> Dims:
-        """The layout of a sharding (its unreduced axes are not part of it)."""
+        """The layout of a sharding (its unreduced axes are not part of it). Raises `MeshMismatchError` for one over
+        other axes."""
         found = self._layouts.get(sharding)
         if found is None:
             if sharding.mesh.axes != self.mesh.axes and not sharding.mesh.is_empty:
@@ -100,6 +105,7 @@ class Atoms:
         return found
 
     def product(self, atoms: Iterable[int]) -> int:
+        """Over how many devices `atoms` spread."""
         return count_of(atoms, self.sizes)
 
     def groups(self, atoms: Sequence[int]) -> np.ndarray:

@@ -201,7 +201,8 @@ def conv_dims(attr: ir.Attribute) -> ConvDims:
 
 
 def mesh_of(attr: ir.Attribute, name: str) -> Mesh:
-    """The `Mesh` of an `#sdy.mesh` attribute. Raises the errors of `Mesh`."""
+    """The `Mesh` of an `#sdy.mesh` attribute. Raises `UnsupportedModuleError` for another attribute, and the errors of
+    `Mesh`."""
     text = str(attr)
     if not text.startswith("#sdy.mesh<"):
         raise errors.UnsupportedModuleError(f"mesh @{name} is not an #sdy.mesh attribute: {text[:80]}")

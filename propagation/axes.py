@@ -66,6 +66,7 @@ class AxisRef(Interned):
         return self.pre == 1 and self.size == mesh.axis_size(self.name)
 
     def to_text(self, mesh: Mesh) -> str:
+        """As it stands in a sharding over `mesh`: `"data"`, or a sub-axis `"data":(2)2`. Raises `UnknownAxisError`."""
         return axis_text(self.name) if self.is_full(mesh) else axis_text(self.name, self.pre, self.size)
 
 
@@ -85,6 +86,7 @@ def is_prefix(a: AxisRef, b: AxisRef) -> bool:
 
 
 def is_strict_prefix(a: AxisRef, b: AxisRef) -> bool:
+    """Whether `a` is the major part of `b`, and not all of it."""
     return a is not b and is_prefix(a, b)
 
 

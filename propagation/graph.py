@@ -47,6 +47,7 @@ class TensorType:
 
     @property
     def rank(self) -> int:
+        """How many dimensions there are."""
         return len(self.shape)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -110,6 +111,7 @@ class Value:
 
     @property
     def is_argument(self) -> bool:
+        """Whether it is an argument of a block, and no operation's result."""
         return isinstance(self.owner, Block)
 
     @property
@@ -204,6 +206,7 @@ class Op:
 
     @property
     def result(self) -> Value:
+        """The result of an operation that has one. ValueError of any other."""
         if len(self.results) != 1:
             raise ValueError(f"{self!r} has {len(self.results)} results, not one")
         return self.results[0]
@@ -221,6 +224,7 @@ class Op:
 
     @property
     def parent_op(self) -> Op | Func | None:
+        """The operation or function in whose region it is; None of one that is in no block."""
         return None if self.parent is None else self.parent.owner
 
     def set_operand(self, number: int, value: Value) -> None:
@@ -308,6 +312,7 @@ class Block:
 
     @property
     def terminator(self) -> Op:
+        """The last operation."""
         return self.ops[-1]
 
     def walk(self) -> list[Op]:
@@ -366,6 +371,7 @@ class Func:
 
     @property
     def args(self) -> list[Value]:
+        """The values that the function is called with."""
         return self.body.args
 
     @property

@@ -51,6 +51,12 @@ class Mesh(Interned):
 
     `axes` are (name, size) pairs from major to minor. `device_ids` is None for the usual order (0, 1, 2, ...).
     A mesh without axes is *maximal* if it names one device, else *empty* (a placeholder that fits any mesh).
+
+    Raises `AxisReuseError` for a name that stands twice, `SubAxisError` for a size below 1, and
+    `UnsupportedModuleError` for `device_ids` that do not name each device once.
+
+    >>> Mesh("mesh", [("data", 4), ("model", 2)]).to_text()
+    '<["data"=4, "model"=2]>'
     """
 
     __slots__ = ("_axis", "_index", "axes", "device_ids", "layout", "name", "size")
@@ -88,18 +94,22 @@ class Mesh(Interned):
 
     @property
     def axis_names(self) -> tuple[str, ...]:
+        """The names of the axes, major to minor."""
         return tuple(n for n, _ in self.axes)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes, major to minor."""
         return tuple(s for _, s in self.axes)
 
     @property
     def is_maximal(self) -> bool:
+        """Whether it has no axes and names one device."""
         return not self.axes and self.device_ids is not None
 
     @property
     def is_empty(self) -> bool:
+        """Whether it has neither axes nor a device: a placeholder that fits any mesh."""
         return not self.axes and self.device_ids is None
 
     def axis(self, name: str) -> AxisRef:
@@ -111,10 +121,11 @@ class Mesh(Interned):
             raise errors.UnknownAxisError(f"mesh @{self.name} has no axis {name!r}; it has {known}") from None
 
     def axis_size(self, name: str) -> int:
+        """The size of axis `name`. Raises `UnknownAxisError`."""
         return self.axis(name).size
 
     def axis_index(self, name: str) -> int:
-        """The position of axis `name` in the mesh (0 is the most major)."""
+        """The position of axis `name` in the mesh (0 is the most major). Raises `UnknownAxisError`."""
         self.axis(name)
         return self._index[name]
 
@@ -169,6 +180,7 @@ class DimSharding(Interned):
         return self
 
     def to_text(self, mesh: Mesh) -> str:
+        """As it stands in a sharding over `mesh`: `{"data", "model":(1)2, ?}p1`."""
         return dim_text([a.to_text(mesh) for a in self.axes], self.is_open, self.priority)
 
 
@@ -225,10 +237,12 @@ class TensorSharding(Interned):
 
     @property
     def rank(self) -> int:
+        """Of how many dimensions the sharding speaks."""
         return len(self.dims)
 
     @property
     def is_fully_closed(self) -> bool:
+        """Whether no dimension is open to more axes."""
         return not any(d.is_open for d in self.dims)
 
     @property
@@ -246,7 +260,8 @@ class TensorSharding(Interned):
         return self.dims[dim].factor
 
     def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one device's part; indivisible dimensions are rounded up (padded)."""
+        """The shape of one device's part; indivisible dimensions are rounded up (padded). Raises `RankMismatchError`
+        for a shape of another rank."""
         if len(shape) != len(self.dims):
             raise errors.RankMismatchError(f"{self.to_text()} has rank {self.rank}, the value has shape {shape}")
         return tuple(-(-n // d.factor) for n, d in zip(shape, self.dims))
@@ -257,6 +272,7 @@ class TensorSharding(Interned):
         return TensorSharding(self.mesh, dims, (), self.unreduced, self.reduction)
 
     def with_dims(self, dims: Iterable[DimSharding]) -> TensorSharding:
+        """The same with other dimensions."""
         return TensorSharding(self.mesh, dims, self.replicated, self.unreduced, self.reduction)
 
     def to_text(self) -> str:
@@ -275,8 +291,10 @@ class TensorSharding(Interned):
         return sharding_text(mesh.name, dims, replicated, unreduced, self.reduction)
 
     def check(self, rank: int | None = None, where: str | None = None) -> TensorSharding:
-        """Raises the error that fits if an axis is unknown, used twice, overlapping or misfit, or the rank is
-        not `rank`. Returns self."""
+        """Returns self. Raises `UnknownAxisError` for an axis that the mesh lacks, `AxisReuseError` for one used twice,
+        `OverlappingAxesError` for sub-axes that overlap or should be written as one, `SubAxisError` for one that does
+        not fit its axis, and `RankMismatchError` if the rank is not `rank` (None: any). `where` is the line for them.
+        """
         mesh = self.mesh
         seen: list[AxisRef] = []
         if rank is not None and rank != len(self.dims) and not mesh.is_maximal:

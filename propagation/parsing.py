@@ -25,6 +25,9 @@ def parse(
     because MLIR's readers end the process on some malformed input. `trusted` input goes to MLIR at once. `file` is the
     file that text was read from: MLIR reads it again, so that operations without a location have their place in it.
     `into` is the context (default: `context`).
+
+    Raises `ModuleParseError` for what is no module, and its subclass `LimitError` for what is too large or too deeply
+    nested.
     """
     if isinstance(module, ir.Module):
         return module

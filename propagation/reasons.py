@@ -43,6 +43,7 @@ class Reason:
     parts: tuple[str | Value, ...]
 
     def text(self, name: _NAMES = repr) -> str:
+        """The sentence, with values as `name` calls them."""
         return "".join([p if isinstance(p, str) else name(p) for p in self.parts])
 
     def __str__(self) -> str:
@@ -67,6 +68,7 @@ class Missing:
 
     @property
     def reasons(self) -> tuple[str, ...]:
+        """Why the axes did not come: the causes as sentences."""
         return tuple(map(str, self.causes))
 
     def text(self, name: _NAMES = repr) -> str:

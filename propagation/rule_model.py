@@ -75,9 +75,11 @@ class OpRule(Interned):
 
     @property
     def num_factors(self) -> int:
+        """How many factors the rule has."""
         return len(self.sizes)
 
     def factors_of_type(self, kind: FactorType) -> tuple[int, ...]:
+        """The numbers of the factors of a type."""
         return tuple(f for f, t in enumerate(self.types) if t == kind)
 
     def to_text(self) -> str:

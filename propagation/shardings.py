@@ -22,18 +22,21 @@ class Shardings:
         self.results = {}
 
     def get(self, value: Value) -> TensorSharding | None:
+        """The sharding of a value; None if nothing was said about it."""
         return self.table[value.index] if value.index < len(self.table) else None
 
     def __getitem__(self, value: Value) -> TensorSharding | None:
         return self.get(value)
 
     def set(self, value: Value, sharding: TensorSharding | None) -> None:
+        """Gives a value this sharding; None takes what was said away."""
         missing = value.index + 1 - len(self.table)
         if missing > 0:
             self.table.extend([None] * missing)
         self.table[value.index] = sharding
 
     def copy(self) -> Shardings:
+        """Another table of the same shardings."""
         new = Shardings.__new__(Shardings)
         new.table = self.table[:]
         new.results = {f: list(r) for f, r in self.results.items()}

@@ -24,8 +24,11 @@ class TargetProgram:
 
 
 def read_target(target: str, mesh: Mapping[str, int], hook: Hook = "example_arguments") -> TargetProgram:
-    """`FILE.py:FUNCTION` over an abstract mesh, a StableHLO file, or an exported function. InspectError for what is
-    none of these."""
+    """`FILE.py:FUNCTION` over an abstract mesh, a StableHLO file, or an exported function.
+
+    Raises:
+      InspectError: it is none of these; TargetError, its subclass, if it names no function of a file.
+    """
     python = split_target(target)
     if python is None:
         if target.endswith(".py"):

@@ -69,7 +69,8 @@ class Member:
     # --- what other threads ask.
 
     def await_formed(self, timeout_s: float) -> None:
-        """Returns when all processes have entered. DistributedError: somebody may not, or who did not come in time."""
+        """Returns when all processes have entered. DistributedError: somebody may not, or who did not come in time;
+        PeerLost: a process was lost before."""
         if not self._wait(lambda: self._formed or self._refused or self.lost, timeout_s):
             who = ", ".join(map(str, self._missing)) or "not all"
             raise DistributedError(
@@ -84,7 +85,10 @@ class Member:
     def agree(
         self, circle: circles.Circle, number: int, record: Mapping[str, Any], text: Callable[[], str | None]
     ) -> None:
-        """Returns when all of the circle are about to launch the program of this record; see `circles.Job`."""
+        """Returns when all of the circle are about to launch the program of this record; see `circles.Job`.
+
+        ProgramsDifferError if they launch others; PeerLost if a process that they need is lost.
+        """
         key = (circle.key, number)
         self._texts[key] = text
         self._send("agree", circle=circle.key, number=number, record=dict(record), port=backend.collectives_port())
@@ -156,7 +160,10 @@ class Member:
         return self._regrouped
 
     def regroup(self, timeout_s: float) -> Mapping[str, Any]:
-        """Asks to go on with those that are left and those that wait: the new place, when all members have asked."""
+        """Asks to go on with those that are left and those that wait: the new place, when all members have asked.
+
+        DistributedError if not all have within `timeout_s`; PeerLost if this process is no member any more.
+        """
         self._regrouped = None
         self._send("regroup")
         if not self._wait(

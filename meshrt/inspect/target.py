@@ -49,7 +49,14 @@ class ForeignText(str):
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """`data=4,model=2` as {"data": 4, "model": 2}."""
+    """`data=4,model=2` as {"data": 4, "model": 2}.
+
+    Raises:
+      InspectError: it is not of that form, or names an axis twice.
+
+    >>> parse_mesh("data=4,model=2")
+    {'data': 4, 'model': 2}
+    """
     axes: dict[str, int] = {}
     for part in text.split(","):
         name, sign, size = part.strip().partition("=")
@@ -96,7 +103,8 @@ def stage_target(
     """What `stage(function, args, kwargs)` makes of a function of a file over an AbstractMesh.
 
     What it makes tells its `mesh`; if it has none, it is made again with arguments that lie whole on each device. One
-    of jax's functions goes to `foreign(function, arguments)`. InspectError says what the file lacks.
+    of jax's functions goes to `foreign(function, arguments)`. InspectError says what the file lacks; TargetError,
+    its subclass, that `name` is no function there.
     """
     if not backend.is_created():  # else it is occupied already
         config.update("platforms", "cpu")  # a look at a program must not occupy an accelerator

@@ -32,7 +32,7 @@ __all__ = ["TopologyCompiled", "compile_for_topology"]
 
 
 class TopologyCompiled(Station):
-    """A program compiled for a topology; it cannot run here.
+    """A program compiled for a topology; it cannot run here: called, it raises CompileOnlyError.
 
     topology     chips, links and memory that it was compiled for
     partitioned  one device's program and its communication plan, with times on that topology; None when XLA's

@@ -147,7 +147,8 @@ def _fresh(axis: Hashable, count: int, taken: set[Hashable]) -> list[str]:
 
 
 def axes_over(axes: Sequence[Hashable], of: BaseMesh, mesh: BaseMesh) -> tuple[Hashable, ...]:
-    """The axes of `mesh` that `axes`, some of another mesh over the same devices, make up together."""
+    """The axes of `mesh` that `axes`, some of another mesh over the same devices, make up together. MeshMismatchError
+    if they are only a part of one."""
     covered: dict[Hashable, int] = {}
     for name, _, size in parts_over(axes, of, mesh):
         covered[name] = covered.get(name, 1) * size
@@ -162,7 +163,8 @@ def axes_over(axes: Sequence[Hashable], of: BaseMesh, mesh: BaseMesh) -> tuple[H
 
 
 def over(sharding: NamedSharding, mesh: AbstractMesh) -> NamedSharding:
-    """The same layout over `mesh`, in which the mesh of `sharding` can be written."""
+    """The same layout over `mesh`, in which the mesh of `sharding` can be written. MeshMismatchError if it splits over
+    a part of an axis of `mesh`."""
     pieces = _ranges(mesh)
     split = next((a for a in sharding.spec.axes if not _is_whole(a, sharding.mesh, mesh)), None)
     if split is not None:

@@ -233,7 +233,8 @@ def _turned(physical: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def granules(devices: Sequence[Any], attribute: str, *, sort: bool = True) -> list[list[Any]]:
-    """The devices by their `attribute`, "slice_index" or "process_index": a list for each value."""
+    """The devices by their `attribute`, "slice_index" or "process_index": a list for each value. MeshError if a device
+    does not have it."""
     found: dict[Any, list[Any]] = {}
     for d in devices:
         if not hasattr(d, attribute):

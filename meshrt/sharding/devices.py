@@ -23,7 +23,7 @@ def provide(devices: Callable[[str | None], Sequence[Any]]) -> None:
 
 
 def lookup(platform: str | None = None) -> Sequence[Any]:
-    """All devices of a platform, which starts it if need be."""
+    """All devices of a platform, which starts it if need be. BackendError where no runtime has been imported."""
     if _devices is None:
         raise errors.BackendError("no runtime has said which devices there are; import meshrt, or pass devices")
     return _devices(platform)

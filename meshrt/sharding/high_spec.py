@@ -12,7 +12,7 @@ class HiPspec:
     """How a value of a high type is split over a mesh, in `shard_map`. Subclasses are hashable and comparable."""
 
     def to_lo(self) -> tuple[PartitionSpec, ...]:
-        """The PartitionSpec of each array that a value consists of."""
+        """The PartitionSpec of each array that a value consists of. UnsupportedError where a subclass does not say."""
         raise errors.UnsupportedError(
             f"shard_map requires {type(self).__name__} ({self!r}) to implement the `to_lo` method, see "
             "meshrt.experimental.hijax.HiPspec"

@@ -34,6 +34,12 @@ class Layout:
     tiling           tiles of the minor dimensions, outermost first, as a TPU has them: ((8, 128), (2, 1)); () is none,
                      None is not said
     sub_byte_element_size_in_bits   of packed elements, such as 4 for int4; 0 of all others
+
+    Raises:
+      ArgumentValueError: `major_to_minor` does not name each dimension once.
+
+    >>> Layout((1, 0)).is_default, Layout((0, 1)).is_default
+    (False, True)
     """
 
     major_to_minor: tuple[int, ...]
@@ -72,7 +78,12 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class Format:
     """Where an array lies: the layout of each device's part and the sharding over devices. None is what is not known
-    of an array, or was not asked for; an array with a layout has a sharding."""
+    of an array, or was not asked for; an array with a layout has a sharding.
+
+    Raises:
+      ArgumentTypeError: neither None nor a Layout, `Layout.AUTO`, a Sharding. ArgumentValueError: a Layout without a
+        sharding.
+    """
 
     layout: Layout | _AutoLayout | None = None
     sharding: Sharding | None = None

@@ -49,7 +49,8 @@ def _check_kind(device: Any, kind: str) -> None:
 
 
 def kind_of(space: Space, device: Any) -> str | None:
-    """The kind of memory that a Space is on a device; None is the default one."""
+    """The kind of memory that a Space is on a device; None is the default one. UnsupportedError for the host's where
+    there is none beside the device."""
     if space is Space.Device:
         return None
     kinds = [m.kind for m in device.addressable_memories()]

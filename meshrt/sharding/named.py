@@ -93,6 +93,7 @@ class NamedSharding(Sharding):
 
     @property
     def device_assignment(self) -> tuple[Any, ...]:
+        """The devices in order: shard *i* is on device *i*. MeshError over an AbstractMesh."""
         return self._devices_for("device_assignment")
 
     _device_assignment = property(lambda self: self._devices_for("_device_assignment"))
@@ -107,15 +108,18 @@ class NamedSharding(Sharding):
 
     @property
     def device_set(self) -> set[Any]:
+        """The devices, of all processes. MeshError over an AbstractMesh."""
         return set(self._devices_for("device_set"))
 
     @property
     def addressable_devices(self) -> set[Any]:
+        """The devices that belong to this process. MeshError over an AbstractMesh."""
         self._devices_for("addressable_devices")
         return super().addressable_devices
 
     @property
     def is_fully_addressable(self) -> bool:
+        """Whether all devices belong to this process. MeshError over an AbstractMesh."""
         return len(self._devices_for("is_fully_addressable")) == len(self.addressable_devices)
 
     @property
@@ -125,10 +129,12 @@ class NamedSharding(Sharding):
 
     @property
     def num_devices(self) -> int:
+        """The size of the mesh."""
         return self.mesh.size
 
     @property
     def is_fully_replicated(self) -> bool:
+        """Whether every device holds the whole value."""
         if self.mesh.size == 1:
             return True
         if self.spec.unreduced:
@@ -147,6 +153,7 @@ class NamedSharding(Sharding):
 
     @property
     def unreduced_axes(self) -> frozenset[Any]:
+        """The mesh axes along which devices hold addends of the value."""
         return self.spec.unreduced
 
     @property

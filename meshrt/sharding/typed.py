@@ -112,8 +112,13 @@ def told_sharding(aval: Any, mesh: BaseMesh | None) -> NamedSharding | None:
 
 
 def check_out_sharding(out_sharding: Any, function: str) -> None:
-    """Raises unless `out_sharding` is a NamedSharding, or a PartitionSpec where a mesh is in context, and all axes that
-    it names are Explicit; see `asked`."""
+    """Checks that `out_sharding` is a NamedSharding, or a PartitionSpec where a mesh is in context, and that all axes
+    that it names are Explicit; see `asked`.
+
+    Raises:
+      ShardingTypeError: neither of these. MeshContextError: a PartitionSpec where no mesh is in context.
+      ShardingError: an axis that is not Explicit.
+    """
     mesh: BaseMesh = get_abstract_mesh()
     if isinstance(out_sharding, PartitionSpec):
         spec = out_sharding
