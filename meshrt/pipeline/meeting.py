@@ -51,15 +51,31 @@ def _follow(
 
     for eqn in jaxpr.eqns:
         operands = [mesh_of(a) for a in eqn.invars]
-        inner = list(subjaxprs(eqn.params))
-        if eqn.primitive.place is not None or len(inner) > 1 or (inner and len(inner[0].invars) != len(operands)):
+        if eqn.primitive.place is not None:
+            continue
+        inner = _inside(eqn)
+        if inner is None:
             continue
         if inner:
-            known.update(zip(eqn.outvars, _follow(inner[0], operands, context, origins)))
+            found = [_follow(j, [operands[i] for i in places], context, origins) for j, places in inner]
+            results = zip(*[f for f in found if len(f) == len(eqn.outvars)])
+            known.update(zip(eqn.outvars, (next((m for m in of if m is not None), None) for of in results)))
             continue
         _check(eqn, operands, context, origins)
         known.update(dict.fromkeys(eqn.outvars, next((m for m in operands if m is not None), None)))
     return [mesh_of(a) for a in jaxpr.outvars]
+
+
+def _inside(eqn: Eqn) -> Sequence[tuple[Jaxpr, Sequence[int]]] | None:
+    """The programs inside of an operation, each with the places of the operands that it takes; None if those are not
+    known."""
+    if eqn.primitive.applies is not None:
+        applied: Sequence[tuple[Jaxpr, Sequence[int]]] = eqn.primitive.applies(eqn.params)
+        return applied
+    inner = list(subjaxprs(eqn.params))
+    if len(inner) > 1 or (inner and len(inner[0].invars) != len(eqn.invars)):
+        return None
+    return [(j, range(len(eqn.invars))) for j in inner]
 
 
 def _check(

@@ -202,6 +202,11 @@ UNDER_EXPLICIT = {
     "resharded": (lambda lib, x: lib.root.reshard(x, lib.root.P("y")) + 1, None),
     "an operation": (lambda lib, x: x * 2, "mul"),
     "an operation inside": (lambda lib, x: lib.root.jit(lib.jnp.sin)(x), "sin"),
+    "in a branch": (lambda lib, x: lib.lax.cond(True, lib.jnp.sin, lambda x: lib.jnp.sin(x), x), "sin"),
+    "in a loop that ends by itself": (
+        lambda lib, x: lib.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, lib.jnp.sin(c[1])), (0, x))[1],
+        "sin",
+    ),
     "in a loop": (lambda lib, x: lib.lax.scan(lambda c, _: (lib.jnp.sin(c), None), x, None, length=2)[0], "sin"),
 }
 
