@@ -79,7 +79,7 @@ def _types(differences: Sequence[Difference]) -> Iterator[str]:
 
 def _context(differences: Sequence[Difference]) -> Iterator[str]:
     others = ("pytree structure", "static argument", *_TYPES)
-    found = [d for d in differences if d.component not in others]
+    found = [d for d in differences if d.layer == "trace" and d.component not in others]
     if found:
         yield "  Tracing context doesn't match, e.g. due to config or context manager."
         for d in found:

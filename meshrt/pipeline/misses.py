@@ -18,6 +18,7 @@ from meshrt.config import FIELDS
 from meshrt.core.source import Source, capture
 from meshrt.core.types import ShapedArray
 from meshrt.heuristics import REMEMBERED_CALLS, REMEMBERED_FUNCTIONS
+from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.static_arguments import Static, bound
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.transforms.arguments import argument_paths
@@ -158,7 +159,7 @@ def call_of(
     avals: tuple[ShapedArray, ...], settings: tuple[tuple[Any, ...], tuple[Any, ...]], mesh: AbstractMesh | None,
     shardings: Sequence[Any] = (), devices: Sequence[Any] | None = None, committed: Sequence[bool] = (),
 ) -> Call:  # fmt: skip
-    """What decides about a call of `fun`, whose caches `function` owns.
+    """What decides about a call of `fun`, whose caches `function` owns, a `Driver`.
 
     `settings` are the values of those that tracing reads, and of those that only compiling does.
     """
@@ -255,6 +256,10 @@ def _differences(earlier: Call, now: Call, fun: Callable[..., Any]) -> Iterator[
 
 
 def _other_function(earlier: Call, now: Call, fun: Any) -> Iterator[Difference]:
+    before, after = earlier.function(), now.function()
+    if before is not None and after is not None and before.fun is fun:
+        yield Difference("lower", "jit options", "", *_options(before.options, after.options))
+        return
     code = getattr(layers_of(fun)[-1], "__code__", None)
     at = "" if code is None else f" at {code.co_filename}:{code.co_firstlineno}"
     before = dict(earlier.captured)
@@ -264,6 +269,16 @@ def _other_function(earlier: Call, now: Call, fun: Any) -> Iterator[Difference]:
         "trace", "function identity", "", f"another function object made by the same code{at}",
         f"a new one{captured}: make and jit it once, outside of what is repeated",
     )  # fmt: skip
+
+
+def _options(before: JitOptions, now: JitOptions) -> tuple[str, str]:
+    """How two jits of one function differ. Those whose options cannot be hashed are told apart by identity."""
+    spelled = [[f"{name}={value!r}" for name, value in zip(o._fields, o)] for o in (before, now)]
+    differ = [pair for pair in zip(*spelled) if pair[0] != pair[1]]
+    if not differ:
+        return "another jit of the function", "a new one: make it once, outside of what is repeated"
+    old, new = (", ".join(texts) for texts in zip(*differ))
+    return old, new
 
 
 def _static(before: Static, now: Static) -> Iterator[Difference]:

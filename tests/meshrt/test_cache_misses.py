@@ -115,6 +115,21 @@ def test_b04_function_identity():
     assert "captures" not in str(call(1.0, 3.0)).split("was at")[1].split("now")[0]
 
 
+def test_b04_other_options_of_one_function():
+    def f(x):
+        return x + 1
+
+    meshrt.jit(f)(ones(3))
+    miss = meshrt.explain_cache_miss(meshrt.jit(f, keep_unused=True))(ones(3))
+    assert miss.layer == "lower" and miss.components == ("jit options",)
+    assert "was keep_unused=False, now keep_unused=True" in str(miss)
+    g, unhashable = (lambda x: [f(x)]), {"out_shardings": [put(ones(4), None).sharding]}
+    earlier = meshrt.jit(g, **unhashable)
+    earlier(ones(4))
+    miss = meshrt.explain_cache_miss(meshrt.jit(g, **unhashable))(ones(4))
+    assert miss.layer == "lower" and "was another jit of the function, now a new one: make it once" in str(miss)
+
+
 def test_b04_the_most_alike_call_is_named():
     f = meshrt.jit(lambda x, y: x + y)
     f(ones(3), ones(3))
