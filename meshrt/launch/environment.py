@@ -52,6 +52,8 @@ def worker_environment(
     or ``XLA_FLAGS`` with the count JAX users set) is kept, and 4 is the default.
     """
     env = {**base, **runtime_defaults(base, devices_per_process)}
+    for name in (ELASTIC, JOINS):  # of a rank that starts a job of its own
+        env.pop(name, None)
     _skip_proxies(env, place.address)
     env.update(extra)
     env.update({

@@ -231,6 +231,12 @@ def test_a_workers_place_cannot_be_overridden():
     assert (env["MESHRT_NUM_PROCESSES"], env["MESHRT_GENERATION"], env["MESHRT_LAUNCH_FD"]) == ("2", "3", "9")
 
 
+def test_a_rank_that_starts_a_job_of_its_own_hands_it_nothing_of_how_it_joined():
+    env = _environment({"MESHRT_JOINS": "2", "MESHRT_ELASTIC": "1"})
+    assert not {"MESHRT_JOINS", "MESHRT_ELASTIC"} & env.keys()
+    assert _environment({}, extra={"MESHRT_JOINS": "1"})["MESHRT_JOINS"] == "1"
+
+
 def test_a_number_of_devices_that_the_user_set_is_kept():
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     assert _environment({})["MESHRT_NUM_CPU_DEVICES"] == "4"
