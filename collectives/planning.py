@@ -153,8 +153,9 @@ def plan_reshard(
     `topology` (or what `topology.load` reads) the plan has a predicted time.
 
     Raises `ReshardError` for a shape or element type that is none, for rank mismatches, for a target that is unreduced
-    where the source is not, and where no plan stays within `memory`; `UnsupportedShardingError` for what is no mesh or
-    sharding, or does not fit; `TopologyError` if the topology does not hold the mesh.
+    where the source is not, and where no plan stays within `memory`; `OptionError` for a `memory` that is no positive
+    number; `UnsupportedShardingError` for what is no mesh or sharding, or does not fit; `TopologyError` for a topology
+    that is none or does not hold the mesh.
 
     >>> print(plan_reshard((64, 64), "f32", "a=4,b=2", ("a", None), (None, "a")).as_text())
     f32[64,64] on <["a"=4, "b"=2]>: [{"a"}, {}] -> [{}, {"a"}]

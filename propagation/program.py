@@ -58,8 +58,8 @@ def read(module: str | bytes | ir.Module, file: str | None = None, gspmd_mesh: M
     Annotations of GSPMD are read as those of Shardy over `gspmd_mesh` (default: the mesh that is behind them), and
     replicas that communicate as the devices of that mesh (default: of one axis `replica`).
 
-    Raises `ModuleParseError` for input that is not a module, and `UnsupportedModuleError` for regions with
-    several blocks or values used before they are defined.
+    Raises `ModuleParseError` for input that is not a module, `UnsupportedModuleError` for regions with several blocks
+    or values used before they are defined, and for annotations that do not fit the errors that `propagation.run` names.
 
     >>> import propagation
     >>> text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"

@@ -238,7 +238,7 @@ def verify(path: PathLike, *, progress: OnProgress | bool | None = None) -> list
     file.
 
     Raises:
-      CheckpointNotFoundError: there is no checkpoint at `path`.
+      CheckpointNotFoundError: there is no checkpoint at `path`. CheckpointError: it cannot be opened.
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/first"
@@ -282,6 +282,7 @@ def remove(path: PathLike) -> None:
 
     Raises:
       CheckpointNotFoundError: `path` is no checkpoint, so nothing was removed. CheckpointBusyError: it is being read.
+      CheckpointWriteError: the file system refused.
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/first"

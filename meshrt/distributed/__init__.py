@@ -91,7 +91,7 @@ def initialize(
 
     Raises ConfigError when nothing says who this process is or the values make no sense, DistributedError
     when called twice, after devices have been used, when the coordinator's name is unknown or nobody answers there, or
-    when it does not let this process in.
+    when it does not let this process in, and PeerLost when a process is lost while they come together.
 
     >>> meshrt.distributed.initialize("host0:7733", num_processes=4, process_id=0)  # doctest: +SKIP
     """

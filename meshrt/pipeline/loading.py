@@ -44,7 +44,8 @@ def load(
     Raises:
       SavedProgramError: not such a file, damaged, of another version, or one that others can write.
       IncompatibleProgramError: for another compiler, other hardware or another number of devices.
-      TreeError: it has containers of classes that are not registered here.
+      TreeError: it has containers of classes that are not registered here. ArgumentTypeError: `source` is neither a
+        path nor bytes.
     """
     origin = "the program in these bytes"
     if not isinstance(source, bytes | bytearray | memoryview):
