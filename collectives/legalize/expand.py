@@ -16,7 +16,8 @@ __all__ = ["write_out"]
 
 def write_out(ctx: Context, op: Op, text: str, layouts: Mapping[tuple[int, ...], Dims]) -> None:
     """Partitions the one function of `text`, whose arguments and results are those of `op`, in place of `op`. `layouts`
-    are the wanted layouts of the values inside, by shape; values of other shapes are wanted replicated."""
+    are the wanted layouts of the values inside, by shape; values of other shapes are wanted replicated. Raises
+    `UnsupportedOpError` if `text` is no module."""
     try:
         program = read(text)
     except ModuleParseError as e:  # attributes without a meaning, as groups of devices that do not exist

@@ -106,7 +106,7 @@ def _without(dims: Dims, manual: Sequence[int], op: Op) -> Dims:
 
 def collective(ctx: Context, op: Op) -> None:
     """A collective that the program wrote itself, with groups of device numbers of the flattened mesh. Dimensions along
-    which it moves nothing stay split over free axes."""
+    which it moves nothing stay split over free axes. Raises `UnsupportedOpError` outside of manual computations."""
     if not ctx.manual:
         raise UnsupportedOpError(
             f"{op.name} outside of a manual computation; write it in one (shard_map), or let a sharding ask for it",

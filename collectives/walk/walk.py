@@ -40,7 +40,8 @@ class Walk(Context):
         return lookahead.extra_cost(self, value, dims)
 
     def block(self, ops: Iterable[Op]) -> None:
-        """Partitions operations in order (terminators are the caller's)."""
+        """Partitions operations in order (terminators are the caller's). Raises `UnsupportedOpError` for one without a
+        rule."""
         table = self.families
         scans: Scans | None = None
         skipped: set[Op] = set()

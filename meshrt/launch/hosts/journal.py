@@ -31,7 +31,11 @@ _PARTS: dict[str, type[Any]] = {"ExitStatus": ExitStatus, "WorkerError": WorkerE
 
 class Journal:
     """The record of one job; `path` None keeps it nowhere. `what` says what the job is: one that says something else
-    is not this job's; `warn` is told if the journal ends before the job."""
+    is not this job's; `warn` is told if the journal ends before the job.
+
+    Raises:
+      ConfigError: the file is another job's, is in use, cannot be read or written, or is no journal.
+    """
 
     def __init__(self, path: Path | None, what: Mapping[str, Any], warn: Callable[[str], None] = lambda text: None):
         self._path, self._warn = path, warn

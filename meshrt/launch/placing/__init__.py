@@ -36,7 +36,11 @@ def module(name: str) -> ModuleType:
 
 
 def is_placed(settings: Settings) -> bool:
-    """Whether the processes of a job are started by an engine of this room, and not on this machine by the launcher."""
+    """Whether the processes of a job are started by an engine of this room, and not on this machine by the launcher.
+
+    Raises:
+      ConfigError: an engine of this machine is given hosts or options.
+    """
     if settings.engine not in engines.names():
         return True
     if settings.hosts is not None or settings.hostfile is not None:

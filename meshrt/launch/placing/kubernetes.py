@@ -59,7 +59,8 @@ class Options:
 
 
 def plan(wanted: Wanted) -> Plan:
-    """One front: a driver of kubectl, or kubectl alone if the job is left to the cluster."""
+    """One front: a driver of kubectl, or kubectl alone if the job is left to the cluster. ConfigError if hosts are
+    named, or where the options make no job."""
     chosen = options.read(Options, "kubernetes", wanted.options)
     if wanted.hosts:
         raise ConfigError("the engine 'kubernetes' finds hosts by itself: give --nodes N in place of --hosts")

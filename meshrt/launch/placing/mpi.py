@@ -38,7 +38,7 @@ class Options:
 
 
 def plan(wanted: Wanted) -> Plan:
-    """One front: mpirun."""
+    """One front: mpirun. ConfigError for `--detach`, and where mpirun is not found or its flavour is not known."""
     chosen = options.read(Options, "mpi", wanted.options)
     if wanted.detach:
         raise ConfigError("--detach: the engine 'mpi' has nobody to leave the job to; run it in the background")

@@ -41,7 +41,8 @@ class Options:
 
 
 def plan(wanted: Wanted) -> Plan:
-    """One front, which drives all actors."""
+    """One front, which drives all actors. ConfigError for `--detach`, named hosts or an unknown strategy, and where the
+    package ray is not installed."""
     chosen = options.read(Options, "ray", wanted.options)
     if wanted.detach:
         raise ConfigError("--detach: the engine 'ray' needs its driver; submit the launcher with `ray job submit`")

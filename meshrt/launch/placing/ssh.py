@@ -37,7 +37,7 @@ class Options:
 
 
 def plan(wanted: Wanted) -> Plan:
-    """One ssh for each process."""
+    """One ssh for each process. ConfigError for `--detach`, and where no hosts are named."""
     chosen = options.read(Options, "ssh", wanted.options)
     if not wanted.hosts:
         raise ConfigError("the engine 'ssh' needs hosts: --hosts a,b or --hostfile FILE")
