@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt._tree_registry import is_plain_namedtuple
 from meshrt.runtime.jaxlib_api import PyTreeDef, treedef_of_node
 
 __all__ = ["from_data", "register_namedtuple_serialization", "register_pytree_node_serialization", "to_data"]
@@ -75,7 +76,7 @@ def register_pytree_node_serialization(
     >>> registered is Pair
     True
     """
-    if not tree_util.is_tree_node(nodetype) or tree_util.is_plain_namedtuple(nodetype):
+    if not tree_util.is_tree_node(nodetype) or is_plain_namedtuple(nodetype):
         raise errors.TreeError(f"{nodetype} is not registered as a pytree container; use register_pytree_node first")
     node = _Node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
     _add(_by_class, _by_name, nodetype, serialized_name, node, node)
@@ -94,7 +95,7 @@ def register_namedtuple_serialization(nodetype: type, *, serialized_name: str) -
     >>> meshrt.stages.register_namedtuple_serialization(State, serialized_name="docs.State") is State
     True
     """
-    if not tree_util.is_plain_namedtuple(nodetype):
+    if not is_plain_namedtuple(nodetype):
         raise errors.TreeError(f"{nodetype} is not a named tuple")
     _add(_named_tuples, _named_by_name, nodetype, serialized_name, serialized_name, nodetype)
     return nodetype
@@ -145,7 +146,7 @@ def to_data(treedef: PyTreeDef) -> Any:
     if cls in _by_class:
         node = _by_class[cls]
         return {"node": node.name, "aux": base64.b64encode(bytes(node.serialize(aux))).decode(), "of": children}
-    how = "namedtuple" if tree_util.is_plain_namedtuple(cls) else "pytree_node"
+    how = "namedtuple" if is_plain_namedtuple(cls) else "pytree_node"
     raise errors.TreeError(
         f"a structure with nodes of {cls.__module__}.{cls.__qualname__} cannot be written to a file: files hold None, "
         f"tuples, lists, dicts and what was registered with meshrt.stages.register_{how}_serialization. Register it, "

@@ -35,7 +35,7 @@ def seeded_method_of_arrays(x: ArrayOperators) -> object:
     return x.summ(0)  # error: attr-defined
 """,
     # A value that may be None.
-    "meshrt/tree_util.py": """
+    "meshrt/_tree_registry.py": """
 def seeded_none(cls: type) -> object:
     return dataclass_fields(cls)[0]  # error: index
 def seeded_none_in_a_body_without_types():

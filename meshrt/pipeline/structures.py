@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from meshrt import tree_util
+from meshrt._tree_registry import dataclass_fields, is_plain_namedtuple
 from meshrt.heuristics import CODED_DEPTH, CODED_LEAVES
 
 __all__ = ["UNKNOWN", "Bare", "Call", "Caller", "Run", "builder", "caller", "only", "unknown"]
@@ -209,7 +210,7 @@ def _take(source: _Source, value: str, tree: Any, leaves: list[str], depth: int 
     kind, data = node
     if kind is type(None):
         source.lines.append(f"if {value} is not None: raise KeyError")
-    elif kind in (tuple, list) or tree_util.is_plain_namedtuple(kind):
+    elif kind in (tuple, list) or is_plain_namedtuple(kind):
         source.lines.append(f"if type({value}) is not {_type_name(source, kind)}: raise KeyError")
         _unpack(source, value, tree.children(), leaves, depth)
     elif kind is dict:
@@ -219,7 +220,7 @@ def _take(source: _Source, value: str, tree: Any, leaves: list[str], depth: int 
             source.lines.append(f"{name} = {value}[{source.constant(key)}]")
         for name, child in zip(names, tree.children()):
             _take(source, name, child, leaves, depth + 1)
-    elif fields := tree_util.dataclass_fields(kind):
+    elif fields := dataclass_fields(kind):
         _take_dataclass(source, value, tree, fields, leaves, depth)
     else:
         raise _Unsupported
@@ -279,7 +280,7 @@ def _expression(source: _Source, tree: Any, leaves: list[str], depth: int = 0) -
     kind, data = node
     if kind is type(None):
         return "None"
-    if kind is not dict and kind not in (tuple, list) and not tree_util.is_plain_namedtuple(kind):
+    if kind is not dict and kind not in (tuple, list) and not is_plain_namedtuple(kind):
         raise _Unsupported
     parts = [_expression(source, child, leaves, depth + 1) for child in tree.children()]
     if kind is dict:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshrt
-from meshrt import errors, tree, tree_util
+from meshrt import _tree_registry, errors, tree, tree_util
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -192,7 +192,7 @@ def test_fields_of_dataclasses_are_named_once(data, meta, drop, says):
     with pytest.raises(errors.TreeError, match=f"{re.escape(says)}$"):
         tree_util.register_dataclass(cls, data, meta, drop)
     tree_util.register_dataclass(cls, ["w"], [], ["b"])
-    assert tree_util.dataclass_fields(cls) == (("w",), ()) and tree_util.dataclass_fields(int) is None
+    assert _tree_registry.dataclass_fields(cls) == (("w",), ()) and _tree_registry.dataclass_fields(int) is None
 
 
 @pytest.mark.parametrize("takes_path", [False, True])
