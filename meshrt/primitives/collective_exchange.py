@@ -27,7 +27,8 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.groups import IndexGroups
 from meshrt.primitives import elementwise as ew
-from meshrt.primitives.collective import index_of, times
+from meshrt.primitives.collective import times
+from meshrt.primitives.collective_axes import index_of
 from meshrt.primitives.collective_names import (
     Names,
     merge_dims,

@@ -26,7 +26,8 @@ from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.groups import CHANNEL
 from meshrt.lowering.types import dense
 from meshrt.primitives import elementwise as ew
-from meshrt.primitives.collective import index_of, psum_over
+from meshrt.primitives.collective import psum_over
+from meshrt.primitives.collective_axes import index_of
 from meshrt.primitives.collective_names import Call, Names, lower_as, over_leaves, spread_out, taken, without
 from meshrt.primitives.reshape import broadcast_in_dim
 from meshrt.primitives.selection import select_n

@@ -24,7 +24,7 @@ from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.groups import IndexGroups
 from meshrt.lowering.types import dense
 from meshrt.primitives import elementwise as ew
-from meshrt.primitives.collective import index_of
+from meshrt.primitives.collective_axes import index_of
 from meshrt.primitives.collective_exchange import all_gather_p, all_to_all_p
 from meshrt.primitives.collective_names import Call, lower_as, spread_out
 from meshrt.primitives.gather import gather

@@ -25,7 +25,7 @@ from meshrt.experimental.kernels.backends import register_backend
 from meshrt.experimental.kernels.devices import COMMUNICATION
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
 from meshrt.experimental.kernels.specs import Blocked, BoundedSlice, Indirect
-from meshrt.primitives.collective import axis_index_p
+from meshrt.primitives.collective_axes import axis_index_p
 from meshrt.primitives.control import scan
 from meshrt.primitives.control_cond import cond_p
 from meshrt.primitives.control_loops import while_loop

@@ -10,7 +10,7 @@ from collectives.kinds import kinds
 from meshrt import lax
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray
-from meshrt.primitives import collective, collective_functions, collective_moves
+from meshrt.primitives import collective, collective_axes, collective_functions, collective_moves
 from meshrt.primitives.shard_map_region import Region
 from meshrt.sharding import AbstractMesh, AxisType
 from meshrt.transforms.linear import transpose_jaxpr
@@ -36,7 +36,7 @@ CALLS = {
     '`pcast(x, "x", to="unreduced")`': lambda x: lax.pcast(x, "x", to="unreduced"),
     '`pcast(x, "y", to="reduced")`': lambda x: lax.pcast(x, "y", to="reduced"),
 }  # fmt: skip
-FILES = (collective, collective_functions, collective_moves)
+FILES = (collective, collective_axes, collective_functions, collective_moves)
 # Made of those, synonyms, and values that are no collectives.
 NOT_IN_TABLE = {
     "all_gather_invariant", "axis_index", "axis_size", "pargmax", "pargmin", "pmean", "precv", "psend", "pvary",

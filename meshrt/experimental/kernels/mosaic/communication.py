@@ -28,7 +28,7 @@ from meshrt.experimental.kernels.semaphores import (
     semaphore_signal_p,
     semaphore_wait_p,
 )
-from meshrt.primitives.collective import axis_index_p
+from meshrt.primitives.collective_axes import axis_index_p
 
 __all__ = ["RULES"]
 
