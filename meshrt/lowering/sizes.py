@@ -21,9 +21,10 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.core.basic import sizes as _sizes  # noqa: F401  (the primitive that writes `meshrt.size`)
-from meshrt.core.dimensions.expression import FLOORDIV, MAX, MIN, MOD, Dim, DimExpr, Factor, Term
+from meshrt.core.dimensions.expression import FLOORDIV, MAX, MIN, MOD, Dim, DimExpr
 from meshrt.core.dimensions.grammar import parse_shape
 from meshrt.core.dimensions.scope import SymbolicScope
+from meshrt.core.dimensions.terms import Factor, Term
 from propagation.asm import Body, FunctionWriter, Item, ModuleWriter, Ref
 
 __all__ = ["PLATFORM_INDEX", "GlobalConstants", "SizeWriter", "with_global_constants"]

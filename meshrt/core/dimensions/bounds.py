@@ -1,7 +1,7 @@
 """Between which numbers an expression lies: elimination of terms with what is known to be at least zero.
 
 To bound `e = k*t + rest` above or below, each known `c = j*t + ... >= 0` is added with the multiplier that makes `t`
-vanish; what is left has only terms that come before `t` in the order of `meshrt.core.dimensions.expression`, so the
+vanish; what is left has only terms that come before `t` in the order of `meshrt.core.dimensions.terms`, so the
 search ends. What operations mean (`0 <= mod(x, y) < y`, `max(x, y) >= x`, ...) is known of every one that is asked
 for, and combined with the constraints once when it is learnt. The answer is always right and not always the tightest.
 """
@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from meshrt import errors
-from meshrt.core.dimensions.expression import FLOORDIV, MAX, MIN, MOD, ONE, Dim, DimExpr, Factor, Term, build, operation
+from meshrt.core.dimensions.expression import FLOORDIV, MAX, MIN, MOD, Dim, DimExpr, build, operation
+from meshrt.core.dimensions.terms import ONE, Factor, Term
 
 if TYPE_CHECKING:
     from meshrt.core.dimensions.scope import SymbolicScope

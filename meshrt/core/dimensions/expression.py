@@ -5,10 +5,8 @@
 >>> 2 * a + b - a, (4 * a) // 2, (a + b) % 3
 (b + a, 2*a, mod(b + a, 3))
 
-An expression is a sum of terms with whole coefficients, a term a product of factors with exponents, a factor a
-variable or an operation on two expressions. All are kept in one normal form, sorted by `key` with the largest first,
-so that equal expressions are written alike: `a + b - b` is `a`, and `a - a` is the int 0. Whatever is known to be a
-number is an int, so sizes that are known cost nothing here.
+The normal form that they are kept in is that of `terms.py`. Whatever is known to be a number is an int, so sizes that
+are known cost nothing here.
 """
 
 from __future__ import annotations
@@ -19,14 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from meshrt import errors
+from meshrt.core.dimensions.terms import Factor, Sum, Term, terms_of
 from meshrt.heuristics import SYMBOLIC_SIZE
 
 if TYPE_CHECKING:
     from meshrt.core.dimensions.scope import SymbolicScope
 
 __all__ = [
-    "ONE", "Dim", "DimExpr", "Factor", "Term", "as_size", "build", "guessed", "is_symbolic_dim", "is_symbolic_shape",
-    "max_dim", "min_dim", "non_negative_dim", "operation", "set_value_of", "variable", "variables_of",
+    "Dim", "DimExpr", "as_size", "build", "guessed", "is_symbolic_dim", "is_symbolic_shape", "max_dim", "min_dim",
+    "non_negative_dim", "operation", "set_value_of", "term_value", "variable",
 ]  # fmt: skip
 
 Dim: TypeAlias = "int | DimExpr"
@@ -34,90 +33,14 @@ FLOORDIV, MOD, MAX, MIN = "floordiv", "mod", "max", "min"
 OPERATIONS = frozenset([FLOORDIV, MOD, MAX, MIN])
 
 
-class Factor:
-    """A variable, or an operation on two sizes. `key` orders factors: smaller ones first, then by name."""
-
-    __slots__ = ("key", "name", "operands")
-
-    def __init__(self, name: str, operands: tuple[Dim, ...] = ()):
-        self.name, self.operands = name, operands
-        keys = tuple(_key(o) for o in operands)
-        self.key: tuple[Any, ...] = (1 + sum(k[0] for k in keys), name, keys)
-
-    @property
-    def is_variable(self) -> bool:
-        return not self.operands
-
-    def variables(self) -> set[str]:
-        return set().union(*map(variables_of, self.operands)) if self.operands else {self.name}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Factor) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __str__(self) -> str:
-        return f"{self.name}({', '.join(map(str, self.operands))})" if self.operands else self.name
-
-
-class Term:
-    """A product of factors with positive exponents, the largest first; without any it is the number 1."""
-
-    __slots__ = ("factors", "key")
-
-    def __init__(self, powers: Mapping[Factor, int]):
-        self.factors = tuple(sorted(powers.items(), key=lambda p: p[0].key, reverse=True))
-        size = sum(1 + n * f.key[0] for f, n in self.factors)
-        self.key: tuple[Any, ...] = (size, tuple((f.key, n) for f, n in self.factors))
-
-    def times(self, other: Term) -> Term:
-        powers = dict(self.factors)
-        for f, n in other.factors:
-            powers[f] = powers.get(f, 0) + n
-        return Term(powers)
-
-    def over(self, other: Term) -> Term | None:
-        """The quotient; None if it is no term."""
-        powers = dict(self.factors)
-        for f, n in other.factors:
-            left = powers.get(f, 0) - n
-            if left < 0:
-                return None
-            if left:
-                powers[f] = left
-            else:
-                del powers[f]
-        return Term(powers)
-
-    @property
-    def factor(self) -> Factor | None:
-        """The factor that the term is; None if it is a product."""
-        return self.factors[0][0] if len(self.factors) == 1 and self.factors[0][1] == 1 else None
-
-    def variables(self) -> set[str]:
-        return set().union(*[f.variables() for f, _ in self.factors])
-
-    def evaluate(self, values: Mapping[str, Any], scope: SymbolicScope) -> Any:
-        """The term where variables have `values`; KeyError naming one that has none."""
-        product: Any = 1
-        for factor, n in self.factors:
-            value = _factor_value(factor, values, scope)
-            for _ in range(n):
-                product = value if type(product) is int and product == 1 else product * value
-        return product
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Term) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __str__(self) -> str:
-        return "*".join(str(f) if n == 1 else f"{f}^{n}" for f, n in reversed(self.factors))
-
-
-ONE = Term({})
+def term_value(term: Term, values: Mapping[str, Any], scope: SymbolicScope) -> Any:
+    """A term where variables have `values`; KeyError naming one that has none."""
+    product: Any = 1
+    for factor, n in term.factors:
+        value = _factor_value(factor, values, scope)
+        for _ in range(n):
+            product = value if type(product) is int and product == 1 else product * value
+    return product
 
 
 def _factor_value(factor: Factor, values: Mapping[str, Any], scope: SymbolicScope) -> Any:
@@ -144,7 +67,7 @@ def set_value_of(make: Callable[[DimExpr], Any]) -> None:
     _value_of = make
 
 
-class DimExpr:
+class DimExpr(Sum):
     """The size of a dimension as an expression in named variables, all of which stand for sizes of at least 1.
 
     Arithmetic with ints and with sizes of the same scope gives sizes, an int where the result is one. Comparisons are
@@ -155,34 +78,16 @@ class DimExpr:
       ArgumentValueError: operands of two scopes.
     """
 
-    __slots__ = ("_hash", "key", "scope", "terms")
+    __slots__ = ("_hash", "scope")
     # Before NumPy's: `np.int64(2) * a` asks here.
     __array_priority__ = 1000
 
-    terms: tuple[tuple[Term, int], ...]
     scope: SymbolicScope
 
     def __init__(self, terms: tuple[tuple[Term, int], ...], scope: SymbolicScope):
-        self.terms, self.scope = terms, scope
-        self.key = _terms_key(terms)
+        super().__init__(terms)
+        self.scope = scope
         self._hash: int | None = None
-
-    # -- what it is ----------------------------------------------------------------------------------------------------
-
-    @property
-    def term(self) -> Term | None:
-        """The term that the expression is, None if it is a sum or a multiple."""
-        return self.terms[0][0] if len(self.terms) == 1 and self.terms[0][1] == 1 else None
-
-    @property
-    def name(self) -> str | None:
-        """The variable that the expression is, None if it is none."""
-        factor = None if self.term is None else self.term.factor
-        return factor.name if factor is not None and factor.is_variable else None
-
-    def variables(self) -> set[str]:
-        """The names of the variables in it."""
-        return set().union(*[t.variables() for t, _ in self.terms])
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The expression where variables have `values`: ints, sizes, or anything with their arithmetic.
@@ -191,21 +96,10 @@ class DimExpr:
         """
         total: Any = 0
         for term, k in self.terms:
-            value = term.evaluate(values, self.scope)
+            value = term_value(term, values, self.scope)
             value = value if k == 1 else value * k
             total = value if type(total) is int and total == 0 else total + value
         return total
-
-    def __str__(self) -> str:
-        text = ""
-        for i, (term, k) in enumerate(self.terms):
-            sign = "- " if k < 0 else "+ " if i else ""
-            size = abs(k)
-            shown = str(size) if term is ONE or not term.factors else f"{term}" if size == 1 else f"{size}*{term}"
-            text += f"{' ' if i else ''}{sign}{shown}"
-        return text
-
-    __repr__ = __str__
 
     # -- arithmetic ----------------------------------------------------------------------------------------------------
 
@@ -230,7 +124,7 @@ class DimExpr:
     def _sum(self, k: int, other: Dim, j: int) -> Dim:
         """`k * self + j * other`."""
         totals = {t: k * c for t, c in self.terms}
-        for t, c in _terms(other):
+        for t, c in terms_of(other):
             totals[t] = totals.get(t, 0) + j * c
         return build(totals, self.scope)
 
@@ -259,7 +153,7 @@ class DimExpr:
         if size is None:
             return self._as_array() * other
         totals: dict[Term, int] = {}
-        for (t, k), (s, j) in itertools.product(self.terms, _terms(size)):
+        for (t, k), (s, j) in itertools.product(self.terms, terms_of(size)):
             term = t.times(s)
             totals[term] = totals.get(term, 0) + k * j
         return build(totals, self.scope)
@@ -401,18 +295,6 @@ def _at_least(x: Dim, y: Dim) -> bool | None:
     return True if low >= 0 else False if high < 0 else None
 
 
-def _terms_key(terms: Sequence[tuple[Term, int]]) -> tuple[Any, ...]:
-    return (sum(1 + abs(k) * t.key[0] for t, k in terms), tuple((t.key, k) for t, k in terms))
-
-
-def _terms(size: Dim) -> Sequence[tuple[Term, int]]:
-    return size.terms if isinstance(size, DimExpr) else ((ONE, size),)
-
-
-def _key(size: Dim) -> tuple[Any, ...]:
-    return size.key if isinstance(size, DimExpr) else _terms_key(((ONE, size),))
-
-
 def build(totals: Mapping[Term, int], scope: SymbolicScope) -> Dim:
     """The expression of these terms with their coefficients, in normal form; an int if it is one."""
     if scope.equalities:
@@ -465,11 +347,6 @@ def is_symbolic_shape(shape: Sequence[Any]) -> bool:
     return any(isinstance(d, DimExpr) for d in shape)
 
 
-def variables_of(size: object) -> set[str]:
-    """The variables in a size: none in an int."""
-    return size.variables() if isinstance(size, DimExpr) else set()
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Division, the larger and the smaller
 
@@ -487,7 +364,7 @@ def _divided(dividend: Dim, divisor: Dim, scope: SymbolicScope) -> tuple[Dim, Di
 def _exact(dividend: Dim, divisor: Dim, scope: SymbolicScope) -> tuple[Dim, Dim] | None:
     quotient: Dim = 0
     rest = dividend
-    lead, lead_k = _terms(divisor)[0]
+    lead, lead_k = terms_of(divisor)[0]
     while isinstance(rest, DimExpr):
         term, k = rest.terms[0]
         part = term.over(lead)

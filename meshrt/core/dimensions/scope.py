@@ -8,8 +8,9 @@ from typing import NamedTuple
 from meshrt import errors
 from meshrt.core import source
 from meshrt.core.dimensions.bounds import Facts
-from meshrt.core.dimensions.expression import FLOORDIV, MOD, Dim, DimExpr, Factor, Term, build
+from meshrt.core.dimensions.expression import FLOORDIV, MOD, Dim, DimExpr, build
 from meshrt.core.dimensions.grammar import parse_constraint
+from meshrt.core.dimensions.terms import Factor, Term
 
 __all__ = ["Constraint", "SymbolicScope"]
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from meshrt import errors
-from meshrt.core.dimensions.expression import Dim, DimExpr, Factor, Term, build, is_symbolic_shape
+from meshrt.core.dimensions.expression import Dim, DimExpr, build, is_symbolic_shape, term_value
+from meshrt.core.dimensions.terms import Factor, Term
 
 __all__ = ["Requirement", "Solution", "Unknown", "solve"]
 
@@ -126,7 +127,7 @@ class _Solver:
         found, rest = None, given
         for term, k in size.terms:
             try:
-                rest = rest - k * term.evaluate(self.values, self.scope)
+                rest = rest - k * term_value(term, self.values, self.scope)
             except KeyError:
                 factor = term.factor
                 if found is not None or factor is None or not factor.is_variable:
