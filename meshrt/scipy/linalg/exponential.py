@@ -12,7 +12,7 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import api, errors, lax
 from meshrt.jit import jit
-from meshrt.scipy.linalg.factors import solve_triangular
+from meshrt.scipy.linalg.systems import solve_triangular
 from meshrt.scipy.operands import separate
 from meshrt.transforms.vmap import vmap
 

@@ -11,8 +11,8 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, lax
-from meshrt.scipy.linalg.factors import solve as solve_dense
-from meshrt.scipy.linalg.factors import solve_triangular
+from meshrt.scipy.linalg.systems import solve as solve_dense
+from meshrt.scipy.linalg.systems import solve_triangular
 from meshrt.scipy.sparse.krylov import add, map_tree, norm, subtract
 from meshrt.tree_util import tree_leaves
 
