@@ -23,7 +23,7 @@ from meshrt.launch.model import (
     WorkerRaised,
 )
 from meshrt.launch.report import summary
-from tests.meshrt.launch.test_machine import KILL, OK, TERM, Driver
+from tests.meshrt.launch.stepping import KILL, OK, TERM, Driver
 from tests.meshrt.launch.test_roster import VERSIONS, Job
 
 # --- the launcher.

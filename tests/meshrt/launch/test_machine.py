@@ -1,216 +1,41 @@
-"""The launcher's state machine, without processes, clocks or sleeping."""
+"""The launcher's state machine, without processes, clocks or sleeping: one idea each."""
 
 from __future__ import annotations
 
-import itertools
-import re
-import signal
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from meshrt.launch import machine
-from meshrt.launch.causes import LOST_PEER, LOST_SERVICE, STOPPED, echo_of, first_cause
+from meshrt.launch.causes import LOST_PEER, STOPPED, first_cause
 from meshrt.launch.model import (
-    FINAL,
     Announce,
     CancelRequested,
     CheckpointTold,
-    Event,
     ExitStatus,
-    Failure,
     Finish,
     HostJoined,
     HostLeaving,
-    HostLost,
-    Incident,
     IncidentKind,
     Phase,
-    Policy,
-    ResizeRequested,
     RetireService,
     ServiceExited,
     ServiceReady,
     SetTimer,
     SignalWorkers,
     Start,
-    StartNewcomers,
     StartService,
     StartWorkers,
-    State,
     Tell,
     Timer,
     TimerFired,
     WorkerAttentive,
     WorkerError,
     WorkerExited,
-    WorkerGrowable,
     WorkerJoining,
     WorkerLost,
     WorkerMeshed,
     WorkerRaised,
 )
-
-OK = ExitStatus(code=0)
-TERM, KILL = int(signal.SIGTERM), int(signal.SIGKILL)
-GLOO = WorkerError("JaxRuntimeError", "UNKNOWN: Gloo all-reduce failed: Connection closed by peer [127.0.0.1]:7597")
-
-
-class Driver:
-    """Feeds events with rising ids and times, checks the promises, and keeps all commands."""
-
-    def __init__(self, **policy):
-        self.state = State(Policy(**{"num_processes": 2, **policy}))
-        self._ids = itertools.count()
-        self.now = 0.0
-
-    def __call__(self, kind: type[Event], **fields):
-        self.now += 0.1
-        event = kind(id=next(self._ids), at=self.now, **fields)
-        self.state, commands = machine.step(self.state, event)
-        machine.check(self.state)
-        assert all(c.cause == event.id for c in commands)
-        self.clocks = {c.timer: c.seconds for c in commands if isinstance(c, SetTimer)}
-        return [c for c in commands if not isinstance(c, SetTimer)]
-
-    def running(self):
-        self(Start)
-        self(ServiceReady, address="h:1")
-        for rank in range(self.state.policy.num_processes):
-            self(WorkerJoining, rank=rank)
-            self(WorkerMeshed, rank=rank)
-        assert self.state.phase is Phase.RUNNING
-        return self
-
-
-def kinds(commands):
-    return [type(c) for c in commands]
-
-
-# --- the table.
-
-# Which events each phase accepts, written down a second time.
-_ALWAYS = {Timer.JOB, CancelRequested, HostJoined, HostLeaving, HostLost, ResizeRequested}
-_WORKERS = {
-    WorkerJoining, WorkerMeshed, WorkerAttentive, WorkerGrowable, CheckpointTold, WorkerRaised, WorkerLost,
-    WorkerExited,
-}  # fmt: skip
-EXPECTED = {
-    Phase.NEW: {Start},
-    Phase.GATHERING: _ALWAYS | {Timer.GATHER, Timer.LAST_CALL, Timer.BACKOFF},
-    Phase.WAITING: _ALWAYS | {ServiceReady, ServiceExited, Timer.SERVICE},
-    Phase.FORMING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.FORM},
-    Phase.RUNNING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.REGROW, Timer.GROW},
-    Phase.REGROUPING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.REGROUP},
-    Phase.SETTLING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.SETTLE},
-    Phase.STOPPING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.GRACE},
-    Phase.KILLING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.KILL},
-    Phase.SUCCEEDED: set(),
-    Phase.FAILED: set(),
-    Phase.CANCELLED: set(),
-}
-_FIELDS = {
-    ServiceReady: {"address": "h:1"}, ServiceExited: {"status": OK}, WorkerJoining: {"rank": 0},
-    WorkerMeshed: {"rank": 0}, WorkerRaised: {"rank": 0, "error": GLOO}, WorkerExited: {"rank": 0, "status": OK},
-    WorkerLost: {"rank": 0, "why": "silent"}, CancelRequested: {"signal": 2}, WorkerAttentive: {"rank": 0},
-    WorkerGrowable: {"rank": 0},
-    CheckpointTold: {"step": 10, "committed": True},
-    HostJoined: {"host": "a"}, HostLost: {"host": "a", "why": "silent"}, HostLeaving: {"host": "a", "why": "asked"},
-    ResizeRequested: {"nodes": 2},
-}  # fmt: skip
-
-
-def make(kind):
-    if isinstance(kind, Timer):
-        return TimerFired(id=7, at=1.0, timer=kind)
-    return kind(id=7, at=1.0, **_FIELDS.get(kind, {}))
-
-
-def test_the_table_holds_exactly_the_expected_pairs():
-    assert set(EXPECTED) == set(Phase)
-    assert set(machine.TABLE) == {(phase, kind) for phase, kinds in EXPECTED.items() for kind in kinds}
-
-
-@pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
-def test_an_absent_pair_is_an_error_that_names_both(phase):
-    for kind in set(machine.EVENT_KINDS) - EXPECTED[phase]:
-        with pytest.raises(machine.InvalidTransitionError, match=rf"(?s)met .*id=7.* while {phase.value} "):
-            machine.step(replace(State(Policy(1)), phase=phase), make(kind))
-
-
-def test_the_glossary_of_phases_is_complete():
-    text = (Path(machine.__file__).parent / "README.md").read_text()
-    section = text.partition("## Phases")[2].partition("\nPromises")[0]
-    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    assert {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} == {p.value for p in Phase}
-
-
-# --- what holds in every state.
-
-_SOUND: dict[Phase, dict] = {
-    Phase.NEW: {},
-    Phase.GATHERING: {},
-    Phase.WAITING: {"service_live": True},
-    Phase.FORMING: {"service_live": True, "live": {0, 1}, "joining": {0}},
-    Phase.RUNNING: {"service_live": True, "live": {1}, "finished": {0}, "meshed": {0, 1}},
-    Phase.REGROUPING: {"service_live": True, "live": {1}, "incident": Incident(IncidentKind.WORKER, 0, 0.0, 0)},
-    Phase.SETTLING: {"service_live": True, "live": {1}, "incident": Incident(IncidentKind.WORKER, 0, 0.0, 0)},
-    Phase.STOPPING: {"service_live": True},
-    Phase.KILLING: {"live": {0}},
-    Phase.SUCCEEDED: {"finished": {0, 1}},
-    Phase.FAILED: {"live": {1}, "incident": Incident(IncidentKind.WORKER, 0, 0.0, 0)},
-    Phase.CANCELLED: {"incident": Incident(IncidentKind.CANCEL, 0, 0.0, 0)},
-}
-
-
-def sound(phase, **changes):
-    fields = {k: frozenset(v) if isinstance(v, set) else v for k, v in {**_SOUND[phase], **changes}.items()}
-    return State(Policy(2), phase=phase, **fields)
-
-
-@pytest.mark.parametrize("phase", Phase, ids=lambda p: p.value)
-def test_a_sound_state_of_each_phase_passes(phase):
-    machine.check(sound(phase))
-
-
-@pytest.mark.parametrize(
-    ("phase", "changes", "rule"),
-    [
-        (Phase.RUNNING, {"finished": {0, 1}}, "live and finished ranks are apart"),
-        (Phase.RUNNING, {"live": {1, 2}}, "ranks are in range"),
-        (Phase.RUNNING, {"finished": {2}}, "ranks are in range"),
-        (Phase.FORMING, {"joining": {2}}, "ranks are in range"),
-        (Phase.FORMING, {"meshed": {-1}}, "ranks are in range"),
-        (Phase.SUCCEEDED, {"service_live": True}, "workers are never left in a final phase"),
-        (Phase.CANCELLED, {"live": {0}}, "workers are never left in a final phase"),
-        (Phase.NEW, {"live": {0}}, "no worker before the service is ready"),
-        (Phase.WAITING, {"live": {0}}, "no worker before the service is ready"),
-        (Phase.FORMING, {"service_live": False}, "workers run only beside a service"),
-        (Phase.RUNNING, {"service_live": False}, "workers run only beside a service"),
-        (Phase.RUNNING, {"live": set()}, "workers run only beside a service"),
-        (Phase.REGROUPING, {"live": set()}, "workers run only beside a service"),
-        (Phase.REGROUPING, {"incident": None}, "a phase that ends a generation knows why"),
-        (Phase.SETTLING, {"incident": None}, "a phase that ends a generation knows why"),
-        (Phase.FAILED, {"incident": None}, "a phase that ends a generation knows why"),
-        (Phase.CANCELLED, {"incident": None}, "a phase that ends a generation knows why"),
-        (Phase.NEW, {"generation": 1}, "the restart budget is kept"),
-        (Phase.SUCCEEDED, {"finished": {1}}, "success means all finished"),
-        (Phase.WAITING, {"service_live": False}, "something is left to wait for"),
-        (Phase.STOPPING, {"service_live": False}, "something is left to wait for"),
-        (Phase.KILLING, {"live": set()}, "something is left to wait for"),
-    ],
-)
-def test_a_broken_promise_is_named_alone(phase, changes, rule):
-    with pytest.raises(machine.InternalError) as found:
-        machine.check(sound(phase, **changes))
-    broken = str(found.value).removeprefix("the launcher's state breaks: ").partition(": State(")[0]
-    assert broken.startswith(rule) and ";" not in broken
-
-
-# --- one idea each.
+from tests.meshrt.launch.stepping import GLOO, KILL, OK, TERM, Driver, kinds
 
 
 @pytest.mark.smoke
@@ -499,147 +324,3 @@ def test_timers_of_a_phase_are_set_and_cleared():
     do(Start)
     _, then = machine.step(do.state, ServiceReady(id=1, at=0.0, address="h:1"))
     assert [c for c in then if isinstance(c, SetTimer)] == [SetTimer(timer=Timer.SERVICE, seconds=None, cause=1)]
-
-
-# --- echoes.
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "tail", "expected"),
-    [
-        (ExitStatus(code=1), GLOO, (), LOST_PEER),
-        (ExitStatus(code=1), WorkerError("RuntimeError", "step failed", (*GLOO.message.splitlines(), "the above")), (),
-         LOST_PEER),
-        (ExitStatus(code=1), WorkerError("ValueError", "x"), (GLOO.message,), None),
-        (ExitStatus(code=1), None, (GLOO.message,), LOST_PEER),
-        (ExitStatus(signal=6), None, ("JAX distributed service detected fatal errors.",), LOST_SERVICE),
-        (ExitStatus(signal=9), None, (GLOO.message,), None),
-        (ExitStatus(signal=11), None, (), None),
-    ],
-)  # fmt: skip
-def test_echoes_are_recognised(status, error, tail, expected):
-    assert echo_of(status, error, tail) == expected
-
-
-def test_the_earliest_is_the_cause_if_all_are_echoes():
-    failures = (Failure(1, 2.0, consequence=LOST_PEER), Failure(0, 1.0, consequence=LOST_PEER))
-    assert first_cause(failures).rank == 0
-    assert first_cause(()) is None
-
-
-# --- any sequence of events ends, and leaves nobody behind.
-
-
-class World:
-    """Processes and clocks as simple as can be: what may happen next, and the promises seen from outside."""
-
-    def __init__(self, policy: Policy):
-        self.state = State(policy)
-        self.ids = itertools.count()
-        self.workers: dict[int, bool] = {}  # rank -> SIGKILL was sent
-        self.service: bool | None = None  # None: no process; else whether it has said that it listens
-        self.doomed_service = False
-        self.timers: set[Timer] = set()
-        self.finish: int | None = None
-        self.last_kill_timer = False
-
-    def happen(self, event: Event) -> None:
-        self.state, commands = machine.step(self.state, event)
-        machine.check(self.state)
-        for command in commands:
-            assert self.finish is None
-            match command:
-                case StartService():
-                    assert not self.workers and self.service is None
-                    self.service, self.doomed_service = False, False
-                case StartWorkers():
-                    assert not self.workers and self.service
-                    self.workers = dict.fromkeys(range(self.state.policy.num_processes), False)
-                    self.started = set(self.workers)
-                case StartNewcomers(ranks=ranks):
-                    assert self.workers and self.service and not set(ranks) & self.started
-                    self.workers |= dict.fromkeys(ranks, False)
-                    self.started |= set(ranks)
-                case SignalWorkers(signal=number):
-                    for rank in command.ranks:
-                        assert rank in self.workers
-                        self.workers[rank] |= number == KILL
-                case RetireService():
-                    assert not self.workers, "the service must outlive the workers"
-                    self.doomed_service = True
-                case SetTimer(timer=timer, seconds=seconds):
-                    (self.timers.discard if seconds is None else self.timers.add)(timer)
-                case Finish(exit_code=code):
-                    self.finish = code
-
-    def choices(self, patient: bool) -> list:
-        """Events that may happen now; with `patient`, only what the world must bring about in the end."""
-        out: list = []
-        if self.service is False and not self.doomed_service:
-            out.append(lambda e: ServiceReady(**e, address="h:1"))
-        if self.service is not None and (self.doomed_service or not patient):
-            out.append(lambda e: ServiceExited(**e, status=ExitStatus(signal=9)))
-        for rank, doomed in self.workers.items():
-            for status in (OK, ExitStatus(code=3), ExitStatus(signal=9), ExitStatus(code=78)):
-                if doomed or not patient:
-                    out.append(lambda e, r=rank, s=status: WorkerExited(**e, rank=r, status=s))
-            if not patient:
-                out += [
-                    lambda e, r=rank: WorkerJoining(**e, rank=r),
-                    lambda e, r=rank, n=self.state.round: WorkerMeshed(**e, rank=r, round=n + r % 2),
-                    lambda e, r=rank: WorkerRaised(**e, rank=r, error=GLOO),
-                    lambda e, r=rank: WorkerLost(**e, rank=r, why="silent"),
-                    lambda e, r=rank: WorkerAttentive(**e, rank=r), lambda e, r=rank: WorkerGrowable(**e, rank=r),
-                    lambda e, r=rank: CheckpointTold(**e, step=r, committed=True),
-                ]  # fmt: skip
-        out += [lambda e, t=timer: TimerFired(**e, timer=t) for timer in sorted(self.timers, key=lambda t: t.value)
-                if not patient or timer is not Timer.KILL]  # fmt: skip
-        if not patient:
-            out.append(lambda e: CancelRequested(**e, signal=2))
-        return out
-
-    def take(self, make_event) -> None:
-        number = next(self.ids)
-        event = make_event({"id": number, "at": float(number)})
-        match event:
-            case ServiceReady():
-                self.service = True
-            case ServiceExited():
-                self.service = None
-            case WorkerExited(rank=rank):
-                del self.workers[rank]
-            case TimerFired(timer=timer):
-                self.timers.discard(timer)
-                self.last_kill_timer = timer is Timer.KILL
-        self.happen(event)
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.integers(1, 3), st.integers(0, 2), st.sampled_from([None, 9.0]), st.booleans(),
-    st.lists(st.integers(0, 10_000), max_size=60), st.data(),
-)  # fmt: skip
-def test_any_sequence_of_events_ends_and_leaves_nobody(count, restarts, timeout, elastic, picks, data):
-    world = World(Policy(count, restarts, timeout_s=timeout, elastic=elastic))
-    world.happen(Start(id=next(world.ids), at=0.0))
-    for pick in picks:
-        if world.finish is not None:
-            break
-        options = world.choices(patient=False)
-        world.take(options[pick % len(options)])
-    if world.finish is None:  # a person presses Ctrl-C twice, and from then on only what must happen happens
-        for _ in range(2):
-            if world.finish is None:
-                world.take(lambda e: CancelRequested(**e, signal=2))
-    for _ in range(50):
-        if world.finish is not None:
-            break
-        options = world.choices(patient=True)
-        assert options, f"stuck: {world.state}"
-        world.take(options[data.draw(st.integers(0, len(options) - 1))])
-    assert world.finish is not None and world.state.phase in FINAL
-    assert (world.finish == 0) == (world.state.phase is Phase.SUCCEEDED)
-    assert world.state.generation <= restarts
-    assert Timer.JOB not in world.timers
-    if not world.last_kill_timer:
-        assert not world.workers and world.service is None
