@@ -17,6 +17,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from meshrt._dtype_kinds import (
+    DTypeError,
+    float0,
+    isdtype,
+    issubdtype,
+    itemsize_bits,
+    short_dtype_name,
+)
 from meshrt._dtype_words import EXAMPLES, described, remedy
 from meshrt._keytypes import (
     KEY_IMPLS,
@@ -28,11 +36,6 @@ from meshrt._keytypes import (
 )
 from meshrt._lattice import (
     BOOL,
-    COMPLEX,
-    FLOAT,
-    NARROW_FLOAT,
-    NARROW_SIGNED,
-    NARROW_UNSIGNED,
     SIGNED,
     STRONG,
     UNSIGNED,
@@ -41,7 +44,6 @@ from meshrt._lattice import (
     least_upper_bound,
 )
 from meshrt.config import settings
-from meshrt.errors import ArgumentTypeError
 
 __all__ = [
     "KEY_IMPLS", "DTypeError", "ExtendedDType", "KeyImpl", "KeyType", "TypePromotionError", "bfloat16",
@@ -53,10 +55,6 @@ __all__ = [
 ]  # fmt: skip
 
 DType = np.dtype | ExtendedDType
-
-
-class DTypeError(ArgumentTypeError):
-    """A dtype, or a value's dtype, that no array of ours can have."""
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -77,7 +75,7 @@ _strict_source: Callable[[], bool] = lambda: settings.numpy_dtype_promotion == "
 
 
 # ----------------------------------------------------------------------------------------------------------
-# The types.
+# The types, beside those of NumPy.
 
 bfloat16 = ml_dtypes.bfloat16
 float8_e3m4 = ml_dtypes.float8_e3m4
@@ -96,9 +94,6 @@ uint2 = ml_dtypes.uint2
 int4 = ml_dtypes.int4
 uint4 = ml_dtypes.uint4
 
-# The type of tangents of integer and boolean values: it holds no data.
-float0: np.dtype = np.dtype([("float0", np.void, 0)])
-
 finfo = ml_dtypes.finfo
 iinfo = ml_dtypes.iinfo
 
@@ -106,15 +101,6 @@ iinfo = ml_dtypes.iinfo
 # Every dtype that an array may have.
 _VALID = frozenset([float0, *STRONG])
 
-# ml_dtypes' scalar types stand outside NumPy's hierarchy; this table puts them in.
-_FLOAT_PARENTS = frozenset([np.floating, np.inexact, np.number, np.generic])
-_SIGNED_PARENTS = frozenset([np.signedinteger, np.integer, np.number, np.generic])
-_UNSIGNED_PARENTS = frozenset([np.unsignedinteger, np.integer, np.number, np.generic])
-_ABSTRACT_PARENTS: dict[type, frozenset] = {
-    **{d.type: _FLOAT_PARENTS for d in [*NARROW_FLOAT, np.dtype(bfloat16)]},
-    **{d.type: _SIGNED_PARENTS for d in NARROW_SIGNED},
-    **{d.type: _UNSIGNED_PARENTS for d in NARROW_UNSIGNED},
-}
 _WIDE = dtypes_of("int64", "uint64", "float64", "complex128")
 _TO_32 = dict(zip(_WIDE, dtypes_of("int32", "uint32", "float32", "complex64")))
 
@@ -123,125 +109,6 @@ python_scalar_dtypes: dict[type, np.dtype] = {
     bool: BOOL, int: np.dtype("int64"), float: np.dtype("float64"), complex: np.dtype("complex128"),
 }  # fmt: skip
 _WEAK_SCALARS = (int, float, complex)
-_KIND_OF_WEAK = {"i": int, "u": int, "f": float, "c": complex}
-KINDS: dict[str, frozenset] = {
-    "bool": frozenset([BOOL]),
-    "signed integer": frozenset(SIGNED),
-    "unsigned integer": frozenset(UNSIGNED),
-    "integral": frozenset(SIGNED + UNSIGNED),
-    "real floating": frozenset(FLOAT),
-    "complex floating": frozenset(COMPLEX),
-    "numeric": frozenset(SIGNED + UNSIGNED + FLOAT + COMPLEX),
-}
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Hierarchy.
-
-
-def issubdtype(a: Any, b: Any) -> bool:
-    """Whether dtype ``a`` is ``b`` or below it; knows ml_dtypes' types and extended dtypes as well.
-
-    >>> meshrt.dtypes.issubdtype("bfloat16", jnp.floating)
-    True
-    """
-    try:
-        return _issubdtype(a, b)
-    except TypeError:  # unhashable
-        return _issubdtype(np.dtype(a), np.dtype(b))
-
-
-def _scalar_type(x: Any) -> type:
-    if isinstance(x, ExtendedDType):
-        return x.type
-    return x if isinstance(x, type) and issubclass(x, np.generic) else np.dtype(x).type
-
-
-@cache
-def _issubdtype(a: Any, b: Any) -> bool:
-    if isinstance(b, ExtendedDType):
-        return a == b if isinstance(a, ExtendedDType) else False
-    sa, sb = _scalar_type(a), _scalar_type(b)
-    parents = _ABSTRACT_PARENTS.get(sa)
-    if parents is not None:
-        return sb is sa or sb in parents
-    return issubclass(sa, sb)
-
-
-def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether ``dtype`` is of ``kind``: a dtype, one of the array API's kind names, or a tuple of these.
-
-    Args:
-      dtype: the dtype of the result; by default the one that follows from the operands.
-      kind: must be None: there is one way to sort.
-
-    >>> jnp.isdtype(jnp.float32, "real floating")
-    True
-    """
-    the_dtype = dtype if isinstance(dtype, ExtendedDType) else np.dtype(dtype)
-    for k in kind if isinstance(kind, tuple) else (kind,):
-        if isinstance(k, str) and k in KINDS:
-            if the_dtype in KINDS[k]:
-                return True
-            continue
-        try:
-            if the_dtype == np.dtype(k):
-                return True
-        except TypeError as e:
-            known = ", ".join(map(repr, KINDS))
-            raise DTypeError(f"unknown dtype kind {k!r}: expected a dtype, a tuple, or one of {known}") from e
-    return False
-
-
-def scalar_type_of(x: Any) -> type:
-    """The Python scalar type (bool, int, float or complex) of the values of ``x``'s dtype.
-
-    >>> meshrt.dtypes.scalar_type_of(np.float32(1))
-    <class 'float'>
-    """
-    d = globals()["dtype"](x)
-    if d == BOOL:
-        return bool
-    for abstract, typ in ((np.integer, int), (np.floating, float), (np.complexfloating, complex)):
-        if issubdtype(d, abstract):
-            return typ
-    raise DTypeError(f"values of dtype {d} have no Python scalar type")
-
-
-def itemsize_bits(dtype: Any) -> int:
-    """Bits per element as XLA stores them densely (bool: 8; int4: 4).
-
-    >>> meshrt.dtypes.itemsize_bits("float32"), meshrt.dtypes.itemsize_bits("int4")
-    (32, 4)
-    """
-    d = np.dtype(dtype)
-    if d == BOOL:
-        return 8
-    if issubdtype(d, np.integer):
-        return iinfo(d).bits
-    if issubdtype(d, np.complexfloating):
-        return 2 * finfo(d).bits
-    if issubdtype(d, np.floating):
-        return finfo(d).bits
-    raise DTypeError(f"dtype {d} has no size in bits")
-
-
-@cache
-def short_dtype_name(dtype: Any) -> str:
-    """The name used in printed types: f32, bf16, i32, u8, bool, c64, key<fry>.
-
-    >>> meshrt.dtypes.short_dtype_name(np.dtype("float32"))
-    'f32'
-    """
-    if isinstance(dtype, ExtendedDType):
-        return str(dtype)
-    name = np.dtype(dtype).name if dtype != float0 else "float0"
-    for long, short in (("float0", "float0"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c")):
-        if name.startswith(long):
-            return short + name[len(long) :]
-        if name == "bfloat16":
-            return "bf16"
-    return name
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -427,6 +294,21 @@ def dtype(x: Any) -> Any:
     return dtype_and_weak_type(x)[0]
 
 
+def scalar_type_of(x: Any) -> type:
+    """The Python scalar type (bool, int, float or complex) of the values of ``x``'s dtype.
+
+    >>> meshrt.dtypes.scalar_type_of(np.float32(1))
+    <class 'float'>
+    """
+    d = globals()["dtype"](x)
+    if d == BOOL:
+        return bool
+    for abstract, typ in ((np.integer, int), (np.floating, float), (np.complexfloating, complex)):
+        if issubdtype(d, abstract):
+            return typ
+    raise DTypeError(f"values of dtype {d} have no Python scalar type")
+
+
 def dtype_and_weak_type(x: Any) -> tuple[Any, bool]:
     """``(dtype, weak_type)`` of a value, a scalar type or a dtype; the element that promotion works on.
 
@@ -565,8 +447,8 @@ def promote_types(a: Any, b: Any) -> np.dtype:
     """The dtype that two dtypes promote to; the types int, float and complex count as weak.
 
     Args:
-      a: an array, or what `asarray` makes one of.
-      b: a second array.
+      a: a dtype, its name or a scalar type.
+      b: another one.
 
     >>> jnp.promote_types("int8", "uint8")
     dtype('int16')

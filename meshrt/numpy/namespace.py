@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshrt import dtypes
+from meshrt._dtype_kinds import KINDS
 from meshrt.runtime import backend
 
 __all__ = ["API_VERSION", "ArrayNamespaceInfo"]
@@ -55,6 +56,6 @@ class ArrayNamespaceInfo:
         names = [*_OF_THE_STANDARD, *(_OF_64_BITS if dtypes.x64_enabled() else ())]
         found: dict[str, Any] = {}
         for k in kinds:
-            of_kind = dtypes.KINDS[k]
+            of_kind = KINDS[k]
             found |= {t.name: t for t in sorted(of_kind, key=str) if t.name in names}
         return found

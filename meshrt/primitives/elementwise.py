@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt._lattice import NARROW_SIGNED, NARROW_UNSIGNED
 from meshrt.core.basic.pointwise import (
     add_p,
     add_tangents,
@@ -230,7 +231,7 @@ def _where_zero(o: Any) -> Any:
     return select_n_p.bind(eq_p.bind(o, _scalar(o, 0)), o, _ones(o))
 
 
-_NARROW = frozenset([*dtypes.NARROW_SIGNED, *dtypes.NARROW_UNSIGNED])
+_NARROW = frozenset([*NARROW_SIGNED, *NARROW_UNSIGNED])
 
 
 def _no_narrow_integers(name: str, avals: Sequence[ShapedArray]) -> None:
