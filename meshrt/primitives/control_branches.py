@@ -15,6 +15,7 @@ from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.clamp import clamp
 from meshrt.primitives.compositions import stage as as_array
 from meshrt.primitives.control_checks import any_tracer, need_callable
 from meshrt.primitives.control_cond import PLATFORMS, cond_p, platform_index_p
@@ -26,7 +27,7 @@ from meshrt.primitives.control_staging import (
     with_common_consts,
 )
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.primitives.elementwise import clamp, ne_p
+from meshrt.primitives.elementwise import ne_p
 from meshrt.runtime.array import Array
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten, leaf_paths

@@ -15,6 +15,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.primitives import conversion, gamma
 from meshrt.primitives import elementwise as e
+from meshrt.primitives.clamp import clamp_p
 from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type_p, reduce_precision_p
 from meshrt.primitives.identity import copy_p, optimization_barrier, stop_gradient
 from meshrt.primitives.random import random_unwrap
@@ -369,7 +370,7 @@ def clamp(min: Any, x: Any, max: Any) -> Any:
     >>> lax.clamp(0.0, jnp.array([-1.0, 0.5, 2.0]), 1.0)
     Array([0. , 0.5, 1. ], dtype=float32)
     """
-    return e.clamp_p.bind(min, x, max)
+    return clamp_p.bind(min, x, max)
 
 
 def select(pred: Any, on_true: Any, on_false: Any) -> Any:

@@ -17,6 +17,7 @@ from meshrt.core.types import aval_of
 from meshrt.experimental.kernels.mlir.conversions import bits_of, converted, unequal
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
 from meshrt.primitives import compositions, elementwise, gamma, identity, selection
+from meshrt.primitives.clamp import clamp_p
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.functions import RoundingMethod
 
@@ -247,7 +248,7 @@ RULES: dict[Primitive, Rule] = {
     elementwise.population_count_p: _bits(math.ctpop),
     elementwise.clz_p: _bits(math.ctlz),
     elementwise.integer_pow_p: through(_integer_pow),
-    elementwise.clamp_p: through(_clamp),
+    clamp_p: through(_clamp),
     compositions.square_p: through(lambda x: elementwise.mul_p.bind(x, x)),
     gamma.erf_p: by_kind(math.erf),
     selection.select_n_p: _select,
