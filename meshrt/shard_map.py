@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.varying import into_branch
 from meshrt.core.naming import wraps
-from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
@@ -17,12 +16,12 @@ from meshrt.jit import JitFunction, jit
 from meshrt.primitives.shard_map import shard_map_p, spread
 from meshrt.primitives.shard_map_arguments import as_specified, check_sums_named, spec_in_type
 from meshrt.primitives.shard_map_chain import chain_of
+from meshrt.primitives.shard_map_mesh import Mapped, region_of
 from meshrt.primitives.shard_map_region import Region
 from meshrt.primitives.shard_map_specs import (
     check_divisible,
     check_ranks,
     check_replicated,
-    check_specs,
     check_sums,
     resolved,
 )
@@ -31,8 +30,7 @@ from meshrt.primitives.shard_map_waits import warn_of_waits
 from meshrt.primitives.sharding import advised_devices
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
-from meshrt.sharding.context import context_source, get_abstract_mesh
-from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
+from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import Infer, PartitionSpec
 from meshrt.transforms.arguments import StaticValue, fun_name
@@ -150,19 +148,6 @@ def _spec_of_axis(name: Any, axis: int | None) -> PartitionSpec:
 # Calls
 
 
-class _Mapped(NamedTuple):
-    """A function and what `shard_map` was told of it."""
-
-    fun: Callable[..., Any]
-    mesh: Any
-    in_specs: Any
-    out_specs: Any
-    axis_names: Any
-    check_vma: bool
-    reshard_inputs: bool
-    called: str
-
-
 # In place of None among in_specs, which would be a tree without leaves.
 _STATIC = object()
 # How many programs a function keeps that differ in arguments which are no arrays.
@@ -174,7 +159,7 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
         raise errors.ArgumentTypeError(
             f"{called} requires a callable for its first argument, but got {fun!r} of type {type(fun)}"
         )
-    mapped = _Mapped(fun, called=called, **settings)
+    mapped = Mapped(fun, called=called, **settings)
 
     @wraps(fun)
     def apply(*args: Any) -> Any:
@@ -205,7 +190,7 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
     return wrapped
 
 
-def _results(mapped: _Mapped) -> Any:
+def _results(mapped: Mapped) -> Any:
     """How results of a call outside of traces are laid out: as out_specs say, if every axis is Manual inside.
 
     Else None, as propagation decides along the other axes. Read when the call has been staged, so the specs are right.
@@ -222,7 +207,7 @@ def _has_static(in_specs: Any) -> bool:
     return any(s is None for s in tree_util.tree_leaves(in_specs, is_leaf=lambda s: s is None))
 
 
-def _careful(mapped: _Mapped, apply: Callable[..., Any]) -> Callable[..., Any]:
+def _careful(mapped: Mapped, apply: Callable[..., Any]) -> Callable[..., Any]:
     """Evaluation outside of traces where the mesh has no devices, or some arguments are no arrays."""
     plain = jit(apply)
     with_static: dict[Any, JitFunction] = {}
@@ -267,7 +252,7 @@ def _as_key(static: Sequence[Any]) -> tuple[StaticValue, ...] | None:
     return values
 
 
-def _require_devices(mapped: _Mapped, args: Any) -> None:
+def _require_devices(mapped: Mapped, args: Any) -> None:
     """Over an AbstractMesh, arguments say where to run: arrays on a mesh of its shape, if none is in context."""
     around = mesh_context.concrete
     if around is not None and not around.empty:
@@ -293,7 +278,7 @@ def _require_devices(mapped: _Mapped, args: Any) -> None:
         raise _no_devices(mapped, path, x)
 
 
-def _no_devices(mapped: _Mapped, path: Any, x: Any) -> errors.ArgumentValueError:
+def _no_devices(mapped: Mapped, path: Any, x: Any) -> errors.ArgumentValueError:
     kind = f"is on {x.sharding}" if type(x) is Array else f"is a {type(x).__name__}"
     return errors.ArgumentValueError(
         "Please pass `meshrt.Array`s with a `NamedSharding` as input to `shard_map` when passing `AbstractMesh` to the "
@@ -302,13 +287,13 @@ def _no_devices(mapped: _Mapped, path: Any, x: Any) -> errors.ArgumentValueError
     )
 
 
-def _apply(mapped: _Mapped, args: tuple[Any, ...], is_readable: bool = False, is_eager: bool = False) -> Any:
+def _apply(mapped: Mapped, args: tuple[Any, ...], is_readable: bool = False, is_eager: bool = False) -> Any:
     """Stages the function for shards of the arguments and applies the primitive, in the current trace.
 
     `is_eager`: the call stands outside of programs, where a device that a value is put on is not passed over.
     `is_readable`: the arguments are values, and so are those in the function that are the same on all devices.
     """
-    region = _region(mapped)
+    region = region_of(mapped)
     args = taken_apart(args)
     leaves, tree = tree_util.tree_flatten(args)
     if mapped.in_specs is Infer:
@@ -345,7 +330,7 @@ def _apply(mapped: _Mapped, args: tuple[Any, ...], is_readable: bool = False, is
 _staged = boundary(_apply)
 
 
-def _type_of(mapped: _Mapped, args: Any, i: int, x: Any) -> ShapedArray:
+def _type_of(mapped: Mapped, args: Any, i: int, x: Any) -> ShapedArray:
     try:
         return aval_of(x)
     except errors.ArgumentTypeError as e:
@@ -356,7 +341,7 @@ def _type_of(mapped: _Mapped, args: Any, i: int, x: Any) -> ShapedArray:
         ) from None
 
 
-def _flat_specs(mapped: _Mapped, args: Any) -> list[Any]:
+def _flat_specs(mapped: Mapped, args: Any) -> list[Any]:
     """The spec of each leaf of the arguments."""
     given = tuple(mapped.in_specs) if isinstance(mapped.in_specs, list) else mapped.in_specs
     given = tree_util.tree_map(lambda s: _STATIC if s is None else s, given, is_leaf=lambda s: s is None)
@@ -370,7 +355,7 @@ def _flat_specs(mapped: _Mapped, args: Any) -> list[Any]:
 
 
 def _stage(
-    mapped: _Mapped, region: Region, tree: Any, leaves: Sequence[Any], is_array: Sequence[bool],
+    mapped: Mapped, region: Region, tree: Any, leaves: Sequence[Any], is_array: Sequence[bool],
     avals: Sequence[ShapedArray], trace: ReadableTrace | None,
 ) -> Staged:  # fmt: skip
     static = [x for x, a in zip(leaves, is_array) if not a]
@@ -397,7 +382,7 @@ def _stage(
         return stage(call, tree_util.tree_structure(tuple(avals)), avals, owner, kind, trace=trace)
 
 
-def _refuse_devices(mapped: _Mapped, staged: Staged) -> None:
+def _refuse_devices(mapped: Mapped, staged: Staged) -> None:
     for device, where in advised_devices(staged.jaxpr):
         raise errors.ArgumentValueError(
             "device_put with explicit device not allowed within shard_map-decorated functions, but got device "
@@ -411,7 +396,7 @@ def _key(specs: Any) -> Any:
     return (tuple(flat), structure)
 
 
-def _broadcast_out(mapped: _Mapped, out: Any) -> list[Any]:
+def _broadcast_out(mapped: Mapped, out: Any) -> list[Any]:
     try:
         return resolved(tree_util.broadcast_prefix(mapped.out_specs, out), out)
     except errors.TreeError as e:
@@ -429,7 +414,7 @@ def _argument(args: Any, is_array: Sequence[bool], specs: Sequence[PartitionSpec
 
 
 def _out_specs(
-    mapped: _Mapped, region: Region, staged: Staged, argument: Callable[[int], str]
+    mapped: Mapped, region: Region, staged: Staged, argument: Callable[[int], str]
 ) -> tuple[PartitionSpec, ...]:
     tree = staged.out_tree
     flat = _broadcast_out(mapped, numbered(tree))
@@ -440,85 +425,3 @@ def _out_specs(
         chain = lambda i, axis: chain_of(staged.jaxpr, i, axis, argument)
         check_replicated(mapped.fun, region, tree, mapped.out_specs, flat, avals, chain)
     return tuple(flat)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The mesh
-
-
-def _region(mapped: _Mapped) -> Region:
-    """The mesh and the axes of a call. Raises for those that do not fit the context, and for specs of other axes."""
-    mesh = _mesh(mapped)
-    names = mapped.axis_names
-    if not isinstance(names, frozenset | set):
-        raise errors.ArgumentTypeError(
-            f"`axis_names` argument of shard_map should be of type `frozenset` or `set`. Got type: {type(names)}"
-        )
-    manual = frozenset(names) or frozenset(mesh.axis_names)
-    if not manual <= set(mesh.axis_names):
-        raise errors.ArgumentValueError(
-            f"meshrt.{mapped.called} requires axis_names={set(manual)} to be a subset of "
-            f"mesh.axis_names={mesh.axis_names}"
-        )
-    already = [a for a in mesh.axis_names if a in names and mesh._types[a] is AxisType.Manual]
-    if already:
-        raise errors.ArgumentValueError(
-            f"{mapped.called} at {capture()} is to make {', '.join(map(repr, already))} manual, which an enclosing "
-            f"shard_map has done already ({mesh}); leave {'it' if len(already) == 1 else 'them'} out of axis_names"
-        )
-    manual = frozenset(a for a in manual if mesh._types[a] is not AxisType.Manual)
-    if mapped.in_specs is Infer:
-        other = [a for a in manual if mesh._types[a] is not AxisType.Explicit]
-        if other:
-            kinds = ", ".join(str(mesh._types[a]) for a in other)
-            what = "in_axes was not specified" if mapped.called == "smap" else (
-                "shard_map in_specs argument must be a pytree of `meshrt.sharding.PartitionSpec` instances, but it was "
-                "not given"
-            )  # fmt: skip
-            raise errors.ArgumentTypeError(
-                f"{what} when axis_names={sorted(map(str, manual))} are of type {kinds}; specs can be read from the "
-                "types of arguments over Explicit axes only"
-            )
-    else:
-        check_specs("in_specs", mapped.in_specs, mesh, manual)
-    check_specs("out_specs", mapped.out_specs, mesh, manual)
-    new = tuple(str(a) for a in mesh.axis_names if a in manual)
-    return Region(mesh, new, bool(mapped.check_vma))
-
-
-def region_over(mesh: Mesh | AbstractMesh) -> Region:
-    """The region of a body that is written for one device of a mesh, all of whose axes are Manual in it."""
-    return _region(_Mapped(region_over, mesh, (), (), frozenset(), True, False, "core_map"))
-
-
-def _mesh(mapped: _Mapped) -> Mesh | AbstractMesh:
-    around = get_abstract_mesh()
-    mesh = mapped.mesh
-    if mesh is None:
-        if around.empty:
-            raise errors.MeshContextError(
-                "The context mesh cannot be empty. Use `meshrt.set_mesh(mesh)` to enter into a mesh context, or pass "
-                f"mesh= to {mapped.called} (called at {capture()})"
-            )
-        concrete = mesh_context.concrete
-        if concrete is not None and concrete.abstract_mesh is around:
-            return concrete.abstract_mesh
-        return around
-    if not isinstance(mesh, Mesh | AbstractMesh):
-        raise errors.ArgumentTypeError(
-            "shard_map requires a `meshrt.sharding.Mesh` or a `meshrt.sharding.AbstractMesh` instance for its mesh "
-            f"argument, but got {mesh!r} of type {type(mesh)}"
-        )
-    if mesh.empty:
-        raise errors.MeshError(f"shard_map requires a non-empty mesh. Got {mesh!r}")
-    if around.empty or around is mesh.abstract_mesh:
-        return mesh
-    if around.manual_axes and around.shape_tuple == mesh.shape_tuple:
-        return around  # inside another shard_map over this mesh
-    if around.manual_axes or context_source() is not None:
-        where = f", set at {context_source()}" if context_source() is not None else ""
-        raise errors.MeshMismatchError(
-            f"The context mesh {around!r}{where} should match the mesh passed to shard_map {mesh} at {capture()}; "
-            "leave the argument out, or enter the mesh with `with meshrt.set_mesh(mesh):`"
-        )
-    return mesh

@@ -13,9 +13,9 @@ from meshrt.core.types import aval_of
 from meshrt.experimental.kernels.scopes import run_scoped
 from meshrt.primitives.shard_map import shard_map_p
 from meshrt.primitives.shard_map_arguments import spec_in_type
+from meshrt.primitives.shard_map_mesh import region_over
 from meshrt.primitives.shard_map_region import Region
 from meshrt.runtime.reference import Ref
-from meshrt.shard_map import region_over
 from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
