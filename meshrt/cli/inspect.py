@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -132,9 +132,8 @@ def command(
     compiled or run.
     """
     # Start-up time: `meshrt --help` shows every command, and the planner takes 50 ms to import.
-    from meshrt.inspect.guard import Limits, inspect_file, open_regular
+    from meshrt.inspect.guard import Limits, open_regular
     from meshrt.inspect.model import Report
-    from meshrt.inspect.target import parse_mesh, split_target
 
     forms = {"--html": page, "--serve": port, "--stage": stage, "--check": budget}
     _check_forms({**forms, "--json": as_json or None, "--markdown": markdown or None})
@@ -163,34 +162,18 @@ def command(
             None if beside is None or compared is None else (beside, compared, _there(against_annotations, topology))
         )
         return _serve(target, port, with_it, _there(annotations, topology))
+    program = _Program(target, mesh, given)
     changes = None
     compares = earlier is not None or (against is not None and page is None)
     if compares and (budget is not None or lint is not None or stage is not None or explain is not None):
         raise click.UsageError("--against goes with none of --check, --lint, --stage and --explain")
     if earlier is not None:
-        later = _Program(target, mesh, given)
-        changes = _compared(earlier, later, hook, topology, Limits(seconds=timeout))
+        changes = _compared(earlier, program, hook, topology, Limits(seconds=timeout))
     if changes is not None and page is None:
         _show(changes, as_json, markdown)
         return 0
-    python = split_target(target)
-    if python is not None:
-        if mesh is None:
-            raise click.UsageError(f"{target} needs a mesh, such as --mesh data=4,model=2")
-        from meshrt.inspect.program import inspect_function  # start-up time, as above
-
-        reply = inspect_function(
-            *python, parse_mesh(mesh), hook, stage, explain, topology, given, with_program or page is not None, rules
-        )
-    else:
-        if target.endswith(".py"):
-            raise InspectError(f"{target}: name a function of it, as in {target}:step")
-        if written is not None:
-            raise click.UsageError("--args goes with FILE.py:FUNCTION; a module says which arguments it has")
-        over = None if mesh is None else parse_mesh(mesh)
-        limits = Limits(seconds=timeout)
-        program = with_program or page is not None
-        reply = inspect_file(target, stage, explain, topology, limits, over, given, program, rules)
+    whole = with_program or page is not None
+    reply = _reply(program, hook, written, stage, explain, topology, Limits(seconds=timeout), whole, rules)
     if "text" in reply:
         click.echo(reply["text"], nl=False)
         return 0
@@ -228,6 +211,37 @@ class _Program(NamedTuple):
     target: str
     mesh: str | None
     annotations: Annotations | None
+
+
+def _reply(
+    program: _Program,
+    hook: Hook,
+    written: str | None,
+    stage: str | None,
+    explain: str | None,
+    topology: str | None,
+    limits: Limits,
+    whole: bool,
+    rules: list[str] | None,
+) -> dict[str, Any]:
+    """What is known of a program: the "text" of a stage or an explanation, or a "report" (`whole`: with its graph)."""
+    from meshrt.inspect.guard import inspect_file  # start-up time, as above
+    from meshrt.inspect.target import parse_mesh, split_target
+
+    target, mesh, given = program
+    python = split_target(target)
+    if python is not None:
+        if mesh is None:
+            raise click.UsageError(f"{target} needs a mesh, such as --mesh data=4,model=2")
+        from meshrt.inspect.program import inspect_function  # start-up time, as above
+
+        return inspect_function(*python, parse_mesh(mesh), hook, stage, explain, topology, given, whole, rules)
+    if target.endswith(".py"):
+        raise InspectError(f"{target}: name a function of it, as in {target}:step")
+    if written is not None:
+        raise click.UsageError("--args goes with FILE.py:FUNCTION; a module says which arguments it has")
+    over = None if mesh is None else parse_mesh(mesh)
+    return inspect_file(target, stage, explain, topology, limits, over, given, whole, rules)
 
 
 def _earlier(target: str, against: str | None, mesh: str | None, annotations: str | None) -> _Program | None:
