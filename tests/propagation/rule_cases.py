@@ -290,6 +290,12 @@ def gathers() -> list[str]:
         (1, 1, 16),
     )
 
+    return c
+
+
+def scatters() -> list[str]:
+    c = []
+
     def scatter(operand, indices, updates, dims, name="add", dtype="f32", count=1):
         attrs = f"scatter_dimension_numbers = #stablehlo.scatter<{dims}>"
         ins = [_t(operand, dtype)] * count + [_t(indices, "i32")] + [_t(updates, dtype)] * count
@@ -440,6 +446,7 @@ def all_cases() -> list[str]:
         reductions,
         windows,
         gathers,
+        scatters,
         numerics,
         custom_calls,
         collectives,
