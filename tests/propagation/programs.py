@@ -21,13 +21,34 @@ def low(function, *args, specs=None) -> str:
     return traced.lower(lowering_platforms=("cpu",)).as_text()
 
 
+# Sizes: of a model and its hidden layer, of a batch and its sequences; how many heads and words there are.
+D, F, B, T, H, V = 64, 128, 8, 16, 4, 96
+
+
+def sh(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def ish(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
 def programs(quick: bool):
     """Yields (name, module text); `quick` leaves out most combinations of annotations."""
-    D, F, B, T, H, V = 64, 128, 8, 16, 4, 96
-    sh = lambda *s: jax.ShapeDtypeStruct(s, jnp.float32)
-    ish = lambda *s: jax.ShapeDtypeStruct(s, jnp.int32)
+    yield from mlps(quick)
+    yield from language_models(quick)
+    yield from mixtures_of_experts()
+    yield from convolutions()
+    yield from rearrangements(quick)
+    yield from shard_maps()
+    yield from loops_and_branches()
+    yield from calls()
+    yield from others()
 
-    # mlp
+
+def mlps(quick: bool):
+    """Two layers."""
+
     def mlp(p, x):
         return jnp.mean((jax.nn.gelu(x @ p["w1"] + p["b1"]) @ p["w2"]) ** 2)
 
@@ -39,6 +60,10 @@ def programs(quick: bool):
     ]:
         for xs in (S("data"),) if quick else (S("data"), S(("data", "model")), None):
             yield f"mlp-{name}-{xs and xs.spec}", low(jax.value_and_grad(mlp), pm, sh(B * 8, D), specs=(sp, xs))
+
+
+def language_models(quick: bool):
+    """Transformers of two layers written out, and of three in a scan."""
 
     def rms(x, g):
         return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * g
@@ -101,7 +126,10 @@ def programs(quick: bool):
                     low(step2, ps, ish(B, T), ish(B, T), specs=(sps, xs, xs)),
                 )
 
-    # moe
+
+def mixtures_of_experts():
+    """Tokens that are sent to two of eight experts."""
+
     def moe(p, x):
         g = jax.nn.softmax(x @ p["r"])
         top, idx = lax.top_k(g, 2)
@@ -122,7 +150,10 @@ def programs(quick: bool):
             ),
         )
 
-    # conv
+
+def convolutions():
+    """Two layers and a classifier."""
+
     def conv(p, x, y):
         for w in p["c"]:
             x = jax.nn.relu(lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
@@ -138,7 +169,10 @@ def programs(quick: bool):
     ):
         yield "conv-" + nm, low(jax.value_and_grad(conv), pc, sh(8, 16, 16, 4), ish(8), specs=(sp, xs, S("data")))
 
-    # sort/cumsum/reshape/etc
+
+def rearrangements(quick: bool):
+    """Sorting, scans, reshapes, slices and pads."""
+
     def misc(x, y):
         a = jnp.sort(x, -1)
         b = jnp.cumsum(y, 0)
@@ -154,7 +188,10 @@ def programs(quick: bool):
         for ys in (None,) if quick else (None, S("model"), S(None, "data")):
             yield f"misc-{xs.spec}-{ys and ys.spec}", low(misc, sh(16, 64), sh(16, 64), specs=(xs, ys))
 
-    # shard_map
+
+def shard_maps():
+    """Manual regions over all axes, and over one of two."""
+
     def smf(x, w):
         def body(x, w):
             return lax.psum(x @ w, "model")
@@ -180,7 +217,10 @@ def programs(quick: bool):
             low(lambda x, w: smp(smp(x, w), w), sh(16, 64), sh(64, 64), specs=(S("data"), ws)),
         )
 
-    # constraint + while + cond
+
+def loops_and_branches():
+    """A loop and a branch with constraints inside."""
+
     def wl(x, w):
         def body(c):
             i, x = c
@@ -195,7 +235,10 @@ def programs(quick: bool):
     for xs in (None, S("data"), S("model")):
         yield f"while-{xs and xs.spec}", low(wl, sh(16, 64), sh(64, 64), specs=(xs, None))
 
-    # jit calls
+
+def calls():
+    """A jitted function that is called several times."""
+
     @jax.jit
     def inner(x, w):
         return jnp.tanh(x @ w)
@@ -205,6 +248,10 @@ def programs(quick: bool):
 
     for ws in (None, S(None, "model"), S("model", "data")):
         yield f"calls-{ws and ws.spec}", low(callf, sh(16, 64), sh(64, 64), sh(64, 64), specs=(S("data"), ws, None))
+
+
+def others():
+    """Random numbers and linear algebra."""
 
     def rnd(k, x):
         return x * jax.random.bernoulli(k, 0.9, x.shape) + jax.random.normal(k, x.shape)
