@@ -177,14 +177,15 @@ def _public(primitive: Primitive, doc: str, printed: str) -> Callable[..., Any]:
             unique_indices=bool(unique_indices), mode=GatherScatterMode.from_any(mode),
         )  # fmt: skip
 
-    function.__name__ = function.__qualname__ = primitive.name
+    name = primitive.name.replace("-", "_")
+    function.__name__ = function.__qualname__ = name
     function.__doc__ = f"""`operand` with windows at `scatter_indices` {doc} `updates` (see ScatterDimensionNumbers).
 
     `mode` says what happens out of bounds (None: the window is dropped). `unique_indices` and `indices_are_sorted` are
     promises that help the compiler; without the first, replaced windows that overlap are written in no set order.
 
     >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-    >>> print(lax.{primitive.name}(jnp.array([1, 4]), jnp.array([[1]]), jnp.array([3]), numbers))
+    >>> print(lax.{name}(jnp.array([1, 4]), jnp.array([[1]]), jnp.array([3]), numbers))
     {printed}
     """
     return function
