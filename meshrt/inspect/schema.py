@@ -41,7 +41,7 @@ def _object(cls: type, defined: dict[str, Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {
         "type": "object",
-        "description": " ".join((cls.__doc__ or "").split()),
+        "description": " ".join((cls.__doc__ or "").partition(">>>")[0].split()),  # examples are for Python
         "properties": {f.name: _of(hints[f.name], defined) for f in fields(cls)},
         "required": [f.name for f in fields(cls)],
         "additionalProperties": False,

@@ -52,6 +52,7 @@ def test_a_report_fits_the_schema_and_comes_back():
     made = of_layers(None, "model")
     data = json.loads(json.dumps(made.as_json()))
     jsonschema.Draft202012Validator.check_schema(report_schema())
+    assert ">>>" not in json.dumps(report_schema()) and report_schema()["description"].startswith("A whole program.")
     jsonschema.validate(data, report_schema())
     assert Report.from_json(data).as_json() == made.as_json()
     assert [v.device_type for v in made.arguments] == ["f32[16,32]", "f32[32,64]"]
