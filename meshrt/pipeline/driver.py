@@ -27,24 +27,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
-from meshrt.core.axes import NamedAxis, axes_in_scope
+from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.heuristics import CALLS_PER_TRACE
 from meshrt.lowering.module import LoweredModule
-from meshrt.pipeline.compiled import Compiled, check_devices, is_platform_of, not_here
 from meshrt.pipeline.donation import donated_leaves, warn_of_unusable
 from meshrt.pipeline.entry import Entry, any_committed
 from meshrt.pipeline.inspections import answer, answer_on_one_device
+from meshrt.pipeline.keys import ProgramKey, SharedTraces, TraceKey
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered, lower
 from meshrt.pipeline.misses import CacheMiss, Call, History, call_of, explained
-from meshrt.pipeline.options import CompilerOptions, JitOptions, compiler_option_items
-from meshrt.pipeline.partitioned import Partitioned, options_for, partition
+from meshrt.pipeline.options import CompilerOptions, JitOptions
+from meshrt.pipeline.partitioned import options_for, partition
 from meshrt.pipeline.placement import Placement, Wanted, resolve
 from meshrt.pipeline.program import CompiledProgram, compile_lowered
 from meshrt.pipeline.propagated import Propagated, propagate
+from meshrt.pipeline.road import Road
 from meshrt.pipeline.stateful import StatefulEntry, StatefulProgram, held
 from meshrt.pipeline.static_arguments import Static
 from meshrt.pipeline.structures import Call as ShortCall
@@ -55,43 +56,15 @@ from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
-from meshrt.sharding.mesh import AbstractMesh, Mesh
+from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.typed import abstract
 from meshrt.transforms.tools import hoist_consts
 
 if TYPE_CHECKING:
     import collectives
     import propagation
-    from meshrt.pipeline.ahead import TopologyCompiled
 
-__all__ = ["Driver", "ProgramKey", "Road", "TraceKey", "all_drivers"]
-
-
-class TraceKey(NamedTuple):
-    """What a trace depends on beside the function: no device and no concrete mesh.
-
-    `axes` are those in scope, which collectives may name: within a caller's trace only.
-    """
-
-    in_tree: Any
-    static: Static
-    avals: tuple[ShapedArray, ...]
-    settings: tuple[Any, ...]
-    mesh: AbstractMesh | None
-    axes: tuple[NamedAxis, ...] = ()
-
-
-class ProgramKey(NamedTuple):
-    """What a compiled program depends on: `settings` are those of propagation, partitioning and compilation.
-
-    `partition` are the options of the program that `partition(...)` gave, sorted; None for that of the settings.
-    """
-
-    record: TraceRecord
-    request: LoweringRequest
-    settings: tuple[Any, ...]
-    options: CompilerOptions
-    partition: tuple[tuple[str, Any], ...] | None
+__all__ = ["Driver", "all_drivers"]
 
 
 class StagedCall(NamedTuple):
@@ -131,20 +104,6 @@ def all_drivers() -> list[Driver]:
     """The drivers of all jitted functions of this process."""
     with _alive_lock:
         return list(_alive)
-
-
-class SharedTraces:
-    """The traces of one function that its drivers, one per set of options, share.
-
-    None of the options decides what a trace is. A record is here as long as some driver keeps it; `nested` are those
-    within callers' traces.
-    """
-
-    __slots__ = ("nested", "records")
-
-    def __init__(self) -> None:
-        self.records: weakref.WeakValueDictionary[TraceKey, TraceRecord] = weakref.WeakValueDictionary()
-        self.nested: OrderedDict[TraceKey, tuple[Jaxpr, list[Any], Any]] = OrderedDict()
 
 
 class Driver:
@@ -538,84 +497,3 @@ class Driver:
 def _forget_devices() -> None:
     for driver in all_drivers():
         driver.forget_devices()
-
-
-class Road(NamedTuple):
-    """The way on from a station that a user holds: the function's driver, and what only this call knows.
-
-    That is the devices of its arguments and its shardings as they were written. Devices are None where only an
-    AbstractMesh was named; then they come from `compile(device_assignment=...)` or from the mesh in context.
-    """
-
-    driver: Driver
-    devices: tuple[Any, ...] | None
-    written: Written | None
-
-    def lower(self, record: TraceRecord, request: LoweringRequest) -> Lowered:
-        return Lowered(record, request, self.driver.lower(record, request), self)
-
-    def propagate(self, lowered: Lowered) -> Propagated:
-        propagator = config.settings.propagator
-        return Propagated(lowered, self.driver.propagate(lowered, propagator, self.devices), propagator, self)
-
-    def partition(self, propagated: Propagated, options: Mapping[str, Any]) -> Partitioned:
-        return Partitioned(propagated, self.driver.partition(propagated, options), options, self)
-
-    def compile(
-        self,
-        lowered: Lowered,
-        compiler_options: Mapping[str, Any] | None,
-        device_assignment: Sequence[Any] | None,
-        topology: Any,
-        partition_options: Mapping[str, Any] | None,
-    ) -> Compiled | TopologyCompiled:
-        options = compiler_option_items(compiler_options)
-        if topology is not None:
-            if device_assignment is not None:
-                raise errors.ArgumentTypeError("compile takes a device_assignment or a topology, not both")
-            return self._compile_ahead(lowered, topology, options)
-        devices = self._devices_of(lowered) if device_assignment is None else tuple(device_assignment)
-        if lowered.request.platforms:
-            lowered = self._on_one_platform(lowered, devices)
-        if devices is None and not backend.is_here(lowered.request.platform):
-            raise not_here(lowered, backend.default_backend())
-        mesh = None if devices is None else check_devices(lowered, devices)  # before anything is made for them
-        if devices is not None and (what := backend.elsewhere(devices)) is not None:
-            return self._compile_ahead(lowered, what, options, devices)
-        program = self.driver.program(lowered.record, lowered.request, options, partition_options, devices)
-        if devices is not None:
-            # Now, so that the compiler's time and errors are here and not in the first call.
-            self.driver.load(program, mesh, devices)
-        return Compiled(lowered, program, mesh, devices, self.driver, self.written)
-
-    def _on_one_platform(self, lowered: Lowered, devices: tuple[Any, ...] | None) -> Lowered:
-        """The program for the one, of its platforms, that the devices are of."""
-        request = lowered.request
-        for platform in request.platforms:
-            if backend.is_here(platform) if devices is None else is_platform_of(devices[0], platform):
-                return self.lower(lowered.record, request.on(platform))
-        raise not_here(lowered, backend.default_backend() if devices is None else devices[0].platform)
-
-    def _devices_of(self, lowered: Lowered) -> tuple[Any, ...] | None:
-        if self.devices is not None:
-            return self.devices
-        if lowered.mesh is None:
-            return (backend.default_device(),)
-        around = mesh_context.concrete
-        if around is not None and around.abstract_mesh is lowered.mesh:
-            devices: tuple[Any, ...] = around.flat_devices
-            return devices
-        return None
-
-    def _compile_ahead(
-        self, lowered: Lowered, what: Any, options: CompilerOptions, devices: tuple[Any, ...] | None = None
-    ) -> TopologyCompiled:
-        # Start-up time: this needs the package `collectives`, which a program on one device never does.
-        from meshrt.pipeline.ahead import compile_for_topology
-        from meshrt.runtime.topology import platform_of, topology_of
-
-        topology = topology_of(what)
-        platform = platform_of(topology)
-        if lowered.request.platform != platform or lowered.request.platforms:
-            lowered = self.lower(lowered.record, lowered.request.on(platform))
-        return compile_for_topology(lowered, topology, options, config.settings.partitioner, devices)

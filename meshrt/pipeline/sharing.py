@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from meshrt.heuristics import SHARED_OPTIONS
-from meshrt.pipeline.driver import Driver, SharedTraces
+from meshrt.pipeline.driver import Driver
+from meshrt.pipeline.keys import SharedTraces
 from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.static_arguments import WEAKLY_HELD
 

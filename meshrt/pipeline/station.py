@@ -54,7 +54,7 @@ class ArgInfo:
 
 
 class Onward(Protocol):
-    """What makes the next station of a value: `meshrt.pipeline.driver.Road`, which knows the caches and the devices.
+    """What makes the next station of a value: `meshrt.pipeline.road.Road`, which knows the caches and the devices.
 
     `written` are the shardings of the call as its user wrote them; None where there was no call. `devices` are those of
     its arguments; None where only an AbstractMesh was named.

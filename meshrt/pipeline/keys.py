@@ -1,0 +1,58 @@
+"""What the traces and programs of a jitted function are known by, and the traces that several of them share."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+from meshrt.core.axes import NamedAxis
+from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.types import ShapedArray
+from meshrt.pipeline.options import CompilerOptions
+from meshrt.pipeline.static_arguments import Static
+from meshrt.pipeline.traced import LoweringRequest, TraceRecord
+from meshrt.sharding.mesh import AbstractMesh
+
+__all__ = ["ProgramKey", "SharedTraces", "TraceKey"]
+
+
+class TraceKey(NamedTuple):
+    """What a trace depends on beside the function: no device and no concrete mesh.
+
+    `axes` are those in scope, which collectives may name: within a caller's trace only.
+    """
+
+    in_tree: Any
+    static: Static
+    avals: tuple[ShapedArray, ...]
+    settings: tuple[Any, ...]
+    mesh: AbstractMesh | None
+    axes: tuple[NamedAxis, ...] = ()
+
+
+class ProgramKey(NamedTuple):
+    """What a compiled program depends on: `settings` are those of propagation, partitioning and compilation.
+
+    `partition` are the options of the program that `partition(...)` gave, sorted; None for that of the settings.
+    """
+
+    record: TraceRecord
+    request: LoweringRequest
+    settings: tuple[Any, ...]
+    options: CompilerOptions
+    partition: tuple[tuple[str, Any], ...] | None
+
+
+class SharedTraces:
+    """The traces of one function that its drivers, one per set of options, share.
+
+    None of the options decides what a trace is. A record is here as long as some driver keeps it; `nested` are those
+    within callers' traces.
+    """
+
+    __slots__ = ("nested", "records")
+
+    def __init__(self) -> None:
+        self.records: weakref.WeakValueDictionary[TraceKey, TraceRecord] = weakref.WeakValueDictionary()
+        self.nested: OrderedDict[TraceKey, tuple[Jaxpr, list[Any], Any]] = OrderedDict()
