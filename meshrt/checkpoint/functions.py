@@ -129,7 +129,8 @@ def restore(
       CheckpointNotFoundError: there is no checkpoint at `path`. CheckpointMismatchError: it holds other paths, shapes
         or dtypes, an array cannot lie as asked (all such leaves are named), or it has the `data_state` of another
         number of processes. DamagedCheckpointError: its files are not those that were written; which file, which leaf.
-        CheckpointError: it cannot be opened. ArgumentTypeError, UnsupportedError: as `save`.
+        CheckpointError: it cannot be opened. ArgumentTypeError: `data_state` has no `set_state`, or as `save`.
+        UnsupportedError: as `save`.
 
     >>> import meshrt, tempfile
     >>> from meshrt.sharding import PartitionSpec as P
@@ -140,6 +141,11 @@ def restore(
     >>> tree["w"].sharding.spec, tree["names"]
     (P('x',), ['a', None])
     """
+    if data_state is not None and not callable(getattr(data_state, "set_state", None)):
+        raise errors.ArgumentTypeError(
+            f"restore: data_state must have a method set_state(state), which gets what was saved. Got {data_state!r}; "
+            "the saved state itself is in meshrt.checkpoint.describe(path).data_states"
+        )
     with Opened(named(path)) as opened:
         tree = restored(opened, like, shardings, Options(mesh, as_numpy, cast), partial, progress)
         if data_state is not None:

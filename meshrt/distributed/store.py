@@ -80,11 +80,17 @@ def read(ctx: DistributedContext, key: str, timeout_s: float) -> bytes | None:
 
 
 def key_value_delete(key: str) -> None:
-    """Removes what is under `key`; nothing happens where nothing is. DistributedError if this process is in no job.
+    """Removes what is under `key`; nothing happens where nothing is.
+
+    Raises:
+      DistributedError: the service fails, or this process is in no job.
 
     >>> meshrt.distributed.key_value_delete("port")  # doctest: +SKIP
     """
-    _place().client.key_value_delete(_PREFIX + key)
+    try:
+        _place().client.key_value_delete(_PREFIX + key)
+    except jaxlib_api.XlaError as e:
+        raise DistributedError(f"key_value_delete: {key!r} cannot be removed: {e}") from e
 
 
 def barrier(name: str, timeout_seconds: float = 300.0, processes: Collection[int] | None = None) -> None:

@@ -279,6 +279,8 @@ def test_metadata_and_positions_of_data(path):
     assert found.metadata == {"loss": 0.5, "names": ["a", None]} and found.data_states == ({"position": 5},)
     checkpoint.save(path.with_name("b"), 1, data_state=b"\0\1")
     assert checkpoint.describe(path.with_name("b")).data_states == (b"\0\1",)
+    with pytest.raises(TypeError, match=r"data_state must have a method set_state\(state\)"):
+        checkpoint.restore(path.with_name("b"), data_state=b"\0\1")
 
 
 def test_the_name_is_that_of_rematerialisation_too():
