@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors, tree_util
+from meshrt import errors, tree_util
 from meshrt.core.basic.memory import in_space
 from meshrt.core.basic.reshard import as_split, cotangent_type
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.naming import wraps
-from meshrt.core.references import inner_type, is_ref, is_ref_type
+from meshrt.core.references import inner_type, is_ref
 from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
@@ -28,10 +27,17 @@ from meshrt.primitives.state import whole_read, whole_write
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import from_numpy, put_leaf
 from meshrt.sharding.typed import abstract, without_sums
-from meshrt.transforms.arguments import argument_paths, check_argnums, fun_name, require_function, split_aux
+from meshrt.transforms.arguments import check_argnums, fun_name, require_function, split_aux
 from meshrt.transforms.discharge import Cell
+from meshrt.transforms.given_derivatives import (
+    PUSHED,
+    check_inputs,
+    cotangent_leaves,
+    linear_cotangents,
+    tangent_leaves,
+)
 from meshrt.transforms.high import flatten
-from meshrt.transforms.high_derivatives import check_derivative, no_derivative
+from meshrt.transforms.high_derivatives import no_derivative
 from meshrt.transforms.jvp import jvp_flat
 from meshrt.transforms.linear import LinearTracer, Purpose, backward, linearizing_for, transpose_jaxpr
 from meshrt.transforms.linear_maps import LinearMap, Pullback
@@ -104,7 +110,7 @@ def value_and_grad(
         nums = check_argnums(fun, argnums, len(args))
         dynamic = tuple(args[n] for n in nums)
         leaves, tree = flatten(dynamic)
-        _check_inputs(fun, leaves, tree, args, nums, allow_int, holomorphic)
+        check_inputs(fun, leaves, args, nums, allow_int, holomorphic)
         leaves = into_branch(leaves)
 
         def call(*values: Any) -> Any:
@@ -155,42 +161,6 @@ def grad(
         return (gradient, value[1]) if has_aux else gradient
 
     return wrapped
-
-
-def _check_inputs(fun, leaves, tree, args, nums, allow_int: bool, holomorphic: bool) -> None:
-    paths = None
-    for i, leaf in enumerate(leaves):
-        aval = aval_of(leaf)
-        if aval.is_high:
-            if aval.is_differentiable:
-                continue
-            raise errors.ArgumentTypeError(
-                f"grad requires inputs with derivatives, and {aval.str_short()} of {fun_name(fun)} has none: "
-                "differentiate with respect to another argument (argnums=...)"
-            )
-        if aval.is_differentiable and (aval.dtype.kind == "c" or not holomorphic):
-            continue
-        if not aval.is_differentiable and allow_int:
-            continue
-        if paths is None:
-            every = iter(argument_paths(fun, flatten((tuple(args), {}))[1]))
-            of_argument = [list(itertools.islice(every, len(flatten(a)[0]))) for a in args]
-            paths = [path for n in nums for path in of_argument[n]]
-        if is_ref_type(aval):
-            raise errors.ArgumentValueError(
-                f"grad of {fun_name(fun)} with respect to {paths[i]}, a reference of type {aval}: the gradient of what "
-                "it holds goes to a reference too, with meshrt.vjp(...)[1].with_refs(...)"
-            )
-        if holomorphic:
-            raise errors.ArgumentTypeError(
-                f"grad with holomorphic=True requires inputs with complex dtype, but got {aval.dtype} for {paths[i]} "
-                f"of {fun_name(fun)}"
-            )
-        raise errors.ArgumentTypeError(
-            "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of np.inexact), but got "
-            f"{aval.dtype} for {paths[i]} of {fun_name(fun)}. Convert it to a floating dtype, differentiate with "
-            "respect to another argument (argnums=...), or pass allow_int=True"
-        )
 
 
 def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):
@@ -283,7 +253,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
                 f"but takes one, the cotangent of the one value that {name} returns, also where that is a tuple or "
                 "another container"
             )
-        return _flat_cotangents(given[0], out_tree, out_avals, name)
+        return cotangent_leaves(given[0], out_tree, out_avals, name)
 
     def ending(given: tuple[Any, ...], targets: Sequence[Any] | None) -> list[Any]:
         return [*cotangents(given), *state_cotangents(live_states, targets)]
@@ -360,43 +330,6 @@ def _transposed(jaxpr: Jaxpr, count: int, nonzeros: Any, depends: Any) -> Any:
     return pull
 
 
-def _flat_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: str, integers: bool = False) -> list[Any]:
-    """The leaves of a cotangent, of the types of the results; None for those that have no derivative.
-
-    Integers have none, but where a linear function is transposed they are as good as other numbers (`integers`).
-    """
-    leaves, ct_tree = flatten(ct)
-    if ct_tree != tree:
-        raise errors.TreeError(
-            f"unexpected tree structure: the cotangent of {name} has the structure {ct_tree}, its output {tree}"
-        )
-    out: list[Any] = []
-    for c, a in zip(leaves, avals):
-        if not a.is_differentiable and not (integers and a.dtype.kind in "iu"):
-            out.append(None)
-            continue
-        got = aval_of(c)
-        if a.is_high or got.is_high:
-            check_derivative(got, a.to_ct_aval(), f"unexpected JAX type: the cotangent of {name}")
-            out.append(c)
-            continue
-        if got.shape != a.shape or not _converts(got, a):
-            raise errors.ArgumentValueError(
-                f"unexpected JAX type: the cotangent of {name} has type {got} where its output has type {a}"
-            )
-        more = in_order(got.vma.difference(a.vma))
-        if more:
-            raise errors.ArgumentValueError(
-                f"the cotangent of {name} has type {got.str_short()} where its output has type "
-                f"{a.str_short()}: that is one value along {', '.join(map(repr, more))}, and so is its cotangent. This "
-                f"might be fixed by applying `meshrt.lax.pcast(..., {more}, to='varying')` to the primal value passed "
-                "to the transformation, which gives every device a derivative of its own; or by passing "
-                f"meshrt.lax.psum(cotangent, {more})"
-            )
-        out.append(np.asarray(c, a.dtype)[()] if isinstance(c, int | float | complex) else c)
-    return out
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Forward mode
 
@@ -415,13 +348,13 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
             f"found {type(primals).__name__} and {type(tangents).__name__}."
         )
     leaves, tree = flatten(tuple(primals))
-    tangent_leaves, tangent_tree = flatten(tuple(tangents))
+    given_leaves, tangent_tree = flatten(tuple(tangents))
     if tree != tangent_tree or isinstance(primals, list) != isinstance(tangents, list):
         raise errors.ArgumentTypeError(
             f"primal and tangent arguments to jax.jvp must have the same tree structure; primals have {tree} whereas "
             f"tangents have {tangent_tree}"
         )
-    flat_tangents = _flat_tangents([aval_of(x) for x in leaves], tangent_leaves, tree, fun)
+    flat_tangents = tangent_leaves([aval_of(x) for x in leaves], given_leaves, tree, fun)
     flat = _Flat(fun, tree, has_aux)
     states = [(t, Cell(whole_read(t))) if is_ref(t) else None for t in flat_tangents]
     given = [t if state is None else state[1] for t, state in zip(flat_tangents, states)]
@@ -442,39 +375,6 @@ def _tangent_or_zero(t: Any, aval: ShapedArray) -> Any:
     if aval.is_high:
         return zeros(aval.to_tangent_aval()) if t is None else t
     return _typed(t, aval)
-
-
-def _converts(got: ShapedArray, wanted: ShapedArray) -> bool:
-    """Whether a derivative of dtype `got` does where `wanted` is needed: Python's scalars do for their own kind."""
-    return got.dtype == wanted.dtype or (got.weak_type and got.dtype.kind == wanted.dtype.kind)
-
-
-_DTYPES = "primal and tangent arguments to jax.jvp do not match. Dtypes must be equal"
-_PUSH = "linearized function called on tangent values inconsistent with the original primal values"
-
-
-def _flat_tangents(avals, tangents, tree, fun, of_push: str = "") -> list[Any]:
-    out: list[Any] = []
-    for i, (a, t) in enumerate(zip(avals, tangents)):
-        want = a.to_tangent_aval()
-        if getattr(t, "dtype", None) == dtypes.float0:
-            got = ShapedArray(t.shape, dtypes.float0)
-        else:
-            got = aval_of(t)
-        if want.is_high or got.is_high:
-            check_derivative(got, want, f"the tangent of {a.str_short()}, an argument of {fun_name(fun)},")
-            out.append(t)
-            continue
-        fits = _converts(got, want)
-        if got.shape != want.shape or not fits:
-            path = argument_paths(fun, flatten((tree_unflatten(tree, avals), {}))[1])[i]
-            complaint = of_push or ("jvp called with different primal and tangent shapes" if fits else _DTYPES)
-            raise errors.ArgumentShapeError(f"{complaint}: {path} is {a}, which needs a tangent {want}, and got {got}")
-        if want.dtype == dtypes.float0:
-            out.append(None)
-        else:
-            out.append(np.asarray(t, want.dtype)[()] if isinstance(t, int | float | complex) else t)
-    return out
 
 
 @boundary
@@ -499,10 +399,10 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     in_avals, out_avals = [aval_of(x) for x in leaves], [aval_of(o) for o in outs]
 
     def push(residuals: Sequence[Any], *tangents: Any) -> Any:
-        tangent_leaves, tangent_tree = flatten(tangents)
+        given_leaves, tangent_tree = flatten(tangents)
         if tangent_tree != tree:
             raise errors.TreeError(f"the linearized function takes tangents of structure {tree}, got {tangent_tree}")
-        given = [t for t in _flat_tangents(in_avals, tangent_leaves, tree, fun, _PUSH) if t is not None]
+        given = [t for t in tangent_leaves(in_avals, given_leaves, tree, fun, PUSHED) if t is not None]
         pushed = iter(eval_jaxpr(jaxpr, (), [*residuals, *given]))
         filled = [_tangent_or_zero(next(pushed) if d else None, a) for d, a in zip(depends, out_avals)]
         return tree_unflatten(out_tree, filled)
@@ -510,16 +410,6 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     result = tree_unflatten(out_tree, outs)
     forward = LinearMap(functools.partial(push, residuals), lambda: (push, residuals))
     return (result, forward, aux) if has_aux else (result, forward)
-
-
-def _linear_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: str) -> list[Any]:
-    """As `_flat_cotangents`, for the transpose of the function `name`, where JAX calls both mismatches TypeErrors."""
-    try:
-        return _flat_cotangents(ct, tree, avals, name, integers=True)
-    except errors.TreeError as e:
-        raise errors.ArgumentShapeError(f"cotangent tree does not match function output: {e}") from None
-    except errors.ArgumentValueError as e:
-        raise errors.ArgumentShapeError(f"cotangent type does not match function output: {e}") from None
 
 
 @boundary
@@ -547,7 +437,7 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
     linear = (False,) * len(hoisted.consts) + (True,) * len(avals)
 
     def transposed(consts: Sequence[Any], ct: Any) -> Any:
-        cts = _linear_cotangents(ct, out_tree, closed.out_avals, name)
+        cts = linear_cotangents(ct, out_tree, closed.out_avals, name)
         back, nonzeros = transpose_jaxpr(hoisted.jaxpr, linear, tuple(c is not None for c in cts))
         pulled = iter(eval_jaxpr(back.jaxpr, (), [*back.consts, *consts, *[c for c in cts if c is not None]]))
         return tree_unflatten(tree, [_cotangent(next(pulled) if nz else None, a) for nz, a in zip(nonzeros, avals)])
