@@ -49,6 +49,7 @@ def driver_for(fun: Callable[..., Any], name: str, options: JitOptions) -> Drive
     with _lock:
         of_function = _shared.setdefault(fun, _OfFunction())
         drivers, traces = of_function.drivers, of_function.traces.setdefault(name, SharedTraces())
+        _drop_oldest(of_function.traces)
         key = _key(name, options)
         try:
             found = drivers.get(key)
@@ -56,9 +57,14 @@ def driver_for(fun: Callable[..., Any], name: str, options: JitOptions) -> Drive
             return Driver(fun, name, options, traces=traces)
         if found is None:
             found = drivers[key] = Driver(fun, name, options, weakly=True, traces=traces)
-            while len(drivers) > SHARED_OPTIONS:
-                del drivers[next(iter(drivers))]
+            _drop_oldest(drivers)
         return found
+
+
+def _drop_oldest(made: dict[Any, Any]) -> None:
+    """Of what was made for one function, beyond what is kept."""
+    while len(made) > SHARED_OPTIONS:
+        del made[next(iter(made))]
 
 
 def _key(name: str, options: JitOptions) -> Any:

@@ -14,6 +14,8 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
 from meshrt.experimental.hijax import new_box
+from meshrt.heuristics import SHARED_OPTIONS
+from meshrt.pipeline import sharing
 from meshrt.runtime import events
 from meshrt.sharding import Mesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
@@ -105,6 +107,15 @@ def test_caches_go_with_the_function():
     assert [g() for g in gone] == [None, None]
     with pytest.raises(errors.ArgumentTypeError, match="Argument 'number' compiled with"):
         meshrt.jit(lambda number: number + 1).lower(1.0).compile()(X)  # a stage knows names when its function is gone
+
+
+def test_those_of_names_that_a_function_had_are_dropped():
+    f = lambda x: x + 1
+    for i in range(3 * SHARED_OPTIONS):
+        f.__name__ = f"step{i}"
+        assert meshrt.eval_shape(f, X).shape == X.shape
+    kept = sharing._shared[f]
+    assert list(kept.traces) == [name for name, *_ in kept.drivers] and len(kept.traces) == SHARED_OPTIONS
 
 
 def test_clearing_clears_for_all():
