@@ -25,6 +25,7 @@ from meshrt.primitives import elementwise as ew
 from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.computation import only_operation, scalar_jaxpr, starts_from
 from meshrt.primitives.neutral import highest, lowest
+from meshrt.primitives.selection import select_n_p
 from meshrt.primitives.slice import pad_p
 from meshrt.primitives.windowing import (
     canonical_pads,
@@ -329,6 +330,10 @@ def _generic_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxp
     moving = [t is not None for t in tangents[:count]]
     if not any(moving):
         return reduce_window_p.bind(*primals, jaxpr=jaxpr, **params), [None] * count
+    operation = only_operation(jaxpr) if count == 1 else None
+    if operation in _MONOIDS:
+        (out,) = reduce_window_p.bind(*primals, jaxpr=jaxpr, **params)
+        return [out], [_monoid_tangent(_MONOIDS[operation][0], out, operands[0], tangents[0], params)]
     inexact = [i for i, x in enumerate(operands) if aval_of(x).is_differentiable]
     pair = _pair_jaxpr(jaxpr, count, tuple(inexact))
     moved = [instantiate(tangents[i], operands[i]) for i in inexact]
@@ -336,6 +341,16 @@ def _generic_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxp
     outs = reduce_window_p.bind(*operands, *moved, *inits, *starts, jaxpr=pair, **params)
     found = dict(zip(inexact, outs[count:]))
     return outs[:count], [found.get(i) for i in range(count)]
+
+
+def _monoid_tangent(primitive: Primitive, out: Any, x: Any, t: Any, params: dict[str, Any]) -> Any:
+    """Of one operation from an initial value that only the running program knows (`jnp.asarray(0.0)` under jit): that
+    of the windows alone, linear in `t`, but where a maximum or minimum is the initial value, which has no tangent."""
+    assert primitive.jvp is not None  # of sums, maxima and minima of windows
+    alone, t_alone = primitive.jvp((x,), (t,), **params)
+    if primitive is reduce_window_sum_p:
+        return t_alone
+    return select_n_p.bind(ew.eq_p.bind(out, alone), zeros(aval_of(t_alone)), t_alone)
 
 
 def _pair_jaxpr(jaxpr: Jaxpr, count: int, inexact: tuple[int, ...]) -> Jaxpr:
