@@ -98,6 +98,7 @@ def same(mine, theirs, tolerance=3e-4):
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("name", "deep"), list(names()))
 def test_derivatives(name, deep):
     mine, theirs = derivatives(meshrt, mnp, name, deep), derivatives(jax, jnp, name, deep)
@@ -105,6 +106,7 @@ def test_derivatives(name, deep):
     same(jit(meshrt, mine)(W, X), jit(jax, theirs)(W, X))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("name", "deep"), list(names()))
 def test_batching(name, deep):
     mine, theirs = batched(meshrt, mnp, name, deep), batched(jax, jnp, name, deep)

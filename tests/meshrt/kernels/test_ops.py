@@ -139,6 +139,7 @@ def _close(got, want, tol):
     np.testing.assert_allclose(np.asarray(got, np.float32), np.asarray(want, np.float32), rtol=tol, atol=tol)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_those_of_the_plain_function(name):
     ours, plain, args = CASES[name]

@@ -229,6 +229,7 @@ def _strict(l, function, *args, **kwargs):
         return function(*args, **kwargs)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ROWS)
 def test_as_in_jax(name):
     assert_alike(ROWS[name])
