@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from propagation.attributes import integer, integers
+from propagation.attributes import PADDING, integer, integers
 from propagation.model import DimSharding, Mesh, TensorSharding
 from propagation.program import Op, Program, source
 from propagation.shardings import Shardings
@@ -97,8 +97,7 @@ def _joined(op: Op) -> Iterator[Place]:
 
 def _padded(op: Op) -> Iterator[Place]:
     value, result = op.operands[0], op.results[0]
-    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
-    for d, (low, high, inside) in enumerate(zip(*(integers(op.attrs[n]) for n in names))):
+    for d, (low, high, inside) in enumerate(zip(*(integers(op.attrs[n]) for n in PADDING))):
         if low + high > 0 <= min(low, high) and not inside:
             yield from _place(Place(result, d, math.gcd(low, high, value.type.shape[d])))
 

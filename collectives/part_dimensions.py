@@ -22,7 +22,7 @@ from typing import NamedTuple
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from propagation.attributes import dot_dims, integer, integers
+from propagation.attributes import PADDING, dot_dims, integer, integers
 from propagation.graph import OtherType, TensorType
 from propagation.ops import POINTWISE
 from propagation.program import Edits, Op, Program, Value, replace_all_uses
@@ -356,11 +356,8 @@ def _concatenated(op: Op, line: _Line, unit: int) -> dict[str, ir.Attribute]:
     return {"dimension": ir.IntegerAttr.get(i64, _moved([at], line.results[0], False)[0])}
 
 
-_PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
-
-
 def _pad(op: Op, number: int, is_result: bool, dim: int, unit: int) -> _Line | None:
-    low, high, inside = (integers(op.attrs[n])[dim] for n in _PADDING)
+    low, high, inside = (integers(op.attrs[n])[dim] for n in PADDING)
     if number and not is_result:
         return None
     if not (low or high or inside):
@@ -373,7 +370,7 @@ def _padded(op: Op, line: _Line, unit: int) -> dict[str, ir.Attribute]:
     (dim,) = line.results
     assert dim is not None
     out = {}
-    for name in _PADDING:
+    for name in PADDING:
         found = list(integers(op.attrs[name]))
         out[name] = _i64s([*found[:dim], found[dim] // unit, 0, *found[dim + 1 :]])
     return out

@@ -170,7 +170,7 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
         unary = operands == function.__code__.co_posonlyargcount == function.__code__.co_argcount == 1
         chosen_call = call_unary if unary else call
         vars(chosen_call).update({s: functools.partial(_as_jitted, function, choices, s) for s in STATIONS})
-        return is_boundary(chosen_call)  # type: ignore[return-value]
+        return is_boundary(chosen_call)  # type: ignore[return-value]  # it takes what `function` does
 
     return decorate
 

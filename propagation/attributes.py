@@ -20,6 +20,7 @@ from .model import Mesh
 from .sdy_text import read_mesh
 
 __all__ = [
+    "PADDING",
     "ConvDims",
     "DotDims",
     "GatherDims",
@@ -37,6 +38,9 @@ __all__ = [
     "string",
     "symbol",
 ]
+
+# The attributes of a pad: elements in front of each dimension, behind it, and between its own.
+PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
 
 
 class DotDims(NamedTuple):

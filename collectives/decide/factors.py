@@ -29,7 +29,7 @@ from ..reshard.planner import runs_of
 from .candidate import Candidate, as_propagated
 
 __all__ = [
-    "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "Splits", "arranged", "choose", "followed", "gathered", "layout_of",
+    "PASS", "REDUCE", "WHOLE", "Choice", "Factors", "Splits", "arranged", "followed", "gathered", "layout_of",
     "note_gathered", "sent", "work_of",
 ]  # fmt: skip
 
@@ -122,14 +122,6 @@ class Splits(NamedTuple):
         assert fewer is not None  # without a limit every assignment has a price
         size = lambda c: sent(ctx, self.operands, self.results, c)
         return (fewer if size(fewer) < size(choice) else choice), tuple(work.ways)
-
-
-def choose(
-    ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], byte_per_work: float,
-    border: Border | None = None,
-) -> Choice:  # fmt: skip
-    """The cheapest assignment of axes to factors: see `Splits`."""
-    return _known(ctx, factors, operands, results, byte_per_work, border)[0]
 
 
 _Found = tuple[Choice, tuple[Way, ...]]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from propagation.attributes import integer, integers
+from propagation.attributes import PADDING, integer, integers
 from propagation.ops import POINTWISE
 from propagation.program import Block, Op, Value
 
@@ -323,8 +323,7 @@ class _Finder:
         return None
 
     def _padded(self, op: Op, held: _Intervals) -> _Intervals | None:
-        names = ("edge_padding_low", "edge_padding_high", "interior_padding")
-        low, high, inner = (integers(op.attrs[name]) for name in names)
+        low, high, inner = (integers(op.attrs[name]) for name in PADDING)
         if any(d != self.axis and (low[d] or high[d] or inner[d]) for d in range(len(low))):
             return None
         d = self.axis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from ..attributes import integer, integers
+from ..attributes import PADDING, integer, integers
 from ..graph import Op, Value
 from ..model import OpRule
 from .builder import NEED_REPLICATION, PASS_THROUGH, PERMUTATION, RuleBuilder, signature
@@ -16,14 +16,13 @@ def static_slice(op: Op, options: RuleOptions) -> OpRule:
     return _resized(op, options, ())
 
 
-@signature("edge_padding_low", "edge_padding_high", "interior_padding")
+@signature(*PADDING)
 def pad(op: Op, options: RuleOptions) -> OpRule:
     """Like a slice. In the newest version padding that leaves the size as it was (low -1 and high 1: a shift) moves
     borders, too."""
     if not options.is_newest:
         return _resized(op, options, ())
-    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
-    moved = {d for d, p in enumerate(zip(*[integers(op.attrs[n]) for n in names])) if any(p)}
+    moved = {d for d, p in enumerate(zip(*[integers(op.attrs[n]) for n in PADDING])) if any(p)}
     return _resized(op, options, moved)
 
 
