@@ -12,6 +12,7 @@ from meshrt.launch.model import (
     CancelRequested,
     CheckpointTold,
     Event,
+    ExitStatus,
     HostJoined,
     HostLeaving,
     HostLost,
@@ -65,7 +66,8 @@ def host_joined(state: State, event: HostJoined) -> Result:
 
 
 def _with_host(state: State, event: HostJoined) -> State:
-    return state if event.host in state.hosts else replace(state, hosts=(*state.hosts, event.host))
+    hosts = state.hosts if event.host in state.hosts else (*state.hosts, event.host)
+    return replace(state, hosts=hosts, leaving=state.leaving - {event.host})
 
 
 def host_joined_gathering(state: State, event: HostJoined) -> Result:
@@ -89,16 +91,40 @@ def host_lost(state: State, event: HostLost) -> Result:
     return replace(state, hosts=tuple(h for h in state.hosts if h != event.host), crashed=crashed), ()
 
 
+def host_lost_waiting(state: State, event: HostLost) -> Result:
+    return _without_host(host_lost(state, event)[0], event, f"host {event.host} is gone ({event.why})")
+
+
 def host_leaving(state: State, event: HostLeaving) -> Result:
-    return replace(state, hosts=tuple(h for h in state.hosts if h != event.host)), ()
+    hosts = tuple(h for h in state.hosts if h != event.host)
+    return replace(state, hosts=hosts, leaving=state.leaving | {event.host}), ()
+
+
+def host_leaving_waiting(state: State, event: HostLeaving) -> Result:
+    return _without_host(host_leaving(state, event)[0], event, f"host {event.host} leaves ({event.why})")
+
+
+def _without_host(state: State, event: HostLost | HostLeaving, what: str) -> Result:
+    """Nothing has been started on it yet: the generation begins again, without it."""
+    if event.host not in state.chosen:
+        return state, ()
+    detail = f"{what} before its ranks were started; the job starts without it"
+    return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
 
 
 def host_leaving_running(state: State, event: HostLeaving) -> Result:
-    """Ranks that save do so together: all of them, while those of the host still can."""
-    state, _ = host_leaving(state, event)
-    if not state.attentive or event.host not in {state.host_of(rank) for rank in state.live}:
+    return leave_together(host_leaving(state, event)[0], event)
+
+
+def leave_together(state: State, event: Event) -> Result:
+    """Ranks that save when they are asked to do so together: all of them, while those of a host that leaves still
+    can. What they return then is not the end of their work."""
+    going = sorted({h for r in state.live - state.coming if (h := state.host_of(r)) is not None and h in state.leaving})
+    if not state.attentive or not going:
         return state, ()
-    detail = f"host {event.host} leaves ({event.why}); the job goes on without it"
+    why = f" ({event.why})" if isinstance(event, HostLeaving) else ""
+    who = f"host {going[0]} leaves" if len(going) == 1 else f"hosts {', '.join(going)} leave"
+    detail = f"{who}{why}; the job goes on without {'it' if len(going) == 1 else 'them'}"
     return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
 
 
@@ -215,7 +241,16 @@ def _gone(state: State, event: WorkerExited) -> State:
     return replace(state, live=state.live - {event.rank}, finished=finished)
 
 
+def with_its_host(state: State, event: WorkerExited) -> WorkerExited:
+    """What counts: a host that leaves has asked its ranks to end, so one that ends there has not ended its work, even
+    if its script says so."""
+    if not event.status.ok or state.host_of(event.rank) not in state.leaving:
+        return event
+    return replace(event, status=ExitStatus(lost="the host leaves, and had asked it to end"))
+
+
 def exited(state: State, event: WorkerExited) -> Result:
+    event = with_its_host(state, event)
     state = _gone(state, event)
     if not event.status.ok:
         state = open_incident(state, event, IncidentKind.WORKER)
@@ -298,12 +333,22 @@ def unkillable(state: State, event: TimerFired) -> Result:
 
 
 def job_late(state: State, event: TimerFired) -> Result:
+    return stop(_out_of_time(state, event), int(signal.SIGTERM))
+
+
+def _out_of_time(state: State, event: TimerFired) -> State:
     detail = f"the job did not finish within {state.policy.timeout_s:g} s (--timeout)"
-    return stop(open_incident(state, event, IncidentKind.TIMEOUT, detail), int(signal.SIGTERM))
+    return open_incident(state, event, IncidentKind.TIMEOUT, detail)
 
 
 def job_late_ending(state: State, event: TimerFired) -> Result:
-    return replace(state, no_restart=True), ()
+    state = replace(state, no_restart=True)
+    return (_out_of_time(state, event) if _ends_to_go_on(state) else state), ()
+
+
+def _ends_to_go_on(state: State) -> bool:
+    """Whether nothing has failed: who says now that the job is to end is why it ends."""
+    return state.incident is not None and state.incident.kind is IncidentKind.RESIZE
 
 
 def cancel(state: State, event: CancelRequested) -> Result:
@@ -323,10 +368,12 @@ def cancel_stopping(state: State, event: CancelRequested) -> Result:
     """The first request while stopping forbids a restart; one more (a second Ctrl-C) ends the grace."""
     if state.no_restart or (state.incident is not None and state.incident.kind is IncidentKind.CANCEL):
         return kill(state)
-    return replace(state, no_restart=True), ()
+    return cancel_killing(state, event)
 
 
 def cancel_killing(state: State, event: CancelRequested) -> Result:
+    if _ends_to_go_on(state):
+        state = open_incident(state, event, IncidentKind.CANCEL, signal=event.signal)
     return replace(state, no_restart=True), ()
 
 
@@ -335,6 +382,10 @@ def cancel_killing(state: State, event: CancelRequested) -> Result:
 
 def attentive(state: State, event: WorkerAttentive) -> Result:
     return replace(state, attentive=True), ()
+
+
+def attentive_running(state: State, event: WorkerAttentive) -> Result:
+    return leave_together(replace(state, attentive=True), event)
 
 
 def checkpoint(state: State, event: CheckpointTold) -> Result:

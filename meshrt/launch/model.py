@@ -404,6 +404,7 @@ class State:
     phase: Phase = Phase.NEW
     generation: int = 0
     hosts: tuple[str, ...] = ()  # that are there, in the order in which they came
+    leaving: frozenset[str] = frozenset()  # that have asked their ranks to end
     chosen: tuple[str, ...] = ()  # of this generation
     most: int | None = None  # hosts that the user wants at most, below the policy's
     called: bool = False  # the last call for hosts is over

@@ -133,9 +133,9 @@ def conclude(state: State) -> Result:
         return final(state, ending, Announce(incident=incident))
     following = state.generation + 1
     fresh = State(
-        policy=state.policy, phase=state.phase, generation=following, hosts=state.hosts, chosen=state.chosen,
-        most=state.most, called=True, committed=state.committed, forgiven=state.forgiven, replaced=state.replaced,
-        incidents=(*state.incidents, incident), story=state.story,
+        policy=state.policy, phase=state.phase, generation=following, hosts=state.hosts, leaving=state.leaving,
+        chosen=state.chosen, most=state.most, called=True, committed=state.committed, forgiven=state.forgiven,
+        replaced=state.replaced, incidents=(*state.incidents, incident), story=state.story,
     )  # fmt: skip
     rest = 0.0 if incident.kind is IncidentKind.RESIZE else backoff(state.policy, fresh.charged)
     fresh = replace(fresh, resting=rest > 0)

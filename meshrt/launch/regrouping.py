@@ -18,6 +18,7 @@ from meshrt.launch.model import (
     Announce,
     CancelRequested,
     Command,
+    Event,
     IncidentKind,
     Phase,
     SignalWorkers,
@@ -38,7 +39,7 @@ def raised(state: State, event: WorkerRaised) -> Result:
         return state, ()
     if event.rank in state.coming:
         return growing.raised(state, event)
-    return _look(blame(_opened(state, event), event, event.rank, error=event.error))
+    return _look(blame(_opened(state, event), event, event.rank, error=event.error), event)
 
 
 def lost(state: State, event: WorkerLost) -> Result:
@@ -46,7 +47,7 @@ def lost(state: State, event: WorkerLost) -> Result:
     if event.rank in state.departed:
         return state, ()
     silent = event.rank in state.live
-    after, commands = _look(blame(_opened(state, event), event, event.rank, error=do.lost_error(event)))
+    after, commands = _look(blame(_opened(state, event), event, event.rank, error=do.lost_error(event)), event)
     if after.phase is not Phase.REGROUPING or not silent:
         return after, commands
     return after, (*commands, SignalWorkers(ranks=(event.rank,), signal=int(signal.SIGKILL)))
@@ -56,37 +57,39 @@ def exited(state: State, event: WorkerExited) -> Result:
     """While all run."""
     if event.rank in state.coming:
         return growing.fell(state, event)
+    event = do.with_its_host(state, event)
     if event.rank not in state.departed and (event.status.ok or not state.policy.elastic):
         return do.exited(state, event)
     state = replace(state, live=state.live - {event.rank})
     if event.rank not in state.departed:
         state = blame(_opened(state, event), event, event.rank, event.status, tail=event.tail)
-        return _look(state)
+        return _look(state, event)
     return (state, ()) if state.live - state.coming else stop(state, int(signal.SIGTERM))
 
 
 def raised_regrouping(state: State, event: WorkerRaised) -> Result:
     if event.rank in state.coming:
         return growing.raised(state, event)
-    return _look(blame(state, event, event.rank, error=event.error))
+    return _look(blame(state, event, event.rank, error=event.error), event)
 
 
 def exited_regrouping(state: State, event: WorkerExited) -> Result:
     if event.rank in state.coming:
         fallen, told = growing.fell(state, event)
-        after, commands = _look(fallen)
+        after, commands = _look(fallen, event)
         return after, (*(c for c in told if isinstance(c, Tell)), *commands)
+    event = do.with_its_host(state, event)
     known = _blamed(state)
     state = replace(state, live=state.live - {event.rank})
     if event.status.ok and event.rank not in known:
         state = replace(state, finished=state.finished | {event.rank})
     elif event.rank not in state.departed:
         state = blame(state, event, event.rank, event.status, tail=event.tail)
-    return _look(state)
+    return _look(state, event)
 
 
 def meshed(state: State, event: WorkerMeshed) -> Result:
-    return _look(growing.together(state, event))
+    return _look(growing.together(state, event), event)
 
 
 def late(state: State, event: TimerFired) -> Result:
@@ -112,7 +115,7 @@ def _blamed(state: State) -> frozenset[int]:
     return frozenset(f.rank for f in failures if f.rank is not None)
 
 
-def _look(state: State) -> Result:
+def _look(state: State, event: Event) -> Result:
     """Something changed in a job that has lost somebody: do the others go on, and are they together?"""
     incident = state.incident
     assert incident is not None  # somebody is lost
@@ -129,11 +132,11 @@ def _look(state: State) -> Result:
         state, first = enter(state, Phase.REGROUPING)
     if not left <= state.meshed or state.meshed & _blamed(state):
         return state, first
-    after, commands = _went_on(state, len(left))
+    after, commands = _went_on(state, event, len(left))
     return after, (*first, *commands)
 
 
-def _went_on(state: State, left: int) -> Result:
+def _went_on(state: State, event: Event, left: int) -> Result:
     """Those that are left are together."""
     incident = state.incident
     assert incident is not None  # somebody is lost
@@ -146,7 +149,9 @@ def _went_on(state: State, left: int) -> Result:
         incidents=(*state.incidents, incident),
     )  # fmt: skip
     after, commands = enter(state, Phase.RUNNING, Announce(incident=incident, left=left), *ends)
-    return after, (*commands, *growing.patience(after), *growing.look(after))
+    commands = (*commands, *growing.patience(after), *growing.look(after))
+    after, more = do.leave_together(after, event)  # hosts that leave do so also while the others come together
+    return after, (*commands, *more)
 
 
 def _with_its_host(state: State, rank: int) -> bool:

@@ -16,6 +16,7 @@ from meshrt.launch.model import (
     HostLeaving,
     IncidentKind,
     Phase,
+    ResizeRequested,
     RetireService,
     ServiceExited,
     ServiceReady,
@@ -228,6 +229,69 @@ def test_ranks_that_save_do_so_when_a_host_leaves_and_start_again_without_it(att
     announce, service = do(ServiceExited, status=OK)
     assert announce.incident.detail == "host b leaves (its agent was stopped by SIGTERM); the job goes on without it"
     assert service.hosts == ("a",) and do.state.charged == 0
+
+
+@pytest.mark.parametrize("phase", ["waiting", "forming", "attentive later", "regrouping"])
+def test_a_host_that_leaves_before_all_are_together_does_not_end_the_job_well(phase):
+    do = Driver(num_processes=1, nodes=(1, 3), elastic=True)
+    do(Start)
+    for host in "abc":
+        do(HostJoined, host=host)
+    leave = {"host": "b", "why": "SIGTERM"}
+    if phase == "waiting":  # nothing was started yet
+        do(HostLeaving, **leave)
+    else:
+        do(ServiceReady, address="h:1")
+        do(WorkerMeshed, rank=0)
+        if phase != "attentive later":
+            do(WorkerAttentive, rank=0)
+        if phase == "regrouping":
+            do(WorkerMeshed, rank=1)
+            do(WorkerMeshed, rank=2)
+            do(WorkerExited, rank=2, status=ExitStatus(code=3))
+            do(WorkerMeshed, rank=0, round=1)
+        do(HostLeaving, **leave)
+        if phase == "attentive later":
+            do(WorkerAttentive, rank=0)
+        elif phase == "regrouping":
+            assert do.state.phase is Phase.REGROUPING  # they come together first, to save together
+            do(WorkerMeshed, rank=1, round=1)
+        assert do.state.phase is Phase.STOPPING
+        for rank in sorted(do.state.live):
+            do(WorkerExited, rank=rank, status=OK)
+    service = do(ServiceExited, status=OK)[-1]
+    assert service.hosts == ("a", "c") and do.state.charged == 0
+
+
+def test_what_ends_well_on_a_host_that_leaves_has_not_ended_its_work():
+    do = Driver(num_processes=1, nodes=(1, 2))
+    do(Start)
+    for host in "ab":
+        do(HostJoined, host=host)
+    do(ServiceReady, address="h:1")
+    do(HostLeaving, host="b", why="SIGTERM")
+    for rank in (1, 0):
+        do(WorkerExited, rank=rank, status=OK)
+    announce, finish = do(ServiceExited, status=OK)
+    (failure,) = announce.incident.failures
+    assert (failure.rank, failure.host, finish.exit_code) == (1, "b", 1) and "asked it to end" in failure.status.lost
+
+
+@pytest.mark.parametrize(("event", "code"), [(lambda do: do(CancelRequested, signal=15), 143),
+                                             (lambda do: do(TimerFired, timer=Timer.JOB), 124)])  # fmt: skip
+def test_who_ends_a_job_that_stops_only_to_go_on_with_other_hosts_is_why_it_ends(event, code):
+    do = Driver(num_processes=1, nodes=(1, 2), timeout_s=9.0)
+    do(Start)
+    for host in "ab":
+        do(HostJoined, host=host)
+    do(ServiceReady, address="h:1")
+    for rank in range(2):
+        do(WorkerMeshed, rank=rank)
+    do(ResizeRequested, nodes=1)
+    event(do)
+    for rank in range(2):
+        do(WorkerExited, rank=rank, status=ExitStatus(signal=15))
+    assert do(ServiceExited, status=OK)[-1].exit_code == code
 
 
 def test_those_that_are_left_go_on_and_the_job_succeeds_without_the_lost_ones():
