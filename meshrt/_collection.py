@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 from collections.abc import Iterator
 
-__all__ = ["paused"]
+__all__ = ["leave_to_the_system", "paused"]
 
 
 @contextlib.contextmanager
@@ -27,3 +28,12 @@ def paused() -> Iterator[None]:
         gc.freeze()
         gc.unfreeze()
         gc.enable()
+
+
+def leave_to_the_system() -> None:
+    """When the process ends, what is in memory is not looked through once more, object by object.
+
+    Modules are taken apart as ever. A report of some thousand operations leaves half a million objects, and looking
+    at them takes a quarter of the time of the whole command.
+    """
+    atexit.register(gc.freeze)

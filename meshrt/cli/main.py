@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import click
 
+from meshrt._collection import leave_to_the_system
 from meshrt.errors import MeshrtError
 
 USER_ERROR = 2  # exit code, as click's own for wrong usage
@@ -92,6 +93,7 @@ def group() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The ``meshrt`` program. Leaves by SystemExit: 0, the command's own code, or 2 for what the user can put right."""
+    leave_to_the_system()
     try:
         code = group.main(arguments, prog_name="meshrt", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as e:

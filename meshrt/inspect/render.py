@@ -11,17 +11,16 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from rich import box
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from collectives.findings import human, human_time
 from meshrt.errors import counted
 from meshrt.inspect.changes import Change, CollectiveChange, Comparison
+from meshrt.inspect.grid import Column, Grid
 from meshrt.inspect.model import CollectiveRow, KernelRow, LintRow, MemoryRow, RemedyRow, Report, ValueRow
 from meshrt.inspect.totals import by_axes, by_line
 
@@ -30,7 +29,6 @@ __all__ = [
     "render_changes", "shorten", "table", "values_table",
 ]  # fmt: skip
 
-Column = tuple[str, Literal["left", "right"]]
 _PLAIN_WIDTH = 200
 _UNLIMITED = 100_000  # columns
 
@@ -53,7 +51,7 @@ def console(stderr: bool = False) -> Console:
 
 def clean(text: str) -> str:
     """`text` with control characters escaped."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def shorten(where: str | None) -> str:
@@ -74,11 +72,11 @@ def table(title: str) -> Table:
     )
 
 
-def fitting(out: Console, layouts: Iterable[Table]) -> Table:
+def fitting(out: Console, layouts: Iterable[Grid]) -> Grid:
     """The first of `layouts` (the widest first) that fits the console; the last one if none does."""
     chosen = None
     for chosen in layouts:
-        if Measurement.get(out, out.options.update(width=_UNLIMITED), chosen).maximum <= _room(out):
+        if chosen.width <= _room(out):
             break
     assert chosen is not None
     return chosen
@@ -92,21 +90,13 @@ def _room(out: Console) -> int:
     return int(columns) if columns.isdigit() and int(columns) else _PLAIN_WIDTH
 
 
-def _table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]], totals: Sequence[str]) -> Table:
-    made = table(title)
-    for name, justify in columns:
-        made.add_column(name, justify=justify, overflow="fold")
-    for row in rows:
-        made.add_row(*map(_cell, row))
-    made.add_section()
-    made.add_row(*totals)
-    return made
+def _table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]], totals: Sequence[str]) -> Grid:
+    return Grid(title, columns, [tuple(map(_cell, row)) for row in rows], totals, table)
 
 
-def _cell(text: str) -> Text:
-    """A cell; its second line, if it has one, is dimmed."""
-    first, newline, second = text.partition("\n")
-    return Text(clean(first)) + Text(newline) + Text(clean(second), style="dim")
+def _cell(text: str) -> str:
+    """A cell; its second line stays one."""
+    return text if text.isprintable() else "\n".join(map(clean, text.split("\n", 1)))
 
 
 _VALUES: Sequence[Column] = (
@@ -114,7 +104,7 @@ _VALUES: Sequence[Column] = (
 )  # fmt: skip
 
 
-def values_table(out: Console, title: str, rows: Sequence[ValueRow]) -> Table:
+def values_table(out: Console, title: str, rows: Sequence[ValueRow]) -> Grid:
     """Arguments, results or parameters with their shardings and sizes, as wide as the console has room for.
 
     Where it is too narrow for all columns, the size of the whole value is left out first (its type tells it); where
@@ -130,7 +120,7 @@ def values_table(out: Console, title: str, rows: Sequence[ValueRow]) -> Table:
     ))  # fmt: skip
 
 
-def collectives_table(out: Console, title: str, rows: Iterable[CollectiveRow]) -> Table:
+def collectives_table(out: Console, title: str, rows: Iterable[CollectiveRow]) -> Grid:
     """Collectives in program order, as wide as the console has room for.
 
     Equal ones of one source line are one row, whose times are the sum. Where the console is too narrow, the groups are
@@ -249,7 +239,7 @@ KERNELS_NOTE = (
 )
 
 
-def kernels_table(out: Console, rows: Sequence[KernelRow]) -> Table:
+def kernels_table(out: Console, rows: Sequence[KernelRow]) -> Grid:
     """The kernels of a program, as wide as the console has room for: the operations are left out first."""
     wide = [
         (
@@ -277,7 +267,7 @@ MEMORY_NOTE = (
 _SHOWN = 10  # rows of tables that are sorted by size
 
 
-def memory_table(out: Console, memory: MemoryRow) -> Table:
+def memory_table(out: Console, memory: MemoryRow) -> Grid:
     """What a device holds when it holds most, the largest first, as wide as the console has room for."""
     title = (
         f"Memory per device: {human(memory.peak_bytes)} at most ({human(memory.argument_bytes)} arguments, "
