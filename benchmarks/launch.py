@@ -20,6 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import fleet
+
 LINE = "import time\nprint('AT', time.time(), flush=True)\n"
 REDUCE = """
 import meshrt.distributed
@@ -136,13 +138,13 @@ def main() -> None:
         beside = f"   torchrun {TORCHRUN[figure]:.2f}" if figure in TORCHRUN else ""
         print(f"{figure:24} {statistics.median(values):6.2f} s ({min(values):.2f}-{max(values):.2f}){beside}")
     if options.agents:
-        fleet = measure(options.agents, 15.0)
+        agents = fleet.measure(options.agents, 15.0)
         print(
-            f"{options.agents} agents: all in after {fleet['join s']:.1f} s, of which the coordinator computes "
-            f"{fleet['join CPU s']:.1f} s; then {fleet['cores']:.2f} cores; {fleet['MB']:.0f} MB; "
-            f"{fleet['lost']:.0f} lost"
+            f"{options.agents} agents: all in after {agents['join s']:.1f} s, of which the coordinator computes "
+            f"{agents['join CPU s']:.1f} s; then {agents['cores']:.2f} cores; {agents['MB']:.0f} MB; "
+            f"{agents['lost']:.0f} lost"
         )
-        found["fleet"] = list(fleet.values())
+        found["fleet"] = list(agents.values())
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 

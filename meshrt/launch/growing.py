@@ -28,6 +28,7 @@ from meshrt.launch.model import (
     WorkerRaised,
 )
 from meshrt.launch.moves import Result, most_hosts
+from meshrt.launch.ranks import Ranks
 
 
 def growable(state: State, event: WorkerGrowable) -> Result:
@@ -89,10 +90,10 @@ def grow(state: State) -> Result:
     """Starts ranks for all vacancies."""
     hosts = vacancies(state)
     ranks = tuple(range(state.size, state.size + len(hosts)))
-    replaced = frozenset(rank for rank in state.crashed if state.host_of(rank) in hosts)
+    replaced = [rank for rank in state.crashed if state.host_of(rank) in hosts]
     state = replace(
         state, added=(*state.added, *hosts), slots=(*state.slots, *_free_slots(state, hosts)),
-        live=state.live | set(ranks), coming=frozenset(ranks), crashed=state.crashed - replaced,
+        live=state.live | ranks, coming=Ranks(ranks), crashed=state.crashed - replaced,
         replaced=state.replaced + bool(replaced),
     )  # fmt: skip
     where = f" on {', '.join(sorted({h for h in hosts if h}))}" if state.policy.nodes is not None else ""
@@ -123,7 +124,7 @@ def together(state: State, event: WorkerMeshed) -> State:
     why: the loss of a host is known to the door first."""
     if event.round < state.round:
         return state
-    meshed = state.meshed if event.round == state.round else frozenset()
+    meshed = state.meshed if event.round == state.round else Ranks()
     return replace(state, meshed=meshed | {event.rank}, round=event.round, coming=state.coming - {event.rank})
 
 

@@ -51,6 +51,7 @@ from meshrt.launch.moves import (
     open_incident,
     stop,
 )
+from meshrt.launch.ranks import Ranks
 
 
 def start(state: State, event: Start) -> Result:
@@ -87,7 +88,7 @@ def host_joined_running(state: State, event: HostJoined) -> Result:
 
 def host_lost(state: State, event: HostLost) -> Result:
     """What ran there ends beside this, and is blamed then."""
-    crashed = frozenset(rank for rank in state.crashed if state.host_of(rank) != event.host)
+    crashed = Ranks(rank for rank in state.crashed if state.host_of(rank) != event.host)
     return replace(state, hosts=tuple(h for h in state.hosts if h != event.host), crashed=crashed), ()
 
 
@@ -119,8 +120,10 @@ def host_leaving_running(state: State, event: HostLeaving) -> Result:
 def leave_together(state: State, event: Event) -> Result:
     """Ranks that save when they are asked to do so together: all of them, while those of a host that leaves still
     can. What they return then is not the end of their work."""
+    if not state.attentive or not state.leaving:
+        return state, ()
     going = sorted({h for r in state.live - state.coming if (h := state.host_of(r)) is not None and h in state.leaving})
-    if not state.attentive or not going:
+    if not going:
         return state, ()
     why = f" ({event.why})" if isinstance(event, HostLeaving) else ""
     who = f"host {going[0]} leaves" if len(going) == 1 else f"hosts {', '.join(going)} leave"
@@ -185,7 +188,7 @@ def gather_late(state: State, event: TimerFired) -> Result:
 
 
 def service_ready(state: State, event: ServiceReady) -> Result:
-    state = replace(state, live=frozenset(range(state.size)), address=event.address)
+    state = replace(state, live=Ranks.below(state.size), address=event.address)
     command = StartWorkers(generation=state.generation, address=event.address, hosts=state.chosen)
     return enter(state, Phase.FORMING, command)
 
@@ -218,7 +221,7 @@ def meshed(state: State, event: WorkerMeshed) -> Result:
 
 
 def form_late(state: State, event: TimerFired) -> Result:
-    missing = sorted(set(range(state.size)) - state.joining - state.finished)
+    missing = sorted(Ranks.below(state.size) - state.joining - state.finished)
     gone = sorted(state.finished - state.joining)
     parts = [f"rank {_ranks(missing)} did not call meshrt.distributed.initialize()"] if missing else []
     parts += [f"rank {_ranks(gone)} finished without it"] if gone else []
@@ -297,10 +300,13 @@ def exited_stopping(state: State, event: WorkerExited) -> Result:
 def _blame_exit(state: State, event: WorkerExited, stopped: bool) -> State:
     """A worker left after the incident opened; one that had raised before completes its record."""
     state = _gone(state, event)
-    known = state.incident is not None and any(f.rank == event.rank for f in state.incident.failures)
-    if (event.status.ok and not known) or event.rank in state.departed:
+    if event.rank in state.departed or (event.status.ok and not _is_blamed(state, event.rank)):
         return state
     return blame(state, event, event.rank, event.status, tail=event.tail, stopped=stopped)
+
+
+def _is_blamed(state: State, rank: int) -> bool:
+    return state.incident is not None and any(f.rank == rank for f in state.incident.failures)
 
 
 def settled(state: State, event: TimerFired) -> Result:

@@ -41,6 +41,7 @@ from meshrt.launch.model import (
     WorkerRaised,
 )
 from meshrt.launch.moves import Result
+from meshrt.launch.ranks import Ranks
 
 Handler = Callable[[State, Event], Result]
 
@@ -239,7 +240,7 @@ EVENT_KINDS: tuple[type[Event] | Timer, ...] = (
 
 def check(state: State) -> None:
     """The promises that hold in every state; InternalError names the broken one."""
-    everyone = frozenset(range(state.size))
+    everyone = Ranks.below(state.size)
     rules = {
         "live and finished ranks are apart": not state.live & state.finished,
         "ranks are in range": state.live | state.finished | state.joining | state.meshed <= everyone,

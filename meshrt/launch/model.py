@@ -11,6 +11,8 @@ import enum
 import signal
 from dataclasses import dataclass
 
+from meshrt.launch.ranks import Ranks
+
 
 class Phase(enum.Enum):
     """Where the job stands; README.md says what each phase promises."""
@@ -396,6 +398,9 @@ class StoryLine:
     after: Phase
 
 
+_NOBODY = Ranks()
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """The whole truth about a job."""
@@ -404,23 +409,23 @@ class State:
     phase: Phase = Phase.NEW
     generation: int = 0
     hosts: tuple[str, ...] = ()  # that are there, in the order in which they came
-    leaving: frozenset[str] = frozenset()  # that have asked their ranks to end
+    leaving: frozenset[str] = frozenset()  # that asked their ranks of this generation to end
     chosen: tuple[str, ...] = ()  # of this generation
     most: int | None = None  # hosts that the user wants at most, below the policy's
     called: bool = False  # the last call for hosts is over
     resting: bool = False
     address: str = ""  # of this generation's coordination service
-    live: frozenset[int] = frozenset()
+    live: Ranks = _NOBODY
     service_live: bool = False
-    joining: frozenset[int] = frozenset()
-    meshed: frozenset[int] = frozenset()  # have told that they came together, for the last time: `round`
+    joining: Ranks = _NOBODY
+    meshed: Ranks = _NOBODY  # have told that they came together, for the last time: `round`
     round: int = 0
-    finished: frozenset[int] = frozenset()
-    departed: frozenset[int] = frozenset()  # failed, and the others went on
+    finished: Ranks = _NOBODY
+    departed: Ranks = _NOBODY  # failed, and the others went on
     added: tuple[str | None, ...] = ()  # hosts of the ranks that were started to join the others, in their order
     slots: tuple[int, ...] = ()  # and their places among the ranks of these hosts
-    coming: frozenset[int] = frozenset()  # those of them that are not let in yet
-    crashed: frozenset[int] = frozenset()  # departed, not with their hosts, and nobody has taken their places
+    coming: Ranks = _NOBODY  # those of them that are not let in yet
+    crashed: Ranks = _NOBODY  # departed, not with their hosts, and nobody has taken their places
     replaced: int = 0  # how often ranks were started in the places of such ones
     growable: bool = False  # workers let others in
     attentive: bool = False  # a worker saves when it is asked to

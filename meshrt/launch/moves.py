@@ -28,6 +28,7 @@ from meshrt.launch.model import (
     Timer,
     WorkerError,
 )
+from meshrt.launch.ranks import Ranks
 
 Result = tuple[State, tuple[Command, ...]]
 
@@ -80,7 +81,7 @@ def _patience(policy: Policy, phase: Phase) -> float | None:
 def enter(state: State, phase: Phase, *commands: Command) -> Result:
     """Moves to `phase`: the old phase's timer is cleared, the new one's set, before the commands."""
     if phase in _ENDING and state.coming:
-        state = replace(state, departed=state.departed | state.coming, coming=frozenset())
+        state = replace(state, departed=state.departed | state.coming, coming=Ranks())
     timers = [SetTimer(timer=old, seconds=None) for old in _PHASE_TIMERS.get(state.phase, ())]
     if (seconds := _patience(state.policy, phase)) is not None:
         timers.append(SetTimer(timer=_PHASE_TIMERS[phase][0], seconds=seconds))
@@ -133,9 +134,9 @@ def conclude(state: State) -> Result:
         return final(state, ending, Announce(incident=incident))
     following = state.generation + 1
     fresh = State(
-        policy=state.policy, phase=state.phase, generation=following, hosts=state.hosts, leaving=state.leaving,
-        chosen=state.chosen, most=state.most, called=True, committed=state.committed, forgiven=state.forgiven,
-        replaced=state.replaced, incidents=(*state.incidents, incident), story=state.story,
+        policy=state.policy, phase=state.phase, generation=following, hosts=state.hosts, chosen=state.chosen,
+        most=state.most, called=True, committed=state.committed, forgiven=state.forgiven, replaced=state.replaced,
+        incidents=(*state.incidents, incident), story=state.story,
     )  # fmt: skip
     rest = 0.0 if incident.kind is IncidentKind.RESIZE else backoff(state.policy, fresh.charged)
     fresh = replace(fresh, resting=rest > 0)

@@ -31,6 +31,7 @@ from meshrt.launch.model import (
     WorkerRaised,
 )
 from meshrt.launch.moves import Result, blame, enter, open_incident, stop
+from meshrt.launch.ranks import Ranks
 
 
 def raised(state: State, event: WorkerRaised) -> Result:
@@ -110,9 +111,9 @@ def _opened(state: State, event: WorkerRaised | WorkerLost | WorkerExited) -> St
     return state if state.incident is not None else open_incident(state, event, IncidentKind.WORKER)
 
 
-def _blamed(state: State) -> frozenset[int]:
+def _blamed(state: State) -> Ranks:
     failures = state.incident.failures if state.incident is not None else ()
-    return frozenset(f.rank for f in failures if f.rank is not None)
+    return Ranks(f.rank for f in failures if f.rank is not None)
 
 
 def _look(state: State, event: Event) -> Result:

@@ -99,7 +99,7 @@ def summary(state: State) -> str:
     ending = {Phase.SUCCEEDED: "succeeded", Phase.FAILED: "gave up"}.get(state.phase)
     what = [f"after {state.restarts} restart{'s' if state.restarts > 1 else ''}"] if state.restarts else []
     what += [f"without rank {', '.join(map(str, sorted(state.departed)))}"] if state.departed else []
-    joined = sorted(set(range(state.first_size, state.size)) - state.departed)
+    joined = sorted(set(range(state.first_size, state.size)) - set(state.departed))
     what += [f"with rank {', '.join(map(str, joined))}, which joined later"] if joined else []
     return f"meshrt launch: {ending} {', '.join(what)}" if ending is not None and what else ""
 

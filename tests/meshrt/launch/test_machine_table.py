@@ -34,6 +34,7 @@ from meshrt.launch.model import (
     WorkerMeshed,
     WorkerRaised,
 )
+from meshrt.launch.ranks import Ranks
 from tests.meshrt.launch.stepping import GLOO, OK
 
 # --- the table.
@@ -113,7 +114,7 @@ _SOUND: dict[Phase, dict] = {
 
 
 def sound(phase, **changes):
-    fields = {k: frozenset(v) if isinstance(v, set) else v for k, v in {**_SOUND[phase], **changes}.items()}
+    fields = {k: Ranks(v) if isinstance(v, set) else v for k, v in {**_SOUND[phase], **changes}.items()}
     return State(Policy(2), phase=phase, **fields)
 
 
@@ -129,7 +130,7 @@ def test_a_sound_state_of_each_phase_passes(phase):
         (Phase.RUNNING, {"live": {1, 2}}, "ranks are in range"),
         (Phase.RUNNING, {"finished": {2}}, "ranks are in range"),
         (Phase.FORMING, {"joining": {2}}, "ranks are in range"),
-        (Phase.FORMING, {"meshed": {-1}}, "ranks are in range"),
+        (Phase.FORMING, {"meshed": {5}}, "ranks are in range"),
         (Phase.SUCCEEDED, {"service_live": True}, "workers are never left in a final phase"),
         (Phase.CANCELLED, {"live": {0}}, "workers are never left in a final phase"),
         (Phase.NEW, {"live": {0}}, "no worker before the service is ready"),
