@@ -18,13 +18,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from .quoting import quote, quote_symbol
 
 __all__ = [
-    "Body", "FunctionWriter", "Item", "ModuleWriter", "Ref", "block_text", "function_text", "line", "module_text",
+    "Body", "FunctionWriter", "Item", "ModuleWriter", "Ref", "block_text", "function_text", "i64_array", "line",
+    "module_text",
 ]  # fmt: skip
+
+
+def i64_array(values: Sequence[Any]) -> str:
+    """The text of an attribute that holds integers: dimensions, sizes, positions. Symbolic sizes are written as text.
+
+    >>> i64_array((2, 3)), i64_array(())
+    ('array<i64: 2, 3>', 'array<i64>')
+    """
+    return f"array<i64: {', '.join(map(str, values))}>" if len(values) else "array<i64>"
 
 
 class Ref(NamedTuple):

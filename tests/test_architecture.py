@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -16,9 +17,21 @@ PRIVATE = ("jaxlib._jax", "jaxlib.xla_client", "jaxlib.xla_extension", "jaxlib.l
 DOOR = ROOT / "meshrt" / "runtime" / "jaxlib_api.py"
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """The imports, functions and branches of a file, wherever they stand in it."""
+    kinds = ast.Import | ast.ImportFrom | ast.If | ast.FunctionDef | ast.AsyncFunctionDef
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+
+
+def are_inside(found: list[ast.AST], others: list[ast.AST]) -> list[ast.AST]:
+    """Those of `found` that stand between the first and the last line of one of the `others`."""
+    return [n for n in found if any(o.lineno <= n.lineno <= o.end_lineno for o in others)]
+
+
 def imports(path: Path) -> list[str]:
     names = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names += [a.name for a in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -27,24 +40,28 @@ def imports(path: Path) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_product_file_imports_jax_or_jaxlibs_private_modules(path):
-    for name in imports(path):
-        assert name != "jax" and not name.startswith("jax."), f"{path} imports {name}"
-        if path != DOOR:
-            assert not name.startswith(PRIVATE), f"{path} imports {name}; go through meshrt.runtime.jaxlib_api"
+def is_forbidden(path: Path, name: str) -> bool:
+    """Whether a file may not import a module: jax never, what is private in jaxlib through the door only."""
+    return name == "jax" or name.startswith("jax.") or (path != DOOR and name.startswith(PRIVATE))
+
+
+def test_no_product_file_imports_jax_or_jaxlibs_private_modules():
+    found = [f"{path} imports {name}" for path in PRODUCT for name in imports(path) if is_forbidden(path, name)]
+    assert found == [], "go through meshrt.runtime.jaxlib_api"
+
+
+def test_the_door_is_the_only_one_with_a_key():
+    assert any(name.startswith(PRIVATE) for name in imports(DOOR))
+    assert is_forbidden(ROOT / "meshrt" / "jit.py", "jaxlib._jax")
+    assert is_forbidden(DOOR, "jax.numpy") and not is_forbidden(DOOR, "jaxlib._jax")
 
 
 def function_level_imports(path: Path) -> list[tuple[int, str]]:
     """(line, reason) of the imports inside functions: the comment behind a group of them, or above it."""
     lines = path.read_text().splitlines()
-    inside = {
-        node.lineno
-        for function in ast.walk(ast.parse("\n".join(lines)))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    }
+    functions = [n for n in nodes(path) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    imported = [n for n in nodes(path) if isinstance(n, ast.Import | ast.ImportFrom)]
+    inside = {n.lineno for n in are_inside(imported, functions)}
     found = []
     for number in sorted(inside):
         first = number
@@ -54,17 +71,60 @@ def function_level_imports(path: Path) -> list[tuple[int, str]]:
         while lines[first - 2 - len(above)].lstrip().startswith("#"):
             above.append(lines[first - 2 - len(above)].strip("# "))
         behind = [line.partition("#")[2] for line in lines[first - 1 : number]]
-        found.append((number, " ".join([*reversed(above), *behind])))
+        found.append((number, " ".join([*reversed(above), *behind]).strip()))
     return found
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_inside_functions_say_why(path):
-    for line, reason in function_level_imports(path):
-        assert re.search(r"start-up time|optional wheel|child process", reason, re.IGNORECASE), (
-            f"{path}:{line}: an import inside a function; move it to the top, or say in a comment what start-up time "
-            "it saves or which optional wheel it needs"
-        )
+def test_imports_inside_functions_say_why():
+    found = [
+        f"{path}:{line}"
+        for path in PRODUCT
+        for line, reason in function_level_imports(path)
+        if not re.search(r"start-up time|optional wheel|child process", reason, re.IGNORECASE)
+    ]
+    assert found == [], (
+        "imports inside functions: move them to the top, or say in a comment what start-up time they save or which "
+        "optional wheel they need"
+    )
+
+
+def test_an_import_inside_a_function_is_found(tmp_path):
+    path = tmp_path / "some.py"
+    path.write_text("import a\ndef f():\n    import b\n    # start-up time\n    import c\n")
+    assert function_level_imports(path) == [(3, ""), (5, "start-up time")]
+
+
+# Files whose length is their purpose, with the reason.
+LONG_FILES = {"meshrt/runtime/jaxlib_api.py": "everything that is private in jaxlib stands behind one door"}
+FILE_LINES, FUNCTION_LINES = 500, 60
+
+
+def test_files_are_short_enough_to_be_read():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in PRODUCT}
+    assert {name: n for name, n in lengths.items() if n > FILE_LINES and name not in LONG_FILES} == {}
+    assert all(lengths[name] > FILE_LINES for name in LONG_FILES), "an exception that is needed no more"
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its decorators, parameters and docstring."""
+    start = function.body[ast.get_docstring(function, clean=False) is not None :]
+    return function.end_lineno - start[0].lineno + 1 if start else 0
+
+
+def test_functions_fit_a_screen():
+    long = {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": body_lines(node)
+        for path in PRODUCT
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {name: n for name, n in long.items() if n > FUNCTION_LINES} == {}
+
+
+def test_a_long_function_is_found():
+    text = 'def f(\n    a,\n):\n    """One\n    two."""\n' + "    a += 1\n" * 61
+    (function,) = ast.parse(text).body
+    assert body_lines(function) == 61
 
 
 def circles(edges: dict[str, set[str]]) -> list[set[str]]:
@@ -115,16 +175,11 @@ def test_a_circle_is_found():
 
 def absolute_imports(module: str, path: Path) -> set[str]:
     """The modules that one imports, those inside functions too, those for a type checker only not."""
-    tree = ast.parse(path.read_text())
-    checking = {
-        id(node)
-        for branch in ast.walk(tree)
-        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.dump(branch.test)
-        for node in ast.walk(branch)
-    }
+    branches = [n for n in nodes(path) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)]
+    checking = are_inside(nodes(path), branches)
     found = set()
-    for node in ast.walk(tree):
-        if id(node) in checking:
+    for node in nodes(path):
+        if node in checking:
             continue
         if isinstance(node, ast.Import):
             found.update(a.name for a in node.names)

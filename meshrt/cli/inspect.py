@@ -137,15 +137,14 @@ def command(
 
     forms = {"--html": page, "--serve": port, "--stage": stage, "--check": budget}
     _check_forms({**forms, "--json": as_json or None, "--markdown": markdown or None})
-    if port is not None and target == "-":
-        raise click.UsageError("--serve goes with files; standard input comes once")
-    if stage is not None and (lint is not None or explain is not None):
-        raise click.UsageError("--stage goes with none of --lint and --explain")
-    if with_program and not as_json:
-        raise click.UsageError("--program goes with --json")
+    asks = lint is not None or explain is not None
+    _refuse({
+        "--serve goes with files; standard input comes once": port is not None and target == "-",
+        "--stage goes with none of --lint and --explain": stage is not None and asks,
+        "--program goes with --json": with_program and not as_json,
+        "--update goes with --check FILE": update and budget is None,
+    })  # fmt: skip
     rules = None if lint is None and not _counts_lint(budget) else _rules(lint or "all")
-    if update and budget is None:
-        raise click.UsageError("--update goes with --check FILE")
     if topology is not None and os.path.exists(topology):
         open_regular(topology, "a file as in configs/topologies, or a name such as v5e:4x4").close()
     given, hook = _annotations(annotations, annotate), hook_of(factory, written)
@@ -165,8 +164,8 @@ def command(
     program = _Program(target, mesh, given)
     changes = None
     compares = earlier is not None or (against is not None and page is None)
-    if compares and (budget is not None or lint is not None or stage is not None or explain is not None):
-        raise click.UsageError("--against goes with none of --check, --lint, --stage and --explain")
+    others = budget is not None or stage is not None or asks
+    _refuse({"--against goes with none of --check, --lint, --stage and --explain": compares and others})
     if earlier is not None:
         changes = _compared(earlier, program, hook, topology, Limits(seconds=timeout))
     if changes is not None and page is None:
@@ -184,8 +183,22 @@ def command(
         return _check(report, Path(budget), update)
     if against is not None:
         _show_changes(report, Path(against), as_json, markdown)
-    elif as_json:
-        click.echo(json.dumps(reply["report"], indent=1))
+    else:
+        _show_report(report, reply["report"], as_json, markdown)
+    return 0
+
+
+def _refuse(combinations: Mapping[str, bool]) -> None:
+    """UsageError with the first of these messages whose combination of options is there."""
+    for message, is_there in combinations.items():
+        if is_there:
+            raise click.UsageError(message)
+
+
+def _show_report(report: Report, data: Any, as_json: bool, markdown: bool) -> None:
+    """Prints one report: as JSON its `data`."""
+    if as_json:
+        click.echo(json.dumps(data, indent=1))
     elif markdown:
         from meshrt.inspect.markdown import report_markdown  # start-up time, as above
 
@@ -194,7 +207,6 @@ def command(
         from meshrt.inspect.render import console, render  # start-up time: --json needs no tables
 
         render(report, console())
-    return 0
 
 
 def _check_forms(given: Mapping[str, object]) -> None:

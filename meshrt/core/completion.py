@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from meshrt import errors
 from meshrt.core import source
 from meshrt.core.spaces import DEVICE, Space
-from meshrt.core.types import ShapedArray
+from meshrt.core.types import ShapedArray, aval_of
 
 if TYPE_CHECKING:
     from meshrt.core.primitive import Primitive
 
-__all__ = ["OUT_SHARDING", "Completion", "asked", "complete", "declared", "moved_as", "undeclared"]
+__all__ = ["OUT_SHARDING", "Completion", "asked", "batched_asked", "complete", "declared", "moved_as", "undeclared"]
 
 Shardings = Callable[["Primitive", Sequence[ShapedArray], dict[str, Any], Sequence[ShapedArray]], Sequence[Any]]
 
@@ -90,6 +90,18 @@ def asked(out_sharding: Any, ndim: int, function: str) -> dict[str, Any]:
         return {}
     wanted = Completion.asked(out_sharding, ndim, function)
     return {} if wanted is None else {OUT_SHARDING: wanted}
+
+
+def batched_asked(params: dict[str, Any], x: Any, dim: int = 0, out: int = 0) -> dict[str, Any]:
+    """The parameters that ask for a sharding, for operands with a mapped dimension: that of `x` is `dim`, that of the
+    result is to be `out`. It stays split as it is."""
+    if OUT_SHARDING not in params:
+        return {}
+    wanted, own = params[OUT_SHARDING], aval_of(x).explicit
+    entry = None if own is None else own.spec.partitions[dim]
+    kept = wanted.spec.partitions
+    entries = (*kept[:out], entry, *kept[out:])
+    return {OUT_SHARDING: wanted.update(spec=wanted.spec.update(partitions=entries))}
 
 
 def declared(aval: ShapedArray, others: Iterable[Any]) -> dict[str, Any]:

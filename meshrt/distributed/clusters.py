@@ -18,7 +18,7 @@ from meshrt.errors import ConfigError
 from meshrt.launch import environment
 from meshrt.launch.address import join_address, split_address
 from meshrt.launch.hostlist import expand_hosts
-from meshrt.runtime import backend
+from meshrt.runtime import hardware
 
 __all__ = ["SOURCES", "Identity", "identify", "seconds"]
 
@@ -208,7 +208,7 @@ def _tpu(environ: Environment) -> Place | None:
     """TPU pods: GKE says in the environment which hosts there are, Cloud TPU machines ask their metadata server."""
     addresses = environ.get("TPU_PROCESS_ADDRESSES") or environ.get("TPU_WORKER_HOSTNAMES")
     worker = _number(environ, "TPU_WORKER_ID")
-    if addresses is None and worker is None and backend.has_tpu() and "TPU_SKIP_MDS_QUERY" not in environ:
+    if addresses is None and worker is None and hardware.has_tpu() and "TPU_SKIP_MDS_QUERY" not in environ:
         endpoints, number = _metadata("worker-network-endpoints"), _metadata("agent-worker-number")
         if endpoints and number and number.strip().isdigit():
             # One "name:port:address" per host.

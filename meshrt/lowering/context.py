@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.basic.shapes import i64_array
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.source import UNKNOWN, Source, path_of
@@ -22,22 +21,20 @@ from meshrt.core.types import ShapedArray
 from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
 from meshrt.lowering.marks import NOT_INLINED, with_marks
 from meshrt.lowering.nesting import is_deep
+from meshrt.lowering.pins import CONSTANTS, pinned
 from meshrt.lowering.processors import say_who_computes
 from meshrt.lowering.sizes import PLATFORM_INDEX
 from meshrt.lowering.types import dense, mlir_type, splat
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.sdy import mesh_to_sdy_text, pinned_text, to_sdy_text
-from propagation.asm import Body, ModuleWriter, Ref
+from propagation.asm import Body, ModuleWriter, Ref, i64_array
 from propagation.quoting import quote
 from propagation.sdy_text import dim_text, mesh_text, sharding_text
 
 __all__ = ["LoweringContext", "ModuleLowering"]
 
 
-# They are copied to their uses, each of which has its own sharding.
-_CONSTANTS = frozenset({"stablehlo.constant"})
-_SIZES = re.compile(r"tensor<((?:[0-9]+x)*)")
 _NOT_IN_SYMBOLS = re.compile(r"[^A-Za-z0-9_.$]")
 
 
@@ -404,11 +401,11 @@ class LoweringContext:
                 self.mark(eqn.source.marks, start)
             if primitive.multiple_results:
                 if region is not None:
-                    out = self._pinned(eqn, out, start, region)
+                    out = pinned(self, eqn, out, start, region)
                 env.update(zip(eqn.outvars, out))
             else:
                 if region is not None:
-                    (out,) = self._pinned(eqn, (out,), start, region)
+                    (out,) = pinned(self, eqn, (out,), start, region)
                 env[eqn.outvars[0]] = out
         self.loc, self.path, self._eqn = saved
         return [self.literal(a) if type(a) is Literal else env[a] for a in jaxpr.outvars]
@@ -418,7 +415,7 @@ class LoweringContext:
         items = self.body.items
         for i in range(start, len(items) if end is None else end):
             *before, discardable = items[i]
-            if before[0] in _CONSTANTS:  # others use them too
+            if before[0] in CONSTANTS:  # others use them too
                 continue
             items[i] = (*before, with_marks(discardable, marks))  # type: ignore[assignment]  # of the same length
 
@@ -464,45 +461,6 @@ class LoweringContext:
         """The mesh around what is written here if it has Explicit axes, which types say everything of."""
         mesh = self.manual or self.module.mesh
         return mesh if mesh is not None and AxisType.Explicit in mesh.axis_types else None
-
-    def _pinned(self, eqn: Eqn, outs: Sequence[Ref], start: int, region: AbstractMesh) -> list[Ref]:
-        """Writes the shardings of an equation's types onto the operations after `start` that made its results.
-
-        Results that no new operation made get a constraint, unless nothing changed or they are constants.
-        """
-        items = self.body.items
-        pins: dict[int, dict[Ref, str]] = {}
-        found: list[Ref] = []
-        for v, ref in zip(eqn.outvars, outs):
-            aval = v.aval
-            if not aval.ndim or not isinstance(ref, Ref):
-                found.append(ref)
-                continue
-            place = next((i for i in range(len(items) - 1, start - 1, -1) if ref in items[i][2]), None)
-            if place is not None and items[place][0] == "sdy.sharding_constraint":
-                found.append(ref)
-                continue
-            if place is not None and items[place][0] not in _CONSTANTS and "sdy." not in items[place][6]:
-                pins.setdefault(place, {})[ref] = self.module.pin_text(aval, region)
-            elif (
-                aval.explicit is not None if place is not None else
-                any(a.aval.explicit is not aval.explicit for a in eqn.invars if type(a) is Var and a.aval.ndim)
-            ):  # fmt: skip
-                text = self.module.pin_text(aval, region)
-                ref = self.op("sdy.sharding_constraint", [ref], aval, f"sharding = #sdy.sharding{text}")
-            found.append(ref)
-        for place, texts in pins.items():
-            name, operands, results, attrs, regions, loc, other = items[place]
-            per_value = ", ".join([texts.get(r) or self._open_text(r, region) for r in results])
-            text = f"sdy.sharding = #sdy.sharding_per_value<[{per_value}]>"
-            items[place] = (name, operands, results, attrs, regions, loc, f"{text}, {other}" if other else text)
-        return found
-
-    def _open_text(self, ref: Ref, region: AbstractMesh) -> str:
-        """The sharding that says nothing, of a value of a tensor type."""
-        sizes = _SIZES.match(ref.type)
-        rank = sizes[1].count("x") if sizes is not None else 0
-        return f"<@{self.module.mesh_symbol(self.module.mesh or region)}, [{', '.join(['{?}'] * rank)}]>"
 
     def literal(self, literal: Literal) -> Ref:
         return self.full(literal.val, literal.aval)

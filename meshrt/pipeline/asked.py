@@ -1,18 +1,22 @@
-"""Layouts and kinds of memory that `jit` was told, in a Format or a sharding, beside those that values have."""
+"""What `jit` was told of arguments and results one by one: shardings, layouts and kinds of memory, which must fit."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.types import ShapedArray
 from meshrt.pipeline.origins import Origin, said
 from meshrt.runtime.array import Array
 from meshrt.sharding.layout import AUTO, Format, Layout
-from meshrt.sharding.named import Sharding
+from meshrt.sharding.named import NamedSharding, Sharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.high import numbered
 
-__all__ = ["broadcast_in", "check_layout", "check_memory", "is_sharding", "layout_asked", "memory_of"]
+__all__ = [
+    "at_boundary", "broadcast_in", "canonical", "check_layout", "check_memory", "is_sharding", "layout_asked",
+    "memory_of",
+]  # fmt: skip
 
 
 def layout_asked(asked: Any) -> Layout | None:
@@ -86,3 +90,32 @@ def broadcast_in(name: str, given: Any, tree: Any) -> list[Any] | None:
             f"in_shardings of {name} must be a pytree prefix of its positional arguments, one sharding or a "
             f"tuple with an entry for each: {why}"
         ) from None
+
+
+def at_boundary(sharding: NamedSharding, aval: ShapedArray, origin: Origin) -> NamedSharding:
+    """The canonical abstract sharding of an argument or result, whose dimensions must divide: RankMismatchError,
+    ShardingError and IndivisibleError name the value."""
+    if len(sharding.spec.partitions) > aval.ndim:
+        raise errors.RankMismatchError(
+            f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was "
+            f"applied to a value of rank {aval.ndim}, {said(origin)}. Give at most one entry per dimension, as in "
+            f"{PartitionSpec(*sharding.spec.partitions[: aval.ndim])}"
+        )
+    try:
+        refuse_manual(sharding)
+    except errors.ShardingError as e:
+        raise errors.ShardingError(f"{said(origin)} cannot be sharded so: {e}") from None
+    try:
+        sharding.shard_shape(aval.shape)
+    except errors.IndivisibleError as e:
+        raise errors.IndivisibleError(f"{said(origin)} cannot be sharded so: {e}") from None
+    return canonical(sharding, aval)
+
+
+def canonical(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
+    """The abstract sharding without trailing Nones, uneven only where it is, so that equal layouts are one key."""
+    entries = list(sharding.spec.partitions)
+    while entries and entries[-1] is None:
+        entries.pop()
+    uneven = sharding.uneven and not sharding.splits_evenly(aval.shape)
+    return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec.update(partitions=entries), uneven=uneven)

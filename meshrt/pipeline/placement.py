@@ -14,7 +14,16 @@ from typing import Any, NamedTuple, Protocol
 from meshrt import errors, tree_util
 from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
-from meshrt.pipeline.asked import broadcast_in, check_layout, check_memory, is_sharding, layout_asked, memory_of
+from meshrt.pipeline.asked import (
+    at_boundary,
+    broadcast_in,
+    canonical,
+    check_layout,
+    check_memory,
+    is_sharding,
+    layout_asked,
+    memory_of,
+)
 from meshrt.pipeline.cells import result_of
 from meshrt.pipeline.meeting import check_apart
 from meshrt.pipeline.options import JitOptions
@@ -32,7 +41,7 @@ from meshrt.sharding.common import common_mesh, joint_mesh
 from meshrt.sharding.context import context_device, context_source, get_described_mesh
 from meshrt.sharding.layout import Format, Layout
 from meshrt.sharding.mesh import AbstractMesh, Mesh
-from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
+from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import mesh_of
 from meshrt.transforms.arguments import argument_paths
@@ -293,7 +302,7 @@ class Wanted:
         elif committed and isinstance(sharding, SingleDeviceSharding):
             self.add_device(sharding.device_assignment[0], origin)
         self.chosen.append(chosen)
-        self.arg_shardings.append(None if chosen is None else self._boundary(chosen, aval, origin))
+        self.arg_shardings.append(None if chosen is None else at_boundary(chosen, aval, origin))
         self.arg_memories.append(memory_of(given) or memory_of(sharding) or "device")
         own = leaf._sig.layout if committed and type(leaf) is Array else None
         self.arg_layouts.append(layout_asked(given) or own)
@@ -336,24 +345,6 @@ class Wanted:
                 abstract_sharding(chosen), ndim
             )
         return chosen.is_equivalent_to(sharding, ndim)
-
-    def _boundary(self, sharding: NamedSharding, aval: ShapedArray, origin: Origin) -> NamedSharding:
-        """The canonical abstract sharding of an argument or result, whose dimensions must divide."""
-        if len(sharding.spec.partitions) > aval.ndim:
-            raise errors.RankMismatchError(
-                f"{sharding.spec} is only valid for values of rank at least {len(sharding.spec.partitions)}, but was "
-                f"applied to a value of rank {aval.ndim}, {said(origin)}. Give at most one entry per dimension, as in "
-                f"{PartitionSpec(*sharding.spec.partitions[: aval.ndim])}"
-            )
-        try:
-            refuse_manual(sharding)
-        except errors.ShardingError as e:
-            raise errors.ShardingError(f"{said(origin)} cannot be sharded so: {e}") from None
-        try:
-            sharding.shard_shape(aval.shape)
-        except errors.IndivisibleError as e:
-            raise errors.IndivisibleError(f"{said(origin)} cannot be sharded so: {e}") from None
-        return canonical(sharding, aval)
 
     def add_out_shardings(self, out_shardings: Any) -> None:
         for s in tree_util.tree_leaves(out_shardings, is_leaf=is_sharding):
@@ -488,7 +479,7 @@ class Wanted:
             origin = lambda i=i: f"{record.out_paths()[i]} of {self.function.name}"
             outs.append(None if s is None else self._given(s, aval, origin))
             if outs[-1] is not None:
-                self._boundary(outs[-1], aval, origin)  # raises if it does not fit
+                at_boundary(outs[-1], aval, origin)  # raises if it does not fit
         layouts = tuple(map(layout_asked, flat))
         self.layouts = layouts if any(layouts) else ()
         self.out_memories = tuple(None if s is None else memory_of(s) or "device" for s in flat)
@@ -505,12 +496,3 @@ def untyped(mesh: AbstractMesh) -> AbstractMesh:
     """The mesh with Auto axes in place of Explicit ones: that of a program in which no type says anything of them."""
     explicit = mesh.explicit_axes
     return mesh.update_axis_types(dict.fromkeys(explicit, AxisType.Auto)) if explicit else mesh
-
-
-def canonical(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
-    """The abstract sharding without trailing Nones, uneven only where it is, so that equal layouts are one key."""
-    entries = list(sharding.spec.partitions)
-    while entries and entries[-1] is None:
-        entries.pop()
-    uneven = sharding.uneven and not sharding.splits_evenly(aval.shape)
-    return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec.update(partitions=entries), uneven=uneven)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.basic.shapes import batch_together, canonical_axis, i64_array, instantiate, linear_jvp, zeros
+from meshrt.core.basic.shapes import batch_together, canonical_axis, instantiate, linear_jvp, zeros
 from meshrt.core.dimensions.expression import as_size
 from meshrt.core.explicit import alike, each, joined, keeps, moved
 from meshrt.core.jaxpr import Eqn
@@ -16,6 +16,7 @@ from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.slice import slice_in_dim
+from propagation.asm import i64_array
 
 __all__ = ["concatenate", "rev", "split"]
 

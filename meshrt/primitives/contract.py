@@ -10,8 +10,8 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import add_tangents
-from meshrt.core.basic.shapes import batched_asked, transpose
-from meshrt.core.completion import OUT_SHARDING, asked, declared
+from meshrt.core.basic.shapes import transpose
+from meshrt.core.completion import OUT_SHARDING, asked, batched_asked, declared
 from meshrt.core.dimensions.expression import guessed
 from meshrt.core.explicit import Application, Spec, axes_of, unreduced_of
 from meshrt.core.jaxpr import Eqn

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.basic.shapes import i64_array
 from meshrt.core.dimensions.expression import DimExpr, guessed
 from meshrt.core.explicit import refusal
 from meshrt.core.high import unlike
@@ -16,7 +15,7 @@ from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.control_staging import split3
-from propagation.asm import Ref
+from propagation.asm import Ref, i64_array
 
 __all__: list[str] = []
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from meshrt import errors
 from meshrt.core.basic.pointwise import add_tangents
-from meshrt.core.basic.shapes import i64_array, reshape, transpose
+from meshrt.core.basic.shapes import reshape, transpose
 from meshrt.core.completion import OUT_SHARDING, undeclared
 from meshrt.core.explicit import Application, Spec, keeps, shown
 from meshrt.core.jaxpr import Eqn
@@ -29,6 +29,7 @@ from meshrt.primitives.windowing import (
     window_gradient_pads,
     window_positions,
 )
+from propagation.asm import i64_array
 
 __all__: list[str] = []
 

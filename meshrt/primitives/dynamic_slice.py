@@ -15,7 +15,6 @@ from meshrt.core.basic.shapes import (
     batch_together,
     canonical_axis,
     canonical_shape,
-    i64_array,
     insert,
     instantiate,
     reshape,
@@ -36,6 +35,7 @@ from meshrt.primitives.reshape import expand_dims
 from meshrt.primitives.scatter import scatter_p
 from meshrt.primitives.selection import select_n
 from meshrt.primitives.slice import slice_in_dim
+from propagation.asm import i64_array
 
 __all__ = [
     "dynamic_index_in_dim", "dynamic_slice", "dynamic_slice_in_dim", "dynamic_update_index_in_dim",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.basic.shapes import canonical_shape, i64_array, linear_jvp, move_dim
+from meshrt.core.basic.shapes import canonical_shape, linear_jvp, move_dim
 from meshrt.core.explicit import keeps
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
@@ -20,6 +20,7 @@ from meshrt.primitives import elementwise as ew
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.reshape import broadcasted_iota
 from meshrt.primitives.slice import pad_p
+from propagation.asm import i64_array
 
 __all__ = ["FftType", "fft"]
 

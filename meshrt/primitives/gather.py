@@ -11,15 +11,8 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.basic.shapes import (
-    broadcast_in_dim,
-    canonical_shape,
-    i64_array,
-    instantiate,
-    lower_reduce,
-    move_dim,
-    zeros,
-)
+from meshrt.core.basic.reducer import lower_reduce
+from meshrt.core.basic.shapes import broadcast_in_dim, canonical_shape, instantiate, move_dim, zeros
 from meshrt.core.completion import OUT_SHARDING
 from meshrt.core.dimensions.expression import DimExpr, min_dim
 from meshrt.core.explicit import Application
@@ -38,6 +31,7 @@ from meshrt.primitives.gather_scatter import (
     shifted,
     window_sizes,
 )
+from propagation.asm import i64_array
 
 __all__ = ["gather"]
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.basic.shapes import bring_to_front, i64_array
+from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
 from meshrt.runtime.jaxlib_api import lapack_kernel
+from propagation.asm import i64_array
 
 INFO = np.dtype(np.int32)
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.complex128))

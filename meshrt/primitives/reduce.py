@@ -14,16 +14,8 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.basic.shapes import (
-    broadcast_in_dim,
-    i64_array,
-    keep_dims,
-    reduce_sum_p,
-    reduced_shape,
-    reducer,
-    reshape,
-    transpose,
-)
+from meshrt.core.basic.reducer import reduced_shape, reducer
+from meshrt.core.basic.shapes import broadcast_in_dim, keep_dims, reduce_sum_p, reshape, transpose
 from meshrt.core.completion import asked
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -36,6 +28,7 @@ from meshrt.primitives.elementwise import add_p, complex_p, div_p, eq_p, imag_p,
 from meshrt.primitives.neutral import highest, lowest
 from meshrt.primitives.selection import select_n_p
 from meshrt.primitives.slice import slice_in_dim
+from propagation.asm import i64_array
 
 __all__ = [
     "argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors, tree_util
+from meshrt.core.basic.reducer import reduced_shape
 from meshrt.core.basic.shapes import (
     batch_together,
     broadcast_in_dim,
     canonical_axis,
-    i64_array,
     instantiate,
     reduce_sum_p,
-    reduced_shape,
     reshape,
     transpose,
 )
@@ -35,6 +34,7 @@ from meshrt.primitives.neutral import highest, lowest
 from meshrt.primitives.slice import slice_in_dim
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_flat
+from propagation.asm import i64_array
 
 __all__ = ["reduce"]
 

@@ -15,7 +15,6 @@ from meshrt.core.basic.shapes import (
     bring_to_front,
     broadcast_in_dim,
     canonical_axis,
-    i64_array,
     insert,
     instantiate,
     linear_jvp,
@@ -31,6 +30,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.elementwise import sub_p
 from meshrt.primitives.selection import select_n
+from propagation.asm import i64_array
 
 __all__ = ["index_in_dim", "pad", "slice", "slice_in_dim"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.basic.shapes import batch_together, canonical_axis, i64_array
+from meshrt.core.basic.shapes import batch_together, canonical_axis
 from meshrt.core.completion import declared
 from meshrt.core.dimensions.expression import as_size, is_symbolic_shape
 from meshrt.core.explicit import alike, each, whole
@@ -26,6 +26,7 @@ from meshrt.primitives.elementwise import neg_p
 from meshrt.primitives.gather import take_along
 from meshrt.primitives.reshape import iota_p
 from meshrt.runtime import jaxlib_api
+from propagation.asm import i64_array
 
 __all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.basic.shapes import batch_together, i64_array, insert, instantiate, linear_jvp, zeros
+from meshrt.core.basic.shapes import batch_together, insert, instantiate, linear_jvp, zeros
 from meshrt.core.dimensions.expression import as_size
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -37,6 +37,7 @@ from meshrt.primitives.windowing import (
     window_positions,
 )
 from meshrt.transforms.jvp import jvp_jaxpr
+from propagation.asm import i64_array
 
 __all__ = ["reduce_window"]
 

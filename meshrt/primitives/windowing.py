@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.basic.shapes import i64_array
 from meshrt.core.dimensions.expression import as_size, non_negative_dim
+from propagation.asm import i64_array
 
 __all__ = ["padtype_to_pads", "reduce_window_shape_tuple"]
 

@@ -262,11 +262,11 @@ class Array(ArrayOperators, metaclass=_ArrayType):
 
     def _check(self) -> None:
         if self._buf.is_deleted():
-            raise deleted_error(self)
+            raise array_text.deleted(self)
 
     def _fail(self, e: Exception) -> NoReturn:
         if self._buf.is_deleted():
-            raise deleted_error(self) from e
+            raise array_text.deleted(self) from e
         error = circles.explained(
             e, errors.ExecutionError(f"the computation of an array of type {self.aval} failed: {e}")
         )
@@ -323,27 +323,19 @@ class Array(ArrayOperators, metaclass=_ArrayType):
     def _fetch(self) -> np.ndarray:
         sharding, physical = self._sig.sharding, self._sig.physical
         if sharding.unreduced_axes or not self._sig.local:
-            raise array_text.not_added_up(self) if sharding.unreduced_axes else self._not_addressable()
+            raise array_text.not_added_up(self) if sharding.unreduced_axes else array_text.not_addressable(self)
         if sharding.is_fully_replicated:
             return self._shard_numpy(0)
         if not physical.size:  # all parts have the same, empty bounds
             return np.empty(physical.shape, physical.dtype)
         held = local_parts(sharding, self.shape)
         if len(held.indices) != math.prod(sharding.tiling(self.ndim)):
-            raise self._not_addressable()
+            raise array_text.not_addressable(self)
         out = aligned_empty(physical.shape, physical.dtype)
         for k, index in enumerate(held.indices):
             out[index] = self._shard_numpy(held.which.index(k))
         out.flags.writeable = False
         return out
-
-    def _not_addressable(self) -> errors.NonAddressableError:
-        return errors.NonAddressableError(
-            f"Fetching value for `meshrt.Array` that spans non-addressable (non process local) devices is not "
-            f"possible: it has type {self.aval} and sharding {self.sharding}. You can use "
-            "`meshrt.experimental.multihost_utils.process_allgather` to have the global array or use "
-            "`.addressable_shards` to read this process's parts."
-        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if self.aval.is_key:
@@ -459,15 +451,6 @@ def arrays(buffers: Sequence[Any], signatures: Sequence[Signature]) -> list[Arra
     for array, array._buf, array._sig in zip(out, buffers, signatures):  # noqa: B007
         pass
     return out
-
-
-def deleted_error(array: Array) -> errors.DeletedArrayError:
-    """Says how the buffer of an array went away."""
-    how = f" It was {array._fate}." if array._fate else " It was deleted, or donated to a computation."
-    return errors.DeletedArrayError(
-        f"Array has been deleted with shape={str(array.aval).lstrip('~')}.{how} Keep a copy (x.copy()) before, do not "
-        "donate it (donate_argnums), or use the result in its place."
-    )
 
 
 def copy_array(array: Array) -> Array:

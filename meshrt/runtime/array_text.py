@@ -1,4 +1,7 @@
-"""Arrays as text. Of an array that spans processes each shows what it holds itself."""
+"""Arrays as text, and what is said of those that cannot be read.
+
+Of an array that spans processes each shows what it holds itself.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 
-__all__ = ["long", "not_added_up", "short"]
+__all__ = ["deleted", "long", "not_added_up", "not_addressable", "short"]
 
 # Parts that are shown of an array that spans processes.
 _SHOWN_PARTS = 8
@@ -53,6 +56,25 @@ def not_added_up(array: Any) -> errors.UnsupportedError:
         f"the value of an array of type {array.aval.str_short()} is the sum of what its devices hold over "
         f"{sorted(map(str, array.sharding.unreduced_axes))}, and nobody has added it up: do so with "
         "meshrt.reshard(x, P(...)) to a spec without unreduced axes, or read the parts with `.addressable_shards`"
+    )
+
+
+def not_addressable(array: Any) -> errors.NonAddressableError:
+    """Why the value of an array that other processes hold parts of cannot be read."""
+    return errors.NonAddressableError(
+        "Fetching value for `meshrt.Array` that spans non-addressable (non process local) devices is not "
+        f"possible: it has type {array.aval} and sharding {array.sharding}. You can use "
+        "`meshrt.experimental.multihost_utils.process_allgather` to have the global array or use "
+        "`.addressable_shards` to read this process's parts."
+    )
+
+
+def deleted(array: Any) -> errors.DeletedArrayError:
+    """Says how the buffer of an array went away."""
+    how = f" It was {array._fate}." if array._fate else " It was deleted, or donated to a computation."
+    return errors.DeletedArrayError(
+        f"Array has been deleted with shape={str(array.aval).lstrip('~')}.{how} Keep a copy (x.copy()) before, do not "
+        "donate it (donate_argnums), or use the result in its place."
     )
 
 

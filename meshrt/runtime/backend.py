@@ -9,15 +9,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import pkgutil
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
-from meshrt.runtime import jaxlib_api, sockets
+from meshrt.runtime import hardware, jaxlib_api, sockets
 from meshrt.sharding import devices as lookup
 
 if TYPE_CHECKING:
@@ -28,13 +26,11 @@ __all__ = [
     "add_elsewhere",
     "capabilities",
     "clear_backends",
-    "cuda_library",
     "default_backend",
     "default_device",
     "device_count",
     "devices",
     "elsewhere",
-    "has_tpu",
     "is_created",
     "is_here",
     "known_as",
@@ -160,24 +156,8 @@ def collectives_port() -> int | None:
     return _collectives_port
 
 
-def cuda_library() -> str | None:
-    """The CUDA plugin's shared object: its wheels put it in `jax_plugins.xla_cuda<version>`."""
-    spec = importlib.util.find_spec("jax_plugins")
-    if spec is None or spec.submodule_search_locations is None:
-        return None
-    names = sorted((m.name for m in pkgutil.iter_modules(spec.submodule_search_locations)), reverse=True)
-    for name in names:
-        if not name.startswith("xla_cuda"):
-            continue
-        for root in spec.submodule_search_locations:
-            library = Path(root) / name / "xla_cuda_plugin.so"
-            if library.exists():
-                return str(library)
-    return None
-
-
 def _start_cuda() -> Any:
-    library = cuda_library()
+    library = hardware.cuda_library()
     if library is None:
         raise errors.BackendError("Unknown backend cuda: no plugin is installed; install the extra `meshrt[cuda12]`")
     options = jaxlib_api.gpu_plugin_options()
@@ -239,15 +219,6 @@ def _plugin(name: str) -> Plugin | None:
 _STARTERS = {"cpu": _start_cpu, "cuda": _start_cuda, "tpu": _start_tpu}
 
 
-def _has_nvidia_gpu() -> bool:
-    return os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/nvidia0")
-
-
-def has_tpu() -> bool:
-    """Whether this machine has a TPU."""
-    return os.path.exists("/dev/accel0") or os.path.exists("/dev/vfio/0")
-
-
 def _candidates() -> list[str]:
     """Platforms to try for the default, best first: those asked for, else registered plugins and those whose hardware
     exists."""
@@ -255,9 +226,9 @@ def _candidates() -> list[str]:
     if asked is not None:
         return [_ALIASES.get(p.strip(), p.strip()) for p in asked.split(",") if p.strip()]
     found = []
-    if has_tpu() and importlib.util.find_spec("libtpu") is not None:
+    if hardware.has_tpu() and importlib.util.find_spec("libtpu") is not None:
         found.append("tpu")
-    if _has_nvidia_gpu() and cuda_library() is not None:
+    if hardware.has_nvidia_gpu() and hardware.cuda_library() is not None:
         found.append("cuda")
     registered = sorted(_plugins, key=lambda name: -_plugins[name].priority)
     return [*registered, *found, "cpu"]

@@ -19,7 +19,7 @@ from collectives.topology import Topology, load
 from meshrt import errors
 from meshrt.lowering.capabilities import capabilities_of
 from meshrt.lowering.legalize import legalize
-from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime import backend, hardware, jaxlib_api
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.runtime.executable import read_layouts
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
@@ -195,7 +195,7 @@ def _tpu_devices(topology: Topology) -> list[Any]:
 def _tpu_slice(spec: str) -> list[Any]:
     import libtpu  # optional wheel
 
-    if not backend.has_tpu():
+    if not hardware.has_tpu():
         for name, value in _NO_TPU_HERE.items():
             os.environ.setdefault(name, value)
     try:
@@ -212,7 +212,7 @@ def _tpu_slice(spec: str) -> list[Any]:
 
 
 def _cuda_devices(topology: Topology) -> list[Any]:
-    library = backend.cuda_library()
+    library = hardware.cuda_library()
     if library is None:
         raise errors.MissingCompilerError(
             f"compiling for {topology.spec} needs the CUDA compiler, which is not installed: "

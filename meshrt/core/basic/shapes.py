@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,34 +16,31 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.linear import linear_jvp
 from meshrt.core.basic.memory import in_space
+from meshrt.core.basic.reducer import reducer
 from meshrt.core.basic.varying import in_order, vary
-from meshrt.core.completion import OUT_SHARDING, asked, declared, moved_as
+from meshrt.core.completion import OUT_SHARDING, asked, batched_asked, declared, moved_as
 from meshrt.core.dimensions.expression import DimExpr, as_size
-from meshrt.core.explicit import Application, Policy, Spec, Sums, axes_of, moved, unreduced_of
+from meshrt.core.explicit import Application, Spec, axes_of, moved, unreduced_of
 from meshrt.core.jaxpr import Eqn, Literal
-from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.primitive import Primitive
 from meshrt.core.spaces import DEVICE
-from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of, in_program
+from propagation.asm import i64_array
 
 __all__ = [
     "SplitSize",
     "batch_together",
-    "batched_asked",
     "bring_to_front",
     "broadcast_in_dim",
     "broadcast_in_dim_p",
     "canonical_axis",
     "canonical_shape",
-    "i64_array",
     "insert",
     "instantiate",
     "keep_dims",
     "linear_jvp",
-    "lower_reduce",
     "move_dim",
     "reduce_sum_p",
-    "reducer",
     "repeated",
     "reshape",
     "reshape_p",
@@ -51,11 +48,6 @@ __all__ = [
     "transpose_p",
     "zeros",
 ]  # fmt: skip
-
-
-def i64_array(values: Sequence[int]) -> str:
-    """The attribute `array<i64: ...>`."""
-    return f"array<i64: {', '.join(map(str, values))}>" if len(values) else "array<i64>"
 
 
 def canonical_shape(shape: Any, what: str = "shape") -> tuple[int, ...]:
@@ -82,17 +74,6 @@ def canonical_axis(axis: Any, ndim: int) -> int:
     if not -ndim <= axis < ndim:
         raise errors.AxisError(f"axis {axis} is out of bounds for an array of {ndim} dimensions")
     return int(axis % ndim)
-
-
-def batched_asked(params: dict[str, Any], x: Any, dim: int = 0, out: int = 0) -> dict[str, Any]:
-    """The parameters that ask for a sharding, for operands with a mapped dimension: that of `x` is `dim`, that of the
-    result is to be `out`. It stays split as it is."""
-    if OUT_SHARDING not in params:
-        return {}
-    wanted, own = params[OUT_SHARDING], aval_of(x).explicit
-    entry = None if own is None else own.spec.partitions[dim]
-    entries = insert(wanted.spec.partitions, out, entry)
-    return {OUT_SHARDING: wanted.update(spec=wanted.spec.update(partitions=entries))}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -420,12 +401,7 @@ def insert(values: Sequence[Any], position: int, value: Any) -> tuple[Any, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# reduce_sum, and what all reductions share
-
-
-def reduced_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-    """`shape` without the dimensions `axes`."""
-    return tuple(n for i, n in enumerate(shape) if i not in axes)
+# reduce_sum
 
 
 def keep_dims(x: Any, axes: Sequence[int], aval: ShapedArray) -> Any:
@@ -434,66 +410,6 @@ def keep_dims(x: Any, axes: Sequence[int], aval: ShapedArray) -> Any:
     if not axes:
         return x
     return broadcast_in_dim_p.bind(x, shape=aval.shape, broadcast_dimensions=dims, **moved_as(aval, aval_of(x)))
-
-
-def lower_reduce(
-    ctx: Any, op: str, x: Any, aval_in: ShapedArray, out: ShapedArray, axes: Sequence[int], init: Any
-) -> Any:
-    """`stablehlo.reduce` of one operand with a binary scalar operation."""
-    start = ctx.scalar(init, aval_in.dtype)
-    return ctx.op(
-        "stablehlo.reduce", [x, start], out, f"dimensions = {i64_array(axes)}", [ctx.scalar_region(op, aval_in.dtype)]
-    )
-
-
-def reducer(
-    name: str,
-    op: str,
-    identity: Callable[[Any], Any],
-    kinds: str,
-    *,
-    jvp: Callable[..., Any] | None = None,
-    transpose: Callable[..., Any] | None = None,
-    finite: bool = False,
-    explicit: Policy | None = None,
-    sums: Sums | None = None,
-    of_complex: Callable[[Any, tuple[int, ...]], Any] | None = None,
-) -> Primitive:
-    """Declares a reduction over `axes` with the binary StableHLO operation `op`, whose neutral element for a dtype is
-    `identity(dtype)`; `kinds` are the accepted kinds of dtypes (as in `np.dtype.kind`).
-
-    `of_complex(x, axes)` is the same for complex numbers, written with other primitives, where `op` does not take them.
-    """
-    is_bitwise = "f" not in kinds
-
-    def infer(x: ShapedArray, *, axes: tuple[int, ...]) -> ShapedArray:
-        if len(set(axes)) != len(axes) or any(not 0 <= a < x.ndim for a in axes):
-            raise errors.ArgumentTypeError(f"{name} got axes {axes} for an operand {x.str_short()}")
-        if isinstance(x.dtype, dtypes.ExtendedDType) or (x.dtype.kind not in kinds and x.dtype.kind != "V"):
-            raise errors.ArgumentTypeError(f"{name} does not accept dtype {x.dtype}; convert with astype")
-        return ShapedArray(reduced_shape(x.shape, axes), x.dtype, x.weak_type and not is_bitwise)
-
-    def lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
-        aval = eqn.invars[0].aval
-        if of_complex is not None and aval.dtype.kind == "c":
-            axes = eqn.params["axes"]
-            return ctx.jaxpr(trace_to_jaxpr(lambda x: [of_complex(x, axes)], [aval], name).jaxpr, [x])[0]
-        return lower_reduce(ctx, op, x, aval, eqn.outvars[0].aval, eqn.params["axes"], identity(aval.dtype))
-
-    def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, int]:
-        d = dims[0]
-        axes = tuple(a if a < d else a + 1 for a in params["axes"])
-        out = d - sum(a < d for a in axes)
-        return primitive.bind(args[0], axes=axes, **batched_asked(params, args[0], d, out)), out
-
-    absent = {} if transpose is not None else dict(NOT_LINEAR)
-    if jvp is None:
-        absent["jvp"] = "it takes integers or booleans only"
-    primitive = Primitive(
-        name, infer, lower=lower, jvp=jvp, transpose=transpose, batch=batch, finite=finite or jvp is None,
-        absent=absent, explicit=explicit, sums=sums, optional=("out_sharding",),
-    )  # fmt: skip
-    return primitive
 
 
 def _sum_explicit(app: Application) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import meshrt
 from meshrt.experimental.pallas import ops
-from meshrt.runtime import backend
+from meshrt.runtime import hardware
 from tests.meshrt.kernels.hardware import (
     ANYWHERE,
     ON_TPUS,
@@ -24,7 +24,7 @@ from tests.meshrt.kernels.programs import JAX, OURS
 
 needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 needs_cuda = pytest.mark.skipif(
-    backend.cuda_library() is None or importlib.util.find_spec("nvidia") is None,
+    hardware.cuda_library() is None or importlib.util.find_spec("nvidia") is None,
     reason="needs the CUDA plugin and ptxas",
 )
 SPECS = ["v5e:1x1", "v5p:1x1x1", "v6e:1x1"]

@@ -19,14 +19,14 @@ import meshrt.numpy as jnp
 import propagation
 from collectives.topology import load
 from meshrt import errors
-from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime import hardware, jaxlib_api
 from meshrt.runtime.topology import TopologyExecutable, compile_for, explained, topology_of
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding
 from meshrt.sharding import PartitionSpec as P
 from propagation.model import Mesh
 
 needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
-needs_cuda = pytest.mark.skipif(backend.cuda_library() is None, reason="the CUDA plugin is not installed")
+needs_cuda = pytest.mark.skipif(hardware.cuda_library() is None, reason="the CUDA plugin is not installed")
 MLP = {"batch": 512, "width": 256, "hidden": 1024}
 
 
@@ -49,7 +49,7 @@ def lowered(shape=(2, 2), dtype="bfloat16", **sizes):
 @pytest.mark.smoke
 @pytest.mark.parametrize(("spec", "extra"), [("v5e:2x2", "tpu"), ("h100:4", "cuda12")])
 def test_a_missing_compiler_is_named_with_its_install_command(monkeypatch, spec, extra):
-    monkeypatch.setattr(backend, "cuda_library", lambda: None)
+    monkeypatch.setattr(hardware, "cuda_library", lambda: None)
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "libtpu" else found(name, *a))
     with pytest.raises(errors.MissingCompilerError, match=re.escape(f"pip install 'meshrt[{extra}]'")) as e:
@@ -101,7 +101,7 @@ def test_refusals_are_explained():
 
 
 def test_a_gpu_is_described_in_full(monkeypatch, tmp_path):
-    monkeypatch.setattr(backend, "cuda_library", lambda: "somewhere")
+    monkeypatch.setattr(hardware, "cuda_library", lambda: "somewhere")
     path = tmp_path / "mine.toml"
     path.write_text(
         'compiler = "cuda"\nmemory = 1e9\n[network]\nkind = "switch"\nlimits = [8]\nlatency = 1e-6\nbandwidth = 1e9\n'
