@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
@@ -21,11 +22,11 @@ __all__ = ["Candidates", "rule_of", "take"]
 Candidates: TypeAlias = Callable[[Context, Op], Iterable[Candidate | Splits]]
 
 
-def rule_of(candidates: Candidates) -> Rule:
-    """The rule that takes the cheapest of a family's candidates and writes it."""
+def rule_of(*offered: Candidates) -> Rule:
+    """The rule that takes the cheapest of the candidates that these functions offer, and writes it."""
 
     def rule(ctx: Context, op: Op) -> None:
-        take(ctx, op, candidates(ctx, op))()
+        take(ctx, op, itertools.chain.from_iterable(candidates(ctx, op) for candidates in offered))()
 
     return rule
 

@@ -3,7 +3,8 @@
 A file of `ops` or `legalize` exports, by the names of operations, what to do with them:
 
 CANDIDATES  functions that take the `Context` and the operation and yield the ways in which it may be done, of which the
-            cheapest is taken and written (`collectives.decide`)
+            cheapest is taken and written (`collectives.decide`). Several files may offer ways for one operation:
+            between equally cheap ones that of the file whose name comes first is taken
 PARTITION   functions that choose layouts themselves, write the operation on one device's pieces with the collectives
             that it needs, and bind every result: families that have no candidates yet, or nothing to decide
 AHEAD       for the look-ahead, functions that yield the ways which follow from one operand being in a layout;
@@ -19,27 +20,40 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from types import ModuleType
 
 from .. import legalize, ops
 from ..decide.candidate import Ahead, Behind
-from ..decide.choosing import rule_of
+from ..decide.choosing import Candidates, rule_of
 from ..layouts.context import Rule
 
-__all__ = ["ahead", "behind", "rules"]
+__all__ = ["ahead", "behind", "joined_rules", "rules"]
 
 
 @functools.cache
 def rules() -> dict[str, Rule]:
     """Operation name to the function that partitions it."""
+    return joined_rules(_families())
+
+
+def joined_rules(families: Iterable[ModuleType]) -> dict[str, Rule]:
+    """The rules that these files export. RuntimeError for an operation that one of them partitions by itself
+    (`PARTITION`) and another one as well: nobody could say which is to be asked."""
+    offered: dict[str, list[Candidates]] = {}
     table: dict[str, Rule] = {}
-    for family in _families():
-        decided = {name: rule_of(found) for name, found in getattr(family, "CANDIDATES", {}).items()}
-        for name, function in (*decided.items(), *getattr(family, "PARTITION", {}).items()):
+    for family in families:
+        for name, found in getattr(family, "CANDIDATES", {}).items():
+            offered.setdefault(name, []).append(found)
+        for name, function in getattr(family, "PARTITION", {}).items():
             if name in table:
-                where = family.__name__
-                raise RuntimeError(f"{name} has partitioning rules in two families; remove the one in {where}")
+                raise RuntimeError(f"{name} has partitioning rules in two files; remove the one in {family.__name__}")
             table[name] = function
+    for name, ways in offered.items():
+        if name in table:
+            where = ", ".join(sorted({f.__module__ for f in ways}))
+            raise RuntimeError(f"{name} has a partitioning rule and candidates (in {where}); make the rule a candidate")
+        table[name] = rule_of(*ways)
     return table
 
 
