@@ -13,7 +13,7 @@ from typing import Any
 
 __all__ = [
     "CELLS", "DEBUG", "IO", "NO_DCE", "ORDERED_DEBUG", "ORDERED_IO", "DebugEffect", "Effect", "OrderedDebugEffect",
-    "has_io", "has_ordered", "is_debug",
+    "has_ordered", "is_debug",
 ]  # fmt: skip
 
 
@@ -69,8 +69,3 @@ def has_ordered(effects: Iterable[Any]) -> bool:
 def is_debug(effect: Any) -> bool:
     """Whether transformations may drop, repeat or reorder an effect."""
     return isinstance(effect, Effect) and effect.is_debug
-
-
-def has_io(effects: Iterable[Any]) -> bool:
-    """Whether some effect is that of an io_callback: it may be neither dropped nor repeated."""
-    return any(e in (IO, ORDERED_IO) for e in effects)

@@ -313,8 +313,3 @@ argmin = _arg(
     "The position of the first minimum along ``axis`` (flattened by default).",
     ">>> print(jnp.argmin(jnp.array([5, 3, 9])))\n1",
 )
-
-
-def min_int(a: int, b: int) -> int:
-    """The smaller of two ints (``min`` is the reduction here)."""
-    return a if a < b else b

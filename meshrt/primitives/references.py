@@ -304,8 +304,3 @@ for _kind in (Ref, HighRef):
         setattr(_kind, _name, _method)
     for _name, _getter in PROPERTIES.items():
         setattr(_kind, _name, property(_getter))
-
-
-def is_traced_ref(value: Any) -> bool:
-    """Whether a tracer stands for a reference."""
-    return type(value.aval) is AbstractRef

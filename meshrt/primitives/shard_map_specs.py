@@ -102,15 +102,6 @@ def _check_spec(where: str, spec: PartitionSpec, mesh: Mesh | AbstractMesh, axis
 # Specs and values
 
 
-class Fault:
-    """A value that does not fit its spec, with the type it has."""
-
-    __slots__ = ("aval",)
-
-    def __init__(self, aval: ShapedArray):
-        self.aval = aval
-
-
 def check_ranks(which: str, fun: Callable[..., Any], tree: Any, specs: Any, flat: Sequence[Any], avals: Any) -> None:
     """RankMismatchError if a spec has more entries than its value has dimensions. None in `flat` is no spec."""
     faults = {i: a for i, (s, a) in enumerate(zip(flat, avals)) if s is not None and len(s.partitions) > a.ndim}

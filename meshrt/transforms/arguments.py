@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from meshrt import errors, tree_util
-from meshrt.core.types import aval_of
 from meshrt.transforms.high import leaf_paths
 
 __all__ = [
-    "StaticValue", "argument_paths", "as_tuple", "check_argnums", "check_differentiable", "fun_name", "resolve_argnums",
+    "StaticValue", "argument_paths", "as_tuple", "check_argnums", "fun_name", "resolve_argnums",
     "signature_of", "split_aux",
 ]  # fmt: skip
 
@@ -161,17 +160,6 @@ def argument_paths(fun: Callable[..., Any] | None, in_tree: Any, keywords: str =
         else:
             paths.append("argument")
     return paths
-
-
-def check_differentiable(leaves: Sequence[Any], paths: Sequence[str], what: str, allow_int: bool = False) -> None:
-    """Raises unless every leaf has a floating (or complex) type."""
-    for leaf, path in zip(leaves, paths):
-        aval = aval_of(leaf)
-        if not aval.is_differentiable and not allow_int:
-            raise errors.ArgumentTypeError(
-                f"{what} needs inputs of floating point dtype, but {path} has type {aval.str_short()}; convert it, or "
-                "pass allow_int=True"
-            )
 
 
 def check_argnums(fun: Callable[..., Any], argnums: Any, count: int) -> tuple[int, ...]:

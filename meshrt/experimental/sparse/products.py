@@ -338,8 +338,3 @@ def matmul(lhs: Any, rhs: Any) -> Any:
     if rhs.ndim > 2 and lhs.ndim == 2 and not isinstance(out, BCOO):
         out = jnp.moveaxis(out, 0, -2)
     return out
-
-
-def densified(x: Any) -> Any:
-    """x, dense."""
-    return bcoo_todense(x) if isinstance(x, BCOO) else x
