@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.peers import Pairs, Peers, alternate, import_seconds, start_seconds
 from benchmarks.tasks import EAGER
-from meshrt.runtime.hlo import axes_of_groups, collectives, sent_bytes
+from meshrt.runtime.hlo import axes_of_groups, collectives, traffic
 
 __all__ = ["FIGURES", "Effort", "Figure", "Result"]
 
@@ -299,7 +299,7 @@ def _total(text: str, mesh: dict[str, int]) -> float:
     devices = 1
     for size in mesh.values():
         devices *= size
-    return sent_bytes(collectives(text, devices))
+    return traffic(text, devices).bytes[1]
 
 
 @figure("bytes", "bytes communicated per device and step, from the optimised HLO of both")

@@ -25,7 +25,7 @@ from meshrt.runtime.memory_stats import memory_stats_of
 from .base import Workload
 from .library import PROGRAMS
 
-__all__ = ["Measured", "measure", "sent_by_device", "staged"]
+__all__ = ["Measured", "measure", "staged"]
 
 REPEATS = 9
 WARM_UP = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }"
@@ -59,18 +59,6 @@ class Measured:
     partition_seconds: float
     operations: int
     findings: int
-
-
-def sent_by_device(found: list[hlo.HloCollective], devices: int) -> np.ndarray:
-    """Bytes that each device sends per execution."""
-    sent = np.zeros(devices)
-    for c in found:
-        total = c.bytes * (1 if c.times is None else c.times)
-        if c.kind == "collective_permute":
-            sent[[a for a, b in c.groups if a != b]] += total
-        else:
-            sent[[d for group in c.groups for d in group]] += total
-    return sent
 
 
 def staged(program: Workload, mesh: Any) -> tuple[Any, Any]:
@@ -185,12 +173,13 @@ def _times(runs: list[Callable[[], float]], repeats: int) -> list[float]:
 
 
 def _side(executable: Any, devices: int, compile_seconds: float, step_seconds: float) -> Side:
-    found = hlo.collectives(jaxlib_api.hlo_text(executable), devices)
+    text = jaxlib_api.hlo_text(executable)
+    found = hlo.collectives(text, devices)
     kinds: dict[str, int] = {}
     for c in found:
         kinds[c.kind] = kinds.get(c.kind, 0) + (c.times or 1)
     memory = memory_stats_of(executable).device_size_in_bytes  # the CPU compiler's own peak leaves temporaries out
-    sent = float(sent_by_device(found, devices).max())
+    sent = hlo.traffic(text, devices).bytes[1]
     return Side(sent, sum(kinds.values()), kinds, memory, compile_seconds, step_seconds)
 
 

@@ -28,6 +28,16 @@ def called(ctx: Context, op: Op) -> Func | None:
     return ctx.program.funcs.get(symbol(op.attrs["callee"]))
 
 
+def handed_on(ctx: Context, value: Value) -> Value:
+    """The value that `value` is under another name: calls may return what they were given."""
+    while isinstance(op := value.owner, Op) and op.name == "func.call" and (callee := called(ctx, op)) is not None:
+        returned = handed_on(ctx, callee.body.terminator.operands[value.number])
+        if returned.owner is not callee.body:
+            break
+        value = op.operands[returned.number]
+    return value
+
+
 def is_written_in_place(ctx: Context, op: Op, callee: Func) -> bool:
     """Whether the function that `op` calls is inlined: a small one, or one that is called once.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from propagation.attributes import symbol
 from propagation.program import Block, Func, Op, Value, source
 
-from ..analysis.bodies import called, is_written_in_place
+from ..analysis.bodies import called, handed_on, is_written_in_place
 from ..analysis.constants import scalar_constant
 from ..analysis.divergence import varying
 from ..decide.candidate import Candidate
@@ -65,8 +65,9 @@ def while_(ctx: Context, op: Op) -> None:
     body = op.regions[1]
     carries = []
     for r, v, ret, arg in zip(op.results, op.operands, body.terminator.operands, body.args):
-        carries.append(_Carry(ctx.want(r), ret is arg))
-        if ret is arg:  # each iteration uses it: an unreduced sum must not be used part by part inside
+        fixed = handed_on(ctx, ret) is arg
+        carries.append(_Carry(ctx.want(r), fixed))
+        if fixed:  # each iteration uses it: an unreduced sum must not be used part by part inside
             ctx.use(ctx.state(v), 2)
     trips = trip_count(op)
 

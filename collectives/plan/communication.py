@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-
-import numpy as np
 
 from propagation.program import Op, Value, scope, source
 
@@ -18,6 +16,7 @@ from ..machine import Machine
 from ..topology import Topology
 from .decisions import Decisions
 from .timing import Timing
+from .traffic import Traffic
 
 __all__ = ["Alternative", "CommunicationPlan", "Origin", "PlanEntry", "origin", "plan_of"]
 
@@ -199,21 +198,21 @@ def plan_of(
     atoms, topology = machine.atoms, machine.topology
     entries: list[PlanEntry] = []
 
-    def visit(region: Region, times: int | None) -> _Sent:
+    def visit(region: Region, times: int | None) -> Traffic:
         """Adds the entries of a region that runs so often, and gives what is sent each time."""
-        sent = _Sent.nothing(atoms.count)
+        sent = Traffic.none(atoms.count)
         for items in (region.prologue, region.items):
             for item in items:
                 if item.collective is not None:
                     entries.append(_entry(item, times, atoms, topology))
-                    sent.add_collective(item.collective)
+                    sent.send(item.collective.bytes, item.collective.senders)
                 inside = []
                 for inner in item.regions:
                     if inner.kind != "body":
                         known = None if times is None or inner.trips is None else times * inner.trips
                         inside.append((inner, visit(inner, known)))
                 if inside and inside[0][0].kind == "branch":
-                    sent.add(_Sent.of_branches([each for _, each in inside]))
+                    sent.add(Traffic.of_branches([each for _, each in inside]))
                 else:
                     for inner, each in inside:
                         sent.add(each, 1 if inner.trips is None else inner.trips)
@@ -223,33 +222,8 @@ def plan_of(
 
     sent = visit(main.region, 1)
     exposed = None if timing is None else timing.exposed
-    return CommunicationPlan(tuple(entries), float(sent.most.max()), exposed, float(sent.least.max()))
-
-
-@dataclass(slots=True)
-class _Sent:
-    """Bytes that each device sends: f64[devices], the most and the least that branches make of them."""
-
-    most: np.ndarray
-    least: np.ndarray
-
-    @staticmethod
-    def nothing(devices: int) -> _Sent:
-        return _Sent(np.zeros(devices), np.zeros(devices))
-
-    @staticmethod
-    def of_branches(each: Sequence[_Sent]) -> _Sent:
-        most = np.max([sent.most for sent in each], axis=0)
-        return _Sent(most, np.min([sent.least for sent in each], axis=0))
-
-    def add_collective(self, collective: Collective) -> None:
-        senders = slice(None) if collective.senders is None else collective.senders
-        self.most[senders] += collective.bytes
-        self.least[senders] += collective.bytes
-
-    def add(self, other: _Sent, times: int = 1) -> None:
-        self.most += other.most * times
-        self.least += other.least * times
+    least, most = sent.bytes
+    return CommunicationPlan(tuple(entries), most, exposed, least)
 
 
 def _entry(item: LocalOp, times: int | None, atoms: Atoms, topology: Topology) -> PlanEntry:

@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from ..ir.program import Collective, LocalFunction, Region
 
-__all__ = ["Sent", "sent_by"]
+__all__ = ["Sent", "Traffic", "sent_by"]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes that each device sends: f64[devices], the most and the least that branches make of them.
+
+    >>> one, other = Traffic.none(2), Traffic.none(2)
+    >>> one.send(8.0)
+    >>> other.send(4.0, [1])
+    >>> both = Traffic.of_branches([one, other])
+    >>> both.most.tolist(), both.least.tolist()
+    ([8.0, 8.0], [0.0, 4.0])
+    """
+
+    most: np.ndarray
+    least: np.ndarray
+
+    @staticmethod
+    def none(devices: int) -> Traffic:
+        """Nothing is sent yet."""
+        return Traffic(np.zeros(devices), np.zeros(devices))
+
+    @staticmethod
+    def of_branches(each: Sequence[Traffic]) -> Traffic:
+        """What is sent where one of several is taken, which a device chooses by itself."""
+        most = np.max([sent.most for sent in each], axis=0)
+        return Traffic(most, np.min([sent.least for sent in each], axis=0))
+
+    def send(self, count: float, senders: Sequence[int] | np.ndarray | None = None) -> None:
+        """Some devices, or all, send `count` bytes."""
+        chosen = slice(None) if senders is None else senders
+        self.most[chosen] += count
+        self.least[chosen] += count
+
+    def add(self, other: Traffic, times: int = 1) -> None:
+        """What is sent by a part that runs so often."""
+        self.most += other.most * times
+        self.least += other.least * times
+
+    @property
+    def bytes(self) -> tuple[float, float]:
+        """(least, most) bytes that the busiest device sends."""
+        return float(self.least.max(initial=0.0)), float(self.most.max(initial=0.0))
 
 
 class Sent(NamedTuple):

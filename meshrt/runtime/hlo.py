@@ -1,7 +1,7 @@
 """Reads XLA's optimised HLO text: computations, instructions, and the collectives among them. Text in, values out.
 
 >>> found = collectives(compiled.as_text(), 8)             # doctest: +SKIP
->>> sent_bytes(found)                                      # doctest: +SKIP
+>>> least, most = traffic(compiled.as_text(), 8).bytes      # doctest: +SKIP
 
 Whoever's program it was (JAX's, PyTorch/XLA's, ours), its collectives are counted alike: bytes are what the busiest
 device sends each time by a bandwidth-optimal ring (`collectives.cost.sent_bytes`). An `all-gather` in groups of n = 4
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives import cost
-from collectives.kinds import by_hlo
+from collectives.kinds import by_hlo, kind_of
+from collectives.plan.traffic import Traffic
 from meshrt import errors
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
     "collectives",
     "read_module",
     "replica_groups",
-    "sent_bytes",
+    "traffic",
 ]
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+)\b.*\{\s*$")
@@ -187,6 +188,13 @@ class HloCollective:
     op_name: str | None
 
     @property
+    def senders(self) -> list[int]:
+        """The devices that send."""
+        if kind_of(self.kind).pairs:
+            return [a for a, b in self.groups if a != b]
+        return [d for group in self.groups for d in group]
+
+    @property
     def group_size(self) -> int:
         return max((len(g) for g in self.groups), default=1)
 
@@ -200,9 +208,36 @@ def collectives(text: str, num_devices: int) -> list[HloCollective]:
     return list(_visit(module, module.entry, 1, num_devices))
 
 
-def sent_bytes(found: Sequence[HloCollective]) -> float:
-    """Bytes that the busiest device sends per execution; loops of unknown length count once."""
-    return sum(c.bytes * (1 if c.times is None else c.times) for c in found)
+def traffic(text: str, num_devices: int) -> Traffic:
+    """Bytes that each device sends per execution of a module, counted as `CommunicationPlan` does.
+
+    A permute counts for those that send, a loop as often as it runs (once where that is not known), and of branches the
+    one that sends most, and the one that sends least.
+
+    Raises `ArgumentValueError` as `collectives` does.
+    """
+    return _traffic(read_module(text), None, num_devices)
+
+
+def _traffic(module: Module, name: str | None, num_devices: int) -> Traffic:
+    sent = Traffic.none(num_devices)
+    for instruction in module.instructions(module.entry if name is None else name):
+        if instruction.op.removesuffix("-start") in by_hlo():
+            found = collective_of(instruction, 1, num_devices)
+            sent.send(found.bytes, found.senders)
+            continue
+        inside = [
+            (role, _traffic(module, called, num_devices))
+            for role, called in instruction.called
+            if role != "to_apply" or instruction.op == "call"
+        ]
+        if instruction.op == "conditional":
+            sent.add(Traffic.of_branches([each for _, each in inside]))
+            continue
+        for role, each in inside:
+            runs = instruction.body_times(1) if role in ("body", "condition") else 1
+            sent.add(each, 1 if runs is None else runs)
+    return sent
 
 
 def _visit(module: Module, name: str, times: int | None, num_devices: int) -> Iterator[HloCollective]:

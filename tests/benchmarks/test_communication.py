@@ -5,17 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 
-import numpy as np
 import pytest
 
 from benchmarks.communication.__main__ import amount, ask, fraction, known_best, mean, summary
 from benchmarks.communication.base import PROGRAMS as REGISTERED
 from benchmarks.communication.base import Array, Out
 from benchmarks.communication.library import PROGRAMS
-from benchmarks.communication.measure import sent_by_device
 from benchmarks.communication.reshards import over_bound, pairs_of, shardings_of
 from collectives import plan_reshard
-from meshrt.runtime.hlo import HloCollective
 from propagation.model import Mesh
 
 
@@ -41,12 +38,6 @@ def test_programs_are_well_formed(name):
     if p.outs is not None:
         outs = jax.tree.leaves(p.outs, is_leaf=is_out)
         assert len(outs) == len(shapes) and all(len(o) <= len(x.shape) for o, x in zip(outs, shapes))
-
-
-def test_the_busiest_device_counts():
-    everyone = HloCollective("all_reduce", "a", (), ((0, 1), (2, 3)), 10.0, 3, None)
-    some = HloCollective("collective_permute", "p", (), ((0, 1), (1, 1), (2, 0)), 7.0, None, None)
-    np.testing.assert_array_equal(sent_by_device([everyone, some], 4), [37, 30, 37, 30])
 
 
 def row(name, ours, xla, best, error=0.0):

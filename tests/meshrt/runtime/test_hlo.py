@@ -8,7 +8,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from meshrt import errors
-from meshrt.runtime.hlo import axes_of_groups, collectives, read_module, replica_groups, sent_bytes
+from meshrt.runtime.hlo import axes_of_groups, collectives, read_module, replica_groups, traffic
 from tests.collectives.harness import hlo_bytes
 
 AXES = (("data", 4), ("model", 2))
@@ -54,7 +54,7 @@ def test_collectives_in_loops_count_their_trips(jax_mesh):
     text = compiled(jax_mesh, body, P("data"), P("data"))
     (found,) = collectives(text, 8)
     assert found.times == 5 and axes_of_groups(found.groups, AXES) == "model"
-    assert sent_bytes([found]) == hlo_bytes(text, 8)[0] == 5 * 2 * 1 / 2 * LOCAL
+    assert traffic(text, 8).bytes[1] == hlo_bytes(text, 8)[0] == 5 * 2 * 1 / 2 * LOCAL
 
 
 def test_groups_in_every_spelling():
