@@ -187,13 +187,13 @@ def _ask(address: str, tls: str | None, act: Callable[[Any], Any]) -> Any:
     """What the coordinator answers; ConfigError with its refusal, or if nobody answers."""
     import grpc  # optional wheel: after the check for it
 
-    from meshrt.launch.hosts.calls import refusal, unreachable  # optional wheel: as above
+    from meshrt.launch.hosts.calls import unreachable  # optional wheel: as above
 
     calls = _calls(address, tls)
     try:
         return act(calls)
     except grpc.RpcError as e:
-        raise refusal(e) or unreachable(address, e) from None
+        raise calls.refusal(e) or unreachable(address, e) from None
     finally:
         calls.close()
 
@@ -232,6 +232,7 @@ def _show_status(address: str, as_json: bool, tls: str | None) -> int:
 def _show_logs(address: str, ranks: tuple[int, ...], lines: int, follow: bool, tls: str | None) -> int:
     """Shows what the ranks of a job have printed last."""
     from meshrt.launch.hosts import view  # optional wheel: after the check for it
+    from meshrt.launch.hosts.signing import AlteredError  # optional wheel: as above
     from meshrt.launch.hosts.wire import coordinator_pb2 as pb  # optional wheel: as above
 
     last = 0
@@ -250,7 +251,7 @@ def _show_logs(address: str, ranks: tuple[int, ...], lines: int, follow: bool, t
             return 0
         except KeyboardInterrupt:
             return 130
-        except ConfigError:
+        except (ConfigError, AlteredError):
             if not follow or not last or (until is not None and time.monotonic() > until):
                 raise
             if until is None:

@@ -22,7 +22,10 @@ from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
 from meshrt.launch.membership import frames
 
-__all__ = ["Calls", "broken", "refusal", "unreachable"]
+__all__ = ["END", "NONCE", "PROOF", "REFUSAL", "Calls", "broken", "unreachable"]
+
+NONCE, PROOF = "meshrt-nonce", "meshrt-proof"  # of a call, as metadata
+REFUSAL, END = "meshrt-refusal", "meshrt-end"  # and behind its answer
 
 _CALL_S = 10.0
 _OPTIONS = (
@@ -34,10 +37,11 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
 )
-# Those with which a coordinator means no; all others are of the network, or pass.
-_FINAL = {
+# Those with which a coordinator means no, or not like this; all others are of the network, or pass.
+_REFUSALS = {
     grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ALREADY_EXISTS,
     grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.ABORTED,
 }  # fmt: skip
 
 
@@ -46,6 +50,7 @@ class Calls:
 
     def __init__(self, address: str, trust: Trust):
         self._trust, self.address = trust, address
+        self._made: dict[str, str] = {}  # the method of each call, by its nonce
         certificates = trust.certificates
         if certificates is None:
             self._channel = grpc.insecure_channel(address, options=_OPTIONS)
@@ -88,12 +93,11 @@ class Calls:
         return Seal(self._trust, nonce, method, "down").check(reply)
 
     def listen(self, method: str, request: Message) -> Iterable[Any]:
-        """A call that is answered by a stream, for as long as it takes."""
+        """A call that is answered by a stream, for as long as it takes. AlteredError if not all of it comes."""
         nonce = self.knock()
         metadata = self._metadata(method, self.digest(request), nonce)
-        return _Answers(
-            getattr(self._stub, method)(request, metadata=metadata), Seal(self._trust, nonce, method, "down")
-        )
+        seal = Seal(self._trust, nonce, method, "down")
+        return _Answers(getattr(self._stub, method)(request, metadata=metadata), seal, ends=True)
 
     def stream(self, method: str, requests: Iterable[Message], nonce: str) -> Any:
         """A call that sends a stream, and is answered by one, or in the end."""
@@ -103,15 +107,31 @@ class Calls:
         return answer if isinstance(answer, Message) else _Answers(answer, down)
 
     def _metadata(self, method: str, digest: str, nonce: str) -> tuple[tuple[str, str], ...]:
-        proof = frames.proof(self._trust.secret, "call", nonce, method, digest)
-        return (("meshrt-nonce", nonce), ("meshrt-proof", proof))
+        self._made[nonce] = method
+        return ((NONCE, nonce), (PROOF, frames.proof(self._trust.secret, "call", nonce, method, digest)))
+
+    def refusal(self, error: grpc.RpcError) -> RefusedError | None:
+        """What the coordinator said in refusing a call of these; None where it said nothing, where another attempt may
+        help, and where somebody else may have said it."""
+        code, details = error.code(), str(error.details())
+        if code not in _REFUSALS:
+            return None
+        return RefusedError(plain(details), code.name) if self._is_proved(error, code.name, details) else None
+
+    def _is_proved(self, error: grpc.RpcError, code: str, details: str) -> bool:
+        if not self._trust.signs:
+            return True
+        given = dict(error.trailing_metadata() or ())
+        nonce = str(given.get(NONCE, ""))
+        known = (nonce, self._made.get(nonce, ""), code, details)
+        return nonce in self._made and frames.proves(given.get(REFUSAL), self._trust.secret, "refusal", *known)
 
 
 class _Answers:
     """The answers of a call, each checked as it comes: AlteredError."""
 
-    def __init__(self, call: Any, seal: Seal):
-        self._call, self._seal = call, seal
+    def __init__(self, call: Any, seal: Seal, ends: bool = False):
+        self._call, self._seal, self._ends = call, seal, ends
 
     def __iter__(self) -> Iterator[Any]:
         for answer in self._call:
@@ -120,23 +140,22 @@ class _Answers:
             except AlteredError:
                 self._call.cancel()
                 raise
+        if self._ends:
+            self._seal.check_end(dict(self._call.trailing_metadata() or ()).get(END))
 
     def cancel(self) -> None:
         """Ends the call."""
         self._call.cancel()
 
 
-def refusal(error: grpc.RpcError) -> RefusedError | None:
-    """What the coordinator said in refusing a call; None where it said nothing, or another attempt may help."""
-    code = error.code()
-    if code in _FINAL or code is grpc.StatusCode.ABORTED:
-        return RefusedError(plain(str(error.details())), code.name)
-    return None
-
-
 def unreachable(address: str, error: grpc.RpcError) -> ConfigError:
     """For people: why nobody could be spoken to."""
     details = _details(error)
+    if error.code() in _REFUSALS:
+        return ConfigError(
+            f"somebody at {address} refuses the call ({details}), and does not prove to know this job's secret: it may "
+            "be forged on its way"
+        )
     hint = "it does not run there, is behind a firewall, or one side uses --tls and the other does not"
     if "resolv" in details or "lookup" in details:
         return ConfigError(f"no coordinator answers at {address}: there is no host of that name")

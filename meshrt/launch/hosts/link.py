@@ -13,7 +13,7 @@ import grpc
 
 from meshrt.errors import DistributedError
 from meshrt.launch.hosts import codec
-from meshrt.launch.hosts.calls import Calls, broken, refusal, unreachable
+from meshrt.launch.hosts.calls import Calls, broken, unreachable
 from meshrt.launch.hosts.fleet import BEAT_S
 from meshrt.launch.hosts.messages import Alive, Applicant, Beat, Down, RefusedError, Settled, Up
 from meshrt.launch.hosts.outbound import Outbound
@@ -110,12 +110,12 @@ class Link:
                 self._live(self._calls)
                 why = f"the coordinator at {self._address} ended the session"
             except RefusedError as e:
-                if e.kind != "ABORTED":
+                if not former:  # nobody who was in the job gives it up for one that proves nothing
                     self._tell(Gone(e))
                     return
-                why, stale = str(e), True
+                why = str(e)
             except grpc.RpcError as e:
-                found = refusal(e)
+                found = self._calls.refusal(e)
                 if found is not None and found.kind != "ABORTED":
                     self._tell(Gone(found))
                     return

@@ -52,6 +52,11 @@ class Trust:
                 "all hosts, or give --tls with certificates of `meshrt launch certificates`; without, only 127.0.0.1"
             )
 
+    @property
+    def signs(self) -> bool:
+        """Whether what is said is signed: where a secret stands for certificates."""
+        return bool(self.secret) and self.certificates is None
+
     def of_ranks(self, told: str) -> str:
         """The secret of the job's ranks, of what a coordinator tells its agents in place of it: who only listens to the
         network does not learn it."""

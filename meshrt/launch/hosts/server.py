@@ -17,7 +17,7 @@ from grpc.aio import ServicerContext as Context
 from meshrt.errors import ConfigError
 from meshrt.launch.address import join_address
 from meshrt.launch.hosts import codec, status
-from meshrt.launch.hosts.calls import Calls
+from meshrt.launch.hosts.calls import END, NONCE, PROOF, REFUSAL, Calls
 from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.fleet import BACKLOG, SELF_END_S
 from meshrt.launch.hosts.logbook import Line
@@ -120,9 +120,7 @@ class Server:
 
     async def _admit(self, context: Context, method: str, request: Message | None) -> str:
         """The nonce of a call. RefusedError unless the caller knows the job's secret, and makes it the first time."""
-        given = dict(context.invocation_metadata() or ())
-        digest = "stream" if request is None else Calls.digest(request)
-        nonce, proof = str(given.get("meshrt-nonce", "")), str(given.get("meshrt-proof", ""))
+        nonce, proof, digest = _credentials(context, request)
         self._nonces.spend(nonce, proof, self._trust.secret, method, digest, time.monotonic())
         if not self._engine.serving:
             raise RefusedError("the coordinator is starting or ending", "UNAVAILABLE")
@@ -131,11 +129,17 @@ class Server:
     def _seal(self, nonce: str, method: str, way: str) -> Seal:
         return Seal(self._trust, nonce, method, way)
 
-    async def _refuse(self, context: Context, method: str, error: RefusedError) -> None:
-        """Answers a call with an error; what a stranger does is logged, once."""
+    async def _refuse(self, context: Context, method: str, error: RefusedError, request: Message | None = None) -> None:
+        """Answers a call with an error; what a stranger does is logged, once. Who has proved to know the secret gets
+        the same proof of the refusal; nobody else does, who could have it made for the call of another one."""
         if error.kind != "UNAVAILABLE":
             self._log(f"refused {method} from {_peer(context)}: {error}")
-        await context.abort(grpc.StatusCode[error.kind], str(error))
+        nonce, proof, digest = _credentials(context, request)
+        signed: tuple[tuple[str, str], ...] = ()
+        if self._trust.signs and frames.proves(proof, self._trust.secret, "call", nonce, method, digest):
+            refusal = frames.proof(self._trust.secret, "refusal", nonce, method, error.kind, str(error))
+            signed = ((NONCE, nonce), (REFUSAL, refusal))
+        await context.abort(grpc.StatusCode[error.kind], str(error), signed)
 
     async def _answer(
         self, context: Context, method: str, request: Message, act: Callable[[], Awaitable[Message]]
@@ -145,7 +149,7 @@ class Server:
             reply: Message = self._seal(nonce, method, "down").sign(await act())
             return reply
         except RefusedError as e:
-            await self._refuse(context, method, e)
+            await self._refuse(context, method, e, request)
             raise  # `abort` has raised already
 
     # --- calls of agents.
@@ -250,7 +254,7 @@ class Server:
         try:
             down = self._seal(await self._admit(context, "Logs", request), "Logs", "down")
         except RefusedError as e:
-            await self._refuse(context, "Logs", e)
+            await self._refuse(context, "Logs", e, request)
             return
         wanted = set(request.ranks)
         outbox: _Outbox = _Outbox(self._loop)
@@ -267,6 +271,9 @@ class Server:
             while request.follow and (line := await outbox.get()) is not None:
                 if not wanted or line.task.rank in wanted:
                     yield down.sign(_log_line(line))
+            if outbox.given_up:
+                await context.abort(grpc.StatusCode.DATA_LOSS, "it was not read for too long; ask again for the rest")
+            context.set_trailing_metadata(((END, down.end()),))
         finally:
             self._followers.discard(outbox)
             self._engine.logbook.leave(outbox.put)
@@ -278,7 +285,7 @@ class _Outbox:
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self._loop, self._home = loop, threading.get_ident()
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
-        self._given_up = False
+        self.given_up = False
 
     def put(self, message: Down | Line | None) -> None:
         if threading.get_ident() == self._home:  # most answers are given where the question came
@@ -290,13 +297,20 @@ class _Outbox:
             return  # the loop has ended, and the call with it
 
     def _keep(self, message: Any) -> None:
-        if self._given_up:  # the call ends when its other side reads on, which may be never
+        if self.given_up:  # the call ends when its other side reads on, which may be never
             return
-        self._given_up = self._queue.qsize() >= _QUEUE
-        self._queue.put_nowait(None if self._given_up else message)
+        self.given_up = self._queue.qsize() >= _QUEUE
+        self._queue.put_nowait(None if self.given_up else message)
 
     def get(self) -> Coroutine[Any, Any, Any]:
         return self._queue.get()
+
+
+def _credentials(context: Context, request: Message | None) -> tuple[str, str, str]:
+    """The nonce and the proof that came with a call, and the digest that the proof is to be of."""
+    given = dict(context.invocation_metadata() or ())
+    digest = "stream" if request is None else Calls.digest(request)
+    return str(given.get(NONCE, "")), str(given.get(PROOF, "")), digest
 
 
 def _as_refusal(error: RefusedError | AlteredError) -> RefusedError:
