@@ -57,8 +57,11 @@ def main(argv: list[str] | None = None) -> int:
         for name in ("keep_gathered", "gather_custom_calls", "unreduced_results", "uneven_boundary"):
             options[name] = getattr(args, name)
         text = _output(partition(program, topology, **options), args)
-    except (CollectivesError, PropagationError, OSError) as e:
+    except (CollectivesError, PropagationError) as e:
         print(f"{args.file}: {e}", file=sys.stderr)
+        return 2
+    except OSError as e:
+        print(f"{e.filename or args.file}: {e.strerror or e}", file=sys.stderr)
         return 2
     try:
         sys.stdout.write(text.rstrip("\n") + "\n")

@@ -408,7 +408,10 @@ def _field_name(name: str) -> str:
         return short
     if name in ("jax_platform_name", "jax_platforms"):
         return "platforms"
-    raise errors.UnknownSettingError(f"there is no setting {name!r}; the settings are {', '.join(_OWN)}")
+    near = errors.did_you_mean(name, _OWN)
+    raise errors.UnknownSettingError(
+        f"there is no setting {name!r}{near + ' The' if near else '; the'} settings are {', '.join(_OWN)}"
+    )
 
 
 def _field_property(name: str) -> property:

@@ -57,12 +57,21 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def missing_name(module: str, name: str, known: Iterable[str]) -> MissingFunctionError:
-    """The error for a name that a module does not have, with the nearest ones that it has."""
-    import difflib  # start-up time: for this error only
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is not known: the nearest ones, or nothing if none is near.
+
+    >>> did_you_mean("num_cpu_device", ["num_cpu_devices", "platforms"]), did_you_mean("x", ["platforms"])
+    ('; did you mean num_cpu_devices?', '')
+    """
+    import difflib  # start-up time: for errors only
 
     close = difflib.get_close_matches(name, list(known), 3)
-    hint = f"; did you mean {', '.join(close)}?" if close else ""
+    return f"; did you mean {', '.join(close)}?" if close else ""
+
+
+def missing_name(module: str, name: str, known: Iterable[str]) -> MissingFunctionError:
+    """The error for a name that a module does not have, with the nearest ones that it has."""
+    hint = did_you_mean(name, known)
     return MissingFunctionError(f"module {module!r} has no attribute {name!r}: it is not implemented{hint}")
 
 

@@ -38,8 +38,11 @@ def main(argv: list[str] | None = None) -> int:
             shardy_faults=args.shardy_faults,
         )
         text = _output(result, args)
-    except (errors.PropagationError, OSError) as e:
+    except errors.PropagationError as e:
         print(f"propagation: {e}", file=sys.stderr)
+        return 2
+    except OSError as e:
+        print(f"propagation: {e.filename or file}: {e.strerror or e}", file=sys.stderr)
         return 2
     return _write(text)
 

@@ -20,7 +20,7 @@ from typing import IO, Any
 import click
 
 from meshrt._collection import leave_to_the_system
-from meshrt.errors import MeshrtError
+from meshrt.errors import MeshrtError, did_you_mean
 
 USER_ERROR = 2  # exit code, as click's own for wrong usage
 
@@ -54,6 +54,17 @@ class Commands(click.Group):
             return None
         command: click.Command = importlib.import_module(f"{self._package}.{name.replace('-', '_')}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """click's, which takes the first word; one that is no command is told the nearest ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as e:
+            if near := did_you_mean(args[0], self.list_commands(ctx)):
+                e.message = e.message.rstrip(".") + near
+            raise
 
 
 @contextmanager
@@ -101,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(USER_ERROR)
     except click.UsageError as e:
         hint = f" (see '{e.ctx.command_path} --help')" if e.ctx is not None else ""
-        _fail(e.format_message() + hint)
+        _fail(e.format_message() + _meaning(e) + hint)
     except click.ClickException as e:
         _fail(e.format_message())
     except MeshrtError as e:
@@ -113,6 +124,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.Abort:
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _meaning(error: click.UsageError) -> str:
+    """What an option that is missing would say."""
+    option = error.param if isinstance(error, click.MissingParameter) else None
+    return f" {option.help}" if isinstance(option, click.Option) and option.help else ""
 
 
 def _fail(message: str) -> None:

@@ -195,7 +195,7 @@ class Entry:
                     f"Array has been deleted with shape={str(x.aval).lstrip('~')}. It is argument {path} of "
                     f"{self.name}.{how} Use the result of that call instead, or don't donate it"
                 )
-        return circles.explained(e, errors.ExecutionError(f"running {self.name} failed: {e}"))
+        return circles.explained(e, f"running {self.name} failed")
 
     def _check_donated_once(self, leaves: Sequence[Any]) -> None:
         """A donated array that is also another argument: XLA would fail on some devices and wait on the others."""

@@ -267,9 +267,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
     def _fail(self, e: Exception) -> NoReturn:
         if self._buf.is_deleted():
             raise array_text.deleted(self) from e
-        error = circles.explained(
-            e, errors.ExecutionError(f"the computation of an array of type {self.aval} failed: {e}")
-        )
+        error = circles.explained(e, f"the computation of an array of type {self.aval} failed")
         raise error from error.__cause__
 
     def on_device_size_in_bytes(self) -> int:

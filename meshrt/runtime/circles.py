@@ -110,12 +110,20 @@ def lost_error(processes: Collection[int] | None = None) -> errors.PeerLost | No
     return errors.PeerLost("; ".join(lost.values()), lost) if lost else None
 
 
-def explained(error: Exception, otherwise: errors.MeshrtError) -> errors.MeshrtError:
+_NO_ROOM = (
+    " The device has no room for it: split arrays over more devices (NamedSharding), donate arguments that are not "
+    "needed any more (donate_argnums), or look at what a program holds (`meshrt inspect`, compiled.memory_analysis())"
+)
+
+
+def explained(error: Exception, what: str) -> errors.MeshrtError:
     """What to raise for `error` of the runtime: a PeerLost alone, if another process is gone (the runtime names an
-    address at best, and its traceback says nothing beside that); else `otherwise`, with `error` as its cause."""
+    address at best, and its traceback says nothing beside that); else an ExecutionError, `what` could not be done, with
+    `error` as its cause."""
     if _job is None or not _BROKEN.search(str(error)):
-        otherwise.__cause__ = error
-        return otherwise
+        failed = errors.ExecutionError(f"{what}: {error}{_NO_ROOM if 'RESOURCE_EXHAUSTED' in str(error) else ''}")
+        failed.__cause__ = error
+        return failed
     _job.await_loss(_TOLD_WITHIN_S)
     return lost_error() or errors.PeerLost(f"lost the connection to another process of the job: {error}")
 

@@ -27,7 +27,7 @@ def execute(executable: LoadedExecutable, buffers: Sequence[Any], signatures: Se
     try:
         return arrays(executable.runner(handlers(signatures))(buffers), signatures)
     except jaxlib_api.XlaError as e:
-        error = circles.explained(e, errors.ExecutionError(f"the program could not be run: {e}"))
+        error = circles.explained(e, "the program could not be run")
         raise error from error.__cause__
 
 

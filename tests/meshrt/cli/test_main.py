@@ -38,7 +38,9 @@ def test_no_command_shows_the_help_and_fails(capsys):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["lunch"], "No such command 'lunch'"),
+        (["lunch"], "No such command 'lunch'; did you mean launch?"),
+        (["none-like-it"], "No such command 'none-like-it'. (see"),
+        (["plan", "x.py:f"], "Missing option '--topology'. The hardware, as in"),
         (["--wrong"], "No such option"),
         (["launch"], "Missing argument 'TARGET'"),
         (["launch", "--nproc", "x", "s.py"], "'x' is not a valid integer"),

@@ -293,3 +293,8 @@ def test_functions_within_functions_beyond_what_compilers_nest():
         [sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120, capture_output=True, text=True
     )
     assert found.stdout == "done\n"
+
+
+def test_an_array_that_no_device_has_room_for_says_what_to_do():
+    with pytest.raises(errors.ExecutionError, match=r"RESOURCE_EXHAUSTED(.|\n)* no room for it: split arrays over more"):
+        meshrt.block_until_ready(meshrt.numpy.zeros((1 << 20, 1 << 20, 16)))
