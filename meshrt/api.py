@@ -96,10 +96,25 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """A function that returns the value of `fun` (a scalar) and its gradient in the arguments `argnums`.
 
-    With `has_aux`, `fun` returns (value, aux) and the result is ((value, aux), gradient).
+    The gradient has the structure, shapes, dtypes and, along Explicit axes, shardings of those arguments: that of one
+    argument, or a tuple for a sequence of `argnums`.
+
+    Args:
+      fun: a function of pytrees of arrays that returns a scalar.
+      argnums: the positional arguments to differentiate by; those from the end may be counted negatively.
+      has_aux: `fun` returns (value, aux), and the result is ((value, aux), gradient).
+      holomorphic: `fun` is a holomorphic function of complex numbers.
+      allow_int: integers and booleans may be among the arguments; their gradients have dtype `float0`.
+      reduce_axes: of older versions of JAX; nothing depends on it.
+
+    Raises:
+      ArgumentTypeError: by the function that is returned: the value is no real scalar (with `holomorphic` no complex
+        one), an argument is of integers, or the call has not the positional arguments `argnums`.
 
     >>> import meshrt, meshrt.numpy as jnp
     >>> value, gradient = meshrt.value_and_grad(lambda x: jnp.sum(x * x))(jnp.arange(3.0))
+    >>> gradient
+    Array([0., 2., 4.], dtype=float32)
     """
     require_function(fun)
     single = isinstance(argnums, int | np.integer)
@@ -144,7 +159,9 @@ def grad(
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
 ) -> Callable[..., Any]:
-    """A function that returns the gradient of `fun`, which must return a scalar; see `value_and_grad`.
+    """A function that returns the gradient of `fun`, which must return a scalar.
+
+    Parameters and errors are those of `value_and_grad`. With `has_aux` the result is (gradient, aux).
 
     >>> meshrt.grad(lambda x: x**3)(2.0)
     Array(12., dtype=float32, weak_type=True)
@@ -226,6 +243,14 @@ def _float0(x: Any) -> np.ndarray:
 @boundary
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """(fun(*primals), pullback) where `pullback(ct)` is the tuple of cotangents of the primals.
+
+    Args:
+      primals: pytrees of arrays, which `fun` takes by position. Of a reference, what it holds is differentiated.
+      has_aux: `fun` returns (value, aux), and the result is (value, pullback, aux).
+      reduce_axes: of older versions of JAX; nothing depends on it.
+
+    Raises:
+      ArgumentTypeError, TreeError: by the pullback: a cotangent has not the structure, shapes and dtypes of the value.
 
     >>> meshrt.vjp(lambda x: x**3, 2.0)[1](1.0)
     (Array(12., dtype=float32, weak_type=True),)
@@ -338,6 +363,15 @@ def _transposed(jaxpr: Jaxpr, count: int, nonzeros: Any, depends: Any) -> Any:
 def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
     """(fun(*primals), tangents of the result), the directional derivative along `tangents`.
 
+    Args:
+      primals, tangents: sequences of pytrees alike in structure, shapes and dtypes; tangents of integers and booleans
+        have dtype `float0`.
+      has_aux: `fun` returns (value, aux), and the result is (value, tangents, aux).
+
+    Raises:
+      ArgumentTypeError, TreeError: a tangent is not of its primal's type or structure; ForwardModeError: `fun` applies
+        a function that has a rule for reverse mode only (`custom_vjp`).
+
     >>> meshrt.jvp(lambda x: x**3, (2.0,), (1.0,))
     (Array(8., dtype=float32, weak_type=True), Array(12., dtype=float32, weak_type=True))
     """
@@ -381,6 +415,9 @@ def _tangent_or_zero(t: Any, aval: ShapedArray) -> Any:
 def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """(fun(*primals), push) where `push(*tangents)` is the derivative at `primals`, without running `fun` again.
 
+    With `has_aux`, `fun` returns (value, aux), and the result is (value, push, aux). Tangents of other structures or
+    types than the primals' are an ArgumentTypeError.
+
     >>> meshrt.linearize(lambda x: x**3, 2.0)[1](1.0)
     Array(12., dtype=float32, weak_type=True)
     """
@@ -415,6 +452,12 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
 @boundary
 def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequence[Any] = ()) -> Callable[..., Any]:
     """The transpose of a linear function, given example arguments (only their types matter).
+
+    The result takes a cotangent of what `fun` returns and gives the tuple of those of its arguments. `reduce_axes` is
+    of older versions of JAX; nothing depends on it.
+
+    Raises:
+      DifferentiationError, UnsupportedError: `fun` is not linear in its arguments; by the function that is returned.
 
     >>> meshrt.linear_transpose(lambda x: 2.0 * x, 1.0)(3.0)
     (Array(6., dtype=float32, weak_type=True),)

@@ -26,7 +26,10 @@ __all__ = ["hessian", "jacfwd", "jacobian", "jacrev"]
 def jacfwd(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
-    """The Jacobian by forward mode: one pass per input element, batched.
+    """The Jacobian by forward mode: one pass per input element, batched. For more results than arguments.
+
+    Parameters are those of `value_and_grad`; `fun` may return any pytree of arrays. For a value of shape v and an
+    argument of shape a each entry has shape v + a. Raises ArgumentTypeError for arguments that are not real.
 
     >>> meshrt.jacfwd(lambda x: x**2)(jnp.array([1.0, 2.0]))
     Array([[2., 0.],
@@ -70,7 +73,10 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Callable[..., Any]:
-    """The Jacobian by reverse mode: one pass per output element, batched.
+    """The Jacobian by reverse mode: one pass per output element, batched. For more arguments than results.
+
+    Parameters are those of `value_and_grad`; `fun` may return any pytree of arrays. For a value of shape v and an
+    argument of shape a each entry has shape v + a. Raises ArgumentTypeError for values that are not real.
 
     >>> meshrt.jacobian(lambda x: x**2)(jnp.array([1.0, 2.0]))
     Array([[2., 0.],
@@ -117,6 +123,9 @@ def hessian(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Callable[..., Any]:
     """The matrix of second derivatives, forward over reverse.
+
+    Parameters are those of `value_and_grad`. For a value of shape v and arguments of shapes a and b an entry has shape
+    v + a + b. Raises ArgumentTypeError for arguments that are not real.
 
     >>> meshrt.hessian(lambda x: (x**3).sum())(jnp.array([1.0, 2.0]))
     Array([[ 6.,  0.],

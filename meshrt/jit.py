@@ -354,6 +354,7 @@ def jit(
         which leaves the choice to the arguments and to propagation.
       static_argnums, static_argnames: arguments that are Python values; each new value means a new trace.
       donate_argnums, donate_argnames: arguments whose buffers may be reused for results; they are deleted by the call.
+      keep_unused: arguments that nothing depends on are passed to the program all the same.
       device, backend: the one device that the function runs on, wherever its arguments lie, or a platform.
       inline: whether the operations, not a call of them, stand in programs that call the function.
       compiler_options: XLA options for this function, which then cannot be called inside another program.

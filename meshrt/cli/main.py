@@ -62,9 +62,8 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as e:
-            if near := did_you_mean(args[0], self.list_commands(ctx)):
-                e.message = e.message.rstrip(".") + near
-            raise
+            near = did_you_mean(args[0], self.list_commands(ctx))
+            raise click.UsageError(e.message.rstrip(".") + near, e.ctx) if near else e from None
 
 
 @contextmanager

@@ -74,7 +74,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from meshrt import errors
 from meshrt.core.completion import OUT_SHARDING, complete, undeclared
@@ -83,9 +83,12 @@ from meshrt.core.jaxpr import NO_EFFECTS, Atom, Effects, Eqn, Jaxpr, final_state
 from meshrt.core.references import is_ref_type
 from meshrt.core.spaces import DEVICE, Space
 from meshrt.core.trace import Trace, current_trace, set_trace
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import ShapedArray, aval_of, register_aval
 
-__all__ = ["NOT_LINEAR", "Primitive", "Undefined", "as_list", "is_undefined", "missing_rule", "set_agreement"]
+__all__ = [
+    "NOT_LINEAR", "NotLinearError", "Primitive", "Undefined", "as_list", "is_undefined", "missing_rule",
+    "set_agreement",
+]  # fmt: skip
 
 Rule = Callable[..., Any]
 
@@ -119,6 +122,20 @@ class Undefined:
 
     def __repr__(self) -> str:
         return f"Undefined({self.aval.str_short()})"
+
+
+class NotLinearError(Exception):
+    """A transpose rule reads a linear operand: the operation has another one, and is linear in each alone.
+
+    Whoever asked the rule knows which operation that is, and says so.
+    """
+
+
+def _refuse_type(value: Undefined) -> NoReturn:
+    raise NotLinearError
+
+
+register_aval(Undefined, _refuse_type)
 
 
 def is_undefined(value: Any) -> bool:

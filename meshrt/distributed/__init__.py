@@ -83,7 +83,9 @@ def initialize(
     set (``MESHRT_COORDINATOR_ADDRESS``, ``MESHRT_NUM_PROCESSES``, ``MESHRT_PROCESS_ID``), else to the same
     names with ``JAX_``, else to what Open MPI, Slurm (in a step of srun), MPICH, a TPU pod or Kubernetes say; all from
     one of them. `cluster_detection_method` names one of those ("ompi", "slurm", "mpich", "tpu", "k8s"; "deactivate"
-    for none). `local_device_ids` restricts this process to some of its accelerators. Times are in seconds.
+    for none). `local_device_ids` restricts this process to some of its accelerators. Times are in seconds:
+    `initialization_timeout` is how long the others are waited for, `shutdown_timeout_seconds` how long they are when
+    this process leaves.
 
     Process 0 listens on the coordinator's address, or on `coordinator_bind_address`, and on no other. Where
     ``MESHRT_JOB_SECRET`` is set, only processes that have the same one may join. A process of which nothing is heard

@@ -342,6 +342,9 @@ def default_backend() -> str:
 def devices(backend: str | None = None) -> list[Any]:
     """All devices of the job on a platform (default: the default platform), in order of id.
 
+    `backend` is "cpu", "gpu" (also "cuda"), "tpu" or the name of a plugin. BackendError for one that is unknown, not
+    installed or cannot be started, as for all functions here.
+
     >>> meshrt.devices()[0].platform
     'cpu'
     """

@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from meshrt import errors
 from meshrt.core import source
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.reshard import cotangent_of, cotangent_type
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.jaxpr import NO_EFFECTS, ClosedJaxpr, Effects, Eqn, Jaxpr, Literal, Var
-from meshrt.core.primitive import Primitive, Undefined, is_undefined, missing_rule
+from meshrt.core.primitive import NotLinearError, Primitive, Undefined, is_undefined, missing_rule
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.tools import WeakCache, as_literal, hoist_consts
@@ -220,7 +221,15 @@ def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
         raise missing_rule(primitive, "transpose", "cannot be differentiated in reverse mode")
     source.set_replay(source.transposed(where))
     operands = [Undefined(a.aval) if type(a) is Var else a for a in args]
-    pulled = primitive.transpose(step_cts if primitive.multiple_results else step_cts[0], *operands, **params)
+    try:
+        pulled = primitive.transpose(step_cts if primitive.multiple_results else step_cts[0], *operands, **params)
+    except NotLinearError:
+        shown = ", ".join(a.aval.str_short() for a in args if type(a) is Var)
+        raise errors.DifferentiationError(
+            f"a function that is not linear cannot be transposed: {primitive.name} of {shown} at {where} takes several "
+            "operands that depend on its arguments. Linearize it first (meshrt.linearize, meshrt.vjp), or make all "
+            "operands but one constants"
+        ) from None
     for a, ct in zip(args, pulled):
         if type(a) is Var and ct is not None:
             env[a] = add_tangents(env.get(a), cotangent_of(a.aval, ct))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
 
 import meshrt
 import meshrt.numpy as jnp
+from meshrt import errors
 from tests.meshrt.beside import assert_alike
 
 F32 = np.float32
@@ -100,3 +103,12 @@ def test_operands_that_are_results_are_as_wide_as_arrays(wide):
             assert same.dtype == value.dtype == (np.float64 if wide else F32)
             assert pull((value, value))[0].dtype == value.dtype
             np.testing.assert_array_equal(np.asarray(same), given)
+
+
+@pytest.mark.parametrize(
+    ("function", "operation"),
+    [(lambda x: x * x, "mul"), (lambda x: x @ x.T, "dot_general"), (meshrt.jit(lambda x: x * x), "mul")],
+)
+def test_a_function_that_is_not_linear_is_named_with_its_operation_and_line(function, operation):
+    with pytest.raises(errors.DifferentiationError, match=rf"{operation} of f32\[2,2\], .*{Path(__file__).name}:\d+"):
+        meshrt.linear_transpose(function, jnp.ones((2, 2)))(jnp.ones((2, 2)))
