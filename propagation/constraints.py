@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from .dataflow import add_manual, is_data_flow_op, remove_manual
 from .errors import UnsupportedModuleError
 from .model import Mesh, TensorSharding
-from .program import Op, Program, Use, Value, replace_all_uses, source
+from .program import Block, Op, Program, Use, Value, replace_all_uses, source
 from .shardings import Shardings
 
 __all__ = ["apply_constraints", "import_groups", "settle_groups"]
@@ -29,11 +29,13 @@ def apply_constraints(
     `edge_values` maps the owners and targets of data-flow edges to the value that has the edge's sharding. An edge's
     sharding belongs to several values, so a constraint on one of them is not put on the edge; instead all other uses of
     the value go through the constraint. An annotation that is open in every dimension and says nothing else counts as
-    none in the newest version (`is_newest`), and as an annotation before.
+    none in the newest version (`is_newest`), and as an annotation before. What functions that are called return goes
+    through a chain of constraints in the newest version only, what the entry function returns never.
 
     Returns the operations whose sharding was put on an operand, with the operand.
     """
     applied: list[tuple[Op, Value]] = []
+    moved: dict[Op | Block, dict[int, Op]] = {}
     if program.names.isdisjoint((_CONSTRAINT, _MANUAL)):
         return applied
     annotated = _Annotated(shardings, is_newest)
@@ -41,11 +43,11 @@ def apply_constraints(
     for func in program.funcs.values():
         for op in func.body.walk_inside_out():
             if op.name == _CONSTRAINT:
-                _redirect_chain(op, annotated, edge_values, func is main)
-                _apply(program, annotated, edge_values, op, 0, applied)
+                _redirect_chain(op, annotated, edge_values, func is main or not is_newest)
+                _apply(program, annotated, edge_values, op, 0, applied, moved)
             elif op.name == _MANUAL:
                 for number in range(len(op.data["in_shardings"])):
-                    _apply(program, annotated, edge_values, op, number, applied)
+                    _apply(program, annotated, edge_values, op, number, applied, moved)
     return applied
 
 
@@ -68,9 +70,10 @@ class _Annotated:
 
 def _apply(
     program: Program, shardings: _Annotated, edge_values: dict[Value, Value], op: Op, number: int,
-    applied: list[tuple[Op, Value]],
+    applied: list[tuple[Op, Value]], moved: dict[Op | Block, dict[int, Op]],
 ) -> None:  # fmt: skip
-    """Puts what `op`, a constraint or a manual computation, says of an operand on that operand."""
+    """Puts what `op`, a constraint or a manual computation, says of an operand on that operand. `moved` has the
+    constraints that were put behind values, by the values' owner and number."""
     value = op.operands[number]
     sharding = _said(op, number, shardings)
     if sharding is None or not _is_shardable(value) or _sharding_of(value, shardings, edge_values) is not None:
@@ -92,7 +95,11 @@ def _apply(
         opened = TensorSharding.open_on(sharding.mesh, value.type.rank)
         unreduced = TensorSharding(sharding.mesh, opened.dims, (), sharding.unreduced, sharding.reduction)
         shardings.set(edge_values.get(value, value), unreduced)
-    _insert_behind(value, constraint)
+    # Values of one operation, each with its edge: what was put behind the edges before this one comes first.
+    beside = moved.setdefault(value.owner, {})
+    last = max((n for n in beside if n < value.number), default=None)
+    _insert_behind(value if last is None else beside[last].results[0], constraint)
+    beside[value.number] = constraint
     replace_all_uses(value, constraint.results[0], lambda use: use.op is not constraint)
 
 
@@ -172,8 +179,9 @@ def _redirect_chain(head: Op, shardings: _Annotated, edge_values: dict[Value, Va
     replace_all_uses(value, tail.results[0], is_later)
 
 
-def import_groups(program: Program) -> list[list[Value]]:
-    """The sharding groups: those that share a value are one. Duplicate memberships are removed from the program.
+def import_groups(program: Program) -> list[list[Op]]:
+    """The sharding groups, each as the operations that name its members; those that share a value are one. Duplicate
+    memberships are removed from the program.
 
     Raises `UnsupportedModuleError` for a group over different shapes or across manual computations.
     """
@@ -196,11 +204,11 @@ def import_groups(program: Program) -> list[list[Value]]:
             )
     leader = _unite(members, about)
     number = {group: i for i, group in enumerate(sorted(set(leader.values())))}
-    groups: list[list[Value]] = [[] for _ in number]
+    groups: list[list[Op]] = [[] for _ in number]
     for value, ops in members.items():
         for op in ops:
             op.data["group"] = number[leader[op.data["group"]]]
-        groups[ops[0].data["group"]].append(value)
+        groups[ops[0].data["group"]].append(ops[0])
         for extra in ops[1:]:
             extra.block.ops.remove(extra)
             value.uses.remove(Use(extra, 0))
@@ -233,13 +241,14 @@ def _unite(members: dict[Value, list[Op]], about: Iterable[int]) -> dict[int, in
 
 
 def settle_groups(
-    program: Program, shardings: Shardings, groups: list[list[Value]], edge_values: dict[Value, Value]
+    program: Program, shardings: Shardings, groups: list[list[Op]], edge_values: dict[Value, Value]
 ) -> list[list[Value]]:
     """Gives the members of each group one sharding to start from. Where the user's shardings disagree, open
     constraints behind the members form the group instead. `edge_values` are as for `apply_constraints`. Returns the
-    groups to propagate."""
+    values of each group to propagate."""
     out = []
-    for group in groups:
+    for members in groups:
+        group = [op.operands[0] for op in members]
         places = [_place(v, edge_values) for v in group]
         started = (_started(v, shardings) for v in places)
         found = dict.fromkeys(s for s in started if s is not None and not _says_nothing(s))  # in the members' order

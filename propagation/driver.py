@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from . import schedule
+from .annotations import WITH_IN_SHARDINGS
 from .dataflow import Edge, edges_of, initial_sharding, is_data_flow_op, is_edge, store_argument
 from .importing import filled
 from .last_visits import LastVisits
@@ -65,8 +66,8 @@ class Driver:
         self._group_of: dict[int, list[int]] = {}
         for group in groups or ():
             members = [self._slot[v.index] for v in group]
-            for m in members:
-                self._group_of[m] = members
+            # Shardy knows members by their values, and writes edges: what a loop's argument gets is not passed on.
+            self._group_of.update((m, members) for v, m in zip(group, members) if v.index not in self._targets)
 
     # ---- preparation
 
@@ -88,14 +89,14 @@ class Driver:
         nowhere = len(self.table) - 1
         self._inner: list[Edge] = []
         self._siblings: dict[int, Sequence[Value]] = {}
+        self._targets: set[int] = set()  # values with the place of an edge that stands elsewhere
         for op in program.ops():
             if op.regions:
                 for block in op.regions:
                     for i, arg in enumerate(block.args):
                         # An asynchronous body sees its operand, but not through an edge.
                         seen = op.operands[i] if op.name == "stablehlo.async_start" else None
-                        is_plain = seen is not None and (seen.op is not None or isinstance(seen.argument_of, Func))
-                        slot[arg.index] = slot[seen.index] if seen is not None and is_plain else nowhere
+                        slot[arg.index] = slot[seen.index] if seen is not None and self._is_plain(seen) else nowhere
                 if is_data_flow_op(op):
                     self._lay_out_data_flow(op)
             if len(op.results) > 1:
@@ -109,11 +110,18 @@ class Driver:
             self._edge_by_slot[place] = edge
             for value in (edge.owner, *edge.targets):
                 slot[value.index] = place
+            self._targets.update(v.index for v in edge.targets)
             for use in edge.sources:
                 # Shardy does not find the edge of a computation's argument by the computation's operand; nor do we.
                 if not (edge.is_argument and use.op is edge.op):
                     self._edges_of_source.setdefault(use, []).append(edge)
         self._nowhere = nowhere
+
+    @staticmethod
+    def _is_plain(value: Value) -> bool:
+        """Whether `value` has a sharding of its own: it is no argument of a loop's body."""
+        owner = value.argument_of
+        return not isinstance(owner, Op) or owner.name in WITH_IN_SHARDINGS
 
     def _lay_out_data_flow(self, op: Op) -> None:
         """Without edge operations, a loop's arguments share the place of its results, and the arguments of a
@@ -126,6 +134,7 @@ class Driver:
                 self._inner.append(edge)
             for target in edge.targets:
                 self._slot[target.index] = self._slot[edge.owner.index]
+                self._targets.add(target.index)
 
     def _build_nodes(self) -> None:
         self.nodes: list[Node] = []

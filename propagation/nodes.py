@@ -141,8 +141,26 @@ def view_of(
         return None
     if not edge.is_argument:
         manual, place = edge.computation.data["manual_axes"], edge.operation.results[0].index
-        view = (view[0], lambda s: add_manual(s, table[place], manual))
+        view = (view[0], _stored_result(table, place, manual))
     return SourceView(len(edge.sources), *view)
+
+
+def _stored_result(
+    table: Sequence[TensorSharding | None], place: int, manual: tuple[str, ...]
+) -> Change:
+    """What the edge at `place`, of a manual computation's result, stores. Its manual axes stand in front again, also
+    while their dimension's priority holds them back; other axes that are held back stay replicated."""
+    outer = table[place]
+
+    def stored(inner: TensorSharding | None) -> TensorSharding | None:
+        found, current = add_manual(inner, outer, manual), table[place]
+        if found is None or current is None:
+            return found
+        used = frozenset(a for d in found.dims for a in d.axes)
+        replicated = [a for a in current.replicated if a not in used]
+        return TensorSharding(found.mesh, found.dims, replicated, found.unreduced, found.reduction)
+
+    return stored
 
 
 def barrier_direction(op: Op) -> str:

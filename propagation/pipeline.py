@@ -24,7 +24,7 @@ from .factors import STRATEGIES
 from .log import Log
 from .model import DimSharding, OpRule
 from .parsing import utf8_errors
-from .program import Program, Value, source
+from .program import Op, Program, Value, source
 from .reshards import insert_reshards
 from .rules import RuleCache, RuleOptions
 from .shardings import Shardings
@@ -117,7 +117,7 @@ class Run:
     rules: RuleCache
     log: Log
     edges: list[Edge] = field(default_factory=list)
-    groups: list[list[Value]] = field(default_factory=list)
+    groups: list[list[Op]] = field(default_factory=list)
 
 
 def start(program: Program, options: Options) -> Run:

@@ -114,7 +114,7 @@ def user_rule(g: Generator) -> None:
     name, s = g.pick()
     if not s:
         return
-    letters = "ijkl"[: len(s)]
+    letters = "ijklmnop"[: len(s)]
     reduced = g.rng.randrange(len(s)) if g.rng.random() < 0.4 else None
     out = tuple(n for d, n in enumerate(s) if d != reduced)
     kept = [c for d, c in enumerate(letters) if d != reduced]
