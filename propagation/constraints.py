@@ -95,8 +95,9 @@ def _apply(
         opened = TensorSharding.open_on(sharding.mesh, value.type.rank)
         unreduced = TensorSharding(sharding.mesh, opened.dims, (), sharding.unreduced, sharding.reduction)
         shardings.set(edge_values.get(value, value), unreduced)
-    # Values of one operation, each with its edge: what was put behind the edges before this one comes first.
-    beside = moved.setdefault(value.owner, {})
+    # A function's arguments and a call's results have edges in Shardy here, in their order, and each constraint stands
+    # behind its edge; a loop's arguments have none.
+    beside = moved.setdefault(value.owner, {}) if edge_values.get(value) is value else {}
     last = max((n for n in beside if n < value.number), default=None)
     _insert_behind(value if last is None else beside[last].results[0], constraint)
     beside[value.number] = constraint

@@ -90,9 +90,8 @@ def _replay_end(result, last, result_slot: int | None) -> None:
         assert uses and set(uses) <= {"sdy.reshard", "sdy.all_reduce"}  # its users want something else
         return
     slot = result_slot if last.value is None else log._slot[last.value.index]
-    if _has(log._initial[slot], last.dim, last.axis):
-        if by is not None:
-            assert any(op is by and log._slot[value.index] == slot for op, value in log.applied)
+    is_applied = any(op is by and log._slot[value.index] == slot for op, value in log.applied)
+    if _has(log._initial[slot], last.dim, last.axis) and (by is None or is_applied):
         return
     assert by.name == "sdy.manual_computation" and last.axis.name in by.data["manual_axes"], last
     annotated = [*by.data["in_shardings"], *(result.sharding(v) for v in by.results)]
