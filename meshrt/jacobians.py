@@ -11,9 +11,13 @@ from meshrt import errors, tree_util
 from meshrt.api import jvp, vjp
 from meshrt.core.basic.pointwise import has_kind
 from meshrt.core.basic.shapes import reshape
+from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.core.naming import wraps
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
+from meshrt.primitives import elementwise as ew
+from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.reshape import broadcasted_iota
 from meshrt.primitives.slice import slice_in_dim
 from meshrt.transforms.arguments import check_argnums, require_function, split_aux
 from meshrt.transforms.high import flatten
@@ -158,9 +162,18 @@ def _check_kind(name: str, what: str, leaves: Sequence[Any], kinds: str) -> None
 def _standard_basis(leaves: Sequence[Any]) -> list[Any]:
     """For each leaf, an array [total, *shape]: the identity, cut at the leaf boundaries."""
     avals = [aval_of(x) for x in leaves]
-    total = sum(a.size for a in avals)
+    total: Any = sum(a.size for a in avals)
+    out: list[Any] = []
+    start = 0
+    if is_symbolic_shape((total,)):
+        for a in avals:
+            rows, columns = (broadcasted_iota(np.int32, (total, a.size), d) for d in (0, 1))
+            columns = ew.add_p.bind(columns, convert_element_type(start, np.int32))
+            ones = convert_element_type(ew.eq_p.bind(rows, columns), a.dtype)
+            out.append(reshape(ones, (total, *a.shape)))
+            start += a.size
+        return out
     eye = np.eye(total)
-    out, start = [], 0
     for a in avals:
         out.append(eye[:, start : start + a.size].reshape(total, *a.shape).astype(a.dtype))
         start += a.size

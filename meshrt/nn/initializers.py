@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax, random
+from meshrt.core.operators import ArrayOperators
 from meshrt.numpy import filled
+from meshrt.numpy.arrays import asarray
 from meshrt.numpy.names import missing
 from meshrt.numpy.operands import ShapeError, canonical_axis, shape_tuple
 from meshrt.numpy.shapes import moveaxis
@@ -227,7 +229,9 @@ def variance_scaling(
     def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
         shape = shape_tuple(shape)
         dtype = _dtype(dtype, "variance_scaling")
-        variance = np.asarray(scale / _divisor(mode, *_fans(shape, in_axis, out_axis, batch_axis)), dtype)
+        share: Any = scale / _divisor(mode, *_fans(shape, in_axis, out_axis, batch_axis))
+        # Symbolic sizes make it a value of the program.
+        variance = (asarray if isinstance(share, ArrayOperators) else np.asarray)(share, dtype)
         return _draw(distribution, key, shape, dtype, variance, out_sharding)
 
     return init
@@ -236,7 +240,7 @@ def variance_scaling(
 def _divisor(mode: str, fan_in: float, fan_out: float) -> float:
     modes = {
         "fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2,
-        "fan_geo_avg": math.sqrt(fan_in * fan_out),
+        "fan_geo_avg": (fan_in * fan_out) ** 0.5,
     }  # fmt: skip
     if mode not in modes:
         raise errors.ArgumentValueError(f"variance_scaling: mode must be one of {', '.join(modes)}, got {mode!r}")
@@ -251,8 +255,9 @@ _TRUNCATED_DEVIATION = 0.87962566103423978
 _TRUNCATED_COMPLEX_DEVIATION = 0.95311164380491208
 
 
-def _draw(distribution: str, key: Any, shape: tuple, dtype: Any, variance: np.ndarray, out_sharding: Any) -> Any:
-    deviation = np.sqrt(variance)
+def _draw(distribution: str, key: Any, shape: tuple, dtype: Any, variance: Any, out_sharding: Any) -> Any:
+    root = lax.sqrt if isinstance(variance, ArrayOperators) else np.sqrt
+    deviation = root(variance)
     if distribution == "normal":
         return random.normal(key, shape, dtype, out_sharding=out_sharding) * deviation.astype(dtype)[()]
     is_truncated = distribution == "truncated_normal"
@@ -265,7 +270,7 @@ def _draw(distribution: str, key: Any, shape: tuple, dtype: Any, variance: np.nd
         x = random.truncated_normal(key, -2, 2, shape, dtype, out_sharding=out_sharding)
         return x * (deviation / np.asarray(_TRUNCATED_DEVIATION, dtype)).astype(dtype)[()]
     x = random.uniform(key, shape, dtype, -1, out_sharding=out_sharding)
-    return x * np.sqrt(np.asarray(3, dtype) * variance).astype(dtype)[()]
+    return x * root(np.asarray(3, dtype) * variance).astype(dtype)[()]
 
 
 def _in_disk(key: Any, shape: tuple, dtype: Any, radius: float | None) -> Any:

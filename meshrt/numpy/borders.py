@@ -69,7 +69,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> An
         raise errors.ArgumentValueError(
             f"pad: unsupported keyword arguments for mode {mode!r}: {extra}; it takes {sorted(_ARGUMENTS[mode])}"
         )
-    if not any(a or b for a, b in widths):
+    if all(a == 0 and b == 0 for a, b in widths):
         return x
     if mode in ("constant", "empty"):
         return _constant(x, widths, kwargs.get("constant_values", 0))
@@ -128,7 +128,7 @@ def _constant(x: Any, widths: Widths, values: Any) -> Any:
     values = broadcast_to_shape(values, (x.ndim, 2))
     for axis, (a, b) in enumerate(widths):
         for side, width in enumerate((a, b)):
-            if width:
+            if width != 0:
                 config = [(0, 0, 0)] * x.ndim
                 config[axis] = (width, 0, 0) if side == 0 else (0, width, 0)
                 x = lax.pad(x, values[axis, side], config)
@@ -148,7 +148,7 @@ def _by_position(x: Any, widths: Widths, position: Callable[[np.ndarray, int], n
     """Borders made of slices of the array itself, so that no gather is needed."""
     for axis, (a, b) in enumerate(widths):
         n = x.shape[axis]
-        if not (a or b):
+        if a == 0 and b == 0:
             continue
         if n == 0:
             raise ShapeError(f"pad: dimension {axis} is empty and has no elements to repeat")

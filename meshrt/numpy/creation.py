@@ -10,7 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
 from meshrt.core.dimensions.arithmetic import count_of_steps, is_surely
-from meshrt.core.dimensions.expression import DimExpr, as_size, is_symbolic_shape
+from meshrt.core.dimensions.expression import DimExpr, as_size, is_symbolic_dim, is_symbolic_shape, max_dim, min_dim
 from meshrt.core.trace import NOT_CONCRETE
 from meshrt.dispatch import at_once
 from meshrt.lax.filled import full as lax_full
@@ -29,6 +29,7 @@ from meshrt.numpy.operands import (
     shape_tuple,
     size_as,
     static_int,
+    static_size,
 )
 from meshrt.numpy.powers import power
 from meshrt.numpy.ufuncs import multiply, sign, strong_scalar, true_divide
@@ -36,7 +37,7 @@ from meshrt.primitives.reshape import expand_dims, iota_p
 
 __all__ = [
     "arange", "eye", "geomspace", "identity", "indices", "linspace", "logspace", "meshgrid", "tri",
-    "tril", "tril_indices", "triu", "triu_indices", "vander",
+    "tril", "triu", "vander",
 ]  # fmt: skip
 
 
@@ -178,7 +179,7 @@ def linspace(
 
 @at_once(2, ["num", "endpoint", "retstep"], numbers=True)
 def _linspace(start: Any, stop: Any, num: int, endpoint: bool, retstep: bool, dtype: Any, axis: int) -> Any:
-    num = static_int(num, "linspace: num")
+    num = static_size(num, "linspace: num")
     if num < 0:
         raise ShapeError(f"linspace: the number of values must not be negative, got {num}")
     start, stop = asarray(operand("linspace", start)), asarray(operand("linspace", stop, 1))
@@ -208,16 +209,28 @@ def _interpolated(
     if num == 1:
         return first, asarray(math.nan, work) if endpoint else el.convert_element_type(stop - start, work)
     gaps = num - 1 if endpoint else num
-    delta = el.div(el.sub_p.bind(broadcast_to_shape(stop, shape), broadcast_to_shape(start, shape)), gaps)
+    whole = el.sub_p.bind(broadcast_to_shape(stop, shape), broadcast_to_shape(start, shape))
+    delta = el.div(whole, size_as(gaps, work))
     real = dtypes.finfo(work).dtype
     along = (*(1,) * axis, gaps, *(1,) * (len(shape) - axis))
-    t = el.div(iota_p.bind(dtype=np.dtype(real), shape=along, dimension=axis), gaps)
+    t = el.div(iota_p.bind(dtype=np.dtype(real), shape=along, dimension=axis), size_as(gaps, real))
     t = el.convert_element_type(t, work)
     wide = (*shape[:axis], gaps, *shape[axis:])
     t = broadcast_to_shape(t, wide)
     left = el.mul_p.bind(broadcast_to_shape(first, wide), el.sub(1, t))
     out = el.add_p.bind(left, el.mul_p.bind(broadcast_to_shape(last, wide), t))
+    if is_symbolic_dim(num):  # it may be 1
+        last = _end(num, first, last)
+        delta = _end(num, lax_full((), math.nan, work) if endpoint else el.sub_p.bind(stop, start), delta)
     return (lax.concatenate([out, last], axis) if endpoint else out), delta
+
+
+def _end(num: Any, only: Any, last: Any) -> Any:
+    """The last of `num` values: `only` where there is one, `last` where there are several."""
+    if num == 1 or is_surely(lambda: num > 1):
+        return only if num == 1 else last
+    several = el.gt_p.bind(size_as(num, np.int32), np.int32(1))
+    return lax.select_n(several, broadcast_to_shape(only, last.shape), last)
 
 
 def logspace(
@@ -268,8 +281,9 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     scale = strong_scalar(start, 1 / np.log(10))
     first, last = (el.mul_p.bind(el.log_p.bind(true_divide(x, side)), scale) for x in (start, stop))
     out = multiply(side, logspace(first, last, num, endpoint, dtype=work))
-    if num > 1 and endpoint:  # exactly, which the logarithm has not been
-        out = lax.concatenate([out[:-1], expand_dims(broadcast_to_shape(stop, out.shape[1:]), (0,))], 0)
+    if endpoint and (is_symbolic_dim(num) or num > 1):  # exactly, which the logarithm has not been
+        last = expand_dims(broadcast_to_shape(stop, out.shape[1:]), (0,))
+        out = lax.concatenate([out[:-1], _end(num, out[:1], last)], 0)
     order = (*range(1, axis + 1), 0, *range(axis + 1, out.ndim))
     return el.convert_element_type(lax.transpose(out, order), dtype)
 
@@ -354,7 +368,7 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
     dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "eye")
     n, m = shape_tuple((N, N if M is None else M), "eye")
     if isinstance(k, int):  # beyond the edges all diagonals are alike
-        k = max(-n, min(k, m))
+        k = max_dim(-n, min_dim(k, m))
     return placed(el.convert_element_type(_diagonal_mask(n, m, k, el.eq_p), dtype), device, None)
 
 
@@ -372,7 +386,7 @@ def identity(n: Any, dtype: Any = None) -> Any:
     return eye(n, dtype=dtype)
 
 
-def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
+def tri(N: Any, M: Any = None, k: Any = 0, dtype: Any = None) -> Any:
     """An N by M matrix with ones on and below diagonal ``k``.
 
     Args:
@@ -389,7 +403,7 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
     n, m = shape_tuple((N, N if M is None else M), "tri")
     if isinstance(k, int):  # one that no integer of ours can hold is refused; beyond the edges all diagonals are alike
         asarray(k)
-        k = max(-n, min(k, m))
+        k = max_dim(-n, min_dim(k, m))
     return el.convert_element_type(_diagonal_mask(n, m, k, el.ge_p), dtype)
 
 
@@ -430,34 +444,6 @@ def triu(m: Any, k: int = 0) -> Any:
            [0, 4]], dtype=int32)
     """
     return _triangle("triu", m, k, False)
-
-
-def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
-    """Rows and columns of the elements on and below diagonal ``k`` of an n by m matrix.
-
-    Args:
-      n: the number of rows.
-      k: the number of the diagonal; 0 is the main one.
-      m: the number of columns; by default as many.
-
-    >>> jnp.tril_indices(2)
-    (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
-    """
-    return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.tril_indices(n, k, m))
-
-
-def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
-    """Rows and columns of the elements on and above diagonal ``k`` of an n by m matrix.
-
-    Args:
-      n: the number of rows.
-      k: the number of the diagonal; 0 is the main one.
-      m: the number of columns; by default as many.
-
-    >>> jnp.triu_indices(2)
-    (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
-    """
-    return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.triu_indices(n, k, m))
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:

@@ -8,10 +8,10 @@ import numpy as np
 
 from meshrt import lax
 from meshrt.core.basic.shapes import reshape_p
-from meshrt.core.dimensions.expression import min_dim, non_negative_dim
+from meshrt.core.dimensions.expression import is_symbolic_dim, min_dim, non_negative_dim
 from meshrt.numpy.arrays import operand_array
 from meshrt.numpy.choose import choose
-from meshrt.numpy.creation import eye
+from meshrt.numpy.creation import arange, eye
 from meshrt.numpy.operands import ShapeError, canonical_axis, unsupported_argument
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.shapes import moveaxis
@@ -60,6 +60,9 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     x = moveaxis(x, axes, (-2, -1))
     *lead, n, m = x.shape
     count = non_negative_dim(min_dim(n + min(offset, 0), m - max(offset, 0)))
+    if is_symbolic_dim(count):  # how far the last element lies behind the first is no size where there is none
+        k = arange(count)
+        return x[..., k - min(offset, 0), k + max(offset, 0)]
     start = offset if offset >= 0 else -offset * m
     flat = reshape_p.bind(x, new_sizes=(*lead, n * m))
     if count == 0:

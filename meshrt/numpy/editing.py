@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.dimensions.expression import min_dim
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import NOT_CONCRETE
 from meshrt.numpy import prims as el
@@ -269,7 +270,7 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
     x, value = operand_array("fill_diagonal", a), operand_array("fill_diagonal", val, 1)
     if x.ndim < 2 or (x.ndim > 2 and len(set(x.shape)) != 1):
         raise ShapeError(f"fill_diagonal needs a matrix, or dimensions of one size, got shape {x.shape}")
-    count = min(x.shape)
+    count = functools.reduce(min_dim, x.shape)
     return x.at[diag_indices(count, x.ndim)].set(_repeated_to(ravel(value), count) if value.ndim else value)
 
 

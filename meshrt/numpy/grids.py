@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,18 +10,20 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.contexts import numpy_dtype_promotion
+from meshrt.core.dimensions.arithmetic import is_surely
+from meshrt.core.dimensions.expression import as_size, is_symbolic_shape, non_negative_dim
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import NOT_CONCRETE
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import array, asarray, operand_array, promoted
 from meshrt.numpy.choose import choose
-from meshrt.numpy.creation import arange, linspace, meshgrid, tril_indices, triu_indices
+from meshrt.numpy.creation import arange, linspace, meshgrid, tri
 from meshrt.numpy.division import divmod as divmod_
 from meshrt.numpy.division import remainder
 from meshrt.numpy.filled import ones
 from meshrt.numpy.joining import concatenate, stack
-from meshrt.numpy.logic import logical_or
-from meshrt.numpy.operands import ShapeError, refuse_traced, static_int
+from meshrt.numpy.logic import logical_not, logical_or
+from meshrt.numpy.operands import ShapeError, refuse_traced, static_int, static_size
 from meshrt.numpy.positions import nonzero
 from meshrt.numpy.reductions import any as any_
 from meshrt.numpy.selection import clip
@@ -30,7 +31,7 @@ from meshrt.numpy.shapes import expand_dims, transpose
 
 __all__ = [
     "c_", "diag_indices", "diag_indices_from", "ix_", "mask_indices", "mgrid", "ogrid", "r_", "ravel_multi_index",
-    "tril_indices_from", "triu_indices_from", "unravel_index",
+    "tril_indices", "tril_indices_from", "triu_indices", "triu_indices_from", "unravel_index",
 ]  # fmt: skip
 
 
@@ -159,7 +160,7 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
     >>> jnp.diag_indices(2)
     (Array([0, 1], dtype=int32), Array([0, 1], dtype=int32))
     """
-    n, ndim = static_int(n, "diag_indices: n"), static_int(ndim, "diag_indices: ndim")
+    n, ndim = static_size(n, "diag_indices: n"), static_int(ndim, "diag_indices: ndim")
     if n < 0 or ndim < 0:
         raise errors.ArgumentValueError(f"diag_indices: n and ndim must not be negative, got {n} and {ndim}")
     return (lax.iota(dtypes.default_int_dtype(), n),) * ndim
@@ -175,6 +176,56 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
     if x.ndim < 2 or len(set(x.shape)) != 1:
         raise ShapeError(f"diag_indices_from needs at least two dimensions of one size, got shape {x.shape}")
     return diag_indices(x.shape[0], x.ndim)
+
+
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+    """Rows and columns of the elements on and below diagonal ``k`` of an n by m matrix.
+
+    Args:
+      n: the number of rows.
+      k: the number of the diagonal; 0 is the main one.
+      m: the number of columns; by default as many.
+
+    >>> jnp.tril_indices(2)
+    (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
+    """
+    m = n if m is None else m
+    if is_symbolic_shape((n, k, m)):
+        return nonzero(tri(n, m, k, dtype=bool), size=_below(n, m, k))
+    return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.tril_indices(n, k, m))
+
+
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
+    """Rows and columns of the elements on and above diagonal ``k`` of an n by m matrix.
+
+    Args:
+      n: the number of rows.
+      k: the number of the diagonal; 0 is the main one.
+      m: the number of columns; by default as many.
+
+    >>> jnp.triu_indices(2)
+    (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
+    """
+    m = n if m is None else m
+    if is_symbolic_shape((n, k, m)):
+        return nonzero(logical_not(tri(n, m, k - 1, dtype=bool)), size=_above(n, m, k))
+    return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.triu_indices(n, k, m))
+
+
+def _below(n: Any, m: Any, k: Any) -> Any:
+    """How many elements of an n by m matrix lie on and below diagonal k: of each row as many as its number and k say,
+    and no more than there are columns."""
+
+    def up_to(row: Any) -> Any:
+        row = non_negative_dim(row)
+        return row * (row + 1) // 2
+
+    return non_negative_dim(up_to(n + k) - up_to(k) - (up_to(n + k - m) - up_to(k - m)))
+
+
+def _above(n: Any, m: Any, k: Any) -> Any:
+    """How many lie on and above it."""
+    return non_negative_dim(n * m - _below(n, m, k - 1))
 
 
 def _of_matrix(name: str, arr: Any) -> tuple[int, int]:
@@ -244,7 +295,7 @@ def ravel_multi_index(
     >>> jnp.ravel_multi_index((jnp.array([0, 1]), jnp.array([2, 0])), (2, 3))
     Array([2, 3], dtype=int32)
     """
-    sizes = tuple(static_int(d, "ravel_multi_index: dims") for d in dims)
+    sizes = tuple(static_size(d, "ravel_multi_index: dims") for d in dims)
     parts = [operand_array("ravel_multi_index", i, k) for k, i in enumerate(multi_index)]
     if len(parts) != len(sizes):
         raise errors.ArgumentValueError(f"ravel_multi_index: {len(parts)} index arrays for {len(sizes)} dimensions")
@@ -254,7 +305,7 @@ def ravel_multi_index(
         dtype = dtypes.check_user_dtype(dtype, "ravel_multi_index")
     if not dtypes.issubdtype(dtype, np.integer):
         raise errors.ArgumentValueError(f"ravel_multi_index: dtype={dtype} is no integer type")
-    if math.prod(sizes) - 1 > dtypes.iinfo(dtype).max:
+    if is_surely(lambda: math.prod(sizes) - 1 > dtypes.iinfo(dtype).max):
         raise errors.ArgumentValueError(
             f"ravel_multi_index: dtype={dtype} cannot hold the positions in an array of shape {sizes}; give a wider one"
         )
@@ -306,7 +357,7 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
         raise errors.ArgumentValueError(f"unravel_index: a shape is one size or a sequence of them, got {shape}")
     out: list[Any] = []
     for n in reversed(sizes):
-        rest, position = divmod_(rest, n if isinstance(n, ArrayOperators) else operator.index(n))
+        rest, position = divmod_(rest, n if isinstance(n, ArrayOperators) else as_size(n))
         out.append(position)
     above = rest > 0
     unsigned = dtypes.issubdtype(rest.dtype, np.unsignedinteger)

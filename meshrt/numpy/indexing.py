@@ -11,7 +11,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
 from meshrt.core.dimensions.arithmetic import broadcast_shapes
-from meshrt.core.dimensions.expression import DimExpr, guessed
+from meshrt.core.dimensions.expression import DimExpr, guessed, is_symbolic_shape
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
@@ -134,7 +134,7 @@ def gather_indices(plan: GatherPlan, operands: Sequence[Any], dtype: np.dtype) -
     placed = []
     for p, value in zip(plan.parts, parts):
         dims = tuple(range(p.at, p.at + len(p.shape)))
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and not is_symbolic_shape(target):
             spread = value.reshape(tuple(value.shape[i - p.at] if i in dims else 1 for i in range(len(target))))
             placed.append(np.broadcast_to(spread, target))
         elif value.shape == plan.batch_shape:

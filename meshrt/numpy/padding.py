@@ -25,7 +25,7 @@ from meshrt.numpy.operands import (
     canonical_axis,
     operand,
     shape_tuple,
-    static_int,
+    static_size,
 )
 from meshrt.numpy.shapes import broadcast_to, ravel, reshape
 from meshrt.primitives import arrangement
@@ -109,7 +109,7 @@ def repeat(
         )  # fmt: skip
     if total_repeat_length is not None:
         out = _repeat_dynamic(
-            x, broadcast_to(ravel(asarray(repeats)), (n,)), axis, static_int(total_repeat_length, "repeat")
+            x, broadcast_to(ravel(asarray(repeats)), (n,)), axis, static_size(total_repeat_length, "repeat")
         )
     else:
         counts = np.zeros(()) if isinstance(repeats, DimExpr) else np.asarray(repeats)

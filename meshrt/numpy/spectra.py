@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.dimensions.arithmetic import is_surely
+from meshrt.core.dimensions.expression import max_dim, min_dim
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
 from meshrt.numpy.choose import choose
@@ -151,9 +153,9 @@ def svd(
     (x,) = promoted_inexact("svd", a)
     if hermitian:
         return _hermitian_svd(x, compute_uv, subset_by_index)
-    if subset_by_index is not None and full_matrices and compute_uv and subset_by_index != (0, min(x.shape[-2:])):
+    if subset_by_index is not None and full_matrices and compute_uv and subset_by_index != (0, min_dim(*x.shape[-2:])):
         raise errors.ArgumentValueError("svd: full_matrices and subset_by_index cannot both be set")
-    if subset_by_index is not None and x.ndim > 1 and subset_by_index == (0, min(x.shape[-2:])):
+    if subset_by_index is not None and x.ndim > 1 and subset_by_index == (0, min_dim(*x.shape[-2:])):
         subset_by_index = None
     out = lax.linalg.svd(x, full_matrices=full_matrices, compute_uv=compute_uv, subset_by_index=subset_by_index)
     return SVDResult(*out) if compute_uv else out
@@ -202,7 +204,7 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
         return any_(x != 0).astype(np.int32)
     s = svd(x, full_matrices=False, compute_uv=False, hermitian=hermitian)
     if rtol is None:
-        rtol = s.max(-1) * np.asarray(max(x.shape[-2:]) * dtypes.finfo(s.dtype).eps, s.dtype)[()]
+        rtol = s.max(-1) * asarray(max_dim(*x.shape[-2:]) * dtypes.finfo(s.dtype).eps, s.dtype)
     rtol = asarray(rtol)
     return total(s > expand_dims(rtol, rtol.ndim), -1)
 
@@ -233,10 +235,10 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
 @functools.partial(custom_jvp, nondiff_argnums=(1, 2))
 def _pinv(x: Any, rtol: Any, hermitian: bool) -> Any:
     m, n = x.shape[-2:]
-    if not m or not n:
+    if m == 0 or n == 0:
         return zeros((*x.shape[:-2], n, m), x.dtype)
     u, s, vh = svd(conjugate(x), full_matrices=False, hermitian=hermitian)
-    tolerance = 10.0 * max(m, n) * dtypes.finfo(x.dtype).eps if rtol is None else rtol
+    tolerance = 10.0 * max_dim(m, n) * dtypes.finfo(x.dtype).eps if rtol is None else rtol
     tolerance = asarray(tolerance, s.dtype)
     tolerance = lax.expand_dims(tolerance[..., None], tuple(range(s.ndim - tolerance.ndim - 1)))
     s = choose(s > tolerance * s[..., :1], s, np.inf).astype(u.dtype)
@@ -251,7 +253,7 @@ def _pinv_jvp(rtol: Any, hermitian: bool, primals: tuple[Any], tangents: tuple[A
     if hermitian:
         a, t = ((x + adjoint(x)) / 2 for x in (a, t))
     p_h, t_h = adjoint(p), adjoint(t)
-    if a.shape[-2] >= a.shape[-1]:
+    if is_surely(lambda: a.shape[-2] >= a.shape[-1]):  # either way is right, this one is shorter then
         rows, columns = _product(_product(p, p_h), t_h), _product(_product(t_h, p_h), p)
         rows = rows - _product(_product(rows, a), p)
         columns = columns - _product(_product(p, a), columns)
@@ -297,7 +299,7 @@ def _least_squares(a: Any, b: Any, rcond: Any) -> tuple[Any, Any, Any]:
     eps = dtypes.finfo(a.dtype).eps
     u, s, vh = svd(a, full_matrices=False)
     if rcond is None:
-        rcond = float(eps) * max(a.shape)
+        rcond = float(eps) * max_dim(*a.shape)
     elif isinstance(rcond, int | float):
         rcond = float(eps) if rcond < 0 else rcond
     else:

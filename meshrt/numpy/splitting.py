@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, lax
-from meshrt.core.dimensions.expression import DimExpr
+from meshrt.core.dimensions.expression import DimExpr, min_dim
 from meshrt.core.operators import ArrayOperators
 from meshrt.numpy.arrays import operand_array
 from meshrt.numpy.operands import ShapeError, canonical_axis, is_unknown, static_int, static_size
@@ -41,12 +41,11 @@ def _sections(name: str, n: int, parts: Any) -> list[int]:
     if count <= 0:
         raise NoPartsError(f"{name}: the number of parts must be positive, got {count}")
     each, rest = divmod(n, count)
-    if rest and name != "array_split":
+    if name == "array_split":
+        return [each * i + min_dim(rest, i) for i in range(count + 1)]
+    if rest:
         raise ShapeError(f"{name}: a dimension of size {n} does not split into {count} equal parts; use array_split")
-    bounds = [0]
-    for i in range(count):
-        bounds.append(bounds[-1] + each + (i < rest))
-    return bounds
+    return [each * i for i in range(count + 1)]
 
 
 def _is_known_float(x: Any) -> bool:

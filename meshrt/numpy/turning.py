@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import lax
+from meshrt.core.dimensions.expression import as_size, max_dim
 from meshrt.core.operators import ArrayOperators
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
@@ -109,7 +110,7 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
         return _roll_dynamic(x, broadcast_to(shift, (count,)), axes)
     for ax, by in zip(axes, np.broadcast_to(np.asarray(shift), count)):
         n = x.shape[ax]
-        at = 0 if n == 0 else -int(by) % n
+        at = -as_size(by) % max_dim(n, 1)
         if at != 0:
             parts = [lax.slice_in_dim(x, at, n, axis=int(ax)), lax.slice_in_dim(x, 0, at, axis=int(ax))]
             x = lax.concatenate(parts, int(ax))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.dimensions.expression import min_dim
 from meshrt.core.explicit import matrices, stacks
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -33,7 +34,8 @@ def _unitary(dtype: np.dtype, name: str) -> str:
 
 def _geqrf_infer(a: ShapedArray) -> list[ShapedArray]:
     batch = check_matrices("geqrf", [a], [2])
-    return [a, ShapedArray((*batch, min(a.shape[-2:])), a.dtype, a.weak_type)]
+    k: Any = min_dim(*a.shape[-2:])
+    return [a, ShapedArray((*batch, k), a.dtype, a.weak_type)]
 
 
 def _geqrf_lower(ctx: LoweringContext, eqn: Eqn, a: Any) -> Any:
@@ -73,10 +75,11 @@ def _geqp3_infer(a: ShapedArray, order: ShapedArray, *, use_magma: bool | None) 
     if order.shape != (*batch, n) or order.dtype != INFO:
         raise errors.ArgumentTypeError(f"geqp3 of {a.str_short()} needs int32{[*batch, n]}, got {order.str_short()}")
     weak = a.weak_type and order.weak_type
+    k: Any = min_dim(m, n)
     return [
         ShapedArray(a.shape, a.dtype, weak),
         ShapedArray(order.shape, INFO, weak),
-        ShapedArray((*batch, min(m, n)), a.dtype, weak),
+        ShapedArray((*batch, k), a.dtype, weak),
     ]
 
 

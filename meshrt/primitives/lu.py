@@ -10,7 +10,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, reduce_sum_p, reshape
-from meshrt.core.dimensions.expression import DimExpr, as_size
+from meshrt.core.dimensions.expression import DimExpr, as_size, min_dim
 from meshrt.core.explicit import matrices, stacks
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -33,7 +33,8 @@ from meshrt.primitives.sort import sort_key_val
 def _lu_infer(x: ShapedArray) -> list[ShapedArray]:
     check_matrices("lu", [x], [2])
     (*batch, m, n) = x.shape
-    pivots, permutation = (ShapedArray((*batch, k), INFO, x.weak_type) for k in (min(m, n), m))
+    exchanges: Any = min_dim(m, n)
+    pivots, permutation = (ShapedArray((*batch, k), INFO, x.weak_type) for k in (exchanges, m))
     return [x, pivots, permutation]
 
 
@@ -93,8 +94,12 @@ def _exchanged(pivots: Any, rows: int) -> Any:
         mine, its = (_only(order, mask, last) for mask in (here, there))
         return ew.select_n(here, ew.select_n(there, order, mine), its)
 
-    end = convert_element_type(count, np.int32) if isinstance(count, DimExpr) else np.int32(count)
-    return fori_loop(np.int32(0), end, exchange, places)
+    return fori_loop(np.int32(0), _integer(count), exchange, places)
+
+
+def _integer(size: Any) -> Any:
+    """A size as int32."""
+    return convert_element_type(size, np.int32) if isinstance(size, DimExpr) else np.int32(size)
 
 
 lu_pivots_to_permutation_p: Primitive = Primitive(
@@ -139,7 +144,7 @@ def _lu_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return [factors, pivots, permutation], [None, None, None]
     aval = aval_of(factors)
     m, n = aval.shape[-2:]
-    k = min(m, n)
+    k: Any = min_dim(m, n)
     lower = _with_unit_diagonal(triangle(_columns(factors, k), True, -1), m, 0)
     upper = _with_unit_diagonal(triangle(_rows(factors, k), False), n, k)
     moved = permute_rows(tangents[0], permutation)
@@ -167,7 +172,7 @@ def _with_unit_diagonal(x: Any, size: int, start: int) -> Any:
     x = pad(x, np.zeros((), aval.dtype)[()], config)
     shape = aval_of(x).shape
     rows, columns = (broadcasted_iota(np.int32, shape, len(shape) - d) for d in (2, 1))
-    ones = ew.and_p.bind(ew.eq_p.bind(rows, columns), ew.ge_p.bind(rows, np.int32(start)))
+    ones = ew.and_p.bind(ew.eq_p.bind(rows, columns), ew.ge_p.bind(rows, _integer(start)))
     return ew.add_p.bind(x, convert_element_type(ones, aval.dtype))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt.core.basic.shapes import broadcast_in_dim, zeros
+from meshrt.core.dimensions.expression import min_dim
 from meshrt.core.explicit import matrices
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -29,7 +30,7 @@ from meshrt.primitives.slice import pad, slice_in_dim
 def _infer(x: ShapedArray, *, pivoting: bool, full_matrices: bool, use_magma: bool | None) -> list[ShapedArray]:
     batch = check_matrices("qr", [x], [2])
     m, n = x.shape[-2:]
-    k = m if full_matrices else min(m, n)
+    k = m if full_matrices else min_dim(m, n)
     factors = [ShapedArray((*batch, *shape), x.dtype, x.weak_type) for shape in ((m, k), (k, n))]
     return [*factors, ShapedArray((*batch, n), INFO, x.weak_type)] if pivoting else factors
 
@@ -52,10 +53,11 @@ def _decomposed(x: Any, k: int, pivoting: bool, use_magma: bool | None) -> list[
         order = [ew.sub(places, 1)]  # LAPACK counts from 1
     else:
         packed, taus = geqrf(x)
-    reflections = _part(packed, 0, min(k, n), -1)
-    if k > n:
+    own: Any = min_dim(k, n)
+    reflections, more = _part(packed, 0, own, -1), k - own
+    if more != 0:
         zero = np.zeros((), aval_of(x).dtype)[()]
-        reflections = pad(reflections, zero, [(0, 0, 0)] * (len(batch) + 1) + [(0, k - n, 0)])
+        reflections = pad(reflections, zero, [(0, 0, 0)] * (len(batch) + 1) + [(0, more, 0)])
     return [householder_product(reflections, taus), triangle(_part(packed, 0, k, -2), False), *order]
 
 

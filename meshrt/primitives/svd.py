@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import broadcast_in_dim
+from meshrt.core.dimensions.expression import min_dim
 from meshrt.core.explicit import matrices
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -50,11 +51,11 @@ class SvdAlgorithm(enum.Enum):
 
 def _shapes(x: ShapedArray, full_matrices: bool, subset: tuple[int, int] | None = None) -> list[ShapedArray]:
     (*batch, m, n) = x.shape
-    k = min(m, n)
+    k: Any = min_dim(m, n)
     if subset is not None:
         if full_matrices and subset != (0, k):
             raise errors.ArgumentValueError("svd: full_matrices and subset_by_index cannot both be set")
-        k = min(k, subset[1] - subset[0])
+        k = min_dim(k, subset[1] - subset[0])
     rows, columns = (m, n) if full_matrices else (k, k)
     u, vt = (ShapedArray(shape, x.dtype, x.weak_type) for shape in ((*batch, m, rows), (*batch, columns, n)))
     return [ShapedArray((*batch, k), real_dtype(x.dtype), x.weak_type), u, vt]
@@ -75,7 +76,7 @@ def _infer(
 
 def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     p, aval, count = eqn.params, eqn.invars[0].aval.strong(), len(eqn.outvars)
-    if p["subset_by_index"] not in (None, (0, min(aval.shape[-2:]))):
+    if p["subset_by_index"] not in (None, (0, min_dim(*aval.shape[-2:]))):
         raise errors.UnsupportedError("subset_by_index is not implemented for svd on CPU and GPU; slice the results")
     if 0 in aval.shape[-2:]:
         empty, *bases = [v.aval for v in eqn.outvars]
@@ -130,8 +131,8 @@ def _by_rotations(
     (*batch, m, n), p = aval.shape, eqn.params
     thin, jacobi = not p["full_matrices"], algorithm == SvdAlgorithm.JACOBI
     if jacobi:
-        thin = thin and min(m, n) > _LARGEST_BATCHED_JACOBI
-    k = min(m, n)
+        thin = thin and min_dim(m, n) > _LARGEST_BATCHED_JACOBI
+    k: Any = min_dim(m, n)
     u_aval, v_aval = (ShapedArray((*batch, size, k if thin else size), aval.dtype) for size in (m, n))
     kernel = Kernel(
         "cusolver_gesvdj_ffi" if jacobi else "cusolver_gesvdp_ffi", full_matrices=not thin, compute_uv=p["compute_uv"]

@@ -8,7 +8,7 @@ for, and combined with the constraints once when it is learnt. The answer is alw
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -142,10 +142,7 @@ class Facts:
             # Even powers of what may be negative are bounded by those of both ends, and by zero.
             ends = [low**n, high**n] + ([0] if low < 0 < high else [])
             corners.append((min(ends), max(ends)))
-        products = [math.prod(c) for c in itertools.product(*corners)]
-        if any(math.isnan(p) for p in products):
-            return ANYTHING
-        return min(products), max(products)
+        return functools.reduce(_product, corners)
 
     def _explain_mod(self, value: DimExpr, factor: Factor) -> None:
         divisor = factor.operands[1]
@@ -188,7 +185,22 @@ class Facts:
         if not isinstance(size, DimExpr):
             return size, size
         self._meet(size)
-        return self._range(size.terms)
+        low, high = self._range(size.terms)
+        for factor in _shared_factors(size):
+            below, above = self._grouped(size, factor)
+            low, high = max(low, below), min(high, above)
+        return low, high
+
+    def _grouped(self, size: DimExpr, factor: Factor) -> Range:
+        """The range of `factor * x + rest`: what a product of sizes is at least does not follow from its terms alone,
+        as in `n*n - n`, which is `n * (n - 1)`."""
+        single = Term({factor: 1})
+        parts = [(t.over(single), t, k) for t, k in size.terms]
+        inside = build({over: k for over, _, k in parts if over is not None}, self._scope)
+        rest = build({t: k for over, t, k in parts if over is None}, self._scope)
+        product = _product(self.bounds(build({single: 1}, self._scope)), self.bounds(inside))
+        more = self.bounds(rest)
+        return product[0] + more[0], product[1] + more[1]
 
     def _range(self, form: Form) -> Range:
         if not form:
@@ -229,6 +241,19 @@ class Facts:
             for form, equal in relations:
                 if any(t == term for t, _ in form):
                     yield form, equal
+
+
+def _product(x: Range, y: Range) -> Range:
+    """The range of products; nothing times whatever is nothing, also where that has no bound."""
+    corners = [a * b if a and b else 0 for a in x for b in y]
+    return min(corners), max(corners)
+
+
+def _shared_factors(size: DimExpr) -> list[Factor]:
+    """The factors that several terms have, at least one of them in a product."""
+    products = [t for t, _ in size.terms if t.factors and t.factor is None]
+    found = dict.fromkeys(f for t in products for f, _ in t.factors)
+    return [f for f in found if sum(any(f == g for g, _ in t.factors) for t, _ in size.terms) > 1]
 
 
 def _form(size: Dim) -> Form:

@@ -9,6 +9,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import errors, lax
+from meshrt.core.dimensions.expression import min_dim
 from meshrt.core.types import aval_of
 from meshrt.jit import jit
 from meshrt.numpy.operands import operand
@@ -156,7 +157,7 @@ def _lu(a: Any, permute_l: bool) -> Any:
     a = _matrix("lu", a)
     factors, _, permutation = lax.linalg.lu(a)
     rows, columns = a.shape[-2:]
-    least = min(rows, columns)
+    least = min_dim(rows, columns)
     lower = jnp.tril(factors, -1)[..., :least]
     lower = lower + jnp.broadcast_to(jnp.eye(rows, least, dtype=a.dtype), lower.shape)
     upper = jnp.triu(factors)[..., :least, :]
@@ -275,7 +276,7 @@ def polar(
 @jit(static_argnames=("mode", "pivoting", "conjugate"))
 def _qr_multiply(a: Any, c: Any, mode: str, pivoting: bool, conjugate: bool) -> tuple[Any, ...]:
     rows, columns = a.shape[-2:]
-    k = min(rows, columns)
+    k = min_dim(rows, columns)
     order: list[Any] = []
     if pivoting:
         packed, places, taus = geqp3(a, jnp.zeros((*a.shape[:-2], columns), np.int32))

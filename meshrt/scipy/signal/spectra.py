@@ -12,6 +12,7 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
 from meshrt.contexts import usual_promotion
+from meshrt.core.dimensions.arithmetic import broadcast_shapes
 from meshrt.jit import jit
 from meshrt.numpy.operands import canonical_axis, static_int
 from meshrt.scipy.operands import separate
@@ -245,7 +246,7 @@ def _outer_shape(signals: tuple[Any, ...], axis: int) -> tuple[int, ...]:
             f"two arguments must have the same rank, got shapes {[s.shape for s in signals]}"
         )
     try:
-        return tuple(np.broadcast_shapes(*(s.shape[:axis] + s.shape[axis + 1 :] for s in signals)))
+        return broadcast_shapes(*(s.shape[:axis] + s.shape[axis + 1 :] for s in signals))
     except ValueError:
         raise errors.ArgumentValueError(
             f"x and y cannot be broadcast together: shapes {[s.shape for s in signals]}"

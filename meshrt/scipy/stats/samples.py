@@ -9,8 +9,9 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import errors, lax
 from meshrt.contexts import usual_promotion
+from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.jit import jit
-from meshrt.numpy.operands import canonical_axis, operand
+from meshrt.numpy.operands import canonical_axis, operand, size_as
 from meshrt.scipy.operands import inexact
 
 __all__ = ["ModeResult", "mode", "rankdata", "sem"]
@@ -137,7 +138,9 @@ def sem(a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagat
     (x,) = inexact("sem", a)
     if nan_policy == "propagate":
         count = x.size if axis is None else x.shape[axis]
-        return x.std(axis, ddof=ddof, keepdims=keepdims) / np.sqrt(count).astype(x.dtype)
+        known = not is_symbolic_dim(count)
+        root = np.sqrt(count).astype(x.dtype) if known else jnp.sqrt(size_as(count, x.dtype))
+        return x.std(axis, ddof=ddof, keepdims=keepdims) / root
     if nan_policy == "omit":
         number = (~jnp.isnan(x)).sum(axis, keepdims=keepdims).astype(x.dtype)
         return jnp.nanstd(x, axis, ddof=ddof, keepdims=keepdims) / jnp.sqrt(number)
