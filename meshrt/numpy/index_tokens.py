@@ -110,7 +110,7 @@ def _window(entry: Slice, operands: list[Any]) -> Token:
     if start.shape != () or not dtypes.issubdtype(start.dtype, np.integer):
         raise IndexTypeError(f"the start of a slice must be an integer scalar, got {start.str_short()} in {entry}")
     operands.append(entry.start)
-    return ("w", len(operands) - 1, operator.index(entry.size), entry.stride)
+    return ("w", len(operands) - 1, operator.index(entry.need_size()), entry.stride)
 
 
 def _bound(value: Any, whole: slice) -> Any:

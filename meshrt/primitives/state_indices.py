@@ -33,6 +33,8 @@ __all__: list[str] = []
 class Slice:
     """`size` elements from `start` on, `stride` apart: a slice whose start may be traced.
 
+    Its size may be traced only where nothing is sliced by it: in what an index map gives for a bounded dimension.
+
     >>> Slice(2, 3)
     Slice(start=2, size=3, stride=1)
     """
@@ -42,13 +44,19 @@ class Slice:
     stride: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, Tracer) or not hasattr(type(self.size), "__index__"):
+        if not isinstance(self.size, Tracer) and not hasattr(type(self.size), "__index__"):
+            raise errors.ArgumentTypeError(f"the size of a slice must be an integer, got {self.size!r}")
+        if self.stride < 0:
+            raise errors.ArgumentValueError(f"`stride` must be >= 0, got {self.stride}")
+
+    def need_size(self) -> int:
+        """The size, which what is sliced has to know; ArgumentTypeError if it is traced."""
+        if isinstance(self.size, Tracer):
             raise errors.ArgumentTypeError(
                 f"the size of a slice must be an int known while tracing, got {self.size!r}: only its start may be "
                 "traced"
             )
-        if self.stride < 0:
-            raise errors.ArgumentValueError(f"`stride` must be >= 0, got {self.stride}")
+        return self.size
 
     @property
     def is_static(self) -> bool:
@@ -60,7 +68,7 @@ class Slice:
         return (self.size - 1) * self.stride + 1 if self.size else 0
 
 
-def ds(start: Any, size: int | None = None, stride: int | None = None) -> builtins.slice | Slice:
+def ds(start: Any, size: Any = None, stride: int | None = None) -> builtins.slice | Slice:
     """A slice by its start, which may be traced, and its size: `ds(i, 4)` is `i:i+4`; `ds(4)` is `:4`.
 
     >>> ds(3, 2)
@@ -297,7 +305,7 @@ def _index(index: Any, size: int, dim: int) -> Any:
     if isinstance(index, builtins.slice):
         return _from_slice(index, size)
     if type(index) is Slice:
-        if index.is_static and index.size and (index.start >= size or index.start + index.extent > size):
+        if index.need_size() and index.is_static and (index.start >= size or index.start + index.extent > size):
             raise errors.ArgumentValueError(
                 f"Out of bound slice: start={index.start}, size={index.size}, stride={index.stride}, dim={size}."
             )
@@ -317,6 +325,8 @@ def _index(index: Any, size: int, dim: int) -> Any:
         )
     if isinstance(index, int | np.integer) and not -size <= index < size:
         raise errors.ArgumentValueError(f"Out of bound indexer: idx={index}, dim={size}.")
+    if isinstance(index, int | np.integer) and index < 0:
+        return int(index) + size  # from the end: what reads views, chips among them, counts from the front
     return index
 
 

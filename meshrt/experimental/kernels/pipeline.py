@@ -8,10 +8,9 @@ blocks of results that are finished are sent back. References that lie in the co
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,27 +19,16 @@ from meshrt import errors, lax, tree_util
 from meshrt import numpy as jnp
 from meshrt.core.references import is_ref
 from meshrt.core.tracebacks import boundary
-from meshrt.experimental.kernels.copies import make_async_copy
+from meshrt.experimental.kernels.buffered import BufferedRef, BufferType, Operand
 from meshrt.experimental.kernels.grid import GridFrame, in_grid, num_programs, program_id
-from meshrt.experimental.kernels.helpers import shown_type, when
+from meshrt.experimental.kernels.helpers import when
 from meshrt.experimental.kernels.mapping import described
-from meshrt.experimental.kernels.memory import SemaphoreType, TpuMemorySpace
 from meshrt.experimental.kernels.params import GridDimensionSemantics
 from meshrt.experimental.kernels.scopes import run_scoped
-from meshrt.experimental.kernels.semaphores import ref_and_view
-from meshrt.experimental.kernels.specs import (
-    Blocked,
-    BlockSpec,
-    Element,
-    Squeezed,
-    block_dim,
-    block_size,
-    no_block_spec,
-)
+from meshrt.experimental.kernels.specs import BlockSpec, no_block_spec
 from meshrt.primitives.references import RefView
-from meshrt.primitives.state_indices import ds
 
-__all__ = ["emit_pipeline"]
+__all__ = ["emit_pipeline", "emit_pipeline_with_allocations"]
 
 
 @boundary
@@ -76,30 +64,58 @@ def emit_pipeline(
     sizes = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
     if any(isinstance(g, int) and g <= 0 for g in sizes):
         raise errors.ArgumentValueError(f"All elements in the grid must be strictly positive, but got grid={sizes}")
-    ins = _flat_specs(in_specs)
-    outs = _flat_specs(out_specs)
+    specs = [(s, BufferType.INPUT) for s in _flat_specs(in_specs)]
+    specs += [(s, BufferType.OUTPUT) for s in _flat_specs(out_specs)]
 
     @boundary
     def run(*refs: Any, scratches: Sequence[Any] = (), allocations: Any = None) -> None:
-        if allocations is not None:
-            raise errors.UnsupportedError(
-                "emit_pipeline(allocations=...): buffers are made by the pipeline; keep what should outlive it in "
-                "scratch memory of the kernel"
-            )
-        leaves = tree_util.tree_leaves(refs, is_leaf=lambda x: type(x) is RefView or is_ref(x))
-        if len(leaves) != len(ins) + len(outs):
-            raise errors.ArgumentValueError(
-                f"emit_pipeline of {described(body)}: {len(leaves)} references for {len(ins)} in_specs and {len(outs)} "
-                "out_specs; give one of each"
-            )
+        leaves = _paired(body, refs, specs)
         share, first = _shared(sizes, core_axis, core_axis_name, dimension_semantics)
-        operands = [
-            _Operand(ref, spec, k >= len(ins), no_pipelining)
-            for k, (ref, spec) in enumerate(zip(leaves, (*ins, *outs)))
-        ]
-        _run(body, operands, share, first, tuple(scratches), _explicit_indices)
+        pipeline = functools.partial(_steps, body, _Grid(share, first), tuple(scratches), _explicit_indices)
+        if allocations is not None:
+            given = tree_util.tree_leaves(allocations, is_leaf=lambda x: type(x) is BufferedRef)
+            if len(given) != len(leaves) or any(type(b) is not BufferedRef for b in given):
+                raise errors.ArgumentValueError(
+                    f"emit_pipeline of {described(body)}: {len(given)} allocations for {len(leaves)} references; give "
+                    "a BufferedRef of each, as emit_pipeline_with_allocations makes them"
+                )
+            return pipeline([Operand(ref, b) for ref, b in zip(leaves, given)])
+        types = [Operand.allocated(ref, spec, kind, no_pipelining) for ref, (spec, kind) in zip(leaves, specs)]
+        run_scoped(lambda *buffers: pipeline([Operand(ref, b) for ref, b in zip(leaves, buffers)]), *types)
 
     return run
+
+
+@boundary
+def emit_pipeline_with_allocations(
+    body: Callable[..., None], *, grid: Any, in_specs: Any = (), out_specs: Any = ()
+) -> tuple[Callable[..., None], Callable[..., tuple[BufferedRef, ...]]]:
+    """A pipeline, and a function of the same references that gives the types of the buffers it needs.
+
+    What has these types (`run_scoped`, `scratch_shapes`) is handed to the pipeline as `allocations=`, so that several
+    calls use the same memory.
+    """
+    specs = [(s, BufferType.INPUT) for s in _flat_specs(in_specs)]
+    specs += [(s, BufferType.OUTPUT) for s in _flat_specs(out_specs)]
+
+    @boundary
+    def allocations(*refs: Any) -> tuple[BufferedRef, ...]:
+        leaves = _paired(body, refs, specs)
+        return tuple([Operand.allocated(ref, spec, kind) for ref, (spec, kind) in zip(leaves, specs)])
+
+    return emit_pipeline(body, grid=grid, in_specs=in_specs, out_specs=out_specs), allocations
+
+
+def _paired(body: Any, refs: Any, specs: Sequence[tuple[BlockSpec, BufferType]]) -> list[Any]:
+    """The references, of which there is one per specification."""
+    leaves = tree_util.tree_leaves(refs, is_leaf=lambda x: type(x) is RefView or is_ref(x))
+    if len(leaves) != len(specs):
+        ins = sum(kind is BufferType.INPUT for _, kind in specs)
+        raise errors.ArgumentValueError(
+            f"emit_pipeline of {described(body)}: {len(leaves)} references for {ins} in_specs and {len(specs) - ins} "
+            "out_specs; give one of each"
+        )
+    return leaves
 
 
 def _flat_specs(specs: Any) -> list[BlockSpec]:
@@ -141,126 +157,7 @@ def _shared(
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# One operand
-
-
-@dataclass
-class _Operand:
-    """A reference, how it is cut into blocks, and, within a pipeline, its buffers."""
-
-    ref: Any
-    spec: BlockSpec
-    is_output: bool
-    no_pipelining: bool
-    buffers: Any = None
-    semaphores: Any = None
-
-    def __post_init__(self) -> None:
-        self.kind = shown_type(self.ref)
-        shape = self.kind.shape if self.spec.block_shape is None else self.spec.block_shape
-        self.dims = tuple(map(block_dim, shape))
-        if len(self.dims) != self.kind.ndim:
-            raise errors.ArgumentValueError(
-                f"emit_pipeline: block shape {tuple(shape)} for a reference of shape {self.kind.shape}: give a size "
-                "for each dimension"
-            )
-        for dim in self.dims:
-            if not isinstance(dim, Blocked | Squeezed | Element) or (isinstance(dim, Element) and any(dim.padding)):
-                raise errors.UnsupportedError(f"emit_pipeline: blocks with dimensions {dim} are not implemented")
-        self.shape = tuple([block_size(d) for d in self.dims if not isinstance(d, Squeezed)])
-        whole = ref_and_view(self.ref)[0]
-        self.is_near = getattr(whole.aval, "memory_space", None) in (TpuMemorySpace.VMEM, TpuMemorySpace.SMEM)
-        mode = self.spec.pipeline_mode
-        self.count = 1 if self.no_pipelining else (2 if mode is None else mode.buffer_count)
-        if self.count < 1:
-            raise errors.ArgumentValueError(f"emit_pipeline: buffer_count must be positive, got {self.count}")
-
-    def scratch(self) -> list[Any]:
-        """The types of memory that it needs."""
-        if self.is_near:
-            return []
-        space = self.spec.memory_space if isinstance(self.spec.memory_space, TpuMemorySpace) else TpuMemorySpace.VMEM
-        return [space((self.count, *self.shape), self.kind.dtype), SemaphoreType.DMA((self.count,))]
-
-    def block(self, indices: Sequence[Any]) -> tuple[Any, ...]:
-        """What the index map gives at a step."""
-        if self.spec.index_map is None:
-            return (0,) * len(self.dims)
-        found: tuple[Any, ...] = self.spec.index_map(*indices)
-        if len(found) != len(self.dims):
-            raise errors.ArgumentValueError(
-                f"Index map function {described(self.spec.index_map)} must return {len(self.dims)} values to match "
-                f"block_shape={self.dims}. Currently returning {len(found)} values:"
-            )
-        return found
-
-    def is_other(self, one: Sequence[Any], two: Sequence[Any]) -> Any:
-        """Whether two steps have different blocks: a bool, or a scalar."""
-        different: Any = False
-        for a, b in zip(self.block(one), self.block(two)):
-            if a is b or (isinstance(a, int) and isinstance(b, int) and a == b):
-                continue
-            here = jnp.asarray(a != b)
-            different = here if different is False else different | here
-        return different
-
-    def _starts(self, block: Sequence[Any]) -> list[Any]:
-        return [b * dim.block_size if isinstance(dim, Blocked) else b for b, dim in zip(block, self.dims)]
-
-    def _view(self, block: Sequence[Any], sizes: Sequence[int]) -> Any:
-        """The part of the reference that is a block, of which only `sizes` elements may exist."""
-        places = zip(self._starts(block), sizes, self.dims)
-        return self.ref.at[tuple([s if isinstance(dim, Squeezed) else ds(s, n) for s, n, dim in places])]
-
-    def near(self, slot: Any, block: Sequence[Any]) -> Any:
-        """What the body gets."""
-        if self.is_near:
-            return self._view(block, [block_size(d) for d in self.dims])
-        return self.buffers.at[slot]
-
-    def each_copy(self, slot: Any, block: Sequence[Any], do: Callable[[Any], None]) -> None:
-        """Applies `do` to the copy of a block; where blocks reach over the end, to that of what there is."""
-        ragged = [d for d, (n, dim) in enumerate(zip(self.kind.shape, self.dims)) if n % block_size(dim)]
-        full = [block_size(d) for d in self.dims]
-        for cut in itertools.product((False, True), repeat=len(ragged)):
-            sizes = list(full)
-            chosen: Any = True
-            for d, is_last in zip(ragged, cut):
-                last = block[d] == self.kind.shape[d] // full[d]
-                sizes[d] = self.kind.shape[d] % full[d] if is_last else full[d]
-                chosen = jnp.logical_and(chosen, last if is_last else jnp.logical_not(last))
-            when(chosen)(functools.partial(self._one_copy, slot, block, tuple(sizes), do))
-
-    def _one_copy(self, slot: Any, block: Sequence[Any], sizes: Sequence[int], do: Callable[[Any], None]) -> None:
-        far = self._view(block, sizes)
-        seen = [n for n, dim in zip(sizes, self.dims) if not isinstance(dim, Squeezed)]
-        near = self.buffers.at[(slot, *[ds(0, n) for n in seen])]
-        source, target = (near, far) if self.is_output else (far, near)
-        do(make_async_copy(source, target, self.semaphores.at[slot]))
-
-    def start(self, slot: Any, block: Sequence[Any]) -> None:
-        self.each_copy(slot, block, lambda copy: copy.start())
-
-    def wait(self, slot: Any, block: Sequence[Any]) -> None:
-        self.each_copy(slot, block, lambda copy: copy.wait())
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The steps
-
-
-def _run(
-    body: Callable[..., None], operands: Sequence[_Operand], sizes: Sequence[Any], first: Sequence[Any],
-    scratches: tuple[Any, ...], explicit: bool,
-) -> None:  # fmt: skip
-    far = [o for o in operands if not o.is_near]
-
-    def with_buffers(*memory: Any) -> None:
-        for o, (buffers, semaphores) in zip(far, zip(memory[::2], memory[1::2])):
-            o.buffers, o.semaphores = buffers, semaphores
-        _steps(body, operands, far, _Grid(sizes, first), scratches, explicit)
-
-    run_scoped(with_buffers, *[ty for o in far for ty in o.scratch()])
+# The grid
 
 
 class _Grid:
@@ -283,52 +180,107 @@ class _Grid:
         return shifted
 
 
-def _steps(
-    body: Callable[..., None], operands: Sequence[_Operand], far: Sequence[_Operand], grid: _Grid,
-    scratches: tuple[Any, ...], explicit: bool,
-) -> None:  # fmt: skip
-    zero = jnp.int32(0)
-    begin = grid.indices(zero)
+# ----------------------------------------------------------------------------------------------------------------------
+# The steps
 
-    def step(i: Any, counts: Sequence[Any]) -> list[Any]:
-        """`counts`: how many blocks of each operand that is copied have been begun before this step."""
-        now, before, after = grid.indices(i), grid.indices(jnp.maximum(i - 1, 0)), grid.indices(i + 1)
+
+@dataclass(frozen=True)
+class _Progress:
+    """How far an operand is: int32 scalars.
+
+    begun: blocks whose first step has come; block number n lies in buffer n % count.
+    fetched: blocks whose copies in have been started.
+    cursor: the last step whose block has been fetched, where blocks are fetched as early as buffers are free.
+    """
+
+    begun: Any
+    fetched: Any
+    cursor: Any
+
+
+tree_util.register_pytree_node(
+    _Progress, lambda p: ((p.begun, p.fetched, p.cursor), None), lambda _, parts: _Progress(*parts)
+)
+
+
+def _fetched(o: Operand, grid: _Grid, at: _Progress, step: Any) -> _Progress:
+    """Starts to fetch the block of `step`, if it is another one than that of the step before."""
+    now, before = [grid.indices(jnp.clip(k, 0, grid.steps - 1)) for k in (step, step - 1)]
+    is_new = jnp.logical_and(step < grid.steps, o.is_other(before, now))
+    when(is_new)(lambda: o.fetch(lax.rem(at.fetched, jnp.int32(o.count)), o.block(now)))
+    return replace(at, fetched=at.fetched + is_new.astype(np.int32))
+
+
+def _begin(o: Operand, grid: _Grid) -> _Progress:
+    """Fetches what an operand needs before the first step: the blocks of as many steps as there are buffers but one."""
+    zero = jnp.int32(0)
+    at = _Progress(zero, zero, zero)
+    if not o.buffers.is_input:
+        return at
+    when(True if isinstance(grid.steps, int) else grid.steps > 0)(lambda: o.fetch(zero, o.block(grid.indices(zero))))
+    at = replace(at, fetched=jnp.int32(1))
+    if not o.buffers.use_lookahead:
+        for step in range(1, o.count - 1):
+            at = _fetched(o, grid, at, jnp.int32(step))
+    return at
+
+
+def _fetch_ahead(o: Operand, grid: _Grid, at: _Progress, i: Any) -> _Progress:
+    """Starts to fetch at step `i` what there is a free buffer for; block number `begun - 1` is being worked on."""
+    if not o.buffers.use_lookahead:
+        ahead = i + (o.count - 1)
+        return _fetched(o, grid, at, ahead) if o.count > 1 else _fetched_now(o, grid, at, i)
+
+    def has_room(p: _Progress) -> Any:
+        return jnp.logical_and(p.fetched < p.begun + (o.count - 1), p.cursor + 1 < grid.steps)
+
+    def further(p: _Progress) -> _Progress:
+        return _fetched(o, grid, replace(p, cursor=p.cursor + 1), p.cursor + 1)
+
+    return lax.while_loop(has_room, further, at)
+
+
+def _fetched_now(o: Operand, grid: _Grid, at: _Progress, i: Any) -> _Progress:
+    """With one buffer: fetches at step `i` its own block, but for the first one, which has been."""
+    is_due = at.fetched < at.begun
+    when(is_due)(lambda: o.fetch(jnp.int32(0), o.block(grid.indices(i))))
+    return replace(at, fetched=at.fetched + is_due.astype(np.int32))
+
+
+def _steps(
+    body: Callable[..., None], grid: _Grid, scratches: tuple[Any, ...], explicit: bool, operands: Sequence[Operand]
+) -> None:
+    far = [o for o in operands if o.buffers.is_buffered]
+
+    def step(i: Any, progress: Sequence[_Progress]) -> list[_Progress]:
+        now, before = grid.indices(i), grid.indices(jnp.maximum(i - 1, 0))
+        after = grid.indices(jnp.minimum(i + 1, grid.steps - 1))
         is_first, is_last = i == 0, i == grid.steps - 1
         new = [jnp.logical_or(is_first, o.is_other(now, before)) for o in far]
-        counts = [c + n.astype(np.int32) for c, n in zip(counts, new)]
-        slots = {id(o): lax.rem(c - 1, jnp.int32(o.count)) for o, c in zip(far, counts)}
+        progress = [replace(p, begun=p.begun + n.astype(np.int32)) for p, n in zip(progress, new)]
+        slots = {id(o): lax.rem(p.begun - 1, jnp.int32(o.count)) for o, p in zip(far, progress)}
 
-        def fetch(o: _Operand, count: Any, is_new: Any) -> None:
-            if o.count > 1:
-                ahead = jnp.logical_and(jnp.logical_not(is_last), o.is_other(now, after))
-                when(ahead)(lambda: o.start(lax.rem(count, jnp.int32(o.count)), o.block(after)))
-            else:
-                when(jnp.logical_and(is_new, i > 0))(lambda: o.start(slots[id(o)], o.block(now)))
-            when(is_new)(lambda: o.wait(slots[id(o)], o.block(now)))
-
-        def await_sent(o: _Operand, count: Any, is_new: Any) -> None:
+        def await_sent(o: Operand, p: _Progress, is_new: Any) -> None:
             """Waits until the block before, if it is another one, has left."""
-            slot = lax.rem(count + (o.count - 2), jnp.int32(o.count))
-            when(jnp.logical_and(is_new, i > 0))(lambda: o.wait(slot, o.block(before)))
+            slot = lax.rem(p.begun + (o.count - 2), jnp.int32(o.count))
+            when(jnp.logical_and(is_new, i > 0))(lambda: o.await_sent(slot, o.block(before)))
 
-        for o, count, is_new in zip(far, counts, new):
-            if not o.is_output:
-                fetch(o, count, is_new)
-            elif o.count == 1:
-                await_sent(o, count, is_new)
-        views = [o.near(slots.get(id(o), zero), o.block(now)) for o in operands]
+        for k, (o, is_new) in enumerate(zip(far, new)):
+            if o.buffers.is_output and (o.count == 1 or o.buffers.is_input):
+                await_sent(o, progress[k], is_new)  # its buffer is about to be written, or fetched into
+            if o.buffers.is_input:
+                progress[k] = _fetch_ahead(o, grid, progress[k], i)
+                when(is_new)(functools.partial(o.await_fetched, slots[id(o)], o.block(now)))
+        views = [o.near(slots.get(id(o), jnp.int32(0)), o.block(now)) for o in operands]
         with in_grid(GridFrame(now, grid.sizes)):
             body(*((tuple(now),) if explicit else ()), *views, *scratches)
-        for o, count, is_new in zip(far, counts, new):
-            if o.is_output:
+        for o, p, is_new in zip(far, progress, new):
+            if o.buffers.is_output:
                 finished = jnp.logical_or(is_last, o.is_other(now, after))
-                when(finished)(functools.partial(o.start, slots[id(o)], o.block(now)))
-                if o.count > 1:
-                    await_sent(o, count, is_new)
-                when(is_last)(functools.partial(o.wait, slots[id(o)], o.block(now)))
-        return counts
+                when(finished)(functools.partial(o.send, slots[id(o)], o.block(now)))
+                if o.count > 1 and not o.buffers.is_input:
+                    await_sent(o, p, is_new)
+                when(is_last)(functools.partial(o.await_sent, slots[id(o)], o.block(now)))
+        return progress
 
-    for o in far:
-        if not o.is_output:
-            o.start(zero, o.block(begin))
-    lax.fori_loop(zero, jnp.int32(grid.steps), step, [zero] * len(far))
+    lax.fori_loop(jnp.int32(0), jnp.int32(grid.steps), step, [_begin(o, grid) for o in far])

@@ -1,6 +1,7 @@
 """What kernels for TPUs are written with: the names of ``jax.experimental.pallas.tpu``."""
 
 from meshrt.errors import UnsupportedError
+from meshrt.experimental.kernels.buffered import BufferedRef, BufferType
 from meshrt.experimental.kernels.chips import (
     ChipVersion,
     Tiling,
@@ -30,7 +31,7 @@ from meshrt.experimental.kernels.memory import SemaphoreType, dma_semaphore, sem
 from meshrt.experimental.kernels.memory import TpuMemorySpace as MemorySpace
 from meshrt.experimental.kernels.params import GridDimensionSemantics, SideEffectType
 from meshrt.experimental.kernels.params import TpuCompilerParams as CompilerParams
-from meshrt.experimental.kernels.pipeline import emit_pipeline
+from meshrt.experimental.kernels.pipeline import emit_pipeline, emit_pipeline_with_allocations
 from meshrt.experimental.kernels.prng import (
     prng_random_bits,
     prng_seed,
@@ -91,6 +92,8 @@ __all__ = [
     "SUBCORE_PARALLEL",
     "VMEM",
     "VMEM_SHARED",
+    "BufferType",
+    "BufferedRef",
     "ChipVersion",
     "CompilerParams",
     "CoreType",
@@ -113,6 +116,7 @@ __all__ = [
     "dma_semaphore",
     "einshape",
     "emit_pipeline",
+    "emit_pipeline_with_allocations",
     "force_tpu_interpret_mode",
     "get_barrier_semaphore",
     "get_tpu_info",

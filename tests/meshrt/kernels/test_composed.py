@@ -48,6 +48,9 @@ def test_kernel_takes_arrays_and_references():
     np.testing.assert_array_equal(total[...], [6, 22])
 
 
+RACES = pltpu.InterpretParams(detect_races=True)
+
+
 def pipelined(body, grid, in_specs, out_specs, out, **options):
     def kernel(*refs):
         pltpu.emit_pipeline(body, grid=grid, in_specs=in_specs, out_specs=out_specs, **options)(*refs)
@@ -85,6 +88,77 @@ def test_the_last_blocks_of_a_pipeline_may_be_smaller():
     np.testing.assert_array_equal(f(x), 2 * x)
 
 
+def test_blocks_of_computed_sizes():
+    """Groups of rows, whose starts and sizes are scalars in memory, in a pipeline and in a grid."""
+    starts, sizes = np.array([0, 3, 4, 9], np.int32), np.array([3, 1, 5, 2], np.int32)
+    x = normal(11, 4)
+    expected = np.concatenate([x[a : a + n] * 2 + i for i, (a, n) in enumerate(zip(starts, sizes))])
+
+    def block(starts, sizes):
+        return pl.BlockSpec((pl.BoundedSlice(6), 4), lambda i, *_: (pl.ds(starts[i], sizes[i]), 0))
+
+    def body(x, o):
+        o[...] = x[...] * 2 + pl.program_id(0)
+
+    def kernel(starts, sizes, x, o):
+        spec = block(starts, sizes)
+        pltpu.emit_pipeline(body, grid=(4,), in_specs=[spec], out_specs=[spec])(x, o)
+
+    scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
+    for mode in (True, RACES):
+        f = pl.pallas_call(
+            kernel, of((11, 4)), in_specs=[scalars, scalars, ANYWHERE], out_specs=ANYWHERE, interpret=mode
+        )
+        np.testing.assert_allclose(f(starts, sizes, x), expected, rtol=1e-6)
+    spec = pl.BlockSpec((pl.BoundedSlice(6), 4), lambda i, a, n: (pl.ds(a[i], n[i]), 0))
+    grid = pltpu.PrefetchScalarGridSpec(2, grid=(4,), in_specs=[spec], out_specs=spec)
+    f = pl.pallas_call(lambda a, n, x, o: body(x, o), of((11, 4)), grid_spec=grid)
+    np.testing.assert_allclose(f(starts, sizes, x), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("buffers", [1, 3])
+def test_blocks_are_fetched_as_early_as_buffers_are_free(buffers):
+    """Steps that stay with a block leave time to fetch several: the index map is asked about no step beyond the end."""
+    blocks = np.array([0, 0, 0, 2, 1, 3, 3], np.int32)
+
+    def kernel(blocks, x, o):
+        def body(x, o):
+            o[...] = x[...] + pl.program_id(0)
+
+        mode = pl.Buffered(buffers, use_lookahead=True)
+        spec = pl.BlockSpec((2,), lambda i: (blocks[i],), pipeline_mode=mode)
+        pltpu.emit_pipeline(
+            body, grid=(7,), in_specs=[spec], out_specs=[pl.BlockSpec((2,), lambda i: (i,), pipeline_mode=mode)]
+        )(x, o)
+
+    scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
+    f = pl.pallas_call(kernel, of((14,)), in_specs=[scalars, ANYWHERE], out_specs=ANYWHERE, interpret=RACES)
+    x = normal(8)
+    np.testing.assert_allclose(f(blocks, x), x.reshape(4, 2)[blocks].ravel() + np.repeat(np.arange(7), 2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["loop", "simulator"])
+def test_two_pipelines_in_the_same_buffers(mode):
+    spec = pl.BlockSpec((2,), lambda i, j: (i,))
+    buffers = [pltpu.BufferedRef.input(spec, np.float32, 3), pltpu.BufferedRef.input_output(spec, np.float32)]
+
+    def kernel(x, _, o, allocations):
+        def body(x, o):
+            o[...] += x[...]
+
+        add, wanted = pltpu.emit_pipeline_with_allocations(body, grid=(3, 2), in_specs=[spec], out_specs=[spec])
+        assert [b.buffer_type for b in wanted(x, o)] == [pltpu.BufferType.INPUT, pltpu.BufferType.OUTPUT]
+        add(x, o, allocations=allocations)
+        add(x, o, allocations=allocations)
+
+    f = pl.pallas_call(
+        kernel, of((6,)), in_specs=[ANYWHERE] * 2, out_specs=ANYWHERE, scratch_shapes=[buffers],
+        input_output_aliases={1: 0}, interpret=True if mode == "loop" else RACES,
+    )  # fmt: skip
+    x, y = normal(6), normal(6, seed=1)
+    np.testing.assert_allclose(f(x, y), y + 4 * x, rtol=1e-5)
+
+
 def test_cores_share_a_pipeline():
     spec = pl.BlockSpec((2,), lambda i: (i,))
 
@@ -105,6 +179,10 @@ def test_refusals_say_what_to_do():
         pltpu.emit_pipeline(lambda: None, grid=(0,))
     with pytest.raises(meshrt.errors.ArgumentValueError, match="1 references for 0 in_specs"):
         pl.pallas_call(lambda o: pltpu.emit_pipeline(lambda: None, grid=(1,))(o), of((1,)))()
+    with pytest.raises(meshrt.errors.ArgumentValueError, match="block_shape"):
+        pltpu.BufferedRef.input(pl.BlockSpec(), np.float32)
+    with pytest.raises(meshrt.errors.ArgumentTypeError, match="only its start may be traced"):
+        meshrt.jit(lambda x, n: x[pl.ds(0, n)])(np.arange(4), 2)
     with pytest.raises(meshrt.errors.ArgumentTypeError, match="TensorCoreMesh"):
         pl.core_map("cores")
     with pytest.raises(meshrt.errors.ArgumentValueError, match="program_id"):

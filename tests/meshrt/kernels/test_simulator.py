@@ -276,3 +276,12 @@ def test_what_numpy_computes_is_what_programs_compute(name):
     assert found.dtype == expected.dtype
     tolerance = 1e-2 if expected.dtype == jnp.bfloat16 else 1e-5
     np.testing.assert_allclose(found.astype(np.float32), expected.astype(np.float32), tolerance, 1e-6)
+
+
+def test_negative_indices_count_from_the_end():
+    def kernel(x_ref, o_ref):
+        o_ref[-1] = x_ref[-2, ..., -1]
+        o_ref[0] = x_ref[0, -3]
+
+    f = pl.pallas_call(kernel, meshrt.ShapeDtypeStruct((2,), np.float32), interpret=pltpu.InterpretParams())
+    np.testing.assert_array_equal(f(np.arange(6, dtype=np.float32).reshape(2, 3)), [0, 2])
