@@ -12,7 +12,7 @@ import argparse
 import functools
 
 import numpy as np
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits  # pip install scikit-learn
 
 import meshrt as jax
 import meshrt.numpy as jnp

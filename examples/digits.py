@@ -9,7 +9,7 @@ Replace `meshrt` by `jax` in the imports and the script runs unchanged.
 import argparse
 
 import numpy as np
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits  # pip install scikit-learn
 
 import meshrt as jax
 import meshrt.numpy as jnp

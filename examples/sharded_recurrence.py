@@ -5,9 +5,7 @@ numbers say what a stretch of time does to whatever came before it, so each devi
 exchange these numbers. `custom_partitioning` makes that one operation: propagation sees a rule, "batch time feature",
 and devices run `local`. Its gradient is the same operation, backwards in time.
 
-    python examples/sharded_recurrence.py        prints both ways, with what they send
-
-With 8 CPU devices: MESHRT_NUM_CPU_DEVICES=8.
+    python examples/sharded_recurrence.py        prints both ways, with what they send, on 8 CPU devices
 """
 
 import numpy as np
@@ -106,4 +104,5 @@ def main():
 
 
 if __name__ == "__main__":
+    meshrt.config.update("num_cpu_devices", 8)
     main()

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from collectives.errors import TopologyError
 from collectives.heuristics import USABLE_MEMORY_SHARE
-from collectives.topology import TopologyError, load, shape_for
+from collectives.topology import load, shape_for
 from meshrt.autoshard.compiled import CompilerFigures
 from meshrt.autoshard.figures import Figures, impossible
 from meshrt.autoshard.judges import Judges

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from collectives.errors import TopologyError
 from collectives.heuristics import USABLE_MEMORY_SHARE
-from collectives.topology import Topology, TopologyError, load
+from collectives.topology import Topology, load
 from meshrt.autoshard.figures import Figures
 from meshrt.autoshard.judges import Judges
 from meshrt.autoshard.layouts import Argument, decisions_of, pattern_of

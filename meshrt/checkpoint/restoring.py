@@ -90,7 +90,9 @@ def _matched(
     return [stored[p] for p in wanted], [value for _, value in pairs], treedef.unflatten
 
 
-def _shardings(asked: Any, leaves: Sequence[StoredLeaf], likes: list[Any], rebuild: Callable[[list[Any]], Any]) -> list:
+def _shardings(
+    asked: Any, leaves: Sequence[StoredLeaf], likes: list[Any], rebuild: Callable[[list[Any]], Any]
+) -> list[Any]:
     """What was asked for at each leaf: a sharding, a spec, or None."""
     if asked is None or isinstance(asked, Sharding | PartitionSpec):
         return [asked] * len(leaves)

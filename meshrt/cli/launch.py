@@ -84,7 +84,7 @@ class _Launch(click.Command):
 @click.option("--dry-run", is_flag=True, help="Print what the engine would be given, and start nothing.")
 @click.option("--detach", is_flag=True, help="Leave the job to the engine's queue (slurm, kubernetes).")
 @click.pass_context
-def command(ctx: click.Context, dry_run: bool, detach: bool, **options: Any) -> int:
+def command(ctx: click.Context, /, dry_run: bool, detach: bool, **options: Any) -> int:
     """Runs TARGET, a Python script, as N processes that form one job.
 
     The script calls meshrt.distributed.initialize() before anything else of meshrt. Each line a process

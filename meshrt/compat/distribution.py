@@ -22,4 +22,4 @@ class JaxDistribution(importlib.metadata.Distribution):
 
     def locate_file(self, path: Any) -> Path:
         """Where a file of the package would lie: beside meshrt's."""
-        return Path(__file__).resolve().parents[2] / path
+        return Path(__file__).resolve().parents[2].joinpath(path)

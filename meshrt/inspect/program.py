@@ -78,4 +78,5 @@ def inspect_function(
         from meshrt.inspect.lint import lint, subject_of_stage  # start-up time: few reports are asked for it
 
         report = replace(report, lint=lint(subject_of_stage(lowered, partitioned.result, machine), rules))
-    return relative({"report": report.as_json()})
+    shown: dict[str, Any] = relative({"report": report.as_json()})
+    return shown

@@ -27,6 +27,7 @@ from meshrt.primitives.matrix_parts import eye_like
 from meshrt.primitives.qr import qr
 from meshrt.primitives.reduce import reduce_max_p
 from meshrt.primitives.reshape import broadcasted_iota
+from meshrt.primitives.selection import select_n
 from meshrt.primitives.slice import pad, slice_in_dim
 
 __all__ = ["qdwh"]
@@ -63,7 +64,7 @@ def _within(x: Any, rows: Any, columns: Any, beyond: Any = None) -> Any:
         if size is not None:
             places = broadcasted_iota(np.int32, aval.shape, dim)
             limit = broadcast_in_dim(convert_element_type(size, np.int32), aval.shape, ())
-            x = ew.select_n(ew.lt_p.bind(places, limit), other, x)
+            x = select_n(ew.lt_p.bind(places, limit), other, x)
     return x
 
 
@@ -113,7 +114,7 @@ def _length(x: Any) -> Any:
 def _iterated(x: Any, sizes: _Sizes, limit: int, eps: float) -> tuple[Any, Any, Any]:
     """(the unitary factor, the number of steps, whether the last one still changed it)."""
     bound = ew.mul(ew.rsqrt_p.bind(_largest_sum(x, 0)), ew.rsqrt_p.bind(_largest_sum(x, 1)))
-    scale = ew.select_n(ew.is_finite_p.bind(bound), _real(1, bound), bound)
+    scale = select_n(ew.is_finite_p.bind(bound), _real(1, bound), bound)
     u = ew.mul(x, convert_element_type(scale, aval_of(x).dtype))
     tolerance = cbrt(_real(5.0 * eps, bound))
 
@@ -186,4 +187,5 @@ def qdwh(
             f"The input matrix of shape M x N must have M >= N, got {aval_of(x).shape}; decompose its adjoint"
         )
     limit = _DEFAULT_ITERATIONS if max_iterations is None else int(max_iterations)
-    return _qdwh(x, dynamic_shape, limit, eps)
+    found: tuple[Any, Any, Any, Any] = _qdwh(x, dynamic_shape, limit, eps)
+    return found

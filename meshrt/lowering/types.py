@@ -17,7 +17,7 @@ __all__ = ["check_size", "dense", "dtype_of_element", "element_type", "mlir_type
 
 _UNCOUNTABLE = 1 << 63
 
-_ELEMENTS: dict[Any, str] = {
+_ELEMENTS: dict[np.dtype[Any], str] = {
     np.dtype(bool): "i1",
     np.dtype(np.int8): "i8", np.dtype(np.int16): "i16", np.dtype(np.int32): "i32", np.dtype(np.int64): "i64",
     np.dtype(np.uint8): "ui8", np.dtype(np.uint16): "ui16", np.dtype(np.uint32): "ui32", np.dtype(np.uint64): "ui64",
@@ -42,7 +42,7 @@ def element_type(dtype: Any) -> str:
         raise errors.UnsupportedError(f"arrays of dtype {dtype} cannot be lowered to StableHLO") from None
 
 
-def dtype_of_element(text: str) -> np.dtype:
+def dtype_of_element(text: str) -> np.dtype[Any]:
     """The dtype of an element type as MLIR writes it; UnsupportedError for one that arrays do not have."""
     for dtype, name in _ELEMENTS.items():
         if name == text:
@@ -50,7 +50,7 @@ def dtype_of_element(text: str) -> np.dtype:
     raise errors.UnsupportedError(f"no arrays have elements of type {text}")
 
 
-def check_size(shape: Sequence[Any], itemsize: int) -> None:
+def check_size(shape: Sequence[int | DimExpr], itemsize: int) -> None:
     """Refuses arrays that XLA's C++ code cannot count: it ends the process where it meets one.
 
     Args:
@@ -60,7 +60,7 @@ def check_size(shape: Sequence[Any], itemsize: int) -> None:
     Raises:
       DeviceMemoryError: the array has 2**63 bytes or more.
     """
-    sizes = [int(d) for d in shape if type(d) is not DimExpr]
+    sizes = [int(d) for d in shape if not isinstance(d, DimExpr)]
     if math.prod(filter(None, sizes)) * itemsize >= _UNCOUNTABLE:
         raise errors.DeviceMemoryError(
             f"an array of shape {tuple(sizes)} with {itemsize} bytes per element is beyond 2**63 bytes, "
@@ -74,7 +74,7 @@ def mlir_type(aval: ShapedArray) -> str:
         physical = aval.physical()
         # A symbolic size stands in braces until `meshrt.lowering.sizes` computes it.
         check_size(physical.shape, physical.dtype.itemsize)
-        dims = "".join([f"{{{d}}}x" if type(d) is DimExpr else f"{d}x" for d in physical.shape])
+        dims = "".join([f"{{{d}}}x" if isinstance(d, DimExpr) else f"{d}x" for d in physical.shape])
         aval.mlir = f"tensor<{dims}{element_type(physical.dtype)}>"
     return aval.mlir
 

@@ -13,7 +13,8 @@ from meshrt.core.basic.shapes import canonical_shape, move_dim
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray
-from meshrt.lowering.context import LoweringContext, mlir_type
+from meshrt.lowering.context import LoweringContext
+from meshrt.lowering.types import mlir_type
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.primitives.dynamic_slice import dynamic_update_index_in_dim
 from meshrt.primitives.sharding import with_sharding_constraint

@@ -28,7 +28,8 @@ def page_data(report: Report, against: Report | None = None, found: Comparison |
     """What the page shows of a report, and of what it is compared with; `found` is what changed, if that is known."""
     reports = [_report(r) for r in ([report] if against is None else [against, report])]
     changes = None if against is None else asdict(found or compare(against, report))
-    return _cleaned({"reports": reports, "changes": changes})
+    cleaned: dict[str, Any] = _cleaned({"reports": reports, "changes": changes})
+    return cleaned
 
 
 def _report(report: Report) -> dict[str, Any]:
