@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
+from .annotations import read_shardings
 from .errors import BadOptionError
 from .graph import Program
 from .model import DimSharding, Mesh, TensorSharding
 from .shardings import Shardings
+from .write import write
 
-__all__ = ["ArgumentAxes", "annotating", "set_argument"]
+__all__ = ["ArgumentAxes", "annotating", "overridden", "set_argument"]
 
 # Per dimension the axes that split it, from major to minor.
 ArgumentAxes = Sequence[Sequence[str]]
@@ -47,6 +49,13 @@ def annotating(
             set_argument(program, shardings, number, TensorSharding(over, dims))
 
     return annotate
+
+
+def overridden(program: Program, annotate: Callable[[Program, Shardings], None]) -> ir.Module:
+    """The module that says what `annotate` (see `annotating`) makes of a program's shardings; nothing is propagated."""
+    shardings = read_shardings(program)
+    annotate(program, shardings)
+    return write(program, shardings)
 
 
 def set_argument(program: Program, shardings: Shardings, number: int, sharding: TensorSharding | None) -> None:

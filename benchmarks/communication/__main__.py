@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import bisect
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,19 @@ def mean(ratios: Iterable[float]) -> float:
     """The geometric mean; nan of nothing."""
     logs = [math.log(r) for r in ratios]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Spearman's: 1 where both have the same order, -1 where it is reversed; equal values share a rank. nan of few."""
+    if len(a) < 2:
+        return math.nan
+    ranks = [_ranks(values) for values in (a, b)]
+    return statistics.correlation(*ranks) if all(len(set(r)) > 1 for r in ranks) else math.nan
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(values)
+    return [bisect.bisect_left(order, v) + (order.count(v) - 1) / 2 for v in values]
 
 
 def amount(n: float | None) -> str:
@@ -109,6 +124,9 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "communicate needlessly": [r["name"] for r in rows if not known_best(r) and r["ours"]["bytes"]],
         "step time, ours/XLA": mean(step(r) for r in rows),
         "step time where communication shrank, worst": max(map(step, shrank), default=None),
+        "step time, rank correlation of predicted and measured": rank_correlation(
+            [r["predicted_seconds"] for r in rows], [r["ours"]["step_seconds"] for r in rows]
+        ),
         "memory, ours/XLA": mean(memory(r) for r in rows),
         "above XLA in memory": {r["name"]: round(memory(r), 3) for r in rows if memory(r) > 1.01},
         "wrong": [r["name"] for r in rows if r["error"] > 1e-3],

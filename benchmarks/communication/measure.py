@@ -19,6 +19,7 @@ import numpy as np
 
 import collectives
 import propagation
+from collectives.topology import load
 from meshrt.runtime import hlo, jaxlib_api
 from meshrt.runtime.memory_stats import memory_stats_of
 
@@ -47,7 +48,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Both sides of a program. `error` is the largest difference to one device, relative to the largest value."""
+    """Both sides of a program. `error` is the largest difference to one device, relative to the largest value;
+    `predicted_seconds` is what `collectives.plan.timing` says of a step on these devices."""
 
     name: str
     ours: Side
@@ -55,6 +57,7 @@ class Measured:
     best: float | None
     bound: float | None
     error: float
+    predicted_seconds: float
     propagate_seconds: float
     partition_seconds: float
     operations: int
@@ -114,6 +117,7 @@ def measure(program: Workload, repeats: int = REPEATS) -> Measured:
         program.best,
         program.bound if program.bound is not None else program.best,
         _error(got, expected),
+        collectives.partition(propagated, load("cpu")).timing.seconds,
         between - start,
         end - between,
         sum(1 for _ in propagated.program.ops()),

@@ -2,9 +2,9 @@
 
 What a compiler fuses (`plan.liveness`) moves through memory once: a buffer is written when it is made, and what
 it is made of is read. Contractions take their arithmetic at the machine's peak rate, or their memory if that takes
-longer (Williams et al.: "Roofline", 2009). Collectives take what the network's links take; machines with a network of
-their own compute meanwhile, until something needs a result. Loops count their trips, and of branches the longest
-counts.
+longer (Williams et al.: "Roofline", 2009); sorts, windows and decompositions theirs at lower rates (`plan.work`).
+Collectives take what the network's links take; machines with a network of their own compute meanwhile, until something
+needs a result. Loops count their trips, and of branches the longest counts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
 from ..ir.walker import inputs
-from ..machine import Machine, flops, ref_bytes
+from ..machine import Machine, ref_bytes
 from .liveness import Liveness
+from .work import work
 
 __all__ = ["Timing", "timing_of"]
 
@@ -109,7 +110,7 @@ class _Clock:
         topology = self.machine.topology
         moved = self._read(item, kept)
         moved += ref_bytes(item.operands[1]) if item.name in _IN_PLACE else sum(map(ref_bytes, written))
-        rate, memory = flops(item) / topology.flops, moved / topology.memory_bandwidth
+        rate, memory = work(item) / topology.flops, moved / topology.memory_bandwidth
         return (rate, 0.0) if rate >= memory else (0.0, memory)
 
     def _read(self, item: LocalOp, kept: frozenset[LocalValue]) -> float:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from jaxlib.mlir import ir
+
 import collectives
 import propagation
 from collectives.errors import CollectivesError
@@ -27,6 +29,8 @@ from meshrt.inspect.undivided import replicas_finding, undivided_annotations
 from meshrt.pipeline.explain import explain
 from meshrt.pipeline.names import argument_names, output_names
 from propagation.errors import PropagationError
+from propagation.overrides import overridden
+from propagation.said import Edit
 
 
 def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:
@@ -38,7 +42,7 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
     module = module_text(data)
     annotate = annotating_of(module, options)
     if options["stage"] == "lowered":
-        return {"text": propagation.read(module).module.operation.get_asm(enable_debug_info=False)}
+        return {"text": _lowered(module, options["file"], annotate).operation.get_asm(enable_debug_info=False)}
     propagated = propagation.run(module, file=options["file"], annotate=annotate, xla_order=True)
     if options["stage"] == "propagated":
         return {"text": propagated.as_text()}
@@ -60,6 +64,12 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
         )
         report = replace(report, lint=lint(subject, options["lint"]))
     return {"report": report.as_json()}
+
+
+def _lowered(module: str | bytes, file: str | None, annotate: Edit | None) -> ir.Module:
+    """The module before anything is propagated, with the annotations from outside in it."""
+    program = propagation.read(module, file)
+    return program.module if annotate is None else overridden(program, annotate)
 
 
 def _findings(propagated: propagation.Propagated, *names: list[str]) -> tuple[FindingRow, ...]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 
 import pytest
+import scipy.stats
 
-from benchmarks.communication.__main__ import amount, ask, fraction, known_best, mean, summary
+from benchmarks.communication.__main__ import amount, ask, fraction, known_best, mean, rank_correlation, summary
 from benchmarks.communication.base import PROGRAMS as REGISTERED
 from benchmarks.communication.base import Array, Out
 from benchmarks.communication.library import PROGRAMS
@@ -42,7 +44,8 @@ def test_programs_are_well_formed(name):
 
 def row(name, ours, xla, best, error=0.0):
     side = lambda sent: {"bytes": sent, "memory": 100, "step_seconds": 1.0 + sent / 100, "collectives": 1}
-    return {"name": name, "ours": side(ours), "xla": side(xla), "best": best, "bound": best, "error": error}
+    return {"name": name, "ours": side(ours), "xla": side(xla), "best": best, "bound": best, "error": error,
+            "predicted_seconds": 1e-3 * ours}  # fmt: skip
 
 
 def test_figures_over_all_programs():
@@ -53,8 +56,18 @@ def test_figures_over_all_programs():
     assert found["XLA/best bytes"] == pytest.approx((4 * 2 * 1) ** (1 / 3))
     assert found["above XLA in bytes"] == found["above 1.1 of best"] == found["wrong"] == ["d"]
     assert found["step time where communication shrank, worst"] == pytest.approx(1.5 / 2)
+    assert found["step time, rank correlation of predicted and measured"] == pytest.approx(1.0)
     assert known_best(rows[1]) == 50 and math.isnan(mean([]))
     assert (amount(3.5 * 2**20), amount(None), fraction(0, 0), fraction(1, 0)) == ("3.5M", "-", "=", "inf")
+
+
+def test_rank_correlation_is_spearmans():
+    draw = random.Random(0)
+    for length in (3, 10, 40):
+        a, b = ([float(draw.randint(0, 9)) for _ in range(length)] for _ in range(2))
+        assert rank_correlation(a, b) == pytest.approx(scipy.stats.spearmanr(a, b).statistic)
+    assert rank_correlation([1.0, 2.0, 5.0], [9.0, 4.0, 1.0]) == pytest.approx(-1.0)
+    assert math.isnan(rank_correlation([1.0], [1.0])) and math.isnan(rank_correlation([1.0, 1.0], [1.0, 2.0]))
 
 
 def test_one_program_for_real():
@@ -62,6 +75,7 @@ def test_one_program_for_real():
     assert "failed" not in found, found
     assert found["ours"]["bytes"] == found["best"] == 4096 < found["xla"]["bytes"]
     assert found["error"] == 0 and found["ours"]["kinds"] == {"collective_permute": 1}
+    assert 0 < found["predicted_seconds"] < 1
     assert "failed" in ask("measure", "no such program")
 
 

@@ -126,3 +126,53 @@ def test_a_call_takes_what_its_function_takes_written_out() -> None:
     )
     assert '"func.call"' in made.as_text()
     assert made.timing.seconds == pytest.approx(timing(CHAIN).seconds)
+
+
+ALONE = {
+    "sort": """
+      %0 = "stablehlo.sort"(%x) <{dimension = 1 : i64, is_stable = true}> ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %c = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+          stablehlo.return %c : tensor<i1>
+      }) : (tensor<8xNxf32>) -> tensor<8xNxf32>""",
+    "running sums": """
+      %z = stablehlo.constant dense<0.0> : tensor<f32>
+      %0 = "stablehlo.reduce_window"(%x, %z) <{window_dimensions = array<i64: 1, N>,
+          padding = dense<[[0, 0], [BEFORE, 0]]> : tensor<2x2xi64>}> ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %c = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %c : tensor<f32>
+      }) : (tensor<8xNxf32>, tensor<f32>) -> tensor<8xNxf32>""",
+    "transform": """
+      %y = stablehlo.fft %x, type = RFFT, length = [N] : (tensor<8xNxf32>) -> tensor<8xHALFxcomplex<f32>>
+      %0 = stablehlo.fft %y, type = IRFFT, length = [N] : (tensor<8xHALFxcomplex<f32>>) -> tensor<8xNxf32>""",
+    "factor": """
+      %0 = stablehlo.cholesky %x, lower = true : tensor<8xNxf32>""",
+}
+
+
+def seconds_alone(what, n):
+    shape = f"{n}x{n}" if what == "factor" else f"8x{n}"
+    body = ALONE[what].replace("BEFORE", str(n - 1)).replace("HALF", str(n // 2 + 1)).replace("8xN", shape)
+    text = f"{HEAD}func.func @main(%x: tensor<{shape}xf32>) -> tensor<{shape}xf32> {{{body.replace('N', str(n))}\n"
+    return timing(text + f"return %0 : tensor<{shape}xf32>\n}}").arithmetic
+
+
+@pytest.mark.parametrize("what, least", [("sort", 2.1), ("running sums", 2.0), ("transform", 2.1), ("factor", 7.9)])
+def test_what_takes_longer_than_its_memory_grows_with_its_arithmetic(what, least):
+    """n log n comparisons and transforms, n^3 steps of a decomposition; a running sum is made of blocks."""
+    one, twice = seconds_alone(what, 512), seconds_alone(what, 1024)
+    assert one > 0 and twice / one >= least - 1e-9
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_convolutions_in_groups_are_far_from_the_peak(groups):
+    text = f"""{HEAD}
+      func.func @main(%x: tensor<4x32x32x8xf32>, %k: tensor<3x3x{8 // groups}x8xf32>) -> tensor<4x32x32x8xf32> {{
+        %0 = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+          window = {{pad = [[1, 1], [1, 1]]}} {{feature_group_count = {groups} : i64, batch_group_count = 1 : i64}}
+          : (tensor<4x32x32x8xf32>, tensor<3x3x{8 // groups}x8xf32>) -> tensor<4x32x32x8xf32>
+        return %0 : tensor<4x32x32x8xf32>
+      }}"""
+    flops = 2 * 4 * 32 * 32 * 8 * 9 * 8 / groups
+    assert timing(text).arithmetic == pytest.approx(flops / 1e9 * (100 if groups > 1 else 1))

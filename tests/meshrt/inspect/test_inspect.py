@@ -13,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from meshrt.errors import InspectError
+from meshrt.inspect.annotations import Annotations
 from meshrt.inspect.guard import Limits, inspect_file
 from meshrt.inspect.model import Report
 from meshrt.inspect.target import parse_mesh, split_target
@@ -59,6 +60,17 @@ def test_json_and_stages_on_the_command_line(matmul):
     text = inspect(matmul, "--stage", "partitioned").stdout.decode()
     assert "stablehlo.all_reduce" in text and "tensor<2x8xf32>" in text
     assert '{"data"}' in inspect("-", "--stage", "propagated", stdin=MATMUL.encode()).stdout.decode()
+
+
+def test_a_stage_says_what_was_annotated_from_outside(matmul, tmp_path):
+    """The program that is printed is the one that the report is of, wherever it came from."""
+    said = Annotations({"arg0": (("model",), ())})
+    text = inspect_file(matmul, stage="lowered", annotations=said)["text"]
+    assert '[{"model"}, {}]' in text.split("%arg1")[0] and '[{"data"}, {"model"}]' not in text
+    path = tmp_path / "lowered.mlir"
+    path.write_text(text)
+    one, other = inspect_file(matmul, annotations=said)["report"], inspect_file(str(path))["report"]
+    assert one["collectives"] and other["totals"] == one["totals"]
 
 
 def test_what_a_partitioner_wrote_sends_and_holds_what_the_program_does(matmul, tmp_path):

@@ -1,0 +1,78 @@
+"""Arithmetic of single operations, in multiplications and additions of a contraction that take as long.
+
+Contractions do what hardware is made for. A comparison of a sort, a step of a window that slides by one, a convolution
+of few features and a decomposition take much longer than a multiplication there, by factors that were measured on CPUs
+(`heuristics`). Elementwise operations are not counted: they take as long as memory does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from propagation.attributes import integer, integers
+
+from ..heuristics import COMPARISON_WORK, GROUPED_WORK, LIBRARY_WORK, WINDOW_LONGEST, WINDOW_WORK
+from ..ir.attributes import Given, Integer, Integers, String
+from ..ir.program import LocalOp
+from ..machine import flops
+
+__all__ = ["work"]
+
+# Kernels of libraries that compute eigenvalues or singular values, which take several times the other decompositions.
+_SPECTRAL = re.compile(r"syev|heev|geev|gees|gesdd|gesvd|[Ee]igh?\b|[Ss]vd|Jacobi")
+_DECOMPOSING = re.compile(r"lapack_|cusolver|cublas|Qr|Householder|LuDecomposition|Cholesky|TriangularSolve")
+
+
+def work(item: LocalOp) -> float:
+    """Multiplications and additions of a contraction that take as long as the arithmetic of an item, whose regions
+    combine elements, if it has some."""
+    name = item.name.removeprefix("stablehlo.")
+    if name == "sort":
+        return _sort(item)
+    if name == "reduce_window":
+        steps = math.prod(min(n, WINDOW_LONGEST) for n in _numbers(item, "window_dimensions"))
+        return WINDOW_WORK * steps * sum(math.prod(r.shape) for r in item.results)
+    if name == "convolution":
+        groups = max(*_numbers(item, "feature_group_count", 1), *_numbers(item, "batch_group_count", 1))
+        return flops(item) * (GROUPED_WORK if groups > 1 else 1.0)
+    if name == "fft":
+        lengths = math.prod(_numbers(item, "fft_length"))
+        return LIBRARY_WORK * 5 * math.prod(item.operands[0].shape) * math.log2(max(2, lengths))
+    if name in ("cholesky", "triangular_solve"):
+        return LIBRARY_WORK * _cubes(item)
+    if name == "custom_call":
+        target = item.attribute("call_target_name")
+        return 0.0 if not isinstance(target, String) else _library(item, target.value)
+    return flops(item)
+
+
+def _sort(item: LocalOp) -> float:
+    """Each element is compared with others about log2(n) times."""
+    shape = item.operands[0].shape
+    length = shape[item.number("dimension")] if shape else 1
+    return COMPARISON_WORK * math.prod(shape) * math.log2(max(2, length))
+
+
+def _library(item: LocalOp, target: str) -> float:
+    if _SPECTRAL.search(target):
+        return LIBRARY_WORK * 10 * _cubes(item)
+    return LIBRARY_WORK * 2 * _cubes(item) if _DECOMPOSING.search(target) else 0.0
+
+
+def _cubes(item: LocalOp) -> float:
+    """m * n * min(m, n) of each matrix of the first operand."""
+    shape = item.operands[0].shape if item.operands else ()
+    return float(math.prod(shape) * min(shape[-2:])) if len(shape) >= 2 else 0.0
+
+
+def _numbers(item: LocalOp, name: str, otherwise: int | None = None) -> tuple[int, ...]:
+    """The numbers of an attribute, written by us or copied from the program."""
+    found = item.attribute(name)
+    if isinstance(found, Integer):
+        return (found.value,)
+    if isinstance(found, Integers):
+        return found.values
+    if isinstance(found, Given):
+        return (integer(found.attr),) if otherwise is not None else tuple(integers(found.attr))
+    return () if otherwise is None else (otherwise,)
