@@ -64,4 +64,4 @@ def _seconds_per_event(count):
 
 
 def test_an_event_of_a_job_of_thousands_costs_what_one_of_hundreds_costs():
-    assert min(_seconds_per_event(4000) / _seconds_per_event(250) for _ in range(2)) < 4  # 13 with frozen sets
+    assert min(_seconds_per_event(2000) / _seconds_per_event(250) for _ in range(2)) < 3.5  # 7 with frozen sets
