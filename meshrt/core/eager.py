@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshrt.core.trace import EVAL, Trace, Tracer, context, set_trace
 
@@ -15,9 +15,14 @@ __all__ = ["ensure_compile_time_eval"]
 
 
 class EagerTrace(Trace):
-    """Evaluates operations on known values; `parent` processes those on traced ones, and on axes by name."""
+    """Evaluates operations on known values; `parent` processes those on traced ones, and on axes by name.
+
+    `evaluating` is told before; `meshrt.sharding`, which stands above the core, sets it.
+    """
 
     __slots__ = ("parent", "requires_low")
+
+    evaluating: ClassVar[Callable[[], None]]
 
     def __init__(self, parent: Trace):
         self.parent, self.requires_low = parent, parent.requires_low
@@ -25,6 +30,8 @@ class EagerTrace(Trace):
     def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         named = primitive.names is not None and primitive.names(params)
         trace = self.parent if named or any(isinstance(a, Tracer) for a in args) else EVAL
+        if trace is EVAL:
+            EagerTrace.evaluating()
         with set_trace(trace):
             return primitive.bind_in(trace, args, params)
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
 from meshrt.core.axes import axes_in_scope
-from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.heuristics import CALLS_PER_TRACE
@@ -56,6 +56,7 @@ from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.by_mesh import mesh_reads, note_read, recall
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.typed import abstract
 from meshrt.transforms.tools import hoist_consts
@@ -218,7 +219,8 @@ class Driver:
         if places is None:
             places = self.places[record] = placements_of(record.live)
         placement, request, written = wanted.finish(record, places, self._donated(tree, static), ahead)
-        self._remember(key, wanted.arg_shardings, placement.devices, leaves)
+        call = self._call(key, wanted.arg_shardings, placement.devices, leaves)
+        self.history.calls.append(call._replace(asked=record.asked))
         return StagedCall(record, request, placement, written)
 
     def _donated(self, tree: Any, static: Static) -> tuple[bool, ...]:
@@ -232,7 +234,7 @@ class Driver:
             self.traced_times += 1
             self._keep(key, record)
         else:
-            _used(self.traces, key)
+            _used(self.traces, key if record.asked else key.anywhere)
         return record
 
     def _known_trace(self, key: TraceKey) -> TraceRecord | None:
@@ -241,14 +243,16 @@ class Driver:
         Not if the function closes over mutable values: each driver finds them, and has them among the arguments, in the
         order of its own calls, which no key tells.
         """
-        record = self.traces.get(key)
+        anywhere = key.anywhere
+        record = self.traces.get(anywhere) or self.traces.get(key)
         if record is None and not self.captured:
-            record = self.shared.records.get(key)
+            record = self.shared.records.get(anywhere) or self.shared.records.get(key)
             if record is not None:
                 self._keep(key, record)
         return record
 
     def _keep(self, key: TraceKey, record: TraceRecord) -> None:
+        key = key if record.asked else key.anywhere
         self.traces[key] = record
         if not self.captured:
             self.shared.records[key] = record
@@ -260,25 +264,32 @@ class Driver:
         That of a call outside of traces serves as well. Cached unless the function captures tracers, which belong to
         one trace of the caller.
         """
-        key = TraceKey(tree, static, avals, config.trace_key(), mesh_context.abstract, axes_in_scope())
-        found = self.nested.get(key)
+        key = TraceKey(tree, static, avals, config.trace_key(), mesh_context.unread, axes_in_scope())
+        found: tuple[Jaxpr, list[Any], Any] | None = recall(self.nested, key.anywhere, key)
         if found is None:
-            known = self._known_trace(key)
-            if known is None:
-                self._begin_trace(key)
-                self._remember(key)
-                closed, out_tree = trace_nested(self.fun, self.name, avals, tree, static)
-                self.traced_times += 1
-            else:  # it was called, or lowered, by itself
-                closed, out_tree = known.as_traced()
+            with mesh_reads() as reads:
+                closed, out_tree = self._nested_trace(key)
             hoisted = hoist_consts(closed)
             found = (hoisted.jaxpr, hoisted.consts, out_tree)
             if not any(isinstance(c, Tracer) or aval_of(c).mutable for c in hoisted.consts):
-                self.nested[key] = found
+                self.nested[key if reads.asked else key.anywhere] = found
                 _keep_latest(self.nested, config.settings.cached_traces)
         else:
-            _used(self.nested, key)
+            for used in (key.anywhere, key):
+                _used(self.nested, used)
         return found
+
+    def _nested_trace(self, key: TraceKey) -> tuple[ClosedJaxpr, Any]:
+        known = self._known_trace(key)
+        if known is not None:  # it was called, or lowered, by itself
+            if known.asked:
+                note_read()
+            return known.as_traced()
+        self._begin_trace(key)
+        self.history.calls.append(self._call(key))
+        traced = trace_nested(self.fun, self.name, key.avals, key.in_tree, key.static)
+        self.traced_times += 1
+        return traced
 
     # -- why a call is not known ---------------------------------------------------------------------------------------
 
@@ -326,24 +337,9 @@ class Driver:
         settings = (key.settings, config.compile_key())
         committed = [type(x) is Array and x.committed for x in leaves]
         return call_of(
-            self,
-            self.history,
-            self.fun,
-            key.in_tree,
-            key.static,
-            key.avals,
-            settings,
-            key.mesh,
-            shardings,
-            devices,
+            self, self.history, self.fun, key.in_tree, key.static, key.avals, settings, key.mesh, shardings, devices,
             committed,
-        )
-
-    def _remember(
-        self, key: TraceKey, shardings: Sequence[Any] = (), devices: Sequence[Any] | None = None,
-        leaves: Sequence[Any] = (),
-    ) -> None:  # fmt: skip
-        self.history.calls.append(self._call(key, shardings, devices, leaves))
+        )  # fmt: skip
 
     def _miss(self, layer: str | None, call: Call) -> CacheMiss:
         lost = "an equal call was known: it was dropped since (clear_cache, clear_caches, or for others)"

@@ -12,7 +12,7 @@ from meshrt.core.types import ShapedArray
 from meshrt.pipeline.options import CompilerOptions
 from meshrt.pipeline.static_arguments import Static
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
-from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.by_mesh import ANY_MESH
 
 __all__ = ["ProgramKey", "SharedTraces", "TraceKey"]
 
@@ -20,15 +20,21 @@ __all__ = ["ProgramKey", "SharedTraces", "TraceKey"]
 class TraceKey(NamedTuple):
     """What a trace depends on beside the function: no device and no concrete mesh.
 
-    `axes` are those in scope, which collectives may name: within a caller's trace only.
+    `mesh` is the AbstractMesh that the function was traced for (None without one), or ANY_MESH if that did not matter
+    to it. `axes` are those in scope, which collectives may name: within a caller's trace only.
     """
 
     in_tree: Any
     static: Static
     avals: tuple[ShapedArray, ...]
     settings: tuple[Any, ...]
-    mesh: AbstractMesh | None
+    mesh: Any
     axes: tuple[NamedAxis, ...] = ()
+
+    @property
+    def anywhere(self) -> TraceKey:
+        """The key of a trace that did not ask for the mesh."""
+        return self._replace(mesh=ANY_MESH)
 
 
 class ProgramKey(NamedTuple):

@@ -55,6 +55,7 @@ class Call(NamedTuple):
     devices: tuple[tuple[str, int], ...] | None
     committed: tuple[bool, ...]
     source: Source
+    asked: bool = True  # whether its trace depends on the mesh
 
 
 class Difference(NamedTuple):
@@ -241,7 +242,7 @@ def _differences(earlier: Call, now: Call, fun: Callable[..., Any]) -> Iterator[
     if earlier.static is not None and now.static is not None:
         yield from _static(earlier.static, now.static)
     yield from _settings("trace", earlier.trace_settings, now.trace_settings)
-    yield from _meshes(earlier.mesh, now.mesh)
+    yield from _meshes("trace" if earlier.asked else "lower", earlier.mesh, now.mesh)
     if earlier.tree is None and len(earlier.avals) != len(now.avals):
         old, new = (f"{len(c.avals)} arrays" for c in (earlier, now))
         yield Difference("trace", "pytree structure", "the arguments", old, new)
@@ -251,7 +252,8 @@ def _differences(earlier: Call, now: Call, fun: Callable[..., Any]) -> Iterator[
         assert now.static is not None, "a call that is being made has all its values"
         yield from _arguments(earlier, now, argument_paths(bound(fun, now.static), now.tree))
     yield from _settings("compile", earlier.compile_settings, now.compile_settings)
-    if earlier.devices != now.devices and None not in (earlier.devices, now.devices):
+    onto_mesh = (earlier.mesh is None) is not (now.mesh is None)  # which is said, and has other devices
+    if earlier.devices != now.devices and None not in (earlier.devices, now.devices) and not onto_mesh:
         yield Difference("load", "devices", "", _devices(earlier.devices), _devices(now.devices))
 
 
@@ -305,11 +307,11 @@ def _settings(cache: str, before: tuple[Any, ...], now: tuple[Any, ...]) -> Iter
                 yield Difference(cache, "setting", name, repr(a), repr(b))
 
 
-def _meshes(before: AbstractMesh | None, now: AbstractMesh | None) -> Iterator[Difference]:
+def _meshes(layer: str, before: AbstractMesh | None, now: AbstractMesh | None) -> Iterator[Difference]:
     if before is now:
         return
     if before is None or now is None:
-        yield Difference("trace", "mesh", "", str(before or "no mesh"), str(now or "no mesh"))
+        yield Difference(layer, "mesh", "", str(before or "no mesh"), str(now or "no mesh"))
         return
     for component, attribute in (
         ("mesh axes", "axis_names"),
@@ -319,7 +321,7 @@ def _meshes(before: AbstractMesh | None, now: AbstractMesh | None) -> Iterator[D
         a, b = getattr(before, attribute), getattr(now, attribute)
         if a != b:
             old, new = (str(tuple(t.name for t in x) if component == "axis type" else x) for x in (a, b))
-            yield Difference("trace", component, "the mesh", old, new)
+            yield Difference(layer, component, "the mesh", old, new)
 
 
 def _trees(earlier: Call, now: Call) -> Iterator[Difference]:

@@ -19,6 +19,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.cells import CLOSED_OVER, ClosesOver, Writes, finished
 from meshrt.pipeline.static_arguments import Static, bound, join
 from meshrt.pipeline.station import Onward, UnboundStation
+from meshrt.sharding.by_mesh import mesh_reads
 from meshrt.sharding.common import as_seen_on
 from meshrt.sharding.context import tracing_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType
@@ -44,15 +45,18 @@ class TraceRecord:
     live, needed      the Jaxpr without dead code, which is what is lowered, and the arguments that it needs
     in_tree, out_tree structures of the arguments `(args, kwargs)` and of the results
     fun               has the names of the arguments
+    asked             whether the function depends on the mesh that it was traced for
     """
 
     __slots__ = (
-        "__weakref__", "closed", "fun", "fun_name", "high", "high_out_tree", "in_tree", "live", "needed", "out_tree",
-        "takes_refs",
+        "__weakref__", "asked", "closed", "fun", "fun_name", "high", "high_out_tree", "in_tree", "live", "needed",
+        "out_tree", "takes_refs",
     )  # fmt: skip
 
-    def __init__(self, fun: Callable[..., Any], fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any):
-        self.fun, self.fun_name = fun, fun_name
+    def __init__(
+        self, fun: Callable[..., Any], fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any, asked: bool
+    ):
+        self.fun, self.fun_name, self.asked = fun, fun_name, asked
         self.high: ClosedJaxpr | None = closed if closed.is_high else None
         self.high_out_tree: Any = out_tree if closed.is_high else None
         closed, self.out_tree = _lowered(closed, out_tree) if closed.is_high else (closed, out_tree)
@@ -231,13 +235,13 @@ def trace(
     Raises:
       ClosesOver: it closes over others.
     """
-    with tracing_mesh(mesh), collector_paused():
+    with tracing_mesh(mesh), mesh_reads() as reads, collector_paused():
         seen_tree, seen = closed_leaves(tree, avals) or (tree, avals)
         closed, out_tree = trace_nested(fun, name, seen, seen_tree, static, captured)
         new = [c for v, c in zip(closed.jaxpr.constvars, closed.consts) if v.aval.mutable]
         if new:
             raise ClosesOver(new)
-    return TraceRecord(bound(fun, static, held=False), name, closed, tree, out_tree)
+    return TraceRecord(bound(fun, static, held=False), name, closed, tree, out_tree, reads.asked)
 
 
 def trace_nested(

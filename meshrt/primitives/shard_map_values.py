@@ -38,8 +38,7 @@ class ReadableTrace(JaxprTrace):
         self.region, self.operands, self.in_specs = region, tuple(operands), tuple(in_specs)
         self.arguments: list[Var] = []
         self._around = contextvars.copy_context()
-        here = mesh_context
-        self._mesh = (here.concrete, here.abstract, here.where, here.tracing, here.device, here.loose)
+        self._mesh = mesh_context.saved()
 
     def argument(self, aval: Any, where: Any = None) -> JaxprTracer:
         made = super().argument(aval, where)

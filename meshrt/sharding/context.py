@@ -159,7 +159,8 @@ class use_abstract_mesh:
 def tracing_mesh(mesh: AbstractMesh | None) -> Iterator[None]:
     """For tracers: the context in which a function is traced for `mesh`; concrete meshes are out of reach."""
     context = _state.context
-    previous = context.swap(context.concrete, mesh, context.where, True, loose=context.loose)
+    concrete, _, where, _, _, loose, _ = context.saved()
+    previous = context.swap(concrete, mesh, where, True, loose=loose)
     try:
         yield
     finally:

@@ -50,10 +50,10 @@ CASES = {
         lambda: (put(ones(4), None, "x"),), lambda: (put(ones(4), mesh_of(types=EXPLICIT), "x"),), "trace", "axis type"
     ),
     "mesh shape": (
-        lambda: (put(ones(4), None),), lambda: (put(ones(4), mesh_of(shape=(4, 1))),), "trace", "mesh shape"
+        lambda: (put(ones(4), None),), lambda: (put(ones(4), mesh_of(shape=(4, 1))),), "lower", "mesh shape"
     ),
-    "axes": (lambda: (put(ones(4), None),), lambda: (put(ones(4), mesh_of(names=("x", "z"))),), "trace", "mesh axes"),
-    "mesh": (lambda: (ones(4),), lambda: (put(ones(4), None),), "trace", "mesh"),
+    "axes": (lambda: (put(ones(4), None),), lambda: (put(ones(4), mesh_of(names=("x", "z"))),), "lower", "mesh axes"),
+    "mesh": (lambda: (ones(4),), lambda: (put(ones(4), None),), "lower", "mesh"),
     "devices": (lambda: (put(ones(4), None),), lambda: (put(ones(4), mesh_of((4, 5, 6, 7))),), "load", "devices"),
     "committed": (
         lambda: (jnp.asarray(ones(4)),), lambda: (meshrt.device_put(ones(4), meshrt.devices()[0]),),
