@@ -8,7 +8,9 @@ atom   ::= Var | Literal
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -181,7 +183,7 @@ class Jaxpr:
         return {v: v.aval.in_state(found[v]) for v in (*self.constvars, *self.invars) if v in found}  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
-        return laid_out(_Printer().jaxpr(self))
+        return laid_out(_Printer(_shared(self)).program(self))
 
 
 def _any_high(eqns: Sequence[Eqn]) -> bool:
@@ -282,8 +284,35 @@ def _name(index: int) -> str:
     return (_name(index) if index else "") + chr(ord("a") + letter)
 
 
+def _shared(program: Jaxpr) -> dict[Jaxpr, str]:
+    """Names for the Jaxprs that stand in a program several times, in the order in which they are met, outer ones first.
+
+    What stands in one of those counts as often as it.
+    """
+    found: dict[Jaxpr, tuple[int, str]] = {}
+    rest = deque([program])
+    while rest:
+        for e in rest.popleft().eqns:
+            name = e.params.get("name")
+            for inner in subjaxprs(e.params):
+                times, called = found.get(inner, (0, name.strip("<>") if isinstance(name, str) else "jaxpr"))
+                found[inner] = (times + 1, called)
+                if times < 2:  # once more than once is several times
+                    rest.append(inner)
+    names: dict[Jaxpr, str] = {}
+    used: Counter[str] = Counter()
+    for inner, (times, called) in found.items():
+        if times > 1:
+            names[inner] = f"{called}{used[called] or ''}"
+            used[called] += 1
+    return names
+
+
 class _Printer:
-    def __init__(self) -> None:
+    """Documents of programs. `shared` are the Jaxprs that stand before a program, under names."""
+
+    def __init__(self, shared: Mapping[Jaxpr, str] = MappingProxyType({})) -> None:
+        self.shared = shared
         self.names: dict[Var, str] = {}
         self.fresh = itertools.count()
         self.used: set[Any] | None = None
@@ -315,7 +344,7 @@ class _Printer:
 
     def param(self, value: Any) -> Document:
         if isinstance(value, Jaxpr | ClosedJaxpr):
-            return self.jaxpr(value.jaxpr)
+            return self.shared.get(value.jaxpr) or self.jaxpr(value.jaxpr)
         if isinstance(value, tuple) and any(isinstance(v, Jaxpr | ClosedJaxpr) for v in value):
             return self.enclosed("(", [self.param(v) for v in value], ")")
         if callable(value) and hasattr(value, "__name__"):
@@ -356,7 +385,7 @@ class _Printer:
             shown: str = e.primitive.printed(self, e)
             return shown
         called = e.params[e.primitive.calls] if e.primitive.calls is not None else None
-        if called is not None:
+        if called is not None and called.jaxpr not in self.shared:
             self.alike(called.jaxpr.invars, e.invars)
             self.alike(called.jaxpr.outvars, e.outvars)
         outs: list[Document] = [self.row([self.result(v) for v in e.outvars]), " = "] if e.outvars else []
@@ -364,6 +393,11 @@ class _Printer:
         args: list[Document] = [" ", self.row([self.atom(a) for a in e.invars])] if e.invars else []
         text: list[Document] = [*outs, e.primitive.name, self.enclosed("[", given, "]") if given else "", *args]
         return "".join(text) if all(type(part) is str for part in text) else text  # type: ignore[arg-type]  # all are str
+
+    def program(self, j: Jaxpr) -> Document:
+        """A Jaxpr behind those that it shares."""
+        before: list[Document] = [[f"let {name} = ", self.jaxpr(j), " in", Break()] for j, name in self.shared.items()]
+        return [*before, self.jaxpr(j)]
 
     def jaxpr(self, j: Jaxpr) -> Document:
         outer, self.used = self.used, {a for e in j.eqns for a in e.invars} | set(j.outvars)

@@ -38,10 +38,10 @@ def test_names_count_in_base_26():
 
 def test_parameters_are_printed_by_what_they_are():
     x, y, z = Var(F32), Var(F32), Var(F32)
-    inner = Jaxpr((), (z,), (z,), [])
+    inner, second, third = (Jaxpr((), (z,), (z,), []) for _ in range(3))
     params = {
         "dtype": np.dtype("float32"), "fun": math.sqrt, "size": 3, "nothing": None,
-        "branches": (inner, ClosedJaxpr(inner)), "body": ClosedJaxpr(inner), "tags": ("a", "b"),
+        "branches": (inner, ClosedJaxpr(second)), "body": ClosedJaxpr(third), "tags": ("a", "b"),
     }  # fmt: skip
     text = repr(
         Jaxpr((), (x,), (y, Literal(np.float32(2), ShapedArray((), "float32"))), [eqn(twice, (x,), (y,), **params)])
@@ -65,6 +65,42 @@ def test_parameters_are_printed_by_what_they_are():
     assert repr(with_const) == "{ lambda a:f32[2]; b:f32[2]. let twice b in () }"
 
 
+def named(l, scale, name="scaled"):
+    def fun(x):
+        return x * scale
+
+    fun.__name__ = name
+    return l.jit(fun)
+
+
+def shared(l):
+    """Functions with what stands in them several times."""
+    inner = named(l, 3.0)
+    return inner, l.jit(lambda x: inner(x) + inner(x + 1.0))
+
+
+def within_what_is_shared(l):
+    outer = shared(l)[1]
+    other = named(l, 2.0, "other")
+    return lambda x: outer(x) + other(x) + outer(x) + other(x)
+
+
+def inside_what_is_not(l):
+    inner, outer = shared(l)
+    return lambda x: outer(x) + inner(x)
+
+
+def in_loops(l):
+    body = lambda c, _: (c + 1.0, None)
+    loop = lambda x: l.lax.scan(body, x, None, length=2)[0]
+    return lambda x: loop(x) + l.jit(loop)(x)
+
+
+def of_one_name(l):
+    once, twice, thrice = (named(l, scale) for scale in (5.0, 6.0, 7.0))
+    return lambda x: once(x) + twice(x) + thrice(x) + twice(x) + thrice(x)
+
+
 PRINTED = {
     "on one line": lambda l: lambda x: x * 2,
     "on several": lambda l: lambda x: (x * 2 + x, x - 3, x * x, l.lax.sin(x), l.lax.cos(x)),
@@ -72,6 +108,10 @@ PRINTED = {
     "branches": lambda l: lambda x: l.lax.cond(x > 0, lambda y: y + 1, lambda y: y - 1, x),
     "loops": lambda l: lambda x: l.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2), (0, x)),
     "no results": lambda l: lambda x: [],
+    "shared, by what is shared too": within_what_is_shared,
+    "shared, by what stands once": inside_what_is_not,
+    "shared bodies of loops": in_loops,
+    "shared, of one name": of_one_name,
     "many names": lambda l: lambda x: functools.reduce(lambda y, _: l.lax.sin(y), range(30), x),
 }
 
