@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,7 +23,16 @@ __all__ = [
     "truncated_normal", "uniform", "variance_scaling", "xavier_normal", "xavier_uniform", "zeros",
 ]  # fmt: skip
 
-Initializer = Callable[..., Any]
+
+@runtime_checkable
+class Initializer(Protocol):
+    """What makes initial values of parameters: the type of all functions here, and of those that they return.
+
+    >>> isinstance(meshrt.nn.initializers.zeros, meshrt.nn.initializers.Initializer)
+    True
+    """
+
+    def __call__(self, key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any: ...
 
 
 def _dtype(dtype: Any, name: str) -> Any:

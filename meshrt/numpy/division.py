@@ -20,29 +20,29 @@ __all__ = ["divmod", "floor_divide", "fmod", "mod", "remainder"]
 
 
 @pairwise
-def floor_divide(x: Any, y: Any, /) -> Any:
-    """x // y, elementwise: the quotient rounded down.
+def floor_divide(x1: Any, x2: Any, /) -> Any:
+    """x1 // x2, elementwise: the quotient rounded down.
 
     Args:
-      x: an array, or what `asarray` makes one of.
-      y: a second array, which broadcasts with the first.
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.floor_divide(jnp.array([7, -7]), 2)
     Array([ 3, -4], dtype=int32)
     """
-    x, y = promote_numeric("floor_divide", x, y)
-    dtype = aval_of(x).dtype
+    x1, x2 = promote_numeric("floor_divide", x1, x2)
+    dtype = aval_of(x1).dtype
     real_only("floor_divide", dtype)
     if dtypes.issubdtype(dtype, np.unsignedinteger):
-        return el.div_p.bind(x, y)
+        return el.div_p.bind(x1, x2)
     if dtypes.issubdtype(dtype, np.integer):
-        quotient = el.div_p.bind(x, y)
+        quotient = el.div_p.bind(x1, x2)
         down = logical_and(
-            not_equal(el.sign_p.bind(x), el.sign_p.bind(y)),
-            not_equal(el.rem_p.bind(x, y), scalar_like(quotient, 0)),
+            not_equal(el.sign_p.bind(x1), el.sign_p.bind(x2)),
+            not_equal(el.rem_p.bind(x1, x2), scalar_like(quotient, 0)),
         )
         return choose(down, el.sub_p.bind(quotient, scalar_like(quotient, 1)), quotient)
-    return _float_divmod(x, y)[0]
+    return _float_divmod(x1, x2)[0]
 
 
 def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
@@ -57,40 +57,40 @@ def _float_divmod(x: Any, y: Any) -> tuple[Any, Any]:
     return el.round_p.bind(quotient, rounding_method=0), rest
 
 
-def divmod(x: Any, y: Any, /) -> Any:
-    """(x // y, x % y), elementwise.
+def divmod(x1: Any, x2: Any, /) -> Any:
+    """(x1 // x2, x1 % x2), elementwise.
 
     Args:
-      x: an array, or what `asarray` makes one of.
-      y: a second array, which broadcasts with the first.
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.divmod(jnp.array([7, -7]), 3)
     (Array([ 2, -3], dtype=int32), Array([1, 2], dtype=int32))
     """
-    x, y = promote_numeric("divmod", x, y)
-    if dtypes.issubdtype(aval_of(x).dtype, np.integer):
-        return floor_divide(x, y), remainder(x, y)
-    return _float_divmod(x, y)
+    x1, x2 = promote_numeric("divmod", x1, x2)
+    if dtypes.issubdtype(aval_of(x1).dtype, np.integer):
+        return floor_divide(x1, x2), remainder(x1, x2)
+    return _float_divmod(x1, x2)
 
 
 @pairwise
-def remainder(x: Any, y: Any, /) -> Any:
-    """x % y, elementwise, with the sign of y; x for integer y == 0.
+def remainder(x1: Any, x2: Any, /) -> Any:
+    """x1 % x2, elementwise, with the sign of x2; x1 for integer x2 == 0.
 
     Args:
-      x: an array, or what `asarray` makes one of.
-      y: a second array, which broadcasts with the first.
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.mod(jnp.array([-7, 7]), 3)
     Array([2, 1], dtype=int32)
     """
-    x, y = promote_numeric("remainder", x, y)
-    y = _nonzero_divisor(y)
-    rest = el.rem_p.bind(x, y)
+    x1, x2 = promote_numeric("remainder", x1, x2)
+    x2 = _nonzero_divisor(x2)
+    rest = el.rem_p.bind(x1, x2)
     zero = scalar_like(rest, 0)
-    other_side = el.ne_p.bind(el.lt_p.bind(rest, zero), spread_lt_zero(y, rest))
+    other_side = el.ne_p.bind(el.lt_p.bind(rest, zero), spread_lt_zero(x2, rest))
     shift = el.and_p.bind(other_side, el.ne_p.bind(rest, zero))
-    return choose(shift, el.add_p.bind(rest, y), rest)
+    return choose(shift, el.add_p.bind(rest, x2), rest)
 
 
 mod = remainder
@@ -111,17 +111,17 @@ def _nonzero_divisor(y: Any) -> Any:
 
 
 @pairwise
-def fmod(x: Any, y: Any, /) -> Any:
-    """Remainder of x / y with the sign of x, elementwise; 0 for integer y == 0.
+def fmod(x1: Any, x2: Any, /) -> Any:
+    """Remainder of x1 / x2 with the sign of x1, elementwise; 0 for integer x2 == 0.
 
     Args:
-      x: an array, or what `asarray` makes one of.
-      y: a second array, which broadcasts with the first.
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.fmod(jnp.array([-7, 7]), 3)
     Array([-1,  1], dtype=int32)
     """
-    x, y = operand("fmod", x), operand("fmod", y, 1)
-    integers = dtypes.issubdtype(dtypes.result_type(x, y), np.integer)  # bool is not, and keeps x
-    x, y = promote_numeric("fmod", x, y)
-    return el.rem_p.bind(x, _nonzero_divisor(y) if integers else y)
+    x1, x2 = operand("fmod", x1), operand("fmod", x2, 1)
+    integers = dtypes.issubdtype(dtypes.result_type(x1, x2), np.integer)  # bool is not, and keeps x1
+    x1, x2 = promote_numeric("fmod", x1, x2)
+    return el.rem_p.bind(x1, _nonzero_divisor(x2) if integers else x2)

@@ -26,7 +26,7 @@ def _integers(name: str, x: Any, y: Any) -> tuple[Any, Any]:
     return broadcast_to_shape(absolute(x), shape), broadcast_to_shape(absolute(y), shape)
 
 
-def gcd(x1: Any, x2: Any, /) -> Any:
+def gcd(x1: Any, x2: Any) -> Any:
     """The greatest common divisor, elementwise; never negative.
 
     Args:
@@ -55,7 +55,7 @@ def _gcd(x: Any, y: Any) -> Any:
     return lax.while_loop(unfinished, step, (x, y))[0]
 
 
-def lcm(x1: Any, x2: Any, /) -> Any:
+def lcm(x1: Any, x2: Any) -> Any:
     """The least common multiple, elementwise; 0 if either is 0.
 
     Args:

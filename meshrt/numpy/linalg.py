@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import errors
+from meshrt import dtypes, errors
 from meshrt.core.tracebacks import offer
 from meshrt.dispatch import at_once
 from meshrt.numpy import contractions, diagonals, reductions
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array
 from meshrt.numpy.choose import choose
-from meshrt.numpy.contractions import einsum, matmul, tensordot, vecdot
+from meshrt.numpy.contractions import einsum, vecdot
 from meshrt.numpy.creation import eye
 from meshrt.numpy.logic import isnan, logical_and, logical_not
 from meshrt.numpy.names import missing
@@ -42,6 +42,43 @@ __all__ = [
     "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr",
     "slogdet", "solve", "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
+
+
+def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    """The matrix product over the last two dimensions, as `jnp.matmul`.
+
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array.
+      precision: a `lax.Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+
+    >>> jnp.linalg.matmul(jnp.ones((2, 3)), jnp.ones((3, 4))).shape
+    (2, 4)
+    """
+    return contractions.matmul(x1, x2, precision=precision, preferred_element_type=preferred_element_type)
+
+
+def tensordot(
+    x1: Any, x2: Any, /, *, axes: Any = 2, precision: Any = None, preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
+    """The sum over products along ``axes``, as `jnp.tensordot`.
+
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array.
+      axes: how many dimensions are contracted, or a pair of lists of them.
+      precision: a `lax.Precision`, its name, or one for each operand.
+      preferred_element_type: the dtype to accumulate in and return.
+      out_sharding: the sharding of the result over Explicit axes.
+
+    >>> jnp.linalg.tensordot(jnp.ones((2, 3)), jnp.ones((3, 4)), axes=1).shape
+    (2, 4)
+    """
+    return contractions.tensordot(
+        x1, x2, axes, precision=precision, preferred_element_type=preferred_element_type, out_sharding=out_sharding
+    )
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
@@ -148,18 +185,23 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     >>> jnp.linalg.vector_norm(jnp.array([[3.0, 4.0], [6.0, 8.0]]), axis=1)
     Array([ 5., 10.], dtype=float32)
     """
-    x = asarray(promote_inexact("vector_norm", x)[0])
+    x = operand_array("vector_norm", x)
     if ord in (None, 2):
-        return _euclidean(x, axis, keepdims)
+        # Of integers as wide as their sum.
+        wide = x if dtypes.issubdtype(x.dtype, np.inexact) else x.astype(dtypes.default_float_dtype())
+        return _euclidean(wide, axis, keepdims)
     size = absolute(x)
     if ord == np.inf:
         return reductions.max(size, axis, keepdims=keepdims, initial=0)
+    if ord == -np.inf and not dtypes.issubdtype(x.dtype, np.inexact):
+        return reductions.min(size, axis, keepdims=keepdims)
     if ord == -np.inf:
         return reductions.min(size, axis, keepdims=keepdims, initial=np.inf)
-    if ord == 0:
-        return reductions.sum(not_equal(x, 0), axis, size.dtype, keepdims=keepdims)
     if ord == 1:
         return reductions.sum(size, axis, keepdims=keepdims)
+    (size,) = promote_inexact("vector_norm", size)
+    if ord == 0:
+        return reductions.sum(not_equal(x, 0), axis, size.dtype, keepdims=keepdims)
     if isinstance(ord, str):
         raise errors.ArgumentValueError(f"norm: order {ord!r} is not one for vectors")
     return power(reductions.sum(power(size, ord), axis, keepdims=keepdims), 1.0 / ord)
@@ -261,9 +303,9 @@ def matrix_power(a: Any, n: int) -> Any:
     result = None
     while n:
         if n & 1:
-            result = x if result is None else matmul(result, x)
+            result = x if result is None else contractions.matmul(result, x)
         n >>= 1
-        x = matmul(x, x) if n else x
+        x = contractions.matmul(x, x) if n else x
     return result
 
 

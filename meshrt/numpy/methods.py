@@ -363,6 +363,7 @@ def _function_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
     method.__name__ = function.__name__
     method.__doc__ = function.__doc__
+    method.__wrapped__ = function  # type: ignore[attr-defined]  # which has the arguments, for help() and editors
     return is_boundary(method)
 
 

@@ -174,9 +174,6 @@ left_shift = bitwise_left_shift = _numeric_binary(
 float_power = _numeric_binary(
     "float_power", el.pow_p, "x to the power of y in floating point", ">>> print(jnp.float_power(2, 3))\n8.0", True
 )
-arctan2 = atan2 = _numeric_binary(
-    "arctan2", el.atan2_p, "Angle of the point (y, x)", ">>> print(jnp.arctan2(1.0, 1.0))\n0.7853982", True
-)
 nextafter = _numeric_binary(
     "nextafter",
     el.nextafter_p,
@@ -186,40 +183,57 @@ nextafter = _numeric_binary(
 )
 
 
-@pairwise
-def right_shift(x: Any, y: Any, /) -> Any:
-    """x >> y, elementwise; keeps the sign of signed integers.
+@at_once(2)
+def arctan2(x1: Any, x2: Any, /) -> Any:
+    """The angle of the point (x2, x1), elementwise.
 
     Args:
-      x: an array, or what `asarray` makes one of.
-      y: a second array, which broadcasts with the first.
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
+
+    >>> print(jnp.arctan2(1.0, 1.0))
+    0.7853982
+    """
+    return el.atan2_p.bind(*promote_inexact("arctan2", x1, x2))
+
+
+atan2 = arctan2
+
+
+@pairwise
+def right_shift(x1: Any, x2: Any, /) -> Any:
+    """x1 >> x2, elementwise; keeps the sign of signed integers.
+
+    Args:
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.right_shift(jnp.array([-8, 8]), 1)
     Array([-4,  4], dtype=int32)
     """
-    x, y = promote_numeric("right_shift", x, y)
-    unsigned = dtypes.issubdtype(aval_of(x).dtype, np.unsignedinteger)
-    return (el.shift_right_logical_p if unsigned else el.shift_right_arithmetic_p).bind(x, y)
+    x1, x2 = promote_numeric("right_shift", x1, x2)
+    unsigned = dtypes.issubdtype(aval_of(x1).dtype, np.unsignedinteger)
+    return (el.shift_right_logical_p if unsigned else el.shift_right_arithmetic_p).bind(x1, x2)
 
 
 bitwise_right_shift = right_shift
 
 
 @pairwise
-def true_divide(x: Any, y: Any, /) -> Any:
-    """x / y in floating point, elementwise.
+def true_divide(x1: Any, x2: Any, /) -> Any:
+    """x1 / x2 in floating point, elementwise.
 
     Args:
-      x: an array, or what `asarray` makes one of.
-      y: a second array, which broadcasts with the first.
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.divide(1, jnp.array([2, 4]))
     Array([0.5 , 0.25], dtype=float32)
     """
-    x, y, dtype = promote_pair("true_divide", x, y)
+    x1, x2, dtype = promote_pair("true_divide", x1, x2)
     if dtypes.issubdtype(dtype, np.inexact):
-        return el.div_p.bind(x, y)
-    return el.div_p.bind(*promote_inexact("true_divide", x, y))
+        return el.div_p.bind(x1, x2)
+    return el.div_p.bind(*promote_inexact("true_divide", x1, x2))
 
 
 divide = true_divide

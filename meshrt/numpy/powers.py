@@ -22,30 +22,31 @@ from meshrt.numpy.ufuncs import strong_scalar
 __all__ = ["pow", "power", "reciprocal", "square"]
 
 
-def power(x: Any, y: Any, /) -> Any:
-    """x to the power of y, elementwise. An exponent that is one known integer becomes repeated products.
+def power(x1: Any, x2: Any, /) -> Any:
+    """x1 to the power of x2, elementwise. An exponent that is one known integer becomes repeated products.
 
     Args:
-      x: an array, or what `asarray` makes one of.
-      y: a second array, which broadcasts with the first.
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.power(2, jnp.array([1, 2, 3]))
     Array([2, 4, 8], dtype=int32)
     """
-    if isinstance(y, np.ndarray) and y.ndim == 0:
-        y = y[()]
-    elif isinstance(y, ArrayOperators) and y.ndim == 0 and dtypes.issubdtype(y.dtype, np.integer) and not is_unknown(y):
-        y = operator.index(y)
-    if isinstance(y, (int, np.integer)) and not isinstance(y, (bool, np.bool_)):
-        return _integer_power(x, operator.index(y))
-    x, y = operand("power", x), operand("power", y, 1)
-    if dtypes.issubdtype(aval_of(y).dtype, np.integer) and dtypes.issubdtype(aval_of(x).dtype, np.inexact):
-        return el.pow_p.bind(*fit_shapes("power", [x, y]))
-    x, y = promote_numeric("power", x, y)
-    dtype = aval_of(x).dtype
+    if isinstance(x2, np.ndarray) and x2.ndim == 0:
+        x2 = x2[()]
+    elif isinstance(x2, ArrayOperators) and x2.ndim == 0 and not is_unknown(x2):
+        if dtypes.issubdtype(x2.dtype, np.integer):
+            x2 = operator.index(x2)
+    if isinstance(x2, (int, np.integer)) and not isinstance(x2, (bool, np.bool_)):
+        return _integer_power(x1, operator.index(x2))
+    x1, x2 = operand("power", x1), operand("power", x2, 1)
+    if dtypes.issubdtype(aval_of(x2).dtype, np.integer) and dtypes.issubdtype(aval_of(x1).dtype, np.inexact):
+        return el.pow_p.bind(*fit_shapes("power", [x1, x2]))
+    x1, x2 = promote_numeric("power", x1, x2)
+    dtype = aval_of(x1).dtype
     if dtypes.issubdtype(dtype, np.integer):
-        return _integer_bases(x, y)
-    return el.pow_p.bind(x, y)
+        return _integer_bases(x1, x2)
+    return el.pow_p.bind(x1, x2)
 
 
 pow = power

@@ -116,22 +116,22 @@ def _without_infinity(x: Any) -> Any:
 _natural, _binary = _with_weights(el.exp_p, 1.0), _with_weights(el.exp2_p, 1 / np.log(2))
 
 
-def hypot(x: Any, y: Any, /) -> Any:
-    """sqrt(x*x + y*y) without overflow, elementwise.
+def hypot(x1: Any, x2: Any, /) -> Any:
+    """sqrt(x1*x1 + x2*x2) without overflow, elementwise.
 
     Args:
-      x: an array, or what `asarray` makes one of.
-      y: a second array, which broadcasts with the first.
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.hypot(3.0, 4.0)
     Array(5., dtype=float32, weak_type=True)
     """
-    x, y = promote_inexact("hypot", x, y)
-    if aval_of(x).dtype.kind == "c":
+    x1, x2 = promote_inexact("hypot", x1, x2)
+    if aval_of(x1).dtype.kind == "c":
         raise errors.ArgumentValueError("jnp.hypot is not well defined for complex-valued inputs; take abs first")
-    x, y = el.abs_p.bind(x), el.abs_p.bind(y)
-    infinite = logical_or(isposinf(x), isposinf(y))
-    big, small = el.max_p.bind(x, y), el.min_p.bind(x, y)
+    x1, x2 = el.abs_p.bind(x1), el.abs_p.bind(x2)
+    infinite = logical_or(isposinf(x1), isposinf(x2))
+    big, small = el.max_p.bind(x1, x2), el.min_p.bind(x1, x2)
     zero = el.eq_p.bind(big, scalar_like(big, 0))
     ratio = el.div_p.bind(small, choose(zero, scalar_like(big, 1), big))
     root = el.sqrt_p.bind(el.add_p.bind(el.integer_pow_p.bind(ratio, y=2), scalar_like(big, 1)))
@@ -188,20 +188,20 @@ def rad2deg(x: Any, /) -> Any:
 radians, degrees = deg2rad, rad2deg
 
 
-def heaviside(x: Any, y: Any, /) -> Any:
-    """0 for negative x, 1 for positive x, y at 0, elementwise.
+def heaviside(x1: Any, x2: Any, /) -> Any:
+    """0 for negative x1, 1 for positive x1, x2 at 0, elementwise.
 
     Args:
-      x: an array, or what `asarray` makes one of.
-      y: a second array, which broadcasts with the first.
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.heaviside(jnp.array([-1.0, 0.0, 1.0]), 0.5)
     Array([0. , 0.5, 1. ], dtype=float32)
     """
-    x, y = map(asarray, promote_inexact("heaviside", x, y))
-    zero, one = scalar_like(x, 0), scalar_like(x, 1)
-    at_zero = choose(el.ne_p.bind(x, x), x, y)
-    return choose(el.lt_p.bind(x, zero), zero, choose(el.gt_p.bind(x, zero), one, at_zero))
+    x1, x2 = map(asarray, promote_inexact("heaviside", x1, x2))
+    zero, one = scalar_like(x1, 0), scalar_like(x1, 1)
+    at_zero = choose(el.ne_p.bind(x1, x1), x1, x2)
+    return choose(el.lt_p.bind(x1, zero), zero, choose(el.gt_p.bind(x1, zero), one, at_zero))
 
 
 def angle(z: Any, deg: bool = False) -> Any:

@@ -163,20 +163,20 @@ def signbit(x: Any, /) -> Any:
 
 
 @pairwise
-def copysign(x: Any, y: Any, /) -> Any:
-    """|x| with the sign of y, elementwise.
+def copysign(x1: Any, x2: Any, /) -> Any:
+    """|x1| with the sign of x2, elementwise.
 
     Args:
-      x: an array, or what `asarray` makes one of.
-      y: a second array, which broadcasts with the first.
+      x1: an array, or what `asarray` makes one of.
+      x2: a second array, which broadcasts with the first.
 
     >>> jnp.copysign(jnp.array([1.0, 2.0]), jnp.array([-0.0, 3.0]))
     Array([-1.,  2.], dtype=float32)
     """
-    x, y = promote_inexact("copysign", x, y)
-    real_only("copysign", aval_of(x).dtype)
-    size = el.abs_p.bind(x)
-    return choose(signbit(y), el.neg_p.bind(size), size)
+    x1, x2 = promote_inexact("copysign", x1, x2)
+    real_only("copysign", aval_of(x1).dtype)
+    size = el.abs_p.bind(x1)
+    return choose(signbit(x2), el.neg_p.bind(size), size)
 
 
 def _rounding(name: str, p: Primitive, doc: str, example: str) -> Callable[[Any], Any]:

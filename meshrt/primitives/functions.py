@@ -46,7 +46,7 @@ def _unary(primitive: Primitive, doc: str, example: str, name: str = "") -> Call
 def _approximate(primitive: Primitive, doc: str, example: str) -> Callable[..., Any]:
     """A function that some hardware can compute with several accuracies."""
 
-    def function(x: Any, accuracy: Any = None) -> Any:
+    def function(x: Any, *, accuracy: Any = None) -> Any:
         if accuracy is not None:
             return primitive.bind(x, accuracy=accuracy)
         return primitive.bind(x)

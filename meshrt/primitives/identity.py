@@ -53,7 +53,7 @@ optimization_barrier_p: Primitive = Primitive(
 )  # fmt: skip
 
 
-def optimization_barrier(operand: Any) -> Any:
+def optimization_barrier(operand: Any, /) -> Any:
     """The identity on a pytree, across which the compiler moves nothing.
 
     >>> lax.optimization_barrier((jnp.array([1]), jnp.array([2])))
