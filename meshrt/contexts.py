@@ -48,8 +48,13 @@ class _Inside(ContextDecorator):
     def __exit__(self, *details: Any) -> None:
         self._entered.pop().__exit__(*details)
 
-    def _recreate_cm(self) -> _Inside:
-        return _Inside(self._values)
+    def __call__(self, fun: Callable[..., Any]) -> Callable[..., Any]:  # type: ignore[override]  # of any type
+        @functools.wraps(fun, updated=())  # what lowers `fun` does not lower it inside of this context
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with _Inside(self._values):
+                return fun(*args, **kwargs)
+
+        return inside
 
 
 class SettingContext:

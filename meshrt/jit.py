@@ -35,6 +35,7 @@ from meshrt.primitives.device_put import device_put
 from meshrt.primitives.sharding import constrain
 from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
+from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.layout import AUTO, Layout
 from meshrt.sharding.spec import PartitionSpec
@@ -48,7 +49,7 @@ from meshrt.transforms.arguments import (
 )
 from meshrt.transforms.high import flatten, taken_apart
 from meshrt.transforms.references import check_distinct
-from meshrt.tree_util import tree_leaves
+from meshrt.tree_util import tree_leaves, tree_map
 
 __all__ = ["JitFunction", "explain_cache_miss", "jit"]
 
@@ -181,7 +182,9 @@ class JitFunction:
 
     @boundary
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The types of the results."""
+        """The types of the results, wherever the arguments lie."""
+        if staging.are_apart((args, kwargs)):
+            args, kwargs = tree_map(_type_alone, (args, kwargs))
         return self.trace(*args, **kwargs).out_info
 
     def _explain(self, *args: Any, **kwargs: Any) -> CacheMiss:
@@ -298,6 +301,13 @@ def explain_cache_miss(fun: Any) -> Callable[..., CacheMiss]:
             "explain_cache_miss(jit(f))(*args), with the same jit(f) that is called"
         )
     return boundary(fun._explain)
+
+
+def _type_alone(x: Any) -> Any:
+    """Of an array its type, without the devices that it is on; anything else as it is."""
+    if type(x) is not Array:
+        return x
+    return ShapeDtypeStruct(x.shape, x.dtype, sharding=x.aval.explicit, weak_type=x.weak_type)
 
 
 def _signature(x: Any) -> Any:

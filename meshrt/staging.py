@@ -96,7 +96,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     of_jitted = getattr(type(fun), "eval_shape", None)
     if of_jitted is not None:
         return of_jitted(fun, *args, **kwargs)
-    is_alone = current_trace() is EVAL and not axes_in_scope() and not _are_apart((args, kwargs))
+    is_alone = current_trace() is EVAL and not axes_in_scope() and not are_apart((args, kwargs))
     jitted = Jitted.of(fun) if is_alone else None
     if jitted is not None:
         return jitted.eval_shape(*args, **kwargs)
@@ -104,7 +104,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return tree_unflatten(out_tree, _structs(closed, (args, kwargs)))
 
 
-def _are_apart(arguments: Any) -> bool:
+def are_apart(arguments: Any) -> bool:
     """Whether arrays are committed to different devices, or to others than those of the mesh in context: no program
     takes them together, but they have types."""
     places = {x.sharding.device_assignment for x in tree_leaves(arguments) if type(x) is Array and x.committed}

@@ -154,7 +154,7 @@ def _run_agent(
     """
     from meshrt.launch.address import split_address  # optional wheel: after the check for it
     from meshrt.launch.hosts import agent  # optional wheel: as above
-    from meshrt.launch.hosts.codec import is_address, is_name  # optional wheel: as above
+    from meshrt.launch.hosts.codec import check_name, is_address  # optional wheel: as above
 
     host, _ = split_address(address)
     trust = _trust(tls, "agent")
@@ -165,12 +165,7 @@ def _run_agent(
         raise click.BadParameter(
             f"{join_timeout:g}: expected a time in seconds, more than 0", param_hint="--join-timeout"
         )
-    name = name or host_name(os.environ)
-    if not is_name(name):
-        raise click.BadParameter(
-            f"{name!r} is no name of a host (letters, digits, and _ . : - inside)", param_hint="--name"
-        )
-    options = agent.Options(address, trust, name, own, join_timeout)
+    options = agent.Options(address, trust, check_name(name or host_name(os.environ)), own, join_timeout)
     try:
         return agent.run(options, os.environ, (lambda text: None) if quiet else agent.complain)
     except DistributedError as e:

@@ -170,21 +170,6 @@ def _end_by_exception(error: BaseException) -> None:
     sys.exit(1)
 
 
-def _hook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-    """What prints exceptions that end the process. Of a Ctrl-C, which all ranks get at once, one line says where it was
-    met; the launcher has the rest."""
-    if trace is None or not issubclass(kind, KeyboardInterrupt):
-        sys.__excepthook__(kind, error, trace)
-        return
-    print(f"{kind.__name__} at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}", file=sys.stderr, flush=True)
-
-
-def _hear_interrupts() -> None:
-    """Who starts this process holds them back, since the interpreter meets one that comes before it is up badly."""
-    signals = __import__("_signal")  # start-up time: the C part of `signal`, whose enumerations take a millisecond
-    signals.pthread_sigmask(signals.SIG_UNBLOCK, {signals.SIGINT})
-
-
 def _main() -> None:
     launcher, kind, target, *arguments = sys.argv[1:]
     if int(launcher):  # 0: whoever reads the process's output ends it too
@@ -192,10 +177,8 @@ def _main() -> None:
     else:
         _print_lines()
     _own_the_pipe()
-    sys.excepthook = _hook
+    _bind()
     try:
-        _hear_interrupts()
-        _bind()
         run(kind, target, arguments)
     except SystemExit as e:
         if isinstance(e.code, str):

@@ -17,7 +17,7 @@ from meshrt.numpy.arrays import asarray
 from meshrt.numpy.einsum_plan import EinsumPlan, Pair, Reduce, contraction_path, from_sublists, parse, plan_einsum
 from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.joining import stack
-from meshrt.numpy.operands import ShapeError, canonical_axes, operand, unsupported_argument
+from meshrt.numpy.operands import ShapeError, canonical_axes, equal_sizes, operand, unsupported_argument
 from meshrt.numpy.shapes import moveaxis
 from meshrt.primitives.axis_types import in_auto_mode
 from meshrt.primitives.contract import dot_general_p
@@ -193,6 +193,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     Array([ 3, 14], dtype=int32)
     """
     a, b = (moveaxis(x, axis, -1) for x in _operands("vecdot", x1, x2))
+    equal_sizes("vecdot", a, -1, b, -1)
     return einsum("...i,...i->...", el.conj(a), b, precision=precision, preferred_element_type=preferred_element_type)
 
 
@@ -206,7 +207,9 @@ def matvec(x1: Any, x2: Any, /) -> Any:
     >>> jnp.matvec(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 1]))
     Array([3, 7], dtype=int32)
     """
-    return einsum("...ij,...j->...i", *_operands("matvec", x1, x2))
+    a, b = _operands("matvec", x1, x2)
+    equal_sizes("matvec", a, -1, b, -1)
+    return einsum("...ij,...j->...i", a, b)
 
 
 def vecmat(x1: Any, x2: Any, /) -> Any:
@@ -220,6 +223,7 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
     Array([4, 6], dtype=int32)
     """
     a, b = _operands("vecmat", x1, x2)
+    equal_sizes("vecmat", a, -1, b, -2)
     return einsum("...i,...ij->...j", el.conj(a), b)
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "canonical_axis",
     "cast",
     "common_shape",
+    "equal_sizes",
     "in_one_dtype",
     "is_array",
     "operand",
@@ -470,3 +471,12 @@ def canonical_axes(axis: Any, rank: int, name: str = "axis") -> tuple[int, ...]:
             raise AxisError(f"{name}: repeated axis, duplicate value in 'axis': {axes}")
         return axes
     return (canonical_axis(axis, rank, name),)
+
+
+def equal_sizes(name: str, a: Any, i: int, b: Any, j: int) -> None:
+    """ShapeError unless dimensions of two arrays, counted from the end, that are summed over together have one size."""
+    if a.ndim >= -i and b.ndim >= -j and a.shape[i] != b.shape[j]:
+        raise ShapeError(
+            f"{name}: the dimensions that products are summed over differ in size: {a.shape[i]} in shape {a.shape}, "
+            f"{b.shape[j]} in shape {b.shape}; they do not broadcast"
+        )

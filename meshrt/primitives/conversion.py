@@ -32,6 +32,8 @@ def _convert_jvp(
 
 
 def _convert_transpose(ct: Any, x: Any, *, new_dtype: Any, weak_type: bool) -> list[Any]:
+    if dtypes.issubdtype(x.aval.dtype, np.inexact) and not dtypes.issubdtype(new_dtype, np.inexact):
+        return [None]  # as its derivative: integers have none
     return [convert_element_type(ct, x.aval.dtype, x.aval.weak_type)]
 
 

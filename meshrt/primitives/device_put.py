@@ -11,6 +11,7 @@ from meshrt.core.source import capture
 from meshrt.core.spaces import DEVICE, kind_of_space
 from meshrt.core.trace import EVAL, Tracer, context
 from meshrt.core.types import aval_of
+from meshrt.primitives.identity import copy_p
 from meshrt.primitives.reshard import reshard
 from meshrt.primitives.sharding import device_put_p, on_mesh_in_context, require_fit
 from meshrt.runtime import jaxlib_api
@@ -157,7 +158,7 @@ def _put_traced(leaf: Any, target: Any) -> Any:
         if layout is None or (isinstance(layout, Layout) and layout.is_default):
             target = target.sharding
     if target is None or target is Space.Any:
-        return leaf if isinstance(leaf, Tracer) else put_leaf(leaf, None, False, None)
+        return leaf if isinstance(leaf, Tracer) or aval_of(leaf).is_key else copy_p.bind(leaf)
     if isinstance(target, Space):
         return memory_put_p.bind(leaf, kind=kind_of_space(target))
     if isinstance(target, Format):

@@ -69,7 +69,6 @@ class Child:
         self.mark = os.urandom(12).hex()
         read_end, write_end = os.pipe()
         tied_to = 0 if stdin is not None and stdin.stays else os.getpid()
-        heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # bootstrap.py hears them when it is up
         try:
             self._process = subprocess.Popen(
                 [sys.executable, str(_HERE / "bootstrap.py"), str(tied_to), *target],
@@ -81,7 +80,6 @@ class Child:
             os.close(read_end)
             raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
             os.close(write_end)
         self.pid = self._process.pid
         self._stdout, self._stderr = _pipe(self._process.stdout), _pipe(self._process.stderr)

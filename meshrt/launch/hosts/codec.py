@@ -59,14 +59,9 @@ def _number(value: float, what: str) -> float:
 
 def check_name(name: str) -> str:
     """The name of a host, checked: it appears on terminals and in keys."""
-    if not is_name(name):
+    if not _NAME.fullmatch(name):
         raise _malformed(f"{name[:60]!r} is no name of a host (letters, digits, and _ . : - inside)")
     return name
-
-
-def is_name(text: str) -> bool:
-    """Whether a host can be called so."""
-    return _NAME.fullmatch(text) is not None
 
 
 def is_address(text: str) -> bool:

@@ -77,13 +77,13 @@ def run(job: shell.Job, options: Options, console: Console | None = None, place:
     address = server.start()
     try:
         journal.note(port=split_address(address)[1])
-        with nullcontext() if place is None else place(address, engine):  # or it says what it lacks, and that alone
-            if options.trust.is_plain(host):
-                console.say(_PLAIN)
-            if place is None:
-                console.say(
-                    f"meshrt launch: the coordinator listens; on each host: meshrt launch agent --coordinator {address}"
-                )
+        if options.trust.is_plain(host):
+            console.say(_PLAIN)
+        if place is None:
+            console.say(
+                f"meshrt launch: the coordinator listens; on each host: meshrt launch agent --coordinator {address}"
+            )
+        with nullcontext() if place is None else place(address, engine):
             code = shell.run(job, console, engine, record=journal, watch=engine.watch)
     finally:
         engine.close()

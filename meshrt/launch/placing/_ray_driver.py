@@ -40,7 +40,7 @@ class Holder:
             self._process.stdin.write(told)
             self._process.stdin.flush()
         except OSError as e:
-            self._found.put(("stderr", f"meshrt launch: cannot start {hold[0]}: {e.strerror or e}\n".encode()))
+            self._found.put(("stderr", f"meshrt launch: cannot start {hold[0]}: {e}\n".encode()))
             self._found.put(("exit", _NOT_STARTED))
             return
         threads = [

@@ -45,10 +45,7 @@ def main() -> int:
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     except OSError as e:
-        print(
-            f"meshrt launch: {os.uname().nodename}: cannot start {told['command'][0]}: {e.strerror or e}",
-            file=sys.stderr,
-        )
+        print(f"meshrt launch: {os.uname().nodename}: cannot start {told['command'][0]}: {e}", file=sys.stderr)
         keeper.communicate()
         return WRONG
     _tell(keeper, f"add {process.pid} {mark}\n")

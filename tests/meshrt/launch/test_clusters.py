@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import zlib
 
@@ -66,43 +65,6 @@ def test_each_source_is_read(environ, source, address, count, rank, local):
     assert (found.source, found.coordinator_address) == (source, address)
     assert (found.num_processes, found.process_id, found.local_device_ids) == (count, rank, local)
     assert not found.launched
-
-
-IN_ORDER = {"MESHRT": OWN, "ompi": OPEN_MPI, "slurm": SLURM, "mpich": MPICH, "tpu": TPU, "k8s": POD}
-
-
-@pytest.mark.parametrize("count", range(1, len(IN_ORDER) + 1))
-def test_all_is_taken_from_the_first_of_several_sources(count):
-    for names in itertools.combinations(IN_ORDER, count):
-        together = {name: value for source in names for name, value in IN_ORDER[source].items()}
-        alone = identify(IN_ORDER[names[0]])
-        assert identify({**together, **IN_ORDER[names[0]]}) == alone and alone.source == names[0]
-
-
-@pytest.mark.parametrize(
-    ("source", "gates"),
-    [
-        ("ompi", {"OMPI_COMM_WORLD_RANK"}),
-        ("slurm", {"SLURM_PROCID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"}),
-        ("mpich", {"PMI_RANK", "PMI_SIZE"}),
-        ("tpu", {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"}),
-        ("k8s", {"JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST"}),
-    ],
-)
-def test_half_of_a_source_is_none_and_nothing_of_it_is_mixed_into_another(source, gates):
-    for name in IN_ORDER[source]:
-        rest = {k: v for k, v in IN_ORDER[source].items() if k != name}
-        if name in gates:  # somebody else started this process: what stands here is inherited, or meant for people
-            with pytest.raises(ConfigError, match="should be defined"):
-                identify(rest)
-            assert identify({**rest, **OWN}) == identify(OWN)
-            continue
-        try:  # a value that is not there is missing, or has one meaning; never another source's
-            found = identify(rest)
-        except ConfigError:
-            continue
-        whole = identify(IN_ORDER[source])
-        assert (found.source, found.num_processes, found.process_id) == (source, whole.num_processes, whole.process_id)
 
 
 def test_arguments_stand_above_what_is_found_and_methods_can_be_chosen():

@@ -257,7 +257,7 @@ def test_secrets_come_from_the_environment_or_a_private_file(tmp_path):
         (["agent", "--coordinator", "127.0.0.1:1", "--address", "a b"], "'a b' is no name or address of a host"),
         (["agent", "--coordinator", "nowhere"], "'nowhere' is not an address"),
         (["agent", "--coordinator", "203.0.113.7:1"], "203.0.113.7 can be reached from other machines"),
-        (["agent", "--coordinator", "127.0.0.1:1", "--name", "a b"], "Invalid value for --name: 'a b' is no name of"),
+        (["agent", "--coordinator", "127.0.0.1:1", "--name", "a b"], "'a b' is no name of a host"),
         (["agent", "--coordinator", "127.0.0.1:1", "--join-timeout", "0.5"], "no coordinator let this host in"),
         (["status", "--coordinator", "127.0.0.1:1"], "no coordinator answers at 127.0.0.1:1 (Connection refused); it"),
         (["logs", "--coordinator", "127.0.0.1:1"], "no coordinator answers at 127.0.0.1:1"),

@@ -123,17 +123,6 @@ def test_the_launcher_hands_signals_on(launch, number, code):
     result = launch.finish(process, since)
     assert result.code == code
     assert f"stopped by {number.name}" in result.report
-    assert "Traceback" not in result.err and result.err.count("KeyboardInterrupt at ") == 2 * (code == 130)
-
-
-def test_an_interrupt_that_comes_before_the_script_is_one_line(launch):
-    (launch.folder / "sitecustomize.py").write_text(
-        "import os\nif 'MESHRT_PROCESS_ID' in os.environ: os.kill(os.getpid(), 2)\n"
-    )
-    result = launch("--nproc", 1, "--env", f"PYTHONPATH={launch.folder}", body=SLEEP)
-    (line,) = [line for line in result.err.splitlines() if line.startswith("[0]")]
-    assert line.startswith("[0] KeyboardInterrupt") and "up" not in result.out
-    assert result.code != 0 and "rank 0 failed first: KeyboardInterrupt" in result.report
 
 
 def test_a_second_interrupt_kills_at_once(launch):

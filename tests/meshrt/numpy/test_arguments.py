@@ -216,3 +216,19 @@ def test_counts_of_repeat_are_arrays(counts):
         for apply in (lambda f: f, lib.jit):
             with pytest.raises(TypeError, match="requires ndarray or scalar arguments, got <class"):
                 apply(lambda x, lib=lib: lib.numpy.repeat(x, counts))(lib.numpy.ones(2))
+
+
+@pytest.mark.parametrize("name", ["vecdot", "matvec", "vecmat"])
+@pytest.mark.parametrize("shapes", [((1,), (2, 3, 4)), ((2, 3), (1,)), ((2, 1), (2, 2, 3))], ids=str)
+def test_what_is_summed_over_does_not_broadcast(name, shapes):
+    assert_alike(lambda l: getattr(l.numpy, name)(*(l.numpy.ones(s) for s in shapes)))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("order", [None, 1, 2, np.inf, -np.inf])
+def test_norms_of_integers_have_the_dtype_of_their_sum(wide, order):
+    def program(l):
+        with l.enable_x64(wide):
+            return l.numpy.linalg.vector_norm(np.array([3, -4, 0], np.int32), ord=order)
+
+    assert_alike(program)

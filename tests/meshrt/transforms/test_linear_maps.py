@@ -112,3 +112,7 @@ def test_operands_that_are_results_are_as_wide_as_arrays(wide):
 def test_a_function_that_is_not_linear_is_named_with_its_operation_and_line(function, operation):
     with pytest.raises(errors.DifferentiationError, match=rf"{operation} of f32\[2,2\], .*{Path(__file__).name}:\d+"):
         meshrt.linear_transpose(function, jnp.ones((2, 2)))(jnp.ones((2, 2)))
+
+
+def test_integers_made_of_tangents_have_no_cotangents():
+    assert_alike(lambda l: l.linear_transpose(lambda t: t.astype("int32").astype("float32"), F32(1))(F32(1)))
