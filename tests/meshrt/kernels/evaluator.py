@@ -237,6 +237,9 @@ class Evaluator:
         count = np.arange(shape[d], dtype=dtype).reshape([-1 if i == d else 1 for i in range(len(shape))])
         return np.broadcast_to(count, shape)
 
+    def _tpu_dynamic_gather(self, op, x, places):
+        return np.take_along_axis(x, places, next(iter(op.attributes["dimensions"])))
+
     def _tpu_dynamic_rotate(self, op, x, amount):
         return np.roll(x, int(amount), op.attributes["dimension"].value)
 

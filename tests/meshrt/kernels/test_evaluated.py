@@ -139,6 +139,7 @@ WHOLE = [
     lambda x, y: x.astype(np.int32),
     lambda x, y: jnp.sign(x), lambda x, y: x.astype(bool),
 ]  # fmt: skip
+BOOLS = [lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge]
 ARRAYS = [
     lambda x: x.sum(0), lambda x: x.max(1), lambda x: x.min(1, keepdims=True), lambda x: x.sum()[None], lambda x: x.T,
     lambda x: jnp.argmax(x, 1).astype(np.int32), lambda x: jnp.argmin(x, 0).astype(np.int32),
@@ -152,6 +153,8 @@ SHAPES = [  # what GPUs have not
     lambda x: jnp.concatenate([x, 2 * x], 0), lambda x: x[4:12, 8:], lambda x: jnp.pad(x, ((1, 2), (0, 3))),
     lambda x: jnp.stack([x, -x]), lambda x: jnp.split(x, 2)[1], lambda x: jnp.tile(x, (2, 1)), lambda x: x @ x[3],
     lambda x: lax.dot_general(x.reshape(4, 8, 16), x.reshape(4, 8, 16), (((2,), (2,)), ((0,), (0,)))),
+    lambda x: jnp.take_along_axis(x, (x * 20).astype(np.int32), 0),
+    lambda x: jnp.take_along_axis(x.astype(jnp.bfloat16), (x * 9).astype(np.int32), 1, mode="clip"),
 ]  # fmt: skip
 
 
@@ -190,8 +193,22 @@ def test_operations_on_whole_numbers(platform, dtype):
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_comparisons_of_bools(platform):
+    compare(platform, BOOLS, drawn([kind(OURS, (8, 16), np.dtype(bool)), kind(OURS, (8, 16), np.dtype(bool))]))
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
 def test_operations_on_arrays(platform):
     compare(platform, [*ARRAYS, *(SHAPES if platform == "tpu" else ())], drawn([kind(OURS, (32, 16))]))
+
+
+def test_other_gathers_are_refused_on_tpus():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jnp.take(x_ref[...], jnp.zeros(4, np.int32), axis=0)
+
+    f = pl.pallas_call(kernel, kind(OURS, (4, 16)))
+    with pytest.raises(meshrt.errors.UnsupportedError, match=r"'gather' of .* one-hot"):
+        evaluated("tpu", f, drawn([kind(OURS, (8, 16))]))
 
 
 def test_edges_of_arrays_on_gpus():

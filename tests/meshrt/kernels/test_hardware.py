@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 
 import jax
+import numpy as np
 import pytest
 
 import meshrt
+import meshrt.numpy as jnp
 from meshrt.experimental.pallas import ops
 from meshrt.runtime import hardware
 from tests.meshrt.kernels.hardware import (
@@ -43,6 +45,24 @@ def test_tpus_compile_kernels(program, spec):
     compiled = tpu_program(f, args).compile(topology=spec)
     assert "tpu_custom_call" in compiled.as_text()
     assert compiled.cost_analysis()["bytes accessed"] > 0
+
+
+@pytest.mark.tpu
+@needs_tpu
+@pytest.mark.parametrize("spec", SPECS)
+def test_tpus_compile_what_their_compilers_refuse_as_it_stands(spec):
+    """Bools that are compared (in remainders, too), bytes, scalars of half a word, elements by their places."""
+
+    def kernel(x_ref, bytes_ref, half_ref, o_ref, bytes_out, half_out):
+        x, half = x_ref[...], half_ref[...]
+        moved = jnp.take_along_axis(x, x.astype(np.int32) % 128, axis=1)
+        o_ref[...] = jnp.where((x > 0) == (moved > 1), x % 3, moved)
+        bytes_out[...] = abs(-bytes_ref[...] * bytes_ref[...] + 1)
+        half_out[...] = jnp.where(half[0, 0] > 0, half + jnp.std(half), half)
+
+    types = [meshrt.ShapeDtypeStruct((32, 128), d) for d in (np.float32, np.int8, jnp.bfloat16)]
+    compiled = tpu_program(OURS.pl.pallas_call(kernel, types), types).compile(topology=spec)
+    assert "tpu_custom_call" in compiled.as_text()
 
 
 @pytest.mark.tpu

@@ -27,11 +27,13 @@ Build = Callable[..., ir.Value]
 
 
 def by_kind(
-    f: Build | None = None, i: Build | None = None, u: Build | None = None, b: Build | None = None, words: str = ""
-) -> Rule:
+    f: Build | None = None, i: Build | None = None, u: Build | None = None, b: Build | None = None, words: str = "",
+    least: int = 32,
+) -> Rule:  # fmt: skip
     """The rule that builds one operation, by what arithmetic the elements of the first operand have.
 
-    Of the kinds in `words` compilers take elements of 32 bits or more: narrower ones are widened for the operation.
+    Of the kinds in `words` compilers take elements of `least` bits or more: narrower ones are widened to 32 bits for
+    the operation.
     """
     found = {"f": f, "i": i, "u": i if u is None else u, "b": b}
 
@@ -42,7 +44,8 @@ def by_kind(
         if build is None:
             walk.refuse(f"elements of {dtype} have no such operation; convert them with astype")
         given = walk.alike(eqn, operands)
-        if kind not in words or bits_of(dtype) >= 32:
+        is_narrow = (kind in words and bits_of(dtype) < least) or _is_narrow_scalar(walk, kind, dtype, out.shape)
+        if not is_narrow:
             return build(*given)
         wide = _WORDS[kind]
         made = build(*[converted(walk, x, out.shape, dtype, wide) for x in given])
@@ -54,14 +57,24 @@ def by_kind(
 _WORDS = {kind: np.dtype(name) for kind, name in (("f", "float32"), ("i", "int32"), ("u", "uint32"))}
 
 
+def _is_narrow_scalar(walk: Walk, kind: str, dtype: Any, shape: Any) -> bool:
+    """Whether this is a scalar that the target's scalar unit computes with only as a word."""
+    return walk.has_wide_scalars and not shape and kind == "f" and bits_of(dtype) < 32
+
+
 def _compare(f: Any, i: Any, u: Any) -> Rule:
     """A comparison by its predicates. Bools are compared as the numbers 0 and 1."""
 
     def rule(walk: Walk, eqn: Eqn, *operands: ir.Value) -> ir.Value:
         x, y = walk.alike(eqn, operands)
-        kind = kind_of(eqn.invars[0].aval.dtype)
+        aval, shape = eqn.invars[0].aval, eqn.outvars[0].aval.shape
+        kind = kind_of(aval.dtype)
         if kind == "f":
-            return unequal(walk, x, y, eqn.outvars[0].aval.shape) if f is None else arith.cmpf(f, x, y)
+            if _is_narrow_scalar(walk, kind, aval.dtype, shape):
+                x, y = [converted(walk, v, shape, aval.dtype, _WORDS["f"]) for v in (x, y)]
+            return unequal(walk, x, y, shape) if f is None else arith.cmpf(f, x, y)
+        if kind == "b":
+            return _LOGIC[i](x, y, walk.constant(True, shape, np.dtype(bool)))
         if not kind:
             walk.refuse("these elements have no order")
         return arith.cmpi(i if kind == "i" else u, x, y)
@@ -70,6 +83,16 @@ def _compare(f: Any, i: Any, u: Any) -> Rule:
 
 
 _F, _I = arith.CmpFPredicate, arith.CmpIPredicate
+# Comparisons of bools in terms of and, or and not, of `x`, `y` and a constant of true: the compilers of TPUs refuse to
+# compare vectors of bools.
+_LOGIC: dict[Any, Callable[[ir.Value, ir.Value, ir.Value], ir.Value]] = {
+    _I.eq: lambda x, y, true: arith.xori(arith.xori(x, y), true),
+    _I.ne: lambda x, y, true: arith.xori(x, y),
+    _I.slt: lambda x, y, true: arith.andi(arith.xori(x, true), y),
+    _I.sle: lambda x, y, true: arith.ori(arith.xori(x, true), y),
+    _I.sgt: lambda x, y, true: arith.andi(x, arith.xori(y, true)),
+    _I.sge: lambda x, y, true: arith.ori(x, arith.xori(y, true)),
+}
 _COMPARISONS: dict[Primitive, Rule] = {
     elementwise.eq_p: _compare(_F.OEQ, _I.eq, _I.eq),
     elementwise.ne_p: _compare(None, _I.ne, _I.ne),

@@ -46,6 +46,7 @@ class Walk:
 
     rules: ClassVar[Mapping[Primitive, Rule]]
     backend: ClassVar[str]
+    has_wide_scalars: ClassVar[bool] = False  # whether scalars narrower than a word are computed with as words
 
     def __init__(self, kernel: str, mesh: AbstractMesh | None = None) -> None:
         self.kernel, self.mesh = kernel, mesh

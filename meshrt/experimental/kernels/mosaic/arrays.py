@@ -16,12 +16,30 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
-from meshrt.primitives import arrangement, compositions, concatenate, contract, conversion, reduce, reshape, slice
+from meshrt.primitives import (
+    arrangement,
+    compositions,
+    concatenate,
+    contract,
+    conversion,
+    gather,
+    reduce,
+    reshape,
+    slice,
+)
+from meshrt.primitives.gather_scatter import GatherScatterMode
 from meshrt.primitives.precision import Precision
 
 __all__ = ["RULES"]
 
 _F32, _I32, _BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(bool)
+
+
+def wide_type(dtype: Any) -> np.dtype:
+    """The element type of words that values of a narrower one are widened to."""
+    if kind_of(dtype) == "f":
+        return _F32
+    return np.dtype(dtype) if bits_of(dtype) == 32 else _I32
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -47,7 +65,9 @@ def _reshape(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
     if aval.shape == out.shape:
         return x
     if not out.shape:
-        return vector.extract(x, [], [0] * aval.ndim)
+        wide = wide_type(aval.dtype)  # only words are taken out of vectors
+        element = vector.extract(converted(walk, x, aval.shape, aval.dtype, wide), [], [0] * aval.ndim)
+        return converted(walk, element, (), wide, aval.dtype)
     if not aval.shape:
         return walk.spread(x, out.shape, out.dtype)
     return walk.reshaped(x, out.shape, out.dtype)
@@ -118,6 +138,35 @@ def _bitcast(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
     if walk.element(aval.dtype) == walk.element(out.dtype):
         return x
     return tpu.bitcast(walk.type_of(out), x) if out.shape else arith.bitcast(walk.type_of(out), x)
+
+
+def _gather(walk: Walk, eqn: Eqn, x: ir.Value, places: ir.Value) -> ir.Value:
+    """Elements of a matrix along one dimension, as many as it has there: what `take_along_axis` asks for."""
+    aval, index_type, out = eqn.invars[0].aval, eqn.invars[1].aval, eqn.outvars[0].aval
+    numbers, shape = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
+    along = numbers.start_index_map
+    others = tuple(d for d in range(aval.ndim) if d not in along)
+    is_along_axis = (
+        aval.ndim == 2 and len(along) == 1 and out.shape == shape and set(eqn.params["slice_sizes"]) == {1}
+        and numbers.collapsed_slice_dims == along and numbers.operand_batching_dims == others
+        and numbers.start_indices_batching_dims == others and index_type.shape == (*shape, 1)
+    )  # fmt: skip
+    if not is_along_axis:
+        walk.refuse(
+            "of gathers there is take_along_axis of a matrix with as many indices as it has elements; index the "
+            "reference by scalars, or multiply by a one-hot matrix"
+        )
+    at = converted(walk, walk.reshaped(places, shape, index_type.dtype), shape, index_type.dtype, _I32)
+    last = walk.constant(shape[along[0]] - 1, shape, _I32)
+    zero = walk.constant(0, shape, _I32)
+    wide = wide_type(aval.dtype)
+    inside = arith.minsi(arith.maxsi(at, zero), last)
+    found = tpu.dynamic_gather(converted(walk, x, shape, aval.dtype, wide), inside, [along[0]])
+    found = converted(walk, found, shape, wide, aval.dtype)
+    if eqn.params["mode"] != GatherScatterMode.FILL_OR_DROP:
+        return found
+    exists = arith.cmpi(arith.CmpIPredicate.eq, at, inside)
+    return arith.select(exists, found, walk.constant(eqn.params["fill_value"], shape, aval.dtype))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -261,6 +310,7 @@ RULES: dict[Primitive, Rule] = {
     slice.slice_p: _slice,
     slice.pad_p: _pad,
     reshape.iota_p: _iota,
+    gather.gather_p: _gather,
     conversion.bitcast_convert_type_p: _bitcast,
     reduce.reduce_sum_p: _reduction("add", 0.0, 0),
     reduce.reduce_max_p: _reduction("max", -math.inf, np.iinfo(np.int32).min),

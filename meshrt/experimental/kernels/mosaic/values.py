@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import arith, cf, memref, vector
+from jaxlib.mlir.dialects import arith, cf, math, memref, vector
 from jaxlib.mosaic.python import tpu
 
 from meshrt import numpy as jnp
@@ -17,7 +17,7 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.experimental.checkify.checks import check_p
 from meshrt.experimental.kernels import hints, prng, values
-from meshrt.experimental.kernels.mlir.arithmetic import same
+from meshrt.experimental.kernels.mlir.arithmetic import by_kind, same
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
 from meshrt.experimental.kernels.mosaic.types import memory_type
 from meshrt.primitives import elementwise, gamma
@@ -144,7 +144,26 @@ def _delay(walk: Walk, eqn: Eqn, nanos: ir.Value) -> list[Any]:
     return []
 
 
+def _neg(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
+    """Whole numbers are taken from zero, by a subtraction, which widens bytes."""
+    dtype = eqn.invars[0].aval.dtype
+    if kind_of(dtype) == "f":
+        return arith.negf(x)
+    out: ir.Value = through(lambda x: elementwise.sub_p.bind(np.zeros((), dtype)[()], x))(walk, eqn, x)
+    return out
+
+
+# Bytes are added, subtracted and multiplied as words: the compilers of chips up to v5 refuse them.
+_BYTES: dict[Primitive, Rule] = {
+    elementwise.add_p: by_kind(arith.addf, arith.addi, b=arith.ori, words="iu", least=16),
+    elementwise.sub_p: by_kind(arith.subf, arith.subi, words="iu", least=16),
+    elementwise.mul_p: by_kind(arith.mulf, arith.muli, b=arith.andi, words="iu", least=16),
+    elementwise.abs_p: by_kind(math.absf, math.absi, u=lambda x: x, words="i", least=16),
+    elementwise.neg_p: _neg,
+}
+
 RULES: dict[Primitive, Rule] = {
+    **_BYTES,
     values.roll_p: _roll,
     values.bitcast_p: lambda walk, eqn, x: tpu.bitcast(walk.type_of(eqn.outvars[0].aval), x),
     values.reciprocal_p: _reciprocal,

@@ -22,6 +22,7 @@ class MosaicWalk(Walk):
     """Writes values as vectors, scalars as such, references as memory."""
 
     backend: ClassVar[str] = "Mosaic (TPU)"
+    has_wide_scalars: ClassVar[bool] = True
     rules = {
         **arithmetic.RULES, **conversions.RULES, **control.RULES, **references.RULES, **arrays.RULES, **values.RULES,
         **communication.RULES,
