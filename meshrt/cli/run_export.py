@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def command(file: Path, inputs: Path | None, mesh: str | None, output: Path | No
     from meshrt.export import deserialize
     from meshrt.export.record import argument_names
     from meshrt.inspect.target import parse_mesh
+    from meshrt.pipeline.container import write_file
     from meshrt.transforms.high import leaf_paths
 
     axes = parse_mesh(mesh) if mesh is not None else None
@@ -53,8 +55,9 @@ def command(file: Path, inputs: Path | None, mesh: str | None, output: Path | No
     leaves = meshrt.tree_util.tree_leaves(results)
     found: dict[str, Any] = {n: np.asarray(r) for n, r in zip(names, leaves, strict=True)}
     if output is not None:
-        with output.open("wb") as f:
-            np.savez(f, **found)
+        data = io.BytesIO()
+        np.savez(data, **found)
+        write_file(output, data.getvalue())
     for name, value in found.items():
         click.echo(f"{name}: {value.dtype}[{','.join(map(str, value.shape))}]")
         if output is None:

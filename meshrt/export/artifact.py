@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
@@ -12,7 +14,12 @@ from meshrt.runtime.mlir import bytecode
 from propagation.errors import PropagationError
 from propagation.parsing import parse
 
-__all__ = ["bytecode_of", "custom_calls", "newest_version", "read_artifact", "target_version", "write_artifact"]
+__all__ = [
+    "bytecode_of", "custom_calls", "newest_version", "numbers", "read_artifact", "target_version", "write_artifact",
+]  # fmt: skip
+
+# How a portable artifact begins: MLIR's magic, the version of its bytecode, who wrote it.
+_ARTIFACT = re.compile(rb"ML\xefR.StableHLO_v(\d{1,9}\.\d{1,9}\.\d{1,9})\0", re.DOTALL)
 
 # Consumers of at most this age in weeks read what is written by default.
 _WEEKS = {4: "WEEK_4", 12: "WEEK_12"}
@@ -33,8 +40,8 @@ def target_version(wanted: str | int | None = None) -> str:
         return str(stablehlo.get_current_version())
     low, high = stablehlo.get_minimum_version(), stablehlo.get_current_version()
     try:
-        number = tuple(map(int, str(wanted).split(".")))
-        bounds = [tuple(map(int, v.split("."))) for v in (low, high)]
+        number = numbers(str(wanted))
+        bounds = [numbers(v) for v in (low, high)]
     except ValueError:
         number, bounds = (), [(), ()]
     if len(number) != 3 or not bounds[0] <= number <= bounds[1]:
@@ -48,6 +55,11 @@ def target_version(wanted: str | int | None = None) -> str:
 def newest_version() -> str:
     """The newest version of StableHLO that can be written and read."""
     return str(stablehlo.get_current_version())
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """A version in an order: (1, 9, 0); none comes first."""
+    return tuple(map(int, version.split("."))) if version else ()
 
 
 def write_artifact(text: str, version: str) -> bytes:
@@ -64,10 +76,18 @@ def read_artifact(data: str | bytes, *, trusted: bool) -> ir.Module:
 
     Raises:
       SavedProgramError: it is no module.
+      IncompatibleProgramError: it is of a newer version of StableHLO, and says what this one has no words for.
     """
     try:
         return parse(data, trusted=trusted)
     except (PropagationError, RuntimeError) as e:
+        found = None if isinstance(data, str) else _ARTIFACT.match(data)
+        if found is not None and numbers(found[1].decode()) > numbers(newest_version()):
+            raise errors.IncompatibleProgramError(
+                f"the exported program is written in StableHLO {found[1].decode()}, and jaxlib {jaxlib_api.RELEASE} "
+                f"reads up to {newest_version()}; write it for an older version, which export(..., "
+                f"stablehlo_version=12) does, or read it with a newer jaxlib ({e})"
+            ) from None
         raise errors.SavedProgramError(
             f"the exported program holds no StableHLO that this version reads: {e}. Export it again"
         ) from None

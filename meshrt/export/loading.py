@@ -9,7 +9,7 @@ from meshrt import errors, tree_files
 from meshrt.core import effects
 from meshrt.core.as_data import type_from_data
 from meshrt.core.dimensions.scope import SymbolicScope
-from meshrt.export.artifact import newest_version
+from meshrt.export.artifact import newest_version, numbers
 from meshrt.export.checks import DisabledSafetyCheck
 from meshrt.export.container import json_of, unpack
 from meshrt.export.exported import Exported
@@ -64,7 +64,7 @@ def _exported(
             f"jaxlib {jaxlib_api.RELEASE} may not read; serialize it with tier='stable'"
         )
     newest = newest_version()
-    if manifest["tier"] == "stable" and _numbers(manifest["stablehlo"]) > _numbers(newest):
+    if manifest["tier"] == "stable" and numbers(manifest["stablehlo"]) > numbers(newest):
         raise errors.IncompatibleProgramError(
             f"the exported function {manifest['function']} is written in StableHLO {manifest['stablehlo']}, and jaxlib "
             f"{jaxlib_api.RELEASE} reads up to {newest}; serialize it with stablehlo_version=12, which consumers of 12 "
@@ -112,10 +112,6 @@ def _exported(
         mesh=mesh,
         _get_vjp=None if derivative is None else lambda primal: derivative,
     )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split("."))) if version else ()
 
 
 def _sharding(row: Any, meshes: Sequence[Any]) -> NamedSharding | None:

@@ -129,6 +129,18 @@ def test_modules_that_tensorflow_wrote_are_split(name):
         np.testing.assert_allclose(meshrt.jit(f.call)(*given), expected, rtol=2e-5, atol=1e-5)
 
 
+def test_artifacts_of_newer_versions_say_so():
+    """What the older reader has no words for is named with both versions; what is no artifact is not."""
+    exported = export.export(meshrt.jit(jnp.sin))(np.float32(1))
+    blob = bytes(exported.mlir_module_serialized)
+    newer = re.sub(rb"StableHLO_v[0-9.]+", b"StableHLO_v99.8.7", blob[:64]) + blob[64:-8]
+    with pytest.raises(errors.IncompatibleProgramError, match=r"written in StableHLO 99\.8\.7, and .* reads up to"):
+        export.from_stablehlo(newer)
+    with pytest.raises(errors.SavedProgramError) as found:
+        export.from_stablehlo(blob[:-8])
+    assert type(found.value) is errors.SavedProgramError
+
+
 def test_operations_that_tensorflow_writes_beside_stablehlo():
     """Sizes set to what they are, and erf of XLA's own dialect."""
     f = export.from_stablehlo("""func.func @main(%x: tensor<8x3xf32>) -> tensor<8x3xf32> {
