@@ -20,6 +20,7 @@ from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
 from ..ir.walker import inputs
 from ..machine import dot_dimensions, ref_bytes
 from .breadth import ENDING, by_breadth
+from .work import is_cut_in_blocks
 
 __all__ = ["Liveness", "Span", "totals"]
 
@@ -167,6 +168,8 @@ class _Block:
         made as soon as its operand is there."""
         if item.collective is not None:
             return [Span(value, size, i, i, True) for value, size in _copies(item)]
+        if is_cut_in_blocks(item):
+            return [Span(value, ref_bytes(value), i, i, True) for value in item.results]
         early = self.program.in_breadth
         return [
             Span(value, size, min(self.made.get(_origin(value), -1) + 1, i) if early else i, i, True)

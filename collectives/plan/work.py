@@ -17,7 +17,7 @@ from ..ir.attributes import Given, Integer, Integers, String
 from ..ir.program import LocalOp
 from ..machine import flops
 
-__all__ = ["work"]
+__all__ = ["is_cut_in_blocks", "work"]
 
 # Kernels of libraries that compute eigenvalues or singular values, which take several times the other decompositions.
 _SPECTRAL = re.compile(r"syev|heev|geev|gees|gesdd|gesvd|[Ee]igh?\b|[Ss]vd|Jacobi")
@@ -45,6 +45,11 @@ def work(item: LocalOp) -> float:
         target = item.attribute("call_target_name")
         return 0.0 if not isinstance(target, String) else _library(item, target.value)
     return flops(item)
+
+
+def is_cut_in_blocks(item: LocalOp) -> bool:
+    """Whether an item reduces windows that are so long that it is computed block by block."""
+    return item.name == "stablehlo.reduce_window" and max(_numbers(item, "window_dimensions")) > WINDOW_LONGEST
 
 
 def _sort(item: LocalOp) -> float:

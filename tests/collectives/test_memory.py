@@ -170,7 +170,7 @@ def test_copies_for_contractions_are_made_when_their_operand_is_there():
 PROGRAMS = [
     "mlp", "fsdp scan", "sequence-parallel block", "decode with grouped queries", "recurrent network", "roll",
     "permutation", "ring attention", "convolution gradient", "mixture of experts", "decode, cache sharded by position",
-    "gradient accumulation",
+    "gradient accumulation", "running sum",
 ]  # fmt: skip
 
 
