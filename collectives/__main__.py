@@ -16,7 +16,7 @@ from propagation.errors import PropagationError
 from . import PartitionedProgram, partition
 from .errors import CollectivesError
 from .heuristics import MEMORY_GROWTH_SHARE
-from .options import Options
+from .options import COMPILERS, Options
 from .topology import load
 
 # Options that may be said, unsaid, or left to the library.
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--memory", type=int, metavar="BYTES", help="memory of a device; default: the topology's")
     growth = f"memory that passes may add; default {MEMORY_GROWTH_SHARE}"
     parser.add_argument("--memory-growth", type=float, metavar="SHARE", help=growth)
-    parser.add_argument("--compiler", help="the compiler that the program is for: cpu, cuda, tpu; default: topology's")
+    parser.add_argument("--compiler", help=f"whose program it is: {', '.join(COMPILERS)}; default: the topology's")
     args = parser.parse_intermixed_args(argv)
     names = (*_SWITCHES, "memory", "memory_growth", "compiler")
     options = {name: value for name in names if (value := getattr(args, name)) is not None}

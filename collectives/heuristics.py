@@ -197,8 +197,8 @@ ASSIGNMENTS = 600
 LOOKAHEAD_STEPS = 8
 LOOKAHEAD_USES = 3
 
-# What the border of a window counts as, as a share of its bytes, where another window slides over the same operand: one
-# halo serves both. Chosen; measured: 0.9 and 1 give the same plans.
+# What the border of a window counts as, as a share of its bytes, where the window of a pooling slides over the same
+# operand: one halo may serve both. Chosen; measured: 0.9 and 1 give the same plans.
 SHARED_HALO_SHARE = 0.5
 
 # -- partition/: what is computed again, or later ----------------------------------------------------------------

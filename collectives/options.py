@@ -11,7 +11,10 @@ from typing import Any
 from .errors import OptionError
 from .heuristics import MEMORY_GROWTH_SHARE
 
-__all__ = ["Options"]
+__all__ = ["COMPILERS", "Options"]
+
+# Those of which something is known, and any other.
+COMPILERS = ("cpu", "cuda", "rocm", "tpu", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,9 @@ class Options:
     memory             bytes that a device may use; None: what the topology says, less what compilers need themselves
     memory_growth      share of its estimated memory by which passes may raise a program's, where a device's memory is
                        unknown
-    compiler           the compiler ("cpu", "cuda", "tpu", ...) that the program is for, where no topology says; None:
-                       any, so that what only one of them needs is done as for CPUs
+    compiler           the compiler that the program is for, where no topology says: "cpu", "cuda", "rocm", "tpu" or
+                       "other", for which nothing is done that only one of them needs; None: it may be any of them, so
+                       that this is done as for CPUs
 
     Raises `OptionError` for a value that an option cannot have.
 
@@ -112,5 +116,7 @@ class Options:
         growth = self.memory_growth
         if isinstance(growth, bool) or not isinstance(growth, int | float) or not 0 <= growth < math.inf:
             raise OptionError(f"option memory_growth is a share of a program's memory, 0 or more: {growth!r}")
-        if self.compiler is not None and (not isinstance(self.compiler, str) or not self.compiler):
-            raise OptionError(f"option compiler is the name of one (cpu, cuda, tpu, ...), or None: {self.compiler!r}")
+        if self.compiler is not None and self.compiler not in COMPILERS:
+            near = difflib.get_close_matches(str(self.compiler), COMPILERS, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise OptionError(f"option compiler is one of {', '.join(COMPILERS)}, or None: {self.compiler!r}{hint}")

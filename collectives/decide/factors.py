@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from propagation.program import Op, Value
 
-from ..heuristics import ASSIGNMENTS, ELSEWHERE_SHARE, EQUAL_COST_BYTES, RESHARD_LATER_SHARE
+from ..heuristics import ASSIGNMENTS, ELSEWHERE_SHARE, EQUAL_COST_BYTES, LOOKAHEAD_USES, RESHARD_LATER_SHARE
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
 from ..layouts.context import Context
@@ -131,16 +131,18 @@ def _known(
     ctx: Context, factors: Factors, operands: Sequence[Value], results: Sequence[Value], byte_per_work: float,
     border: Border | None,
 ) -> _Found:  # fmt: skip
-    """What was found before where all that decides was the same, else what is found now."""
+    """What was found before where all that decides was the same, else what is found now. Of what comes after the
+    operation, which the look-ahead sees, only the next users count: layers that are alike are decided alike."""
     states = [ctx.state(v) for v in operands]
     wants = [ctx.want(v) for v in results]
     key = (
         factors,
         tuple((_seen(ctx, s) or s.dims, s.partial and (s.partial.dims, tuple(s.partial.parts))) for s in states),
         tuple(wants),
-        tuple(s.itemsize for s in states),
-        tuple(v.type.dtype for v in results),
+        tuple((s.shape, s.itemsize) for s in states),
+        tuple((v.type.shape, v.type.dtype, _used(ctx, v)) for v in results),
         tuple(tuple(r) for s in states for r in _local_versions(ctx, s)),
+        byte_per_work,
         border,
         tuple(map(ctx.runs_since, states)),
     )
@@ -159,6 +161,14 @@ def _found(
     ways: list[Way] = []
     choice = _choose(ctx, factors, operands, results, states, wants, _Work(byte_per_work, border, ways))
     return choice, tuple(ways)
+
+
+def _used(ctx: Context, value: Value) -> tuple:
+    """Who uses a result: the operations that the look-ahead follows, with the layouts in which their results are
+    wanted; and where it ends."""
+    followed = value.uses if len(value.uses) <= LOOKAHEAD_USES else ()
+    users = tuple([(use.op.name, use.number, tuple(map(ctx.want, use.op.results))) for use in followed])
+    return len(value.uses), users, ctx.ends.get(value)
 
 
 def _seen(ctx: Context, state: State) -> tuple[Dims, ...]:

@@ -25,7 +25,7 @@ from ..layout import Dims
 from ..layouts.context import Context
 from ..layouts.state import Run
 
-__all__ = ["assemble", "bordered", "fold", "joined_windows", "neighbours", "traffic", "windows"]
+__all__ = ["assemble", "border_parts", "bordered", "fold", "joined_windows", "neighbours", "traffic", "windows"]
 
 
 class _Part(NamedTuple):
@@ -134,6 +134,13 @@ def lacking(starts: Sequence[int], counts: Sequence[int], size: int) -> int:
         kept = min(high, (c + 1) * have) - max(low, c * have)
         most = max(most, high - low - max(0, kept))
     return most
+
+
+def border_parts(starts: Sequence[int], counts: Sequence[int], size: int) -> set[tuple[int, ...]]:
+    """The messages that make windows [starts[c], starts[c] + counts[c]) of a split dimension of `size`: which device
+    sends to which, from where, how much."""
+    parts = _window_parts(starts, counts, size, -(-size // len(starts)))
+    return {(p.source, p.target, p.start, p.length) for p in parts if p.source != p.target}
 
 
 def traffic(starts: Sequence[int], counts: Sequence[int], size: int, have: int) -> np.ndarray:

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from propagation.attributes import ConvDims, conv_dims, integer
+from propagation.graph import Use
 from propagation.program import Op
 
 from ..decide.factors import PASS, REDUCE, Choice, Factors, Splits, note_gathered
-from ..halo.exchange import bordered, lacking
+from ..halo.exchange import border_parts, bordered, lacking
 from ..halo.reach import Axis, Window, own_outputs, own_part, own_taps, padding_of, per_dim, taps_of_own_inputs
 from ..heuristics import SHARED_HALO_SHARE
 from ..ir.program import LocalValue
@@ -25,7 +26,7 @@ from ..layouts.context import Context
 from .contraction_cuts import Cut, cut_of, kept, parts_of
 from .local_convolution import Local, convolve
 
-_WINDOWED = ("stablehlo.convolution", "stablehlo.reduce_window")
+_POOLING = ("stablehlo.reduce_window", "stablehlo.select_and_scatter")
 _WHY = "a window moves over this dimension"
 _Shapes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # of input, kernel and output
 
@@ -76,25 +77,25 @@ def _conv_factors(
 def convolution(ctx: Context, op: Op) -> Iterator[Splits]:
     """The ways to split a convolution, for each way to see its spatial dimensions. A split contraction (input features,
     or a kernel as large as the input) leaves a partial sum."""
-    lhs, rhs = op.operands
-    shapes = lhs.type.shape, rhs.type.shape, op.results[0].type.shape
+    shapes = op.operands[0].type.shape, op.operands[1].type.shape, op.results[0].type.shape
+    d, axes = _axes_of(op)
+    padding = padding_of(op, len(axes))
+    modes = itertools.product(*map(_modes, axes))
+    found = [_splits(ctx, op, d, axes, padding, shapes, spatial) for spatial in modes]
+    whole = ("",) * len(axes)  # needs no windows
+    ways = [splits for splits in found if splits is not None]
+    return iter(ways or filter(None, [_splits(ctx, op, d, axes, padding, shapes, whole)]))
+
+
+def _axes_of(op: Op) -> tuple[ConvDims, tuple[Axis, ...]]:
+    """The dimensions of a convolution, and its spatial ones as windows see them."""
+    (left, right), out = (v.type.shape for v in op.operands), op.results[0].type.shape
     d = conv_dims(op.attrs["dimension_numbers"])
     rank = len(d.input_spatial)
-    names = ("rhs_dilation", "window_strides", "lhs_dilation")
-    spread, step, base = (per_dim(op, n, rank) for n in names)
-    padding = padding_of(op, rank)
-    lows = [low for low, _ in padding]
-    axes = [
-        Axis(shapes[0][i], shapes[2][o], shapes[1][k], *rest)
-        for i, o, k, *rest in zip(
-            d.input_spatial, d.output_spatial, d.kernel_spatial, spread, step, base, lows, _reversals(op, rank)
-        )
-    ]
-    modes = itertools.product(*map(_modes, axes))
-    found = [_splits(ctx, op, d, tuple(axes), padding, shapes, spatial) for spatial in modes]
-    whole = ("",) * rank  # needs no windows
-    ways = [splits for splits in found if splits is not None]
-    return iter(ways or filter(None, [_splits(ctx, op, d, tuple(axes), padding, shapes, whole)]))
+    spread, step, base = (per_dim(op, n, rank) for n in ("rhs_dilation", "window_strides", "lhs_dilation"))
+    lows = [low for low, _ in padding_of(op, rank)]
+    around = zip(d.input_spatial, d.output_spatial, d.kernel_spatial, spread, step, base, lows, _reversals(op, rank))
+    return d, tuple([Axis(left[i], out[o], right[k], *rest) for i, o, k, *rest in around])
 
 
 def _modes(axis: Axis) -> tuple[str, ...]:
@@ -232,6 +233,22 @@ def _paired_padding(axis: Axis, n: int) -> tuple[int, int]:
     return around, around
 
 
+def _left_to_fetch(use: Use, at: int, window: Window) -> float:
+    """The share of a window's border along dimension `at` of a value that is to be fetched for it alone: nothing if the
+    `use` of the value fetches the same."""
+    if use.op.name in _POOLING:
+        return SHARED_HALO_SHARE
+    if use.op.name != "stablehlo.convolution" or use.number:
+        return 1.0
+    d, axes = _axes_of(use.op)
+    if at not in d.input_spatial or "out" not in _modes(axes[d.input_spatial.index(at)]):
+        return 1.0
+    axis = axes[d.input_spatial.index(at)]
+    other = own_outputs(axis, len(window.starts))
+    theirs = set() if other is None else border_parts(other.starts, other.counts, axis.size)
+    return 0.0 if border_parts(window.starts, window.counts, axis.size) <= theirs else 1.0
+
+
 class _HaloPrice(NamedTuple):
     """Prices the halos that devices need along split spatial dimensions (a `Border` of `choose`)."""
 
@@ -245,8 +262,8 @@ class _HaloPrice(NamedTuple):
         self, ctx: Context, layouts: Sequence[Dims]
     ) -> tuple[dict[int, Window | None], dict[int, Window | None]]:
         """({spatial dimension: window of the input}, {spatial dimension: window of the kernel}) to fetch. A contraction
-        over a split dimension needs one of the two: preferably one with which it need not be cut (`contraction_cuts`),
-        and of an operand that other windows slide over too, because one halo then serves both."""
+        over a split dimension needs one of the two: preferably of an operand that other windows slide over too, because
+        one halo then serves both; of as many bytes, one with which it need not be cut (`contraction_cuts`)."""
         plans: dict[int, Window | None] = {}
         kernel: dict[int, Window | None] = {}
         d = self.dims
@@ -267,17 +284,17 @@ class _HaloPrice(NamedTuple):
 
     def _cost(
         self, ctx: Context, axis: Axis, own: int, plan: Window | None, layouts: Sequence[Dims], at: int
-    ) -> tuple[bool, bool, float]:
-        """(impossible, cut, bytes) of a contraction over a split dimension in which devices have pieces of operand
+    ) -> tuple[bool, float, bool]:
+        """(impossible, bytes, cut) of a contraction over a split dimension in which devices have pieces of operand
         `own` and fetch a window along dimension `at` of the other operand."""
         if plan is None:
-            return True, True, 0.0
+            return True, 0.0, True
         v, dims, shape = self.op.operands[1 - own], layouts[1 - own], self.shapes[1 - own]
         cut = cut_of(axis, plan, own, dims[at], self.op.results[0].type.dtype)
         rows = lacking(plan.starts, plan.counts, shape[at])
         size = rows * ctx.elements(shape, dims) / -(-shape[at] // len(plan.starts)) * ctx.itemsize(v)
-        shared = any(u.op is not self.op and u.op.name in _WINDOWED for u in v.uses)
-        return cut is not None and not cut.parts, cut is not None, size * (SHARED_HALO_SHARE if shared else 1.0)
+        share = min((_left_to_fetch(use, at, plan) for use in v.uses if use.op is not self.op), default=1.0)
+        return cut is not None and not cut.parts, size * share, cut is not None
 
     def __call__(self, ctx: Context, layouts: Sequence[Dims]) -> float:
         """Bytes of halos that the busiest device receives. Dimensions without a possible window count as 0: the plan is

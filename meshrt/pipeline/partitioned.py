@@ -24,7 +24,7 @@ __all__ = ["Partitioned", "options_for", "partition"]
 
 def options_for(lowered: Lowered, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options of `collectives.partition`, with what the program's own types, shardings and platform ask for."""
-    options = {"compiler": backend.known_as(lowered.request.platform), **options}
+    options = {"compiler": _compiler_of(lowered.request.platform), **options}
     if lowered.request.uneven:
         options = {**options, "uneven_boundary": True}
     if any(unreduced_of(a) for a in lowered.record.closed.out_avals):  # their types say so: callers know of it
@@ -32,6 +32,15 @@ def options_for(lowered: Lowered, options: Mapping[str, Any]) -> Mapping[str, An
     if lowered.request.platform == "cpu" and options.get("topology") is None:  # whose virtual devices share cores
         options = {"repeat": False, **options}
     return options
+
+
+def _compiler_of(platform: str) -> str:
+    """The name that the partitioner has for a platform's compiler; "other" for a plugin's."""
+    # Start-up time: programs on one device never need this package.
+    from collectives.options import COMPILERS
+
+    name = backend.known_as(platform)
+    return name if name in COMPILERS else "other"
 
 
 def partition(result: propagation.Propagated, options: Mapping[str, Any]) -> collectives.PartitionedProgram:

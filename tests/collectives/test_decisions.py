@@ -60,6 +60,19 @@ def test_the_way_that_is_taken_is_the_cheapest_of_those_weighed():
         assert all(way.cost > ways[taken].cost - 1e-3 for way in ways), op
 
 
+def test_what_is_known_of_an_operation_is_not_taken_for_one_with_other_sizes():
+    """Two convolutions whose split loops are alike, and whose windows are not, differ in the work that devices do."""
+
+    def two(constrain):
+        conv = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return lambda x, v, w: (conv(x, v), conv(x, w))
+
+    args = normal(16, 32, 32, 8), normal(1, 1, 8, 8), normal(5, 5, 8, 8)
+    rows = planned(Case({"x": 8}, two, args, (P(), P(), P()), (P("x"), P("x")))).decisions
+    small, large = [row for row in rows if row.op.name == "stablehlo.convolution"]
+    assert large.ways[large.taken].now > 20 * small.ways[small.taken].now > 0
+
+
 def test_a_line_and_a_value_are_explained_by_what_each_way_would_have_cost():
     plan = planned(LAYERS)
     row = next(row for row in plan.decisions if row.op.name == "stablehlo.dot_general")

@@ -61,8 +61,10 @@ def test_options_that_do_not_exist():
         collectives.partition(MLP, allow_full_gathers=False)
     with pytest.raises(errors.OptionError, match="gather_custom_calls"):
         collectives.partition(MLP, gather_custom_calls=1)
-    with pytest.raises(errors.OptionError, match="option compiler is the name of one"):
+    with pytest.raises(errors.OptionError, match="option compiler is one of cpu, cuda, rocm, tpu, other, or None: ''"):
         collectives.partition(MLP, compiler="")
+    with pytest.raises(errors.OptionError, match="did you mean cuda"):
+        collectives.partition(MLP, compiler="cuda12")
 
 
 def test_a_custom_call_that_nothing_is_known_of_takes_no_sharded_operand():
