@@ -5,6 +5,9 @@ two do, who came first has it: batch dimensions split by the data and features s
 when weights are distributed over the devices that share the batch. XLA's importer makes reshapes of broadcasts that
 only add dimensions of size one before it runs Shardy; these are visited in the first rounds, broadcasts in the last, so
 XLA's own run may end otherwise than one on the module as it was written.
+
+And it inlines calls before. Shardy does not look into a computation again when an axis comes to its operand late, as to
+the second of two loops whose bodies are calls; then the axis ends there.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from .factors import BACKWARD, FORWARD
+from .functions import callee_of
 from .heuristics import REMEMBERED_AXIS_NAMES
 from .log import Log
 from .model import DimFactors, FactorType, OpRule, TensorSharding
@@ -28,9 +32,12 @@ __all__ = ["depends_on_order", "meeting"]
 
 def depends_on_order(program: Program, shardings: Shardings, log: Log | None = None) -> bool:
     """Whether another order of visits (`Options.xla_order`) might have ended in other shardings than these: an axis
-    carried by a broadcast that only adds dimensions of size one splits dimensions that do not correspond at some
-    operation. With the `log` of the decisions it is told whether it was a race; without, every such meeting counts. One
-    walk over the program; operations that look alike are looked at once."""
+    has come to a call and not into the function, or an axis carried by a broadcast that only adds dimensions of size
+    one splits dimensions that do not correspond at some operation. With the `log` of the decisions it is told whether
+    it was a race; without, every such meeting counts. One walk over the program; operations that look alike are looked
+    at once."""
+    if _ends_at_call(program, shardings):
+        return True
     if "stablehlo.broadcast_in_dim" not in program.names:
         return False
     ops = program.ops()
@@ -43,6 +50,16 @@ def depends_on_order(program: Program, shardings: Shardings, log: Log | None = N
         races = races or _Races(log, carried)
         if races.at(op, rule, found):
             return True
+    return False
+
+
+def _ends_at_call(program: Program, shardings: Shardings) -> bool:
+    """Whether an operand of a call is split by an axis by which the function's argument is not."""
+    for op in program.ops() if "func.call" in program.names else ():
+        if op.name == "func.call":
+            for value, arg in zip(op.operands, program.funcs[callee_of(op)].args):
+                if _axes(shardings, [value]) - _axes(shardings, [arg]):
+                    return True
     return False
 
 

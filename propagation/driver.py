@@ -112,8 +112,9 @@ class Driver:
                 slot[value.index] = place
             self._targets.update(v.index for v in edge.targets)
             for use in edge.sources:
-                # Shardy does not find the edge of a computation's argument by the computation's operand; nor do we.
-                if not (edge.is_argument and use.op is edge.op):
+                # Shardy does not find the edge of a computation's argument by the computation's operand; nor do we, but
+                # where calls are as in XLA, which inlines them.
+                if self._as_xla or not (edge.is_argument and use.op is edge.op):
                     self._edges_of_source.setdefault(use, []).append(edge)
         self._nowhere = nowhere
 

@@ -58,7 +58,8 @@ class Options:
     shardy_faults what Shardy gets wrong is copied (see `docs/propagation.md`), for comparisons
     origins, edges    write Shardy's debug attributes (see `propagation.debug`)
     xla_order     broadcasts that only add dimensions of size one are visited when reshapes are. XLA's importer makes
-                  reshapes of them before it runs Shardy, so where axes meet head-on this is what its partitioner sees
+                  reshapes of them before it runs Shardy, so where axes meet head-on this is what its partitioner sees.
+                  And axes that come late to the operand of a call go on in the function: XLA inlines calls before
 
     Raises `BadOptionError` for a value that an option cannot have.
 

@@ -192,3 +192,23 @@ def test_programs_without_such_axes_are_not_propagated_again():
     first = propagation.run(case.text)
     assert not depends_on_order(first.program, first.shardings)
     assert collectives.partition(first).propagated is first
+
+
+def test_the_second_of_two_loops_whose_bodies_are_calls_stays_split():
+    """Shardy leaves it whole: an axis that comes late to the operand of a call ends there."""
+
+    def build(constrain):
+        def layer(w, x):
+            def step(h, row):
+                h = jnp.tanh(jnp.concatenate([row, h], -1) @ w)
+                return h, h
+
+            return jax.lax.scan(step, jnp.zeros((16, 8)), x)[1]
+
+        return jax.grad(lambda ws, x: jnp.mean(layer(ws[1], layer(ws[0], x)) ** 2))
+
+    args = [normal(16, 8), normal(16, 8, seed=1)], normal(4, 16, 8)
+    case = Case({"x": 8}, build, args, ([P(), P()], P(None, "x")), [P(), P()])
+    result, sent = check(case)
+    assert set(result.plan.counts) == {"all_reduce"}
+    assert sent == 2 * 2 * 7 / 8 * 16 * 8 * 4
