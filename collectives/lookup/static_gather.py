@@ -146,11 +146,21 @@ def scatter(ctx: Context, op: Op) -> list[Candidate]:
         layouts.append(state.dims)
     if (mine := ctx.state(update).dims) is not None:
         layouts.append(_mapped(mine, stretches))
-    return [
-        way
-        for dims in dict.fromkeys(layouts) if _splits(dims, stretches, shape)
-        for way in _at_known_places(ctx, op, stretches, dims, combine)
-    ]  # fmt: skip
+    split = [dims for dims in dict.fromkeys(layouts) if _splits(dims, stretches, shape)]
+    split += [other for dims in split[:1] for other in _elsewhere(ctx, dims, stretches, shape)]
+    return [way for dims in split for way in _at_known_places(ctx, op, stretches, dims, combine)]
+
+
+def _elsewhere(
+    ctx: Context, dims: Dims, stretches: tuple[StridedSlice, ...], shape: tuple[int, ...]
+) -> Iterator[Dims]:  # fmt: skip
+    """Layouts in which the axes of dimensions that are written in part split one that is written whole: all updates
+    have that one, so that those of a piece are put into it by the device that holds it."""
+    changed = [d for d, (s, n) in enumerate(zip(stretches, shape)) if dims[d] and not s.is_whole(n)]
+    atoms = tuple([a for d in changed for a in dims[d]])
+    for e, (s, n) in enumerate(zip(stretches, shape)):
+        if s.along is not None and s.is_whole(n) and not dims[e] and n % ctx.atoms.product(atoms) == 0:
+            yield tuple([() if d in changed else atoms if d == e else dims[d] for d in range(len(dims))])
 
 
 def _at_known_places(
@@ -163,7 +173,7 @@ def _at_known_places(
     changed = [d for d, (s, n) in enumerate(zip(stretches, shape)) if dims[d] and not s.is_whole(n)]
     short = [d for d in changed if stretches[d].length < ctx.atoms.product(dims[d])]
     held = ctx.itemsize(update) * ctx.elements(shape, dims)
-    for whole in (short, changed):
+    for whole in (short, changed) if changed else (changed,):
         inner = tuple(() if d in whole else atoms for d, atoms in enumerate(dims))
         moved = sum(held * _lacking(ctx, stretches[d], dims[d], shape[d]) for d in changed if d not in whole)
         atoms = tuple([a for d in changed if d not in whole for a in dims[d]])

@@ -10,6 +10,9 @@ all-to-all, and go on with the others. A single long dimension of n = n1 n2 elem
 transforms along t1, a multiplication by twiddle factors w(n)^(t2 k1), and transforms along t2, with an all-to-all
 (a distributed transpose) before, between and after. Of a real tensor only k1 up to n1 / 2 is computed; the other half
 of the result is the conjugate of what is there (`hermitian.py`).
+
+Between the transforms along several dimensions only what counts travels: along a dimension that was transformed the
+positions that somebody uses, along one that is still to be transformed those that are not zero (`used_ranges.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import NamedTuple
 from propagation.attributes import integers
 from propagation.program import Op, Value
 
+from ..analysis.used_ranges import Box, Ranges, whole
 from ..decide.candidate import Candidate, Sent, as_propagated
 from ..decide.factors import Splits
 from ..ir.operations import attributes
@@ -51,10 +55,10 @@ def fft(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
     have = ctx.state(op.operands[0]).dims
     transform = _Transform(ctx, op)
     yield by_rule(ctx, op, row_major=ctx.atoms.count > 1)
-    if have is None or not any(have[d] for d in transform.dims):
+    if have is None or not any(have) or not (transform.is_cut or any(have[d] for d in transform.dims)):
         return
     pass_over = ctx.elements(transform.shape, have) * ctx.itemsize(op.results[0]) * ctx.redundancy
-    atoms = tuple([a for d in transform.dims for a in have[d]])
+    atoms = tuple([a for d in have for a in d])
     legs, sent, layout = transform.route(have)
     if legs:
         write = functools.partial(transform.follow, have, legs)
@@ -62,14 +66,17 @@ def fft(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
         yield Candidate((have,), (layout,), write, sent=moved, work=len(legs) * pass_over)
     two = _SixStep.of(transform, have)
     if two is not None:
-        moved = (Sent("all_to_all", atoms, two.moved()),)
+        moved = (Sent("all_to_all", have[-1], two.moved()),)
         yield Candidate((have,), (have,), two.write, sent=moved, work=2 * pass_over)
 
 
 def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
     """For the look-ahead: a transform whose operand and result are both laid out as `dims`, if there is one."""
-    yield as_propagated(ctx, op, value)
     transform = _Transform(ctx, op)
+    yield as_propagated(ctx, op, value)
+    if transform.is_cut:
+        _, sent, layout = transform.route(dims)
+        yield Candidate((None,), (layout,), sent=(Sent("all_to_all", tuple([a for d in dims for a in d]), sent),))
     if not any(dims[d] for d in transform.dims):
         yield Candidate((None,), (dims,))
         return
@@ -80,7 +87,8 @@ def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]
 
 
 class _Transform:
-    """One transform operation: `kind` is FFT, IFFT, RFFT or IRFFT, `lengths` those along its last dimensions `dims`."""
+    """One transform operation: `kind` is FFT, IFFT, RFFT or IRFFT, `length` has those along its last dimensions `dims`.
+    `used` and `nonzero` are the ranges that count along those of several dimensions for which they are not all."""
 
     def __init__(self, ctx: Context, op: Op):
         self.ctx, self.op = ctx, op
@@ -94,6 +102,19 @@ class _Transform:
         types = [op.operands[0].type.dtype, op.results[0].type.dtype]
         self.complex = next(t for t in types if t.startswith("complex"))
         self.real = self.complex[len("complex<") : -1]
+        used, nonzero = _ranges(ctx, op) if len(self.dims) > 1 else (whole(op.results[0]), whole(op.operands[0]))
+        self.used = {d: used[d] for d in self.dims if used[d] != (0, self.out[d])}
+        self.nonzero = {d: nonzero[d] for d in self.dims if nonzero[d] != (0, self.shape[d])}
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether less than everything travels."""
+        return bool(self.used or self.nonzero)
+
+    def begin(self, have: Dims) -> tuple[int, ...]:
+        """The shape of what counts of the operand: cut along dimensions that devices hold whole."""
+        size = lambda d: self.shape[d] if have[d] else self.nonzero[d][1] - self.nonzero[d][0]
+        return tuple([size(d) if d in self.nonzero else n for d, n in enumerate(self.shape)])
 
     def local(self, x: LocalValue, dims: Sequence[int], kind: str, lengths: Sequence[int]) -> LocalValue:
         """`x` transformed along some of its dimensions, all of which are whole."""
@@ -107,12 +128,14 @@ class _Transform:
         return ctx.realiser.transpose(ctx.region, x, [order.index(d) for d in range(rank)], ctx.loc)
 
     def stage(self, shape: tuple[int, ...], dims: Sequence[int]) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """(kind, lengths, shape afterwards) of the transforms along `dims` of a tensor of this shape."""
+        """(kind, lengths, shape of what counts afterwards) of the transforms along `dims` of a tensor of this shape."""
         last = len(shape) - 1
         lengths = tuple(self.length[d] for d in dims)
+        size = lambda d: self.used[d][1] - self.used[d][0] if d in self.used else self.out[d]
+        after = tuple([size(d) if d in dims else n for d, n in enumerate(shape)])
         if last in dims and self.kind in ("RFFT", "IRFFT"):
-            return self.kind, lengths, (*shape[:-1], self.out[-1])
-        return ("IFFT" if self.inverse else "FFT"), lengths, shape
+            return self.kind, lengths, after
+        return ("IFFT" if self.inverse else "FFT"), lengths, after
 
     def itemsize(self, shape: tuple[int, ...], rest: frozenset[int]) -> float:
         """Bytes per element when the dimensions `rest` are still to be transformed."""
@@ -135,49 +158,101 @@ class _Transform:
     def route(self, have: Dims) -> tuple[list[_Leg], float, Dims]:
         """The cheapest sequence of transforms and all-to-alls from layout `have` on, its bytes, and the layout in which
         it ends: Dijkstra's search over (layout, dimensions still to be transformed), which takes the bytes of bringing
-        the result to its wanted layout into account."""
+        the result to its wanted layout into account. Where only a part travels between transforms, some that could
+        be done wait for others."""
         ctx, result = self.ctx, self.op.results[0]
         ties = itertools.count()
-        heap: list[tuple] = [(0.0, next(ties), have, frozenset(self.dims), self.shape, (), 0.0)]
+        heap: list[tuple] = [(0.0, next(ties), have, frozenset(self.dims), self.begin(have), (), 0.0)]
         settled: set[tuple] = set()
         while heap:
             cost, _, layout, rest, shape, legs, sent = heapq.heappop(heap)
             if rest is None:
                 return list(legs), sent, layout
-            dims = self.now(layout, rest)
-            if dims:
-                rest, shape, legs = rest - set(dims), self.stage(shape, dims)[2], (*legs, _Leg(layout, dims))
             if (layout, rest) in settled:
                 continue
             settled.add((layout, rest))
+            dims = self.now(layout, rest)
+            for some in self.orders(dims, rest):
+                done = (rest - set(some), self.stage(shape, some)[2], (*legs, _Leg(layout, some)))
+                heapq.heappush(heap, (cost, next(ties), layout, *done, sent))
             if not rest:
                 cost += ctx.later_cost(result, layout)
                 heapq.heappush(heap, (cost, next(ties), layout, None, shape, legs, sent))
                 continue
-            for after in _moved(layout, rest):
+            if dims and not self.is_cut:
+                continue
+            for after in self.moved(layout, rest):
                 step = ctx.planner.cost(shape, self.itemsize(shape, rest), layout, after)
                 heapq.heappush(heap, (cost + step, next(ties), after, rest, shape, legs, sent + step))
         return [], math.inf, have
 
+    def orders(self, dims: tuple[int, ...], rest: frozenset[int]) -> list[tuple[int, ...]]:
+        """Which of `dims`, the dimensions that can be transformed now, are: all, or where something is cut also some
+        before the others."""
+        if not dims or not self.is_cut:
+            return [dims] if dims else []
+        some = [s for k in range(1, len(dims) + 1) for s in itertools.combinations(dims, k)]
+        first = (s for s in some if self.kind != "RFFT" or max(rest) in s or max(rest) < max(self.dims))
+        return [s for s in first if self.kind != "IRFFT" or max(self.dims) not in s or set(s) == rest]
+
+    def moved(self, layout: Dims, rest: frozenset[int]) -> Iterator[Dims]:
+        """The layouts after an all-to-all that moves the axes of one dimension to another: of one still to be
+        transformed, or where something is cut of any. What is cut stays whole, as it is filled up again."""
+        for d in range(len(layout)) if self.is_cut else sorted(rest):
+            if layout[d]:
+                without = (*layout[:d], (), *layout[d + 1 :])
+                for e, atoms in enumerate(without):
+                    if e != d and (e in rest or e not in self.used):
+                        yield (*without[:e], (*atoms, *layout[d]), *without[e + 1 :])
+
     def follow(self, have: Dims, legs: Sequence[_Leg]) -> None:
         """Writes the legs and binds the result."""
-        ctx, shape, layout = self.ctx, self.shape, have
+        ctx, real, shape, layout = self.ctx, self.ctx.realiser, self.begin(have), have
         x = ctx.get(self.op.operands[0], have)
+        cut = [d for d in self.nonzero if not have[d]]
+        for d in cut:
+            x = real.cut(ctx.region, x, d, *self.nonzero[d], ctx.loc)
         for leg in legs:
             x = ctx.reshard(shape, x, layout, leg.layout, cause=CAUSE)
+            for d in (d for d in leg.dims if d in cut):
+                x = _filled(ctx, x, d, self.nonzero[d], self.shape[d])
             kind, lengths, shape = self.stage(shape, leg.dims)
             x, layout = self.local(x, leg.dims, kind, lengths), leg.layout
+            for d in (d for d in leg.dims if d in self.used):
+                x = real.cut(ctx.region, x, d, *self.used[d], ctx.loc)
+        for d in self.used:
+            x = _filled(ctx, x, d, self.used[d], self.out[d])
         ctx.bind(self.op.results[0], layout, x)
 
 
-def _moved(layout: Dims, rest: frozenset[int]) -> Iterator[Dims]:
-    """The layouts after an all-to-all that moves the axes of a dimension still to be transformed to another one."""
-    for d in sorted(rest):
-        if layout[d]:
-            without = (*layout[:d], (), *layout[d + 1 :])
-            for e, atoms in enumerate(without):
-                if e != d:
-                    yield (*without[:e], (*atoms, *layout[d]), *without[e + 1 :])
+def _filled(ctx: Context, x: LocalValue, d: int, ends: tuple[int, int], size: int) -> LocalValue:
+    """`x`, which holds the positions `ends` along a whole dimension of `size`, with zeros at the others."""
+    return ctx.realiser.pad(ctx.region, x, d, ends[0], size - ends[1])
+
+
+def _ranges(ctx: Context, op: Op) -> tuple[Box, Box]:
+    """(positions of the result that somebody uses, those of the operand that are not zero). Of all transforms that are
+    alike, since two of the same operand are written once."""
+    key = ("transform", op.attrs["fft_type"], op.operands[0].type, tuple(integers(op.attrs["fft_length"])))
+    found = ctx.decisions.get(key)
+    if found is None:
+        ranges = ctx.decisions.setdefault("ranges", Ranges(ctx.program))
+        alike = [o for o in ctx.program.ops() if o.name == op.name and str(o.attrs["fft_type"]) == str(key[1])
+                 and o.operands[0].type == key[2] and tuple(integers(o.attrs["fft_length"])) == key[3]]  # fmt: skip
+        every = [op, *alike]
+        found = ctx.decisions[key] = (
+            _around([ranges.used(o.results[0]) for o in every], op.results[0]),
+            _around([ranges.nonzero(o.operands[0]) for o in every], op.operands[0]),
+        )
+    return found
+
+
+def _around(boxes: Sequence[Box | None], value: Value) -> Box:
+    """The smallest box around all of them; everything if there is no position in it."""
+    found = [box for box in boxes if box is not None]
+    if not found or any(low >= high for box in found for low, high in box):
+        return whole(value)
+    return tuple([(min(low for low, _ in ends), max(high for _, high in ends)) for ends in zip(*found)])
 
 
 class _SixStep:

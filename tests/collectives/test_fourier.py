@@ -124,3 +124,45 @@ def test_the_compiler_of_tpus_is_asked_for_no_layout_of_complex_numbers(spec, as
     }"""
     made = collectives.partition(propagation.run(text), load(spec).on(Mesh("mesh", (("x", 8),)))).as_text()
     assert "stablehlo.fft" in made and ("LayoutConstraint" in made) == asks
+
+
+def _spectral(kind):
+    """A program that keeps some of a spectrum, and one whose spectrum is zero in places."""
+    fft, inverse = (jnp.fft.rfft2, jnp.fft.irfft2) if kind == "real" else (jnp.fft.fft2, jnp.fft.ifft2)
+
+    def build(constrain):
+        def f(x, w):
+            if kind == "complex":
+                x = x + 1j * x[::-1]
+            s = fft(x, axes=(1, 2))
+            low, high = s[:, :6, :5], s[:, -6:, :5]
+            out = jnp.zeros_like(s).at[:, :6, :5].set(low * w).at[:, -6:, :5].set(high + w)
+            return inverse(out, axes=(1, 2)), jnp.abs(fft(x, axes=(1, 2))[:, 2::3, 1:4])
+
+        return f
+
+    return build
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("spec", [P(None, "x"), P(None, None, "x"), P(None, None, None, "x")])
+def test_what_nobody_uses_and_what_is_zero_does_not_travel(kind, spec):
+    """Two transforms of one operand are written once, so what either keeps is kept."""
+    x, w = samples(2, 32, 32, 8, dtype=np.float32), samples(6, 5, 8, dtype=np.float32)
+    case = Case({"x": 8}, _spectral(kind), (x, w), (spec, P()), (spec, P()))
+    result, sent = check(case, rtol=1e-4, above_xla=True)  # XLA ends the process on complex ones
+    if spec == P(None, "x"):
+        assert sent < 9000  # two exchanges of all 17 columns: 15232
+
+
+def test_a_spectrum_in_three_dimensions_is_cut_along_each():
+    def build(constrain):
+        def f(x):
+            s = jnp.fft.rfftn(x, axes=(0, 1, 2))[:4, 4:12, :3]
+            return jnp.fft.irfftn(jnp.pad(s, ((0, 12), (4, 4), (0, 6))), axes=(0, 1, 2))
+
+        return f
+
+    x = samples(16, 16, 16, dtype=np.float32)
+    for spec in (P("x", "y"), P(None, "x", "y"), P(("x", "y"))):
+        check(Case({"x": 2, "y": 4}, build, (x,), (spec,), spec), rtol=1e-4, above_xla=True)
