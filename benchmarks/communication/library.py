@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from . import attention, learning, models, operators, patterns, science, training
+from . import attention, learning, models, networks, operators, patterns, science, training
 from .base import PROGRAMS
 
 __all__ = ["PROGRAMS"]
 
-_ = attention, learning, models, operators, patterns, science, training  # importing them registers their programs
+# Importing them registers their programs.
+_ = attention, learning, models, networks, operators, patterns, science, training

@@ -21,8 +21,10 @@ __all__ = ["Box", "Ranges", "whole"]
 
 Box: TypeAlias = tuple[tuple[int, int], ...]  # per dimension [low, high); None stands for a box without any position
 
-_SAME = frozenset(("stablehlo.convert", "stablehlo.negate", "stablehlo.real", "stablehlo.imag", "stablehlo.reduce_precision",
-                   "sdy.sharding_constraint"))  # fmt: skip
+_SAME = frozenset((
+    "stablehlo.convert", "stablehlo.negate", "stablehlo.real", "stablehlo.imag", "stablehlo.reduce_precision",
+    "sdy.sharding_constraint",
+))  # fmt: skip
 _SUMS = frozenset(("stablehlo.add", "stablehlo.subtract", "stablehlo.complex"))
 
 

@@ -64,7 +64,8 @@ def test_what_is_known_of_an_operation_is_not_taken_for_one_with_other_sizes():
     """Two convolutions whose split loops are alike, and whose windows are not, differ in the work that devices do."""
 
     def two(constrain):
-        conv = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        numbers = ("NHWC", "HWIO", "NHWC")
+        conv = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers)
         return lambda x, v, w: (conv(x, v), conv(x, w))
 
     args = normal(16, 32, 32, 8), normal(1, 1, 8, 8), normal(5, 5, 8, 8)

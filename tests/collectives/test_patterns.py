@@ -19,9 +19,8 @@ from .jax_side import jax_mesh
 RATIOS = {
     "contrastive loss and its transpose, shared labels": 1.04,
     "fused q, k, v reshaped to (3, heads)": 1.03,
-    "fourier neural operator, split in space": 5.2,
+    "fourier neural operator, split in space": 1.26,
     "roll by a traced amount": 1.32,
-    "strided convolution split in space, gradient": 1.51,
 }
 OURS = [name for name, p in PROGRAMS.items() if p.function.__module__ == patterns.__name__]
 
