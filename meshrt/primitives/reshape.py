@@ -153,7 +153,11 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sh
     """
     shape = canonical_shape(shape)
     dtype = dtypes.canonicalize_dtype(dtypes.dtype(dtype))
-    dimension = canonical_axis(dimension, len(shape))
+    given, dimension = dimension, canonical_axis(dimension, len(shape))
+    if given != dimension:  # it counts from the end, which JAX does not take here
+        raise errors.ArgumentValueError(
+            f"iota dimension must be between 0 and len(shape), got dimension={given} for shape={shape}"
+        )
     if dtype == np.bool_ or isinstance(dtype, dtypes.ExtendedDType):
         raise errors.ArgumentTypeError(f"iota does not accept dtype {dtype}")
     wanted = asked(out_sharding, len(shape), "broadcasted_iota")

@@ -117,3 +117,8 @@ def test_results_that_are_lists():
         assert_alike(lambda l, name=name: getattr(l.lax.linalg, name)(a))
     for name in ("top_k", "approx_max_k", "approx_min_k"):
         assert_alike(lambda l, name=name: getattr(l.lax, name)(a, 1))
+
+
+@pytest.mark.parametrize("dimension", [0, 1, 2, -1])
+def test_positions_are_counted_along_dimensions_that_do_not_count_from_the_end(dimension):
+    assert_alike(lambda l: l.lax.broadcasted_iota("int32", (2, 3), dimension))
