@@ -270,15 +270,15 @@ PARTED_VALUES = 1 << 10
 # Measured: with 5, a mixture of experts sends 2.9 times as much (layouts do not pass calls); 400 changes nothing.
 INLINED_OPERATIONS = 40
 
-# Times that a loop's body is written before the layouts and deferred sums that it carries are final.
+# Drafts of a loop before the layouts and deferred sums that it carries are final.
 # Chosen; measured: 2 and 6 give the same plans.
 LOOP_WRITES = 3
 
-# Other layouts of what a loop carries that its body is written in for trial. Chosen; measured: 0, 1 and 16 give the
-# same plans; the recurrent networks of `tests/collectives/test_carries.py` need them.
+# Other layouts of what a loop carries that it is drafted in. Chosen; measured: 0, 1 and 16 give the same plans; the
+# recurrent networks of `tests/collectives/test_carries.py` need them.
 LOOP_TRIALS = 4
 
-# Operations written for such trials in any program, and in larger ones as a share of theirs.
+# Operations written for such drafts in any program, and in larger ones as a share of theirs.
 # Chosen, not measured: bounds the time of partitioning.
 TRIAL_OPERATIONS = 200
 TRIAL_SHARE = 1 / 4

@@ -175,14 +175,14 @@ def _seen(ctx: Context, state: State) -> tuple[Dims, ...]:
     """The layouts of a value's versions, and of other values that share one of these versions."""
     out = tuple(state.versions)
     for ref in state.versions.values():
-        out += ctx.journal.layouts(ref, state.shape)
+        out += tuple(ctx.siblings.of(ref, state.shape, ctx.region))
     return out
 
 
 def _local_versions(ctx: Context, state: State) -> Iterator[dict[Dims, LocalValue]]:
     """The versions of a value that only regions around the current operation know."""
     region: Region | None = ctx.region
-    while region is not state.home and region is not None:
+    while region is not None and region.origin is not state.home:
         known = region.known.get(state)
         if known:
             yield known

@@ -38,7 +38,6 @@ class _SharedHalo:
     lows    by split dimension the first position of a piece's window, relative to the piece; `highs` the same for the
             last one, relative to the piece's end
     pieces  by split dimension the number of positions of each slice
-    ref     a device's piece with its halo, once it is fetched
     """
 
     value: Value
@@ -49,17 +48,17 @@ class _SharedHalo:
     highs: dict[int, int]
     pieces: dict[int, int]
     users: frozenset[Op]
-    ref: LocalValue | None = None
 
     def fetch(self, ctx: Context) -> LocalValue:
         """The piece with its halo, which is fetched when somebody asks for the first time."""
-        if self.ref is None:
-            outer, ctx.region = ctx.region, ctx.state(self.value).home
-            try:
-                self.ref = self._fetched(ctx)
-            finally:
-                ctx.region = outer
-        return self.ref
+        outer, ctx.region = ctx.region, ctx.within(ctx.state(self.value).home)
+        try:
+            ref: LocalValue | None = ctx.region.known.get(self)
+            if ref is None:
+                ref = ctx.region.known[self] = self._fetched(ctx)
+            return ref
+        finally:
+            ctx.region = outer
 
     def _fetched(self, ctx: Context) -> LocalValue:
         view, dims = self.view, self.dims
@@ -85,7 +84,7 @@ def slice_of(
     value = op.operands[0]
     state = ctx.state(value)
     key = ("halo", state, dims)
-    known = state.home.known
+    known = ctx.within(state.home).known
     if key not in known:
         known[key] = _halo(ctx, value, dims)
     halo: _SharedHalo | None = known[key]
@@ -146,14 +145,13 @@ def _is_shift(ctx: Context, op: Op, dims: Dims, pieces: dict[int, int]) -> bool:
     return all(strides[d] == 1 and -(-result[d] // ctx.atoms.product(dims[d])) == n for d, n in pieces.items())
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Window:
     """A window of positions that slices of equal sizes share: by split dimension, that of device c begins at `lows` + c
-    times a slice's piece and is `more` longer than a piece. `ref` is None until somebody asks for one of the slices."""
+    times a slice's piece and is `more` longer than a piece. The region knows it once somebody asked for a slice."""
 
     lows: tuple[int, ...]
     more: tuple[int, ...]
-    ref: LocalValue | None = None
 
 
 def window_of(
@@ -173,16 +171,15 @@ def window_of(
     if window is None:
         return None
     pieces = _pieces(ctx, op, dims, spans)
-    if window.ref is None:
-        window.ref = base
+    ref: LocalValue | None = known.get(window)
+    if ref is None:
+        ref = base
         for span, piece, low, more in zip(spans, pieces, window.lows, window.more):
             starts, counts = _reach(op, span, piece, low, more, ctx.atoms.product(dims[span.dim]))
             if low or more or piece != base.shape[span.dim]:
                 scalar = ctx.realiser.zero(ctx.region, (), base.dtype) if fill is None else fill
-                window.ref = windows(
-                    ctx, span.dim, dims[span.dim], window.ref, span.size, starts, piece + more, scalar, counts
-                )
-    ref = window.ref
+                ref = windows(ctx, span.dim, dims[span.dim], ref, span.size, starts, piece + more, scalar, counts)
+        known[window] = ref
     for span, piece, offset, low in zip(spans, pieces, _offsets(op, spans), window.lows):
         ref = ctx.realiser.cut(ctx.region, ref, span.dim, offset - low, offset - low + piece, ctx.loc)
     return ref

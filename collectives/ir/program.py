@@ -19,6 +19,7 @@ from ..heuristics import LOOP_CAPTURE_ELEMENTS
 from ..kinds import CollectiveKind, kind_of
 from ..layout import Dims
 from .attributes import NONE, Attribute, Attributes, DeviceLists, Integer, Symbol
+from .overlay import Overlay
 from .types import tensor_text
 
 __all__ = ["ALIASED", "DONATED", "Collective", "LocalOp", "LocalValue", "ModuleBuilder", "Region", "has_grown"]
@@ -146,9 +147,10 @@ class Region:
 
     `trips` is how often the region runs per run of its parent: None if that is not known statically.
     `known` holds hash-consed items and resharded values valid inside it.
+    `origin` is the region that it is a draft of (see `draft`), else itself.
     """
 
-    __slots__ = ("args", "items", "kind", "known", "parent", "prologue", "trips")
+    __slots__ = ("args", "items", "kind", "known", "origin", "parent", "prologue", "trips")
 
     def __init__(self, kind: str, parent: Region | None, arg_types: Sequence[tuple] = (), trips: int | None = 1):
         self.kind = kind
@@ -157,7 +159,37 @@ class Region:
         self.prologue: list[LocalOp] = []
         self.items: list[LocalOp] = []
         self.known: dict = {}
+        self.origin: Region = self
         self.trips = trips
+
+    def draft(self) -> Region:
+        """A region that stands for this one, inside drafts of those around it: everything that they know is known, and
+        what is written into it is part of no program until this region takes it (`adopt`)."""
+        out = Region(self.kind, None if self.parent is None else self.parent.draft(), (), self.trips)
+        out.args, out.origin, out.known = self.args, self.origin, Overlay(self.known)
+        return out
+
+    def adopt(self, draft: Region, inside: Iterable[Region] = ()) -> None:
+        """Takes what was written into a `draft` of this region and into those around it; the regions `inside` the draft
+        are inside this one from now on."""
+        for region in inside:
+            region.parent = self
+        for mine, new in ((self.prologue, draft.prologue), (self.items, draft.items)):
+            for item in new:
+                item.region = self
+                for inner in item.regions:
+                    inner.parent = self
+            mine += new
+        self.known.update(draft.known)
+        if self.parent is not None and draft.parent is not None:
+            self.parent.adopt(draft.parent)
+
+    def around(self, origin: Region) -> Region | None:
+        """The region, this one or one around it, that is `origin` or a draft of it; None if there is none."""
+        region: Region | None = self
+        while region is not None and region.origin is not origin:
+            region = region.parent
+        return region
 
     @property
     def root(self) -> Region:

@@ -22,13 +22,14 @@ from typing import TypeAlias
 from propagation.model import TensorSharding
 from propagation.program import Func, Op, Program, Value, source
 
+from ..cost import item_bytes
 from ..findings import Finding
 from ..ir.program import LocalFunction, LocalValue, ModuleBuilder, Region
 from ..layout import Atoms, Dims, replicated
 from ..options import Options
 from ..reshard import ReshardPlan, ReshardStep
 from ..topology import Topology
-from .state import State, Version, View
+from .state import State, View
 from .writing import Writer
 
 __all__ = ["Context", "Rule"]
@@ -47,7 +48,7 @@ class Context(Writer):
         super().__init__(program, sharding, atoms, builder, topology, options)
         self.families = families
         self.callees: dict[tuple, LocalFunction] = {}  # functions that are written, by name and layouts
-        self.tries: int | None = None  # operations that `loop_carries` may still write for trials
+        self.tries: int | None = None  # operations that `loop_carries` may still draft in other layouts
 
     # -- of the module and the walk, see `collectives.module` and `walk.walk` -----------------------------------
 
@@ -87,7 +88,7 @@ class Context(Writer):
         if ref is not None:
             return ref
         region: Region | None = self.region
-        while region is not state.home and region is not None:
+        while region is not None and region.origin is not state.home:
             local = region.known.get(state)
             if local is not None and dims in local:
                 return local[dims]
@@ -95,8 +96,8 @@ class Context(Writer):
         return self._materialise(state, dims)
 
     def _cut(self, state: State, view: View) -> None:
-        outer, self.region = self.region, state.home
-        state.versions[view.dims] = view.cut()
+        outer, self.region = self.region, self.within(state.home)
+        state.remember(view.dims, view.cut())
         self.region = outer
 
     def whole(self, value: Value) -> LocalValue:
@@ -110,18 +111,18 @@ class Context(Writer):
         try:
             if state.make is not None:
                 ref = state.make(dims)
-                self._remember(state, region, dims, ref)
+                self.siblings.remember(state, region, dims, ref)
                 return ref
             sources = self.sources(state, region)
-            sources += self.journal.more(sources, state.shape, region)
+            sources += self.siblings.more(sources, state.shape, region)
             have, parts = min(sources, key=lambda s: self.source_cost(state, s, dims))
             move = 0.0 if state.recipe is None else self.source_cost(state, (have, parts), dims)
             if move and self.is_recomputed(state, dims, move):
                 ref = self._recomputed(state, dims)
-                self._remember(state, region, dims, ref)
+                self.siblings.remember(state, region, dims, ref)
                 return ref
             ref = self._moved(state, region, have, parts, dims)
-            self._remember(state, region, dims, ref)
+            self.siblings.remember(state, region, dims, ref)
             return ref
         finally:
             self.region = outer
@@ -136,7 +137,7 @@ class Context(Writer):
         meet = dims if len(parts) == 1 else self.meeting(state, have, parts, dims)[1]
         for pending, part in parts.items():
             assert part is not None  # a view is cut out before its value is moved
-            ref = None if pending else self.journal.sibling(part, state.shape, have, meet, region)
+            ref = None if pending else self.siblings.sibling(part, state.shape, have, meet, region)
             if ref is None:
                 plan = self.planner.plan(state.shape, state.itemsize, have, meet, pending)
                 how = "choose" if chosen and pending else kind
@@ -144,7 +145,7 @@ class Context(Writer):
             total = ref if total is None else self.combine(kind, total, ref)
         assert total is not None
         if meet != dims:
-            self._remember(state, region, meet, total)
+            self.siblings.remember(state, region, meet, total)
             plan = self.planner.plan(state.shape, state.itemsize, meet, dims, ())
             total = self._follow(state, region, plan, total, kind, alone=True)
         return total
@@ -157,11 +158,6 @@ class Context(Writer):
         refs = [self.get_state(s, wanted) for s, wanted in zip(recipe.sources, layouts)]
         return recipe.write(refs, dims)
 
-    def _remember(self, state: State, region: Region, dims: Dims, ref: LocalValue) -> None:
-        """Notes a version that is visible in `region`."""
-        versions = state.versions if region is state.home else region.known.setdefault(state, {})
-        self.journal.remember(Version(versions, dims, ref, state.shape, region))
-
     def _follow(
         self, state: State, region: Region, plan: ReshardPlan, ref: LocalValue, kind: str, alone: bool
     ) -> LocalValue:
@@ -173,7 +169,7 @@ class Context(Writer):
             ref = self.realiser.step(region, ref, state.shape, before, step, kind, op, cause, self.loc)
             before = step.after
             if alone and not step.unreduced:
-                self._remember(state, region, before, ref)
+                self.siblings.remember(state, region, before, ref)
         return ref
 
     def _cause_of(self, state: State, plan: ReshardPlan, step: ReshardStep) -> tuple[Op | Func, str]:
@@ -188,8 +184,7 @@ class Context(Writer):
         kind: str = "add", cause: str = "reshard",
     ) -> LocalValue:  # fmt: skip
         """Brings a tensor of global `shape` that is no value of the program from one layout to another."""
-        itemsize = State(shape, ref.dtype, self.region, 1).itemsize
-        plan = self.planner.plan(shape, itemsize, have, dims, tuple(pending))
+        plan = self.planner.plan(shape, item_bytes(ref.dtype), have, dims, tuple(pending))
         before = have
         for step in plan.steps:
             ref = self.realiser.step(self.region, ref, shape, before, step, kind, self.op, cause, self.loc)

@@ -47,7 +47,7 @@ class Costs(Known):
 
     def set_wants(self, wants: dict[Value, Dims]) -> None:
         """Replaces what propagation decided for some values."""
-        self._wants.update(wants)
+        self.wants.update(wants)
         self.forget_estimates()
 
     def forget_estimates(self) -> None:
@@ -79,7 +79,7 @@ class Costs(Known):
         found = self.sources(state, self.region)
         if state.versions and self.elements(state.shape, dims) <= self.elements(state.shape, state.layout):
             # Only for layouts no larger: else all devices would repeat work on a version that was split before.
-            found += self.journal.more(found, state.shape, self.region)
+            found += self.siblings.more(found, state.shape, self.region)
         return min((self.source_cost(state, s, dims) for s in found), default=0.0)
 
     def move_cost(self, value: Value, dims: Dims) -> float:
@@ -89,7 +89,7 @@ class Costs(Known):
         if not cost:
             return cost
         state = self.env[value]
-        if state.home is not self.region:
+        if state.home is not self.region.origin:
             return cost / self.runs_since(state)
         awaited = state.uses > len(value.uses) or value.uses[-1].op is not self.op  # uses are in program order
         return cost * RESHARD_SHARED_SHARE if state.uses > 1 and awaited else cost
@@ -100,7 +100,7 @@ class Costs(Known):
         if len(parts) == 1:
             ((pending, ref),) = parts.items()
             if not pending and ref is not None:
-                if self.journal.sibling(ref, state.shape, have, dims, self.region) is not None:
+                if self.siblings.sibling(ref, state.shape, have, dims, self.region) is not None:
                     return 0.0
             return self.planner.cost(state.shape, state.itemsize, have, dims, pending)
         return self.meeting(state, have, parts, dims)[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from propagation.model import TensorSharding
@@ -20,7 +20,8 @@ from ..ir.program import LocalValue, Region
 from ..layout import Atoms, Dims, local_shape, replicated
 from ..options import Options
 from ..plan.decisions import Decision
-from .state import RESHARD, TRANSPARENT, Counted, Journal, Partial, Source, State, View
+from .siblings import Siblings, versions_in
+from .state import NONE_YET, RESHARD, TRANSPARENT, Changed, Partial, Source, State, View
 
 __all__ = ["Known"]
 
@@ -51,14 +52,16 @@ class Known(abc.ABC):
         self.manual: tuple[int, ...] = ()
         # For returned values: the layout in which they leave their function or loop, and what resharding to it counts
         # as, as a share of its bytes.
-        self.ends: dict[Value, tuple[Dims, float]] = {}
+        self.ends: dict[Value, tuple[Dims, float] | None] = {}
         # Results that leave the program unreduced: over which atoms.
         self.left_partial: dict[Value, tuple[int, ...]] = {}
         self.returned_as: dict[Value, Value] = {}  # what an inlined callee returns -> the call's result
         self.decisions: dict[Hashable, Any] = {}  # what rules decided or found, by keys of their own
         self.rules = RuleCache()
-        self.journal = Journal()
-        self._wants: dict[Value, Dims] = {}
+        self.siblings = Siblings()
+        self.changed = Changed()  # about values, by the draft being written
+        self.wants: dict[Value, Dims] = {}  # what `want` found
+        self.written_out: list[Program] = []  # in place of operations: kept, as each keeps its MLIR context alive
         self._pieces: dict[tuple[TensorType | OtherType, Dims], tuple[int, ...]] = {}
 
     # -- of the module, see `collectives.module` --------------------------------------------------------------
@@ -79,12 +82,12 @@ class Known(abc.ABC):
 
     def want(self, value: Value) -> Dims:
         """The layout that propagation decided for a value."""
-        found = self._wants.get(value)
+        found = self.wants.get(value)
         if found is None:
             s = self.sharding(value)
             rank = len(value.type.shape)
             found = replicated(rank) if s is None or len(s.dims) != rank else self.atoms.dims(s)
-            self._wants[value] = found
+            self.wants[value] = found
         return found
 
     def goal(self, value: Value) -> Dims:
@@ -117,16 +120,11 @@ class Known(abc.ABC):
         """What is known of a value."""
         return self.env[value]
 
-    def use(self, state: State, more: int) -> None:
-        """Counts `more` uses of a value: those of another name that it has from now on. Writing a loop again takes them
-        back."""
-        if more:
-            self.journal.remember(Counted(state, more))
-
-    def new_state(self, value: Value) -> State:
-        """Binds a value to a state without versions, to be filled in."""
+    def new_state(self, value: Value, versions: Mapping[Dims, LocalValue] = NONE_YET) -> State:
+        """Binds a value to a state with given versions; one without any is to be filled in."""
         t = value.type
-        state = State(t.shape, t.dtype, self.region, len(value.uses), None if t.is_tensor else t.text)
+        text = None if t.is_tensor else t.text
+        state = State(t.shape, t.dtype, self.region, len(value.uses), self.changed, text, versions)
         if value.owner is self.op and self.op.name in TRANSPARENT:
             state.origin = (self.op, tuple([self.env[v] for v in self.op.operands]))
         self.env[value] = state
@@ -134,7 +132,7 @@ class Known(abc.ABC):
 
     def bind(self, value: Value, dims: Dims, ref: LocalValue) -> None:
         """Binds a complete value, laid out as `dims`."""
-        self.new_state(value).versions[dims] = ref
+        self.new_state(value, {dims: ref})
 
     def bind_lazy(self, value: Value, make: Callable[[Dims], LocalValue]) -> None:
         """Binds a value that every device can compute in any layout: `make(dims)` writes it so into the current region,
@@ -156,11 +154,10 @@ class Known(abc.ABC):
         masked: bool = False, chosen: bool = False,
     ) -> None:  # fmt: skip
         """Binds an unreduced value (see `Partial`); a complete one if () is all that `parts` are pending over."""
-        state = self.new_state(value)
         if set(parts) == {()}:
-            state.versions[dims] = parts[()]
+            self.bind(value, dims, parts[()])
         else:
-            state.partial = Partial(kind, dims, parts, masked, chosen, self._maker(value))
+            self.new_state(value).partial = Partial(kind, dims, parts, masked, chosen, self._maker(value))
 
     def _maker(self, value: Value) -> Op | None:
         """The operation that made `value`, a result of the current one, unreduced: the current one, or the one that
@@ -195,14 +192,18 @@ class Known(abc.ABC):
         motion), but inside of branches, which may not run."""
         path: list[Region] = []
         region: Region | None = self.region
-        while region is not state.home and region is not None:
+        while region is not None and region.origin is not state.home:
             path.append(region)
             region = region.parent
-        landing = state.home
+        landing = state.home if region is None else region
         for inner in reversed(path):
             if inner.kind != "loop":
                 landing = inner
         return landing
+
+    def within(self, home: Region) -> Region:
+        """The region to write what belongs to `home`: it, or the draft of it that is being written."""
+        return self.region.around(home) or home
 
     def runs_since(self, state: State) -> int:
         """How often the current region runs for each time that a new version of `state` would be written."""
@@ -217,8 +218,8 @@ class Known(abc.ABC):
         """What a reshard may start from: the versions visible in `region`, or what the value was made as."""
         out: list[Source] = [(dims, {(): ref}) for dims, ref in state.versions.items()]
         at: Region | None = region
-        while at is not state.home and at is not None:
-            out += [(dims, {(): ref}) for dims, ref in at.known.get(state, {}).items()]
+        while at is not None and at.origin is not state.home:
+            out += [(dims, {(): ref}) for dims, ref in versions_in(state, at).items()]
             at = at.parent
         if state.view is not None and not out:
             out.append((state.view.dims, {(): None}))

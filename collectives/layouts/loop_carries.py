@@ -1,44 +1,59 @@
-"""Layouts of the values that a loop carries, chosen by trial: the body is written in several, and the one that sends
-least stays.
+"""Layouts of the values that a loop carries: the loop is drafted in several, and the one that sends least is adopted.
 
 Propagation gives a carried value one sharding. In a small recurrent network, h = tanh(h @ W + x) with W split, that is
 W's, and every step all-gathers h; with h replicated, W is all-gathered once before the loop and no step communicates.
-What a layout costs shows only once the body is written. Candidates are the layouts that values of the same shape have
-in or around the loop; `_Forward` carries a candidate through the body by the sharding rules of its operations, in place
-of what propagation decided there. Trials are undone by the journal of `state.py`, and bounded by
-`heuristics.LOOP_TRIALS` and `TRIAL_OPERATIONS`."""
+What a layout costs shows only once all of the body is decided. Candidates are the layouts that values of the same shape
+have in or around the loop; `_Forward` carries a candidate through the body by the sharding rules of its operations, in
+place of what propagation decided there. Drafts (see `drafts`) are bounded by `heuristics.LOOP_TRIALS` and
+`TRIAL_OPERATIONS`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from propagation.attributes import symbol
 from propagation.model import OpRule
 from propagation.program import Block, Op, Value
 from propagation.rules import RuleCache
 
-from ..findings import Finding
 from ..heuristics import LOOP_TRIALS, TRIAL_MEMORY_SHARE, TRIAL_OPERATIONS, TRIAL_SENT_SHARE, TRIAL_SHARE
-from ..ir.program import LocalFunction, LocalOp, Region
+from ..ir.program import LocalOp, Region
 from ..layout import Dims, replicated
-from ..plan.decisions import Decision
 from .context import Context
-from .state import Noted
+from .drafts import Draft, adopt
 
-__all__ = ["best"]
+__all__ = ["Drafted", "best"]
 
 Layouts = tuple[Dims, ...]
-Settle = Callable[[Layouts], tuple[list, list[Region]]]
 
 
-class _Tried(NamedTuple):
-    """A loop written with some carried layouts.
+class Carry(Protocol):
+    """How a loop carries a value: see `ops.control`."""
 
-    wants     layouts that were wanted in the body instead of propagation's
-    findings  what the body has to report, and `chosen` what was decided for its operations
-    noted     the resharded values that it left outside of the loop, and the uses that it counted
-    callees   the functions that it calls
+    dims: Dims
+    fixed: bool
+    pending: tuple[int, ...]
+
+
+C = TypeVar("C", bound=Carry)
+
+
+class Drafted(NamedTuple, Generic[C]):
+    """A loop in a draft: how it carries its values, and its condition and body."""
+
+    carries: list[C]
+    regions: list[Region]
+    draft: Draft
+
+
+Settle = Callable[[Layouts, Mapping[Value, Dims]], Drafted[C]]
+
+
+class _Tried(NamedTuple, Generic[C]):
+    """A loop drafted with some carried layouts.
+
+    wanted    layouts that were wanted in the body instead of propagation's
     sent      bytes of all its iterations, of the reshards that it placed before the loop, and of resharding carried
               values before it and results after it
     inside    bytes of its iterations alone
@@ -46,84 +61,72 @@ class _Tried(NamedTuple):
     """
 
     layouts: Layouts
-    wants: dict[Value, Dims]
-    carries: list
-    regions: list[Region]
-    findings: list[Finding]
-    chosen: list[Decision]
-    noted: list[Noted]
-    callees: dict[tuple, LocalFunction]
+    wanted: Mapping[Value, Dims]
+    loop: Drafted[C]
     sent: float
     inside: float
     held: float
 
 
-def best(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: Settle) -> tuple[list, list[Region]]:
-    """The carries and the regions of the loop `op`, in the layouts that send least. `settle` writes the loop for given
-    layouts; those of propagation are `layouts`."""
+def best(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: Settle[C]) -> tuple[list[C], list[Region]]:
+    """The carries and the regions of the loop `op`, in the layouts that send least. `settle` drafts the loop for given
+    layouts, with others wanted in its body than propagation's; those of propagation are `layouts`."""
     states = [ctx.state(v) for v in op.operands]
     key = ("loop", op, layouts, tuple((s.dims, s.pending) for s in states), ctx.manual)
     known = ctx.decisions.get(key)
-    marks = _marks(ctx.region)
     if known is not None:
-        chosen = _attempt(ctx, op, known[0], known[1], trips, settle, marks)
+        carries, regions, draft = settle(*known)
     else:
-        chosen = _attempt(ctx, op, layouts, {}, trips, settle, marks)
-        size = _size(ctx, op.regions[1])
-        if ctx.tries is None:
-            ctx.tries = max(TRIAL_OPERATIONS, int(TRIAL_SHARE * len(ctx.program.ops())))
-        if chosen.inside and not ctx.manual:
-            for others, wants in _alternatives(ctx, op, chosen):
-                if ctx.tries < size:
-                    break
-                ctx.tries -= size
-                tried = _attempt(ctx, op, others, wants, trips, settle, marks)
-                if tried.sent < TRIAL_SENT_SHARE * chosen.sent and tried.held <= TRIAL_MEMORY_SHARE * chosen.held:
-                    chosen = tried
-        ctx.decisions[key] = chosen.layouts, chosen.wants
-    ctx.findings += chosen.findings
-    ctx.chosen += chosen.chosen
-    ctx.callees.update(chosen.callees)
-    for noted in chosen.noted:
-        ctx.journal.remember(noted)
-    return chosen.carries, chosen.regions
+        chosen = _chosen(ctx, op, layouts, trips, settle)
+        ctx.decisions[key] = chosen.layouts, chosen.wanted
+        carries, regions, draft = chosen.loop
+    adopt(ctx, draft, regions)
+    return carries, regions
 
 
-def _attempt(
-    ctx: Context, op: Op, layouts: Layouts, wants: dict[Value, Dims], trips: int | None, settle: Settle,
-    marks: list[tuple[Region, int]],
-) -> _Tried:  # fmt: skip
-    """Writes the loop for trial; the versions, uses, findings and functions that it leaves outside are taken back."""
-    saved = {v: ctx.want(v) for v in wants}
-    decisions, mark, count, decided = ctx.decisions, len(ctx.journal), len(ctx.findings), len(ctx.chosen)
-    callees, ctx.callees = ctx.callees, dict(ctx.callees)
-    if wants:
-        ctx.set_wants(wants)
-        ctx.decisions = {}
-    carries, regions = settle(layouts)
-    if wants:
-        ctx.set_wants(saved)
-        ctx.decisions = decisions
-    findings, noted = ctx.findings[count:], ctx.journal.forget(mark)
-    callees, ctx.callees = ctx.callees, callees
-    chosen = ctx.chosen[decided:]
-    del ctx.findings[count:], ctx.chosen[decided:]
-    inside = _sent(ctx, regions[1]) * (trips or 1) + _sent(ctx, regions[0])
-    sent = inside + _outside(ctx.region, regions, marks)
+def _chosen(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: Settle[C]) -> _Tried[C]:
+    """The loop in the layouts that send least."""
+    chosen = _tried(ctx, op, layouts, {}, trips, settle)
+    if not chosen.inside or ctx.manual:
+        return chosen
+    size = _size(ctx, op.regions[1])
+    if ctx.tries is None:
+        ctx.tries = max(TRIAL_OPERATIONS, int(TRIAL_SHARE * len(ctx.program.ops())))
+    for others, wanted in _alternatives(ctx, op, layouts, chosen.loop):
+        if ctx.tries < size:
+            break
+        ctx.tries -= size
+        tried = _tried(ctx, op, others, wanted, trips, settle)
+        if tried.sent < TRIAL_SENT_SHARE * chosen.sent and tried.held <= TRIAL_MEMORY_SHARE * chosen.held:
+            chosen = tried
+    return chosen
+
+
+def _tried(
+    ctx: Context, op: Op, layouts: Layouts, wanted: Mapping[Value, Dims], trips: int | None, settle: Settle[C]
+) -> _Tried[C]:
+    """The loop in given layouts, and what it sends."""
+    loop = settle(layouts, wanted)
+    functions = {f.name: f.region for f in loop.draft.functions}
+    condition, body = loop.regions
+    inside = _sent(functions, body) * (trips or 1) + _sent(functions, condition)
+    sent = inside + _outside(loop)
     held = 0.0
-    for v, r, c in zip(op.operands, op.results, carries):
+    for v, r, c in zip(op.operands, op.results, loop.carries):
         if not c.fixed:
             held += ctx.itemsize(r) * ctx.elements(r.type.shape, c.dims)
             sent += 0.0 if c.pending else ctx.cost(v, c.dims)
             sent += ctx.later_cost(r, c.dims, c.pending)
-    return _Tried(layouts, wants, carries, regions, findings, chosen, noted, callees, sent, inside, held)
+    return _Tried(layouts, wanted, loop, sent, inside, held)
 
 
 # -- what is tried --------------------------------------------------------------------------------------------
 
 
-def _alternatives(ctx: Context, op: Op, base: _Tried) -> Iterator[tuple[Layouts, dict[Value, Dims]]]:
-    """(carried layouts, wanted layouts in the body) to try, different from those of `base`."""
+def _alternatives(
+    ctx: Context, op: Op, layouts: Layouts, base: Drafted[C]
+) -> Iterator[tuple[Layouts, dict[Value, Dims]]]:
+    """(carried layouts, wanted layouts in the body) to try, different from `layouts`, which gave `base`."""
     body = op.regions[1]
     found: dict[tuple[int, ...], dict[Dims, None]] = {}
     _layouts_in(ctx, body, found, set())
@@ -131,7 +134,7 @@ def _alternatives(ctx: Context, op: Op, base: _Tried) -> Iterator[tuple[Layouts,
         for dims in (ctx.state(v).dims if c.fixed else c.dims, ctx.want(r), ctx.goal(r)):
             if dims:  # the rows of what scans stack or take apart
                 found.setdefault(arg.type.shape[1:], {}).setdefault(dims[1:])
-    tried = {base.layouts}
+    tried = {layouts}
     order = sorted(range(len(body.args)), key=lambda i: -body.args[i].type.size)
     for i in order:
         arg, c = body.args[i], base.carries[i]
@@ -142,10 +145,10 @@ def _alternatives(ctx: Context, op: Op, base: _Tried) -> Iterator[tuple[Layouts,
         for dims in (*found.get(shape, ()), *(d for d in outside if d is not None)):
             if any(n % ctx.atoms.product(a) for n, a in zip(shape, dims)):
                 continue
-            layouts, wants = _closed(ctx, op, base, i, dims)
-            if layouts not in tried:
-                tried.add(layouts)
-                yield layouts, wants
+            others, wanted = _closed(ctx, op, base, i, dims)
+            if others not in tried:
+                tried.add(others)
+                yield others, wanted
             if len(tried) > LOOP_TRIALS:
                 return
 
@@ -194,7 +197,7 @@ def _size(ctx: Context, block: Block, seen: set[str] | None = None) -> int:
     return sum(1 + sum(_size(ctx, inner, seen) for inner in _blocks(ctx, op, seen)) for op in block.ops)
 
 
-def _closed(ctx: Context, op: Op, base: _Tried, i: int, dims: Dims) -> tuple[Layouts, dict[Value, Dims]]:
+def _closed(ctx: Context, op: Op, base: Drafted[C], i: int, dims: Dims) -> tuple[Layouts, dict[Value, Dims]]:
     """The carried layouts, and the wanted layouts in the body, that follow from carried value `i` being in `dims`: a
     fixed point of propagating through the body."""
     body = op.regions[1]
@@ -285,40 +288,29 @@ class _Forward:
 # -- what is sent ---------------------------------------------------------------------------------------------
 
 
-def _marks(region: Region) -> list[tuple[Region, int]]:
-    """The number of items in the region and in each one around it, to tell later what was added."""
-    out = []
-    at: Region | None = region
-    while at is not None:
-        out.append((at, len(at.items)))
-        at = at.parent
-    return out
-
-
-def _sent(ctx: Context, region: Region) -> float:
+def _sent(functions: Mapping[str, Region], region: Region) -> float:
     """Bytes that one run of a region sends."""
     total = 0.0
     for item in region.items:
         if item.collective is not None:
             total += item.collective.bytes
         if item.regions:
-            total += sum(_sent(ctx, r) * (r.trips or 1) for r in item.regions if r.kind != "body")
+            total += sum(_sent(functions, r) * (r.trips or 1) for r in item.regions if r.kind != "body")
         if item.name == "func.call":
-            name = item.callee
-            total += next(_sent(ctx, f.region) for f in ctx.builder.functions if f.name == name)
+            total += _sent(functions, functions[item.callee])
     return total
 
 
-def _outside(region: Region, regions: Sequence[Region], marks: list[tuple[Region, int]]) -> float:
-    """Bytes sent by the collectives that were written into the enclosing regions since `marks` for use in `regions`,
-    per run of `region`."""
+def _outside(loop: Drafted[C]) -> float:
+    """Bytes sent, per run of the region of the loop, by the collectives that its draft has around it for use in it."""
     share: dict[LocalOp, float] = {}
-    part = 1.0
-    for at, count in marks:
-        share.update((item, part) for item in at.items[count:])
+    part, at = 1.0, loop.regions[0].parent
+    while at is not None:
+        share.update((item, part) for item in at.items)
         part /= max(1, at.trips or 1)
+        at = at.parent
     total, seen = 0.0, set()
-    todo = [item for r in regions for item in _items(r)]
+    todo = [item for r in loop.regions for item in _items(r)]
     while todo:
         item = todo.pop()
         if item.collective is not None and item in share:

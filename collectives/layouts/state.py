@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from propagation.program import Op
@@ -19,8 +20,8 @@ from ..ir.program import LocalValue, Region
 from ..layout import Dims
 
 __all__ = [
-    "RESHARD", "TRANSPARENT", "Counted", "Joined", "Journal", "Noted", "Partial", "Recipe", "Run", "Source", "Span",
-    "State", "Version", "View",
+    "NONE_YET", "RESHARD", "TRANSPARENT", "Changed", "Held", "Joined", "Partial", "Recipe", "Run", "Source", "Span",
+    "State", "View",
 ]  # fmt: skip
 
 RESHARD = "reshard"  # the cause of what is sent because an operation takes its operand in another layout
@@ -42,6 +43,7 @@ Joined = tuple[Sequence[LocalValue], Sequence[int], Sequence[Run]]
 # (under () what is complete). The part is None for a value that has not been cut out yet.
 Source = tuple[Dims, Mapping[tuple[int, ...], LocalValue | None]]
 
+NONE_YET: Mapping[Dims, LocalValue] = MappingProxyType({})
 # Operations whose results remember their operation and its operands, for the algebra of `common_factors`.
 TRANSPARENT = frozenset(
     [f"stablehlo.{n}" for n in ("broadcast_in_dim", "divide", "multiply", "negate", "reduce", "reshape", "subtract")]
@@ -152,27 +154,49 @@ class Recipe:
     bytes: float
 
 
+class Held(NamedTuple):
+    """What changes about a value after it was made; each change makes a new one.
+
+    versions  complete versions by layout, visible wherever the value is
+    uses      number of uses of the value, those of its names in callees that are written in place included
+    hint      for a value carried by a loop: a layout in which the body would rather have it
+    """
+
+    versions: Mapping[Dims, LocalValue]
+    uses: int
+    hint: Dims | None = None
+
+
+class Changed:
+    """What a draft (see `drafts`) changes about values that are older than it: `draft`, None outside of drafts."""
+
+    __slots__ = ("draft",)
+
+    def __init__(self) -> None:
+        self.draft: dict[State, Held] | None = None
+
+
 class State:
     """One value of the global program.
 
     bytes     of the whole value; `itemsize` of one element
     home      the region in which it is defined
-    versions  complete versions by layout, visible wherever the value is
+    versions, uses, hint   see `Held`
     partial   an unreduced version
     make      for values that every device can compute in any layout (constants, iota, ...): the function that does,
               called with the layout
     view      for a lazy slice, pad or concatenation: what it is cut out of
     origin    the operation that made it and the states of its operands, if `common_factors` may look into it
     recipe    for a large value made of small ones: how to recompute it in another layout
-    uses      number of uses of the value, those of its names in callees that are written in place included
-    hint      for a value carried by a loop: a layout in which the body would rather have it
     type_text MLIR's text of a type that is no tensor's (a token)
     """
 
     __slots__ = (
+        "_changed",
+        "_draft",
+        "_held",
         "bytes",
         "dtype",
-        "hint",
         "home",
         "itemsize",
         "make",
@@ -181,39 +205,83 @@ class State:
         "recipe",
         "shape",
         "type_text",
-        "uses",
-        "versions",
         "view",
     )  # fmt: skip
 
-    def __init__(self, shape: tuple[int, ...], dtype: str, home: Region, uses: int, type_text: str | None = None):
+    def __init__(
+        self, shape: tuple[int, ...], dtype: str, home: Region, uses: int, changed: Changed,
+        type_text: str | None = None, versions: Mapping[Dims, LocalValue] = NONE_YET,
+    ):  # fmt: skip
         self.shape = shape
         self.dtype = dtype
         self.itemsize = item_bytes(dtype)
         self.bytes: float = math.prod(shape) * self.itemsize
-        self.home = home
-        self.uses = uses
-        self.versions: dict[Dims, LocalValue] = {}
+        self.home = home.origin
+        self._held = Held(versions, uses)
+        self._changed = changed
+        self._draft = changed.draft  # that it was made in
         self.partial: Partial | None = None
         self.make: Callable[[Dims], LocalValue] | None = None
         self.type_text = type_text
-        self.hint: Dims | None = None
         self.view: View | None = None
         self.recipe: Recipe | None = None
         self.origin: tuple[Op, tuple[State, ...]] | None = None
 
     @property
+    def held(self) -> Held:
+        """What holds in the draft being written."""
+        draft = self._changed.draft
+        return self._held if draft is self._draft or draft is None else draft.get(self, self._held)
+
+    def hold(self, held: Held) -> None:
+        """Changes what holds in the draft being written, and for good outside of drafts."""
+        draft = self._changed.draft
+        if draft is self._draft or draft is None:
+            self._held = held
+        else:
+            draft[self] = held
+
+    @property
+    def versions(self) -> Mapping[Dims, LocalValue]:
+        draft = self._changed.draft
+        return (self._held if draft is self._draft or draft is None else draft.get(self, self._held)).versions
+
+    @property
+    def uses(self) -> int:
+        return self.held.uses
+
+    @property
+    def hint(self) -> Dims | None:
+        return self.held.hint
+
+    def remember(self, dims: Dims, ref: LocalValue) -> None:
+        """Adds a version."""
+        held = self.held
+        self.hold(held._replace(versions={**held.versions, dims: ref}))
+
+    def use(self, more: int) -> None:
+        """Counts `more` uses: those of another name of the value."""
+        if more:
+            held = self.held
+            self.hold(held._replace(uses=held.uses + more))
+
+    def prefer(self, hint: Dims) -> None:
+        """Notes the layout that a loop's body would rather have it in."""
+        self.hold(self.held._replace(hint=hint))
+
+    @property
     def pending(self) -> tuple[int, ...]:
         """All atoms over which the value is unreduced; none if it has a complete version."""
-        if self.versions or self.partial is None:
+        if self.partial is None or self.versions:
             return ()
         return tuple(sorted({a for part in self.partial.parts for a in part}))
 
     @property
     def dims(self) -> Dims | None:
         """The layout the value was made in; None if it can be made in any."""
-        if self.versions:
-            return next(iter(self.versions))
+        versions = self.versions
+        if versions:
+            return next(iter(versions))
         if self.view is not None:
             return self.view.dims
         return self.partial.dims if self.partial is not None else None
@@ -224,106 +292,3 @@ class State:
         dims = self.dims
         assert dims is not None, f"no layout was chosen for a {self.dtype}{list(self.shape)}, which has no version"
         return dims
-
-
-class Version(NamedTuple):
-    """One of the `versions` of a tensor of a global `shape`, visible in `region`."""
-
-    versions: dict[Dims, LocalValue]
-    dims: Dims
-    ref: LocalValue
-    shape: tuple[int, ...]
-    region: Region
-
-
-class Counted(NamedTuple):
-    """Uses of a value that another name of it brought."""
-
-    state: State
-    more: int
-
-
-Noted = Version | Counted
-
-
-class Journal:
-    """The undo log of versions and use counts, in the order in which they were remembered: `loop_carries` writes loops
-    for trial and takes back (`forget`) what they left. It also finds the value that a tensor of the per-device program
-    belongs to."""
-
-    __slots__ = ("_entries", "_siblings")
-
-    def __init__(self) -> None:
-        self._entries: list[Noted] = []
-        self._siblings: dict[tuple[LocalValue, tuple[int, ...]], tuple[dict[Dims, LocalValue], Region]] = {}
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def remember(self, noted: Noted) -> None:
-        """Adds a version, unless there is one in that layout; counts uses."""
-        if isinstance(noted, Counted):
-            noted.state.uses += noted.more
-            self._entries.append(noted)
-            return
-        versions, dims, ref, shape, region = noted
-        if dims not in versions:
-            versions[dims] = ref
-            self._entries.append(noted)
-            for other in versions.values():
-                self._siblings[other, shape] = versions, region
-
-    def sibling(
-        self, ref: LocalValue, shape: tuple[int, ...], have: Dims, dims: Dims, region: Region
-    ) -> LocalValue | None:
-        """Another version of the same value: given that `ref` is the version laid out as `have` of a value of global
-        `shape`, the version laid out as `dims`. None if `ref` was never resharded, or if none is visible in `region`.
-
-        After an all-gather of x from `((0,), ())` to `((), ())`, a consumer that passes x on under another name and
-        wants it split again gets the shard from before the gather, instead of a slice of what was gathered.
-        (The shape tells apart values that share a tensor, as a slice may whose missing positions are padding.)
-        """
-        versions, home = self._siblings.get((ref, shape), ({}, region))
-        return versions.get(dims) if versions.get(have) is ref and _is_within(region, home) else None
-
-    def more(self, sources: Sequence[Source], shape: tuple[int, ...], region: Region) -> list[Source]:
-        """Further sources for a reshard to start from: of each complete one in `sources`, the other versions (visible
-        in `region`) of the value that it is a version of, as `sibling` finds them."""
-        out: list[Source] = []
-        for have, parts in sources:
-            ref = parts[()] if tuple(parts) == ((),) else None
-            if ref is None:
-                continue
-            versions, home = self._siblings.get((ref, shape), ({}, region))
-            if versions.get(have) is ref and _is_within(region, home):
-                out += [(dims, {(): other}) for dims, other in versions.items() if dims != have]
-        return out
-
-    def layouts(self, ref: LocalValue, shape: tuple[int, ...]) -> tuple[Dims, ...]:
-        """All layouts in which `sibling` may find versions."""
-        return tuple(self._siblings.get((ref, shape), ({},))[0])
-
-    def forget(self, mark: int) -> list[Noted]:
-        """Takes back what was remembered since the journal was `mark` long, and returns it for `remember`."""
-        found = self._entries[mark:]
-        del self._entries[mark:]
-        for noted in found:
-            if isinstance(noted, Counted):
-                noted.state.uses -= noted.more
-            else:
-                del noted.versions[noted.dims]
-        return found
-
-    def uncount(self, mark: int) -> None:
-        """Takes back the uses counted since the journal was `mark` long; versions stay."""
-        found = self._entries[mark:]
-        self._entries[mark:] = [noted for noted in found if not isinstance(noted, Counted)]
-        for noted in found:
-            if isinstance(noted, Counted):
-                noted.state.uses -= noted.more
-
-
-def _is_within(region: Region | None, outer: Region) -> bool:
-    while region is not None and region is not outer:
-        region = region.parent
-    return region is not None

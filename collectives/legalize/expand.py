@@ -22,7 +22,7 @@ def write_out(ctx: Context, op: Op, text: str, layouts: Mapping[tuple[int, ...],
         program = read(text)
     except ModuleParseError as e:  # attributes without a meaning, as groups of devices that do not exist
         raise UnsupportedOpError(f"{op.name} cannot be written out: {e}", source(op)) from None
-    ctx.decisions.setdefault("written out", []).append(program)  # keeps its MLIR context alive
+    ctx.written_out.append(program)
     (func,) = program.funcs.values()
     for inner in func.body.ops:
         _ = inner.attrs  # fetched from its own MLIR operation, before that is replaced by `op`'s, for locations
@@ -31,11 +31,11 @@ def write_out(ctx: Context, op: Op, text: str, layouts: Mapping[tuple[int, ...],
     ctx.set_wants({v: layouts.get(v.type.shape, ((),) * len(v.type.shape)) for v in inside})
     outer = ctx.env
     for v, arg in zip(op.operands, func.args):
-        ctx.use(ctx.state(v), max(0, len(arg.uses) - 1))
+        ctx.state(v).use(max(0, len(arg.uses) - 1))
     ctx.env = {arg: outer[v] for arg, v in zip(func.args, op.operands)}
     ctx.block(func.body.ops[:-1])
     states = [ctx.env[v] for v in func.returned]
     ctx.env, ctx.op = outer, op
     for r, state in zip(op.results, states):
         ctx.env[r] = state
-        ctx.use(state, max(0, len(r.uses) - 1))
+        state.use(max(0, len(r.uses) - 1))

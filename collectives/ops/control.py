@@ -2,13 +2,13 @@
 
 Bodies are partitioned in place. What is special to loops: loop-invariant values are captured instead of carried, so
 that reshards of them are hoisted; and accumulators of partial sums are carried unreduced: `for i: s += dot(a[i],
-b[i])`, each dot a partial sum over x, is one all-reduce of s after the loop. Since how the body uses what it carries is
-only known once it is written, a body is written up to `LOOP_WRITES` times."""
+b[i])`, each dot a partial sum over x, is one all-reduce of s after the loop. How the body uses what it carries is known
+once all of it is decided: a loop is drafted up to `LOOP_WRITES` times, and the last draft is taken."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from propagation.attributes import symbol
@@ -24,7 +24,8 @@ from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
 from ..layouts.context import Context
-from ..layouts.loop_carries import best
+from ..layouts.drafts import drafted
+from ..layouts.loop_carries import Drafted, best
 from ..layouts.provenance import asked
 from ..layouts.state import Partial, State
 from ..partial_sums import deferred_reduction
@@ -68,11 +69,11 @@ def while_(ctx: Context, op: Op) -> None:
         fixed = handed_on(ctx, ret) is arg
         carries.append(_Carry(ctx.want(r), fixed))
         if fixed:  # each iteration uses it: an unreduced sum must not be used part by part inside
-            ctx.use(ctx.state(v), 2)
+            ctx.state(v).use(2)
     trips = trip_count(op)
 
-    def settle(layouts: tuple[Dims, ...]) -> tuple[list[_Carry], list[Region]]:
-        return _settle(ctx, op, [replace(c, dims=d) for c, d in zip(carries, layouts)], trips)
+    def settle(layouts: tuple[Dims, ...], wanted: Mapping[Value, Dims]) -> Drafted[_Carry]:
+        return _settle(ctx, op, [replace(c, dims=d) for c, d in zip(carries, layouts)], trips, wanted)
 
     carries, regions = best(ctx, op, tuple([c.dims for c in carries]), trips, settle)
     moving = [i for i, c in enumerate(carries) if not c.fixed]
@@ -81,7 +82,7 @@ def while_(ctx: Context, op: Op) -> None:
     for r, v, c in zip(op.results, op.operands, carries):
         if c.fixed:
             ctx.env[r] = ctx.env[v]
-            ctx.use(ctx.env[r], len(r.uses))
+            ctx.env[r].use(len(r.uses))
     for i, ref, (_, rest) in zip(moving, refs, starts):
         r, c = op.results[i], carries[i]
         ref.type_text = None if r.type.is_tensor else r.type.text
@@ -91,18 +92,23 @@ def while_(ctx: Context, op: Op) -> None:
             summed.op = end.op
 
 
-def _settle(ctx: Context, op: Op, carries: list[_Carry], trips: int | None) -> tuple[list[_Carry], list[Region]]:
-    """Writes the loop, again while its body suggests better carries, starting from given ones; the final carries and
-    the regions written with them."""
-    marks, decided, counted = len(ctx.findings), len(ctx.chosen), len(ctx.journal)
-    regions, looks = _loop_regions(ctx, op, carries, trips), 1
-    # After LOOP_WRITES times only refused carries change, each once.
-    while (better := _reconsider(ctx, op, carries, looks < LOOP_WRITES)) is not None:
+def _settle(
+    ctx: Context, op: Op, carries: list[_Carry], trips: int | None, wanted: Mapping[Value, Dims]
+) -> Drafted[_Carry]:
+    """Drafts the loop, anew while its body suggests better carries, starting from given ones; the final carries and
+    the draft with them."""
+    looks = 0
+    while True:
+        looks += 1  # after LOOP_WRITES drafts only refused carries change, each once
+
+        def write() -> tuple[list[Region], list[_Carry] | None]:
+            regions = _loop_regions(ctx, op, carries, trips)
+            return regions, _reconsider(ctx, op, carries, looks < LOOP_WRITES)
+
+        (regions, better), draft = drafted(ctx, wanted, write)
+        if better is None:
+            return Drafted(carries, regions, draft)
         carries = better
-        del ctx.findings[marks:], ctx.chosen[decided:]
-        ctx.journal.uncount(counted)  # else what the body captures would have more uses each time that it is written
-        regions, looks = _loop_regions(ctx, op, carries, trips), looks + 1
-    return carries, regions
 
 
 def _emit_loop(ctx: Context, op: Op, inits: Sequence[LocalValue], regions: Sequence[Region]) -> list[LocalValue]:
@@ -318,14 +324,14 @@ def inline(ctx: Context, op: Op, callee: Func) -> None:
     outer = ctx.env
     for v, arg in zip(op.operands, callee.args):
         # The call counts as one use of the operand; the callee's argument has as many as it has.
-        ctx.use(ctx.state(v), max(0, len(arg.uses) - 1))
+        ctx.state(v).use(max(0, len(arg.uses) - 1))
     ctx.env = {arg: outer[v] for arg, v in zip(callee.args, op.operands)}
     if ctx.calls(callee.name) > 1:
         ctx.forget_estimates()  # estimates of the callee's values are those of another call
     for v, r in zip(callee.returned, op.results):
         end = ctx.ends.get(r) if len(r.uses) == 1 else None
         if end is None:
-            ctx.ends.pop(v, None)
+            ctx.ends[v] = None
             ctx.returned_as[v] = r
         else:
             ctx.ends[v] = end
@@ -336,7 +342,7 @@ def inline(ctx: Context, op: Op, callee: Func) -> None:
     for r, state in zip(op.results, results):
         ctx.env[r] = state
         # The callee's return counts as one use; the call's result has as many as it has.
-        ctx.use(state, max(0, len(r.uses) - 1))
+        state.use(max(0, len(r.uses) - 1))
 
 
 def _call(ctx: Context, op: Op, callee: Func) -> None:
@@ -399,7 +405,7 @@ def same(ctx: Context, op: Op) -> None:
     """The result is the operand: operations that only tell propagation something."""
     for v, r in zip(op.operands, op.results):
         ctx.env[r] = state = ctx.env[v]
-        ctx.use(state, max(0, len(r.uses) - 1))
+        state.use(max(0, len(r.uses) - 1))
 
 
 def nothing(ctx: Context, op: Op) -> None:

@@ -202,7 +202,7 @@ def _within(
 
 
 def _hint(ctx: Context, value: Value, update: Value, dims: Dims) -> None:
-    """Tells the loop that stacks updates in `value` (see `State.hint`) in which layout the updates are computed, if
+    """Tells the loop that stacks updates in `value` (see `Held.hint`) in which layout the updates are computed, if
     that is another one than `dims`: the stack could have it without any communication."""
     have = _natural(ctx, update)
     if have is None or ctx.state(update).pending:
@@ -210,7 +210,7 @@ def _hint(ctx: Context, value: Value, update: Value, dims: Dims) -> None:
     shape, window = value.type.shape, update.type.shape
     inner = tuple(d if n == m else () for d, n, m in zip(dims, shape, window))
     if have != inner:
-        ctx.state(value).hint = tuple(d if n == m else () for d, n, m in zip(have, shape, window))
+        ctx.state(value).prefer(tuple(d if n == m else () for d, n, m in zip(have, shape, window)))
 
 
 def _natural(ctx: Context, value: Value) -> Dims | None:

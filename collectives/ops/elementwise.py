@@ -127,7 +127,7 @@ def _same(ctx: Context, op: Op, value: Value) -> Iterator[Candidate]:
 
     def write() -> None:
         state = ctx.state(value)
-        ctx.use(state, len(op.results[0].uses) - 1)
+        state.use(len(op.results[0].uses) - 1)
         ctx.env[op.results[0]] = state
 
     yield Candidate((None,) * len(op.operands), (None,), write)

@@ -238,7 +238,7 @@ def applies(ctx: Context, found: Product, dims: Dims) -> bool:
 def bound(ctx: Context, op: Op, found: Product, out: Dims, pending: tuple[int, ...], ref: LocalValue) -> LocalValue:
     """All-reduces the sum of the varying part, of which `ref` is this device's addend, and remembers it."""
     result = op.results[0]
-    total = State(result.type.shape, result.type.dtype, ctx.region, 2)
+    total = State(result.type.shape, result.type.dtype, ctx.region, 2, ctx.changed)
     total.partial = Partial("add", out, {pending: ref}, op=op)
     note(ctx, found, tuple(integers(op.attrs["dimensions"])), total)
     return ctx.get_state(total, out)

@@ -197,7 +197,7 @@ def _is_added_to(ctx: Context, value: Value) -> bool:
     """Whether a value's only user adds something to it, in the next operation or the next iteration of a loop."""
     while len(value.uses) == 1:
         op = value.uses[0].op
-        if op.name == "func.return" and value in ctx.ends:  # of a loop's body that is a function, or of the program
+        if op.name == "func.return" and ctx.ends.get(value) is not None:  # of a loop's body, or of the program
             return op is not ctx.program.main.body.terminator
         if op.name != "func.return" or value not in ctx.returned_as:
             return op.name in ("stablehlo.add", "stablehlo.subtract", "stablehlo.return")

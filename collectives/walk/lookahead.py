@@ -14,6 +14,7 @@ from propagation.program import Func, Op, Value
 from ..analysis.bodies import called, is_written_in_place
 from ..decide.candidate import Candidate, as_propagated
 from ..heuristics import LOOKAHEAD_STEPS, LOOKAHEAD_USES
+from ..ir.overlay import Overlay
 from ..layout import Dims
 from ..layouts.context import Context
 from .families import ahead, behind
@@ -92,7 +93,8 @@ def _cost(
 def _called(ctx: Context, op: Op, callee: Func, value: Value, dims: Dims, depth: int) -> float:
     """Of a call that is inlined: that of the callee's argument."""
     returned, estimates = ctx.returned_as, ctx.estimates
-    ctx.returned_as = {**returned, **dict(zip(callee.returned, op.results))}
+    ctx.returned_as = Overlay(returned)
+    ctx.returned_as.update(zip(callee.returned, op.results))
     if ctx.calls(callee.name) > 1:
         ctx.estimates = {}  # other calls have other users
     try:

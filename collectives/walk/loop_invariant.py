@@ -31,6 +31,6 @@ def region_of(ctx: Context, op: Op) -> Region:
     state, result = ctx.env[op.operands[0]], op.results[0]
     if not any(state.dims or ()) or ctx.itemsize(result) * result.type.size > state.bytes:
         return region
-    while region.kind == "loop" and region is not state.home and region.parent is not None:
+    while region.kind == "loop" and region.origin is not state.home and region.parent is not None:
         region = region.parent
     return region

@@ -76,5 +76,5 @@ def _bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
         return False  # all operands can be made anywhere, so computing it again is cheaper than moving it
     for r, state in zip(op.results, states):
         ctx.env[r] = state
-        ctx.use(state, len(r.uses))
+        state.use(len(r.uses))
     return True

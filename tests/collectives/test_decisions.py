@@ -118,9 +118,10 @@ def test_nothing_is_written_before_it_is_decided(monkeypatch, case):
     take, seen = choosing.take, set()
 
     def checked(ctx, op, candidates):
-        before = len(ctx.region.items), len(ctx.journal)
+        states = {s: s.held for s in map(ctx.state, op.operands)}
+        before = len(ctx.region.items)
         write = take(ctx, op, candidates)
-        assert (len(ctx.region.items), len(ctx.journal)) == before, op
+        assert len(ctx.region.items) == before and all(s.held is held for s, held in states.items()), op
         seen.add(op.name)
         return write
 
@@ -130,7 +131,7 @@ def test_nothing_is_written_before_it_is_decided(monkeypatch, case):
 
 
 def test_a_loop_decides_once_for_each_operation_of_its_body():
-    """What was decided while it was written for trial, or written before, is forgotten."""
+    """What was decided in drafts that were dropped is in no plan."""
     decided = [row.op for row in planned(RECURRENT).decisions]
     assert decided and len(decided) == len(set(decided))
 
