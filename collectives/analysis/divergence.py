@@ -18,10 +18,11 @@ from propagation.program import Block, Op, Value
 from ..heuristics import VARYING_VALUES
 from ..kinds import by_op
 from ..layouts.context import Context
+from ..reshard.realise import APART
 from .constants import scalar_constant
 from .device_groups import groups_of
 
-__all__ = ["varying"]
+__all__ = ["apart_over", "varying"]
 
 _IDS = having("device_id")
 # Operations whose results may differ between any two devices although their operands do not.
@@ -43,6 +44,12 @@ class _Made(NamedTuple):
     differs: Atoms = frozenset()
     one: Atoms = frozenset()
     called: Op | None = None
+
+
+def apart_over(ctx: Context, predicate: Value) -> frozenset[int]:
+    """The atoms over which devices may diverge in a branch or loop: those over which its predicate may differ between
+    devices (in a manual computation), and those of the regions around."""
+    return varying(ctx, predicate) | (ctx.region.lookup(APART) or frozenset())
 
 
 def varying(ctx: Context, value: Value) -> Atoms:

@@ -20,6 +20,7 @@ from propagation.rules import RuleCache
 from ..heuristics import LOOP_TRIALS, TRIAL_MEMORY_SHARE, TRIAL_OPERATIONS, TRIAL_SENT_SHARE, TRIAL_SHARE
 from ..ir.program import LocalOp, Region
 from ..layout import Dims, replicated
+from ..plan.decisions import Decision, Way
 from .context import Context
 from .drafts import Draft, adopt
 
@@ -54,8 +55,8 @@ class _Tried(NamedTuple, Generic[C]):
     """A loop drafted with some carried layouts.
 
     wanted    layouts that were wanted in the body instead of propagation's
-    sent      bytes of all its iterations, of the reshards that it placed before the loop, and of resharding carried
-              values before it and results after it
+    way       what it carries, and what that costs: all its iterations, the reshards that it placed before the loop and
+              those of carried values before it; later, those of results after it
     inside    bytes of its iterations alone
     held      bytes of a device's pieces of the carried values
     """
@@ -63,7 +64,7 @@ class _Tried(NamedTuple, Generic[C]):
     layouts: Layouts
     wanted: Mapping[Value, Dims]
     loop: Drafted[C]
-    sent: float
+    way: Way
     inside: float
     held: float
 
@@ -75,20 +76,24 @@ def best(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: Sett
     key = ("loop", op, layouts, tuple((s.dims, s.pending) for s in states), ctx.manual)
     known = ctx.decisions.get(key)
     if known is not None:
-        carries, regions, draft = settle(*known)
+        decision, *given = known
+        carries, regions, draft = settle(*given)
     else:
-        chosen = _chosen(ctx, op, layouts, trips, settle)
-        ctx.decisions[key] = chosen.layouts, chosen.wanted
+        chosen, decision = _chosen(ctx, op, layouts, trips, settle)
+        ctx.decisions[key] = decision, chosen.layouts, chosen.wanted
         carries, regions, draft = chosen.loop
     adopt(ctx, draft, regions)
+    if len(decision.ways) > 1:
+        ctx.chosen.append(decision)
     return carries, regions
 
 
-def _chosen(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: Settle[C]) -> _Tried[C]:
-    """The loop in the layouts that send least."""
+def _chosen(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: Settle[C]) -> tuple[_Tried[C], Decision]:
+    """The loop in the layouts that send least, and what the others would have sent."""
     chosen = _tried(ctx, op, layouts, {}, trips, settle)
+    taken, ways = 0, [chosen.way]
     if not chosen.inside or ctx.manual:
-        return chosen
+        return chosen, Decision(op, taken, tuple(ways))
     size = _size(ctx, op.regions[1])
     if ctx.tries is None:
         ctx.tries = max(TRIAL_OPERATIONS, int(TRIAL_SHARE * len(ctx.program.ops())))
@@ -97,9 +102,10 @@ def _chosen(ctx: Context, op: Op, layouts: Layouts, trips: int | None, settle: S
             break
         ctx.tries -= size
         tried = _tried(ctx, op, others, wanted, trips, settle)
-        if tried.sent < TRIAL_SENT_SHARE * chosen.sent and tried.held <= TRIAL_MEMORY_SHARE * chosen.held:
-            chosen = tried
-    return chosen
+        if tried.way.cost < TRIAL_SENT_SHARE * chosen.way.cost and tried.held <= TRIAL_MEMORY_SHARE * chosen.held:
+            chosen, taken = tried, len(ways)
+        ways.append(tried.way)
+    return chosen, Decision(op, taken, tuple(ways))
 
 
 def _tried(
@@ -110,14 +116,15 @@ def _tried(
     functions = {f.name: f.region for f in loop.draft.functions}
     condition, body = loop.regions
     inside = _sent(functions, body) * (trips or 1) + _sent(functions, condition)
-    sent = inside + _outside(loop)
-    held = 0.0
+    now, later, held = inside + _outside(loop), 0.0, 0.0
     for v, r, c in zip(op.operands, op.results, loop.carries):
         if not c.fixed:
             held += ctx.itemsize(r) * ctx.elements(r.type.shape, c.dims)
-            sent += 0.0 if c.pending else ctx.cost(v, c.dims)
-            sent += ctx.later_cost(r, c.dims, c.pending)
-    return _Tried(layouts, wanted, loop, sent, inside, held)
+            now += 0.0 if c.pending else ctx.cost(v, c.dims)
+            later += ctx.later_cost(r, c.dims, c.pending)
+    carried = tuple([None if c.fixed else c.dims for c in loop.carries])
+    sums = tuple(dict.fromkeys(c.pending for c in loop.carries if not c.fixed))
+    return _Tried(layouts, wanted, loop, Way(carried, carried, sums, now, later), inside, held)
 
 
 # -- what is tried --------------------------------------------------------------------------------------------

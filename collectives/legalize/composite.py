@@ -10,7 +10,7 @@ from propagation.program import Op, source
 
 from ..errors import UnsupportedOpError
 from ..layouts.context import Context
-from ..ops.control import inline
+from ..ops.calls import inline
 
 __all__: list[str] = []
 

@@ -20,7 +20,7 @@ from ..ir.attributes import Dense
 from ..ir.operations import attributes
 from ..layout import Dims
 from ..layouts.context import Context
-from ..ops.control import same
+from ..ops.annotations import same
 from .expand import write_out
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

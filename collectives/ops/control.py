@@ -1,26 +1,19 @@
-"""Control flow and annotations: while, case, calls; sharding constraints, barriers, tokens, messages.
-
-Bodies are partitioned in place. What is special to loops: loop-invariant values are captured instead of carried, so
-that reshards of them are hoisted; and accumulators of partial sums are carried unreduced: `for i: s += dot(a[i],
-b[i])`, each dot a partial sum over x, is one all-reduce of s after the loop. How the body uses what it carries is known
-once all of it is decided: a loop is drafted up to `LOOP_WRITES` times, and the last draft is taken."""
+"""Loops. Bodies are partitioned in place; loop-invariant values are captured instead of carried, so that reshards of
+them are hoisted; and accumulators of partial sums are carried unreduced: `for i: s += dot(a[i], b[i])`, each dot a
+partial sum over x, is one all-reduce of s after the loop. How the body uses what it carries is known once all of it is
+decided: a loop is drafted up to `LOOP_WRITES` times, and the last draft is taken."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from propagation.attributes import symbol
-from propagation.program import Block, Func, Op, Value, source
+from propagation.program import Block, Op, Value
 
-from ..analysis.bodies import called, handed_on, is_written_in_place
+from ..analysis.bodies import handed_on
 from ..analysis.constants import scalar_constant
-from ..analysis.divergence import varying
-from ..decide.candidate import Candidate
-from ..errors import UnsupportedOpError
+from ..analysis.divergence import apart_over
 from ..heuristics import LOOP_WRITES, MEMORY_GROWTH_BYTES
-from ..ir.operations import attributes
 from ..ir.program import LocalValue, Region
 from ..layout import Dims
 from ..layouts.context import Context
@@ -30,12 +23,8 @@ from ..layouts.provenance import asked
 from ..layouts.state import Partial, State
 from ..partial_sums import deferred_reduction
 from ..reshard.realise import APART
-from . import batch
 
 _CARRIED = "carried value {} of a loop"
-
-
-# -- loops ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -146,7 +135,7 @@ def _initial(ctx: Context, op: Op, i: int, carry: _Carry) -> tuple[LocalValue, d
 def _loop_regions(ctx: Context, op: Op, carries: list[_Carry], trips: int | None) -> list[Region]:
     """Writes condition and body for given carries."""
     outer, regions = ctx.region, []
-    apart = _apart(ctx, op.regions[0].terminator.operands[0]) if trips is None else None
+    apart = apart_over(ctx, op.regions[0].terminator.operands[0]) if trips is None else None
     for is_body, block in enumerate(op.regions):
         count = trips if is_body else None if trips is None else trips + 1
         region = ctx.region = Region("loop", outer, (), count)
@@ -269,200 +258,4 @@ def _outside(op: Op, block: Block, value: Value) -> Value:
     return value
 
 
-# -- branches -------------------------------------------------------------------------------------------------
-
-
-def case(ctx: Context, op: Op) -> None:
-    """Every branch returns the layouts that propagation gave the results. Versions made inside a branch are not visible
-    outside, since it may not run."""
-    index = ctx.get(op.operands[0], ())
-    layouts = [ctx.want(r) for r in op.results]
-    outer, regions = ctx.region, []
-    apart = _apart(ctx, op.operands[0])
-    for block in op.regions:
-        region = ctx.region = Region("branch", outer)
-        if apart:
-            region.known[APART] = apart
-        ctx.block(block.ops[:-1])
-        ctx.op = block.terminator
-        ends = enumerate(zip(block.terminator.operands, layouts))
-        out = [asked(ctx, v, dims, f"result {i} of the branches") for i, (v, dims) in ends]
-        region.op("stablehlo.return", out, ())
-        regions.append(region)
-        ctx.region = outer
-    ctx.op = op
-    types = [(ctx.piece_shape(r, dims), r.type.dtype) for r, dims in zip(op.results, layouts)]
-    refs = outer.op(op.name, [index], types, extra=ctx.attributes_of(op), regions=regions, loc=ctx.loc)
-    for r, dims, ref in zip(op.results, layouts, refs):
-        ref.type_text = None if r.type.is_tensor else r.type.text
-        ctx.bind(r, dims, ref)
-
-
-def _apart(ctx: Context, predicate: Value) -> frozenset[int]:
-    """The atoms over which devices may diverge in a branch or loop: those over which its predicate may differ between
-    devices (in a manual computation), and those of the regions around."""
-    return varying(ctx, predicate) | (ctx.region.lookup(APART) or frozenset())
-
-
-# -- calls ----------------------------------------------------------------------------------------------------
-
-
-def call(ctx: Context, op: Op) -> None:
-    """Small callees, and those called once, are inlined; others become one function per set of layouts."""
-    callee = called(ctx, op)
-    if callee is None:
-        name = symbol(op.attrs["callee"])
-        raise UnsupportedOpError(f"call of @{name}, which the module does not define", source(op))
-    if is_written_in_place(ctx, op, callee):
-        inline(ctx, op, callee)
-    else:
-        _call(ctx, op, callee)
-
-
-def inline(ctx: Context, op: Op, callee: Func) -> None:
-    """Inlines a function in place of an operation whose operands and results are the function's."""
-    outer = ctx.env
-    for v, arg in zip(op.operands, callee.args):
-        # The call counts as one use of the operand; the callee's argument has as many as it has.
-        ctx.state(v).use(max(0, len(arg.uses) - 1))
-    ctx.env = {arg: outer[v] for arg, v in zip(callee.args, op.operands)}
-    if ctx.calls(callee.name) > 1:
-        ctx.forget_estimates()  # estimates of the callee's values are those of another call
-    for v, r in zip(callee.returned, op.results):
-        end = ctx.ends.get(r) if len(r.uses) == 1 else None
-        if end is None:
-            ctx.ends[v] = None
-            ctx.returned_as[v] = r
-        else:
-            ctx.ends[v] = end
-    ctx.block(callee.body.ops[:-1])
-    results = [ctx.env[v] for v in callee.returned]
-    ctx.env = outer
-    ctx.op = op
-    for r, state in zip(op.results, results):
-        ctx.env[r] = state
-        # The callee's return counts as one use; the call's result has as many as it has.
-        state.use(max(0, len(r.uses) - 1))
-
-
-def _call(ctx: Context, op: Op, callee: Func) -> None:
-    layouts = tuple(ctx.want(a) for a in callee.args)
-    outs = tuple(ctx.want(v) for v in callee.returned)
-    apart = ctx.region.lookup(APART) or frozenset()
-    key = (callee.name, layouts, outs, ctx.manual, apart)
-    function = ctx.callees.get(key)
-    if function is None:
-        # A bare identifier, also for names like "<lambda>"; functions are counted before those that they call.
-        name = re.sub(r"^\d|[^\w.$]", "_", callee.name, flags=re.ASCII) + f"_{len(ctx.builder.functions)}"
-        function = ctx.callees[key] = ctx.function(callee, layouts, outs, name, False, apart=apart)
-        ctx.op = op
-    operands = [
-        asked(ctx, v, dims, f"argument {i} of @{callee.name}") for i, (v, dims) in enumerate(zip(op.operands, layouts))
-    ]
-    types = [(ref.shape, ref.dtype) for ref in function.results]
-    told = ctx.attributes_of(op).without("callee")  # what compilers are told of the call
-    refs = ctx.region.op("func.call", operands, types, attributes("func.call", function.name), told, loc=ctx.loc)
-    for r, dims, ref in zip(op.results, outs, refs):
-        ref.type_text = None if r.type.is_tensor else r.type.text
-        ctx.bind(r, dims, ref)
-
-
-# -- annotations ----------------------------------------------------------------------------------------------
-
-
-def constraint(ctx: Context, op: Op) -> None:
-    """A sharding constraint or reshard: the value in the layout of the annotation."""
-    value, result = op.operands[0], op.results[0]
-    state = ctx.state(value)
-    if state.make is not None or state.type_text is not None:
-        ctx.env[result] = state
-        return
-    dims = ctx.want(result)
-    sharding, partial = ctx.sharding(result), state.partial
-    if state.pending and partial is not None and partial.dims == dims and sharding is not None and sharding.unreduced:
-        same(ctx, op)
-        return
-    ctx.bind(result, dims, asked(ctx, value, dims, "annotation"))
-    ctx.state(result).recipe = state.recipe
-
-
-def reduced(ctx: Context, op: Op) -> None:
-    """`sdy.all_reduce` and `sdy.reduce_scatter`, which Shardy inserts behind an operation with a partial result. Values
-    of the global program are whole, so it is the operand itself, in the layout of the result. Of an argument that makes
-    sense only if it is declared unreduced."""
-    value = op.operands[0]
-    sharding = ctx.sharding(value)
-    if not isinstance(value.owner, Op) and not (sharding is not None and sharding.unreduced):
-        raise UnsupportedOpError(
-            f"{op.name} adds up what devices hold of an argument that is not declared unreduced; give the argument an "
-            "unreduced sharding, or reduce it in a manual computation",
-            source(op),
-        )
-    constraint(ctx, op)
-
-
-def same(ctx: Context, op: Op) -> None:
-    """The result is the operand: operations that only tell propagation something."""
-    for v, r in zip(op.operands, op.results):
-        ctx.env[r] = state = ctx.env[v]
-        state.use(max(0, len(r.uses) - 1))
-
-
-def nothing(ctx: Context, op: Op) -> None:
-    pass
-
-
-def optimization_barrier(ctx: Context, op: Op) -> None:
-    """One barrier over the pieces of all operands: no collective or computation of theirs moves across it."""
-    layouts = [ctx.want(r) for r in op.results]
-    chosen = []
-    for v, want in zip(op.operands, layouts):
-        state = ctx.state(v)
-        chosen.append(want if state.dims is None or state.pending or want in state.versions else state.dims)
-    refs = [ctx.get(v, dims) for v, dims in zip(op.operands, chosen)]
-    outs = ctx.region.op(op.name, refs, [(r.shape, r.dtype) for r in refs], loc=ctx.loc)
-    for r, dims, ref, old in zip(op.results, chosen, outs, refs):
-        ref.type_text = old.type_text
-        ctx.bind(r, dims, ref)
-
-
-def token(ctx: Context, op: Op) -> None:
-    """Operations on tokens: run on every device."""
-    batch.write_whole(ctx, op, "it has no sharding of its own", effect=True)
-
-
-def message(ctx: Context, op: Op) -> None:
-    """Messages to and from the host (outfeed, send, ...): in a manual computation once on each device."""
-    if not ctx.manual and ctx.atoms.count > 1:
-        raise UnsupportedOpError(
-            f"{op.name} outside of a manual computation would run once per device; write it in one (shard_map), or use "
-            'partitioner="xla"',
-            source(op),
-        )
-    token(ctx, op)
-
-
-def asked_ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
-    """For the look-ahead: a constraint brings its operand to the layout of the annotation."""
-    layout = ctx.want(op.results[0])
-    yield Candidate((layout,), (layout,))
-
-
-AHEAD = dict.fromkeys(("sdy.sharding_constraint", "sdy.reshard"), asked_ahead)
-
-PARTITION = {
-    "stablehlo.while": while_,
-    "stablehlo.case": case,
-    "stablehlo.if": case,
-    "func.call": call,
-    "sdy.sharding_constraint": constraint,
-    "sdy.reshard": constraint,
-    **{f"sdy.{name}": constraint for name in ("all_gather", "all_slice", "all_to_all", "collective_permute")},
-    **{f"sdy.{name}": reduced for name in ("all_reduce", "reduce_scatter")},
-    "sdy.propagation_barrier": same,
-    "sdy.sharding_group": nothing,
-    "sdy.data_flow_edge": same,
-    "stablehlo.optimization_barrier": optimization_barrier,
-    **{f"stablehlo.{name}": token for name in ("after_all", "create_token")},
-    **{f"stablehlo.{name}": message for name in ("infeed", "outfeed", "send", "recv")},
-}
+PARTITION = {"stablehlo.while": while_}

@@ -98,6 +98,13 @@ def test_who_drops_a_draft_has_nothing_to_undo(monkeypatch, case):
     assert all(d in drafts for d in adopted)
 
 
+def test_the_plan_says_what_a_loop_would_have_sent_in_other_layouts():
+    plan = collectives.partition(propagation.run(CASES["calls"].text)).plan
+    (loop,) = [row for row in plan.decisions if row.op.name == "stablehlo.while"]
+    assert len(loop.ways) > 1 and loop.ways[loop.taken].cost == min(way.cost for way in loop.ways)
+    assert plan.explain(loop.op.results[3]).rows == (loop,)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_all_of_a_program_lies_in_its_own_regions(case):
     result = collectives.partition(propagation.run(CASES[case].text), optimize=False)
