@@ -145,7 +145,7 @@ def _walked_through(known: KnownShardings) -> tuple[Kept, ...]:
             found.append((op.results[0], Kept(number, text, at, dim, after.mesh, source(op))))
     if not found:
         return ()
-    joined = correspondence_of(known.program)
+    joined = correspondence_of(known.program, known.rules)
     sliced = {
         joined.find(op.operands[0], d)
         for op in known.program.ops() if op.name == "stablehlo.dynamic_slice"

@@ -9,6 +9,7 @@ from propagation.annotations import read_shardings
 from propagation.attributes import string
 from propagation.model import AxisRef, TensorSharding
 from propagation.program import Op, Program, Value, source
+from propagation.rules import RuleCache
 from propagation.sdy_text import read_sharding
 from propagation.shardings import Shardings
 
@@ -24,12 +25,14 @@ class KnownShardings:
     """Answers for the shardings of a program: of values, of the results of @main, around manual computations.
 
     gathered   values that are brought to another sharding before anything uses them
+    rules      the sharding rules of operations, as far as somebody asked
     """
 
     def __init__(self, program: Program, shardings: Shardings):
         self.program = program
         self.shardings = shardings
         self.gathered: dict[Value, TensorSharding] = {}
+        self.rules = RuleCache()
         self.sharding: Callable[[Value], TensorSharding | None] = shardings.get
 
     def results(self) -> list[TensorSharding | None]:

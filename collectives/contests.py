@@ -21,7 +21,6 @@ from propagation.functions import callee_of
 from propagation.model import DimSharding, FactorType, OpRule, TensorSharding
 from propagation.ops import SHARDING_ATTRIBUTE
 from propagation.program import Block, Op, Program, Value
-from propagation.rules import RuleCache
 from propagation.shardings import Shardings
 
 from .annotations import KnownShardings
@@ -92,13 +91,12 @@ def _contest(known: KnownShardings, sent: Mapping[str, float]) -> _Contest | Non
     ends = [*_ends(main.args, map(known.sharding, main.args), False), *_ends(main.returned, known.results(), True)]
     places = Counter(axis.name for end in ends for axis in end.split.axes)
     axes = {axis for axis, count in places.items() if count > 1 and sent.get(axis)}
-    rules = RuleCache()
     if not axes or any(end.split.priority for end in ends):
         return None
-    axes = meeting(program, shardings, axes, rules)
+    axes = meeting(program, shardings, axes, known.rules)
     if not axes:
         return None
-    joined = correspondence_of(program, rules)
+    joined = correspondence_of(program, known.rules)
     classes: dict[str, dict[int, str]] = {}
     for end in ends:
         for axis in (axis for axis in end.split.axes if axis.name in axes):

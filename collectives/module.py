@@ -138,6 +138,7 @@ class Module(Walk):
         super().__init__(program, sharding, atoms, builder, given or Topology(compiler=options.compiler), options)
         self.planner = Planner(atoms, step_cost(given))
         self.known = known
+        self.rules = known.rules
         self.gathers_early = bool(known.gathered)
         self.overlapping = overlapping
         self._calls: dict[str, int] | None = None

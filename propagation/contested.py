@@ -30,19 +30,21 @@ from .visit import Seen
 __all__ = ["depends_on_order", "meeting"]
 
 
-def depends_on_order(program: Program, shardings: Shardings, log: Log | None = None) -> bool:
+def depends_on_order(
+    program: Program, shardings: Shardings, log: Log | None = None, rules: RuleCache | None = None
+) -> bool:
     """Whether another order of visits (`Options.xla_order`) might have ended in other shardings than these: an axis
     has come to a call and not into the function, or an axis carried by a broadcast that only adds dimensions of size
     one splits dimensions that do not correspond at some operation. With the `log` of the decisions it is told whether
     it was a race; without, every such meeting counts. One walk over the program; operations that look alike are looked
-    at once."""
+    at once. `rules` may be what is known already."""
     if _ends_at_call(program, shardings):
         return True
     if "stablehlo.broadcast_in_dim" not in program.names:
         return False
     ops = program.ops()
     carried = {a for op in ops if adds_unit_dimensions(op) for a in _axes(shardings, (*op.operands, *op.results))}
-    meetings = _meetings(ops, shardings, carried) if carried else iter(())
+    meetings = _meetings(ops, shardings, carried, rules) if carried else iter(())
     if log is None:
         return any(True for _ in meetings)
     races = None

@@ -15,7 +15,6 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from propagation.attributes import symbol
 from propagation.model import OpRule
 from propagation.program import Block, Op, Value
-from propagation.rules import RuleCache
 
 from ..heuristics import LOOP_TRIALS, TRIAL_MEMORY_SHARE, TRIAL_OPERATIONS, TRIAL_SENT_SHARE, TRIAL_SHARE
 from ..ir.program import LocalOp, Region
@@ -232,7 +231,6 @@ class _Forward:
 
     def __init__(self, ctx: Context):
         self.ctx = ctx
-        self.rules = RuleCache()
         self.wants: dict[Value, Dims] = {}
 
     def block(self, block: Block) -> None:
@@ -244,7 +242,7 @@ class _Forward:
         if op.name == "func.call":
             self._call(op)
             return
-        rule = None if op.regions and op.name.endswith((".while", ".case", ".if")) else self.rules.rule_for(op)
+        rule = None if op.regions and op.name.endswith((".while", ".case", ".if")) else self.ctx.rules.rule_for(op)
         if rule is None:
             return
         given = self._factors(op, rule)

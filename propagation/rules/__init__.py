@@ -41,18 +41,26 @@ DEFAULT = RuleOptions()
 
 
 class RuleCache:
-    """Rules by operation signature (name, types, the attributes the rule looks at). One per run: attributes belong
-    to the module's context."""
+    """Rules by operation, and by signature (name, types, the attributes the rule looks at) for those that look alike.
+    One per run: attributes belong to the module's context. Operations must stay as they are."""
 
-    __slots__ = ("_known", "_table", "options")
+    __slots__ = ("_known", "_of", "_table", "options")
 
     def __init__(self, options: RuleOptions = DEFAULT):
         self._known: dict[tuple[Any, ...], OpRule | None] = {}
+        self._of: dict[Op, OpRule | None] = {}
         self._table = table()
         self.options = options
 
     def rule_for(self, op: Op) -> OpRule | None:
         """The sharding rule of an operation, as `rule_for` has it."""
+        try:
+            return self._of[op]
+        except KeyError:
+            rule = self._of[op] = self._by_signature(op)
+            return rule
+
+    def _by_signature(self, op: Op) -> OpRule | None:
         function = self._table.get(op.name)
         if function is None:
             return None
