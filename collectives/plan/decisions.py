@@ -120,7 +120,7 @@ class Decisions:
 
     def _tensors(self, values: Sequence[Value], layouts: Sequence[Dims | None]) -> str:
         texts = [
-            "as it is" if dims is None else self.atoms.text(v.type.shape, v.type.dtype, dims)
+            "as it is" if dims is None or not v.type.is_tensor else self.atoms.text(v.type.shape, v.type.dtype, dims)
             for v, dims in zip(values, layouts)
         ]
         return ", ".join(texts)
