@@ -32,7 +32,6 @@ from .overlapping import CAUSE as OVERLAPS
 from .overlapping import Overlapping
 from .partial_sums import unreduced
 from .passes.compilers.cpu import as_bits
-from .passes.dead import called_from
 from .plan.capacity import Capacity
 from .plan.communication import CommunicationPlan, plan_of
 from .plan.decisions import Decisions
@@ -316,8 +315,6 @@ def _partition(
     item = ctx.function(main, ins, outs, "main", True, partial)
     if not options.allow_full_gather and ctx.findings:
         raise _gathered(ctx.findings)
-    copied = [f for f in builder.functions if f is item or f.name in program.funcs]
-    builder.functions = called_from(copied, builder.functions)
     builder.functions.sort(key=lambda f: f is not item)
     item.arg_attrs = _arg_attrs(ctx, main, item)
     item.result_attrs = [Attributes.of(_kept(ctx, attrs)) for attrs in main.result_attrs]

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 from propagation.ops import TERMINATORS
 
 from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
 from ..ir.walker import effects
 
-__all__ = ["called_from", "remove_dead", "remove_dead_start"]
-
-
-def called_from(roots: Iterable[LocalFunction], functions: Sequence[LocalFunction]) -> list[LocalFunction]:
-    """Those of `functions` that are `roots` or that these call, in order. A loop that was written for trial may have
-    called others."""
-    named = {f.name: f for f in functions}
-    todo = list(roots)
-    found = {f.name for f in todo}
-
-    def calls(region: Region) -> None:
-        for item in region.items:
-            if item.name == "func.call" and item.callee not in found:
-                found.add(item.callee)
-                todo.append(named[item.callee])
-            for inner in item.regions:
-                calls(inner)
-
-    while todo:
-        calls(todo.pop().region)
-    return [f for f in functions if f.name in found]
+__all__ = ["remove_dead", "remove_dead_start"]
 
 
 def remove_dead(function: LocalFunction) -> set[LocalValue]:
