@@ -284,17 +284,20 @@ class _HaloPrice(NamedTuple):
 
     def _cost(
         self, ctx: Context, axis: Axis, own: int, plan: Window | None, layouts: Sequence[Dims], at: int
-    ) -> tuple[bool, float, bool]:
-        """(impossible, bytes, cut) of a contraction over a split dimension in which devices have pieces of operand
-        `own` and fetch a window along dimension `at` of the other operand."""
+    ) -> tuple[int, float, bool]:
+        """(0, 1 to be avoided or 2 impossible; bytes; cut) of a contraction over a split dimension, where devices have
+        pieces of operand `own` and fetch a window along dimension `at` of the other operand."""
         if plan is None:
-            return True, 0.0, True
+            return 2, 0.0, True
         v, dims, shape = self.op.operands[1 - own], layouts[1 - own], self.shapes[1 - own]
         cut = cut_of(axis, plan, own, dims[at], self.op.results[0].type.dtype)
         rows = lacking(plan.starts, plan.counts, shape[at])
         size = rows * ctx.elements(shape, dims) / -(-shape[at] // len(plan.starts)) * ctx.itemsize(v)
         share = min((_left_to_fetch(use, at, plan) for use in v.uses if use.op is not self.op), default=1.0)
-        return cut is not None and not cut.parts, size * share, cut is not None
+        if cut is None:
+            return 0, size * share, False
+        copies = ctx.topology.compiler == "tpu"  # of every operand of each part, in its own layout
+        return (2 if not cut.parts else int(copies)), size * share, True
 
     def __call__(self, ctx: Context, layouts: Sequence[Dims]) -> float:
         """Bytes of halos that the busiest device receives. Dimensions without a possible window count as 0: the plan is
