@@ -58,6 +58,11 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
     return statistics.correlation(*ranks) if all(len(set(r)) > 1 for r in ranks) else math.nan
 
 
+def predicted_within(share: float, rows: Sequence[dict[str, Any]]) -> int:
+    """Of how many programs the plan says the bytes of a device that the compiler counts, up to this share of them."""
+    return sum(abs(r["predicted_memory"] - r["ours"]["memory"]) <= share * r["ours"]["memory"] for r in rows)
+
+
 def _ranks(values: Sequence[float]) -> list[float]:
     order = sorted(values)
     return [bisect.bisect_left(order, v) + (order.count(v) - 1) / 2 for v in values]
@@ -128,6 +133,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
             [r["predicted_seconds"] for r in rows], [r["ours"]["step_seconds"] for r in rows]
         ),
         "memory, ours/XLA": mean(memory(r) for r in rows),
+        "memory, predicted within 10 % of the compiler's": predicted_within(0.1, rows),
+        "memory, predicted within 25 % of the compiler's": predicted_within(0.25, rows),
         "above XLA in memory": {r["name"]: round(memory(r), 3) for r in rows if memory(r) > 1.01},
         "wrong": [r["name"] for r in rows if r["error"] > 1e-3],
     }

@@ -49,7 +49,8 @@ class Side:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Both sides of a program. `error` is the largest difference to one device, relative to the largest value;
-    `predicted_seconds` is what `collectives.plan.timing` says of a step on these devices."""
+    `predicted_seconds` is what `collectives.plan.timing` says of a step on these devices, `predicted_memory` what the
+    plan says of a device's bytes."""
 
     name: str
     ours: Side
@@ -58,6 +59,7 @@ class Measured:
     bound: float | None
     error: float
     predicted_seconds: float
+    predicted_memory: float
     propagate_seconds: float
     partition_seconds: float
     operations: int
@@ -118,6 +120,7 @@ def measure(program: Workload, repeats: int = REPEATS) -> Measured:
         program.bound if program.bound is not None else program.best,
         _error(got, expected),
         collectives.partition(propagated, load("cpu")).timing.seconds,
+        partitioned.memory.peak,
         between - start,
         end - between,
         sum(1 for _ in propagated.program.ops()),

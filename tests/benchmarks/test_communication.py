@@ -45,7 +45,7 @@ def test_programs_are_well_formed(name):
 def row(name, ours, xla, best, error=0.0):
     side = lambda sent: {"bytes": sent, "memory": 100, "step_seconds": 1.0 + sent / 100, "collectives": 1}
     return {"name": name, "ours": side(ours), "xla": side(xla), "best": best, "bound": best, "error": error,
-            "predicted_seconds": 1e-3 * ours}  # fmt: skip
+            "predicted_seconds": 1e-3 * ours, "predicted_memory": 75 + 0.1 * ours}  # fmt: skip
 
 
 def test_figures_over_all_programs():
@@ -57,6 +57,7 @@ def test_figures_over_all_programs():
     assert found["above XLA in bytes"] == found["above 1.1 of best"] == found["wrong"] == ["d"]
     assert found["step time where communication shrank, worst"] == pytest.approx(1.5 / 2)
     assert found["step time, rank correlation of predicted and measured"] == pytest.approx(1.0)
+    assert [found[f"memory, predicted within {n} % of the compiler's"] for n in (10, 25)] == [1, 4]
     assert known_best(rows[1]) == 50 and math.isnan(mean([]))
     assert (amount(3.5 * 2**20), amount(None), fraction(0, 0), fraction(1, 0)) == ("3.5M", "-", "=", "inf")
 
