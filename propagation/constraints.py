@@ -13,7 +13,7 @@ from .dataflow import add_manual, is_data_flow_op, remove_manual
 from .errors import UnsupportedModuleError
 from .model import Mesh, TensorSharding
 from .program import Block, Op, Program, Use, Value, replace_all_uses, source
-from .shardings import Shardings
+from .shardings import Shardings, set_result
 
 __all__ = ["apply_constraints", "import_groups", "settle_groups"]
 
@@ -82,7 +82,7 @@ def _apply(
         return
     is_edge = value in edge_values or (value.op is not None and value.op.name == "sdy.data_flow_edge")
     if not is_edge:
-        _set(value, sharding, shardings)
+        set_result(shardings, value, sharding)
         applied.append((op, value))
         return
     if op.name == _CONSTRAINT:
@@ -110,15 +110,6 @@ def _said(op: Op, number: int, shardings: _Annotated) -> TensorSharding | None:
         return shardings.of_constraint(op.results[0])
     wanted: TensorSharding | None = op.data["in_shardings"][number]
     return wanted
-
-
-def _set(value: Value, sharding: TensorSharding, shardings: Shardings | _Annotated) -> None:
-    """Also gives the other results of the same operation an open sharding, if they have none."""
-    shardings.set(value, sharding)
-    if value.op is not None:
-        for other in value.op.results:
-            if other is not value and shardings.get(other) is None:
-                shardings.set(other, TensorSharding.open_on(sharding.mesh, other.type.rank))
 
 
 def _insert_behind(value: Value, op: Op) -> None:
@@ -258,7 +249,7 @@ def settle_groups(
             for value in places:
                 computation = _computation(value)
                 if computation is None:
-                    _set(value, sharding, shardings)
+                    set_result(shardings, value, sharding)
                 else:
                     _start(computation, value.number, sharding)
         elif len(found) > 1:

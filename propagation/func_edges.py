@@ -11,7 +11,7 @@ from __future__ import annotations
 from .dataflow import FUNC_EDGE, Edge, node_of, with_nodes
 from .functions import callee_of
 from .program import Edits, Func, Op, Program, Use, Value, replace_all_uses
-from .shardings import Shardings
+from .shardings import Shardings, set_result
 
 __all__ = ["add_func_edges", "callers_first", "func_edges_in", "sink_func_edges"]
 
@@ -128,7 +128,9 @@ def sink_func_edges(shardings: Shardings, edges: list[Edge]) -> None:
         node = edge.node
         if node is None or node.parent is None:
             continue
-        shardings.set(edge.owner, shardings.get(node.results[0]))
+        sharding = shardings.get(node.results[0])
+        if sharding is not None:
+            set_result(shardings, edge.owner, sharding)
         replace_all_uses(node.results[0], edge.owner)
         edits.erase(node)
     edits.apply()

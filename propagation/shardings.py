@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from .graph import Func, Program, Value
+from .graph import Func, Op, Program, Value
 from .model import TensorSharding
 
-__all__ = ["Shardings", "map_shardings"]
+__all__ = ["Shardings", "map_shardings", "set_result"]
 
 
 class Shardings:
@@ -41,6 +42,25 @@ class Shardings:
         new.table = self.table[:]
         new.results = {f: list(r) for f, r in self.results.items()}
         return new
+
+
+class Table(Protocol):
+    """What `set_result` asks of shardings."""
+
+    def get(self, value: Value) -> TensorSharding | None: ...
+
+    @property
+    def set(self) -> Callable[[Value, TensorSharding | None], None]: ...
+
+
+def set_result(shardings: Table, value: Value, sharding: TensorSharding) -> None:
+    """Gives a value this sharding. An operation lists a sharding for each of its results or for none: others of its
+    results become open where nothing was said about them."""
+    shardings.set(value, sharding)
+    if isinstance(value.owner, Op):
+        for other in value.owner.results:
+            if other is not value and shardings.get(other) is None:
+                shardings.set(other, TensorSharding.open_on(sharding.mesh, other.type.rank))
 
 
 def map_shardings(program: Program, shardings: Shardings, change: Callable[[TensorSharding], TensorSharding]) -> None:
