@@ -358,16 +358,20 @@ def _ends_to_go_on(state: State) -> bool:
 
 
 def cancel(state: State, event: CancelRequested) -> Result:
-    return stop(open_incident(state, event, IncidentKind.CANCEL, signal=event.signal), _passed_on(event.signal))
+    return stop(_cancelled(state, event), _passed_on(event.signal))
+
+
+def _cancelled(state: State, event: CancelRequested) -> State:
+    return open_incident(state, event, IncidentKind.CANCEL, event.why, event.signal)
 
 
 def cancel_settling(state: State, event: CancelRequested) -> Result:
     return stop(replace(state, no_restart=True), _passed_on(event.signal))
 
 
-def _passed_on(number: int) -> int:
+def _passed_on(number: int | None) -> int:
     """Ctrl-C reaches the workers as such; whatever else stops the launcher (a closed terminal or pipe) as SIGTERM."""
-    return number if number == signal.SIGINT else int(signal.SIGTERM)
+    return int(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
 
 def cancel_stopping(state: State, event: CancelRequested) -> Result:
@@ -379,7 +383,7 @@ def cancel_stopping(state: State, event: CancelRequested) -> Result:
 
 def cancel_killing(state: State, event: CancelRequested) -> Result:
     if _ends_to_go_on(state):
-        state = open_incident(state, event, IncidentKind.CANCEL, signal=event.signal)
+        state = _cancelled(state, event)
     return replace(state, no_restart=True), ()
 
 

@@ -301,9 +301,10 @@ class TimerFired(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequested(Event):
-    """The launcher itself was told to stop, by `signal`."""
+    """The launcher itself was told to stop, by `signal`; with None it cannot go on, and `why` says that."""
 
-    signal: int
+    signal: int | None
+    why: str = ""
 
 
 # --- commands: what the shell must do, in order. `cause` is the id of the event that led to it.

@@ -46,7 +46,8 @@ def _blames_a_process(incident: Incident) -> bool:
 
 def _without_cause(incident: Incident) -> str:
     if incident.kind is IncidentKind.CANCEL:
-        return f"stopped by {signal_name(incident.signal or 0)}"
+        how = "stopped" if incident.signal is None else f"stopped by {signal_name(incident.signal)}"
+        return f"{how}: {incident.detail}" if incident.detail else how
     return incident.detail
 
 

@@ -317,8 +317,8 @@ class _Shell:
             case HostLeaves():
                 self._console.say(f"meshrt launch: host {found.host} leaves: {found.why}")
                 self._push(HostLeaving, found.at, host=found.host, why=found.why)
-            case StopAsked():
-                self._push(CancelRequested, found.at, signal=int(signal.SIGTERM))
+            case StopAsked(why=why):
+                self._push(CancelRequested, found.at, signal=None if why else int(signal.SIGTERM), why=why)
             case ResizeAsked():
                 self._push(ResizeRequested, found.at, nodes=found.nodes)
             case _:

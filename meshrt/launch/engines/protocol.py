@@ -221,9 +221,10 @@ class HostLeaves:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """Somebody asked the engine to end the job (`meshrt launch stop`)."""
+    """Somebody asked the engine to end the job (`meshrt launch stop`), or it cannot go on, and `why` says that."""
 
     at: float
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

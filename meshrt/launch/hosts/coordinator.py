@@ -48,8 +48,8 @@ class Fates(Protocol):
         """The agent of this name has ended, and everything with it."""
         ...
 
-    def ask_stop(self) -> None:
-        """No agent can come any more: the job is to end."""
+    def ask_stop(self, why: str) -> None:
+        """The job is to end, and why: no agent can come any more."""
         ...
 
 

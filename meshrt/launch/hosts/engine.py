@@ -225,10 +225,10 @@ class HostsEngine:
 
     # --- what the command line asks; called by the server's thread.
 
-    def ask_stop(self) -> None:
-        """The job is to end."""
+    def ask_stop(self, why: str = "") -> None:
+        """The job is to end: somebody asked for it, or `why`."""
         with self._lock:
-            self._asked.append(StopAsked(self._clock()))
+            self._asked.append(StopAsked(self._clock(), why))
             self._wake()
 
     def ask_resize(self, nodes: int) -> None:

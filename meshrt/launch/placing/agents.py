@@ -22,13 +22,15 @@ _FAR_S = 10.0
 
 
 class Agents:
-    """Places agents; `failed` is the first front that failed before the job was over, None if none did."""
+    """Places agents. `failed` is the first front that failed before the job was over, None if none did; `exhausted` is
+    whether the job was to end because all had ended."""
 
     def __init__(self, plan: Callable[[str], Plan], environ: Mapping[str, str], console: Console):
         self._plan, self._environ, self._console = plan, environ, console
         self._over = threading.Event()
         self._leave_s = _LEAVE_S
         self.failed: Ended | None = None
+        self.exhausted = False
 
     @contextlib.contextmanager
     def place(self, address: str, fates: Fates) -> Iterator[None]:
@@ -56,7 +58,8 @@ class Agents:
                 for found in fronts.wait(_LOOK_S, wake):
                     self._note(found, fates)
                 if not fronts.running and not self._over.is_set():
-                    fates.ask_stop()
+                    self.exhausted = True
+                    fates.ask_stop("no agent is left, and no other one can come")
             os.read(wake, 1)  # the job is over
             self._let_end(fronts, wake)
         finally:

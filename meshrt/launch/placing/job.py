@@ -120,7 +120,7 @@ def run_agents(
         return runner.run(placed(listen), environ, console=console)
     agents = Agents(placed, environ, console)
     code = coordinator.run(job, coordinator.Options(listen, Trust(secret)), console, agents.place)
-    if agents.failed is not None and code == 143:  # it was stopped since no agent could come
+    if code and agents.exhausted and agents.failed is not None:
         return agents.failed.status.shell_code or 1
     return code
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshrt.launch import machine
+from meshrt.launch import machine, report
 from meshrt.launch.causes import LOST_PEER, STOPPED, first_cause
 from meshrt.launch.model import (
     Announce,
@@ -137,8 +137,17 @@ def test_an_unkillable_worker_is_named_and_the_job_ends():
     do(TimerFired, timer=Timer.GRACE)
     do(WorkerExited, rank=0, status=ExitStatus(signal=KILL))
     announce, finish = do(TimerFired, timer=Timer.KILL)
-    assert "rank 1 did not end within 10 s of SIGKILL" in announce.incident.detail
+    said = report.describe(announce, 0.0)
+    assert said.startswith("meshrt launch: stopped by SIGTERM: rank 1 did not end within 10 s of SIGKILL and had to be")
     assert do.state.phase is Phase.FAILED and finish.exit_code != 0
+
+
+def test_a_job_that_cannot_go_on_says_why_and_not_that_a_signal_came():
+    do = Driver(num_processes=1, nodes=(1, 2), max_restarts=3)
+    do(Start)
+    announce, finish = do(CancelRequested, signal=None, why="no agent can come")
+    assert report.describe(announce, 0.0) == "meshrt launch: stopped: no agent can come (0.2 s after the start)"
+    assert do.state.phase is Phase.CANCELLED and finish.exit_code == 1
 
 
 def test_a_restart_begins_a_new_generation_and_the_budget_is_kept():

@@ -411,10 +411,10 @@ def test_what_comes_of_what_is_held(told, code, why):
 # --- from the command line.
 
 
-def launch(*arguments: object, cwd=None) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "meshrt", "launch", *map(str, arguments)]
+def launch(*arguments: object, cwd=None, **variables: str) -> subprocess.CompletedProcess:
+    command, env = [sys.executable, "-m", "meshrt", "launch", *map(str, arguments)], {**os.environ, "COLUMNS": "80"}
     return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, timeout=60, check=False, env={**os.environ, "COLUMNS": "80"}
+        command, capture_output=True, text=True, cwd=cwd, timeout=60, check=False, env=env | variables
     )
 
 
@@ -457,6 +457,16 @@ def test_a_script_that_is_not_here_may_be_in_an_image(tmp_path):
     assert done.returncode == 2 and "none.py: no such script" in done.stderr
     done = launch("--engine", "kubernetes", "-o", "image=x", "--dry-run", "none.py", cwd=tmp_path)
     assert done.returncode == 0 and '"none.py"' in done.stdout
+
+
+def test_a_job_whose_agents_cannot_be_placed_says_so_last(tmp_path):
+    pytest.importorskip("grpc")
+    (tmp_path / "train.py").touch()
+    where = ("--nodes", 1, "--listen", "127.0.0.1:0")
+    done = launch("--engine", "slurm", *where, "train.py", cwd=tmp_path, PATH=str(tmp_path))  # there is no salloc
+    *_, placed, last = done.stderr.splitlines()
+    assert done.returncode == 2 and placed.endswith("what places an agent there ended: exit code 2")
+    assert last.startswith("meshrt launch: stopped: no agent is left, and no other one can come ("), last
 
 
 def test_agents_of_a_job_that_never_was_are_not_waited_for(tmp_path):
