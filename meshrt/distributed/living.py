@@ -19,6 +19,7 @@ __all__ = ["checkpoint_requested", "live_devices", "reached_preemption_sync_poin
 _preemption: tuple[Any, Any] | None = None  # the client of the job, and what hears of notices in it
 _preemption_lock = threading.Lock()
 _notice: _Notice | None = None  # in a process that is in no job
+_saving = False  # the last answer was that it is to save
 
 
 class _Notice:
@@ -44,7 +45,8 @@ def checkpoint_requested(step: int) -> bool:
     cluster that takes a host away, from `meshrt launch stop`, or from the launcher, which makes the job larger or
     ends it. It no longer ends the process, and all agree on the next step that none has begun. The launcher then
     waits for `--checkpoint-timeout` in place of `--grace`, and after a checkpoint of a later step than ever before a
-    job has all of its restarts again.
+    job has all of its restarts again. Processes that end without asking about another step have not done their work,
+    also with exit code 0: the job starts again within `--max-restarts`, or ends with exit code 143.
 
     In a process that is in no job the main thread asks first.
 
@@ -69,7 +71,16 @@ def checkpoint_requested(step: int) -> bool:
             )
         _notice = _Notice()
         bootstrap.send(kind="attentive")
-    return _notice.take()
+    return _told(_notice.take())
+
+
+def _told(saves: bool) -> bool:
+    """An answer; the launcher knows of the last one, so that a process which then ends has not ended its work."""
+    global _saving
+    if saves != _saving:
+        _saving = saves
+        bootstrap.send(kind="attentive", saving=saves)
+    return saves
 
 
 def reached_preemption_sync_point(step_id: int) -> bool:
@@ -91,8 +102,7 @@ def reached_preemption_sync_point(step_id: int) -> bool:
             _preemption = ctx.client, jaxlib_api.preemption_manager(ctx.client)
             bootstrap.send(kind="attentive")
         manager = _preemption[1]
-    reached: bool = manager.reached_sync_point(int(step_id))
-    return reached
+    return _told(bool(manager.reached_sync_point(int(step_id))))
 
 
 class _LiveDevices:

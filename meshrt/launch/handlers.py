@@ -259,7 +259,16 @@ def exited(state: State, event: WorkerExited) -> Result:
         state = open_incident(state, event, IncidentKind.WORKER)
         state = blame(state, event, event.rank, event.status, tail=event.tail)
         return enter(state, Phase.SETTLING) if state.live else stop(state, int(signal.SIGTERM))
-    return (state, ()) if state.live - state.coming else stop(state, int(signal.SIGTERM))
+    return (state, ()) if state.live - state.coming else ended(state, event)
+
+
+def ended(state: State, event: WorkerExited) -> Result:
+    """All ranks have ended, with their work; ranks whose last step was to save, because a SIGTERM asked them to, have
+    not: they count as one that SIGTERM ends."""
+    if saved := sorted(state.finished & state.saving):
+        detail = f"rank {_ranks(saved)} saved and left, as SIGTERM to a rank had asked, before the work was done"
+        state = open_incident(state, event, IncidentKind.WORKER, detail, int(signal.SIGTERM))
+    return stop(state, int(signal.SIGTERM))
 
 
 def lost(state: State, event: WorkerLost) -> Result:
@@ -391,11 +400,12 @@ def cancel_killing(state: State, event: CancelRequested) -> Result:
 
 
 def attentive(state: State, event: WorkerAttentive) -> Result:
-    return replace(state, attentive=True), ()
+    saving = state.saving | {event.rank} if event.saving else state.saving - {event.rank}
+    return replace(state, attentive=True, saving=saving), ()
 
 
 def attentive_running(state: State, event: WorkerAttentive) -> Result:
-    return leave_together(replace(state, attentive=True), event)
+    return leave_together(attentive(state, event)[0], event)
 
 
 def checkpoint(state: State, event: CheckpointTold) -> Result:

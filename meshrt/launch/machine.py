@@ -243,7 +243,7 @@ def check(state: State) -> None:
     everyone = Ranks.below(state.size)
     rules = {
         "live and finished ranks are apart": not state.live & state.finished,
-        "ranks are in range": state.live | state.finished | state.joining | state.meshed <= everyone,
+        "ranks are in range": state.live | state.finished | state.joining | state.meshed | state.saving <= everyone,
         "workers are never left in a final phase, except after an unkillable one": not (
             state.phase in (Phase.SUCCEEDED, Phase.CANCELLED) and (state.live or state.service_live)
         ),

@@ -263,9 +263,11 @@ class WorkerLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAttentive(Event):
-    """A worker's script asks at its steps whether a checkpoint is wanted: SIGTERM makes it save."""
+    """A worker's script asks at its steps whether a checkpoint is wanted: SIGTERM makes it save. `saving`: it was told
+    that one is, and has asked about no step since."""
 
     rank: int
+    saving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,6 +432,7 @@ class State:
     replaced: int = 0  # how often ranks were started in the places of such ones
     growable: bool = False  # workers let others in
     attentive: bool = False  # a worker saves when it is asked to
+    saving: Ranks = _NOBODY  # were asked, and have not gone on
     writing: frozenset[int] = frozenset()  # steps whose checkpoints are being written
     asked: frozenset[int] | None = None  # what was being written when workers were asked to save, if they were
     committed: int = -1  # the furthest step of which there is a checkpoint

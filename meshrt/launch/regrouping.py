@@ -65,7 +65,7 @@ def exited(state: State, event: WorkerExited) -> Result:
     if event.rank not in state.departed:
         state = blame(_opened(state, event), event, event.rank, event.status, tail=event.tail)
         return _look(state, event)
-    return (state, ()) if state.live - state.coming else stop(state, int(signal.SIGTERM))
+    return (state, ()) if state.live - state.coming else do.ended(state, event)
 
 
 def raised_regrouping(state: State, event: WorkerRaised) -> Result:

@@ -361,8 +361,8 @@ class _Shell:
                 self._push(WorkerJoining, said.at, rank=rank)
             case wire.Meshed(round=number):
                 self._push(WorkerMeshed, said.at, rank=rank, round=number)
-            case wire.Attentive():
-                self._push(WorkerAttentive, said.at, rank=rank)
+            case wire.Attentive(saving=saving):
+                self._push(WorkerAttentive, said.at, rank=rank, saving=saving)
             case wire.Growable():
                 self._push(WorkerGrowable, said.at, rank=rank)
             case wire.Checkpoint(step=step, committed=committed):

@@ -67,7 +67,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Attentive:
-    """The worker saves when it gets SIGTERM."""
+    """The worker saves when it gets SIGTERM; `saving`: it was told that it is to, and asked about no step since."""
+
+    saving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def decode(line: bytes) -> Message:
         case "progress":
             return Progress(_count(fields, "step") or 0, _count(fields, "tokens"), _count(fields, "memory"))
         case "attentive":
-            return Attentive()
+            return Attentive(fields.get("saving") is True)
         case "growable":
             return Growable()
         case "checkpoint":

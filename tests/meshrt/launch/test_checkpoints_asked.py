@@ -51,6 +51,17 @@ def test_ranks_that_are_stopped_save_first_at_the_same_step_and_get_the_time_for
     assert lines[2].startswith("meshrt launch: stopped by SIGTERM")
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_sigterm_to_one_rank_makes_all_save_and_is_no_success(launch, restarts):
+    kill = "    if step == 9 and generation == 0 and meshrt.process_index() == 1:\n        os.kill(os.getpid(), 15)\n"
+    body = TRAINING.replace("2000)", "2000 - 1990 * generation)").replace("2.5", "0.1")
+    body = body.replace("    asked =", f"{kill}    asked =")
+    result = launch("--nproc", 2, "--devices-per-process", 1, "--max-restarts", restarts, body=body)
+    assert "rank 0, 1 saved and left, as SIGTERM to a rank had asked, before the work was done" in result.err
+    assert result.code == (0 if restarts else 128 + signal.SIGTERM)
+    assert ("[0] left after 9\n" in result.out) == (restarts == 1)
+
+
 @pytest.mark.slow
 def test_an_agent_that_is_stopped_gives_its_ranks_the_time_to_save_and_the_job_goes_on_without_it(hosts, tmp_path):
     body = TRAINING.replace("time.sleep(2.5)", "time.sleep(7)")  # longer than the grace without a checkpoint

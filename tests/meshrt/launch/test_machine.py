@@ -197,6 +197,31 @@ def test_workers_that_save_when_asked_get_the_time_for_it():
     assert do(ServiceExited, status=OK)[-1].exit_code == 128 + TERM
 
 
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_ranks_that_leave_once_they_have_saved_have_not_done_their_work(max_restarts):
+    do = Driver(max_restarts=max_restarts).running()
+    for rank in (0, 1):  # the launcher sent no signal: somebody else did
+        do(WorkerAttentive, rank=rank)
+        do(WorkerAttentive, rank=rank, saving=True)
+    assert do(WorkerExited, rank=1, status=OK) == [] and do.state.phase is Phase.RUNNING  # the other one saves
+    do(WorkerExited, rank=0, status=OK)
+    announce, last = do(ServiceExited, status=OK)
+    assert "rank 0, 1 saved and left, as SIGTERM to a rank had asked" in report.describe(announce, 0.0)
+    if max_restarts:
+        assert announce.restart == 1 and isinstance(last, StartService) and not do.state.saving
+    else:
+        assert last.exit_code == 128 + TERM and do.state.phase is Phase.FAILED
+
+
+def test_ranks_that_go_on_after_they_have_saved_do_their_work():
+    do = Driver().running()
+    for rank in (0, 1):
+        do(WorkerAttentive, rank=rank, saving=True)
+        do(WorkerAttentive, rank=rank)
+        do(WorkerExited, rank=rank, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 0
+
+
 @pytest.mark.parametrize("attentive", [True, False])
 def test_nobody_waits_for_a_checkpoint_that_cannot_come(attentive):
     do = Driver(grace_s=5.0, checkpoint_s=60.0).running()
