@@ -31,7 +31,7 @@ T = TypeVar("T")
 class Draft:
     """All of a context that writing changes. Its attributes are those of `Context`, but for these:
 
-    functions  of the module that is being built
+    functions  of the module that is being built; those of a draft begin with those of what it is a draft of
     held       what became of values that are older than the draft; None for what is no draft, but the program
     wanted     layouts that are wanted in place of propagation's, as long as it is written
     """
@@ -108,6 +108,6 @@ def adopt(ctx: Context, draft: Draft, regions: Iterable[Region]) -> None:
     ctx.returned_as.update(draft.returned_as)
     if draft.wants is not ctx.wants:
         ctx.wants.update({v: dims for v, dims in draft.wants.items() if v not in draft.wanted})
-    ctx.builder.functions = draft.functions
+    ctx.builder.functions += draft.functions[len(ctx.builder.functions) :]
     for state, held in (draft.held or {}).items():
         state.hold(held)

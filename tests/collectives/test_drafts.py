@@ -56,6 +56,12 @@ def calls(constrain):
     return lambda h, w: jax.lax.fori_loop(0, 3, lambda i, h: long(long(h, w), w), h)
 
 
+def calls_in_loops(constrain):
+    """The same in a loop in a loop."""
+    inner = calls(constrain)
+    return lambda h, w: jax.lax.fori_loop(0, 2, lambda i, h: jnp.tanh(inner(inner(h, w), w)), h)
+
+
 CASES = {
     "recurrent": Case({"x": 8}, recurrent, (normal(16, 8, 24), normal(24, 24)), (P(), P(None, "x"))),
     "sums": Case(
@@ -63,6 +69,7 @@ CASES = {
         (P(None, None, None, "x"), P(None, None, "x"), P("x")),
     ),
     "calls": Case({"x": 8}, calls, (normal(8, 24), normal(24, 24)), (P("x"), P(None, "x"))),
+    "calls in loops": Case({"x": 8}, calls_in_loops, (normal(8, 24), normal(24, 24)), (P("x"), P(None, "x"))),
 }  # fmt: skip
 
 
