@@ -14,6 +14,7 @@ import numpy as np
 from meshrt import errors, tree_util
 from meshrt.core.basic.pointwise import has_kind
 from meshrt.core.basic.shapes import canonical_axis, linear_jvp
+from meshrt.core.dimensions.expression import max_dim
 from meshrt.core.explicit import whole
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -129,7 +130,7 @@ def _infer(name: str, kinds: str) -> Callable[..., ShapedArray]:
 def _lower(identity: Callable[[Any], Any], region: Callable[..., Any]) -> Callable[..., Any]:
     def lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
         aval, axis = eqn.outvars[0].aval, eqn.params["axis"]
-        n = aval.shape[axis]
+        n = max_dim(aval.shape[axis], 1)  # no window is empty, also where a symbolic size turns out to be zero
         if aval.size == 0 or n == 1:
             return x
         window, padding = [1] * aval.ndim, [(0, 0)] * aval.ndim

@@ -132,6 +132,8 @@ ROWS = [
     ("numpy.tril", lambda x: jnp.tril(jnp.ones((x.shape[0], x.shape[0] + x.shape[1])), x.shape[1]),
      ("m, n",), ((3, 4),)),
     ("numpy.tril_indices", lambda x: jnp.tril_indices(x.shape[0], -1, x.shape[1]), ("m, n",), ((5, 3),)),
+    ("numpy.tril_indices of nothing", lambda x: jnp.tril_indices(x.shape[0], -1, x.shape[1]), ("m, n",), ((1, 3),)),
+    ("numpy.cumsum of nothing", lambda x: jnp.cumsum(x[1:], 0), ("m, n",), ((1, 3),)),
     ("numpy.triu_indices", lambda x: jnp.triu_indices(x.shape[0], 1), ("m, n",), ((5, 3),)),
     ("numpy.triu", lambda x: jnp.triu(x), ("m, n",), ((3, 4),)),
     ("numpy.unravel_index", lambda x: jnp.unravel_index(jnp.argmax(x), x.shape), ("m, n",), ((5, 3),)),
