@@ -20,15 +20,19 @@ Where no high type is registered, nothing here costs more than a look at an empt
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from meshrt import errors
 from meshrt.core.types import AbstractValue, ShapedArray, aval_of, register_aval
 
 __all__ = [
-    "HiType", "MutableHiType", "TypeInState", "aval_method", "aval_property", "has_high_types", "is_high_value",
-    "is_open_value", "register_hitype", "unlike",
+    "UNDECLARED", "HiType", "MutableHiType", "StateCell", "TypeInState", "TypeWrittenTo", "aval_method",
+    "aval_property", "has_high_types", "is_high_value", "is_open_value", "register_hitype", "unlike",
 ]  # fmt: skip
+
+
+# What `HiType.declared` gives for a name that a type does not know.
+UNDECLARED: Any = object()
 
 
 class HiType(AbstractValue):
@@ -152,8 +156,10 @@ class HiType(AbstractValue):
         return self
 
     def declared(self, name: str) -> Any:
-        """What the type declares under a name for its values (`aval_method`, `aval_property`)."""
-        return getattr(type(self), name, None)
+        """What the type has under a name for its values: an `aval_method`, an `aval_property`, or a plain attribute,
+        which values share. `UNDECLARED` if nothing.
+        """
+        return getattr(self, name, UNDECLARED)
 
     @property
     def opens(self) -> bool:
@@ -269,6 +275,27 @@ class TypeInState(HiType):
         return f"{self.aval.str_short()}{{{self.state}}}"
 
     __repr__ = __str__
+
+
+class StateCell:
+    """The type state of a mutable operand, before an operation (`init_val`) and after it (`cur_val`)."""
+
+    __slots__ = ("cur_val", "init_val")
+
+    def __init__(self, state: Any):
+        self.init_val = self.cur_val = state
+
+    def update(self, state: Any) -> None:
+        """States how the operation leaves the operand."""
+        self.cur_val = state
+
+
+class TypeWrittenTo(NamedTuple):
+    """A mutable operand as a type rule sees it, which may state another state by `mutable_qdd.update(state)`
+    (JAX: AvalMutableQDD)."""
+
+    aval: Any
+    mutable_qdd: StateCell
 
 
 def _missing(kind: HiType, method: str, asker: str) -> NoReturn:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshrt.core.effects import Effect
-from meshrt.core.high import register_hitype
+from meshrt.core.high import UNDECLARED, register_hitype
 from meshrt.core.spaces import DEVICE, Space
 from meshrt.core.types import AbstractValue, ShapedArray, aval_of, register_aval
 from meshrt.dtypes import ExtendedDType
@@ -140,6 +140,7 @@ class AbstractRef(AbstractValue):
 
     def declared(self, name: str) -> Any:
         """Nothing: see `HiType.declared`."""
+        return UNDECLARED
 
     def normalize(self) -> AbstractRef:
         """The type as it is compared."""

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.high import aval_method, aval_property
+from meshrt.core.high import UNDECLARED, aval_method, aval_property
 from meshrt.core.manual import ManualAxisType
 from meshrt.core.operators import ArrayOperators
+from meshrt.core.tracebacks import is_boundary, strip
 from meshrt.core.types import ShapedArray, in_program, no_truth_value, register_aval
 
 if TYPE_CHECKING:
     from meshrt.core.trace import Trace
 
-__all__ = ["NOT_CONCRETE", "Tracer", "concretization_message"]
+__all__ = ["NOT_CONCRETE", "Tracer", "ask_types", "concretization_message"]
 
 
 class Tracer(ArrayOperators):
@@ -146,15 +147,58 @@ class Tracer(ArrayOperators):
         return self
 
     def __getattr__(self, name: str) -> Any:
-        """What a high type declares for its values (`aval_method`, `aval_property`). Asked where all else fails."""
-        if name[:2] != "__" and name not in ("aval", "_trace"):
-            kind: Any = self.aval
-            declared = kind.declared(name) if kind.is_high else None
-            if type(declared) is aval_method:
-                return functools.partial(declared.fun, self)
-            if type(declared) is aval_property:
-                return declared.fget(self)
+        """What a high type has for its values (`HiType.declared`). Asked where all else fails."""
+        if (name[:2] != "__" or name == "__jax_array__") and name not in ("aval", "_trace"):
+            found = _own(self, name)
+            if found is not UNDECLARED:
+                return found
         return object.__getattribute__(self, name)  # which raises, with the words of a property if it was one
+
+
+def _own(value: Tracer, name: str) -> Any:
+    """The attribute that the high type of a value has for it, else UNDECLARED."""
+    kind: Any = value.aval
+    found = kind.declared(name) if kind.is_high else UNDECLARED
+    if type(found) is aval_method:
+        return functools.partial(found.fun, value)
+    return found.fget(value) if type(found) is aval_property else found
+
+
+def ask_types(members: dict[str, Any]) -> None:
+    """Makes tracers of high types use what their type has in place of `members`, methods and properties of arrays:
+    operators under the name with one underscore and with the value first, `_add(self, value, other)` for `__add__`.
+    """
+    conversions = ("__bool__", "__int__", "__float__", "__complex__", "__index__")
+    for name, plain in (members | {name: vars(Tracer)[name] for name in conversions}).items():
+        if isinstance(plain, property):
+            setattr(Tracer, name, property(_asking(_own, name, plain.fget, lambda found: found)))
+        elif name.startswith("__"):
+            setattr(Tracer, name, _asking(_own_operator, f"_{name.strip('_')}", plain, _called))
+        else:
+            setattr(Tracer, name, _asking(_own, name, plain, _called))
+
+
+def _own_operator(value: Tracer, name: str) -> Any:
+    kind: Any = value.aval
+    found = kind.declared(name) if kind.is_high else UNDECLARED
+    return found if found is UNDECLARED else functools.partial(getattr(found, "fun", found), value)
+
+
+def _called(found: Any, *args: Any, **kwargs: Any) -> Any:
+    return found(*args, **kwargs)
+
+
+def _asking(own: Callable[..., Any], name: str, plain: Any, use: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def method(self: Tracer, *args: Any, **kwargs: Any) -> Any:
+        try:
+            found = own(self, name) if self.aval.is_high else UNDECLARED
+            return plain(self, *args, **kwargs) if found is UNDECLARED else use(found, *args, **kwargs)
+        except Exception as e:
+            strip(e)
+            raise
+
+    return is_boundary(method)
 
 
 register_aval(Tracer, lambda t: t.aval)

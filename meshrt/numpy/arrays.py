@@ -48,7 +48,8 @@ def asarray(
     Array([1., 2.], dtype=float32)
     """
     if isinstance(a, ArrayOperators) and dtype is None and device is None and out_sharding is None and not copy:
-        return a
+        if not a.aval.is_high:
+            return a
     return array(a, dtype, copy=bool(copy), order=order, device=device, out_sharding=out_sharding)
 
 
@@ -103,7 +104,8 @@ def _check_stays(given: Array, there: Array) -> None:
 
 def operand_array(name: str, x: Any, position: int = 0) -> Any:
     """Operand number ``position`` of the function ``name`` as an array; lists are refused."""
-    return x if isinstance(x, ArrayOperators) else asarray(operand(name, x, position))
+    x = operand(name, x, position)
+    return x if isinstance(x, ArrayOperators) else asarray(x)
 
 
 def promoted(name: str, *xs: Any) -> list[Any]:
@@ -135,7 +137,7 @@ def placed(out: Any, device: Any, out_sharding: Any) -> Any:
 
 def _make(a: Any, dtype: Any, copy: bool) -> Any:
     convert = getattr(a, "__jax_array__", None)
-    if convert is not None and not isinstance(a, ArrayOperators):
+    if convert is not None:
         a = convert()
     if isinstance(a, ArrayOperators):
         a = a if dtype is None else el.convert_element_type(a, dtype)
@@ -215,7 +217,7 @@ def _leaves(a: Any) -> Iterator[Any]:
         held_dtype("array", a, np.asarray(a))  # says what to do about text
     else:
         convert = getattr(a, "__jax_array__", None)
-        yield a if convert is None or isinstance(a, ArrayOperators) else convert()
+        yield a if convert is None else convert()
 
 
 def _stack_nested(a: Any, dtype: Any) -> Any:

@@ -34,7 +34,7 @@ __all__ = [
 
 
 def _operands(name: str, *xs: Any) -> list[Any]:
-    return [x if isinstance(x, ArrayOperators) else asarray(operand(name, x, i)) for i, x in enumerate(xs)]
+    return [x if isinstance(x, ArrayOperators) else asarray(x) for x in (operand(name, x, i) for i, x in enumerate(xs))]
 
 
 def result_dtype(name: str, xs: Sequence[Any], preferred: Any) -> tuple[Any, bool]:

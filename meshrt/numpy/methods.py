@@ -18,6 +18,7 @@ from meshrt.core.operators import ArrayOperators, attach
 from meshrt.core.references import AbstractRef
 from meshrt.core.trace import NOT_CONCRETE
 from meshrt.core.tracebacks import boundaries, is_boundary, strip
+from meshrt.core.tracer import ask_types
 from meshrt.core.types import ShapedArray
 from meshrt.jit import jit
 from meshrt.numpy import (
@@ -438,3 +439,4 @@ def attach_all() -> None:
     methods |= _of_references(methods)
     # The length needs no time, and says itself what is wrong.
     attach(boundaries({n: m for n, m in methods.items() if n != "__len__"}, __name__) | {"__len__": _contains_length})
+    ask_types({n: m for n, m in methods.items() if n != "__array_namespace__"})

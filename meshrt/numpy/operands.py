@@ -22,7 +22,7 @@ from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.dimensions.arithmetic import broadcast_shapes as common_sizes
 from meshrt.core.dimensions.expression import DimExpr, as_size
 from meshrt.core.operators import ArrayOperators
-from meshrt.core.trace import EVAL, NOT_CONCRETE, current_trace
+from meshrt.core.trace import EVAL, NOT_CONCRETE, Tracer, current_trace
 from meshrt.core.tracebacks import is_boundary, strip
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dispatch import at_once
@@ -95,12 +95,17 @@ def aval_for(name: str, x: Any, position: int = 0) -> ShapedArray:
 
 
 def operand(name: str, x: Any, position: int = 0) -> Any:
-    """``x`` as something with ``.shape``, ``.dtype`` and ``.aval`` or as a NumPy value of canonical dtype."""
-    if isinstance(x, ArrayOperators):
+    """``x`` as something with ``.shape``, ``.dtype`` and ``.aval`` or as a NumPy value of canonical dtype.
+
+    Values of high types that say what array they are (``__jax_array__``) become it.
+    """
+    if type(x) is Array or (isinstance(x, ArrayOperators) and not x.aval.is_high):
         return x
     convert = getattr(x, "__jax_array__", None)
     if convert is not None:
         return convert()
+    if isinstance(x, ArrayOperators):
+        return x
     aval = aval_for(name, x, position)
     if isinstance(x, PYTHON_SCALARS):
         return x
@@ -275,6 +280,11 @@ def pairwise(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
                         y = beside(y, x)
                 elif type(y) is Array and type(x) in ADAPTING:
                     x = beside(x, y)
+            else:
+                if isinstance(x, Tracer) and x.aval.is_high:
+                    x = operand(function.__name__, x, 0)
+                if isinstance(y, Tracer) and y.aval.is_high:
+                    y = operand(function.__name__, y, 1)
             return whole(x, y)
         except Exception as e:
             strip(e)

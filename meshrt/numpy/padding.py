@@ -38,7 +38,8 @@ __all__ = ["repeat", "resize", "tile"]
 
 
 def _operand(name: str, x: Any) -> Any:
-    return x if isinstance(x, ArrayOperators) else asarray(operand(name, x))
+    x = operand(name, x)
+    return x if isinstance(x, ArrayOperators) else asarray(x)
 
 
 @at_once(1, ["reps"])

@@ -15,7 +15,7 @@ from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.choose import choose
-from meshrt.numpy.operands import pairwise, promote_inexact, promote_numeric, promote_pair
+from meshrt.numpy.operands import operand, pairwise, promote_inexact, promote_numeric, promote_pair
 from meshrt.primitives.random import random_unwrap
 
 __all__ = [
@@ -32,6 +32,7 @@ def _floating(name: str, p: Primitive, doc: str, example: str) -> Callable[[Any]
     """A function of one operand, which becomes floating first."""
 
     def function(x: Any, /) -> Any:
+        x = operand(name, x)
         if isinstance(x, ArrayOperators) and x.aval.dtype.kind in "fc":
             return p.bind(x)
         return p.bind(promote_inexact(name, x)[0])

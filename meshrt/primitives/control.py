@@ -74,9 +74,13 @@ def scan(
         return _scan_with_references(apart, f, xs, length=length, reverse=reverse, unroll=unroll)
     length = _scan_length(xs, length)
     unroll = unroll_factor(unroll, length)
+    return _scan(Body(f, f, "scan"), init, xs, length, bool(reverse), unroll)
+
+
+def _scan(body: Body, init: Any, xs: Any, length: int, reverse: bool = False, unroll: int = 1) -> tuple[Any, Any]:
     if config.read("disable_jit") and not any_tracer((init, xs)):
-        return _scan_in_python(f, init, xs, length, reverse)
-    return scan_body(Body(f, f, "scan"), init, xs, length, bool(reverse), unroll)
+        return _scan_in_python(body.call, init, xs, length, reverse)
+    return scan_body(body, init, xs, length, reverse, unroll)
 
 
 def _scan_with_references(apart: Apart, f: Callable[..., Any], xs: Any, **options: Any) -> tuple[Any, Any]:
@@ -250,7 +254,7 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
     need_callable(f, "lax.map: f")
     if batch_size is None:
         length = _scan_length(xs, None, "map")
-        return scan_body(Body(lambda _, x: ((), f(x)), f, "map"), (), xs, length, False, 1)[1]
+        return _scan(Body(lambda _, x: ((), f(x)), f, "map"), (), xs, length)[1]
     return _map_batches(f, xs, batch_size)
 
 
@@ -267,7 +271,7 @@ def _map_batches(f: Callable[..., Any], xs: Any, batch_size: int) -> Any:
         batches = tree_util.tree_map(
             lambda x: reshape(slice_in_dim(x, 0, whole), (trips, batch_size, *aval_of(x).shape[1:])), xs
         )
-        ys = scan_body(Body(lambda _, x: ((), vmap(f)(x)), f, "map in batches"), (), batches, trips, False, 1)[1]
+        ys = _scan(Body(lambda _, x: ((), vmap(f)(x)), f, "map in batches"), (), batches, trips)[1]
         parts.append(tree_util.tree_map(lambda y: reshape(y, (whole, *aval_of(y).shape[2:])), ys))
     if whole < length or not trips:
         parts.append(vmap(f)(tree_util.tree_map(lambda x: slice_in_dim(x, whole, length), xs)))

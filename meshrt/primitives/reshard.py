@@ -10,6 +10,7 @@ from meshrt.core import source
 from meshrt.core.basic.reshard import reshard_p
 from meshrt.core.completion import Completion
 from meshrt.core.explicit import reduced_of, unreduced_of
+from meshrt.core.high import TypeInState
 from meshrt.core.trace import EVAL, EvalTrace, Tracer, context
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.runtime.transfer import put_leaf
@@ -47,7 +48,9 @@ def typeof(x: Any) -> Any:
     ShapedArray(float32[8,4])
     """
     aval = abstract(x) if isinstance(x, ShapeDtypeStruct) else aval_of(x)
-    if aval.is_high or aval.explicit is not None:
+    if aval.is_high:
+        return aval.aval if type(aval) is TypeInState else aval  # the state is asked for by itself (`cur_qdd`)
+    if aval.explicit is not None:
         return aval
     if isinstance(x, Tracer):
         mesh = get_abstract_mesh()

@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from meshrt import errors, tree_util
+from meshrt import config, errors, tree_util
 from meshrt.core.basic.shapes import move_dim
 from meshrt.core.basic.varying import into_branch
 from meshrt.core.effects import CELLS, is_debug
-from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var, subjaxprs
 from meshrt.core.lojax import opened_call
 from meshrt.core.naming import wraps
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.references import RefEffect
-from meshrt.core.trace import JaxprTrace, set_trace
+from meshrt.core.trace import EvalTrace, JaxprTrace, eval_jaxpr, set_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums
@@ -232,6 +232,27 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {**eqn.params, "jaxpr": body})
 
 
+_compilable: WeakCache = WeakCache()
+
+
+def _evaluate(*args: Any, **params: Any) -> list[Any]:
+    """One compiled program, or where single operations are asked for, or one of them can only be evaluated (a
+    library's own primitive without a lowering), an operation after the other."""
+    jaxpr = params["jaxpr"]
+    if config.read("disable_jit") or not _compilable.get(jaxpr, "compilable", lambda: _has_lowerings(jaxpr)):
+        return eval_jaxpr(jaxpr, (), args)
+    return EvalTrace.evaluate(checkpoint_p, args, params)
+
+
+def _has_lowerings(jaxpr: Jaxpr) -> bool:
+    return all(_is_lowered(e.primitive) and all(map(_has_lowerings, subjaxprs(e.params))) for e in jaxpr.eqns)
+
+
+def _is_lowered(primitive: Primitive) -> bool:
+    """Itself, or as what it becomes before: operations on references and high types."""
+    return not (primitive.lower is None and primitive.discharge is None and primitive.to_lojax is None)
+
+
 def _bind(*args: Any, **params: Any) -> Any:
     return checkpoint_p.bind(*args, **params)
 
@@ -239,7 +260,7 @@ def _bind(*args: Any, **params: Any) -> Any:
 checkpoint_p: Primitive = Primitive(
     "checkpoint", lambda *avals, jaxpr, **_: jaxpr.out_avals, lower=_lower, jvp=_jvp, linearize=_linearize,
     transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, discharge=call_rule(lambda: checkpoint_p),
-    repeats=True, once=True, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
+    impl=_evaluate, repeats=True, once=True, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
     varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],

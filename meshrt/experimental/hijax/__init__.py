@@ -7,7 +7,15 @@ meshrt ships are in the modules of this package.
 from __future__ import annotations
 
 from meshrt.core.effects import CELLS
-from meshrt.core.high import HiType, MutableHiType, TypeInState, aval_method, aval_property, register_hitype
+from meshrt.core.high import (
+    HiType,
+    MutableHiType,
+    TypeInState,
+    TypeWrittenTo,
+    aval_method,
+    aval_property,
+    register_hitype,
+)
 from meshrt.core.lojax import lower_to_lojax
 from meshrt.core.references import AbstractRef
 from meshrt.core.types import AbstractValue, ShapedArray
@@ -44,7 +52,7 @@ __all__ = [
 ]  # fmt: skip
 
 Ty = AbstractValue
-AvalQDD = AvalMutableQDD = TypeInState
+AvalQDD, AvalMutableQDD = TypeInState, TypeWrittenTo
 hijax_method = aval_method
 
 

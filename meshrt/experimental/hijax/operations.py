@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from meshrt import errors
+from meshrt.core.high import StateCell, TypeInState, TypeWrittenTo
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of, in_program
 from meshrt.interpreters.ad import Zero
@@ -28,7 +29,9 @@ class HiPrimitive(Primitive):
     """An operation that takes or makes values of high types, declared by the methods of a subclass:
 
         abstract_eval(*types, **params)             (type of the result, set of effects); a list of types with
-                                                    `multiple_results`
+                                                    `multiple_results`. The type of a mutable operand comes as a
+                                                    `TypeWrittenTo`: `kind.aval`, and `kind.mutable_qdd` with the state
+                                                    `cur_val`, which `update(state)` replaces
         to_lojax(*values, **params)                 the result, computed from the arrays that values consist of
         jvp(primals, tangents, **params)            (result, its tangent); `Zero`s stand for zero tangents
         transpose(ct, *operands, **params)          a cotangent (or None) per operand; those that are to be given one
@@ -60,6 +63,7 @@ class HiPrimitive(Primitive):
             batch=self._batch_rule(rules.batch) if given("batch") else None,
             batch_axis=True,
             effects=self._stated_effects,
+            mutates=self._states_after,
             to_lojax=self.to_lojax if given("to_lojax") else self._lacking("to_lojax", "running or compiling"),
             multiple_results=kind.multiple_results,
             cache_types=False,
@@ -80,11 +84,17 @@ class HiPrimitive(Primitive):
         self._refuse("abstract_eval", "every application")
 
     def _result_types(self, *avals: Any, **params: Any) -> Any:
-        found = self.abstract_eval(*avals, **params)[0]
+        found = self.abstract_eval(*_shown(avals), **params)[0]
         return [in_program(a) for a in found] if self.multiple_results else in_program(found)
 
     def _stated_effects(self, *avals: Any, **params: Any) -> frozenset[Any]:
-        return frozenset(self.abstract_eval(*avals, **params)[1])
+        return frozenset(self.abstract_eval(*_shown(avals), **params)[1])
+
+    def _states_after(self, avals: Sequence[Any], params: dict[str, Any]) -> dict[int, Any]:
+        shown = _shown(avals)
+        self.abstract_eval(*shown, **params)
+        states = {i: a.mutable_qdd for i, a in enumerate(shown) if type(a) is TypeWrittenTo}
+        return {i: state.cur_val for i, state in states.items() if state.cur_val is not state.init_val}
 
     def _jvp_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
@@ -116,6 +126,11 @@ class HiPrimitive(Primitive):
             f"{asker} requires the primitive {self.name} of type {type(self).__name__} to implement the `{method}` "
             "method, see meshrt.experimental.hijax.HiPrimitive"
         )
+
+
+def _shown(avals: Sequence[Any]) -> list[Any]:
+    """Types as type rules see them: those of mutable values with their states, to be changed."""
+    return [TypeWrittenTo(a.aval, StateCell(a.state)) if type(a) is TypeInState else a for a in avals]
 
 
 def _taken(t: Any) -> Any:

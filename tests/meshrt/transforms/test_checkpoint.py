@@ -112,3 +112,21 @@ def test_refusal(name):
     with pytest.raises(kind) as caught:
         call()
     assert isinstance(caught.value, errors.MeshrtError) and part in str(caught.value)
+
+
+def test_what_can_only_be_evaluated_is_evaluated():
+    """A library's own primitive without a lowering, as in JAX, and single operations where those are asked for."""
+    seen = []
+    with_value_p = meshrt.extend.core.Primitive("with_value")
+    with_value_p.def_impl(lambda x: seen.append(float(x)) or x)
+    with_value_p.def_abstract_eval(lambda x: x)
+    meshrt.interpreters.ad.deflinear(with_value_p, lambda ct: [ct])
+    f = meshrt.checkpoint(lambda x: mnp.sin(with_value_p.bind(x)))
+    assert float(f(3.0)) == pytest.approx(np.sin(3.0)) and seen == [3.0]
+    assert float(meshrt.grad(f)(3.0)) == pytest.approx(np.cos(3.0))
+    with pytest.raises(NotImplementedError, match="with_value"):
+        meshrt.jit(f)(3.0)
+    del seen[:]
+    with meshrt.disable_jit():
+        np.testing.assert_array_equal(meshrt.lax.map(with_value_p.bind, X[0]), X[0])
+    np.testing.assert_array_equal(seen, X[0])
