@@ -168,8 +168,9 @@ def ask_types(members: dict[str, Any]) -> None:
     """Makes tracers of high types use what their type has in place of `members`, methods and properties of arrays:
     operators under the name with one underscore and with the value first, `_add(self, value, other)` for `__add__`.
     """
-    conversions = ("__bool__", "__int__", "__float__", "__complex__", "__index__")
-    for name, plain in (members | {name: vars(Tracer)[name] for name in conversions}).items():
+    conversions = dict.fromkeys(("__bool__", "__int__", "__float__", "__complex__", "__index__"))
+    for name, of_arrays in (members | conversions).items():
+        plain: Any = vars(Tracer).get(name, of_arrays)  # tracers have a few of their own
         if isinstance(plain, property):
             setattr(Tracer, name, property(_asking(_own, name, plain.fget, lambda found: found)))
         elif name.startswith("__"):
