@@ -331,13 +331,18 @@ FUSED_VALUES = 64
 # -- predicted times ---------------------------------------------------------------------------------------------
 
 # Multiplications and additions of a contraction that take as long as one comparison of a sort, one step of a
-# window, one multiplication of a convolution in groups, one of a matrix decomposition or Fourier transform.
-# Measured on CPUs: 7 ns a comparison where a contraction does 50 in a nanosecond, 30 us for 8 x 1024 windows, 15 ms
-# for 7 million multiplications in 8 groups, 3 ms for 8 matrices of 64 x 64 (QR, LU, eigenvectors, two solutions).
+# window, one multiplication of a matrix decomposition or Fourier transform. Measured on CPUs: 7 ns a comparison where
+# a contraction does 50 in a nanosecond, 30 us for 8 x 1024 windows, 3 ms for 8 matrices of 64 x 64 (QR, LU,
+# eigenvectors, two solutions).
 COMPARISON_WORK = 300.0
 WINDOW_WORK = 16.0
-GROUPED_WORK = 100.0
 LIBRARY_WORK = 5.0
+
+# The same of one multiplication of a convolution in groups of one feature; wider groups take less, on TPUs as far as
+# their features fill the lanes of a matrix unit. Measured: on CPUs groups of 1, 8, 32 and 128 of 256 features take 150,
+# 9, 3 and 4 times as long as no groups; the compiler for v5e says 119, 127, 7 and 2 of 1, 8, 64 and 256 of 512.
+GROUPED_WORK = 100.0
+MATRIX_UNIT_LANES = 128
 
 # Steps of a dimension of a window that count: XLA cuts longer windows, as of running sums, into blocks of 16 and
 # windows over these. Chosen: a block and the window over blocks.

@@ -16,7 +16,7 @@ from .layout import Atoms
 from .network import Link
 from .topology import Topology
 
-__all__ = ["Machine", "dot_dimensions", "flops", "machine_of", "ref_bytes"]
+__all__ = ["Machine", "dot_dimensions", "features", "flops", "machine_of", "ref_bytes"]
 
 
 _FREE = having("free")
@@ -99,9 +99,12 @@ def flops(item: LocalOp) -> float:
         lhs = item.operands[0].shape
         return 2.0 * math.prod(item.results[0].shape) * math.prod(lhs[d] for d in dot_dimensions(item)[2])
     if item.name == "stablehlo.convolution":
-        kernel, out = item.operands[1].shape, item.results[0].shape
-        # Each output element sums over the kernel without its output features, which are its largest common factor
-        # with the result in every layout that the dialect allows.
-        features = max((k for k in kernel if k in out), default=1)
-        return 2.0 * math.prod(out) * math.prod(kernel) / features
+        return 2.0 * math.prod(item.results[0].shape) * math.prod(item.operands[1].shape) / features(item)
     return 0.0
+
+
+def features(convolution: LocalOp) -> int:
+    """Output features of a convolution: each output element sums over the kernel without them, which are its largest
+    common factor with the result in every layout that the dialect allows."""
+    out = convolution.results[0].shape
+    return max((k for k in convolution.operands[1].shape if k in out), default=1)

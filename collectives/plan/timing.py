@@ -110,7 +110,7 @@ class _Clock:
         topology = self.machine.topology
         moved = self._read(item, kept)
         moved += ref_bytes(item.operands[1]) if item.name in _IN_PLACE else sum(map(ref_bytes, written))
-        rate, memory = work(item) / topology.flops, moved / topology.memory_bandwidth
+        rate, memory = work(item, self.machine.tiles) / topology.flops, moved / topology.memory_bandwidth
         return (rate, 0.0) if rate >= memory else (0.0, memory)
 
     def _read(self, item: LocalOp, kept: frozenset[LocalValue]) -> float:

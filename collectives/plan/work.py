@@ -1,8 +1,9 @@
 """Arithmetic of single operations, in multiplications and additions of a contraction that take as long.
 
 Contractions do what hardware is made for. A comparison of a sort, a step of a window that slides by one, a convolution
-of few features and a decomposition take much longer than a multiplication there, by factors that were measured on CPUs
-(`heuristics`). Elementwise operations are not counted: they take as long as memory does.
+in groups of few features and a decomposition take much longer than a multiplication there, by factors that were
+measured on CPUs (`heuristics`), and for groups on TPUs too. Elementwise operations are not counted: they take as long
+as memory does.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import re
 
 from propagation.attributes import integer, integers
 
-from ..heuristics import COMPARISON_WORK, GROUPED_WORK, LIBRARY_WORK, WINDOW_LONGEST, WINDOW_WORK
+from ..heuristics import COMPARISON_WORK, GROUPED_WORK, LIBRARY_WORK, MATRIX_UNIT_LANES, WINDOW_LONGEST, WINDOW_WORK
 from ..ir.attributes import Given, Integer, Integers, String
 from ..ir.program import LocalOp
-from ..machine import flops
+from ..machine import features, flops
 
 __all__ = ["is_cut_in_blocks", "work"]
 
@@ -24,9 +25,9 @@ _SPECTRAL = re.compile(r"syev|heev|geev|gees|gesdd|gesvd|[Ee]igh?\b|[Ss]vd|Jacob
 _DECOMPOSING = re.compile(r"lapack_|cusolver|cublas|Qr|Householder|LuDecomposition|Cholesky|TriangularSolve")
 
 
-def work(item: LocalOp) -> float:
+def work(item: LocalOp, tiles: bool) -> float:
     """Multiplications and additions of a contraction that take as long as the arithmetic of an item, whose regions
-    combine elements, if it has some."""
+    combine elements, if it has some. With `tiles` contractions fill the lanes of a matrix unit (`Machine.tiles`)."""
     name = item.name.removeprefix("stablehlo.")
     if name == "sort":
         return _sort(item)
@@ -35,7 +36,7 @@ def work(item: LocalOp) -> float:
         return WINDOW_WORK * steps * sum(math.prod(r.shape) for r in item.results)
     if name == "convolution":
         groups = max(*_numbers(item, "feature_group_count", 1), *_numbers(item, "batch_group_count", 1))
-        return flops(item) * (GROUPED_WORK if groups > 1 else 1.0)
+        return flops(item) * (_by_width(features(item) // groups, tiles) if groups > 1 else 1.0)
     if name == "fft":
         lengths = math.prod(_numbers(item, "fft_length"))
         return LIBRARY_WORK * 5 * math.prod(item.operands[0].shape) * math.log2(max(2, lengths))
@@ -50,6 +51,12 @@ def work(item: LocalOp) -> float:
 def is_cut_in_blocks(item: LocalOp) -> bool:
     """Whether an item reduces windows that are so long that it is computed block by block."""
     return item.name == "stablehlo.reduce_window" and max(_numbers(item, "window_dimensions")) > WINDOW_LONGEST
+
+
+def _by_width(width: int, tiles: bool) -> float:
+    """How much longer a multiplication takes in groups of so many features."""
+    lost = (MATRIX_UNIT_LANES / max(1, width)) ** 2 if tiles else GROUPED_WORK / max(1, width)
+    return max(1.0, min(GROUPED_WORK, lost))
 
 
 def _sort(item: LocalOp) -> float:

@@ -165,14 +165,18 @@ def test_what_takes_longer_than_its_memory_grows_with_its_arithmetic(what, least
     assert one > 0 and twice / one >= least - 1e-9
 
 
-@pytest.mark.parametrize("groups", [1, 8])
-def test_convolutions_in_groups_are_far_from_the_peak(groups):
+@pytest.mark.parametrize(
+    "features, groups, on_tpu, on_cpu", [(8, 1, 1, 1), (8, 8, 100, 100), (512, 8, 4, 100 / 64), (512, 2, 1, 1)]
+)
+def test_convolutions_in_groups_of_few_features_are_far_from_the_peak(features, groups, on_tpu, on_cpu):
+    x, kernel = f"tensor<4x32x32x{features}xf32>", f"tensor<3x3x{features // groups}x{features}xf32>"
     text = f"""{HEAD}
-      func.func @main(%x: tensor<4x32x32x8xf32>, %k: tensor<3x3x{8 // groups}x8xf32>) -> tensor<4x32x32x8xf32> {{
+      func.func @main(%x: {x}, %k: {kernel}) -> {x} {{
         %0 = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
           window = {{pad = [[1, 1], [1, 1]]}} {{feature_group_count = {groups} : i64, batch_group_count = 1 : i64}}
-          : (tensor<4x32x32x8xf32>, tensor<3x3x{8 // groups}x8xf32>) -> tensor<4x32x32x8xf32>
-        return %0 : tensor<4x32x32x8xf32>
+          : ({x}, {kernel}) -> {x}
+        return %0 : {x}
       }}"""
-    flops = 2 * 4 * 32 * 32 * 8 * 9 * 8 / groups
-    assert timing(text).arithmetic == pytest.approx(flops / 1e9 * (100 if groups > 1 else 1))
+    flops = 2 * 4 * 32 * 32 * features * 9 * features / groups
+    for machine, factor in ((MACHINE, on_tpu), (replace(MACHINE, compiler="cpu"), on_cpu)):
+        assert timing(text, machine).arithmetic == pytest.approx(flops / 1e9 * factor)
