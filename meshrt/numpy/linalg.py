@@ -193,10 +193,8 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     size = absolute(x)
     if ord == np.inf:
         return reductions.max(size, axis, keepdims=keepdims, initial=0)
-    if ord == -np.inf and not dtypes.issubdtype(x.dtype, np.inexact):
-        return reductions.min(size, axis, keepdims=keepdims)
     if ord == -np.inf:
-        return reductions.min(size, axis, keepdims=keepdims, initial=np.inf)
+        return reductions.min(size, axis, keepdims=keepdims)
     if ord == 1:
         return reductions.sum(size, axis, keepdims=keepdims)
     (size,) = promote_inexact("vector_norm", size)

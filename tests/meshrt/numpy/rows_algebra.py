@@ -176,6 +176,7 @@ FAMILIES = {
         np.linalg.multi_dot([X3, F])
         np.linalg.vector_norm(V, ord=3)
         np.linalg.vector_norm(V, ord='x')
+        np.linalg.vector_norm(np.zeros(0), ord=-np.inf)
     """,
     "polynomials": """
         np.polyval(V, 2.)
