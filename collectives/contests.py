@@ -12,7 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from propagation.contested import meeting
 from propagation.correspondence import Correspondence, correspondence_of
@@ -20,7 +20,7 @@ from propagation.func_edges import callers_first
 from propagation.functions import callee_of
 from propagation.model import DimSharding, FactorType, OpRule, TensorSharding
 from propagation.ops import SHARDING_ATTRIBUTE
-from propagation.program import Block, Op, Program, Value
+from propagation.program import Block, Op, Program, TensorType, Value
 from propagation.shardings import Shardings
 
 from .annotations import KnownShardings
@@ -31,6 +31,9 @@ from .ops.control import trip_count
 from .preferences import Preference
 
 __all__ = ["preference"]
+
+# Values of one type, sharding and classes of dimensions: how many there are.
+_Alike: TypeAlias = Mapping[tuple[TensorType, TensorSharding | None, tuple[int, ...]], int]
 
 _ADDING = frozenset(("stablehlo.add", "stablehlo.subtract"))
 
@@ -101,11 +104,13 @@ def _contest(known: KnownShardings, sent: Mapping[str, float]) -> _Contest | Non
     for end in ends:
         for axis in (axis for axis in end.split.axes if axis.name in axes):
             classes.setdefault(axis.name, {}).setdefault(joined.find(end.value, end.dim), str(end))
-    sizes = _sizes(program, joined, {a: set(roots) for a, roots in classes.items() if len(roots) > 1})
+    contested = {a: set(roots) for a, roots in classes.items() if len(roots) > 1}
+    alike = _alike(program, shardings, joined) if contested else {}
+    sizes = _sizes(alike, contested)
     times = _times(program)
     summing = [(op, rule, times[op.block]) for op, rule in joined.summing if times[op.block]]
     found = _Contest(ends, joined, classes, sizes, {}, summing)
-    return found._replace(lost=_lost(program, shardings, joined, found.first))
+    return found._replace(lost=_lost(alike, program, shardings, joined, found.first))
 
 
 def preference(known: KnownShardings, sent: Mapping[str, float]) -> Preference | None:
@@ -159,13 +164,24 @@ def _bytes(value: Value) -> float:
     return value.type.size * item_bytes(value.type.dtype)
 
 
-def _sizes(program: Program, joined: Correspondence, contested: dict[str, set[int]]) -> dict[str, dict[int, float]]:
+def _alike(program: Program, shardings: Shardings, joined: Correspondence) -> _Alike:
+    """How many values there are of one type, sharding and classes of dimensions. That of arguments of @main does not
+    count: they keep what they have."""
+    table, out = shardings.table, Counter[tuple[TensorType, TensorSharding | None, tuple[int, ...]]]()
+    kept, count = {arg.index for arg in program.main.args}, len(table)
+    for value in program.values:
+        kind, i = value.type, value.index
+        if kind.shape and isinstance(kind, TensorType):
+            out[kind, None if i in kept or i >= count else table[i], joined.classes(value)] += 1
+    return out
+
+
+def _sizes(alike: _Alike, contested: dict[str, set[int]]) -> dict[str, dict[int, float]]:
     """By axis and class that wants it: bytes of all values that have a dimension of the class."""
-    out = {axis: dict.fromkeys(roots, 0.0) for axis, roots in contested.items()}
+    out = {axis: dict.fromkeys(sorted(roots), 0.0) for axis, roots in contested.items()}
     bytes_of: dict[tuple[int, ...], float] = defaultdict(float)  # by the classes of values' dimensions
-    for value in program.values if contested else ():
-        if value.type.is_tensor and value.type.shape:
-            bytes_of[joined.classes(value)] += _bytes(value)
+    for (kind, _, roots), count in alike.items():
+        bytes_of[roots] += count * kind.size * item_bytes(kind.dtype)
     for found in out.values():
         for roots, size in bytes_of.items():
             for root in found.keys() & roots:
@@ -183,22 +199,19 @@ def _held(program: Program, shardings: Shardings, joined: Correspondence) -> set
     }  # fmt: skip
 
 
-def _lost(program: Program, shardings: Shardings, joined: Correspondence, first: dict[str, int]) -> dict[str, float]:
+def _lost(
+    alike: _Alike, program: Program, shardings: Shardings, joined: Correspondence, first: dict[str, int]
+) -> dict[str, float]:  # fmt: skip
     """By axis: bytes of the values with a dimension of the class that is to have it first, in which it splits another
     one that may have to wait: arguments of @main keep what they have, and constraints what they say."""
     out = dict.fromkeys(first, 0.0)
     held = _held(program, shardings, joined) if first else set()
-    kept = {arg.index for arg in program.main.args}
-    bytes_of: dict[tuple[TensorSharding, tuple[int, ...]], float] = defaultdict(float)
-    for value in program.values if first else ():
-        sharding = shardings.get(value)
-        if sharding is not None and value.index not in kept:
-            bytes_of[sharding, joined.classes(value)] += _bytes(value)
-    for (sharding, roots), size in bytes_of.items():
-        at = {axis.name: root for root, dim in zip(roots, sharding.dims) for axis in dim.axes}
+    for (kind, sharding, roots), count in alike.items():
+        dims = () if sharding is None else sharding.dims
+        at = {axis.name: root for root, dim in zip(roots, dims) for axis in dim.axes}
         for axis, root in first.items():
             if root in roots and at.get(axis, root) != root and (axis, at[axis]) not in held:
-                out[axis] += size
+                out[axis] += count * kind.size * item_bytes(kind.dtype)
     return out
 
 

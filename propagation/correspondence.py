@@ -15,6 +15,7 @@ decision of whoever lays out the program (TOAST, arXiv 2508.15010, calls them co
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -97,17 +98,26 @@ def correspondence_of(program: Program, rules: RuleCache | None = None) -> Corre
 
 class _Joins(NamedTuple):
     """What an operation joins: groups of dimensions, each with whether it is summed over; a dimension is the number of
-    its tensor (operands, then results) and its own. `alike` says that all tensors correspond dimension by dimension."""
+    its tensor (operands, then results) and its own.
+
+    alike     the dimensions of more than one element, if all tensors correspond dimension by dimension
+    among     the groups as far as they are of operands, where these are several
+    sources   for each result and dimension the operand's dimension that it corresponds to, if any; None where results
+              correspond to each other and to no operand
+    """
 
     groups: tuple[tuple[bool, tuple[Place, ...]], ...]
-    alike: bool
+    alike: tuple[int, ...] | None
+    among: tuple[tuple[Place, ...], ...]
+    sources: tuple[tuple[Place | None, ...], ...] | None
 
 
 class Correspondence:
     """A union of dimensions, with what is known of each class.
 
-    A dimension of a value is a node, a number, and so is a class: the first of its nodes. Values that correspond
-    dimension by dimension from the first, as along chains of pointwise operations, share one row of nodes.
+    A dimension of a value is a node, a number, and so is a class: the first of its nodes. A dimension of a result takes
+    the node of an operand's that it corresponds to, and values that correspond dimension by dimension from the first,
+    as along chains of pointwise operations, share one row of nodes.
 
     summing   the operations that sum over some dimension, with their rules
     """
@@ -115,10 +125,10 @@ class Correspondence:
     def __init__(self) -> None:
         self._rows: dict[int, list[int]] = {}  # by a value's index: the nodes of its dimensions
         self._above: list[int] = []  # by node: another one of its class, nearer to the first
-        self._uses: list[int] = []  # by class
-        self._summed: list[bool] = []  # by class
+        self._uses: list[int] = []  # by node: operations for which it stands for its class
+        self._summed: set[int] = set()  # nodes
         self._joins: dict[tuple[Any, ...], _Joins] = {}  # by rule and types
-        self._classes: dict[int, tuple[int, ...]] = {}  # by a row's first node; emptied when anything is joined
+        self._classes: dict[int, tuple[int, ...]] = {}  # by the identity of a row; emptied when anything is joined
         self.summing: list[tuple[Op, OpRule]] = []
 
     def find(self, value: Value, dim: int) -> int:
@@ -127,21 +137,20 @@ class Correspondence:
 
     def classes(self, value: Value) -> tuple[int, ...]:
         """The classes of all dimensions of a value."""
-        row = self._row(value)
-        if not row:
-            return ()
-        found = self._classes.get(row[0])
+        row = self._rows.get(value.index)
+        if row is None:
+            row = self._row(value)
+        found = self._classes.get(id(row))
         if found is None:
-            found = self._classes[row[0]] = tuple([self._find(node) for node in row])
+            found = self._classes[id(row)] = tuple([self._find(node) for node in row])
         return found
 
-    def is_summed(self, of: int) -> bool:
-        """Whether an operation sums over the dimensions of a class."""
-        return self._summed[of]
-
-    def uses(self, of: int) -> int:
-        """How many operations a class runs through."""
-        return self._uses[of]
+    def counted(self) -> dict[int, tuple[int, bool]]:
+        """By class: how many operations it runs through, and whether one of them sums over it."""
+        uses, summed = Counter[int](), set(map(self._find, self._summed))
+        for node, count in enumerate(self._uses):
+            uses[self._find(node)] += count
+        return {of: (count, of in summed) for of, count in uses.items()}
 
     def _find(self, node: int) -> int:
         above = self._above
@@ -152,63 +161,83 @@ class Correspondence:
             node, above[node] = above[node], root
         return root
 
+    def _node(self) -> int:
+        """A new one, in a class of its own."""
+        node = len(self._above)
+        self._above.append(node)
+        self._uses.append(0)
+        return node
+
     def _row(self, value: Value) -> list[int]:
         row = self._rows.get(value.index)
         if row is None:
-            first, rank = len(self._above), value.type.rank
-            row = self._rows[value.index] = list(range(first, first + rank))
-            self._above += row
-            self._uses += [0] * rank
-            self._summed += [False] * rank
+            row = self._rows[value.index] = [self._node() for _ in range(value.type.rank)]
         return row
 
-    def _join(self, nodes: Sequence[int], is_summed: bool) -> None:
+    def _join(self, nodes: Sequence[int]) -> None:
         """Makes one class of those of several nodes."""
-        find, first = self._find, -1
-        for root in map(find, nodes):
-            if first < 0:
-                first = root
-            elif root != first:
+        first = self._find(nodes[0])
+        for node in nodes:
+            root = self._find(node)
+            if root != first:
                 first, other = (first, root) if first < root else (root, first)
                 self._above[other] = first
-                self._uses[first] += self._uses[other]
-                self._summed[first] |= self._summed[other]
                 self._classes.clear()
-        self._uses[first] += 1
-        self._summed[first] |= is_summed
 
     def follow(self, rule: OpRule, operands: Sequence[Value], results: Sequence[Value]) -> None:
         """Joins the dimensions whose major factor is the same. A factor that the operation needs whole joins none."""
-        values = (*operands, *results)
-        key = (rule, *[v.type for v in values])
+        key = (rule, *[v.type for v in operands], *[v.type for v in results])
         joins = self._joins.get(key)
         if joins is None:
-            joins = self._joins[key] = _joins(rule, values)
-        if joins.alike:
-            rows, shared = self._rows, self._row(values[0])
-            others = [row for v in values if (row := rows.setdefault(v.index, shared)) is not shared]
-            for _, ((_, d), *_) in joins.groups:
-                self._join([shared[d], *[row[d] for row in others]], is_summed=False)
+            joins = self._joins[key] = _joins(rule, operands, results)
+        rows, uses = self._rows, self._uses
+        if joins.alike is not None:
+            values = (*operands, *results)
+            shared = self._row(values[0])
+            for v in values:
+                row = rows.setdefault(v.index, shared)
+                if row is not shared:
+                    for d in joins.alike:
+                        self._join((shared[d], row[d]))
+            for d in joins.alike:
+                uses[shared[d]] += 1
             return
-        at = [self._row(v) for v in values]
+        at = [self._row(v) for v in operands]
+        if joins.sources is not None and not [v for v in results if v.index in rows]:
+            for v, sources in zip(results, joins.sources):
+                rows[v.index] = [self._node() if p is None else at[p[0]][p[1]] for p in sources]
+            for places in joins.among:
+                self._join([at[t][d] for t, d in places])
+        else:
+            at += [self._row(v) for v in results]
+            for _, places in joins.groups:
+                self._join([at[t][d] for t, d in places])
         for is_summed, places in joins.groups:
-            self._join([at[t][d] for t, d in places], is_summed)
+            t, d = places[0]
+            uses[at[t][d]] += 1
+            if is_summed:
+                self._summed.add(at[t][d])
 
     def follow_edge(self, edge: Edge) -> None:
         """All that flows along an edge has the same dimensions."""
         values: list[Value] = [edge.owner, *edge.targets, *[u.op.operands[u.number] for u in edge.sources]]
         for d in range(edge.owner.type.rank):
-            self._join([self._row(v)[d] for v in values if v.type.rank > d], is_summed=False)
+            nodes = [self._row(v)[d] for v in values if v.type.rank > d]
+            self._join(nodes)
+            self._uses[nodes[0]] += 1
 
     def follow_same(self, values: Sequence[Value], others: Sequence[Value]) -> None:
         """Values that are the same under another name."""
         for v, other in zip(values, others):
             for d in range(v.type.rank if v.type.is_tensor else 0):
-                self._join([self._row(v)[d], self._row(other)[d]], is_summed=False)
+                nodes = [self._row(v)[d], self._row(other)[d]]
+                self._join(nodes)
+                self._uses[nodes[0]] += 1
 
 
-def _joins(rule: OpRule, values: Sequence[Value]) -> _Joins:
+def _joins(rule: OpRule, operands: Sequence[Value], results: Sequence[Value]) -> _Joins:
     """What operations of this rule join, on values of these types."""
+    values = (*operands, *results)
     places: dict[int, list[Place]] = {}
     for t, (value, dims) in enumerate(zip(values, (*rule.operands, *rule.results))):
         for d, factors in enumerate(dims):
@@ -224,7 +253,17 @@ def _joins(rule: OpRule, values: Sequence[Value]) -> _Joins:
         and not any(is_summed for is_summed, _ in groups)
         and sorted(found for _, found in groups) == [tuple([(t, d) for t in range(len(values))]) for d in long]
     )
-    return _Joins(groups, alike)
+    among = [tuple([place for place in found if place[0] < len(operands)]) for _, found in groups]
+    source = {place: inside[0] for inside, (_, found) in zip(among, groups) if inside for place in found}
+    sources = [
+        tuple([source.get((t, d)) for d in range(v.type.rank)]) for t, v in enumerate(results, start=len(operands))
+    ]
+    return _Joins(
+        groups,
+        tuple(long) if alike else None,
+        tuple([inside for inside in among if len(inside) > 1]),
+        tuple(sources) if all(among) else None,
+    )
 
 
 def _classes(joined: Correspondence, arguments: list[Value]) -> list[DimensionClass]:
@@ -233,4 +272,5 @@ def _classes(joined: Correspondence, arguments: list[Value]) -> list[DimensionCl
         for d, size in enumerate(value.type.shape):
             if size > 1:
                 found.setdefault(joined.find(value, d), []).append(ArgumentDim(number, d, size))
-    return [DimensionClass(tuple(dims), joined.is_summed(of), joined.uses(of)) for of, dims in found.items()]
+    counted = joined.counted()
+    return [DimensionClass(tuple(dims), counted[of][1], counted[of][0]) for of, dims in found.items()]
