@@ -85,10 +85,14 @@ def _meetings(
     """The operations at which one of `axes` splits dimensions that do not correspond, with rules and shardings."""
     rules, table = rules or RuleCache(), shardings.table
     count = len(table)
+    counts: dict[Seen, int] = {}  # of different shardings; none where none of the axes is
     known: dict[tuple[OpRule, Seen], bool] = {}
     for op in ops:
         found = tuple([table[v.index] if v.index < count else None for v in (*op.operands, *op.results)])
-        several = len({s for s in found if s is not None})
+        several = counts.get(found)
+        if several is None:
+            different = {s for s in found if s is not None}
+            several = counts[found] = 0 if all(axes.isdisjoint(_names(s)) for s in different) else len(different)
         if not several or not op.results or (several == 1 and is_elementwise(op)):
             continue
         rule = rules.rule_for(op)
@@ -112,12 +116,17 @@ class _Races:
         # The tensors to which operations themselves gave an axis, with the user priority at which they did.
         self._passed: dict[Op, set[tuple[int, str, int]]] = {}
         self._round: dict[tuple[int, str], tuple[int, int | None]] = {}  # in which a place got an axis
+        gained: dict[tuple[TensorSharding | None, TensorSharding], frozenset[str]] = {}  # of the axes
         for event in log.events:
             op, slots = event.op, event.slots
             if not isinstance(op, Op):
                 continue
             for t, new in event.decision.changes:
-                for a in _gained(event.before[t], new) & axes:
+                change = (event.before[t], new)
+                got = gained.get(change)
+                if got is None:
+                    got = gained[change] = _gained(*change) & axes
+                for a in got:
                     self._round[slots[t], a] = event.round
                     if event.rule is not None:
                         self._passed.setdefault(op, set()).add((t, a, event.round[0]))
