@@ -161,8 +161,12 @@ class _Search:
         self._names: dict[TensorSharding | None, frozenset[str]] = {None: frozenset()}  # the axes of shardings
         self.free: set[Value] = set()  # split values of what is whole alone: broadcast constants, positions, ...
         for op in ops:
-            if op.results and op.name not in CONTROL and all(v in self.free or not self._axes(v) for v in op.operands):
-                self.free.update(v for v in op.results if self._axes(v))
+            if op.results and op.name not in CONTROL:
+                for v in op.operands:
+                    if v not in self.free and self._axes(v):
+                        break
+                else:
+                    self.free.update([v for v in op.results if self._axes(v)])
         self.leading = self._leading()
 
     def found(self) -> Iterator[_Cone]:
@@ -184,11 +188,13 @@ class _Search:
         """The operations that send something, and those from which one that does may follow. An optimiser's arithmetic,
         which is most of what follows from weights, is not among them."""
         out: set[Op] = set()
+        used: set[Value] = set()  # by these
         main = self.known.program.main.body.terminator
         for op in reversed(self.ops):
             onward = op.regions or op.name == "func.call" or (not op.results and op is not main)
-            if onward or self.sent.get(op) or any(use.op in out for r in op.results for use in r.uses):
+            if onward or self.sent.get(op) or not used.isdisjoint(op.results):
                 out.add(op)
+                used.update(op.operands)
         return out
 
     def told(self, cones: Iterable[_Cone]) -> Whole:
