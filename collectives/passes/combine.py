@@ -63,6 +63,10 @@ class _Memory:
         region.items = before
         return most
 
+    def most_growth(self, items: list[LocalOp], order: list[LocalOp]) -> float:
+        """Bytes by which a peak can grow at most if items of a region run in another order."""
+        return self._lives.most_growth(items, order)
+
     def need(self) -> float:
         """Bytes that the function needs."""
         return boundary(self.function) + self.peak(self.function.region)
@@ -136,11 +140,16 @@ def _affordable(region: Region, between: slice, groups: list[list[LocalOp]], mac
     """
     items = region.items
     of = {item: g for g in groups for item in g}
+    as_one = contract(items[between], of, list)
+    bound = memory.most_growth(items[between], as_one)
+    if not machine.chosen and bound <= PACKED_ALWAYS_BYTES:
+        return True
     most = memory.peak(region)
-    as_one = [*items[: between.start], *contract(items[between], of, list), *items[between.stop :]]
-    grown = memory.peak_as(region, as_one) - most
     allowed = COMBINED_GROWTH_SHARE * most
-    return grown <= (allowed if machine.chosen else max(allowed, PACKED_ALWAYS_BYTES))
+    allowed = allowed if machine.chosen else max(allowed, PACKED_ALWAYS_BYTES)
+    if bound <= allowed:
+        return True
+    return memory.peak_as(region, [*items[: between.start], *as_one, *items[between.stop :]]) - most <= allowed
 
 
 def _no_copies(item: LocalOp, machine: Machine) -> bool:

@@ -8,6 +8,8 @@ orders of the same operations and to find programs that are far too large; the c
 from __future__ import annotations
 
 import itertools
+import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -118,17 +120,38 @@ class Lives:
 
     def crest(self, region: Region, results: Sequence[LocalValue]) -> tuple[float, int]:
         """See `crest`."""
-        most, at = 0.0, 0
-        for i, (live, inner) in enumerate(self.of(region, results)):
-            if live + inner > most:
-                most, at = live + inner, i
-        return most, at
+        bytes_at = list(itertools.starmap(operator.add, self.of(region, results)))
+        most = max(bytes_at, default=0.0)
+        return (most, bytes_at.index(most)) if most > 0.0 else (0.0, 0)
 
     def forget_regions(self) -> None:
         """Drops what is known of items that run others: regions have changed."""
         self._insides.clear()
-        runs_others = lambda item: item.name == "func.call" or any(r.kind != "body" for r in item.regions)
-        self._facts = {item: facts for item, facts in self._facts.items() if not runs_others(item)}
+        self._facts = {item: facts for item, facts in self._facts.items() if not _runs_others(item)}
+
+    def most_growth(self, items: Sequence[LocalOp], order: Sequence[LocalOp]) -> float:
+        """Bytes by which the peak of a region can grow at most if its `items` run in another `order`: all that those
+        read and make which wait for one that came after them. What else lives while an item runs lived at once before,
+        too. Infinite if one of those that wait runs others, of which it isn't known beside what."""
+        place = {item: i for i, item in enumerate(items)}
+        touched: set[LocalValue] = set()
+        latest = -1
+        for item in order:
+            if place[item] > latest:
+                latest = place[item]
+                continue
+            if _runs_others(item):
+                return math.inf
+            touched.update(inputs(item))
+            touched.update(item.results)
+        todo = list(touched)
+        while todo:  # of what shares a buffer, the value that made it
+            maker = todo.pop().item
+            if maker is not None and maker.name in _SAME_BUFFER:
+                more = [r for r in maker.operands if r not in touched]
+                touched.update(more)
+                todo += more
+        return sum([ref_bytes(r) for r in touched if r.item is not None and r.item.name not in _NO_BUFFER])
 
     def of(self, region: Region, results: Sequence[LocalValue]) -> list[tuple[float, float]]:
         """Per item of a region: bytes of the region's values that live while it runs, and those that live within it."""
@@ -170,7 +193,7 @@ class Lives:
             used = list(set(inputs(item)))
         kept = item.collective is not None or bool(item.regions) or item.name in _BUFFER
         made = [] if item.name in _NO_BUFFER else [(r, ref_bytes(r)) for r in item.results]
-        inner = max((self._inside(r) for r in item.regions), default=0.0)
+        inner = max([self._inside(r) for r in item.regions]) if item.regions else 0.0
         if self._functions is not None and item.name == "func.call":
             inner = self._inside(self._functions[item.callee].region)
         found = self._facts[item] = used, kept, made, inner
@@ -185,6 +208,11 @@ class Lives:
         return found
 
 
+def _runs_others(item: LocalOp) -> bool:
+    """Whether items run within an item: of a loop, a branch, a function."""
+    return item.name == "func.call" or any(r.kind != "body" for r in item.regions)
+
+
 def _last_uses(
     items: Sequence[LocalOp], facts: Sequence[_Facts]
 ) -> tuple[dict[LocalValue, int], set[LocalValue]]:  # fmt: skip
@@ -196,11 +224,10 @@ def _last_uses(
             if r in last:
                 shared.add(r)
             last[r] = i
-    for item in reversed(items):
-        if item.name in _SAME_BUFFER:
-            end = max([last.get(r, 0) for r in item.results], default=0)
-            for r in item.operands:
-                last[r] = max(last[r], end)
+    for item in reversed([item for item in items if item.name in _SAME_BUFFER]):
+        end = max([last.get(r, 0) for r in item.results], default=0)
+        for r in item.operands:
+            last[r] = max(last[r], end)
     return last, shared
 
 
