@@ -421,11 +421,12 @@ class Primitive:
         return NO_EFFECTS if self.effects_rule is None else self.effects_rule(*avals, **params)
 
 
-def missing_rule(primitive: Primitive, rule: str, consequence: str) -> errors.UnsupportedError:
-    """The error for a rule, named as in `Primitive`, that does not exist."""
+def missing_rule(primitive: Primitive, rule: str, consequence: str, where: Any = None) -> errors.UnsupportedError:
+    """The error for a rule, named as in `Primitive`, that does not exist; `where` is the line of the operation."""
     reason = f" ({primitive.absent[rule]})" if rule in primitive.absent else ""
+    place = "" if where is None else f" at {where}"
     return errors.UnsupportedError(
-        f"the primitive '{primitive.name}' has no {_WORDS[rule]} rule{reason}, so it {consequence}; "
+        f"the primitive '{primitive.name}'{place} has no {_WORDS[rule]} rule{reason}, so it {consequence}; "
         f"define custom_jvp or custom_vjp around it, or express it by other operations"
     )
 

@@ -30,7 +30,7 @@ from meshrt.primitives.identity import stop_gradient_p
 from meshrt.primitives.selection import select_n_p
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_jaxpr
-from meshrt.transforms.linear import transpose_jaxpr
+from meshrt.transforms.linear import given_linear, transpose_jaxpr
 from meshrt.transforms.linearize import Linearized, linearize_jaxpr
 from meshrt.transforms.ordering import TOKEN
 from meshrt.transforms.recompute import Policy, Split, inlined, split
@@ -214,7 +214,7 @@ def _linearize(linear_trace: Any, primals: Sequence[Any], tangents: Sequence[Any
     branches = params["branches"]
     index, *operands = primals
     nonzero = tuple(t is not None for t in tangents[1:])
-    plan = _plans.get(branches[0], (weak_key(*branches), nonzero), lambda: _plan(branches, nonzero))
+    plan = _plans.get(branches[0], (weak_key(*branches), nonzero, given_linear.get()), lambda: _plan(branches, nonzero))
     outs = cond_p.bind(index, *plan.consts, *operands, branches=plan.forward, **_choice(params))
     num_outs = len(outs) - plan.num_slots
     outs, slots = outs[:num_outs], outs[num_outs:]

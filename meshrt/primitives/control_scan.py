@@ -24,6 +24,7 @@ from meshrt.primitives.control_scan_reverse import plan_of, recompute, transpose
 from meshrt.primitives.control_staging import body_effects, carry_fixpoint, permuted, split3, with_vars
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_jaxpr
+from meshrt.transforms.linear import given_linear
 from meshrt.transforms.linearize import linear_zero_p
 from meshrt.transforms.ordering import TOKEN
 from meshrt.transforms.tools import WeakCache, dce
@@ -96,7 +97,8 @@ def _linearize(linear_trace: Any, primals: Sequence[Any], tangents: Sequence[Any
     nonzero = tuple(t is not None for t in tangents)
     length = params["length"]
     plan = _plans.get(
-        jaxpr, (num_consts, num_carry, nonzero, length), lambda: plan_of(jaxpr, num_consts, num_carry, nonzero, length)
+        jaxpr, (num_consts, num_carry, nonzero, length, given_linear.get()),
+        lambda: plan_of(jaxpr, num_consts, num_carry, nonzero, length),
     )
     consts, carry, xs = split3(primals, num_consts, num_carry)
     fixed = [*plan.consts, *consts]

@@ -28,6 +28,7 @@ from meshrt.primitives.reduce import reduce_or_p
 from meshrt.primitives.selection import select_n_p
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_jaxpr
+from meshrt.transforms.linear import given_linear
 from meshrt.transforms.ordering import TOKEN
 from meshrt.transforms.tools import WeakCache, dce, hoist_consts
 
@@ -128,6 +129,9 @@ def _linearize(linear_trace: Any, primals: Sequence[Any], tangents: Sequence[Any
     """The loop runs once for its values; the linear equation runs it again beside its tangents, because the number of
     iterations, hence the size of any residuals, is unknown. That is of use in forward mode only.
     """
+    if given_linear.get():
+        both = linear_trace.record(while_p, [p if t is None else t for p, t in zip(primals, tangents)], params)
+        return both, [None] * len(both)
     outs = while_p.bind(*primals, **params)
     closed, nz_carry = _jvp_params(tangents, params)
     if not any(nz_carry):

@@ -31,7 +31,7 @@ from meshrt.transforms.custom_arguments import split_arguments
 from meshrt.transforms.discharge import call_rule
 from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_jaxpr
-from meshrt.transforms.linear import Purpose, linearizing_for, transpose_jaxpr
+from meshrt.transforms.linear import Purpose, given_linear, linearizing_for, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_flat, linearize_jaxpr
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.recompute import Policy, inlined, split
@@ -187,7 +187,7 @@ def _linearize(linear_trace, primals, tangents, params):
             "with side effects cannot be run again in the backward pass; move the effect out of it"
         )
     nonzeros = tuple(t is not None for t in tangents)
-    plan = _plans.get(jaxpr, (nonzeros, policy), lambda: _plan(jaxpr, nonzeros, policy))
+    plan = _plans.get(jaxpr, (nonzeros, policy, given_linear.get()), lambda: _plan(jaxpr, nonzeros, policy))
     operands = [*plan.consts, *primals]
     outs = checkpoint_p.bind(*operands, **{**params, "jaxpr": plan.forward})
     count = len(jaxpr.outvars)

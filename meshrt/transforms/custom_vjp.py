@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
+from meshrt.core import source
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import bring_to_front, reduce_sum_p
 from meshrt.core.basic.varying import in_order, into_branch, vary
@@ -43,6 +44,7 @@ from meshrt.transforms.custom_arguments import (
 from meshrt.transforms.custom_now import Call, closed_over, is_known, known_call
 from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten, leaf_paths
+from meshrt.transforms.linear import LinearTracer, given_linear, taken_as_linear
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.references import check_distinct, paths_of, refuse_returned_by_rule
 from meshrt.transforms.staged import stage
@@ -400,7 +402,18 @@ def _linearize(linear_trace, primals, tangents, params):
     if any(t is not None for t in tangents[:num_consts]):
         raise closed_over(f"the custom_vjp function with the rule {rule}")
     nonzeros = tuple(t is not None for t in tangents[num_consts:])
-    outs, residuals, backward = rule(primals[num_consts:], nonzeros)
+    inputs = primals[num_consts:]
+    linear = given_linear.get()
+    if linear:
+        inputs = [p if t is None else t for p, t in zip(inputs, tangents[num_consts:])]
+    with taken_as_linear(False):
+        outs, residuals, backward = rule(inputs, nonzeros)
+    if linear and any(type(r) is LinearTracer and r._trace is linear_trace for r in residuals):
+        raise errors.DifferentiationError(
+            f"a function that is not linear cannot be transposed: the custom_vjp function with the rule {rule} at "
+            f"{source.capture()} is applied to tangents, and keeps them for its backward rule. Linearize it first "
+            "(meshrt.linearize, meshrt.vjp)"
+        )
     avals = tuple(aval_of(o).to_tangent_aval() for o in outs)
     live = tuple(a.dtype != dtypes.float0 for a in avals)
     t_in = [t for t in tangents[num_consts:] if t is not None]

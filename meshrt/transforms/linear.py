@@ -28,8 +28,8 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.tools import WeakCache, as_literal, hoist_consts
 
 __all__ = [
-    "LinearTrace", "LinearTracer", "Purpose", "backward", "backward_jaxpr", "linearizing_for", "purpose",
-    "transpose_jaxpr",
+    "LinearTrace", "LinearTracer", "Purpose", "backward", "backward_jaxpr", "given_linear", "linearizing_for",
+    "purpose", "taken_as_linear", "transpose_jaxpr",
 ]  # fmt: skip
 
 
@@ -52,6 +52,22 @@ def linearizing_for(why: Purpose) -> Iterator[None]:
         yield
     finally:
         purpose.reset(token)
+
+
+given_linear: ContextVar[bool] = ContextVar("meshrt_given_linear", default=False)
+
+
+@contextmanager
+def taken_as_linear(flag: bool) -> Iterator[None]:
+    """Says whether Jaxprs that are linearized inside the block are linear programs already, in the operands that have
+    tangents. Then what depends on those is recorded as it is, not differentiated: what turns out not to be linear is
+    refused when it is transposed, as it is outside of a Jaxpr.
+    """
+    token = given_linear.set(flag)
+    try:
+        yield
+    finally:
+        given_linear.reset(token)
 
 
 class LinearTracer(Tracer):
@@ -114,12 +130,15 @@ class LinearTrace(Trace):
     def _apply_with_jaxprs(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """A loop, branch or call over tangents may have known results beside linear ones (a counter beside a sum).
 
-        It is linear in its linear operands, so its linear results are its derivatives at zero in their direction, and
-        the others are its values.
+        Its Jaxprs are said to be linear in the linear operands: its rule for derivatives, which knows where Jaxprs take
+        and give them, then finds which results are linear, and the others are values.
         """
         assert primitive.linearize is not None
         mine = [type(a) is LinearTracer and a._trace is self for a in args]
-        with set_trace(self):
+        decided = [a.aval for a, m in zip(args, mine) if m and not a.aval.is_differentiable]
+        if decided:
+            raise _not_linear(primitive, decided, source.capture(), "takes what cannot be linear in its arguments")
+        with set_trace(self), taken_as_linear(True):
             primals = [zeros(a.aval) if m else a for a, m in zip(args, mine)]
             tangents = [a if m else None for a, m in zip(args, mine)]
             outs, tangents_out = primitive.linearize(self, primals, tangents, params)
@@ -144,6 +163,12 @@ class LinearTrace(Trace):
         if primitive.multiple_results:
             return [LinearTracer(self, v) for v in outvars]
         return LinearTracer(self, outvars[0])
+
+    def not_linear(self, tracer: LinearTracer) -> errors.DifferentiationError:
+        """The error for a result that depends on inputs and that nothing can be linear in, as it is no number."""
+        step = next(s for s in self.tape if tracer._var in s.outvars)
+        dependent = [a.aval for a in step.args if type(a) is Var]
+        return _not_linear(step.primitive, dependent, step.source, f"gives {tracer.aval.str_short()}")
 
     def to_jaxpr(
         self, inputs: Sequence[LinearTracer], outs: Sequence[LinearTracer], name: str = ""
@@ -218,21 +243,27 @@ def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
     """One step of the backward pass: from the cotangents of `outvars` to those of the linear `args` (Vars)."""
     step_cts = [env.pop(v, None) for v in outvars]
     if primitive.transpose is None:
-        raise missing_rule(primitive, "transpose", "cannot be differentiated in reverse mode")
+        raise missing_rule(primitive, "transpose", "cannot be differentiated in reverse mode", where)
     source.set_replay(source.transposed(where))
     operands = [Undefined(a.aval) if type(a) is Var else a for a in args]
     try:
         pulled = primitive.transpose(step_cts if primitive.multiple_results else step_cts[0], *operands, **params)
     except NotLinearError:
-        shown = ", ".join(a.aval.str_short() for a in args if type(a) is Var)
-        raise errors.DifferentiationError(
-            f"a function that is not linear cannot be transposed: {primitive.name} of {shown} at {where} takes several "
-            "operands that depend on its arguments. Linearize it first (meshrt.linearize, meshrt.vjp), or make all "
-            "operands but one constants"
+        dependent = [a.aval for a in args if type(a) is Var]
+        raise _not_linear(
+            primitive, dependent, where, "takes several operands that depend on its arguments"
         ) from None
     for a, ct in zip(args, pulled):
         if type(a) is Var and ct is not None:
             env[a] = add_tangents(env.get(a), cotangent_of(a.aval, ct))
+
+
+def _not_linear(primitive: Primitive, avals: Sequence[Any], where: Any, why: str) -> errors.DifferentiationError:
+    shown = ", ".join(a.str_short() for a in avals)
+    return errors.DifferentiationError(
+        f"a function that is not linear cannot be transposed: {primitive.name} of {shown} at {where} {why}. "
+        "Linearize it first (meshrt.linearize, meshrt.vjp), or make all operands but one constants"
+    )
 
 
 def backward_jaxpr(jaxpr: Jaxpr, args: Sequence[Any], cts: Sequence[Any]) -> list[Any]:

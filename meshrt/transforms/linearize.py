@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from meshrt.core.basic.parts import from_parts_p, to_parts_p
+from meshrt.core.basic.shapes import zeros
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive
 from meshrt.core.references import is_ref, is_ref_type
@@ -16,7 +17,7 @@ from meshrt.core.trace import JaxprTrace, JaxprTracer, context, eval_jaxpr, set_
 from meshrt.core.types import ShapedArray, aval_of, in_program
 from meshrt.transforms.discharge import Cell, settled
 from meshrt.transforms.jvp import JVPTrace
-from meshrt.transforms.linear import LinearTrace, LinearTracer, purpose
+from meshrt.transforms.linear import LinearTrace, LinearTracer, given_linear, purpose, taken_as_linear
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
 __all__ = ["LinearFunction", "Linearized", "linearize_flat", "linearize_jaxpr", "opened_residuals"]
@@ -38,6 +39,13 @@ def linearize_flat(
     fun: Callable[..., Sequence[Any]], primals: Sequence[Any], nonzeros: Sequence[bool]
 ) -> tuple[list[Any], LinearFunction]:
     """Runs a flat function in the current trace, recording the linear program of its tangents."""
+    with taken_as_linear(False):
+        return _linearize_flat(fun, primals, nonzeros)
+
+
+def _linearize_flat(
+    fun: Callable[..., Sequence[Any]], primals: Sequence[Any], nonzeros: Sequence[bool]
+) -> tuple[list[Any], LinearFunction]:
     linear = LinearTrace(context.trace)
     trace = JVPTrace(linear)
     held = [in_program(_held(aval_of(p)).to_tangent_aval()) if nz else None for p, nz in zip(primals, nonzeros)]
@@ -49,6 +57,18 @@ def linearize_flat(
     pairs = [trace.unwrap(o) for o in outs]
     states = [cell.value for cell in cells if cell is not None]
     return [p for p, _ in pairs], LinearFunction(linear, inputs, [t for _, t in pairs], states)
+
+
+def _record_linear(jaxpr: Jaxpr, args: Sequence[Any], nonzeros: Sequence[bool]) -> tuple[list[Any], LinearFunction]:
+    """As `linearize_flat`, of a Jaxpr that is linear in the flagged arguments: values for these don't exist."""
+    linear = LinearTrace(context.trace)
+    inputs = [linear.input(in_program(aval_of(a))) if nz else None for a, nz in zip(args, nonzeros)]
+    with taken_as_linear(False):
+        with set_trace(linear):
+            outs = eval_jaxpr(jaxpr, (), [a if t is None else t for a, t in zip(args, inputs)])
+        mine = [type(o) is LinearTracer and o._trace is linear for o in outs]
+        values = [zeros(o.aval) if m else o for o, m in zip(outs, mine)]
+    return values, LinearFunction(linear, inputs, [o if m else None for o, m in zip(outs, mine)], [])
 
 
 def _held(aval: Any) -> ShapedArray:
@@ -91,7 +111,8 @@ def linearize_jaxpr(
     """
     why = purpose.get() if jaxpr.is_high else None
     return _cache.get(
-        jaxpr, (nonzeros, instantiate_out, why), lambda: _linearize(jaxpr, nonzeros, instantiate_out), _forward
+        jaxpr, (nonzeros, instantiate_out, why, given_linear.get()),
+        lambda: _linearize(jaxpr, nonzeros, instantiate_out), _forward,
     )
 
 
@@ -102,10 +123,16 @@ def _linearize(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], instantiate_out: tuple[
     trace = JaxprTrace(jaxpr.name, requires_low=False)
     args = [trace.argument(a) for a in jaxpr.in_avals]
     with set_trace(trace):
-        outs, recorded = linearize_flat(lambda *xs: eval_jaxpr(jaxpr, (), xs), args, nonzeros)
+        if given_linear.get():
+            outs, recorded = _record_linear(jaxpr, args, nonzeros)
+        else:
+            outs, recorded = linearize_flat(lambda *xs: eval_jaxpr(jaxpr, (), xs), args, nonzeros)
         tangents = recorded.outs
         for i, want in enumerate(instantiate_out):
-            if want and tangents[i] is None and aval_of(outs[i]).is_differentiable:
+            if want and not aval_of(outs[i]).is_differentiable:
+                if tangents[i] is not None:
+                    raise recorded.trace.not_linear(tangents[i])
+            elif want and tangents[i] is None:
                 tangents[i] = _known_zero(recorded.trace, outs[i])
         inputs = [t for t in recorded.inputs if t is not None]
         linear, residuals = recorded.trace.to_jaxpr(inputs, [t for t in tangents if t is not None], jaxpr.name)
