@@ -109,10 +109,13 @@ def soft_sign(x: Any) -> Any:
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)).
 
+    Raises:
+      ArgumentTypeError: ``x`` is not floating or complex.
+
     >>> meshrt.nn.sigmoid(jnp.array([0.0, 100.0]))
     Array([0.5, 1. ], dtype=float32)
     """
-    return el.logistic_p.bind(promote_inexact("sigmoid", x)[0])
+    return el.logistic_p.bind(_array("sigmoid", x))
 
 
 def sparse_sigmoid(x: Any) -> Any:
@@ -127,10 +130,13 @@ def sparse_sigmoid(x: Any) -> Any:
 def silu(x: Any) -> Any:
     """x * sigmoid(x).
 
+    Raises:
+      ArgumentTypeError: ``x`` is not floating or complex.
+
     >>> meshrt.nn.silu(jnp.array([0.0, 1.0]))
     Array([0.       , 0.7310586], dtype=float32)
     """
-    x = asarray(promote_inexact("silu", x)[0])
+    x = _array("silu", x)
     return el.mul_p.bind(x, el.logistic_p.bind(x))
 
 

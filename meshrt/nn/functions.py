@@ -46,6 +46,13 @@ def _along(x: Any, reduced: Any, axes: tuple[int, ...]) -> Any:
     return broadcast_in_dim_p.bind(reduced, shape=x.shape, broadcast_dimensions=kept)
 
 
+def _numbers(name: str, x: Any) -> Any:
+    """``x`` as an array of floating or complex numbers. ArgumentTypeError if it is bool: what are differences of those?"""
+    if aval_of(x).dtype == np.bool_:
+        raise errors.ArgumentTypeError(f"{name} does not accept dtype bool; convert with astype")
+    return asarray(promote_inexact(name, x)[0])
+
+
 def _shifted(x: Any, axes: tuple[int, ...], where: Any) -> Any:
     """``x`` less its maximum along ``axes``, which counts as constant; -inf where ``where`` is false."""
     fixed = lax.stop_gradient(x)
@@ -83,7 +90,7 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     >>> meshrt.nn.softmax(jnp.array([0.0, 0.0, -jnp.inf]))
     Array([0.5, 0.5, 0. ], dtype=float32)
     """
-    x = asarray(promote_inexact("softmax", x)[0])
+    x = _numbers("softmax", x)
     axes = canonical_axes(axis, x.ndim, "softmax")
     if where is None:
         return _softmax_over(axes)(x)
@@ -103,7 +110,7 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     >>> meshrt.nn.log_softmax(jnp.array([0.0, 0.0]))
     Array([-0.6931472, -0.6931472], dtype=float32)
     """
-    x = asarray(promote_inexact("log_softmax", x)[0])
+    x = _numbers("log_softmax", x)
     axes = canonical_axes(axis, x.ndim, "log_softmax")
     shifted = _shifted(x, axes, where)
     total = el.log_p.bind(rd.sum(el.exp_p.bind(shifted), axes, where=where))

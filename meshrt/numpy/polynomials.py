@@ -29,6 +29,16 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _check_coefficients(name: str, *polynomials: Any) -> None:
+    """ArgumentTypeError if one is a scalar: it has no coefficients to count."""
+    for p in polynomials:
+        if not p.ndim:
+            raise errors.ArgumentTypeError(
+                f"{name}: a polynomial is a vector of coefficients, the highest power first, but got a scalar; wrap it "
+                "in a list"
+            )
+
+
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     """The polynomial ``p`` at ``x``, elementwise, by Horner's rule; ``unroll`` steps of it are written in a row.
 
@@ -86,6 +96,7 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
     Array([1., 3., 2.], dtype=float32)
     """
     x, y = promoted_inexact("polymul", a1, a2)
+    _check_coefficients("polymul", x, y)
     if trim_leading_zeros and (x.shape[0] > 1 or y.shape[0] > 1):
         x, y = trim_zeros(x, "f"), trim_zeros(y, "f")
     x, y = (v if v.shape[0] else zeros(1, v.dtype) for v in (x, y))
@@ -104,6 +115,7 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, A
     (Array([1., 2.], dtype=float32), Array([0., 0., 0.], dtype=float32))
     """
     rest, divisor = promoted_inexact("polydiv", u, v)
+    _check_coefficients("polydiv", rest, divisor)
     m, n = rest.shape[0] - 1, divisor.shape[0] - 1
     scale = 1.0 / divisor[0]
     quotient = zeros(max(m - n + 1, 1), rest.dtype)
@@ -133,6 +145,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     if m < 0:
         raise errors.ArgumentValueError(f"polyint: the order m must not be negative, got {m}; see polyder")
     p, k = promoted_inexact("polyint", p, 0 if k is None else k)
+    _check_coefficients("polyint", p)
     k = atleast_1d(k)
     k = full((m,), k[0]) if k.shape == (1,) else k
     if k.shape != (m,):
@@ -157,6 +170,7 @@ def polyder(p: Any, m: int = 1) -> Any:
     if m < 0:
         raise errors.ArgumentValueError(f"polyder: the order m must not be negative, got {m}; see polyint")
     (p,) = promoted_inexact("polyder", p)
+    _check_coefficients("polyder", p)
     if m == 0:
         return p
     powers = np.arange(m, p.shape[0])[None] - np.arange(m, dtype=np.float64)[:, None]

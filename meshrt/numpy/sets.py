@@ -33,7 +33,7 @@ __all__ = [
 _FIX = "give size=... (and fill_value=...)"
 
 
-class UniqueAllResult(NamedTuple):
+class _UniqueAllResult(NamedTuple):
     """What :func:`unique_all` returns."""
 
     values: Any
@@ -42,14 +42,14 @@ class UniqueAllResult(NamedTuple):
     counts: Any
 
 
-class UniqueCountsResult(NamedTuple):
+class _UniqueCountsResult(NamedTuple):
     """What :func:`unique_counts` returns."""
 
     values: Any
     counts: Any
 
 
-class UniqueInverseResult(NamedTuple):
+class _UniqueInverseResult(NamedTuple):
     """What :func:`unique_inverse` returns."""
 
     values: Any
@@ -102,7 +102,7 @@ def unique(
     return out[0] if len(out) == 1 else out
 
 
-def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAllResult:
+def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> _UniqueAllResult:
     """Distinct elements, positions of first occurrences, positions in the result, and counts; NaN are distinct.
 
     Args:
@@ -114,10 +114,10 @@ def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) ->
     Array([1, 2], dtype=int32)
     """
     given = {"equal_nan": False, "size": size, "fill_value": fill_value}
-    return UniqueAllResult(*unique(x, return_index=True, return_inverse=True, return_counts=True, **given))
+    return _UniqueAllResult(*unique(x, return_index=True, return_inverse=True, return_counts=True, **given))
 
 
-def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCountsResult:
+def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> _UniqueCountsResult:
     """Distinct elements and how often each occurs; NaN are distinct.
 
     Args:
@@ -128,10 +128,10 @@ def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None)
     >>> jnp.unique_counts(jnp.array([3, 1, 3])).values
     Array([1, 3], dtype=int32)
     """
-    return UniqueCountsResult(*unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value))
+    return _UniqueCountsResult(*unique(x, return_counts=True, equal_nan=False, size=size, fill_value=fill_value))
 
 
-def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverseResult:
+def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> _UniqueInverseResult:
     """Distinct elements and positions among them of all elements; NaN are distinct.
 
     Args:
@@ -142,7 +142,7 @@ def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None
     >>> jnp.unique_inverse(jnp.array([3, 1, 3])).inverse_indices
     Array([1, 0, 1], dtype=int32)
     """
-    return UniqueInverseResult(*unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value))
+    return _UniqueInverseResult(*unique(x, return_inverse=True, equal_nan=False, size=size, fill_value=fill_value))
 
 
 def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
@@ -160,6 +160,8 @@ def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None)
 
 
 def _unique(x: Any, axis: int, equal_nan: bool, size: int | None, fill_value: Any) -> _Found:
+    if size is None:  # which elements there are was decided outside of the program, so results don't follow them
+        x = lax.stop_gradient(x)
     n = x.shape[axis]
     if n == 0 and size and fill_value is None:
         raise errors.ArgumentValueError(

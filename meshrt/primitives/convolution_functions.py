@@ -22,9 +22,12 @@ from meshrt.primitives.windowing import (
 )
 
 __all__ = [
-    "ConvDimensionNumbers", "conv", "conv_dimension_numbers", "conv_general_dilated", "conv_general_permutations",
-    "conv_transpose", "conv_with_general_padding",
+    "ConvDimensionNumbers", "ConvGeneralDilatedDimensionNumbers", "conv", "conv_dimension_numbers",
+    "conv_general_dilated", "conv_general_permutations", "conv_transpose", "conv_with_general_padding",
 ]  # fmt: skip
+
+# What `dimension_numbers` of `conv_general_dilated` may be.
+ConvGeneralDilatedDimensionNumbers = tuple[str, str, str] | ConvDimensionNumbers | None
 
 
 def conv_general_permutations(dimension_numbers: Sequence[str]) -> tuple[tuple[int, ...], ...]:

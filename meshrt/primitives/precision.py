@@ -13,7 +13,7 @@ from meshrt import config, dtypes, errors
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.types import mlir_type
 
-__all__ = ["AccuracyMode", "DotAlgorithm", "DotAlgorithmPreset", "Precision", "Tolerance"]
+__all__ = ["AccuracyMode", "DotAlgorithm", "DotAlgorithmPreset", "Precision", "PrecisionLike", "Tolerance"]
 
 
 class Precision(enum.Enum):
@@ -163,6 +163,12 @@ _ON_CPUS = frozenset(
 
 Algorithm = DotAlgorithm | DotAlgorithmPreset
 CanonicalPrecision = tuple[Precision, Precision] | Algorithm | None
+
+
+# What `precision` of a contraction or convolution may be.
+PrecisionLike = (
+    str | Precision | tuple[str, str] | tuple[Precision, Precision] | DotAlgorithm | DotAlgorithmPreset | None
+)
 
 
 class ComputeTypes(NamedTuple):

@@ -119,7 +119,7 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None, 
     >>> meshrt.random.lognormal(meshrt.random.key(0), 0.5, (2,)).shape
     (2,)
     """
-    shape = sample_shape("lognormal", shape, sigma)
+    dtype, shape = checked_dtype("lognormal", dtype, sigma), sample_shape("lognormal", shape, sigma)
     x = normal(key, shape, dtype)
     return placed(el.exp_p.bind(el.mul_p.bind(x, parameter(sigma, x.dtype, shape))), out_sharding)
 
@@ -176,7 +176,7 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_
     >>> meshrt.random.rayleigh(meshrt.random.key(0), 1.0, (2,)).shape
     (2,)
     """
-    dtype, shape = float_dtype("rayleigh", dtype), sample_shape("rayleigh", shape, scale)
+    dtype, shape = checked_dtype("rayleigh", dtype, scale), sample_shape("rayleigh", shape, scale)
     u = uniform(key, shape, dtype)
     root = el.sqrt_p.bind(el.mul_p.bind(el.log_p.bind(u), scalar_like(u, -2)))
     return placed(el.mul_p.bind(parameter(scale, dtype, shape), root), out_sharding)
@@ -272,7 +272,7 @@ def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_shardi
     >>> meshrt.random.pareto(meshrt.random.key(0), 2.0, (2,)).shape
     (2,)
     """
-    dtype, shape = float_dtype("pareto", dtype), sample_shape("pareto", shape, b)
+    dtype, shape = checked_dtype("pareto", dtype, b), sample_shape("pareto", shape, b)
     e = exponential(key, shape, dtype)
     return placed(el.exp_p.bind(el.div_p.bind(e, parameter(b, dtype, shape))), out_sharding)
 
@@ -314,7 +314,8 @@ def triangular(
     >>> meshrt.random.triangular(meshrt.random.key(0), 0.0, 0.5, 1.0, (2,)).shape
     (2,)
     """
-    dtype, shape = float_dtype("triangular", dtype), sample_shape("triangular", shape, left, mode, right)
+    dtype = checked_dtype("triangular", dtype, left, mode, right)
+    shape = sample_shape("triangular", shape, left, mode, right)
     a, c, b = (asarray(el.convert_element_type(v, dtype)) for v in (left, mode, right))
     u = uniform(key, shape, dtype)
     rising = a + uf.sqrt(u * (b - a) * (c - a))

@@ -11,12 +11,18 @@ from meshrt.core.types import aval_of
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.operands import operand, promote_inexact
 
-__all__ = ["floating", "inexact", "separate", "single_or_double"]
+__all__ = ["beside_constants", "floating", "inexact", "separate", "single_or_double"]
 
 
 def inexact(name: str, *operands: Any) -> tuple[Any, ...]:
     """Operands as arrays of one floating or complex dtype and of one shape (scalars stay scalars)."""
     return tuple(map(asarray, promote_inexact(name, *operands)))
+
+
+def beside_constants(name: str, *operands: Any) -> tuple[Any, ...]:
+    """As `inexact`, for functions with constants of the first operand's dtype: beside these only scalars stay weak."""
+    first, *others = inexact(name, *operands)
+    return (first.astype(first.dtype) if first.ndim else first, *others)
 
 
 def separate(name: str, *operands: Any) -> tuple[Any, ...]:

@@ -290,7 +290,7 @@ def _triangle(n: int, kind: str | None, signed: bool) -> Any:
     kind = "symmetric" if kind is None else kind
     if kind not in _KINDS:
         raise errors.ArgumentValueError(f"Expected kind to be one of: {list(_KINDS)}; got {kind}")
-    n = operator.index(n)
+    n = max(operator.index(n), 0)
     lower = np.array(
         [[float(math.comb(i, j)) * (-1 if signed and (i - j) % 2 else 1) for j in range(n)] for i in range(n)], float
     ).reshape(n, n)

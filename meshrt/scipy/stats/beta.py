@@ -9,7 +9,7 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.jit import jit
-from meshrt.scipy.operands import inexact
+from meshrt.scipy.operands import beside_constants, inexact
 from meshrt.scipy.special.gammas import betaln
 from meshrt.scipy.special.information import xlog1py, xlogy
 
@@ -19,7 +19,7 @@ __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
 @jit
 def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
-    x, a, b, loc, scale = inexact("beta.logpdf", x, a, b, loc, scale)
+    x, a, b, loc, scale = beside_constants("beta.logpdf", x, a, b, loc, scale)
     z = (x - loc) / scale
     inside = xlogy(a - 1, z) + xlog1py(b - 1, -z) - betaln(a, b) - jnp.log(scale)
     value = jnp.where((x > loc + scale) | (x < loc), -np.inf, inside)
@@ -35,7 +35,7 @@ def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
-    x, a, b, loc, scale = inexact("beta.cdf", x, a, b, loc, scale)
+    x, a, b, loc, scale = beside_constants("beta.cdf", x, a, b, loc, scale)
     return lax.betainc(*inexact("beta.cdf", a, b, jnp.clip((x - loc) / scale, 0, 1)))
 
 
@@ -48,7 +48,7 @@ def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values above x, `1 - cdf`."""
-    x, a, b, loc, scale = inexact("beta.sf", x, a, b, loc, scale)
+    x, a, b, loc, scale = beside_constants("beta.sf", x, a, b, loc, scale)
     return lax.betainc(*inexact("beta.sf", b, a, 1 - jnp.clip((x - loc) / scale, 0, 1)))
 
 

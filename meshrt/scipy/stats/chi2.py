@@ -10,7 +10,7 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.jit import jit
-from meshrt.scipy.operands import inexact
+from meshrt.scipy.operands import beside_constants
 from meshrt.scipy.special.gammas import gammainc, gammaincc, gammaln
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
@@ -19,7 +19,7 @@ __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
 @jit
 def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
-    x, df, loc, scale = inexact("chi2.logpdf", x, df, loc, scale)
+    x, df, loc, scale = beside_constants("chi2.logpdf", x, df, loc, scale)
     z, half = (x - loc) / scale, df / 2
     inside = (half - 1) * jnp.log(z) - z / 2 - gammaln(half) - half * math.log(2) - jnp.log(scale)
     return jnp.where(x < loc, -np.inf, inside)
@@ -34,7 +34,7 @@ def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def cdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
-    x, df, loc, scale = inexact("chi2.cdf", x, df, loc, scale)
+    x, df, loc, scale = beside_constants("chi2.cdf", x, df, loc, scale)
     return gammainc(df / 2, jnp.maximum((x - loc) / (2 * scale), 0))
 
 
@@ -47,7 +47,7 @@ def logcdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def sf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values above x, `1 - cdf`."""
-    x, df, loc, scale = inexact("chi2.sf", x, df, loc, scale)
+    x, df, loc, scale = beside_constants("chi2.sf", x, df, loc, scale)
     return gammaincc(df / 2, jnp.maximum((x - loc) / (2 * scale), 0))
 
 

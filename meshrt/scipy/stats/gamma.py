@@ -9,7 +9,7 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.jit import jit
-from meshrt.scipy.operands import inexact
+from meshrt.scipy.operands import beside_constants, inexact
 from meshrt.scipy.special.gammas import gammainc, gammaincc, gammaln
 from meshrt.scipy.special.information import xlogy
 
@@ -19,7 +19,7 @@ __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
 @jit
 def logpdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
-    x, a, loc, scale = inexact("gamma.logpdf", x, a, loc, scale)
+    x, a, loc, scale = beside_constants("gamma.logpdf", x, a, loc, scale)
     inside = x >= loc
     z = jnp.where(inside, (x - loc) / scale, 1)
     return jnp.where(inside, xlogy(a - 1, z) - z - gammaln(a) - jnp.log(scale), -np.inf)
@@ -34,7 +34,7 @@ def pdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def cdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
-    x, a, loc, scale = inexact("gamma.cdf", x, a, loc, scale)
+    x, a, loc, scale = beside_constants("gamma.cdf", x, a, loc, scale)
     return gammainc(a, jnp.maximum((x - loc) / scale, 0))
 
 

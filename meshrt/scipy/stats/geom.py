@@ -9,7 +9,7 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.jit import jit
-from meshrt.scipy.operands import inexact
+from meshrt.scipy.operands import beside_constants
 from meshrt.scipy.special.information import xlog1py
 
 __all__ = ["logpmf", "pmf"]
@@ -18,7 +18,7 @@ __all__ = ["logpmf", "pmf"]
 @jit
 def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
     """Logarithm of the probability of k."""
-    k, p, loc = inexact("geom.logpmf", k, p, loc)
+    k, p, loc = beside_constants("geom.logpmf", k, p, loc)
     m = k - loc
     return jnp.where(m <= 0, -np.inf, xlog1py(m - 1, -p) + jnp.log(p))
 

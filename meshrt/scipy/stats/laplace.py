@@ -7,7 +7,7 @@ from typing import Any
 import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.jit import jit
-from meshrt.scipy.operands import inexact
+from meshrt.scipy.operands import beside_constants
 
 __all__ = ["cdf", "logpdf", "pdf"]
 
@@ -15,7 +15,7 @@ __all__ = ["cdf", "logpdf", "pdf"]
 @jit
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
-    x, loc, scale = inexact("laplace.logpdf", x, loc, scale)
+    x, loc, scale = beside_constants("laplace.logpdf", x, loc, scale)
     return -jnp.abs(x - loc) / scale - jnp.log(2 * scale)
 
 
@@ -28,7 +28,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
-    x, loc, scale = inexact("laplace.cdf", x, loc, scale)
+    x, loc, scale = beside_constants("laplace.cdf", x, loc, scale)
     z = (x - loc) / scale
     tail = 0.5 * jnp.exp(-jnp.abs(z))
     return jnp.where(z <= 0, tail, 1 - tail)

@@ -9,7 +9,7 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.jit import jit
-from meshrt.scipy.operands import inexact
+from meshrt.scipy.operands import beside_constants
 from meshrt.scipy.special.gammas import gammaln
 from meshrt.scipy.special.information import xlogy
 
@@ -19,7 +19,7 @@ __all__ = ["logpmf", "pmf"]
 @jit
 def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
     """Logarithm of the probability of k."""
-    k, n, p, loc = inexact("nbinom.logpmf", k, n, p, loc)
+    k, n, p, loc = beside_constants("nbinom.logpmf", k, n, p, loc)
     m = k - loc
     inside = gammaln(m + n) - gammaln(n) - gammaln(m + 1) + xlogy(n, p) + xlogy(m, 1 - p)
     return jnp.where(k < loc, -np.inf, inside)

@@ -8,7 +8,7 @@ from typing import Any
 import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.jit import jit
-from meshrt.scipy.operands import inexact
+from meshrt.scipy.operands import beside_constants, inexact
 from meshrt.scipy.special.normal import log_ndtr, ndtr, ndtri
 
 __all__ = ["cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
@@ -17,7 +17,7 @@ __all__ = ["cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 @jit
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
-    x, loc, scale = inexact("norm.logpdf", x, loc, scale)
+    x, loc, scale = beside_constants("norm.logpdf", x, loc, scale)
     z = (x - loc) / scale
     return -0.5 * z * z - jnp.log(scale) - 0.5 * math.log(2 * math.pi)
 

@@ -9,7 +9,7 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.jit import jit
-from meshrt.scipy.operands import inexact
+from meshrt.scipy.operands import beside_constants, inexact
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 
@@ -17,7 +17,7 @@ __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 @jit
 def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
-    x, b, loc, scale = inexact("pareto.logpdf", x, b, loc, scale)
+    x, b, loc, scale = beside_constants("pareto.logpdf", x, b, loc, scale)
     z = (x - loc) / scale
     return jnp.where(x < loc + scale, -np.inf, jnp.log(b / scale) - (b + 1) * jnp.log(z))
 
@@ -31,7 +31,7 @@ def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
-    x, b, loc, scale = inexact("pareto.cdf", x, b, loc, scale)
+    x, b, loc, scale = beside_constants("pareto.cdf", x, b, loc, scale)
     return jnp.where(x < loc + scale, 0, 1 - ((x - loc) / scale) ** -b)
 
 
@@ -51,12 +51,12 @@ def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of `sf`."""
-    x, b, loc, scale = inexact("pareto.logsf", x, b, loc, scale)
+    x, b, loc, scale = beside_constants("pareto.logsf", x, b, loc, scale)
     return jnp.where(x < loc + scale, 0, -b * jnp.log((x - loc) / scale))
 
 
 @jit
 def ppf(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The value that is not exceeded with probability q, the inverse of `cdf`."""
-    q, b, loc, scale = inexact("pareto.ppf", q, b, loc, scale)
+    q, b, loc, scale = beside_constants("pareto.ppf", q, b, loc, scale)
     return jnp.where((q >= 0) & (q <= 1), loc + scale * (1 - q) ** (-1 / b), np.nan)
