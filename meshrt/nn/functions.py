@@ -47,7 +47,7 @@ def _along(x: Any, reduced: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _numbers(name: str, x: Any) -> Any:
-    """``x`` as an array of floating or complex numbers. ArgumentTypeError if it is bool: what are differences of those?"""
+    """``x`` as an array of floating or complex numbers. ArgumentTypeError if it is bool, which has no differences."""
     if aval_of(x).dtype == np.bool_:
         raise errors.ArgumentTypeError(f"{name} does not accept dtype bool; convert with astype")
     return asarray(promote_inexact(name, x)[0])
