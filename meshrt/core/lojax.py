@@ -16,7 +16,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from meshrt import errors
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, final_states
@@ -25,6 +25,7 @@ from meshrt.core.types import aval_of, in_program
 
 __all__ = [
     "Opened",
+    "OpenedCache",
     "arrays_of",
     "inlined_call",
     "lower_to_lojax",
@@ -98,21 +99,23 @@ def open_jaxpr(jaxpr: Jaxpr, every: bool, written: tuple[int, ...] | None = None
     return _cache.get(jaxpr, (every, written), lambda: _open(jaxpr, (), every, written))
 
 
-class _Cache:
-    """Results by Jaxpr, dropped with it (as `meshrt.transforms.tools.WeakCache`, which stands above the core)."""
+class OpenedCache:
+    """Results by Jaxpr, dropped with it (as `meshrt.transforms.tools.WeakCache`, which stands above the core).
+
+    `remembered` looks into a table; `meshrt.sharding`, which stands above, sets it.
+    """
+
+    remembered: ClassVar[Callable[[dict[Any, Any], Any, Callable[[], Any]], Any]]
 
     def __init__(self) -> None:
         self._entries: weakref.WeakKeyDictionary[Jaxpr, dict[Any, Opened]] = weakref.WeakKeyDictionary()
 
     def get(self, jaxpr: Jaxpr, key: Any, make: Callable[[], Opened]) -> Opened:
-        entries = self._entries.setdefault(jaxpr, {})
-        if key not in entries:
-            entries[key] = make()
-        found: Opened = entries[key]
+        found: Opened = OpenedCache.remembered(self._entries.setdefault(jaxpr, {}), key, make)
         return found
 
 
-_cache = _Cache()
+_cache = OpenedCache()
 
 
 def _open(jaxpr: Jaxpr, consts: Sequence[Any], every: bool, written: tuple[int, ...] | None = None) -> Opened:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from meshrt import config, errors
+from meshrt.sharding.by_mesh import remembered as by_mesh
 from meshrt.transforms.arguments import fun_name
 
 __all__ = [
@@ -183,15 +184,11 @@ def cache(call: Callable[..., Any]) -> Callable[..., Any]:
     def remembered(fun: WrappedFun, *args: Hashable) -> Any:
         entries = known.setdefault(fun.f, {})
         key = (fun.transforms, args, config.trace_key())
-        if key in entries:
-            result, stores = entries[key]
-            for mine, theirs in zip(fun.stores, stores):
-                if mine is not None and theirs is not None and theirs:
-                    mine.reset()
-                    mine.store(theirs.val)
-            return result
-        result = call(fun, *args)
-        entries[key] = result, fun.stores
+        result, stores = by_mesh(entries, key, lambda: (call(fun, *args), fun.stores))
+        for mine, theirs in zip(fun.stores, stores):
+            if mine is not theirs and mine is not None and theirs is not None and theirs:
+                mine.reset()
+                mine.store(theirs.val)
         return result
 
     return remembered

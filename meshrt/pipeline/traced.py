@@ -53,10 +53,8 @@ class TraceRecord:
         "out_tree", "takes_refs",
     )  # fmt: skip
 
-    def __init__(
-        self, fun: Callable[..., Any], fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any, asked: bool
-    ):
-        self.fun, self.fun_name, self.asked = fun, fun_name, asked
+    def __init__(self, fun: Callable[..., Any], fun_name: str, closed: ClosedJaxpr, in_tree: Any, out_tree: Any):
+        self.fun, self.fun_name, self.asked = fun, fun_name, True
         self.high: ClosedJaxpr | None = closed if closed.is_high else None
         self.high_out_tree: Any = out_tree if closed.is_high else None
         closed, self.out_tree = _lowered(closed, out_tree) if closed.is_high else (closed, out_tree)
@@ -241,7 +239,10 @@ def trace(
         new = [c for v, c in zip(closed.jaxpr.constvars, closed.consts) if v.aval.mutable]
         if new:
             raise ClosesOver(new)
-    return TraceRecord(bound(fun, static, held=False), name, closed, tree, out_tree, reads.asked)
+        # Within the block: lowering high types runs functions of the user's.
+        record = TraceRecord(bound(fun, static, held=False), name, closed, tree, out_tree)
+    record.asked = reads.asked
+    return record
 
 
 def trace_nested(

@@ -14,8 +14,7 @@ from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.references import is_ref_type
 from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.sharding._state import context as mesh_context
-from meshrt.sharding.by_mesh import ANY_MESH, mesh_reads, recall
+from meshrt.sharding.by_mesh import remembered
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import opened
 from meshrt.transforms.references import refuse_returned
@@ -60,20 +59,19 @@ def stage(
     name = fun_name(owner)
     if trace is not None or (config.settings.disable_jit and current_trace() is not EVAL):
         return _stage(fun, in_tree, in_avals, name, kind, trace)
-    anywhere = (kind, in_tree, tuple(in_avals), config.trace_key(), axes_in_scope(), ANY_MESH)
-    here = (*anywhere[:-1], mesh_context.unread)
+    key = (kind, in_tree, tuple(in_avals), config.trace_key(), axes_in_scope())
     if entries is None:
         try:
             entries = _stages.get(owner, "staged", dict)
         except TypeError:  # no weak reference to it, or not hashable
             entries = {}
-    staged = recall(entries, anywhere, here)
-    if staged is None:
-        with mesh_reads() as reads:
-            staged = _stage(fun, in_tree, in_avals, name, kind)
-        if not any(isinstance(c, Tracer) or aval_of(c).mutable for c in staged.consts):
-            entries[here if reads.asked else anywhere] = staged
+    staged: Staged = remembered(entries, key, lambda: _stage(fun, in_tree, in_avals, name, kind), _is_lasting)
     return staged
+
+
+def _is_lasting(staged: Staged) -> bool:
+    """Whether it holds nothing that belongs to one trace, or has another type later."""
+    return not any(isinstance(c, Tracer) or aval_of(c).mutable for c in staged.consts)
 
 
 def _stage(

@@ -11,6 +11,7 @@ import numpy as np
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.trace import literal_value
 from meshrt.core.types import aval_of
+from meshrt.sharding.by_mesh import remembered
 
 __all__ = ["WeakCache", "as_literal", "dce", "hoist_consts"]
 
@@ -26,19 +27,17 @@ class WeakCache:
     def get(
         self, owner: Any, key: Hashable, make: Callable[[], Any], program: Callable[[Any], ClosedJaxpr] | None = None
     ) -> Any:
-        """`make()`, or what it gave for an equal key. With `program`, which says what program a result holds: it is
-        made anew each time if that captures mutable values, which may hold other types by then.
+        """`make()`, or what it gave for an equal key: under this mesh if it asked for that in context, as rules of the
+        user's may. With `program`, which says what program a result holds: it is made anew each time if that captures
+        mutable values, which may hold other types by then.
         """
         entries = self._entries.get(owner)
         if entries is None:
             entries = self._entries[owner] = {}
-        try:
-            return entries[key]
-        except KeyError:
-            value = make()
-            if program is None or not any(aval_of(c).mutable for c in program(value).consts):
-                entries[key] = value
-            return value
+        keeps = None
+        if program is not None:
+            keeps = lambda made: not any(aval_of(c).mutable for c in program(made).consts)
+        return remembered(entries, key, make, keeps)
 
 
 def hoist_consts(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -12,6 +12,7 @@ from meshrt.core.trace import set_trace as _set_trace
 from meshrt.core.types import AbstractValue, ShapedArray
 from meshrt.core.types import aval_rules as pytype_aval_mappings
 from meshrt.numpy.names import missing as _missing
+from meshrt.sharding.by_mesh import note_read as _note_read
 
 __all__ = [
     "AbstractValue", "Atom", "DropVar", "ParamDict", "ShapedArray", "Trace", "Tracer", "Value",
@@ -35,6 +36,7 @@ def eval_jaxpr(jaxpr: Any, consts: Any, *args: Any, propagate_source_info: bool 
 
 def eval_context() -> _set_trace:
     """A context in which operations are evaluated, whatever is being traced around it."""
+    _note_read()  # what is evaluated lies on the devices in context
     return _set_trace(EVAL)
 
 

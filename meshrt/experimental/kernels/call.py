@@ -33,6 +33,7 @@ from meshrt.experimental.kernels.specs import GridSpec, no_block_spec
 from meshrt.jit import jit
 from meshrt.primitives.carried_refs import carrying_references
 from meshrt.primitives.conversion import convert_element_type
+from meshrt.sharding.by_mesh import remembered
 from meshrt.sharding.typed import abstract
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten
@@ -137,12 +138,9 @@ def _bind(
     leaves, tree = flatten(args)
     avals = tuple([aval_of(x) for x in leaves])
     key = (tree, avals, config.trace_key(), axes_in_scope())
-    made = staged.get(key)
-    if made is None:
-        made = _stage(kernel, spec, out_shape, aliases, name, tree, avals)
-        if not made[2]:  # references are captured anew
-            staged[key] = made
-    mapping, jaxpr, captured, out_avals, out_tree = made
+    make = lambda: _stage(kernel, spec, out_shape, aliases, name, tree, avals)
+    is_lasting = lambda made: not made[2]  # references are captured anew
+    mapping, jaxpr, captured, out_avals, out_tree = remembered(staged, key, make, is_lasting)
     if params["debug"]:
         print(f"The kernel jaxpr in pallas_call {described(kernel)}:\n{jaxpr}")
     varying: frozenset[Any] = frozenset().union(*[a.vma for a in avals])

@@ -9,6 +9,7 @@ from typing import Any
 
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.trace import EVAL, JaxprTrace, Trace, context, current_trace, set_trace
+from meshrt.sharding.by_mesh import note_read
 from meshrt.transforms.batching import BatchTrace
 
 __all__ = [
@@ -63,6 +64,7 @@ def trace_state_clean() -> bool:
 def take_current_trace() -> Iterator[Trace]:
     """Gives the current trace; inside the block operations are evaluated unless another trace is set."""
     trace = context.trace
+    note_read()  # what is evaluated lies on the devices in context
     with set_trace(EVAL):
         yield trace
 
