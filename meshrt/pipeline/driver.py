@@ -78,7 +78,9 @@ class StagedCall(NamedTuple):
 
 
 def _trace_key(wanted: Wanted) -> TraceKey:
-    return TraceKey(wanted.tree, wanted.static, tuple(wanted.avals), config.trace_key(), wanted.traced_for)
+    return TraceKey(
+        wanted.tree, wanted.static, tuple(wanted.avals), config.trace_key(), wanted.traced_for, within=wanted.within
+    )
 
 
 def _used(cache: OrderedDict[Any, Any], key: Any) -> None:
@@ -234,7 +236,8 @@ class Driver:
             self.traced_times += 1
             self._keep(key, record)
         else:
-            _used(self.traces, key if record.asked else key.anywhere)
+            for used in key.all:
+                _used(self.traces, used)
         return record
 
     def _known_trace(self, key: TraceKey) -> TraceRecord | None:
@@ -243,10 +246,9 @@ class Driver:
         Not if the function closes over mutable values: each driver finds them, and has them among the arguments, in the
         order of its own calls, which no key tells.
         """
-        anywhere = key.anywhere
-        record = self.traces.get(anywhere) or self.traces.get(key)
+        record = next(filter(None, map(self.traces.get, key.all)), None)
         if record is None and not self.captured:
-            record = self.shared.records.get(anywhere) or self.shared.records.get(key)
+            record = next(filter(None, map(self.shared.records.get, key.all)), None)
             if record is not None:
                 self._keep(key, record)
         return record
@@ -264,7 +266,9 @@ class Driver:
         That of a call outside of traces serves as well. Cached unless the function captures tracers, which belong to
         one trace of the caller.
         """
-        key = TraceKey(tree, static, avals, config.trace_key(), mesh_context.unread, axes_in_scope())
+        key = TraceKey(
+            tree, static, avals, config.trace_key(), mesh_context.unread, axes_in_scope(), mesh_context.unread
+        )
         found: tuple[Jaxpr, list[Any], Any] | None = recall(self.nested, key.anywhere, key)
         if found is None:
             with mesh_reads() as reads:
@@ -339,7 +343,7 @@ class Driver:
         return call_of(
             self, self.history, self.fun, key.in_tree, key.static, key.avals, settings, key.mesh, shardings, devices,
             committed,
-        )  # fmt: skip
+        )._replace(within=key.within)  # fmt: skip
 
     def _miss(self, layer: str | None, call: Call) -> CacheMiss:
         lost = "an equal call was known: it was dropped since (clear_cache, clear_caches, or for others)"

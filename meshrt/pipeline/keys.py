@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from meshrt.core.axes import NamedAxis
@@ -21,7 +22,9 @@ class TraceKey(NamedTuple):
     """What a trace depends on beside the function: no device and no concrete mesh.
 
     `mesh` is the AbstractMesh that the function was traced for (None without one), or ANY_MESH if that did not matter
-    to it. `axes` are those in scope, which collectives may name: within a caller's trace only.
+    to it. `axes` are those in scope, which collectives may name: within a caller's trace only. `within` is the mesh in
+    context: a function may know it without asking, from a variable that is set along with it, so what need not matter
+    is only a mesh that arguments and options name.
     """
 
     in_tree: Any
@@ -30,11 +33,23 @@ class TraceKey(NamedTuple):
     settings: tuple[Any, ...]
     mesh: Any
     axes: tuple[NamedAxis, ...] = ()
+    within: Any = None
 
     @property
     def anywhere(self) -> TraceKey:
         """The key of a trace that did not ask for the mesh."""
         return self._replace(mesh=ANY_MESH)
+
+    @property
+    def all(self) -> Iterator[TraceKey]:
+        """The keys of the traces that serve, the most likely first. Naming the mesh of the arguments in the context,
+        too, changes nothing."""
+        yield self.anywhere
+        yield self
+        if self.mesh is not None and self.within in (None, self.mesh):
+            other = self._replace(within=self.mesh if self.within is None else None)
+            yield other.anywhere
+            yield other
 
 
 class ProgramKey(NamedTuple):

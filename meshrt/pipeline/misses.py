@@ -56,6 +56,7 @@ class Call(NamedTuple):
     committed: tuple[bool, ...]
     source: Source
     asked: bool = True  # whether its trace depends on the mesh
+    within: AbstractMesh | None = None  # the mesh in context
 
 
 class Difference(NamedTuple):
@@ -242,7 +243,8 @@ def _differences(earlier: Call, now: Call, fun: Callable[..., Any]) -> Iterator[
     if earlier.static is not None and now.static is not None:
         yield from _static(earlier.static, now.static)
     yield from _settings("trace", earlier.trace_settings, now.trace_settings)
-    yield from _meshes("trace" if earlier.asked else "lower", earlier.mesh, now.mesh)
+    is_traced = earlier.asked or (None not in (earlier.within, now.within) and earlier.within is not now.within)
+    yield from _meshes("trace" if is_traced else "lower", earlier.mesh, now.mesh)
     if earlier.tree is None and len(earlier.avals) != len(now.avals):
         old, new = (f"{len(c.avals)} arrays" for c in (earlier, now))
         yield Difference("trace", "pytree structure", "the arguments", old, new)

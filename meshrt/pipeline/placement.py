@@ -76,6 +76,7 @@ def resolve(function: Jitted, leaves: Sequence[Any], avals: Sequence[ShapedArray
     """What the arguments (without the static ones), the options of `jit` and the context ask for."""
     wanted = Wanted(function, tree, avals, static)
     wanted.add_context()
+    wanted.within = wanted.traced_for
     given = broadcast_in(function.name, function.options.in_shardings, tree)
     for i, (leaf, aval) in enumerate(zip(leaves, avals)):
         wanted.add_argument(i, leaf, aval, given[i] if given is not None else None)
@@ -93,6 +94,8 @@ class Wanted:
         self.has_context = False  # whether the first of them is that in context
         # Whether more than the mesh in context says where the program runs.
         self.is_placed = False
+        # What the function would be traced for if only the context named a mesh.
+        self.within: AbstractMesh | None = None
         self.concrete: Mesh | None = None
         self.concrete_origin: Origin = ""
         # The AbstractMesh in context where the context has no devices: functions are traced for it.

@@ -133,7 +133,8 @@ def _lower(identity: Callable[[Any], Any], region: Callable[..., Any]) -> Callab
         n = max_dim(aval.shape[axis], 1)  # no window is empty, also where a symbolic size turns out to be zero
         if aval.size == 0 or n == 1:
             return x
-        window, padding = [1] * aval.ndim, [(0, 0)] * aval.ndim
+        window: list[Any] = [1] * aval.ndim
+        padding: list[Any] = [(0, 0)] * aval.ndim
         window[axis] = n
         padding[axis] = (0, n - 1) if eqn.params["reverse"] else (n - 1, 0)
         init = ctx.scalar(identity(aval.dtype), aval.dtype)

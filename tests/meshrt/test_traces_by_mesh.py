@@ -29,9 +29,16 @@ def test_shapes_first_then_shardings():
         shapes = meshrt.eval_shape(init, x)
         shardings = meshrt.tree.map(lambda _: NamedSharding(mesh_of(4, 2), P("a", "b")), shapes)
         out = meshrt.jit(init, out_shardings=shardings)(x)
-        with meshrt.set_mesh(mesh_of(8)):
-            meshrt.jit(init)(x)
     assert n.trace == 1 and out["w"].sharding.spec == P("a", "b")
+
+
+def test_what_is_set_along_with_the_mesh_is_seen():
+    current = []
+    f = meshrt.jit(lambda x: x / current[-1].size)  # does not ask for the mesh in context, yet depends on it
+    for mesh in (mesh_of(4, 2), mesh_of(2), mesh_of(4, 2)):
+        current.append(mesh)
+        with meshrt.set_mesh(mesh):
+            assert float(f(np.ones(8, np.float32))[0]) == 1 / mesh.size
 
 
 def asks(x):
