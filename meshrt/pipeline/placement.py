@@ -94,8 +94,7 @@ class Wanted:
         self.has_context = False  # whether the first of them is that in context
         # Whether more than the mesh in context says where the program runs.
         self.is_placed = False
-        # What the function would be traced for if only the context named a mesh.
-        self.within: AbstractMesh | None = None
+        self.within: AbstractMesh | None = None  # what the context alone would have the function traced for
         self.concrete: Mesh | None = None
         self.concrete_origin: Origin = ""
         # The AbstractMesh in context where the context has no devices: functions are traced for it.
