@@ -7,8 +7,8 @@ vectors; ``choices`` permutes and chooses. The same key and shape always give th
 sharded.
 """
 
-from meshrt.core.tracebacks import offer
-from meshrt.numpy.names import missing
+from meshrt.core.tracebacks import offer as _offer
+from meshrt.numpy.names import missing as _missing
 from meshrt.random import choices, counts, extremes, gammas, keys, matrices, samplers, uniforms
 from meshrt.random.choices import *  # noqa: F403
 from meshrt.random.counts import *  # noqa: F403
@@ -21,5 +21,5 @@ from meshrt.random.uniforms import *  # noqa: F403
 
 _ROOMS = (choices, counts, extremes, gammas, keys, matrices, samplers, uniforms)
 __all__ = sorted({name for room in _ROOMS for name in room.__all__})  # noqa: PLE0605
-offer(globals(), __all__)
-__getattr__ = missing(__name__, __all__)
+_offer(globals(), __all__)
+__getattr__ = _missing(__name__, __all__)
