@@ -158,6 +158,7 @@ for step in range(200):
         break
     time.sleep(0.05)
 assert steps and mu.process_allgather(np.array(steps)).tolist() == [steps, steps]
+assert not mu.reached_preemption_sync_point(steps[0] + 1)  # who leaves where it saved has not done its work
 print("whole", rank)
 """
 
