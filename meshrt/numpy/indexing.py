@@ -68,12 +68,13 @@ def getitem(
 
 
 def _mode_name(mode: Any) -> str | None:
-    if mode is None or mode in ("fill", "drop", "clip", "promise_in_bounds"):
+    if mode is None or mode in ("fill", "drop", "clip", "promise_in_bounds", "one_hot"):
         return mode
     return {
         lax.GatherScatterMode.CLIP: "clip",
         lax.GatherScatterMode.FILL_OR_DROP: "fill",
         lax.GatherScatterMode.PROMISE_IN_BOUNDS: "promise_in_bounds",
+        lax.GatherScatterMode.ONE_HOT: "one_hot",
     }[lax.GatherScatterMode.from_any(mode)]
 
 

@@ -46,18 +46,29 @@ def scalar_jaxpr(name: str, computation: Callable[..., Any], avals: Sequence[Sha
         )
     if closed.effects:
         raise errors.UnsupportedError(f"the computation of {name} has effects, {set(closed.effects)}; compute only")
-    if closed.consts:
-        consts = [np.asarray(c)[()] for c in closed.consts]
-        closed = trace_to_jaxpr(lambda *xs: eval_jaxpr(closed.jaxpr, consts, xs), [*scalars, *scalars], name)
-        if closed.consts:
-            raise errors.UnsupportedError(f"the computation of {name} cannot use arrays from outside; pass scalars")
-    outs = [(o.shape, o.dtype) for o in closed.out_avals]
+    jaxpr = with_constants(name, closed.jaxpr, closed.consts)
+    outs = [(o.shape, o.dtype) for o in jaxpr.out_avals]
     if outs != [(s.shape, s.dtype) for s in scalars]:
-        given = ", ".join(a.str_short() for a in closed.out_avals)
+        given = ", ".join(a.str_short() for a in jaxpr.out_avals)
         wanted = ", ".join(s.str_short() for s in scalars)
         raise errors.ArgumentTypeError(
             f"the computation of {name} must return scalars of the operands' dtypes, {wanted}, but gives {given}"
         )
+    return jaxpr
+
+
+def with_constants(name: str, jaxpr: Jaxpr, consts: Sequence[Any]) -> Jaxpr:
+    """The scalar computation `jaxpr` with its captured scalars written into it.
+
+    Raises:
+      UnsupportedError: it captures arrays that are no scalars.
+    """
+    if not consts:
+        return jaxpr
+    scalars = [np.asarray(c)[()] for c in consts]
+    closed = trace_to_jaxpr(lambda *xs: eval_jaxpr(jaxpr, scalars, xs), jaxpr.in_avals, name)
+    if closed.consts:
+        raise errors.UnsupportedError(f"the computation of {name} cannot use arrays from outside; pass scalars")
     return closed.jaxpr
 
 

@@ -66,6 +66,11 @@ def _infer(
 
 def _lower(ctx: LoweringContext, eqn: Eqn, operand: Any, indices: Any) -> Any:
     p, out = eqn.params, eqn.outvars[0].aval
+    if p["mode"] is GatherScatterMode.ONE_HOT:
+        raise errors.UnsupportedError(
+            "a gather of mode one_hot cannot be compiled; use jnp.take_along_axis(..., mode='one_hot'), which "
+            "multiplies by a one-hot matrix, or the mode 'fill', 'clip' or 'promise_in_bounds'"
+        )
     if any(s > n for s, n in zip(p["slice_sizes"], eqn.invars[0].aval.shape)):
         return ctx.full(0, out.physical())  # there are no indices, so nothing is read; the compiler would object
     gathered = _lower_gather(ctx, p, operand, indices, eqn.invars[1].aval, out)

@@ -66,16 +66,18 @@ class GatherScatterMode(enum.Enum):
     """What becomes of windows that reach out of bounds.
 
     CLIP moves them inside. FILL_OR_DROP fills the whole gathered window with a constant, or drops the scattered one.
-    PROMISE_IN_BOUNDS leaves it to the compiler (which clips gathers and drops scatters).
+    PROMISE_IN_BOUNDS leaves it to the compiler (which clips gathers and drops scatters). ONE_HOT asks for a product
+    with a one-hot matrix, which `take_along_axis` writes; a scatter drops, and a gather in it cannot be compiled.
     """
 
     CLIP = enum.auto()
     FILL_OR_DROP = enum.auto()
     PROMISE_IN_BOUNDS = enum.auto()
+    ONE_HOT = enum.auto()
 
     @staticmethod
     def from_any(mode: str | GatherScatterMode | None) -> GatherScatterMode:
-        """The mode for "clip", "fill", "drop", "promise_in_bounds", a mode, or None (FILL_OR_DROP)."""
+        """The mode for "clip", "fill", "drop", "promise_in_bounds", "one_hot", a mode, or None (FILL_OR_DROP)."""
         if isinstance(mode, GatherScatterMode):
             return mode
         if mode is None:
@@ -93,6 +95,7 @@ _MODES = {
     "fill": GatherScatterMode.FILL_OR_DROP,
     "drop": GatherScatterMode.FILL_OR_DROP,
     "promise_in_bounds": GatherScatterMode.PROMISE_IN_BOUNDS,
+    "one_hot": GatherScatterMode.ONE_HOT,
 }
 
 

@@ -14,14 +14,25 @@ from meshrt.numpy.operands import operand, promote_inexact
 __all__ = ["beside_constants", "floating", "inexact", "separate", "single_or_double"]
 
 
-def inexact(name: str, *operands: Any) -> tuple[Any, ...]:
-    """Operands as arrays of one floating or complex dtype and of one shape (scalars stay scalars)."""
-    return tuple(map(asarray, promote_inexact(name, *operands)))
+def inexact(name: str, *operands: Any, ordered: bool = False) -> tuple[Any, ...]:
+    """Operands as arrays of one floating or complex dtype and of one shape (scalars stay scalars).
+
+    `ordered` is for distributions on a range of values, which complex numbers are neither in nor out of.
+
+    Raises:
+      ArgumentTypeError: one is complex, where they are to be `ordered`.
+    """
+    found = tuple(map(asarray, promote_inexact(name, *operands)))
+    if ordered and dtypes.issubdtype(found[0].dtype, np.complexfloating):
+        raise errors.ArgumentTypeError(
+            f"{name} does not accept dtype {found[0].dtype}: complex numbers have no order; take jnp.real of them"
+        )
+    return found
 
 
-def beside_constants(name: str, *operands: Any) -> tuple[Any, ...]:
+def beside_constants(name: str, *operands: Any, ordered: bool = False) -> tuple[Any, ...]:
     """As `inexact`, for functions with constants of the first operand's dtype: beside these only scalars stay weak."""
-    first, *others = inexact(name, *operands)
+    first, *others = inexact(name, *operands, ordered=ordered)
     return (first.astype(first.dtype) if first.ndim else first, *others)
 
 

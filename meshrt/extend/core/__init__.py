@@ -26,6 +26,7 @@ from meshrt.core.trace import Tracer as _Tracer
 from meshrt.core.trace import concretization_message as _message
 from meshrt.core.trace import eval_jaxpr
 from meshrt.core.types import aval_of as _aval_of
+from meshrt.errors import InconclusiveDimensionOperation
 from meshrt.extend.core import primitives
 from meshrt.extend.core.declared import Primitive
 from meshrt.extend.core.state import (
@@ -40,11 +41,13 @@ from meshrt.extend.core.state import (
     unsafe_get_axis_names_DO_NOT_USE,
 )
 from meshrt.numpy.names import missing as _missing
+from meshrt.primitives.tokens import AbstractToken, Token
 
 __all__ = [
-    "ClosedJaxpr", "Effect", "Effects", "Jaxpr", "JaxprEqn", "JaxprTypeError", "Literal", "Primitive", "TraceTag",
-    "Var", "check_jaxpr", "concrete_or_error", "find_top_trace", "get_opaque_trace_state", "jaxpr_as_fun",
-    "jaxprs_in_params", "mapped_aval", "new_jaxpr_eqn", "no_effects", "nonempty_axis_env_DO_NOT_USE",
+    "AbstractToken", "ClosedJaxpr", "Effect", "Effects", "InconclusiveDimensionOperation", "Jaxpr", "JaxprEqn",
+    "JaxprTypeError", "Literal", "Primitive", "Token", "TraceTag", "Var", "check_jaxpr", "concrete_or_error",
+    "find_top_trace", "gensym", "get_opaque_trace_state", "jaxpr_as_fun", "jaxprs_in_params", "mapped_aval",
+    "new_jaxpr_eqn", "no_effects", "nonempty_axis_env_DO_NOT_USE",
     "primal_dtype_to_tangent_dtype", "primitives", "set_current_trace", "take_current_trace", "unmapped_aval",
     "unsafe_am_i_under_a_jit_DO_NOT_USE", "unsafe_am_i_under_a_vmap_DO_NOT_USE", "unsafe_get_axis_names_DO_NOT_USE",
     "valid_jaxtype",
@@ -81,6 +84,11 @@ def new_jaxpr_eqn(
     """The equation `outvars = primitive[params] invars`, at the caller's line unless `source_info` says where."""
     where = _capture() if source_info is None else source_info
     return JaxprEqn(primitive, list(invars), list(outvars), params, where, frozenset(effects))
+
+
+def gensym() -> Callable[[Any], Var]:
+    """What makes variables, each different from all others: call it with a type."""
+    return Var
 
 
 def mapped_aval(size: int, axis: int | None, aval: Any) -> Any:

@@ -10,6 +10,7 @@ from meshrt import lax as _lax
 from meshrt.core.primitive import Primitive as _Primitive
 from meshrt.core.trace import eval_jaxpr as _eval_jaxpr
 from meshrt.primitives.call import jit_p
+from meshrt.random.gammas import random_gamma_p
 from meshrt.transforms.checkpoint import checkpoint_p as remat_p
 from meshrt.transforms.checkpoint_policies import name_p
 from meshrt.transforms.custom_jvp import custom_jvp_call_p
@@ -38,7 +39,7 @@ closed_call_p = _InPlace(
 _OTHERS: dict[str, _Primitive] = {
     "call_p": call_p, "closed_call_p": closed_call_p,
     "custom_jvp_call_p": custom_jvp_call_p, "custom_vjp_call_p": custom_vjp_call_p, "jit_p": jit_p, "name_p": name_p,
-    "remat_p": remat_p,
+    "random_gamma_p": random_gamma_p, "remat_p": remat_p,
 }  # fmt: skip
 _FOUND = {n: p for n, p in vars(_lax).items() if isinstance(p, _Primitive)} | _OTHERS
 globals().update(_FOUND)

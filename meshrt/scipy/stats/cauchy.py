@@ -33,6 +33,8 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     x, loc, scale = beside_constants("cauchy.cdf", x, loc, scale)
     # The angle that is small in the lower tail, which 1/2 + arctan(z) / pi would cancel in.
     z = (x - loc) / scale
+    if jnp.iscomplexobj(z):
+        return jnp.arctan(z) / math.pi + 0.5
     return jnp.arctan2(jnp.ones_like(z), -z) / math.pi
 
 

@@ -17,7 +17,7 @@ __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 @jit
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
-    x, loc, scale = inexact("expon.logpdf", x, loc, scale)
+    x, loc, scale = inexact("expon.logpdf", x, loc, scale, ordered=True)
     return jnp.where(x < loc, -np.inf, (loc - x) / scale - jnp.log(scale))
 
 
@@ -30,7 +30,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
-    x, loc, scale = inexact("expon.cdf", x, loc, scale)
+    x, loc, scale = inexact("expon.cdf", x, loc, scale, ordered=True)
     return jnp.where(x < loc, 0, -jnp.expm1((loc - x) / scale))
 
 
@@ -49,7 +49,7 @@ def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of `sf`."""
-    x, loc, scale = inexact("expon.logsf", x, loc, scale)
+    x, loc, scale = inexact("expon.logsf", x, loc, scale, ordered=True)
     return jnp.where(x < loc, 0, (loc - x) / scale)
 
 

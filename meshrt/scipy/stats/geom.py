@@ -18,7 +18,7 @@ __all__ = ["logpmf", "pmf"]
 @jit
 def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
     """Logarithm of the probability of k."""
-    k, p, loc = beside_constants("geom.logpmf", k, p, loc)
+    k, p, loc = beside_constants("geom.logpmf", k, p, loc, ordered=True)
     m = k - loc
     return jnp.where(m <= 0, -np.inf, xlog1py(m - 1, -p) + jnp.log(p))
 

@@ -17,7 +17,7 @@ __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 @jit
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
-    x, loc, scale = inexact("gumbel_l.logpdf", x, loc, scale)
+    x, loc, scale = inexact("gumbel_l.logpdf", x, loc, scale, ordered=True)
     z = (x - loc) / scale
     return jnp.where(scale > 0, z - jnp.exp(z) - jnp.log(scale), np.nan)
 
@@ -37,7 +37,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of `cdf`."""
-    x, loc, scale = inexact("gumbel_l.logcdf", x, loc, scale)
+    x, loc, scale = inexact("gumbel_l.logcdf", x, loc, scale, ordered=True)
     return jnp.where(scale > 0, jnp.log(-jnp.expm1(-jnp.exp((x - loc) / scale))), np.nan)
 
 
@@ -50,12 +50,12 @@ def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of `sf`."""
-    x, loc, scale = inexact("gumbel_l.logsf", x, loc, scale)
+    x, loc, scale = inexact("gumbel_l.logsf", x, loc, scale, ordered=True)
     return jnp.where(scale > 0, -jnp.exp((x - loc) / scale), np.nan)
 
 
 @jit
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """The value that is not exceeded with probability q, the inverse of `cdf`."""
-    q, loc, scale = inexact("gumbel_l.ppf", q, loc, scale)
+    q, loc, scale = inexact("gumbel_l.ppf", q, loc, scale, ordered=True)
     return jnp.where((q > 0) & (q < 1), loc + scale * jnp.log(-jnp.log1p(-q)), np.nan)

@@ -15,7 +15,7 @@ __all__ = ["cdf", "logpdf", "pdf"]
 @jit
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
-    x, loc, scale = beside_constants("laplace.logpdf", x, loc, scale)
+    x, loc, scale = beside_constants("laplace.logpdf", x, loc, scale, ordered=True)
     return -jnp.abs(x - loc) / scale - jnp.log(2 * scale)
 
 
@@ -28,7 +28,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
-    x, loc, scale = beside_constants("laplace.cdf", x, loc, scale)
+    x, loc, scale = beside_constants("laplace.cdf", x, loc, scale, ordered=True)
     z = (x - loc) / scale
     tail = 0.5 * jnp.exp(-jnp.abs(z))
     return jnp.where(z <= 0, tail, 1 - tail)

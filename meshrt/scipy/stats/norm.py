@@ -58,13 +58,11 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 @jit
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The value that is not exceeded with probability q, the inverse of `cdf`."""
-    q, loc, scale = inexact("norm.ppf", q, loc, scale)
-    return ndtri(q) * scale + loc
+    """The value that is not exceeded with probability q, the inverse of `cdf`; q is float32 or float64."""
+    return jnp.asarray(ndtri(q) * scale + loc, float)
 
 
 @jit
 def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The value that is exceeded with probability q, the inverse of `sf`."""
-    q, loc, scale = inexact("norm.isf", q, loc, scale)
-    return loc - ndtri(q) * scale
+    """The value that is exceeded with probability q, the inverse of `sf`; q is float32 or float64."""
+    return jnp.asarray(loc - ndtri(q) * scale, float)

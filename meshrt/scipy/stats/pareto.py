@@ -17,7 +17,7 @@ __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 @jit
 def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
-    x, b, loc, scale = beside_constants("pareto.logpdf", x, b, loc, scale)
+    x, b, loc, scale = beside_constants("pareto.logpdf", x, b, loc, scale, ordered=True)
     z = (x - loc) / scale
     return jnp.where(x < loc + scale, -np.inf, jnp.log(b / scale) - (b + 1) * jnp.log(z))
 
@@ -31,14 +31,14 @@ def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
-    x, b, loc, scale = beside_constants("pareto.cdf", x, b, loc, scale)
+    x, b, loc, scale = beside_constants("pareto.cdf", x, b, loc, scale, ordered=True)
     return jnp.where(x < loc + scale, 0, 1 - ((x - loc) / scale) ** -b)
 
 
 @jit
 def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of `cdf`."""
-    x, b, loc, scale = inexact("pareto.logcdf", x, b, loc, scale)
+    x, b, loc, scale = inexact("pareto.logcdf", x, b, loc, scale, ordered=True)
     return jnp.where(x < loc + scale, -np.inf, jnp.log1p(-(((x - loc) / scale) ** -b)))
 
 
@@ -51,7 +51,7 @@ def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of `sf`."""
-    x, b, loc, scale = beside_constants("pareto.logsf", x, b, loc, scale)
+    x, b, loc, scale = beside_constants("pareto.logsf", x, b, loc, scale, ordered=True)
     return jnp.where(x < loc + scale, 0, -b * jnp.log((x - loc) / scale))
 
 

@@ -17,7 +17,7 @@ __all__ = ["cdf", "logpdf", "pdf", "ppf"]
 @jit
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
-    x, loc, scale = inexact("uniform.logpdf", x, loc, scale)
+    x, loc, scale = inexact("uniform.logpdf", x, loc, scale, ordered=True)
     return jnp.where((x < loc) | (x > loc + scale), -np.inf, -jnp.log(scale))
 
 
@@ -30,7 +30,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 @jit
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
-    x, loc, scale = inexact("uniform.cdf", x, loc, scale)
+    x, loc, scale = inexact("uniform.cdf", x, loc, scale, ordered=True)
     return jnp.where(x < loc, 0, jnp.where(x > loc + scale, 1, (x - loc) / scale)).astype(x.dtype)
 
 

@@ -18,7 +18,7 @@ __all__ = ["logpdf", "pdf"]
 @jit
 def logpdf(x: Any, c: Any) -> Any:
     """Logarithm of the density at x."""
-    x, c = inexact("wrapcauchy.logpdf", x, c)
+    x, c = inexact("wrapcauchy.logpdf", x, c, ordered=True)
     inside = jnp.log1p(-c * c) - math.log(2 * math.pi) - jnp.log(1 + c * c - 2 * c * jnp.cos(x))
     value = jnp.where((x >= 0) & (x <= 2 * math.pi), inside, -np.inf)
     return jnp.where((c > 0) & (c < 1), value, np.nan)

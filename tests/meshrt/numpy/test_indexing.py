@@ -8,6 +8,7 @@ import pytest
 
 import meshrt
 import meshrt.numpy as mj
+from meshrt import errors
 from meshrt.numpy.index_plan import plan_take, tokenize
 from tests.meshrt.beside import assert_alike
 
@@ -82,6 +83,16 @@ def test_get_modes(mode):
     cases.run()
 
 
+def test_one_hot_is_a_mode_that_gathers_are_not_compiled_in():
+    modes = [(m.name, m.value) for m in meshrt.lax.GatherScatterMode]
+    assert modes == [(m.name, m.value) for m in jax.lax.GatherScatterMode]
+    assert meshrt.lax.GatherScatterMode.from_any("one_hot") is meshrt.lax.GatherScatterMode.ONE_HOT
+    staged = meshrt.make_jaxpr(lambda x: x.at[I].get(mode="one_hot"))(X)
+    assert staged.eqns[-1].params["mode"] is meshrt.lax.GatherScatterMode.ONE_HOT
+    with pytest.raises(errors.UnsupportedError, match="take_along_axis"):
+        mj.asarray(X).at[I].get(mode="one_hot")
+
+
 UPDATES = [np.s_[0], np.s_[1:3], np.s_[::2], np.s_[::-1], np.s_[:, 1], np.s_[..., 0], np.s_[None, 1], np.s_[:, None, 2], np.s_[()],
            np.s_[1, 2, 3], np.s_[2:2], np.s_[:, 1:3, ::-1], np.s_[7], (I,), (slice(None), I[:3]), (J, 0), (0, slice(None), J[0]),
            (MASK,), (I[:3], None), (True,), (np.array([0, 0, 1]),), (slice(None, None, -2), I[:2])]  # fmt: skip
@@ -114,7 +125,7 @@ def test_updates_of_other_kinds():
         cases.add(f, f, ints)
         f = lambda x, v=v: x.at[I[:3]].add(v)
         cases.add(f, f, ints)
-    for mode in ("drop", "clip", None):
+    for mode in ("drop", "clip", "one_hot", None):
         f = lambda x, mode=mode: x.at[I].add(1.0, mode=mode)
         cases.add(f, f, X)
     f = lambda x, i: x.at[i].set(9.0)

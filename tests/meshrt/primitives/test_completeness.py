@@ -64,6 +64,8 @@ REASONS = {
         ("addupdate", "empty_ref", "free_ref", "freeze", "get", "new_ref", "swap"),
         "operations on references; tests/meshrt/refs judge them",
     ),
+    **dict.fromkeys(("after_all", "create_token"), "tokens are of a high type: test_tokens.py judges them"),
+    "select_and_scatter": "no public function of lax makes one; test_select_and_scatter.py judges it",
     "dim_as_value": "sizes that are symbols; tests/meshrt/export judges it",
     "linear_call": "a function of the user's; tests/meshrt/transforms/test_linear_call.py judges it",
     "dce_sink": "it has no results; tests/meshrt/lax/test_named.py judges it",

@@ -17,6 +17,20 @@ ALIKE = {
     "what is no token": lambda L: L.lax.after_all(1.0),
     "derivatives beside": lambda L: L.grad(lambda x: (L.lax.create_token(x), x * x)[1])(3.0),
     "a batch beside": lambda L: L.vmap(lambda x: (L.lax.create_token(x), x * x)[1])(L.numpy.ones(3)),
+    "operations": lambda L: [
+        str(e.primitive)
+        for e in L.make_jaxpr(lambda: L.lax.after_all(L.lax.create_token(), L.lax.create_token()))().jaxpr.eqns
+    ],
+    "types": lambda L: [
+        str(v.aval) for v in L.make_jaxpr(lambda t: L.lax.after_all(t))(L.lax.create_token()).jaxpr.invars
+    ],
+    "operations by their names": lambda L: type(L.lax.after_all_p.bind(L.lax.create_token_p.bind())).__name__,
+    "derivatives through functions with tokens": lambda L: L.grad(
+        lambda x: L.jit(lambda t, y: (L.lax.after_all(t), y * y))(L.lax.create_token(), x)[1]
+    )(3.0),
+    "a batch of functions with tokens": lambda L: L.vmap(
+        lambda x: L.jit(lambda t, y: (L.lax.after_all(t), y * y))(L.lax.create_token(), x)[1]
+    )(L.numpy.ones(3)),
     "leaves": lambda L: len(L.tree.leaves(L.lax.create_token())),
 }
 
@@ -31,7 +45,7 @@ def test_tokens_in_loops_branches_and_ahead_of_time():
     looped, _ = lax.scan(lambda t, _: (lax.after_all(t, token), None), token, None, length=2)
     chosen = lax.cond(True, lambda t: lax.after_all(t), lambda t: t, looped)
     compiled = meshrt.jit(lambda t: t).lower(chosen).compile()
-    assert repr(compiled(chosen)) == "Token()" and str(meshrt.typeof(token)) == "Tok"
+    assert repr(compiled(chosen)) == "Token()" and meshrt.typeof(token).str_short() == "Tok"
     assert compiled(chosen).block_until_ready() is not None
-    with pytest.raises(errors.ArgumentTypeError, match=r"Arguments to after_all must be.*number 1 is of type int"):
+    with pytest.raises(errors.ArgumentTypeError, match=r"Arguments to after_all must be.*number 1 is of type i32"):
         lax.after_all(token, 3)

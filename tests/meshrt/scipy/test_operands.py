@@ -1,7 +1,10 @@
 """What SciPy's functions make of Python numbers, lists and complex numbers: types and refusals, as JAX's."""
 
 import functools
+import inspect
 
+import jax
+import jax.scipy.stats
 import numpy as np
 import pytest
 
@@ -49,3 +52,30 @@ def test_ends_of_the_cauchy_distribution():
     for x in (-np.inf, np.inf, -1e6, 2.0):
         for f in ("cdf", "sf", "logcdf", "logsf"):
             assert_alike(lambda l, x=x, f=f: getattr(l.scipy.stats.cauchy, f)(x, 0.7, 1.2), rtol=1e-3)
+
+
+DISTRIBUTIONS = [n for n in dir(jax.scipy.stats) if inspect.ismodule(getattr(jax.scipy.stats, n)) and n[0] != "_"]
+W = np.float32([0.3, 0.5, 0.4])
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_distributions_of_complex_numbers(name):
+    module = getattr(jax.scipy.stats, name)
+    for f in (n for n in dir(module) if n[0] != "_"):
+        parameters = inspect.signature(getattr(module, f)).parameters.values()
+        needed = [W for p in parameters if p.default is p.empty]
+        for i, p in enumerate(parameters):
+            args = [(W + 1j * W if i == j else x) for j, x in enumerate(needed)]
+            options = {p.name: W + 1j * W} if i >= len(args) else {}
+            program = lambda l: l.eval_shape(getattr(getattr(l.scipy.stats, name), f), *args, **options)
+            assert_alike(program)
+
+
+def test_cauchys_distribution_of_complex_numbers():
+    assert_alike(lambda l: l.scipy.stats.cauchy.cdf(W + 1j * W))
+
+
+def test_quantiles_of_the_normal_distribution():
+    for f in ("ppf", "isf"):
+        for q, loc in ((0.3, 0), (1, 0), (W, 1j), (W, np.float16(1)), (np.float16(0.3), 0), (0.3, np.int32([1, 2]))):
+            assert_alike(lambda l: getattr(l.scipy.stats.norm, f)(q, loc), rtol=1e-5)
