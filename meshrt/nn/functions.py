@@ -40,9 +40,15 @@ def _array(name: str, x: Any) -> Any:
     return asarray(operand(name, x))
 
 
-def _along(x: Any, reduced: Any, axes: tuple[int, ...]) -> Any:
+def _axes(name: str, axis: Any, x: Any) -> tuple[Any, ...]:
+    """The dimensions of ``axis``, counted from the start, and the names of axes in it."""
+    places, names = rd.reduced_axes(name, axis, x.ndim)
+    return (*places, *names)
+
+
+def _along(x: Any, reduced: Any, axes: tuple[Any, ...]) -> Any:
     """A reduction of ``x`` over ``axes``, broadcast back to its shape in one step."""
-    kept = tuple(i for i in range(x.ndim) if i not in axes)
+    kept = tuple(i for i in range(x.ndim) if i not in axes)  # what is no dimension in `axes` names one of vmap
     return broadcast_in_dim_p.bind(reduced, shape=x.shape, broadcast_dimensions=kept)
 
 
@@ -53,17 +59,19 @@ def _numbers(name: str, x: Any) -> Any:
     return asarray(promote_inexact(name, x)[0])
 
 
-def _shifted(x: Any, axes: tuple[int, ...], where: Any) -> Any:
+def _shifted(x: Any, axes: tuple[Any, ...], where: Any) -> Any:
     """``x`` less its maximum along ``axes``, which counts as constant; -inf where ``where`` is false."""
     fixed = lax.stop_gradient(x)
     if where is None:
-        return el.sub_p.bind(x, _along(x, reduce_max_p.bind(fixed, axes=axes), axes))
+        named = any(type(a) is not int for a in axes)
+        top = rd.max(fixed, axes, initial=-np.inf) if named else reduce_max_p.bind(fixed, axes=axes)
+        return el.sub_p.bind(x, _along(x, top, axes))
     top = rd.max(fixed, axes, where=where, initial=-np.inf)
     return uf.subtract(select(where, x, -np.inf), _along(x, top, axes))
 
 
 @functools.cache
-def _softmax_over(axes: tuple[int, ...]) -> Any:
+def _softmax_over(axes: tuple[Any, ...]) -> Any:
     """softmax over ``axes`` with its short derivative: y * (t - sum(y * t))."""
 
     @fused_custom_jvp
@@ -91,7 +99,7 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     Array([0.5, 0.5, 0. ], dtype=float32)
     """
     x = _numbers("softmax", x)
-    axes = canonical_axes(axis, x.ndim, "softmax")
+    axes = _axes("softmax", axis, x)
     if where is None:
         return _softmax_over(axes)(x)
     powers = el.exp_p.bind(_shifted(x, axes, where))
@@ -111,7 +119,7 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     Array([-0.6931472, -0.6931472], dtype=float32)
     """
     x = _numbers("log_softmax", x)
-    axes = canonical_axes(axis, x.ndim, "log_softmax")
+    axes = _axes("log_softmax", axis, x)
     shifted = _shifted(x, axes, where)
     total = el.log_p.bind(rd.sum(el.exp_p.bind(shifted), axes, where=where))
     out = el.sub_p.bind(shifted, _along(x, total, axes))
@@ -140,7 +148,7 @@ def logsumexp(
         shape = broadcast_shapes(a.shape, b.shape)
         a, b = broadcast_to_shape(a, shape), broadcast_to_shape(b, shape)
         a = select(uf.not_equal(b, 0), a, -np.inf)
-    axes = canonical_axes(axis, a.ndim, "logsumexp")
+    axes = _axes("logsumexp", axis, a)
     top = rd.max(lax.stop_gradient(uf.real(a)), axes, where=where, initial=-np.inf)
     top = select(logic.isfinite(top), top, scalar_like(top, 0))
     powers = uf.exp(uf.subtract(a, el.convert_element_type(_along(a, top, axes), a.dtype)))

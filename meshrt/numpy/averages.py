@@ -24,16 +24,16 @@ from meshrt.numpy.operands import (
     to_dtype,
     unsupported_argument,
 )
-from meshrt.numpy.reductions import boolean_mask, computation_dtype, sum
+from meshrt.numpy.reductions import boolean_mask, computation_dtype, reduced_axes, sum
 
 __all__ = ["average", "mean", "std", "var"]
 
 
 def _count(x: Any, axis: Any, keepdims: bool, where: Any, dtype: Any) -> Any:
     """How many elements are averaged: a static scalar, or an array where ``where`` decides."""
-    axes = canonical_axes(axis, x.ndim, "mean")
     if where is None:
-        return size_as(math.prod(x.shape[i] for i in axes), dtype)
+        axes, names = reduced_axes("mean", axis, x.ndim)
+        return size_as(math.prod([x.shape[i] for i in axes] + [lax.axis_size(n) for n in names]), dtype)
     mask = broadcast_to_shape(boolean_mask("mean", where), x.shape)
     return sum(mask, axis, dtype, keepdims=keepdims)
 
@@ -61,7 +61,8 @@ def mean(
     unsupported_argument("mean", "out", out)
     where = boolean_mask("mean", where)
     x = operand_array("mean", a)
-    axis = canonical_axes(axis, x.ndim, "mean")
+    places, names = reduced_axes("mean", axis, x.ndim)
+    axis = (*places, *names)
     if dtype is None:
         result = dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(x.dtype))
         work = computation_dtype(result)

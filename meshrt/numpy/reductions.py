@@ -5,12 +5,13 @@ Sums of 16-bit floats are computed in float32 and rounded once; integer sums use
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import numbers
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors
+from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
@@ -70,15 +71,46 @@ def keep_dimensions(out: Any, shape: tuple[int, ...], axes: tuple[int, ...], kee
     return reshape_p.bind(out, new_sizes=tuple(1 if i in axes else n for i, n in enumerate(shape)))
 
 
+def reduced_axes(name: str, axis: Any, rank: int) -> tuple[tuple[int, ...], tuple[Hashable, ...]]:
+    """The dimensions that `axis` has, counted from the start (None: all), and the named axes (of vmap, shard_map)."""
+    if axis is None or type(axis) is int:
+        return canonical_axes(axis, rank, name), ()
+    entries = tuple(axis) if isinstance(axis, tuple | list | range | np.ndarray) and np.ndim(axis) else (axis,)
+    names = tuple([a for a in entries if _is_name(a)])
+    if not names:
+        return canonical_axes(axis, rank, name), ()
+    if len(set(names)) != len(names):
+        raise ShapeError(f"{name}: repeated axis, duplicate value in 'axis': {axis}")
+    return canonical_axes(tuple([a for a in entries if not _is_name(a)]), rank, name), names
+
+
+def _is_name(axis: Any) -> bool:
+    if isinstance(axis, str):
+        return True
+    number = axis is None or isinstance(axis, numbers.Number | tuple) or hasattr(type(axis), "__index__")
+    return not number and isinstance(axis, Hashable)
+
+
+def _reduced(name: str, p: Primitive, x: Any, axes: tuple[int, ...], names: tuple[Hashable, ...]) -> Any:
+    if not names:
+        return p.bind(x, axes=axes)
+    across = {rd.reduce_sum_p: lax.psum, rd.reduce_max_p: lax.pmax, rd.reduce_min_p: lax.pmin}.get(p)
+    if across is None:
+        raise errors.UnsupportedError(
+            f"Named reductions not implemented for jnp.{name}(), over {names}: there are sums, maxima and minima"
+        )
+    return across(p.bind(x, axes=axes) if axes else x, names)
+
+
 def reduce_with(
     name: str, p: Primitive, x: Any, axis: Any, keepdims: bool, initial: Any, where: Any,
     combine: Callable[..., Any] | None, identity: Callable[[Any], Any],
 ) -> Any:  # fmt: skip
     """The reduction of an array that already has the dtype to compute in."""
-    axes = canonical_axes(axis, x.ndim, name)
+    axes, names = reduced_axes(name, axis, x.ndim)
     if where is not None:
         x = _masked(name, x, where, identity(x.dtype))
-    out = p.bind(x, axes=axes)
+    out = _reduced(name, p, x, axes, names)
     if initial is not None:
         assert combine is not None  # what has no initial value has none
         out = combine(el.convert_element_type(_initial(name, initial), x.dtype), out)
@@ -199,7 +231,7 @@ def _extreme(
         if initial is None:
             if where is not None:
                 raise errors.ArgumentValueError(f"{name} has no identity: with where, give initial as well")
-            empty = [i for i in canonical_axes(axis, x.ndim, name) if x.shape[i] == 0]
+            empty = [i for i in reduced_axes(name, axis, x.ndim)[0] if x.shape[i] == 0]
             if empty:
                 raise ShapeError(
                     f"zero-size array to reduction operation {name} which has no identity: shape {x.shape} along "
