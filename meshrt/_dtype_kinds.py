@@ -13,7 +13,7 @@ import numpy as np
 
 from meshrt._keytypes import ExtendedDType
 from meshrt._lattice import BOOL, COMPLEX, FLOAT, NARROW_FLOAT, NARROW_SIGNED, NARROW_UNSIGNED, SIGNED, UNSIGNED
-from meshrt.errors import ArgumentTypeError
+from meshrt.errors import ArgumentTypeError, ArgumentValueError
 
 __all__ = ["KINDS", "DTypeError", "float0", "isdtype", "issubdtype", "itemsize_bits", "short_dtype_name"]
 
@@ -98,7 +98,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
                 return True
         except TypeError as e:
             known = ", ".join(map(repr, KINDS))
-            raise DTypeError(f"unknown dtype kind {k!r}: expected a dtype, a tuple, or one of {known}") from e
+            raise ArgumentValueError(f"unknown dtype kind {k!r}: expected a dtype, a tuple, or one of {known}") from e
     return False
 
 

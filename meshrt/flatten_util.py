@@ -28,7 +28,7 @@ class _Unravel:
         given = aval_of(flat)
         sizes = [math.prod(s) for s in self.shapes]
         if given.shape != (sum(sizes),):
-            raise errors.ArgumentTypeError(
+            raise errors.ArgumentShapeError(
                 f"unravel function needs a vector of shape ({sum(sizes)},), the sizes of its leaves, got {given.shape}"
             )
         if self.dtypes is not None and given.dtype != self.dtype:

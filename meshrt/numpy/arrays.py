@@ -63,7 +63,7 @@ def array(
       object: an array, a number, or nested sequences of such.
       dtype: the dtype of the result; by default the one that follows from the operands.
       copy: whether the result is sure to be a copy.
-      order: must be None or "K" or "C": arrays have no memory order.
+      order: must be None or "K": arrays have no memory order.
       ndmin: the least number of dimensions.
       device: a device or a sharding to put the result on.
       out_sharding: the sharding of the result over Explicit axes.
@@ -74,8 +74,8 @@ def array(
     >>> jnp.array([1, 2], dtype=jnp.float32)
     Array([1., 2.], dtype=float32)
     """
-    if order not in (None, "K", "C"):
-        raise errors.UnsupportedError(f"array: order={order!r} is not supported, only row-major order")
+    if order not in (None, "K"):
+        raise errors.UnsupportedError(f"array: order={order!r} is not supported: arrays have no memory order; leave it")
     if dtype is not None:
         dtype = dtypes.check_user_dtype(dtype, "array")
     if copy:
@@ -235,7 +235,7 @@ def copy(a: Any, order: str | None = None) -> Any:
 
     Args:
       a: an array, or what `asarray` makes one of.
-      order: must be None or "K" or "C": arrays have no memory order.
+      order: must be None or "K": arrays have no memory order.
 
     >>> jnp.copy(jnp.array([1, 2]))
     Array([1, 2], dtype=int32)

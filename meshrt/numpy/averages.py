@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
+from meshrt.core.dimensions.arithmetic import broadcast_shapes
 from meshrt.core.operators import ArrayOperators
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
@@ -34,7 +35,10 @@ def _count(x: Any, axis: Any, keepdims: bool, where: Any, dtype: Any) -> Any:
     if where is None:
         axes, names = reduced_axes("mean", axis, x.ndim)
         return size_as(math.prod([x.shape[i] for i in axes] + [lax.axis_size(n) for n in names]), dtype)
-    mask = broadcast_to_shape(boolean_mask("mean", where), x.shape)
+    mask = boolean_mask("mean", where)
+    if broadcast_shapes(mask.shape, x.shape) != x.shape:
+        raise ShapeError(f"where of shape {mask.shape} cannot be broadcast to the shape {x.shape} of the operand")
+    mask = broadcast_to_shape(mask, x.shape)
     return sum(mask, axis, dtype, keepdims=keepdims)
 
 

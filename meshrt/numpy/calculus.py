@@ -15,7 +15,7 @@ from meshrt.numpy.cumulative import cumsum, diff
 from meshrt.numpy.division import floor_divide, remainder
 from meshrt.numpy.joining import concatenate
 from meshrt.numpy.logic import logical_and
-from meshrt.numpy.operands import ShapeError, canonical_axes
+from meshrt.numpy.operands import ShapeError, canonical_axes, canonical_axis
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.selection import clip
 from meshrt.numpy.shapes import moveaxis, ravel
@@ -186,7 +186,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     p, period = promoted("unwrap", operand_array("unwrap", p), period)
     if dtypes.issubdtype(p.dtype, np.complexfloating):
         raise errors.ArgumentValueError(f"unwrap needs real numbers, got dtype {p.dtype}")
-    (axis,) = canonical_axes(axis, p.ndim, "unwrap")
+    axis = canonical_axis(axis, p.ndim, "unwrap")
     if p.shape[axis] == 0:
         return p
     discont = period / 2 if discont is None else discont

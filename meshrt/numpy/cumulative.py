@@ -25,7 +25,7 @@ def _cumulative(name: str, p: Callable[..., Any], a: Any, axis: Any, dtype: Any,
     unsupported_argument(name, "out", out)
     x = operand_array(name, a)
     if axis is None or x.ndim == 0:
-        x, axis = reshape_p.bind(x, new_sizes=(x.size,)), 0
+        x, axis = reshape_p.bind(x, new_sizes=(x.size,)), 0 if axis is None else axis
     axis = canonical_axis(axis, x.ndim, name)
     if dtype is None:
         result = work = promoted_integer(x.dtype) if x.dtype == np.bool_ else x.dtype

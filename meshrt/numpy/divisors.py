@@ -13,7 +13,7 @@ from meshrt.numpy.choose import choose
 from meshrt.numpy.division import floor_divide
 from meshrt.numpy.operands import broadcast_to_shape, promote, scalar_like
 from meshrt.numpy.reductions import any as any_
-from meshrt.numpy.ufuncs import absolute
+from meshrt.numpy.ufuncs import absolute, weak_as
 
 __all__ = ["gcd", "lcm"]
 
@@ -36,7 +36,7 @@ def gcd(x1: Any, x2: Any) -> Any:
     >>> jnp.gcd(12, jnp.array([8, 9]))
     Array([4, 3], dtype=int32)
     """
-    return _gcd(*_integers("gcd", x1, x2))
+    return weak_as(_gcd(*_integers("gcd", x1, x2)), x1, x2)
 
 
 def _gcd(x: Any, y: Any) -> Any:
@@ -69,4 +69,4 @@ def lcm(x1: Any, x2: Any) -> Any:
     divisor = _gcd(x, y)
     zero = el.eq_p.bind(divisor, scalar_like(divisor, 0))
     quotient = floor_divide(y, choose(zero, scalar_like(divisor, 1), divisor))
-    return choose(zero, scalar_like(divisor, 0), el.mul_p.bind(x, quotient))
+    return weak_as(choose(zero, scalar_like(divisor, 0), el.mul_p.bind(x, quotient)), x1, x2)

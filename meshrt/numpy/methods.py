@@ -342,7 +342,7 @@ def _choose_setitem(self: ArrayOperators, index: Any, value: Any) -> None:
     if type(self.aval) is AbstractRef:
         return ref_set(self, index, value)
     raise errors.ArgumentTypeError(
-        "arrays are immutable and do not support in-place item assignment; use x = x.at[index].set(value)"
+        "JAX arrays are immutable and do not support in-place item assignment; use x = x.at[index].set(value)"
     )
 
 

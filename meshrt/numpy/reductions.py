@@ -314,11 +314,11 @@ def _arg(name: str, find: Callable[..., Any], doc: str, example: str) -> Callabl
     def function(a: Any, axis: Any = None, out: None = None, keepdims: bool | None = None) -> Any:
         unsupported_argument(name, "out", out)
         x = operand_array(name, a)
-        shape, axes = x.shape, canonical_axes(axis, x.ndim, name)
-        if (axis is not None and len(axes) != 1) or isinstance(axis, tuple | list):
+        if isinstance(axis, tuple | list):
             raise errors.ArgumentTypeError(
                 f"{name} takes one axis or None, not {axis!r}; reshape the axes to one first"
             )
+        shape, axes = x.shape, canonical_axes(axis, x.ndim, name)
         if axis is None:
             x, at = reshape_p.bind(x, new_sizes=(x.size,)), 0
         else:

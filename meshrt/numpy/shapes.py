@@ -339,6 +339,8 @@ def permute_dims(a: Any, /, axes: Any) -> Any:
     >>> jnp.permute_dims(jnp.ones((2, 3, 4)), (2, 0, 1)).shape
     (4, 2, 3)
     """
+    if axes is None:
+        raise errors.ArgumentTypeError("permute_dims needs all axes, got None; use jnp.transpose to reverse them")
     return transpose(a, axes)
 
 

@@ -17,7 +17,7 @@ from meshrt.numpy.choose import choose
 from meshrt.numpy.logic import isposinf, logical_or
 from meshrt.numpy.operands import broadcast_to_shape, operand, promote_inexact, scalar_like
 from meshrt.numpy.pointwise import arctan2
-from meshrt.numpy.ufuncs import imag, real, strong_scalar
+from meshrt.numpy.ufuncs import imag, real, strong_scalar, weak_as
 from meshrt.transforms.custom_jvp import fused_custom_jvp
 
 __all__ = [
@@ -61,8 +61,9 @@ def logaddexp(x: Any, y: Any, /) -> Any:
 
 def logaddexp2(x: Any, y: Any, /) -> Any:
     """log2(2**x + 2**y) without overflow, elementwise."""
+    given = x, y
     x, y = promote_inexact("logaddexp2", x, y)
-    return _binary(x, y)
+    return weak_as(_binary(x, y), *given)
 
 
 def _sum_of_powers(x: Any, y: Any, exponential: Primitive, scale: float) -> Any:
@@ -126,6 +127,7 @@ def hypot(x1: Any, x2: Any, /) -> Any:
     >>> jnp.hypot(3.0, 4.0)
     Array(5., dtype=float32, weak_type=True)
     """
+    given = x1, x2
     x1, x2 = promote_inexact("hypot", x1, x2)
     if aval_of(x1).dtype.kind == "c":
         raise errors.ArgumentValueError("jnp.hypot is not well defined for complex-valued inputs; take abs first")
@@ -136,7 +138,7 @@ def hypot(x1: Any, x2: Any, /) -> Any:
     ratio = el.div_p.bind(small, choose(zero, scalar_like(big, 1), big))
     root = el.sqrt_p.bind(el.add_p.bind(el.integer_pow_p.bind(ratio, y=2), scalar_like(big, 1)))
     out = choose(zero, big, el.mul_p.bind(big, root))
-    return choose(infinite, scalar_like(out, np.inf), out)
+    return weak_as(choose(infinite, scalar_like(out, np.inf), out), *given)
 
 
 @functools.partial(fused_custom_jvp, nondiff_argnums=(0,))
@@ -198,10 +200,11 @@ def heaviside(x1: Any, x2: Any, /) -> Any:
     >>> jnp.heaviside(jnp.array([-1.0, 0.0, 1.0]), 0.5)
     Array([0. , 0.5, 1. ], dtype=float32)
     """
+    given = x1
     x1, x2 = map(asarray, promote_inexact("heaviside", x1, x2))
     zero, one = scalar_like(x1, 0), scalar_like(x1, 1)
     at_zero = choose(el.ne_p.bind(x1, x1), x1, x2)
-    return choose(el.lt_p.bind(x1, zero), zero, choose(el.gt_p.bind(x1, zero), one, at_zero))
+    return weak_as(choose(el.lt_p.bind(x1, zero), zero, choose(el.gt_p.bind(x1, zero), one, at_zero)), given)
 
 
 def angle(z: Any, deg: bool = False) -> Any:

@@ -127,9 +127,20 @@ def strong_scalar(x: Any, value: float) -> Any:
     return np.asarray(value, aval_of(x).dtype)[()]
 
 
+def weak_as(out: Any, *operands: Any) -> Any:
+    """A result that promotion made weak, of an array of another kind and a Python scalar: weak if all operands are.
+
+    That is so of some of JAX's functions, whose constants are not weak beside arrays.
+    """
+    aval = aval_of(out)
+    if not aval.weak_type or all(aval_of(x).weak_type or not aval_of(x).ndim for x in operands):
+        return out
+    return el.convert_element_type(out, aval.dtype)
+
+
 def real_only(name: str, dtype: Any) -> None:
     if dtype.kind == "c":
-        raise errors.ArgumentTypeError(f"{name} does not support complex values, got dtype {dtype}")
+        raise errors.ComplexOperandError(f"{name} does not support complex values, got dtype {dtype}")
 
 
 @at_once(1)

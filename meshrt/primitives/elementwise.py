@@ -403,7 +403,7 @@ rem_p = nary(
     ],
 )  # fmt: skip
 atan2_p = nary(
-    "atan2", "stablehlo.atan2", 2, kinds="f",
+    "atan2", "stablehlo.atan2", 2, kinds="fc",
     derivatives=[
         lambda t, o, x, y: mul_p.bind(t, div_p.bind(y, add_p.bind(mul_p.bind(x, x), mul_p.bind(y, y)))),
         lambda t, o, x, y: mul_p.bind(t, neg_p.bind(div_p.bind(x, add_p.bind(mul_p.bind(x, x), mul_p.bind(y, y))))),

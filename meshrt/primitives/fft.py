@@ -47,7 +47,7 @@ def _infer(x: ShapedArray, *, fft_type: Any, fft_lengths: Any) -> ShapedArray:
     want_real = fft_type is FftType.RFFT
     kind = np.floating if want_real else np.complexfloating
     if x.is_key or not dtypes.issubdtype(x.dtype, kind) or x.dtype.itemsize < 4:
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentValueError(
             f"{fft_type.name} needs a {'real' if want_real else 'complex'} operand of at least single precision, "
             f"but got {x.str_short()}"
         )
@@ -55,7 +55,7 @@ def _infer(x: ShapedArray, *, fft_type: Any, fft_lengths: Any) -> ShapedArray:
     if fft_type is FftType.IRFFT and count:
         tail[-1] = tail[-1] // 2 + 1 if tail[-1] or (x.ndim and x.shape[-1]) else 0
     if not 1 <= count <= 3 or x.ndim < count or list(x.shape[x.ndim - count :]) != tail:
-        raise errors.ArgumentTypeError(
+        raise errors.ArgumentShapeError(
             f"{fft_type.name} with fft_lengths {fft_lengths} needs 1 to 3 trailing dimensions of sizes {tuple(tail)}, "
             f"but got {x.str_short()}"
         )
@@ -140,7 +140,7 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
     """
     name = getattr(fft_type, "name", fft_type)
     if not isinstance(name, str) or name.upper() not in FftType.__members__:
-        raise errors.ArgumentTypeError(f"unknown fft_type {fft_type!r}; known: {', '.join(FftType.__members__)}")
+        raise errors.ArgumentValueError(f"unknown fft_type {fft_type!r}; known: {', '.join(FftType.__members__)}")
     kind, lengths = FftType[name.upper()], canonical_shape(fft_lengths, "transform length")
     dtype = aval_of(x).dtype
     if kind is FftType.RFFT:

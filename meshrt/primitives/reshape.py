@@ -125,6 +125,8 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
 
 def _iota_infer(*, dtype: Any, shape: tuple[int, ...], dimension: int) -> ShapedArray:
     not_negative("iota", shape)
+    if dtype == np.bool_:
+        raise errors.ArgumentTypeError("iota does not accept dtype bool: it counts; use an integer dtype and compare")
     return ShapedArray(shape, dtype)
 
 

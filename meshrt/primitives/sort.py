@@ -39,7 +39,7 @@ def _sort_infer(*operands: ShapedArray, dimension: int, is_stable: bool, num_key
             f"{', '.join(x.str_short() for x in operands) or 'none'}"
         )
     if not 1 <= num_keys <= len(operands):
-        raise errors.ArgumentTypeError(f"sort of {len(operands)} operands cannot have num_keys={num_keys}")
+        raise errors.ArgumentValueError(f"sort of {len(operands)} operands cannot have num_keys={num_keys}")
     if any(x.is_key for x in operands):
         raise errors.ArgumentTypeError("PRNG keys cannot be sorted; sort meshrt.random.key_data(keys) instead")
     return operands

@@ -400,7 +400,7 @@ def multigammaln(a: Any, d: int) -> Any:
     >>> meshrt.scipy.special.multigammaln(5.0, 2)
     Array(6.204158, dtype=float32)
     """
-    d = operator.index(d)
+    d = int(d)
     (a,) = floating("multigammaln", a)
     return _multigammaln(a, d)
 

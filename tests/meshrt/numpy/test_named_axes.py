@@ -29,7 +29,7 @@ def test_those_that_have_none(name):
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "standardize"])
 def test_normalisations(name):
     for axis in ("i", (0, "i")):
-        assert_alike(lambda l: mapped(l, lambda x: getattr(l.nn, name)(x, axis=axis)))  # noqa: B023
+        assert_alike(lambda l: mapped(l, lambda x: getattr(l.nn, name)(x, axis=axis)))
 
 
 OPTIONS = {
