@@ -37,16 +37,16 @@ def _infer(
     window_strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
 ) -> ShapedArray:
-    sizes = {"window_dimensions": window_dimensions, "window_strides": window_strides, "padding": padding}
-    for key, values in sizes.items():
-        if len(values) != operand.ndim:
-            raise errors.ArgumentTypeError(
-                f"select_and_scatter of {operand.str_short()} needs one entry per dimension in {key}, got {values}"
-            )
-        if key != "padding" and any(n < 1 for n in values):
+    for key, values in {"window_dimensions": window_dimensions, "window_strides": window_strides}.items():
+        if any(n < 1 for n in values):
             raise errors.ArgumentTypeError(
                 f"select_and_scatter {key} must have every element be positive, got {values}"
             )
+    if not len(window_dimensions) == len(window_strides) == len(padding) == operand.ndim:
+        raise errors.ArgumentTypeError(
+            f"select_and_scatter of {operand.str_short()} needs one entry per dimension in window_dimensions, "
+            f"window_strides and padding, got {window_dimensions}, {window_strides} and {padding}"
+        )
     padded = [n + low + high for n, (low, high) in zip(operand.shape, padding)]
     expected = tuple(map(window_positions, padded, window_dimensions, window_strides))
     if source.shape != expected or init_value.shape or not operand.dtype == source.dtype == init_value.dtype:
