@@ -26,6 +26,7 @@ from meshrt.pipeline.entry import Entry
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.misses import CacheMiss
 from meshrt.pipeline.options import JitOptions, compiler_option_items
+from meshrt.pipeline.road import NoRoad
 from meshrt.pipeline.sharing import driver_for
 from meshrt.pipeline.static_arguments import NO_STATIC, WEAKLY_HELD, Static, bound, incomparable, split, unhashable
 from meshrt.pipeline.structures import UNKNOWN, caller
@@ -38,7 +39,9 @@ from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.layout import AUTO, Layout
+from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.typed import abstract
 from meshrt.transforms.arguments import (
     argument_paths,
     as_tuple,
@@ -163,7 +166,23 @@ class JitFunction:
 
     @boundary
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """Stages the function at the types of these arguments (arrays or ShapeDtypeStructs)."""
+        """Stages the function at the types of these arguments (arrays or ShapeDtypeStructs).
+
+        They may lie on different devices; then `lower` raises what a call would.
+        """
+        try:
+            return self._traced(args, kwargs)
+        except (errors.DeviceAssignmentMismatchError, errors.MeshMismatchError) as e:
+            why = e
+        shardings = [getattr(x, "sharding", None) for x in tree_leaves((args, kwargs))]
+        over_one = len({s.mesh.shape_tuple for s in shardings if isinstance(s, NamedSharding)}) == 1
+        try:  # over the names of one mesh the trace is that of the attempt
+            traced = self._traced(*tree_map(_over_names if over_one else _type_alone, (args, kwargs)))
+        except errors.ShardingError:
+            raise why from None
+        return Traced(traced.record, traced.request, NoRoad(why))
+
+    def _traced(self, args: Any, kwargs: Any) -> Traced:
         static = NO_STATIC
         if self._has_static:
             args, kwargs, static = split(self.name, self.options, args, kwargs)
@@ -304,10 +323,23 @@ def explain_cache_miss(fun: Any) -> Callable[..., CacheMiss]:
 
 
 def _type_alone(x: Any) -> Any:
-    """Of an array its type, without the devices that it is on; anything else as it is."""
+    """Of an array, or what stands for one, its type, without the devices that it is on; anything else as it is."""
+    if isinstance(x, ShapeDtypeStruct):
+        known = abstract(x)
+        return ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=known.explicit, weak_type=x.weak_type, manual_axis_type=x.manual_axis_type
+        )
     if type(x) is not Array:
         return x
     return ShapeDtypeStruct(x.shape, x.dtype, sharding=x.aval.explicit, weak_type=x.weak_type)
+
+
+def _over_names(x: Any) -> Any:
+    """As `_type_alone`, split over the names and sizes of the axes of its mesh as it is over that."""
+    sharding = getattr(x, "sharding", None) if isinstance(x, Array | ShapeDtypeStruct) else None
+    if not isinstance(sharding, NamedSharding):
+        return _type_alone(x)
+    return ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.abstract(), weak_type=x.weak_type)
 
 
 def _signature(x: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 from meshrt import lax
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.dimensions.expression import is_symbolic_dim, min_dim, non_negative_dim
+from meshrt.core.types import aval_of
 from meshrt.numpy.arrays import operand_array
 from meshrt.numpy.choose import choose
 from meshrt.numpy.creation import arange, eye
@@ -34,7 +35,15 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     Array(5, dtype=int32)
     """
     unsupported_argument("trace", "out", out)
-    return total(diagonal(a, offset, axis1, axis2), -1, dtype)
+    x = operand_array("trace", a)
+    split = aval_of(x).explicit
+    if x.ndim >= 2 and split is not None:
+        axes = _two_axes(x, axis1, axis2, "trace")
+        if any(split.spec.partitions[d] is not None for d in axes):  # devices hold parts of the diagonal only
+            x = moveaxis(x, axes, (-2, -1))
+            on_it = eye(*x.shape[-2:], k=offset, dtype=bool)
+            return total(choose(on_it, x, np.zeros((), x.dtype)), (-2, -1), dtype)
+    return total(diagonal(x, offset, axis1, axis2), -1, dtype)
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
@@ -54,10 +63,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     x = operand_array("diagonal", a)
     if x.ndim < 2:
         raise ShapeError(f"diagonal needs at least two dimensions, got shape {x.shape}")
-    axes = canonical_axis(axis1, x.ndim, "diagonal"), canonical_axis(axis2, x.ndim, "diagonal")
-    if axes[0] == axes[1]:
-        raise ShapeError(f"diagonal: axis1 and axis2 can not be same, got {axis1} and {axis2}")
-    x = moveaxis(x, axes, (-2, -1))
+    x = moveaxis(x, _two_axes(x, axis1, axis2, "diagonal"), (-2, -1))
     *lead, n, m = x.shape
     count = non_negative_dim(min_dim(n + min(offset, 0), m - max(offset, 0)))
     if is_symbolic_dim(count):  # how far the last element lies behind the first is no size where there is none
@@ -68,6 +74,13 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     if count == 0:
         return lax.slice_in_dim(flat, 0, 0, axis=-1)
     return lax.slice_in_dim(flat, start, start + (count - 1) * (m + 1) + 1, m + 1, axis=-1)
+
+
+def _two_axes(x: Any, axis1: int, axis2: int, function: str) -> tuple[int, int]:
+    axes = canonical_axis(axis1, x.ndim, function), canonical_axis(axis2, x.ndim, function)
+    if axes[0] == axes[1]:
+        raise ShapeError(f"{function}: axis1 and axis2 can not be same, got {axis1} and {axis2}")
+    return axes
 
 
 def diag(v: Any, k: int = 0) -> Any:

@@ -15,7 +15,7 @@ from meshrt.lax.filled import sharding_like, varying_like
 from meshrt.numpy.arrays import asarray, placed
 from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError, aval_for, broadcast_to_shape, operand, shape_tuple
 from meshrt.primitives.random import random_wrap
-from meshrt.sharding.typed import check_out_sharding, fitted
+from meshrt.sharding.typed import asked, check_divides, fitted
 
 __all__ = ["empty", "empty_like", "full", "full_like", "ones", "ones_like", "zeros", "zeros_like"]
 
@@ -51,21 +51,23 @@ def _full(name: str, shape: Any, fill_value: Any, dtype: Any, device: Any, out_s
         return placed(random_wrap(words, dtype.impl), device, out_sharding)
     dtype = None if dtype is None else dtypes.check_user_dtype(dtype, name)
     if isinstance(fill_value, PYTHON_SCALARS):
-        return _fill(shape, fill_value, dtype, device, out_sharding)
+        return _fill(name, shape, fill_value, dtype, device, out_sharding)
     fill_value = operand(name, fill_value, 1)
     own = aval_of(fill_value).shape
     if not own:
-        return _fill(shape, fill_value, dtype, device, out_sharding)
+        return _fill(name, shape, fill_value, dtype, device, out_sharding)
     if len(own) > len(shape) or any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1])):
         raise ShapeError(f"{name}: a fill_value of shape {own} does not broadcast to the shape {shape}; pass a scalar")
     return placed(broadcast_to_shape(asarray(fill_value, dtype), shape), device, out_sharding)
 
 
-def _fill(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, out_sharding: Any) -> Any:
+def _fill(name: str, shape: tuple[int, ...], value: Any, dtype: Any, device: Any, out_sharding: Any) -> Any:
     if device is not None and out_sharding is not None:
         raise errors.ArgumentTypeError("give either device or out_sharding, not both")
     if out_sharding is not None:
-        check_out_sharding(out_sharding, "jnp.full")
+        wanted = asked(out_sharding, len(shape), f"jnp.{name}", is_consistent=False)
+        if wanted is not None and not getattr(out_sharding, "uneven", False):
+            check_divides(wanted, shape, f"jnp.{name}")
         out_sharding = fitted(out_sharding, len(shape))
     return lax_full(shape, value, dtype, sharding=device if device is not None else out_sharding)
 

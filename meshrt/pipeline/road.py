@@ -17,10 +17,12 @@ from meshrt.runtime import backend
 from meshrt.sharding._state import context as mesh_context
 
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from meshrt.pipeline.ahead import TopologyCompiled
     from meshrt.pipeline.driver import Driver
 
-__all__ = ["Road"]
+__all__ = ["NoRoad", "Road"]
 
 
 class Road(NamedTuple):
@@ -102,3 +104,18 @@ class Road(NamedTuple):
         if lowered.request.platform != platform or lowered.request.platforms:
             lowered = self.lower(lowered.record, lowered.request.on(platform))
         return compile_for_topology(lowered, topology, options, config.settings.partitioner, devices)
+
+
+class NoRoad:
+    """In the place of a Road where a trace's arguments lie on devices that no program runs on together: types need no
+    devices, so there is a trace, and whoever wants to go on from it is told `why` not."""
+
+    __slots__ = ("why",)
+
+    devices = written = None
+
+    def __init__(self, why: errors.MeshrtError):
+        self.why = why
+
+    def lower(self, record: TraceRecord, request: LoweringRequest) -> NoReturn:
+        raise self.why.with_traceback(None)

@@ -24,7 +24,7 @@ from meshrt.sharding.context import context_source, get_abstract_mesh, set_mesh,
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.sharding.typed import asked, check_out_sharding, mesh_of, sharding_of
+from meshrt.sharding.typed import asked, check_divides, check_out_sharding, mesh_of, sharding_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten, leaf_paths, opened
 from meshrt.transforms.tools import hoist_consts
@@ -48,7 +48,8 @@ def auto_axes(
 
     Raises:
       ArgumentTypeError: no `out_sharding`. UnsupportedError: an axis is Manual.
-      MeshMismatchError: shardings over another mesh than that in context.
+      MeshMismatchError: shardings over another mesh than that in context. IndivisibleError: `out_sharding` splits a
+        dimension that its parts do not divide.
 
     >>> with meshrt.set_mesh(meshrt.make_mesh((8,), ("data",))):
     ...     x = meshrt.reshard(jnp.arange(8)[::-1], meshrt.P("data"))
@@ -147,7 +148,7 @@ def constrained(x: Any, out_sharding: Any, function: str) -> Any:
         return with_sharding_constraint(x, out_sharding)
     wanted = asked(out_sharding, aval_of(x).ndim, function)
     assert wanted is not None
-    return move(x, wanted, out_sharding)
+    return move(x, wanted, out_sharding, function)
 
 
 def in_auto_mode(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,7 +204,10 @@ def split_by(fun: Callable[..., Any], args: Any, kwargs: Any, out_sharding: Any)
         if keeps and not staged[0].consts:
             _remember(key, staged)
     closed, out_tree = staged
-    wanted = asked(out_sharding, closed.jaxpr.out_avals[0].ndim, name)
+    shape = closed.jaxpr.out_avals[0].shape
+    wanted = asked(out_sharding, len(shape), name)
+    if wanted is not None:
+        check_divides(wanted, shape, name)
     (value,) = region_p.bind(
         *closed.consts, *arrays, jaxpr=closed.jaxpr, name=name, inside=inside, around=around, outs=(wanted,)
     )
@@ -320,6 +324,7 @@ def _split_outs(fun: Any, wanted: Any, out_tree: Any, avals: Sequence[Any]) -> t
             raise errors.ShardingError(
                 f"out_sharding of auto_axes of {fun_name(fun)} is None for result{path}; give P() for a replicated one"
             )
+        check_divides(found, aval.shape, f"auto_axes of {fun_name(fun)}")
         outs.append(found)
     return tuple(outs)
 

@@ -20,7 +20,7 @@ from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.mesh import Mesh, empty_abstract_mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.sharding.typed import abstract, asked, sharding_of
+from meshrt.sharding.typed import abstract, asked, check_divides, sharding_of
 from meshrt.transforms.high import opened
 
 __all__: list[str] = []
@@ -69,6 +69,7 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
     Raises:
       ShardingError: no sharding; axes that are not Explicit; more partial sums than the value has.
       MeshContextError: a PartitionSpec where no mesh is in context. RankMismatchError: more entries than dimensions.
+      IndivisibleError: a dimension that its parts do not divide.
 
     >>> with meshrt.set_mesh(meshrt.make_mesh((8,), ("data",))):
     ...     meshrt.typeof(meshrt.reshard(jnp.ones((8, 4)), meshrt.P("data", None)))
@@ -98,7 +99,7 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
             _check_sums(aval, sharding)
         if isinstance(x, Tracer):
             _check_mesh(aval, sharding)
-        out.append(move(x, sharding, s))
+        out.append(move(x, sharding, s, "reshard"))
     return tree_util.tree_unflatten(tree, out)
 
 
@@ -125,8 +126,9 @@ def _check_sums(aval: ShapedArray, sharding: NamedSharding) -> None:
         )
 
 
-def move(x: Any, sharding: NamedSharding, given: Any) -> Any:
-    """`x` split by `sharding`, which has one entry per dimension; `given` is how the user wrote it."""
+def move(x: Any, sharding: NamedSharding, given: Any, function: str) -> Any:
+    """`x` split by `sharding`, which has one entry per dimension; `given` is how the user of `function` wrote it."""
+    check_divides(sharding, aval_of(x).shape, function)
     if isinstance(x, Tracer) or context.trace is not EVAL:
         return reshard_p.bind(x, sharding=sharding)
     return _move_array(x, sharding, given.mesh if isinstance(given, NamedSharding) else None)

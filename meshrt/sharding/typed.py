@@ -8,6 +8,7 @@ type on meshes of Auto axes. Users are told of `aval.sharding`, which is never N
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, cast
 
@@ -25,8 +26,8 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
 __all__ = [
-    "abstract", "asked", "check_out_sharding", "described", "entries_of", "fitted", "mesh_of", "on", "sharding_of",
-    "told_sharding", "type_sharding", "typed", "without_sums",
+    "abstract", "asked", "check_divides", "check_out_sharding", "described", "entries_of", "fitted", "mesh_of", "on",
+    "sharding_of", "told_sharding", "type_sharding", "typed", "without_sums",
 ]  # fmt: skip
 
 Entry = Any
@@ -178,6 +179,26 @@ def asked(out_sharding: Any, ndim: int, function: str, is_consistent: bool = Tru
         )
     entries = [None if e is UNCONSTRAINED else e for e in spec.fitted(ndim).padded(ndim)]
     return NamedSharding(mesh, spec.update(partitions=entries))
+
+
+def check_divides(sharding: NamedSharding, shape: Sequence[Any], function: str) -> None:
+    """IndivisibleError unless the parts that `function` is asked for, of a result of this shape, are of one size.
+
+    Types have no other parts; sizes that are not known before the program runs are not looked at.
+    """
+    sizes = sharding.mesh._sizes
+    for dim, (size, entry) in enumerate(zip(shape, sharding.spec.partitions)):
+        parts = math.prod(sizes[a] for a in axes_of(entry))
+        if isinstance(size, int) and size % parts:
+            above = size + -size % parts
+            fitting = f"{above - parts} or {above}" if size > parts else f"{above}"
+            raise errors.IndivisibleError(
+                f"{function} at {source.capture()} cannot split its result as {sharding.spec}, which implies that "
+                f"array axis {dim} is partitioned {parts} times, but the dimension size is {size} (full shape: "
+                f"{tuple(shape)}){sharding._split_over(dim)}. Make the dimension {fitting}, or do not shard axis "
+                f"{dim}; types over Explicit axes have parts of one size only, `uneven=True` is for device_put and for "
+                "results of jit"
+            )
 
 
 def _sums(mesh: Any, ndim: int, unreduced: frozenset[Any], reduced: frozenset[Any]) -> NamedSharding | None:

@@ -314,3 +314,53 @@ def test_types_are_arguments_without_a_mesh():
     for x in (np.ones(3, np.float32), meshrt.random.key(0)):
         lowered = meshrt.jit(lambda x: x).trace(meshrt.typeof(x)).lower()
         assert lowered.mesh is None and "num_partitions = 1" in lowered.as_text()
+
+
+APART = {
+    "devices": lambda lib, mesh, put: ((lambda x, y: x + y), {}, put(0), put(1)),
+    "meshes": lambda lib, mesh, put: ((lambda x, y: x + y), {}, put(mesh(0)), put(mesh(4))),
+    "sizes": lambda lib, mesh, put: ((lambda x, y: x + y), {}, put(mesh(0)), put(mesh(0, 8))),
+    "a device and a mesh": lambda lib, mesh, put: ((lambda x, y: x + y), {}, put(7), put(mesh(0))),
+    "constraint": lambda lib, mesh, put: (
+        (lambda x: lib.lax.with_sharding_constraint(x, mesh(4))), {}, put(mesh(0))
+    ),
+    "out_shardings": lambda lib, mesh, put: ((lambda x: x * 2), {"out_shardings": mesh(4)}, put(mesh(0))),
+    "structs": lambda lib, mesh, put: (
+        (lambda x, y: x + y), {}, *(lib.ShapeDtypeStruct((8,), np.float32, sharding=mesh(i)) for i in (0, 4))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+@pytest.mark.parametrize("case", APART)
+def test_arguments_that_lie_apart_are_traced_and_not_lowered(case, kind):
+    """Types need no devices; what comes after says which two places do not agree. Both from one run of the function."""
+
+    def outcome(lib):
+        def mesh(first, n=4):
+            types = (getattr(lib.sharding.AxisType, kind),)
+            made = lib.make_mesh((n,), ("x",), axis_types=types, devices=lib.devices()[first : first + n])
+            return lib.NamedSharding(made, lib.P("x"))
+
+        def put(where):
+            return lib.device_put(np.ones(8, np.float32), lib.devices()[where] if isinstance(where, int) else where)
+
+        runs = []
+        fun, options, *args = APART[case](lib, mesh, put)
+        try:
+            jitted = lib.jit(lambda *args: runs.append(None) or fun(*args), **options)
+            traced = jitted.trace(*args)
+            shown = str(traced.jaxpr), [a.shape for a in lib.tree.leaves(traced.out_info)]
+        except (ValueError, AssertionError):
+            return "refused", None, 0
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"devices|mesh") as found:
+                traced.lower()
+        return shown[1], found.value, len(runs)
+
+    if case == "constraint" and kind == "Explicit":
+        pytest.skip("along Explicit axes a constraint is an assertion, and names no place")
+    ours, theirs = outcome(meshrt), outcome(jax)
+    assert ours[0] == theirs[0] and ours[2] == theirs[2]
+    if ours[0] != "refused":
+        assert isinstance(ours[1], errors.DeviceAssignmentMismatchError | errors.MeshMismatchError), ours[1]

@@ -117,3 +117,48 @@ def test_bits_of_the_compilers_generator(jitted):
     (types, bits), (their_types, their_bits) = outcome(meshrt), outcome(jax)
     assert types == their_types
     np.testing.assert_array_equal(bits, their_bits)
+
+
+INDIVISIBLE = {
+    "reshard": lambda lib, np_, x: lib.sharding.reshard(x, lib.P("x")),
+    "auto_axes": lambda lib, np_, x: lib.sharding.auto_axes(lambda v: v * 2, out_sharding=lib.P("x"))(x),
+    "two axes": lambda lib, np_, x: lib.sharding.auto_axes(lambda v: [v], out_sharding=[lib.P(("x", "y"))])(x),
+    "explicit_axes": lambda lib, np_, x: lib.sharding.explicit_axes(lambda v: v * 2, in_sharding=lib.P("x"))(x),
+    "normal": lambda lib, np_, x: lib.random.normal(lib.random.key(0), (7,), out_sharding=lib.P("x")),
+    "permutation": lambda lib, np_, x: lib.random.permutation(lib.random.key(0), 7, out_sharding=lib.P("x")),
+    "get": lambda lib, np_, x: np_.ones(8).at[np.arange(7)].get(out_sharding=lib.P("x")),
+    "repeat": lambda lib, np_, x: np_.repeat(x, 2, total_repeat_length=7, out_sharding=lib.P("x")),
+    "segment_sum": lambda lib, np_, x: lib.ops.segment_sum(x, np.arange(7), num_segments=7, out_sharding=lib.P("x")),
+    "einsum": lambda lib, np_, x: np_.einsum("i,j->ij", x, x, out_sharding=lib.P("x", None)),
+    "zeros": lambda lib, np_, x: np_.zeros(7, out_sharding=lib.P("x")),
+}
+
+
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", INDIVISIBLE)
+def test_parts_that_do_not_divide_a_result_are_refused(name, jitted):
+    """A result is never left whole because it does not divide: that would be another type than was asked for."""
+    for lib, np_ in ((jax, xnp), (meshrt, jnp)):
+        mesh = lib.make_mesh((4, 2), ("x", "y"), axis_types=(lib.sharding.AxisType.Explicit,) * 2)
+        call = lambda x, lib=lib, np_=np_: INDIVISIBLE[name](lib, np_, x)
+        kind, pattern = (
+            (ValueError, "evenly divide") if lib is jax else (meshrt.errors.ShardingError, r"\b7\b.*\b[48]\b")
+        )
+        with lib.set_mesh(mesh), pytest.raises(kind, match=pattern) as found:
+            (lib.jit(call) if jitted else call)(np.ones(7, np.float32))
+    assert isinstance(found.value, ValueError) and "test_out_sharding.py" in str(found.value)
+
+
+@pytest.mark.parametrize("spec", [("x",), (None, None, "y"), ("x", None, "y"), (("x", "y"),)])
+def test_the_trace_of_matrices_whose_dimensions_are_split(spec):
+    x = np.arange(8 * 8 * 4, dtype=np.float32).reshape(8, 8, 4)
+    found = []
+    for lib, np_ in ((meshrt, jnp), (jax, xnp)):
+        mesh = lib.make_mesh((4, 2), ("x", "y"), axis_types=(lib.sharding.AxisType.Explicit,) * 2)
+        with lib.set_mesh(mesh):
+            a = lib.device_put(x, lib.P(*spec))
+            out, back = lib.jit(lambda a, lib=lib, np_=np_: lib.vjp(lambda v: np_.trace(v, offset=1), a))(a)
+            found.append((str(lib.typeof(out)), np.asarray(out), np.asarray(back(out)[0])))
+    assert found[0][0] == found[1][0]
+    for ours, theirs in zip(*(f[1:] for f in found)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
