@@ -257,6 +257,10 @@ class DeletedArrayError(MeshrtError, RuntimeError):
     """An array is used after it was donated or deleted."""
 
 
+class SeveralBuffersError(ArgumentValueError, RuntimeError):
+    """An array on several devices is asked for its one buffer."""
+
+
 class ExchangeError(MeshrtError, BufferError):
     """An array that cannot be handed to another library, or taken from one, as asked."""
 

@@ -138,7 +138,7 @@ class ShapeDtypeStruct:
 
     def __repr__(self) -> str:
         extra = f", sharding={self._sharding}" if self._sharding is not None else ""
-        extra += f", layout={self.layout}" if self.layout is not None else ""
+        extra += f", format={self.layout}" if self.layout is not None else ""
         extra += ", weak_type=True" if self.weak_type else ""
         extra += f", manual_axis_type={self.manual_axis_type}" if self.manual_axis_type is not None else ""
         return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype}{extra})"

@@ -8,6 +8,7 @@ from meshrt import errors, tree_util
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.origins import Origin, said
 from meshrt.runtime.array import Array
+from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.layout import AUTO, Format, Layout
 from meshrt.sharding.named import NamedSharding, Sharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
@@ -15,7 +16,7 @@ from meshrt.transforms.high import numbered
 
 __all__ = [
     "at_boundary", "broadcast_in", "canonical", "check_layout", "check_memory", "is_sharding", "layout_asked",
-    "memory_of",
+    "memory_of", "own_layout",
 ]  # fmt: skip
 
 
@@ -23,6 +24,13 @@ def layout_asked(asked: Any) -> Layout | None:
     """The layout that a result is to have, if it is another than that which programs return."""
     layout = asked.layout if isinstance(asked, Format) and isinstance(asked.layout, Layout) else None
     return None if layout is None or layout.is_default else layout
+
+
+def own_layout(leaf: Any) -> Layout | None:
+    """The layout that an array, or what stands for one, has, if it is another than row-major."""
+    if type(leaf) is Array:
+        return leaf._sig.layout
+    return layout_asked(leaf.format) if type(leaf) is ShapeDtypeStruct and leaf.layout is not None else None
 
 
 def memory_of(asked: Any) -> str | None:

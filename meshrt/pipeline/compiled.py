@@ -127,11 +127,22 @@ class Compiled(Station):
 
     @property
     def out_info(self) -> Any:
-        """A ShapeDtypeStruct for each result, with its sharding if the devices are known."""
-        avals, known = self._record.out_avals, self.devices is not None
-        ends = self._loaded().delivered(self._written) if known else [(None, None)] * len(avals)
-        outs = [ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, (s, _) in zip(avals, ends)]
+        """A ShapeDtypeStruct for each result, with its sharding if the devices are known, and its layout where the
+        platform tells it."""
+        avals, places = self._record.out_avals, self._out_places()
+        outs = [ShapeDtypeStruct(a.shape, a.dtype, sharding=s, weak_type=a.weak_type) for a, s in zip(avals, places)]
         return tree_util.tree_unflatten(self.out_tree, outs)
+
+    def _out_places(self) -> Sequence[Any]:
+        """Of each result the Format; the sharding, where its layout is not known; None where its devices are not."""
+        avals = self._record.out_avals
+        if self.devices is None:
+            return (None,) * len(avals)
+        try:
+            formats = tree_util.tree_leaves(self.output_formats)
+        except errors.UnsupportedError:
+            return tree_util.tree_leaves(self.output_shardings)
+        return [f.sharding if a.is_key else f for a, f in zip(avals, formats)]  # keys have no layout of their own
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import warnings
 from collections import Counter
 from typing import Any, NamedTuple
 
-from meshrt import tree_util
+from meshrt import config, tree_util
 from meshrt.core.source import user_stacklevel
 from meshrt.core.types import ShapedArray
 from meshrt.errors import DonationWarning
@@ -24,8 +24,11 @@ __all__ = ["donated_leaves", "unusable", "warn_of_unusable"]
 
 
 def donated_leaves(options: JitOptions, tree: Any, static: Static) -> tuple[bool, ...]:
-    """Which of the flat arguments of a call `donate_argnums` and `donate_argnames` name."""
-    if not options.donate_argnums and not options.donate_argnames:
+    """Which of the flat arguments of a call `donate_argnums` and `donate_argnames` name.
+
+    None where results are searched for NaNs: whoever finds some runs the program again, for the operation that made it.
+    """
+    if config.settings.debug_nans or not (options.donate_argnums or options.donate_argnames):
         count: int = tree.num_leaves
         return (False,) * count
     args, kwargs = numbered(tree)

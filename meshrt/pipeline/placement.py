@@ -23,6 +23,7 @@ from meshrt.pipeline.asked import (
     is_sharding,
     layout_asked,
     memory_of,
+    own_layout,
 )
 from meshrt.pipeline.cells import result_of
 from meshrt.pipeline.meeting import check_apart
@@ -306,8 +307,7 @@ class Wanted:
         self.chosen.append(chosen)
         self.arg_shardings.append(None if chosen is None else at_boundary(chosen, aval, origin))
         self.arg_memories.append(memory_of(given) or memory_of(sharding) or "device")
-        own = leaf._sig.layout if committed and type(leaf) is Array else None
-        self.arg_layouts.append(layout_asked(given) or own)
+        self.arg_layouts.append(layout_asked(given) or (own_layout(leaf) if committed else None))
 
     def _given(self, given: Any, aval: ShapedArray, origin: Origin) -> NamedSharding | None:
         """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""

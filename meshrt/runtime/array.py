@@ -279,7 +279,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         """The address of the buffer of an array on one device."""
         self._check()
         if self._sig.sharding.num_devices != 1:
-            raise errors.ArgumentValueError(
+            raise errors.SeveralBuffersError(
                 f"unsafe_buffer_pointer() is supported only for unsharded arrays: this one is on "
                 f"{self._sig.sharding.num_devices} devices; ask one of its parts, x.addressable_data(i)"
             )

@@ -133,6 +133,8 @@ def _dtype_of(found: Sequence[Any], asked: Any, caller: str) -> Any:
             )
         return dtypes.canonicalize_dtype(asked)
     first = found[0]
+    for kind in {k for k in found if isinstance(k, np.dtype)}:
+        dtypes.check_value_dtype(kind, lambda: f"a part that {caller} got")
     if any(kind != first and dtypes.canonicalize_dtype(kind) != dtypes.canonicalize_dtype(first) for kind in found):
         names = sorted({str(k) for k in found})
         raise errors.ArgumentValueError(

@@ -154,3 +154,44 @@ def test_donated_arrays_in_another_layout_are_gone_as_in_jax(devices):
         x = library.device_put(np.arange(32, dtype=np.float32).reshape(8, 4), columns)
         y = library.jit(lambda x: x * x, in_shardings=columns, out_shardings=columns, donate_argnums=0)(x)
         assert x.is_deleted() and float(y[7, 3]) == 31.0**2 and y.format.layout.major_to_minor == (1, 0)
+
+
+def test_what_is_known_of_results_has_their_layout():
+    def infos(lib, numpy, formats):
+        place = lib.sharding.SingleDeviceSharding(lib.devices()[0])
+        column = formats.Format(formats.Layout((1, 0)), place)
+        args = np.ones((4, 2), np.float32)
+        found = []
+        for out in (None, column):
+            compiled = lib.jit(lambda x: {"y": x * 2, "n": numpy.sum(x)}, out_shardings={"y": out, "n": None})
+            info = compiled.lower(args).compile().out_info
+            found += [str(info["n"]), info["y"].format.layout.major_to_minor, info["y"].sharding == place]
+            again = lib.jit(lambda y: y + 1).lower(info["y"]).compile()
+            found.append(again.input_formats[0][0].layout.major_to_minor)
+        return found
+
+    from meshrt.experimental import layout
+
+    assert infos(meshrt, mnp, layout) == infos(jax, jnp, jax_layout)
+    keys = meshrt.jit(lambda: meshrt.random.key(0)).lower().compile().out_info
+    assert keys.layout is None and keys.sharding is not None
+
+
+@pytest.mark.parametrize("where", ["device", "mesh"])
+def test_a_struct_with_a_layout_stands_for_an_array_in_it(where):
+    def program(lib, formats):
+        mesh = lib.make_mesh((4, 2), ("x", "y"), axis_types=(lib.sharding.AxisType.Auto,) * 2)
+        place = lib.sharding.SingleDeviceSharding(lib.devices()[0])
+        place = place if where == "device" else lib.NamedSharding(mesh, lib.P("x"))
+        column = formats.Format(formats.Layout((1, 0)), place)
+        struct = lib.ShapeDtypeStruct((8, 4), np.float32, sharding=column)
+        compiled = lib.jit(lambda x: x * 2).lower(struct).compile()
+        x = np.arange(32, dtype=np.float32).reshape(8, 4)
+        with pytest.raises(ValueError, match="input layouts that disagree"):
+            compiled(lib.device_put(x, place))
+        (found,), _ = compiled.input_formats
+        return found.layout.major_to_minor, np.asarray(compiled(lib.device_put(x, column))).tolist()
+
+    from meshrt.experimental import layout
+
+    assert program(meshrt, layout) == program(jax, jax_layout)

@@ -84,6 +84,10 @@ CALLBACK_ERRORS = [
     (rows, lambda lib, s: lambda i: VALUE[i].astype([np.int8, np.int32][(i[0].start // 2) % 2]), None,
      "must have matching dtypes"),
     ("x", lambda lib, s: lambda i: VALUE[i], None, "sharding should be an instance of"),
+    (rows, lambda lib, s: lambda i: np.full((2, 8), None), None, "dtype object"),
+    (rows, lambda lib, s: lambda i: np.full((2, 8), "a"), None, "dtype <U1"),
+    (rows, lambda lib, s: lambda i: np.full((2, 8), 1, np.longdouble), None, "dtype float128"),
+    (rows, lambda lib, s: lambda i: "a", None, "has dtype <U1"),
 ]  # fmt: skip
 
 

@@ -43,6 +43,15 @@ def test_dlpack_with_jax_both_ways(dtype, shape):
     assert back.committed == jax.dlpack.from_dlpack(ours).committed
 
 
+def test_an_array_on_several_devices_has_no_one_address():
+    for lib in (meshrt, jax):
+        mesh = lib.make_mesh((8,), ("x",), axis_types=(lib.sharding.AxisType.Auto,))
+        x = lib.device_put(np.arange(8.0, dtype=np.float32), lib.NamedSharding(mesh, lib.P("x")))
+        with pytest.raises(RuntimeError, match="only for unsharded arrays"):
+            x.unsafe_buffer_pointer()
+        assert x.addressable_data(3).unsafe_buffer_pointer() > 0
+
+
 def test_memory_is_shared_where_it_can_be():
     theirs = xnp.arange(1000.0)
     ours = meshrt.dlpack.from_dlpack(theirs, copy=False)
