@@ -19,6 +19,7 @@ from meshrt.core.basic.varying import pvary_p
 from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
+from meshrt.core.source import capture
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.groups import stride_of
@@ -178,7 +179,8 @@ def _cast(x: Any, call: Call, to: str) -> Any:
     primitive = _CAST_BY.get((state, to))
     if primitive is None:
         raise errors.ArgumentValueError(
-            f"Unsupported pcast from={state!r}, to={to!r} of {aval.str_short()} along {call.checked}"
+            f"Unsupported pcast from={state!r}, to={to!r} of {aval.str_short()} along {call.checked} at {capture()}; "
+            f"there is a cast from {' and '.join(f'{a} to {b}' for a, b in _CAST_BY)}"
         )
     more = {} if primitive is pvary_p else {"mesh": call.mesh}
     return primitive.bind(x, axes=call.checked, **more)

@@ -7,6 +7,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.core.basic.shapes import canonical_axis
 from meshrt.core.primitive import Primitive
+from meshrt.core.source import capture
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.collective_exchange import (
     all_gather_invariant_p,
@@ -92,8 +93,8 @@ def _gathered(primitive: Primitive, call: Call, x: Any, axis: int, tiled: bool) 
     def leaf(x: Any) -> Any:
         ndim = aval_of(x).ndim + (not tiled)
         return primitive.bind(
-            call.vary(x), all_gather_dimension=canonical_axis(axis, ndim), axis_name=call.names, sizes=call.sizes,
-            axis_index_groups=call.groups, axis_size=size, tiled=bool(tiled), **more,
+            call.vary(x), all_gather_dimension=_dimension(call.caller, "axis", axis, ndim), axis_name=call.names,
+            sizes=call.sizes, axis_index_groups=call.groups, axis_size=size, tiled=bool(tiled), **more,
         )  # fmt: skip
 
     return over_leaves(x, leaf)
@@ -124,7 +125,7 @@ def psum_scatter(
 
     def leaf(x: Any) -> Any:
         aval = aval_of(x)
-        d = canonical_axis(scatter_dimension, aval.ndim)
+        d = _dimension("psum_scatter", "scatter_dimension", scatter_dimension, aval.ndim)
         _check_parts("psum_scatter", "scatter_dimension", aval, d, size, call, tiled)
         partial = call.is_partial(x)
         primitive: Any = unreduced_reduce_scatter_p if partial else reduce_scatter_p
@@ -141,11 +142,24 @@ def _check_parts(caller: str, which: str, aval: ShapedArray, d: int, size: int, 
     n = aval.shape[d]
     if n % size if tiled else n != size:
         must = "be divisible by" if tiled else "equal"
+        fix = f"pad the dimension to {n + -n % size}, or name another {which}"
+        if not tiled:
+            fix = f"name a {which} of size {size}" + (
+                "" if n % size else ", or cut this one into parts of several with tiled=True"
+            )
         raise errors.ArgumentValueError(
-            f"{caller} over {call.names}: the size of {which} {d} of {aval.str_short()}, {n}, must {must} that of the "
-            f"{'axis' if call.groups is None else 'groups'}, {size}"
-            + ("" if tiled or n % size else "; tiled=True cuts the dimension into parts of several")
+            f"{caller} over {call.names} at {capture()}: the size of {which} {d} of {aval.str_short()}, {n}, must "
+            f"{must} that of the {'axis' if call.groups is None else 'groups'}, {size}; {fix}"
         )
+
+
+def _dimension(caller: str, which: str, axis: int, ndim: int) -> int:
+    try:
+        return canonical_axis(axis, ndim)
+    except errors.AxisError as e:
+        raise errors.AxisError(
+            f"{which} of {caller} at {capture()}: {e}; give one from {-ndim} to {ndim - 1}"
+        ) from None
 
 
 def all_to_all(
@@ -174,7 +188,8 @@ def all_to_all(
 
     def leaf(x: Any) -> Any:
         aval = aval_of(x)
-        split, concat = canonical_axis(split_axis, aval.ndim), canonical_axis(concat_axis, aval.ndim)
+        split = _dimension("all_to_all", "split_axis", split_axis, aval.ndim)
+        concat = _dimension("all_to_all", "concat_axis", concat_axis, aval.ndim)
         _check_parts("all_to_all", "split_axis", aval, split, size, call, tiled)
         if tiled or split == concat:
             return _exchanged(call, size, x, split, concat)

@@ -21,6 +21,7 @@ from meshrt.core.basic.shapes import linear_jvp
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
+from meshrt.core.source import capture
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.groups import CHANNEL
@@ -184,13 +185,13 @@ def _checked_perm(perm: Iterable[Sequence[int]], call: Call) -> Pairs:
     outside = [i for i in (*sources, *targets) if not 0 <= i < call.size]
     if outside:
         raise errors.ArgumentValueError(
-            f"{call.caller} over {call.names} got index {outside[0]} in {pairs}, but the indices along the axis "
-            f"go from 0 to {call.size - 1}"
+            f"{call.caller} over {call.names} at {capture()} got index {outside[0]} in {pairs}, but the indices along "
+            f"the axis go from 0 to {call.size - 1}; leave the pair out, or take it modulo {call.size} for a ring"
         )
     if len(set(sources)) < len(pairs) or len(set(targets)) < len(pairs):
         raise errors.ArgumentValueError(
-            f"{call.caller} sources and destinations must be unique, got {pairs}: send to several destinations with "
-            "all_gather or several permutations"
+            f"{call.caller} sources and destinations must be unique, got {pairs} at {capture()}: send to "
+            "several destinations with all_gather or several permutations"
         )
     return pairs
 
@@ -287,8 +288,8 @@ def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
     source = operator.index(source)
     if not 0 <= source < call.size:
         raise errors.ArgumentValueError(
-            f"pbroadcast over {call.names} got source={source}, but the indices along the axis go from 0 to "
-            f"{call.size - 1}"
+            f"pbroadcast over {call.names} got source={source} at {capture()}, but the indices along the axis go from "
+            f"0 to {call.size - 1}; name one of them"
         )
     return over_leaves(
         x, lambda leaf: pbroadcast_p.bind(call.vary(leaf), axis_name=call.names, sizes=call.sizes, source=source)

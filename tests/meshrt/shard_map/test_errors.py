@@ -314,3 +314,34 @@ def test_constraints_inside_cannot_name_manual_axes():
     with pytest.raises(errors.ShardingError, match="'y' is Manual"):
         call(ours(), body)
     assert call(ours(), body, axis_names={"x"}).shape == A.shape
+
+
+COLLECTIVES = {
+    "sizes": (
+        lambda L, a: L.lax.all_to_all(a, "x", 0, 0),
+        ["split_axis 0 of f32[2,4]{V:x}, 2", "a split_axis of size 4"],
+    ),
+    "tiles": (lambda L, a: L.lax.psum_scatter(a, "x", tiled=True), ["scatter_dimension 0", "pad the dimension to 4"]),
+    "parts": (
+        lambda L, a: L.lax.psum_scatter(a @ np.ones((4, 8), np.float32), "x", scatter_dimension=1),
+        ["tiled=True"],
+    ),
+    "split_axis": (lambda L, a: L.lax.all_to_all(a, "x", 3, 0), ["split_axis of all_to_all", "from -2 to 1"]),
+    "axis": (lambda L, a: L.lax.all_gather(a, "x", axis=5), ["axis of all_gather", "from -3 to 2"]),
+    "scatter_dimension": (lambda L, a: L.lax.psum_scatter(a, "x", scatter_dimension=4), ["scatter_dimension of psum"]),
+    "twice": (lambda L, a: L.lax.ppermute(a, "x", [(0, 1), (0, 2)]), ["must be unique", "several permutations"]),
+    "no cast": (lambda L, a: L.lax.pcast(a, "x", to="varying"), ["Unsupported pcast", "invarying to varying"]),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_collectives_that_do_not_fit_name_line_sizes_and_fix(name):
+    body, fragments = COLLECTIVES[name]
+    found = []
+    for L in (theirs(), ours()):
+        with pytest.raises((ValueError, TypeError, IndexError)) as error:
+            call(L, body=lambda a, w, L=L: body(L, a))
+        found.append(error.value)
+    text = str(found[1])
+    assert isinstance(found[1], errors.MeshrtError) and isinstance(found[1], ValueError)
+    assert "test_errors.py:" in text and all(f in text for f in fragments), text
