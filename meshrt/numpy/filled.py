@@ -159,7 +159,7 @@ def _filled_like(name: str, a: Any, fill_value: Any, dtype: Any, shape: Any, dev
         kind = dtypes.scalar_type_of(dtype)
         scalar = kind(fill_value.real if isinstance(fill_value, complex) and kind is not complex else fill_value)
         if aval_of(scalar).dtype == dtype:
-            return _fill(shape_tuple(shape, name), scalar, None, device, out_sharding)
+            return _fill(name, shape_tuple(shape, name), scalar, None, device, out_sharding)
     return _full(name, shape, fill_value, dtype, device, out_sharding)
 
 
