@@ -41,7 +41,8 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
         axes = _two_axes(x, axis1, axis2, "trace")
         if any(split.spec.partitions[d] is not None for d in axes):  # devices hold parts of the diagonal only
             x = moveaxis(x, axes, (-2, -1))
-            on_it = eye(*x.shape[-2:], k=offset, dtype=bool)
+            n, m = x.shape[-2:]
+            on_it = eye(n, m, offset, bool)
             return total(choose(on_it, x, np.zeros((), x.dtype)), (-2, -1), dtype)
     return total(diagonal(x, offset, axis1, axis2), -1, dtype)
 

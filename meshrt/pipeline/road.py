@@ -112,10 +112,18 @@ class NoRoad:
 
     __slots__ = ("why",)
 
-    devices = written = None
-
     def __init__(self, why: errors.MeshrtError):
         self.why = why
 
-    def lower(self, record: TraceRecord, request: LoweringRequest) -> NoReturn:
+    @property
+    def devices(self) -> None:
+        return None
+
+    @property
+    def written(self) -> None:
+        return None
+
+    def _refuse(self, *_: Any) -> NoReturn:
         raise self.why.with_traceback(None)
+
+    lower = propagate = partition = compile = _refuse
