@@ -8,6 +8,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.varying import into_branch
+from meshrt.core.high import is_mutable
 from meshrt.core.naming import wraps
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
@@ -35,6 +36,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import Infer, PartitionSpec
 from meshrt.transforms.arguments import StaticValue, fun_name
 from meshrt.transforms.high import kept_apart, numbered, taken_apart
+from meshrt.transforms.references import refuse_mutable
 from meshrt.transforms.staged import Staged, stage
 
 __all__ = ["shard_map", "smap"]
@@ -294,12 +296,12 @@ def _apply(mapped: Mapped, args: tuple[Any, ...], is_readable: bool = False, is_
     `is_readable`: the arguments are values, and so are those in the function that are the same on all devices.
     """
     region = region_of(mapped)
-    args = taken_apart(args)
+    args = taken_apart(args, boxes=False)
     leaves, tree = tree_util.tree_flatten(args)
     if mapped.in_specs is Infer:
-        specs: list[Any] = [spec_in_type(region, aval_of(x)) for x in leaves]
+        specs: list[Any] = [None if is_mutable(x) else spec_in_type(region, aval_of(x)) for x in leaves]
     else:
-        specs = _flat_specs(mapped, args)
+        specs = _closed_over_boxes(mapped, args, _flat_specs(mapped, args))
     leaves = [x if s is None else into_branch([x])[0] for x, s in zip(leaves, specs)]
     avals = [None if s is None else _type_of(mapped, args, i, x) for i, (x, s) in enumerate(zip(leaves, specs))]
     in_specs = PartitionSpec() if mapped.in_specs is Infer else mapped.in_specs
@@ -354,6 +356,21 @@ def _flat_specs(mapped: Mapped, args: Any) -> list[Any]:
         ) from None
 
 
+def _closed_over_boxes(mapped: Mapped, args: Any, specs: list[Any]) -> list[Any]:
+    """The specs, None for a Box: the function has it as it has those that it closes over, whole on every device."""
+    found = []
+    for (path, x), spec in zip(tree_util.tree_leaves_with_path(args), specs):
+        whole = spec is None or (isinstance(spec, PartitionSpec) and not spec.axes)
+        if is_mutable(x) and not whole:
+            raise errors.ArgumentValueError(
+                f"{mapped.called}: args{tree_util.keystr(path)} of {fun_name(mapped.fun)} is a mutable value of type "
+                f"{aval_of(x).str_short()}, and in_specs split it by {spec}. What it holds is whole on every device: "
+                "give PartitionSpec()"
+            )
+        found.append(None if is_mutable(x) else spec)
+    return found
+
+
 def _stage(
     mapped: Mapped, region: Region, tree: Any, leaves: Sequence[Any], is_array: Sequence[bool],
     avals: Sequence[ShapedArray], trace: ReadableTrace | None,
@@ -363,7 +380,10 @@ def _stage(
     def call(*arrays: Any) -> Any:
         mine, fixed = iter(arrays), iter(static)
         args = tree_util.tree_unflatten(tree, [next(mine if a else fixed) for a in is_array])
-        out = taken_apart(mapped.fun(*args))
+        out = taken_apart(mapped.fun(*args), boxes=False)
+        for path, x in tree_util.tree_leaves_with_path(out):
+            if is_mutable(x):
+                refuse_mutable(mapped.called, fun_name(mapped.fun), aval_of(x), "result" + tree_util.keystr(path))
         specs = _broadcast_out(mapped, out)
         if not region.check_vma:
             return out

@@ -27,7 +27,7 @@ from meshrt.core.types import AbstractValue, ShapedArray, aval_of, register_aval
 
 __all__ = [
     "UNDECLARED", "HiType", "MutableHiType", "StateCell", "TypeInState", "TypeWrittenTo", "aval_method",
-    "aval_property", "has_high_types", "is_high_value", "is_open_value", "register_hitype", "unlike",
+    "aval_property", "has_high_types", "is_high_value", "is_mutable", "is_open_value", "register_hitype", "unlike",
 ]  # fmt: skip
 
 
@@ -353,6 +353,12 @@ def has_high_types() -> bool:
 def is_high_value(value: Any) -> bool:
     """Whether a value is of a class registered with a high type."""
     return type(value) in _classes
+
+
+def is_mutable(value: Any) -> bool:
+    """Whether a value, traced or not, is one that programs write to and that is no reference: a Box."""
+    kind = aval_of(value) if type(value) in _classes else getattr(value, "aval", None)
+    return isinstance(kind, AbstractValue) and kind.mutable
 
 
 def is_open_value(value: Any) -> bool:

@@ -25,6 +25,7 @@ from meshrt.lowering.types import mlir_type
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, axes_of
 from meshrt.transforms.custom_vjp import custom_vjp
+from meshrt.transforms.high import kept_apart, same_structure, taken_apart
 from propagation.asm import Ref
 
 __all__ = ["call_exported", "call_exported_p"]
@@ -32,14 +33,14 @@ __all__ = ["call_exported", "call_exported_p"]
 
 def call_exported(exported: Record, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The results of an exported function, in their structure."""
-    leaves, tree = tree_util.tree_flatten((args, kwargs))
-    if tree != exported.in_tree:
+    leaves, tree = tree_util.tree_flatten(taken_apart((args, kwargs)))
+    if not same_structure(tree, exported.in_tree):
         raise _other_structure(exported, tree)
     return tree_util.tree_unflatten(exported.out_tree, _flat(exported)(*leaves))
 
 
 def _other_structure(exported: Record, tree: Any) -> errors.TreeError:
-    given, wanted = (tree_util.tree_unflatten(t, [0] * t.num_leaves) for t in (tree, exported.in_tree))
+    given, wanted = (kept_apart(t, [0] * t.num_leaves) for t in (tree, exported.in_tree))
     lines = []
     for path, one, other, why in tree_util.equality_errors(given, wanted):
         which = "args" if getattr(path[0], "idx", 0) == 0 else "kwargs"

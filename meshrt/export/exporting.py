@@ -106,6 +106,7 @@ def _exported(
             f"[{low}..{high}]; set the setting export_calling_convention_version to one of these"
         )
     record, request = traced.record, traced.request
+    _refuse_boxes(record)
     _check_donation(request, platforms)
     solution = solve([a.shape for a in record.in_avals], argument_names(record.in_tree))
     module = _lowered(record, request, platforms, solution if solution.unknowns else None)
@@ -140,6 +141,15 @@ def _exported(
         mesh=mesh,
         _get_vjp=lambda primal: _vjp_of(traced, primal),
     )
+
+
+def _refuse_boxes(record: TraceRecord) -> None:
+    found = [] if record.high is None else [a for a in record.high.in_avals if a.mutable]
+    if found:
+        raise errors.UnsupportedError(
+            f"{record.fun_name} takes or closes over a mutable value of type {found[0].str_short()}, which no exported "
+            "function can write to, as it may be called in another process: take and return what it holds"
+        )
 
 
 def _check_donation(request: LoweringRequest, platforms: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.types import ShapedArray
+from meshrt.pipeline.cells import CLOSED_OVER
 from meshrt.pipeline.origins import Origin, said
 from meshrt.runtime.array import Array
 from meshrt.shape_dtype import ShapeDtypeStruct
@@ -78,15 +79,18 @@ def broadcast_in(name: str, given: Any, tree: Any) -> list[Any] | None:
     if given is None:
         return None
     args, kwargs = numbered(tree)
-    if kwargs:
+    # What boxes that the function closes over hold: nobody can say where it lies but they themselves.
+    held = [None] * len(tree_util.tree_leaves(kwargs.get(CLOSED_OVER)))
+    named = [k for k in kwargs if k != CLOSED_OVER]
+    if named:
         raise errors.ArgumentValueError(
-            f"jit does not support kwargs when in_shardings is specified; pass {', '.join(kwargs)} of "
+            f"jit does not support kwargs when in_shardings is specified; pass {', '.join(named)} of "
             f"{name} by position"
         )
     if isinstance(given, list):
         given = tuple(given)
     try:
-        return tree_util.broadcast_prefix(given, args, is_leaf=is_sharding)
+        return [*tree_util.broadcast_prefix(given, args, is_leaf=is_sharding), *held]
     except ValueError as e:
         why = str(e)
         if type(given) is tuple and len(given) != len(args):

@@ -27,7 +27,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.discharge import settled_program
 from meshrt.transforms.high import closed_leaves, flatten, leaf_paths, numbered, reopened, taken_apart
-from meshrt.transforms.references import refuse_returned
+from meshrt.transforms.references import refuse_mutable, refuse_returned
 from meshrt.transforms.tools import dce
 from propagation.collector import collector_paused
 
@@ -314,3 +314,5 @@ def _check_outputs(outs: list[Any], tree: Any, name: str) -> None:
             ) from None
         if is_ref_type(aval):
             refuse_returned("jit", name, o, "result" + tree_util.keystr(leaf_paths(tree)[i]))
+        if aval.mutable:
+            refuse_mutable("jit", name, aval, "result" + tree_util.keystr(leaf_paths(tree)[i]))

@@ -134,9 +134,12 @@ def cond_opened(bind: Callable[..., Any], joined: Callable[..., Any], every: boo
         for other in opened[1:]:
             for one, two in zip(opened[0].finals, other.finals):
                 if one.normalize() != two.normalize():
+                    shown = [one.str_short(), two.str_short()]
+                    if shown[0] == shown[1]:
+                        shown = [f"{t.str_short()} in {getattr(t.state, 'treedef', t.state)}" for t in (one, two)]
                     raise errors.ArgumentTypeError(
                         "the branches of a cond leave a mutable value with contents of different types: "
-                        f"{one.str_short()} and {two.str_short()}. Convert what they put into it to one type"
+                        f"{shown[0]} and {shown[1]}. Convert what they put into it to one type"
                     )
         jaxprs, consts = joined([o.closed for o in opened])
         outs = bind(index, *consts, *arrays_of(args, every), branches=jaxprs, **params)

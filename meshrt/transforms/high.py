@@ -11,17 +11,19 @@ takes high values without further ado:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from meshrt import tree_util
 from meshrt.core.basic.parts import parts_of
-from meshrt.core.high import HiType, has_high_types, is_high_value, is_open_value
+from meshrt.core.high import HiType, has_high_types, is_high_value, is_mutable, is_open_value
 from meshrt.core.tracer import Tracer
-from meshrt.core.types import aval_of
+from meshrt.core.types import ShapedArray, aval_of
 
 __all__ = [
+    "TakenApart",
     "closed_leaves",
     "flatten",
     "kept_apart",
@@ -31,12 +33,13 @@ __all__ = [
     "part_counts",
     "plain",
     "reopened",
+    "same_structure",
     "taken_apart",
 ]
 
 
-class _Opened:
-    """A high value, taken apart."""
+class TakenApart:
+    """A high value, taken apart: a node whose children are its arrays."""
 
     __slots__ = ("arrays", "kind")
 
@@ -58,15 +61,15 @@ _numbering: ContextVar[bool] = ContextVar("meshrt_numbering", default=False)
 
 
 def _close(kind: HiType, arrays: Iterable[Any]) -> Any:
-    return _Opened(kind, arrays) if _numbering.get() else kind.raise_val(*arrays)
+    return TakenApart(kind, arrays) if _numbering.get() else kind.raise_val(*arrays)
 
 
-def _open(value: Any) -> _Opened:
+def _open(value: Any) -> TakenApart:
     kind: Any = aval_of(value)
-    return _Opened(kind, parts_of(value))
+    return TakenApart(kind, parts_of(value))
 
 
-tree_util.register_pytree_node(_Opened, lambda node: (node.arrays, node.kind), _close)
+tree_util.register_pytree_node(TakenApart, lambda node: (node.arrays, node.kind), _close)
 
 
 def opened(tree: Any) -> Any:
@@ -74,9 +77,14 @@ def opened(tree: Any) -> Any:
     return _with_nodes(tree, is_open_value) if has_high_types() else tree
 
 
-def taken_apart(tree: Any) -> Any:
-    """`tree` with all high values among its leaves taken apart, traced ones too; `tree` itself where there are none."""
-    return _with_nodes(tree, _is_high) if has_high_types() else tree
+def taken_apart(tree: Any, *, boxes: bool = True) -> Any:
+    """`tree` with all high values among its leaves taken apart, traced ones too; `tree` itself where there are none.
+
+    Without `boxes` mutable values stay whole.
+    """
+    if not has_high_types():
+        return tree
+    return _with_nodes(tree, _is_high if boxes else lambda x: _is_high(x) and not is_mutable(x))
 
 
 def _is_high(value: Any) -> bool:
@@ -86,8 +94,8 @@ def _is_high(value: Any) -> bool:
 def part_counts(tree: Any) -> list[int | None]:
     """For each leaf of a tree, or value of a closed type in it that was taken apart, in order: how many arrays this
     consists of, None for an array."""
-    leaves = tree_util.tree_leaves(tree, is_leaf=lambda x: type(x) is _Opened)
-    return [len(x.arrays) if type(x) is _Opened else None for x in leaves]
+    leaves = tree_util.tree_leaves(tree, is_leaf=lambda x: type(x) is TakenApart)
+    return [len(x.arrays) if type(x) is TakenApart else None for x in leaves]
 
 
 def _with_nodes(tree: Any, chosen: Callable[[Any], bool]) -> Any:
@@ -103,11 +111,11 @@ def closed_leaves(structure: Any, avals: Sequence[Any]) -> tuple[Any, list[Any]]
     """
     if not has_high_types():
         return None
-    is_node = lambda x: type(x) is _Opened and not x.kind.opens
+    is_node = lambda x: type(x) is TakenApart and not x.kind.opens
     leaves, outer = tree_util.tree_flatten(numbered(structure), is_leaf=is_node)
     if not any(map(is_node, leaves)):
         return None
-    return outer, [x.kind if type(x) is _Opened else avals[x.index] for x in leaves]
+    return outer, [x.kind if type(x) is TakenApart else avals[x.index] for x in leaves]
 
 
 def reopened(structure: Any, kinds: Sequence[Any]) -> Any:
@@ -115,7 +123,7 @@ def reopened(structure: Any, kinds: Sequence[Any]) -> Any:
     if not any(k.is_high for k in kinds):
         return structure
     place = _Place(0)
-    nodes = [_Opened(k, [place] * len(k.lo_ty())) if k.is_high else place for k in kinds]
+    nodes = [TakenApart(k, [place] * len(k.lo_ty())) if k.is_high else place for k in kinds]
     return tree_util.tree_structure(tree_util.tree_unflatten(structure, nodes))
 
 
@@ -137,11 +145,36 @@ def numbered(structure: Any) -> Any:
 def plain(structure: Any) -> Any:
     """A structure that `taken_apart` gave with a tuple of its arrays in the place of each high value."""
     tree = numbered(structure)
-    is_node = lambda x: type(x) is _Opened
+    is_node = lambda x: type(x) is TakenApart
     if not any(map(is_node, tree_util.tree_leaves(tree, is_leaf=is_node))):
         return structure
     whole = tree_util.tree_map(lambda x: x.arrays if is_node(x) else x, tree, is_leaf=is_node)
     return tree_util.tree_structure(whole)
+
+
+def same_structure(one: Any, two: Any) -> bool:
+    """Whether two structures that `taken_apart` gave are alike, where values of high types have the same types but for
+    weakness and sharding, as arguments of a program may."""
+    if one == two:
+        return True
+    is_node = lambda x: type(x) is TakenApart
+    kinds = [
+        tuple([x.kind for x in tree_util.tree_leaves(numbered(s), is_leaf=is_node) if is_node(x)]) for s in (one, two)
+    ]
+    return _alike(*kinds) and bool(plain(one) == plain(two))
+
+
+def _alike(one: Any, two: Any) -> bool:
+    """Whether two types, or parts of types, differ in weakness and sharding of arrays at most."""
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, ShapedArray):
+        return bool(one.shape == two.shape and one.dtype == two.dtype)
+    if isinstance(one, tuple):
+        return len(one) == len(two) and all(map(_alike, one, two))
+    if isinstance(one, HiType) and dataclasses.is_dataclass(one):
+        return all(_alike(getattr(one, f.name), getattr(two, f.name)) for f in dataclasses.fields(one))
+    return bool(one.normalize() == two.normalize()) if isinstance(one, HiType) else bool(one == two)
 
 
 def kept_apart(structure: Any, leaves: Iterable[Any]) -> Any:

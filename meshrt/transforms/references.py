@@ -1,4 +1,4 @@
-"""What may not be done with references: to pass one twice, and to return one."""
+"""What may not be done with references, and with boxes: to pass one twice, and to return one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshrt.core.references import is_ref
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import argument_paths
 
-__all__ = ["check_distinct", "paths_of", "refuse_returned", "refuse_returned_by_rule"]
+__all__ = ["check_distinct", "paths_of", "refuse_mutable", "refuse_returned", "refuse_returned_by_rule"]
 
 
 def made_at(ref: Any) -> str:
@@ -77,4 +77,13 @@ def refuse_returned(what: str, name: str, ref: Any, path: str = "") -> NoReturn:
         "array references cannot be returned."
         + (f"\n\nThe returned mutable array {made}." if made else "")
         + " Return what it holds, ref[...], instead"
+    )
+
+
+def refuse_mutable(what: str, name: str, aval: Any, path: str) -> NoReturn:
+    """The error for a function that returns a mutable value of a high type, such as a Box, of type `aval` at `path`."""
+    raise errors.ArgumentValueError(
+        f"function {name} traced for {what} returned a mutable value of type {aval.aval.str_short()} at output tree "
+        f"path {path}, but what is written to it later would not be seen by who else has it. Return what it holds (of "
+        "a Box box.get()), and pass it as an argument or close over it"
     )

@@ -17,7 +17,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.by_mesh import remembered
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import opened
-from meshrt.transforms.references import refuse_returned
+from meshrt.transforms.references import refuse_mutable, refuse_returned
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
 __all__ = ["Staged", "stage"]
@@ -101,7 +101,9 @@ def _require_array(leaf: Any, tree: Any, i: int, name: str, kind: Any) -> None:
             f"{name} returned a value of type {type(leaf).__name__}{f' at {where}' if where else ''}, which is not an "
             "array; return arrays or scalars (in pytrees) only"
         ) from None
-    if is_ref_type(aval):
-        what = kind if isinstance(kind, str) else f"{kind[0]} primal function"
-        path = tree_util.keystr(tree_util.tree_leaves_with_path(tree)[i][0])
-        refuse_returned(what or "staging", name, leaf, "result" + path)
+    if is_ref_type(aval) or aval.mutable:
+        what = (kind if isinstance(kind, str) else f"{kind[0]} primal function") or "staging"
+        path = "result" + tree_util.keystr(tree_util.tree_leaves_with_path(tree)[i][0])
+        if aval.mutable:
+            refuse_mutable(what, name, aval, path)
+        refuse_returned(what, name, leaf, path)

@@ -33,6 +33,7 @@ from meshrt.experimental.hijax.derived import (
 )
 from meshrt.experimental.hijax.mapped_operations import VmapOf
 from meshrt.experimental.hijax.operations import HiPrimitive
+from meshrt.experimental.hijax.saved import register_hitype_serialization
 from meshrt.experimental.hijax.vjp_operations import Static, VJPHiPrimitive
 from meshrt.interpreters.accumulators import GradAccum, NullAccum, RefAccum, ValAccum
 from meshrt.interpreters.ad import Zero, instantiate_zeros, is_undefined_primal
@@ -47,7 +48,8 @@ __all__ = [
     "Static", "TransformedRef", "Ty", "VJPHiPrimitive", "ValAccum", "VmapOf", "Zero", "apply_derived_linearization",
     "aval_method", "aval_property", "box_effect", "box_get", "box_set", "control_flow_allowed_effects", "hijax_method",
     "instantiate_zeros", "is_undefined_primal", "jvp_from_lin", "linearize_from_jvp", "lower_to_lojax", "new_box",
-    "register_hitype", "transpose_jvp", "transpose_linearized", "vjp_from_jvp", "vjp_from_lin", "vjp_fwd_from_jvp",
+    "register_hitype", "register_hitype_serialization",
+    "transpose_jvp", "transpose_linearized", "vjp_from_jvp", "vjp_from_lin", "vjp_fwd_from_jvp",
     "vjp_fwd_from_lin",
 ]  # fmt: skip
 

@@ -43,7 +43,16 @@ def box_get(box: Any) -> Any:
 def box_set(box: Any, val: Any) -> None:
     """Puts a pytree of arrays and values of high types into a box, in place of what it held."""
     leaves, treedef = tree_util.tree_flatten(val)
+    if any(_reaches(leaf, box) for leaf in leaves):
+        raise errors.ArgumentValueError("a Box was to be put into itself, so that what it holds would have no end")
     box_set_p.bind(box, *leaves, treedef=treedef)
+
+
+def _reaches(value: Any, box: Any) -> bool:
+    """Whether a value is a box, or one that holds it."""
+    if value is box:
+        return True
+    return type(value) is Box and any(_reaches(leaf, box) for leaf in tree_util.tree_leaves(value._val))
 
 
 def box_state(box: Any) -> BoxTypeState:
@@ -108,7 +117,11 @@ class BoxTy(MutableHiType):
         return [lo for a in state.leaf_avals for lo in a.lo_ty()]
 
     def new_from_loval(self, state: BoxTypeState, *arrays: Any) -> Box:
-        return Box._new(_contents(state, arrays))
+        box = Box._new(_contents(state, arrays))
+        for leaf in tree_util.tree_leaves(box._val):
+            if type(leaf) is Box:
+                leaf._copied = True
+        return box
 
     def read_loval(self, state: BoxTypeState, value: Any) -> list[Any]:
         return arrays_of(tree_util.tree_leaves(box_get(value)))
@@ -154,6 +167,8 @@ class Box(metaclass=_BoxMeta):
     """
 
     _val: Any
+    # Whether it stands in a program for one that another box outside of the program holds.
+    _copied = False
 
     def __new__(cls, init_val: Any = None) -> Any:
         box = new_box()
@@ -266,6 +281,11 @@ class _New:
 
 
 def _write(box: Any, *leaves: Any, treedef: Any) -> list[Any]:
+    if box._copied:
+        raise errors.UnsupportedError(
+            "a Box that stands in another Box is written to in a function that is compiled or transformed, where what "
+            "is written would not come back to it: pass the inner Box as an argument of its own, or close over it"
+        )
     box._val = tree_util.tree_unflatten(treedef, leaves)
     return []
 

@@ -11,6 +11,7 @@ from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.high import HiType, register_hitype
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.experimental.hijax.saved import register_hitype_serialization
 from meshrt.experimental.hijax.vjp_operations import VJPHiPrimitive
 from meshrt.interpreters.ad import instantiate_zeros
 from meshrt.numpy import arange, where
@@ -70,6 +71,7 @@ class PaddedType(HiType):
 
 
 register_hitype(Padded, lambda p: PaddedType(aval_of(p.rows), aval_of(p.length)))
+register_hitype_serialization(PaddedType, serialized_name="meshrt.PaddedType")
 
 
 def _counting(rows: Any, length: Any) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.high import HiType, aval_property, register_hitype
 from meshrt.core.types import ShapedArray, aval_of, in_program
+from meshrt.experimental.hijax.saved import register_hitype_serialization
 from meshrt.experimental.hijax.vjp_operations import VJPHiPrimitive
 from meshrt.interpreters.ad import instantiate_zeros
 from meshrt.numpy import abs as absolute
@@ -111,6 +112,7 @@ class QType(HiType):
 
 
 register_hitype(QArray, lambda q: QType(aval_of(q.values), aval_of(q.scales), q.axis))
+register_hitype_serialization(QType, serialized_name="meshrt.QType")
 
 
 def _spread(scales: Any, axis: int) -> Any:

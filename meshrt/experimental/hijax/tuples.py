@@ -15,6 +15,7 @@ from meshrt import tree_util
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.high import HiType, register_hitype
 from meshrt.core.types import aval_of
+from meshrt.experimental.hijax.saved import register_hitype_serialization
 from meshrt.experimental.hijax.vjp_operations import VJPHiPrimitive
 from meshrt.interpreters.accumulators import GradAccum
 from meshrt.interpreters.ad import Zero, instantiate_zeros
@@ -108,6 +109,7 @@ class TupleType(HiType):
 
 register_hitype(HiTuple, lambda t: TupleType(tuple(map(aval_of, t.elements))))
 register_hitype(ImmutBox, lambda b: TupleType(tuple(map(aval_of, b.elements)), b.structure))
+register_hitype_serialization(TupleType, serialized_name="meshrt.TupleType")
 
 
 class _Make(VJPHiPrimitive):

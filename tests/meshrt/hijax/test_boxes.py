@@ -187,3 +187,84 @@ def test_second_derivatives_through_a_compiled_write():
     assert tangent(cubed)(2.0) == 12
     assert tangent(tangent(cubed))(2.0) == meshrt.jit(tangent(tangent(cubed)))(2.0) == 12
     assert tangent(tangent(tangent(cubed)))(2.0) == 6
+
+
+@pytest.mark.parametrize(
+    ("run", "where"),
+    [
+        (lambda box: meshrt.jit(lambda: box)(), "traced for jit returned a mutable value of type Box .*path result,"),
+        (lambda box: meshrt.jit(lambda b: {"box": b})(box), r"path result\['box'\]"),
+        (lambda box: meshrt.jit(lambda x: Box(x))(2.0), "traced for jit"),
+        (lambda box: meshrt.jit(lambda x: meshrt.jit(lambda y: Box(y))(x).get() * 2)(3.0), "traced for jit"),
+        (lambda box: lax.cond(True, lambda: Box(1.0), lambda: Box(2.0)), "traced for cond"),
+        (lambda box: lax.scan(lambda c, x: (c, Box(x)), 0, jnp.arange(3.0)), r"traced for scan .*path result\[1\]"),
+        (lambda box: meshrt.checkpoint(lambda x: Box(x))(1.0), "traced for checkpoint"),
+        (lambda box: manual(lambda x: Box(x))(jnp.arange(4.0)), "traced for shard_map"),
+    ],
+)  # fmt: skip
+def test_boxes_are_no_results_of_programs(run, where):
+    """What came back would be another box than the one that the caller has, or than the one that was returned twice."""
+    with pytest.raises(ValueError, match=where):
+        run(Box(1.0))
+
+
+def manual(f, in_specs=None):
+    mesh = meshrt.make_mesh((2,), ("x",), (meshrt.sharding.AxisType.Auto,))
+    return meshrt.shard_map(f, mesh=mesh, in_specs=in_specs or meshrt.P("x"), out_specs=meshrt.P("x"))
+
+
+@plain_or_jitted
+def test_loops_carry_boxes_themselves(wrap):
+    add = lambda box, n: (box.set(box.get() + n), box)[1]
+    loops = [
+        lambda box: lax.scan(lambda c, n: ((c[0] + 1, add(c[1], n)), None), (0, box), jnp.arange(3))[0],
+        lambda box: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, add(c[1], c[0])), (0, box)),
+        lambda box: (3, lax.fori_loop(0, 3, lambda i, b: add(b, i), box)),
+    ]
+    for loop in loops:
+        box = Box(0)
+        f = lambda box, loop=loop: (lambda count, carried: (count, carried is box, carried.get()))(*loop(box))
+        count, same, held = wrap(f)(box)
+        assert (count, same, held, box.get()) == (3, True, 3, 3)
+    other = Box(1.0)
+    with pytest.raises(ValueError, match=r"scan: the body returns .* where it was given .*Box"):
+        lax.scan(lambda c, _: (other, None), Box(0.0), None, length=2)
+
+
+def test_a_manual_region_takes_boxes_as_those_it_closes_over():
+    box, whole = Box(0.0), (meshrt.P(), meshrt.P("x"))
+    body = lambda b, x: (b.set(b.get() + lax.psum(x.sum(), "x")), x)[1]
+    for run, want in ((manual(body, whole), 6.0), (meshrt.jit(manual(body, whole)), 12.0)):
+        np.testing.assert_allclose(run(box, jnp.arange(4.0)), np.arange(4.0))
+        assert box.get() == want
+    with pytest.raises(ValueError, match=r"args\[0\] .* mutable value of type Box\{f32\[\]\}, and in_specs split it"):
+        manual(body, (meshrt.P("x"), meshrt.P("x")))(box, jnp.arange(4.0))
+
+
+def test_shardings_of_arguments_say_nothing_of_boxes_that_are_closed_over():
+    mesh = meshrt.make_mesh((2,), ("x",), (meshrt.sharding.AxisType.Auto,))
+    count, rows = Box(0), meshrt.NamedSharding(mesh, meshrt.P("x"))
+    f = meshrt.jit(lambda x: (count.set(count.get() + 1), 2 * x)[1], in_shardings=(rows,), out_shardings=rows)
+    f(f(jnp.arange(4.0)))
+    assert count.get() == 2
+    meshrt.pmap(lambda x: (count.set(count.get() + 1), x)[1])(jnp.arange(2.0))
+    assert count.get() == 3
+
+
+def test_a_box_in_a_box_is_written_to_under_its_own_name():
+    inner = Box(1.0)
+    outer = Box([inner])
+    assert meshrt.jit(lambda: outer.get()[0].get() * 2)() == 2.0
+    with pytest.raises(NotImplementedError, match="pass the inner Box as an argument"):
+        meshrt.jit(lambda: outer.get()[0].set(5.0))()
+    outer.get()[0].set(3.0)
+    meshrt.jit(lambda: inner.set(inner.get() * 2))()
+    assert outer.get()[0].get() == 6.0
+    with pytest.raises(ValueError, match="put into itself"):
+        inner.set([outer])
+
+
+def test_structures_that_branches_leave_are_told_apart():
+    with pytest.raises(TypeError, match=r"Box\{f32\[\]\} in PyTreeDef.* and Box\{f32\[\]\} in PyTreeDef"):
+        box = Box(1.0)
+        lax.cond(True, lambda: box.set((1.0,)), lambda: box.set([1.0]))
