@@ -1,8 +1,9 @@
 """Memory of a core in which a pipeline keeps blocks of one operand, and the copies between it and the operand.
 
 A block is copied in pieces of static sizes, because copies have such: one piece mostly, another one where the last
-block of a dimension is smaller, and where the index map computes a size (`BoundedSlice`) one piece for each of its
-binary digits that is set. All pieces of a block count on the semaphore of its buffer.
+block of a dimension is smaller, and where the index map computes a size (`BoundedSlice`), or a block reaches over both
+ends of a dimension (`Element` with padding), one piece for each binary digit of the size that is set. All pieces of a
+block count on the semaphore of its buffer. Where a block reaches over an end its buffer holds what it held before.
 """
 
 from __future__ import annotations
@@ -102,6 +103,11 @@ class BufferedRef:
             raise errors.ArgumentValueError(f"emit_pipeline: buffer_count must be positive, got {buffer_count}")
         dims = block_dims(spec.block_shape)
         if source_memory_space in _NEAR:
+            if any(any(_padding(d)) for d in dims):
+                raise errors.UnsupportedError(
+                    f"emit_pipeline: blocks {dims} reach over the ends of an operand in {source_memory_space}, of "
+                    "which the body gets views, no copies: give it in pl.ANY, or cut it without padding"
+                )
             return cls(spec, buffer_type, None, None, False)
         shape = [block_size(d) for d in dims if not isinstance(d, Squeezed)]
         space = spec.memory_space if isinstance(spec.memory_space, TpuMemorySpace) else TpuMemorySpace.VMEM
@@ -173,7 +179,7 @@ def block_dims(shape: Sequence[Any]) -> tuple[BlockDim, ...]:
     """A block shape in full, if copies can fetch such blocks; else UnsupportedError."""
     dims = tuple(map(block_dim, shape))
     for dim in dims:
-        if not isinstance(dim, Blocked | Squeezed | Element | BoundedSlice) or any(getattr(dim, "padding", ())):
+        if not isinstance(dim, Blocked | Squeezed | Element | BoundedSlice):
             raise errors.UnsupportedError(f"emit_pipeline: blocks with dimensions {dim} are not implemented")
     return dims
 
@@ -262,7 +268,10 @@ class Operand:
 
     def _starts(self, block: Sequence[Any]) -> list[Any]:
         places = [b.start if isinstance(b, Slice) else b for b in block]
-        return [b * dim.block_size if isinstance(dim, Blocked) else b for b, dim in zip(places, self.dims)]
+        return [
+            b * dim.block_size if isinstance(dim, Blocked) else _plus(b, -_padding(dim)[0])
+            for b, dim in zip(places, self.dims)
+        ]
 
     def _view(self, block: Sequence[Any], pieces: Sequence[_Piece]) -> Any:
         """Pieces of the part of the reference that is a block."""
@@ -332,6 +341,8 @@ def _pieces(at: Any, dim: BlockDim, extent: int) -> list[_Piece]:
             return [_Piece(True, 0, min(at.size, size))] if at.size > 0 else []
         wanted = jnp.minimum(jnp.asarray(at.size, np.int32), np.int32(size))
         return [_digit(wanted, bit) for bit in range(size.bit_length())]
+    if any(_padding(dim)):
+        return _between(at - _padding(dim)[0], size, extent)
     if isinstance(dim, Blocked) and extent % size:
         if isinstance(at, int | np.integer):
             return [_Piece(True, 0, min(size, extent - int(at) * size))]
@@ -340,8 +351,25 @@ def _pieces(at: Any, dim: BlockDim, extent: int) -> list[_Piece]:
     return [_Piece(True, 0, size)]
 
 
-def _digit(wanted: Any, bit: int) -> _Piece:
-    """The piece that stands for one binary digit of a size; those of higher digits lie in front of it."""
+def _padding(dim: BlockDim) -> tuple[int, int]:
+    """How many elements in front of a dimension, and behind it, blocks may reach."""
+    return dim.padding if isinstance(dim, Element) else (0, 0)
+
+
+def _between(start: Any, size: int, extent: int) -> list[_Piece]:
+    """The pieces of the part of a block that lies in a dimension; the block may begin in front of it, at a negative
+    `start`."""
+    if isinstance(start, int | np.integer):
+        first, end = max(0, -int(start)), min(size, extent - int(start))
+        return [_Piece(True, first, end - first)] if end > first else []
+    start = jnp.asarray(start, np.int32)
+    first = jnp.maximum(-start, 0)
+    wanted = jnp.maximum(jnp.minimum(np.int32(size), extent - start) - first, 0)
+    return [_digit(wanted, bit, first) for bit in range(min(size, extent).bit_length())]
+
+
+def _digit(wanted: Any, bit: int, first: Any = 0) -> _Piece:
+    """The piece that stands for one binary digit of a size; those of higher digits lie between `first` and it."""
     exists = lax.bitwise_and(wanted, np.int32(1 << bit)) != 0
     start = lax.bitwise_and(wanted, np.int32(-1 << (bit + 1)))
-    return _Piece(exists, start, 1 << bit)
+    return _Piece(exists, _plus(start, first), 1 << bit)

@@ -116,6 +116,43 @@ def test_blocks_of_computed_sizes():
     np.testing.assert_allclose(f(starts, sizes, x), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("width", [3, 4])
+@pytest.mark.parametrize("padding", [(2, 1), (4, 3), (0, 2)])
+def test_blocks_reach_over_both_ends(width, padding):
+    """What is copied is the part of a block that lies in the operand; blocks that reach over it send that alone."""
+    before, after = padding
+    steps = (5 + before + after) // width
+    spec = pl.BlockSpec((pl.Element(width, padding), 4), lambda i: (i * width, 0))
+    starts = [i * width - before for i in range(steps)]
+    x = normal(5, 4)
+    sums = np.array([x[max(0, n) : max(0, n + width)].sum() for n in starts], np.float32)
+    covered = min(5, steps * width - before)
+    expected = np.broadcast_to(((np.arange(5) + before) // width)[:covered, None], (covered, 4))
+
+    def body(x, total, o):
+        i = pl.program_id(0)
+        rows = i * width - before + meshrt.lax.broadcasted_iota(np.int32, (width, 4), 0)
+        total[i] = jnp.where((rows >= 0) & (rows < 5), x[...], 0).sum()
+        o[...] = jnp.full((width, 4), i, np.float32)
+
+    def kernel(x, total, o):
+        pipeline = pltpu.emit_pipeline(
+            lambda x, o: body(x, total, o), grid=(steps,), in_specs=[spec], out_specs=[spec]
+        )
+        pipeline(x, o)
+
+    for mode in (True, RACES):
+        f = pl.pallas_call(
+            kernel, [of((steps,)), of((5, 4))], in_specs=[ANYWHERE],
+            out_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), ANYWHERE], interpret=mode,
+        )  # fmt: skip
+        found, written = f(x)
+        np.testing.assert_allclose(found, sums, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(written[:covered], expected)
+    with pytest.raises(meshrt.errors.UnsupportedError, match="reach over the ends of an operand in vmem"):
+        pltpu.BufferedRef.input(spec, np.float32, source_memory_space=pltpu.VMEM)
+
+
 @pytest.mark.parametrize("buffers", [1, 3])
 def test_blocks_are_fetched_as_early_as_buffers_are_free(buffers):
     """Steps that stay with a block leave time to fetch several: the index map is asked about no step beyond the end."""

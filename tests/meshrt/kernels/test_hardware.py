@@ -67,6 +67,19 @@ def test_tpus_compile_what_their_compilers_refuse_as_it_stands(spec):
 
 @pytest.mark.tpu
 @needs_tpu
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.int8, np.uint8], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("spec", SPECS)
+def test_tpus_compile_extremes_of_narrow_whole_numbers(spec, dtype):
+    def kernel(x_ref, y_ref, o_ref):
+        o_ref[...] = jnp.clip(jnp.minimum(x_ref[...], y_ref[...]), 1, jnp.maximum(x_ref[...], 9))
+
+    kind = meshrt.ShapeDtypeStruct((32, 128), dtype)
+    compiled = tpu_program(OURS.pl.pallas_call(kernel, kind), [kind, kind]).compile(topology=spec)
+    assert "tpu_custom_call" in compiled.as_text()
+
+
+@pytest.mark.tpu
+@needs_tpu
 @pytest.mark.parametrize("spec", ["v5e:2x4", "v5p:2x2x2", "v6e:2x4"])
 def test_tpus_compile_kernels_that_talk_to_other_chips(spec):
     f, (block,) = ring_all_gather(OURS)

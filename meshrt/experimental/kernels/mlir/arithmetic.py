@@ -190,17 +190,25 @@ def _logistic(x: Any, **_: Any) -> Any:
     return elementwise.div_p.bind(one, elementwise.add_p.bind(one, elementwise.exp_p.bind(elementwise.neg_p.bind(x))))
 
 
-def _extreme(of_words: Rule, better: Primitive) -> Rule:
-    """The greater or lesser of two. Narrow whole numbers are compared: compilers have no such operation on them, and
-    make one of the same on widened elements."""
-    by_comparison = through(lambda x, y: selection.select_n(better.bind(x, y), y, x))
+def _extreme(of_words: Rule, greater: bool) -> Rule:
+    """The greater or lesser of two.
 
-    def rule(walk: Walk, eqn: Eqn, x: ir.Value, y: ir.Value) -> Any:
-        dtype = eqn.invars[0].aval.dtype
-        is_narrow = kind_of(dtype) in ("i", "u") and bits_of(dtype) < 32
-        if is_narrow and eqn.invars[0].aval.shape == eqn.invars[1].aval.shape:
-            return by_comparison(walk, eqn, x, y)
-        return of_words(walk, eqn, x, y)
+    That of narrow whole numbers is y + (x - y where that is positive, or negative), in words: TPUs of the fifth
+    generation have no such operation on them, and a comparison and a choice, or one on words, their compiler makes one
+    on narrow elements of.
+    """
+
+    def rule(walk: Walk, eqn: Eqn, *operands: ir.Value) -> Any:
+        dtype, out = eqn.invars[0].aval.dtype, eqn.outvars[0].aval
+        if kind_of(dtype) not in ("i", "u") or bits_of(dtype) >= 32:
+            return of_words(walk, eqn, *operands)
+        word = _WORDS["i"]
+        x, y = [converted(walk, v, out.shape, dtype, word) for v in walk.alike(eqn, operands)]
+        difference = arith.subi(x, y)
+        chosen = arith.shrsi(difference, walk.constant(31, out.shape, word))  # all bits where x is less
+        if greater:
+            chosen = arith.xori(chosen, walk.constant(-1, out.shape, word))
+        return converted(walk, arith.addi(y, arith.andi(difference, chosen)), out.shape, word, out.dtype)
 
     return rule
 
@@ -237,8 +245,8 @@ RULES: dict[Primitive, Rule] = {
     elementwise.mul_p: by_kind(arith.mulf, arith.muli, b=arith.andi),
     elementwise.div_p: by_kind(arith.divf, arith.divsi, arith.divui, words="fiu"),
     elementwise.rem_p: by_kind(arith.remf, arith.remsi, arith.remui, words="fiu"),
-    elementwise.max_p: _extreme(by_kind(arith.maximumf, arith.maxsi, arith.maxui, arith.ori), elementwise.gt_p),
-    elementwise.min_p: _extreme(by_kind(arith.minimumf, arith.minsi, arith.minui, arith.andi), elementwise.lt_p),
+    elementwise.max_p: _extreme(by_kind(arith.maximumf, arith.maxsi, arith.maxui, arith.ori), True),
+    elementwise.min_p: _extreme(by_kind(arith.minimumf, arith.minsi, arith.minui, arith.andi), False),
     elementwise.and_p: by_kind(None, arith.andi, b=arith.andi),
     elementwise.or_p: by_kind(None, arith.ori, b=arith.ori),
     elementwise.xor_p: by_kind(None, arith.xori, b=arith.xori),
