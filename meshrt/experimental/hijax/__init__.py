@@ -31,6 +31,7 @@ from meshrt.experimental.hijax.derived import (
     vjp_fwd_from_jvp,
     vjp_fwd_from_lin,
 )
+from meshrt.experimental.hijax.hiprim import HiPrim, bdims_at_front, unmap_avals, vmap_rule
 from meshrt.experimental.hijax.mapped_operations import VmapOf
 from meshrt.experimental.hijax.operations import HiPrimitive
 from meshrt.experimental.hijax.saved import register_hitype_serialization
@@ -43,14 +44,14 @@ from meshrt.sharding.high_spec import HiPspec
 from meshrt.transforms.mapped import MappingSpec
 
 __all__ = [
-    "AbstractRef", "AbstractValue", "AvalMutableQDD", "AvalQDD", "Box", "BoxTy", "BoxTypeState", "GradAccum",
+    "AbstractRef", "AbstractValue", "AvalMutableQDD", "AvalQDD", "Box", "BoxTy", "BoxTypeState", "GradAccum", "HiPrim",
     "HiPrimitive", "HiPspec", "HiType", "MappingSpec", "MutableHiType", "NullAccum", "RefAccum", "ShapedArray",
     "Static", "TransformedRef", "Ty", "VJPHiPrimitive", "ValAccum", "VmapOf", "Zero", "apply_derived_linearization",
-    "aval_method", "aval_property", "box_effect", "box_get", "box_set", "control_flow_allowed_effects", "hijax_method",
-    "instantiate_zeros", "is_undefined_primal", "jvp_from_lin", "linearize_from_jvp", "lower_to_lojax", "new_box",
-    "register_hitype", "register_hitype_serialization",
-    "transpose_jvp", "transpose_linearized", "vjp_from_jvp", "vjp_from_lin", "vjp_fwd_from_jvp",
-    "vjp_fwd_from_lin",
+    "aval_method", "aval_property", "bdims_at_front", "box_effect", "box_get", "box_set",
+    "control_flow_allowed_effects", "hijax_method", "instantiate_zeros", "is_undefined_primal", "jvp_from_lin",
+    "linearize_from_jvp", "lower_to_lojax", "new_box", "register_hitype", "register_hitype_serialization",
+    "transpose_jvp", "transpose_linearized", "unmap_avals", "vjp_from_jvp", "vjp_from_lin", "vjp_fwd_from_jvp",
+    "vjp_fwd_from_lin", "vmap_rule",
 ]  # fmt: skip
 
 Ty = AbstractValue

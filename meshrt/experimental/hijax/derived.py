@@ -1,14 +1,18 @@
-"""Rules of a `VJPHiPrimitive` made from others that it defines: write `lin = linearize_from_jvp` in the class.
+"""Rules of an operation on high types made from others that it defines: write `jvp = jvp_from_lin` in the class.
 
-from jvp    lin = linearize_from_jvp, linearized = apply_derived_linearization
-from jvp    vjp_fwd = vjp_fwd_from_jvp, vjp_bwd_retval = transpose_jvp
-from lin    vjp_fwd = vjp_fwd_from_lin, vjp_bwd_retval = transpose_linearized
+from jvp    lin, linearized = linearize_from_jvp
+from jvp    vjp_fwd, vjp_bwd_retval = vjp_from_jvp
+from lin    vjp_fwd, vjp_bwd_retval = vjp_from_lin
 from lin    jvp = jvp_from_lin
+
+Each half of a pair has a name of its own, too; and where a pair is assigned to one name, that is its first half:
+`lin = linearize_from_jvp`, beside `linearized = apply_derived_linearization`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import MethodType
 from typing import Any
 
 from meshrt import errors
@@ -30,7 +34,24 @@ def _instantiated(t: Any) -> Any:
     return zeros(t.aval) if type(t) is Zero else t
 
 
-def linearize_from_jvp(self: VJPHiPrimitive, nzs_in: Any, /, *args: Any) -> Any:
+class RulePair:
+    """Two rules that belong together: to be unpacked in a class, where as one attribute it is the first of them."""
+
+    def __init__(self, doc: str, *rules: Callable[..., Any]):
+        self.rules = rules
+        self.__doc__ = doc
+
+    def __iter__(self) -> Iterator[Callable[..., Any]]:
+        return iter(self.rules)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self.rules[0], instance)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.rules[0](*args)
+
+
+def _lin_from_jvp(self: VJPHiPrimitive, nzs_in: Any, /, *args: Any) -> Any:
     """`lin` from `jvp`: (result, residuals, which results have a tangent). The residuals are those of its tangents."""
     flags = [bool(n) for n in self.in_tree.flatten_up_to(nzs_in)]
 
@@ -71,7 +92,7 @@ def apply_derived_linearization(self: VJPHiPrimitive, residuals: Any, *tangents:
 
 def vjp_fwd_from_jvp(self: VJPHiPrimitive, nzs_in: Any, /, *args: Any) -> Any:
     """`vjp_fwd` from `jvp`, beside `vjp_bwd_retval = transpose_jvp`."""
-    return linearize_from_jvp(self, nzs_in, *args)
+    return _lin_from_jvp(self, nzs_in, *args)
 
 
 def transpose_jvp(self: VJPHiPrimitive, residuals: Any, outgrad: Any, /) -> Any:
@@ -97,7 +118,8 @@ def _transposed(
 def vjp_fwd_from_lin(self: VJPHiPrimitive, nzs_in: Any, /, *args: Any) -> Any:
     """`vjp_fwd` from `lin` and `linearized`, beside `vjp_bwd_retval = transpose_linearized`."""
     out, residuals, *more = self.lin(nzs_in, *args)
-    return out, (residuals, Static(tuple(bool(n) for n in self.in_tree.flatten_up_to(nzs_in)))), *more
+    flags = Static(tuple(bool(n) for n in self.in_tree.flatten_up_to(nzs_in)))
+    return out, ((residuals, *more[1:]), flags), *more[:1]
 
 
 def transpose_linearized(self: VJPHiPrimitive, res: Any, outgrad: Any, /) -> Any:
@@ -109,7 +131,7 @@ def transpose_linearized(self: VJPHiPrimitive, res: Any, outgrad: Any, /) -> Any
     def push(*tangents: Any) -> list[Any]:
         given = iter(tangents)
         shown = [next(given) if nz else Zero(a.to_tangent_aval()) for a, nz in zip(self.in_avals_flat, flags)]
-        out = self.linearized(residuals, *self.in_tree.unflatten(shown))
+        out = self.linearized(*residuals, *self.in_tree.unflatten(shown))
         return [_instantiated(t) for t in self.out_tree.flatten_up_to(out)]
 
     avals = [a.to_tangent_aval() for a, nz in zip(self.in_avals_flat, flags) if nz]
@@ -123,15 +145,25 @@ def jvp_from_lin(self: VJPHiPrimitive, primals: Any, tangents: Any) -> Any:
     Raises:
       ArgumentTypeError: `lin` is itself derived from `jvp`.
     """
-    if type(self).lin is linearize_from_jvp:
+    if type(self).lin in (linearize_from_jvp, _lin_from_jvp):
         raise errors.ArgumentTypeError(
             f"{type(self).__name__} has jvp = jvp_from_lin and lin = linearize_from_jvp: each is derived from the "
             "other. Define one of them"
         )
     nonzeros = tuple(type(t) is not Zero for t in self.in_tree.flatten_up_to(tangents))
-    out, residuals, *_ = self.lin(self.in_tree.unflatten(nonzeros), *primals)
-    return out, self.linearized(residuals, *tangents)
+    out, residuals, *more = self.lin(self.in_tree.unflatten(nonzeros), *primals)
+    return out, self.linearized(residuals, *more[1:], *tangents)
 
 
-# Names of other versions of JAX.
-vjp_from_jvp, vjp_from_lin = vjp_fwd_from_jvp, vjp_fwd_from_lin
+linearize_from_jvp = RulePair(
+    "`lin` and `linearized`, from `jvp`: `lin, linearized = linearize_from_jvp`.",
+    _lin_from_jvp, apply_derived_linearization,
+)  # fmt: skip
+vjp_from_jvp = RulePair(
+    "`vjp_fwd` and `vjp_bwd_retval`, from `jvp`: `vjp_fwd, vjp_bwd_retval = vjp_from_jvp`.",
+    vjp_fwd_from_jvp, transpose_jvp,
+)  # fmt: skip
+vjp_from_lin = RulePair(
+    "`vjp_fwd` and `vjp_bwd_retval`, from `lin` and `linearized`: `vjp_fwd, vjp_bwd_retval = vjp_from_lin`.",
+    vjp_fwd_from_lin, transpose_linearized,
+)  # fmt: skip

@@ -83,15 +83,18 @@ class VJPHiPrimitive:
                 raise errors.MissingRuleError(
                     f"the __init__ of {type(self).__name__} should set self.{name} before it calls super().__init__()"
                 )
-        if self._defines("vjp_bwd") and self._defines("vjp_bwd_retval"):
-            raise errors.MissingRuleError(
-                f"{type(self).__name__} defines both vjp_bwd and vjp_bwd_retval, of which one is used: delete the other"
-            )
+        self._refuse_two_backward_rules()
         ins, self.in_tree = tree_util.tree_flatten(self.in_avals)
         outs, self.out_tree = tree_util.tree_flatten(self.out_aval)
         self.in_avals_flat, self.out_avals_flat = [*map(in_program, ins)], [*map(in_program, outs)]
         self.__dict__.update(self.params)
         self.check(*self.in_avals)
+
+    def _refuse_two_backward_rules(self) -> None:
+        if self._defines("vjp_bwd") and self._defines("vjp_bwd_retval"):
+            raise errors.MissingRuleError(
+                f"{type(self).__name__} defines both vjp_bwd and vjp_bwd_retval, of which one is used: delete the other"
+            )
 
     def _defines(self, method: str) -> bool:
         return getattr(type(self), method) is not getattr(VJPHiPrimitive, method)
@@ -107,12 +110,15 @@ class VJPHiPrimitive:
         self._refuse("running or compiling", "expand")
 
     def vjp_fwd(self, nzs_in: Any, /, *args: Any) -> Any:
-        """(result, residuals), and optionally which results have a cotangent."""
+        """(result, residuals), and optionally which results have a cotangent, and further residuals, which the backward
+        method takes as an argument behind the first ones."""
         self._refuse("reverse-mode differentiation", "vjp_fwd")
 
     def vjp_bwd(self, res: Any, outgrad: Any, /, *arg_accums: Any) -> None:
         """Adds to each accumulator the cotangent of its argument."""
-        grads = self.vjp_bwd_retval(res, outgrad)
+        self._accumulate(self.vjp_bwd_retval(res, outgrad), arg_accums)
+
+    def _accumulate(self, grads: Any, arg_accums: Any) -> None:
         accums = self.in_tree.flatten_up_to(arg_accums)
         for accum, grad in zip(accums, _flat_up_to(self.in_tree, grads)):
             accum.accum(_taken(grad))
@@ -126,7 +132,8 @@ class VJPHiPrimitive:
         self._refuse("jvp", "jvp")
 
     def lin(self, nzs_in: Any, *primals: Any) -> Any:
-        """(result, residuals), and optionally which results have a tangent."""
+        """(result, residuals), and optionally which results have a tangent, and further residuals, which `linearized`
+        takes as an argument behind the first ones."""
         self._refuse("linearize", "lin")
 
     def linearized(self, residuals: Any, *tangents: Any) -> Any:
@@ -150,6 +157,9 @@ class VJPHiPrimitive:
         """(used arguments, produced results, the operation in place of this one, None for none)."""
         used = any(tree_util.tree_leaves(used_outs))
         return used, used, self if used else None
+
+    def _without_dead(self, used_outs: Any) -> Any:
+        return self.dce(used_outs)
 
     def remat(self, policy: Any, *args: Any) -> Any:
         """(result, what computes it again from the arguments)."""
@@ -238,10 +248,10 @@ def _linearize(linear: Any, primals: Sequence[Any], tangents: Sequence[Any], par
     if why is Purpose.PUSH:
         out, residuals, *more = prim.lin(flags, *args)
         shown = [_zero_of(a) if t is None else t for a, t in zip(prim.in_avals_flat, tangents)]
-        found = prim.linearized(residuals, *prim.in_tree.unflatten(shown))
+        found = prim.linearized(residuals, *more[1:], *prim.in_tree.unflatten(shown))
         return _results(prim, out), [_taken(t) for t in prim.out_tree.flatten_up_to(found)]
     out, residuals, *more = prim.vjp_fwd(flags, *args)
-    leaves, tree = tree_util.tree_flatten(residuals)
+    leaves, tree = tree_util.tree_flatten((residuals, *more[1:]))
     live = _live(prim, more)
     moved = iter(
         linear.record(
@@ -275,7 +285,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
 
 def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     prim: VJPHiPrimitive = eqn.params["_prim"]
-    used_in, produced, new = prim.dce(prim.out_tree.unflatten(used))
+    used_in, produced, new = prim._without_dead(prim.out_tree.unflatten(used))
     if new is None or new is prim:
         return eqn
     ins = tree_util.broadcast_prefix(used_in, prim.in_avals)
@@ -314,7 +324,7 @@ def _linearized_transpose(
     given = [next(found) if l else None for l in live]
     shown = [Zero(a.to_ct_aval()) if c is None else c for a, c in zip(_prim.out_avals_flat, given)]
     residuals = residuals_tree.unflatten(operands[:count])
-    _prim.vjp_bwd(residuals, _prim.out_tree.unflatten(shown), *_prim.in_tree.unflatten(accums))
+    _prim.vjp_bwd(*residuals, _prim.out_tree.unflatten(shown), *_prim.in_tree.unflatten(accums))
     return [None] * count + [_taken(a.freeze()) for a, nz in zip(accums, nonzeros) if nz]
 
 
