@@ -11,7 +11,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.shapes import broadcast_in_dim, reshape
-from meshrt.core.trace import Tracer
+from meshrt.core.trace import EVAL, Tracer, current_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.conversion import convert_element_type
@@ -25,6 +25,7 @@ from meshrt.primitives.selection import select_n
 from meshrt.primitives.slice import pad
 from meshrt.primitives.slice import slice as static_slice
 from meshrt.primitives.state_steps import Step
+from meshrt.runtime.array import Array
 
 __all__: list[str] = []
 
@@ -301,13 +302,27 @@ def indexer(index: Any, shape: Sequence[int]) -> Indexer:
     return Indexer(tuple(indices), shape, int_shape)
 
 
+def _known(index: Any) -> int | None:
+    """The number that an index is, where that is at hand: outside of programs also that of an array.
+
+    It is looked at, not used in place of the array: one program serves for all values of this.
+    """
+    if isinstance(index, Array) and not (current_trace() is EVAL and index.is_fully_addressable):
+        return None
+    is_scalar = isinstance(index, int | np.integer) or (isinstance(index, Array | np.ndarray) and index.shape == ())
+    return int(index) if is_scalar else None
+
+
 def _index(index: Any, size: int, dim: int) -> Any:
     if isinstance(index, builtins.slice):
         return _from_slice(index, size)
     if type(index) is Slice:
-        if index.need_size() and index.is_static and (index.start >= size or index.start + index.extent > size):
+        start = _known(index.start) if index.need_size() and isinstance(index.size, int) else None
+        if start is not None and start < 0:
+            raise errors.ArgumentTypeError(f"slice of dimension {dim} of a reference got the negative start {start}")
+        if start is not None and start + index.extent > size:
             raise errors.ArgumentValueError(
-                f"Out of bound slice: start={index.start}, size={index.size}, stride={index.stride}, dim={size}."
+                f"Out of bound slice: start={start}, size={index.size}, stride={index.stride}, dim={size}."
             )
         return index
     if isinstance(index, list):
@@ -323,8 +338,9 @@ def _index(index: Any, size: int, dim: int) -> Any:
             f"index {index!r} of dimension {dim} of a reference is neither a slice nor of integers"
             + ("; read the whole with ref[...] and add dimensions to the array" if index is None else "")
         )
-    if isinstance(index, int | np.integer) and not -size <= index < size:
-        raise errors.ArgumentValueError(f"Out of bound indexer: idx={index}, dim={size}.")
+    number = _known(index)
+    if number is not None and not -size <= number < size:
+        raise errors.ArgumentValueError(f"Out of bound indexer: idx={number}, dim={size}.")
     if isinstance(index, int | np.integer) and index < 0:
         return int(index) + size  # from the end: what reads views, chips among them, counts from the front
     return index

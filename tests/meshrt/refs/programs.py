@@ -358,6 +358,27 @@ def out_of_bounds(jax):
 
 
 @refused
+def out_of_bounds_by_an_array(jax):
+    """Whose number is at hand outside of programs: a write would go to another place."""
+    jax.new_ref(np.zeros(3, np.float32))[jax.numpy.int32(3)] = np.float32(1)
+
+
+@refused
+def out_of_bounds_under_a_gradient(jax):
+    jax.grad(lambda x: jax.new_ref(x)[np.asarray(7)])(np.zeros(3, np.float32))
+
+
+@refused
+def a_slice_out_of_bounds_by_an_array(jax):
+    jax.new_ref(np.zeros(3, np.float32))[jax.ds(jax.numpy.int32(2), 2)]
+
+
+@refused
+def a_slice_that_begins_in_front_of_all(jax):
+    jax.new_ref(np.zeros(3, np.float32))[jax.ds(jax.numpy.int32(-1), 2)]
+
+
+@refused
 def too_many_indices(jax):
     jax.new_ref(np.zeros(3, np.float32))[0, 0]
 
