@@ -136,9 +136,7 @@ def test_blocks_reach_over_both_ends(width, padding):
         o[...] = jnp.full((width, 4), i, np.float32)
 
     def kernel(x, total, o):
-        pipeline = pltpu.emit_pipeline(
-            lambda x, o: body(x, total, o), grid=(steps,), in_specs=[spec], out_specs=[spec]
-        )
+        pipeline = pltpu.emit_pipeline(lambda x, o: body(x, total, o), grid=(steps,), in_specs=[spec], out_specs=[spec])
         pipeline(x, o)
 
     for mode in (True, RACES):
