@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.high import HiType, register_hitype
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import ShapedArray, aval_of, in_program
+from meshrt.experimental.hijax.derived import linearize_from_jvp
 from meshrt.experimental.hijax.saved import register_hitype_serialization
 from meshrt.experimental.hijax.vjp_operations import VJPHiPrimitive
-from meshrt.interpreters.ad import instantiate_zeros
-from meshrt.numpy import arange, where
+from meshrt.interpreters.ad import Zero, instantiate_zeros
+from meshrt.numpy import arange, expand_dims, where
 from meshrt.transforms.mapped import MappingSpec
 
 __all__ = ["Padded", "PaddedMapping", "PaddedType", "filled", "padded", "padded_sum"]
@@ -75,16 +77,17 @@ register_hitype_serialization(PaddedType, serialized_name="meshrt.PaddedType")
 
 
 def _counting(rows: Any, length: Any) -> Any:
-    """Which elements count."""
-    shape = aval_of(rows).shape
-    return (arange(shape[0]) < length).reshape(shape[0], *(1,) * (len(shape) - 1))
+    """Which elements count. A batch has its dimensions in front in both."""
+    shape, lead = aval_of(rows).shape, aval_of(length).ndim
+    counting = arange(shape[lead]) < expand_dims(length, -1)
+    return counting.reshape(*shape[: lead + 1], *(1,) * (len(shape) - lead - 1))
 
 
 class _Pad(VJPHiPrimitive):
-    def __init__(self, rows: ShapedArray):
-        if not rows.shape:
+    def __init__(self, rows: ShapedArray, length: ShapedArray):
+        if rows.ndim <= length.ndim:
             raise errors.ArgumentTypeError(f"padded takes an array with rows, not {rows.str_short()}")
-        self.in_avals, self.out_aval, self.params = (rows, _LENGTH), PaddedType(rows, _LENGTH), {}
+        self.in_avals, self.out_aval, self.params = (rows, length), PaddedType(rows, length), {}
         super().__init__()
 
     def expand(self, rows: Any, length: Any) -> Padded:
@@ -94,6 +97,8 @@ class _Pad(VJPHiPrimitive):
         rows, length = primals
         return self(rows, length), where(_counting(rows, length), instantiate_zeros(tangents[0]), 0)
 
+    lin, linearized = linearize_from_jvp
+
     def vjp_fwd(self, nzs_in: Any, /, rows: Any, length: Any) -> Any:
         return self(rows, length), (rows, length)
 
@@ -102,18 +107,7 @@ class _Pad(VJPHiPrimitive):
 
     def batch(self, axis_data: Any, args: Any, dims: Any) -> Any:
         rows, length = (bring_to_front(axis_data.size, x, d) for x, d in zip(args, dims))
-        return _PadBatch(aval_of(rows), aval_of(length))(rows, length), PaddedMapping()
-
-
-class _PadBatch(VJPHiPrimitive):
-    """A batch of padded arrays, of which nothing but `filled` and loops are known."""
-
-    def __init__(self, rows: ShapedArray, length: ShapedArray):
-        self.in_avals, self.out_aval, self.params = (rows, length), PaddedType(rows, length), {}
-        super().__init__()
-
-    def expand(self, rows: Any, length: Any) -> Padded:
-        return Padded(rows, length)
+        return _Pad(aval_of(rows), aval_of(length))(rows, length), PaddedMapping()
 
 
 class _Filled(VJPHiPrimitive):
@@ -127,13 +121,55 @@ class _Filled(VJPHiPrimitive):
         return where(_counting(value.rows, value.length), value.rows, np.asarray(self.fill, self.out_aval.dtype)[()])
 
     def jvp(self, primals: Any, tangents: Any) -> Any:
-        return self(*primals), instantiate_zeros(tangents[0])
+        return self(*primals), _masked(*primals, tangents[0])
+
+    lin, linearized = linearize_from_jvp
 
     def vjp_fwd(self, nzs_in: Any, /, value: Any) -> Any:
-        return self(value), None
+        return self(value), value
 
     def vjp_bwd_retval(self, res: Any, outgrad: Any, /) -> Any:
-        return (outgrad,)
+        return (_masked(res, outgrad),)
+
+    def batch(self, axis_data: Any, args: Any, dims: Any) -> Any:
+        return filled(*args, self.fill), 0
+
+
+class _Masked(VJPHiPrimitive):
+    """A derivative with zeros in the rows that do not count; linear in it."""
+
+    def __init__(self, kind: PaddedType, derivative: ShapedArray):
+        self.in_avals, self.out_aval, self.params = (kind, derivative), derivative, {}
+        super().__init__()
+
+    def expand(self, value: Padded, derivative: Any) -> Any:
+        return where(_counting(value.rows, value.length), derivative, 0)
+
+    def jvp(self, primals: Any, tangents: Any) -> Any:
+        return self(*primals), _masked(primals[0], tangents[1])
+
+    lin, linearized = linearize_from_jvp
+
+    def vjp_fwd(self, nzs_in: Any, /, value: Any, derivative: Any) -> Any:
+        return self(value, derivative), value
+
+    def vjp_bwd_retval(self, res: Any, outgrad: Any, /) -> Any:
+        return None, _masked(res, outgrad)
+
+    def transpose(self, out_ct: Any, *maybe_accums: Any) -> None:
+        value, accum = maybe_accums
+        if type(out_ct) is not Zero:
+            accum.accum(self(value, out_ct))
+
+    def batch(self, axis_data: Any, args: Any, dims: Any) -> Any:
+        return _masked(*[in_front(axis_data.size, x, d) for x, d in zip(args, dims)]), 0
+
+
+def _masked(value: Any, derivative: Any) -> Any:
+    if type(derivative) is Zero:
+        return derivative
+    kind: Any = aval_of(value)
+    return _Masked(kind, in_program(aval_of(derivative)))(value, derivative)
 
 
 def padded(rows: Any, length: Any) -> Any:
@@ -143,7 +179,10 @@ def padded(rows: Any, length: Any) -> Any:
     >>> padded_sum(padded(jnp.arange(4.0), 2))
     Array(1., dtype=float32)
     """
-    return _Pad(aval_of(rows))(rows, np.int32(length) if isinstance(length, int) else length)
+    length = np.int32(length) if isinstance(length, int) else length
+    if aval_of(length).strong() != _LENGTH:
+        raise errors.ArgumentTypeError(f"padded takes a length of type int32[], not {aval_of(length).str_short()}")
+    return _Pad(aval_of(rows), _LENGTH)(rows, length)
 
 
 def filled(value: Any, fill: Any = 0) -> Any:

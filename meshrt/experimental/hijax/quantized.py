@@ -16,6 +16,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.high import HiType, aval_property, register_hitype
 from meshrt.core.types import ShapedArray, aval_of, in_program
+from meshrt.experimental.hijax.derived import linearize_from_jvp
 from meshrt.experimental.hijax.saved import register_hitype_serialization
 from meshrt.experimental.hijax.vjp_operations import VJPHiPrimitive
 from meshrt.interpreters.ad import instantiate_zeros
@@ -223,6 +224,8 @@ class _Matmul(VJPHiPrimitive):
     def jvp(self, primals: Any, tangents: Any) -> Any:
         (x, q), (dx, dq) = primals, map(instantiate_zeros, tangents)
         return self(x, q), quantized_matmul(dx, q) + matmul(x, dq.astype(x.dtype))
+
+    lin, linearized = linearize_from_jvp
 
     def vjp_fwd(self, nzs_in: Any, /, x: Any, q: Any) -> Any:
         return self(x, q), (x, q)

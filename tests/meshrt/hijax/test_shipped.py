@@ -177,3 +177,33 @@ def test_padded_rows(wrap):
     assert f(rows, np.int32(2)) == 5.0
     close(meshrt.grad(f)(rows, np.int32(2)), [2, 4, 0, 0])
     close(wrap(lambda p: filled(p, -1.0))(padded(rows, 3)), [1, 2, 3, -1])
+
+
+@plain_or_jitted
+def test_derivatives_and_batches_of_padded_rows(wrap):
+    """Rows that do not count have no derivative, whatever the tangent or cotangent says of them."""
+    x, loss = jnp.arange(1.0, 7.0).reshape(3, 2), lambda p: (padded_sum(p) ** 2).sum()
+    p, ones, counting = padded(x, 2), jnp.ones((3, 2)), np.arange(3)[:, None] < 2
+    slope = np.where(counting, 2 * np.asarray(x)[:2].sum(0), 0)
+    close(wrap(meshrt.grad(loss))(p), slope)
+    close(wrap(meshrt.grad(meshrt.checkpoint(loss)))(p), slope)
+    close(wrap(lambda p: meshrt.jvp(loss, (p,), (ones,)))(p), [52, slope.sum()])
+    close(wrap(lambda p: meshrt.linearize(loss, p)[1](ones))(p), slope.sum())
+    close(wrap(meshrt.grad(lambda p: (meshrt.grad(loss)(p) ** 2).sum()))(p), 8 * slope)
+    rows, lengths = jnp.stack([x, 2 * x]), np.array([1, 3], np.int32)
+    one = lambda x, n: loss(padded(x, n))
+    close(wrap(meshrt.vmap(one))(rows, lengths), [one(r, n) for r, n in zip(rows, lengths)])
+    slopes = [meshrt.grad(one)(r, n) for r, n in zip(rows, lengths)]
+    close(wrap(meshrt.vmap(meshrt.grad(one)))(rows, lengths), slopes)
+    close(wrap(meshrt.grad(lambda rows: meshrt.vmap(one)(rows, lengths).sum()))(rows), slopes)
+    close(wrap(meshrt.vmap(lambda t: meshrt.jvp(loss, (p,), (t,))[1]))(jnp.stack([ones, x])), [
+        slope.sum(), (slope * np.asarray(x)).sum(),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_products_are_linearized(axis):
+    x, q = jnp.ones((3, 4)), quantize(np.random.RandomState(0).randn(4, 2).astype(np.float32), axis)
+    pushed = meshrt.linearize(lambda q: jnp.tanh(quantized_matmul(x, q)), q)[1](jnp.ones((4, 2)))
+    expected = meshrt.jvp(lambda d: jnp.tanh(x @ d), (dequantize(q),), (jnp.ones((4, 2)),))[1]
+    close(pushed, expected)
