@@ -132,7 +132,7 @@ class _Filled(VJPHiPrimitive):
         return (_masked(res, outgrad),)
 
     def batch(self, axis_data: Any, args: Any, dims: Any) -> Any:
-        return filled(*args, self.fill), 0
+        return filled(args[0], self.fill), 0
 
 
 class _Masked(VJPHiPrimitive):
@@ -162,7 +162,8 @@ class _Masked(VJPHiPrimitive):
             accum.accum(self(value, out_ct))
 
     def batch(self, axis_data: Any, args: Any, dims: Any) -> Any:
-        return _masked(*[in_front(axis_data.size, x, d) for x, d in zip(args, dims)]), 0
+        value, derivative = (in_front(axis_data.size, x, d) for x, d in zip(args, dims))
+        return _masked(value, derivative), 0
 
 
 def _masked(value: Any, derivative: Any) -> Any:
