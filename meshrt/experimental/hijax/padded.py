@@ -121,7 +121,7 @@ class _Filled(VJPHiPrimitive):
         return where(_counting(value.rows, value.length), value.rows, np.asarray(self.fill, self.out_aval.dtype)[()])
 
     def jvp(self, primals: Any, tangents: Any) -> Any:
-        return self(*primals), _masked(*primals, tangents[0])
+        return self(*primals), _masked(primals[0], tangents[0])
 
     lin, linearized = linearize_from_jvp
 
