@@ -1,4 +1,4 @@
-"""Going on with the processes that are left when one is lost, and with others that come, in the same processes."""
+"""Going on in the same processes with those that are left when one is lost or leaves, and with others that come."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import types
 from typing import Any
 
 from meshrt.distributed import connection
-from meshrt.distributed.carrying import Kept, carry, keep
+from meshrt.distributed.carrying import carry
+from meshrt.distributed.keeping import keep
 from meshrt.distributed.member import Member
-from meshrt.distributed.state import DistributedContext, adopt, context
+from meshrt.distributed.pieces import Kept
+from meshrt.distributed.state import DistributedContext, adopt, context, forget
 from meshrt.errors import ArgumentValueError, DistributedError, PeerLost
 from meshrt.launch import bootstrap
 from meshrt.launch.environment import ELASTIC
@@ -22,8 +24,8 @@ __all__ = ["elastic"]
 
 
 class elastic:
-    """A block that is done once more in another job: a smaller one when a process is lost while it runs, a larger one
-    when others come.
+    """A block that is done once more in another job: a smaller one when a process is lost while it runs, or when some
+    are to leave, a larger one when others come.
 
     >>> job = meshrt.distributed.elastic(min_processes=2)  # doctest: +SKIP
     >>> while not job.finished:  # doctest: +SKIP
@@ -41,7 +43,8 @@ class elastic:
     Arrays, meshes and compiled functions' arrays of the former job are of no use any more: make them in the block, from
     a checkpoint or from values on the host. All processes must use it alike.
 
-    Processes that come are let in where :meth:`grows` says so; :meth:`carried` then gives the state to all of them.
+    Processes that come are let in where :meth:`grows` says so, and those that the launcher asks to leave do it there,
+    whose scripts end at the end of the block by ``SystemExit(0)``; :meth:`carried` then gives the state to all others.
 
     Args:
       min_processes: with fewer left the PeerLost goes on to the caller, so that whoever started the job can start it
@@ -84,19 +87,24 @@ class elastic:
             print(f"meshrt.distributed: going on without those that were lost: {error}", file=sys.stderr, flush=True)
             self._kept = None
         assert ctx is not None  # so much was asked above
+        if error is None and ctx.node_id in _member(ctx).without:
+            _part(ctx, self._timeout_s)
+            raise SystemExit(0)
         _regroup(ctx, self._timeout_s)
         self.generation += 1
         return True
 
     def grows(self, state: Any = None) -> bool:
-        """Whether the block is to be left here, since others wait to join; the same in all processes.
+        """Whether the block is to be left here, since others wait to join or some are to leave; the same in all
+        processes.
 
         Ask behind each step, in all processes alike. While nobody waits it costs nothing. When it is true, `state` has
-        been kept in the memory of these processes; leave the block, and the next one runs in the larger job.
+        been kept in the memory of the processes that stay, to which those that leave have handed over what they alone
+        held; leave the block, and the next one runs in the larger or smaller job.
 
         Args:
           state: a pytree of arrays, sharded or not, and of Python numbers and texts. Of what each process has for
-            itself, that of process 0 counts.
+            itself, that of the first one that stays counts.
 
         Raises:
           DistributedError: it was true before in this block, or this process is in no job. ArgumentTypeError: a leaf of
@@ -116,7 +124,8 @@ class elastic:
             self._told = True
             bootstrap.send(kind="growable")
         if _member(ctx).lets_in():
-            self._kept = None if state is None else keep(state, ctx.node_id)
+            member = _member(ctx)
+            self._kept = None if state is None else keep(state, ctx.node_id, ctx.num_nodes, member.without)
             self._leaving = True
         return self._leaving
 
@@ -158,6 +167,19 @@ class elastic:
 def _member(ctx: DistributedContext) -> Member:
     assert ctx.member is not None  # of a context that `initialize` made
     return ctx.member
+
+
+def _part(ctx: DistributedContext, timeout_s: float) -> None:
+    """Leaves the others, which have what this process held."""
+    member = _member(ctx)
+    bootstrap.send(kind="left")
+    text = f"process {ctx.node_id} leaves the job, which goes on with fewer"
+    print(f"meshrt.distributed: {text}", file=sys.stderr, flush=True)
+    member.part(timeout_s)  # the others may be about to receive what it handed over
+    forget()
+    member.close()
+    backend.clear_backends()
+    gc.collect()
 
 
 def _regroup(ctx: DistributedContext, timeout_s: float) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from meshrt.distributed.connection import Entrance
 from meshrt.distributed.doing import Observer
 from meshrt.errors import DistributedError, PeerLost, ProgramsDifferError
+from meshrt.launch import parting
 from meshrt.launch.membership import frames
 from meshrt.runtime import backend, circles
 from meshrt.runtime.sockets import break_off
@@ -56,7 +57,8 @@ class Member:
         self._regrouped: Mapping[str, Any] | None = None
         self._passed = 0  # boundaries between steps
         self._growing = False  # somebody waits to join
-        self._leave_at: int | None = None  # the boundary at which all let them in; -1: at none
+        self._leave_at: int | None = None  # the boundary at which all let them in, or some leave; -1: at none
+        self.without: frozenset[int] = frozenset()  # those that leave there
         self._ports: list[int] = []
         self._lost_at = 0.0
         self._break_at = 0.0
@@ -140,8 +142,9 @@ class Member:
         return ended and (self._over or DOOR not in self.lost)
 
     def lets_in(self) -> bool:
-        """Whether all leave off at this boundary between steps, to let newcomers in. While nobody waits it only counts;
-        else it waits until it is known where, and PeerLost says that somebody was lost instead."""
+        """Whether all leave off at this boundary between steps, to let newcomers in, or those `without` whom they go on
+        leave. While nobody waits it only counts; else it waits until it is known where, and PeerLost says that somebody
+        was lost instead."""
         with self._changed:
             if self._growing:
                 self._changed.wait_for(lambda: self._leave_at is not None or self.lost)
@@ -174,6 +177,11 @@ class Member:
             raise PeerLost("; ".join(self.lost.values()), self.lost)
         return self._regrouped
 
+    def part(self, timeout_s: float) -> None:
+        """Says that this process has handed over what it held, and waits until the others go on without it."""
+        self._send("handed")
+        self._wait(lambda: self._over or bool(self.lost), timeout_s)
+
     def close(self) -> None:
         """Leaves."""
         self._closed = True
@@ -201,6 +209,8 @@ class Member:
                 self._hear(fields)
             while not self._closed:
                 self._beat()
+                if parting.is_asked():
+                    self._send("wish")
                 self._read(_BREAK_AFTER_S if self.lost else _BEAT_S)
                 self._look_after_losses()
         except (OSError, frames.FrameError) as e:
@@ -261,6 +271,7 @@ class Member:
                     self._send("boundary", passed=self._passed)
                 case "leave":
                     self._leave_at = -1 if fields["at"] is None else int(fields["at"])
+                    self.without = frozenset(map(int, fields.get("without", ())))
                 case "regrouped":
                     self._take_place(fields)
             self._changed.notify_all()
@@ -279,7 +290,7 @@ class Member:
         self.process, self.generation = int(fields["process"]), int(fields["generation"])
         self.lost = {}
         self._agreed, self._disagreed = set(), {}
-        self._growing, self._leave_at, self._passed = False, None, 0
+        self._growing, self._leave_at, self._passed, self.without = False, None, 0, frozenset()
         self._regrouped = fields
 
     def _explain(self, key: tuple[str, int]) -> None:

@@ -99,6 +99,16 @@ def _bind() -> None:
         sys.exit(f"meshrt launch: --bind cannot be done here: {e}")
 
 
+def _await_request_to_leave() -> None:
+    """Keeps the signal of parting.py, if it comes before the script asks for it."""
+    if "MESHRT_ELASTIC" not in os.environ:
+        return
+    import runpy  # start-up time: for jobs whose ranks come and go only
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "parting.py")
+    runpy.run_path(path)["await_request"]()
+
+
 def _print_lines() -> None:
     """Has each line written at once: a launcher that puts labels before what it reads may read it in pieces."""
     for stream in (sys.stdout, sys.stderr):
@@ -178,6 +188,7 @@ def _main() -> None:
         _print_lines()
     _own_the_pipe()
     _bind()
+    _await_request_to_leave()
     try:
         run(kind, target, arguments)
     except SystemExit as e:

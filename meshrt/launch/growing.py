@@ -15,6 +15,8 @@ from collections import Counter
 from dataclasses import replace
 
 from meshrt.launch.model import (
+    Event,
+    IncidentKind,
     SetTimer,
     SignalWorkers,
     StartNewcomers,
@@ -27,19 +29,12 @@ from meshrt.launch.model import (
     WorkerMeshed,
     WorkerRaised,
 )
-from meshrt.launch.moves import Result, most_hosts
+from meshrt.launch.moves import Result, most_hosts, open_incident, stop
 from meshrt.launch.ranks import Ranks
 
 
 def growable(state: State, event: WorkerGrowable) -> Result:
     return replace(state, growable=True), ()
-
-
-def growable_running(state: State, event: WorkerGrowable) -> Result:
-    if state.growable:
-        return state, ()
-    state = replace(state, growable=True)
-    return state, look(state)
 
 
 def look(state: State) -> tuple[SetTimer, ...]:
@@ -61,18 +56,26 @@ def may_grow(state: State) -> bool:
 
 
 def used_hosts(state: State) -> int:
-    """Hosts of this generation, but for those whose workers are all gone while others went on."""
+    """Hosts of this generation, but for those whose workers are all gone, or are to leave, while others go on."""
     return len(_used(state))
 
 
 def _used(state: State) -> set[str | None]:
-    return {state.host_of(rank) for rank in range(state.size) if rank not in state.departed}
+    gone = state.departed | state.parting
+    return {state.host_of(rank) for rank in range(state.size) if rank not in gone}
+
+
+def resize(state: State, event: Event) -> Result:
+    """All ranks start again, on as many hosts as may be."""
+    count = min(len(state.hosts), most_hosts(state))
+    detail = f"the job goes on with {count} hosts in place of {used_hosts(state)}"
+    return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
 
 
 def vacancies(state: State) -> tuple[str | None, ...]:
     """The host of each rank that could be started now: None on the one machine of a job without hosts. In a job whose
-    ranks begin to finish there are none."""
-    if state.coming or state.finished:
+    ranks begin to finish, or of which some are to leave, there are none."""
+    if state.coming or state.finished or state.parting & state.live:
         return ()
     there = Counter(state.host_of(rank) for rank in range(state.size) if rank not in state.departed)
     hosts: tuple[str | None, ...] = (None,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from meshrt.launch import growing
+from meshrt.launch import growing, shrinking
 from meshrt.launch.causes import LOST
 from meshrt.launch.model import (
     Announce,
@@ -134,13 +134,7 @@ def leave_together(state: State, event: Event) -> Result:
 def regrow(state: State, event: TimerFired | ResizeRequested) -> Result:
     if not growing.may_grow(state):
         return state, ()
-    return growing.grow(state) if growing.in_process(state) else _resize(state, event)
-
-
-def _resize(state: State, event: Event) -> Result:
-    count = min(len(state.hosts), most_hosts(state))
-    detail = f"the job goes on with {count} hosts in place of {growing.used_hosts(state)}"
-    return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
+    return growing.grow(state) if growing.in_process(state) else growing.resize(state, event)
 
 
 def resize_requested(state: State, event: ResizeRequested) -> Result:
@@ -150,9 +144,7 @@ def resize_requested(state: State, event: ResizeRequested) -> Result:
 
 def resize_running(state: State, event: ResizeRequested) -> Result:
     state = replace(state, most=event.nodes)
-    if growing.used_hosts(state) > most_hosts(state):
-        return _resize(state, event)
-    return regrow(state, event)
+    return shrinking.adapt(state, event) if growing.used_hosts(state) > most_hosts(state) else regrow(state, event)
 
 
 def resize_gathering(state: State, event: ResizeRequested) -> Result:
@@ -217,7 +209,10 @@ def meshed(state: State, event: WorkerMeshed) -> Result:
     if len(state.meshed) < state.size:
         return state, ()
     running, commands = enter(state, Phase.RUNNING)
-    return running, (*commands, *growing.look(running))
+    if state.policy.elastic:  # whether the script lets ranks come and go is known when it first asks
+        return running, (*commands, *growing.look(running))
+    after, more = shrinking.adapt(running, event)
+    return after, (*commands, *more)
 
 
 def form_late(state: State, event: TimerFired) -> Result:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from meshrt.errors import InternalError
-from meshrt.launch import growing, regrouping
+from meshrt.launch import growing, regrouping, shrinking
 from meshrt.launch import handlers as do
 from meshrt.launch.model import (
     FINAL,
@@ -36,6 +36,7 @@ from meshrt.launch.model import (
     WorkerExited,
     WorkerGrowable,
     WorkerJoining,
+    WorkerLeft,
     WorkerLost,
     WorkerMeshed,
     WorkerRaised,
@@ -131,6 +132,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.FORMING, WorkerMeshed, do.meshed),
         _on(Phase.FORMING, WorkerAttentive, do.attentive_running),
         _on(Phase.FORMING, WorkerGrowable, growing.growable),
+        _on(Phase.FORMING, WorkerLeft, do.note),
         _on(Phase.FORMING, CheckpointTold, do.checkpoint),
         _on(Phase.FORMING, WorkerRaised, do.raised),
         _on(Phase.FORMING, WorkerLost, do.lost),
@@ -148,8 +150,10 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.RUNNING, ServiceExited, do.service_lost),
         _on(Phase.RUNNING, WorkerJoining, do.note),
         _on(Phase.RUNNING, WorkerMeshed, growing.meshed),
-        _on(Phase.RUNNING, WorkerGrowable, growing.growable_running),
+        _on(Phase.RUNNING, WorkerGrowable, shrinking.growable),
+        _on(Phase.RUNNING, WorkerLeft, shrinking.left),
         _on_timer(Phase.RUNNING, Timer.GROW, growing.late),
+        _on_timer(Phase.RUNNING, Timer.SHRINK, shrinking.late),
         _on(Phase.RUNNING, WorkerAttentive, do.attentive_running),
         _on(Phase.RUNNING, CheckpointTold, do.checkpoint),
         _on(Phase.RUNNING, WorkerRaised, regrouping.raised),
@@ -168,6 +172,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.REGROUPING, WorkerMeshed, regrouping.meshed),
         _on(Phase.REGROUPING, WorkerAttentive, do.attentive),
         _on(Phase.REGROUPING, WorkerGrowable, growing.growable),
+        _on(Phase.REGROUPING, WorkerLeft, shrinking.left),
         _on(Phase.REGROUPING, CheckpointTold, do.checkpoint),
         _on(Phase.REGROUPING, WorkerRaised, regrouping.raised_regrouping),
         _on(Phase.REGROUPING, WorkerLost, regrouping.lost),
@@ -186,6 +191,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.SETTLING, WorkerMeshed, do.note),
         _on(Phase.SETTLING, WorkerAttentive, do.attentive),
         _on(Phase.SETTLING, WorkerGrowable, growing.growable),
+        _on(Phase.SETTLING, WorkerLeft, shrinking.left),
         _on(Phase.SETTLING, CheckpointTold, do.checkpoint),
         _on(Phase.SETTLING, WorkerRaised, do.raised_settling),
         _on(Phase.SETTLING, WorkerLost, do.lost_settling),
@@ -204,6 +210,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.STOPPING, WorkerMeshed, do.note),
         _on(Phase.STOPPING, WorkerAttentive, do.attentive),
         _on(Phase.STOPPING, WorkerGrowable, growing.growable),
+        _on(Phase.STOPPING, WorkerLeft, shrinking.left),
         _on(Phase.STOPPING, CheckpointTold, do.checkpoint),
         _on(Phase.STOPPING, WorkerRaised, do.raised_stopping),
         _on(Phase.STOPPING, WorkerLost, do.note),
@@ -222,6 +229,7 @@ TABLE: dict[Key, Handler] = dict(
         _on(Phase.KILLING, WorkerMeshed, do.note),
         _on(Phase.KILLING, WorkerAttentive, do.attentive),
         _on(Phase.KILLING, WorkerGrowable, growing.growable),
+        _on(Phase.KILLING, WorkerLeft, shrinking.left),
         _on(Phase.KILLING, CheckpointTold, do.checkpoint),
         _on(Phase.KILLING, WorkerRaised, do.raised_stopping),
         _on(Phase.KILLING, WorkerLost, do.note),
@@ -234,7 +242,8 @@ TABLE: dict[Key, Handler] = dict(
 
 EVENT_KINDS: tuple[type[Event] | Timer, ...] = (
     Start, HostJoined, HostLeaving, HostLost, ResizeRequested, ServiceReady, ServiceExited, WorkerJoining, WorkerMeshed,
-    WorkerAttentive, WorkerGrowable, CheckpointTold, WorkerRaised, WorkerLost, WorkerExited, CancelRequested, *Timer,
+    WorkerAttentive, WorkerGrowable, WorkerLeft, CheckpointTold, WorkerRaised, WorkerLost, WorkerExited,
+    CancelRequested, *Timer,
 )  # fmt: skip
 
 

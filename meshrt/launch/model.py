@@ -42,6 +42,7 @@ class Timer(enum.Enum):
     BACKOFF = "backoff"  # rest before another attempt
     REGROW = "regrow"  # a host came while the job runs on fewer than it may; more may come
     GROW = "grow"  # ranks that were started to join the others have not been let in
+    SHRINK = "shrink"  # ranks that were asked to leave the others have not
     SERVICE = "service"  # the coordination service has not said where it listens
     FORM = "form"  # not every worker connected after the first one tried
     REGROUP = "regroup"  # the workers that are left have not come together
@@ -278,6 +279,13 @@ class WorkerGrowable(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLeft(Event):
+    """A worker has left the others, which go on with what it held of the state, and is about to end."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointTold(Event):
     """The checkpoint of a step is being written, or is complete (`committed`)."""
 
@@ -428,6 +436,8 @@ class State:
     added: tuple[str | None, ...] = ()  # hosts of the ranks that were started to join the others, in their order
     slots: tuple[int, ...] = ()  # and their places among the ranks of these hosts
     coming: Ranks = _NOBODY  # those of them that are not let in yet
+    parting: Ranks = _NOBODY  # were asked to leave the others; who of them runs has not yet
+    parted: Ranks = _NOBODY  # have left them, in this generation
     crashed: Ranks = _NOBODY  # departed, not with their hosts, and nobody has taken their places
     replaced: int = 0  # how often ranks were started in the places of such ones
     growable: bool = False  # workers let others in

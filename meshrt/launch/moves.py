@@ -55,7 +55,7 @@ _PHASE_TIMERS = {
     Phase.GATHERING: (Timer.GATHER, Timer.LAST_CALL, Timer.BACKOFF),
     Phase.WAITING: (Timer.SERVICE,),
     Phase.FORMING: (Timer.FORM,),
-    Phase.RUNNING: (Timer.REGROW, Timer.GROW),
+    Phase.RUNNING: (Timer.REGROW, Timer.GROW, Timer.SHRINK),
     Phase.REGROUPING: (Timer.REGROUP,),
     Phase.SETTLING: (Timer.SETTLE,),
     Phase.STOPPING: (Timer.GRACE,),

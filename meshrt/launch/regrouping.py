@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from meshrt.launch import growing
+from meshrt.launch import growing, shrinking
 from meshrt.launch import handlers as do
 from meshrt.launch.model import (
     NEVER_RESTART,
@@ -36,7 +36,7 @@ from meshrt.launch.ranks import Ranks
 
 def raised(state: State, event: WorkerRaised) -> Result:
     """While all run."""
-    if event.rank in state.departed:
+    if event.rank in state.departed | state.parted:
         return state, ()
     if event.rank in state.coming:
         return growing.raised(state, event)
@@ -45,7 +45,7 @@ def raised(state: State, event: WorkerRaised) -> Result:
 
 def lost(state: State, event: WorkerLost) -> Result:
     """While all run, or come together. A rank that is silent may wake up, and must not find the others gone on."""
-    if event.rank in state.departed:
+    if event.rank in state.departed | state.parted:
         return state, ()
     silent = event.rank in state.live
     after, commands = _look(blame(_opened(state, event), event, event.rank, error=do.lost_error(event)), event)
@@ -58,6 +58,9 @@ def exited(state: State, event: WorkerExited) -> Result:
     """While all run."""
     if event.rank in state.coming:
         return growing.fell(state, event)
+    if shrinking.has_left(state, event):
+        after, told = shrinking.ended(state, event)
+        return (after, told) if after.live - after.coming else do.ended(after, event)
     event = do.with_its_host(state, event)
     if event.rank not in state.departed and (event.status.ok or not state.policy.elastic):
         return do.exited(state, event)
@@ -71,6 +74,8 @@ def exited(state: State, event: WorkerExited) -> Result:
 def raised_regrouping(state: State, event: WorkerRaised) -> Result:
     if event.rank in state.coming:
         return growing.raised(state, event)
+    if event.rank in state.parted:
+        return state, ()
     return _look(blame(state, event, event.rank, error=event.error), event)
 
 
@@ -79,6 +84,8 @@ def exited_regrouping(state: State, event: WorkerExited) -> Result:
         fallen, told = growing.fell(state, event)
         after, commands = _look(fallen, event)
         return after, (*(c for c in told if isinstance(c, Tell)), *commands)
+    if shrinking.has_left(state, event):
+        return _look(shrinking.ended(state, event)[0], event)
     event = do.with_its_host(state, event)
     known = _blamed(state)
     state = replace(state, live=state.live - {event.rank})
@@ -120,7 +127,7 @@ def _look(state: State, event: Event) -> Result:
     """Something changed in a job that has lost somebody: do the others go on, and are they together?"""
     incident = state.incident
     assert incident is not None  # somebody is lost
-    left = state.live - _blamed(state) - state.departed - state.coming
+    left = state.live - _blamed(state) - state.departed - state.coming - state.parted
     least = 1 if state.policy.nodes is None else state.policy.nodes[0] * state.policy.num_processes
     echoed = any(f.consequence is not None for f in incident.failures)  # the loss ends a script that does not take it
     if not state.live:
@@ -145,12 +152,19 @@ def _went_on(state: State, event: Event, left: int) -> Result:
     doomed = tuple(sorted(gone & state.live))  # they failed, and have not left yet
     ends = (SignalWorkers(ranks=doomed, signal=int(signal.SIGKILL)),) if doomed else ()
     crashed = state.crashed | {rank for rank in _blamed(state) if not _with_its_host(state, rank)}
+    parting = state.parting - gone
+    if state.live - gone - state.coming <= parting:  # those that were to leave are all that is left
+        parting = Ranks()
     state = replace(
-        state, departed=gone, crashed=crashed, coming=state.coming - gone, incident=None,
+        state, departed=gone, crashed=crashed, coming=state.coming - gone, parting=parting, incident=None,
         incidents=(*state.incidents, incident),
     )  # fmt: skip
     after, commands = enter(state, Phase.RUNNING, Announce(incident=incident, left=left), *ends)
-    commands = (*commands, *growing.patience(after), *growing.look(after))
+    commands = (*commands, *growing.patience(after), *shrinking.patience(after))
+    after, more = shrinking.adapt(after, event)
+    commands = (*commands, *more)
+    if after.phase is not Phase.RUNNING:
+        return after, commands
     after, more = do.leave_together(after, event)  # hosts that leave do so also while the others come together
     return after, (*commands, *more)
 

@@ -99,7 +99,9 @@ def summary(state: State) -> str:
     """One line at the end, where there is something to say: nothing after an undisturbed success."""
     ending = {Phase.SUCCEEDED: "succeeded", Phase.FAILED: "gave up"}.get(state.phase)
     what = [f"after {state.restarts} restart{'s' if state.restarts > 1 else ''}"] if state.restarts else []
-    what += [f"without rank {', '.join(map(str, sorted(state.departed)))}"] if state.departed else []
+    lost, left = state.departed - state.parted, state.departed & state.parted
+    what += [f"without rank {', '.join(map(str, lost))}"] if lost else []
+    what += [f"without rank {', '.join(map(str, left))}, which left when asked to"] if left else []
     joined = sorted(set(range(state.first_size, state.size)) - set(state.departed))
     what += [f"with rank {', '.join(map(str, joined))}, which joined later"] if joined else []
     return f"meshrt launch: {ending} {', '.join(what)}" if ending is not None and what else ""

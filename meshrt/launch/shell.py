@@ -68,11 +68,13 @@ from meshrt.launch.model import (
     WorkerExited,
     WorkerGrowable,
     WorkerJoining,
+    WorkerLeft,
     WorkerLost,
     WorkerMeshed,
     WorkerRaised,
 )
 from meshrt.launch.output import Console, Log, Logs, Stream
+from meshrt.launch.parting import LEAVE
 from meshrt.launch.settings import Settings
 
 if TYPE_CHECKING:
@@ -300,6 +302,8 @@ class _Shell:
             self._start([self._service(state.chosen)])
         if state.live:
             self._start(self._workers(sorted(state.live)))
+            if parting := state.parting & state.live:
+                self._signal([Task(state.generation, rank) for rank in parting], LEAVE)
         if state.phase in (Phase.STOPPING, Phase.KILLING):
             number = int(signal.SIGTERM if state.phase is Phase.STOPPING else signal.SIGKILL)
             workers = [Task(state.generation, rank) for rank in sorted(state.live)]
@@ -365,6 +369,8 @@ class _Shell:
                 self._push(WorkerAttentive, said.at, rank=rank, saving=saving)
             case wire.Growable():
                 self._push(WorkerGrowable, said.at, rank=rank)
+            case wire.Left():
+                self._push(WorkerLeft, said.at, rank=rank)
             case wire.Checkpoint(step=step, committed=committed):
                 self._push(CheckpointTold, said.at, step=step, committed=committed)
             case wire.Raised(error=error):

@@ -78,6 +78,11 @@ class Growable:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """The worker has left the others, which go on with what it held, and is about to end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The checkpoint of a step is being written, or is complete."""
 
@@ -85,7 +90,7 @@ class Checkpoint:
     committed: bool
 
 
-Message = Ready | Lost | Joining | Meshed | Raised | Progress | Attentive | Growable | Checkpoint
+Message = Ready | Lost | Joining | Meshed | Raised | Progress | Attentive | Growable | Left | Checkpoint
 
 
 def decode(line: bytes) -> Message:
@@ -120,6 +125,8 @@ def decode(line: bytes) -> Message:
             return Attentive(fields.get("saving") is True)
         case "growable":
             return Growable()
+        case "left":
+            return Left()
         case "checkpoint":
             return Checkpoint(_count(fields, "step") or 0, fields.get("committed") is True)
     raise WireError(f"a message of unknown kind {kind!r}: {line[:80]!r}")

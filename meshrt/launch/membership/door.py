@@ -219,6 +219,10 @@ class Door:
                 roster.withdraw(process, str(fields["circle"]), str(fields["name"]))
             case "boundary":
                 roster.at_boundary(process, int(fields["passed"]))
+            case "wish":
+                roster.wish(process, now)
+            case "handed":
+                roster.hand_over(process)
             case "regroup":
                 roster.regroup(process, now)
 

@@ -217,7 +217,7 @@ class Roster:
         member = self.members.get(process)
         if member is None or process in self.lost:
             return
-        if member.finished:
+        if member.finished or process in self.growth.left:
             member.gone = True
             self._release()
             return
@@ -234,6 +234,9 @@ class Roster:
                 )
         self._look_for_stalls(now)
         if self.growth.due(now) and not self.lost and not any(m.finished for m in self.present):
+            if set(self.growth.wishes) >= {m.process for m in self.present}:
+                self.growth.wishes.clear()  # nobody would be left to go on
+                return
             self.growth.begin()
             self._tell_all("growing")
 
@@ -431,7 +434,16 @@ class Roster:
         told = self.growth.passed
         told[process] = passed
         if {m.process for m in self.present} <= set(told):
-            self._tell_all("leave", at=1 + max(told.values()))
+            self._tell_all("leave", at=1 + max(told.values()), without=list(self.growth.leaving))
+
+    def wish(self, process: int, now: float) -> None:
+        """`process` wants to leave the others, which go on."""
+        self.growth.wishes[process] = now
+
+    def hand_over(self, process: int) -> None:
+        """`process` has handed over what it held, and waits until the others go on."""
+        if process in self.growth.leaving:
+            self.growth.left.add(process)
 
     def regroup(self, process: int, now: float) -> None:
         """`process` wants to go on in another job: without those that were lost, with those that wait."""
@@ -440,15 +452,20 @@ class Roster:
 
     def to_regroup(self) -> list[int]:
         """The processes that go on in the next job, once all that are left have asked for it; empty before."""
-        left = [m for m in self.present if not m.finished]
+        left = self._going_on()
         return [m.process for m in left] if left and all(m.regrouping for m in left) else []
+
+    def _going_on(self) -> list[_Member]:
+        return [m for m in self.present if not m.finished and m.process not in self.growth.left]
 
     def regrouped(self, service: str) -> None:
         """The next job has a service: the processes that are left get new numbers, and those that waited the numbers
         behind them."""
-        left = [m for m in self.present if not m.finished]
+        left = self._going_on()
         came = [_Member(-1, n.rank, n.about, n.heard_at) for _, n in sorted(self.growth.newcomers.items())]
-        whole, former = len(left) == len(self.members), [m.process for m in left]
+        whole = not self.lost and len(left) + len(self.growth.left) == len(self.members)
+        former = [m.process for m in left]
+        wishes = [(m, since) for m in left if (since := self.growth.wishes.get(m.process)) is not None]
         self.count, self._generation = len(left) + len(came), self._generation + 1
         self._agreements.clear()
         self._reported.clear()
@@ -466,6 +483,7 @@ class Roster:
                 "whole": whole, "generation": self._generation,
             }  # fmt: skip
             self.outbox.append(Send(new, "regrouped", fields))
+        self.growth.wishes = {member.process: since for member, since in wishes}
 
     def _tell_all(self, kind: str, **fields: Any) -> None:
         self.outbox += [Send(m.process, kind, fields) for m in self.present]

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import meshrt
-from meshrt.distributed import carrying
-from meshrt.distributed.carrying import Kept, Leaf, Piece, carry, keep
+from meshrt.distributed import gathering, keeping
+from meshrt.distributed.carrying import carry
+from meshrt.distributed.keeping import keep
+from meshrt.distributed.pieces import Kept, Leaf, Piece
 from meshrt.errors import ArgumentTypeError, ArgumentValueError, DistributedError
 from meshrt.sharding import NamedSharding
 from meshrt.sharding import PartitionSpec as P
@@ -41,6 +43,20 @@ def test_arrays_come_bit_for_bit_in_another_sharding(dtype, shape):
     assert (found["step"], found["name"]) == (7, "é")
 
 
+def together(monkeypatch, *owns):
+    """Has this process gather with others that own these; gives how many bytes each sends at once, as that is done."""
+    sources, calls = [gathering._Source(own) for own in owns], []
+    monkeypatch.setattr(gathering.backend, "process_count", lambda: len(owns))
+
+    def everybodys(row, count):
+        calls.append(len(row))
+        return np.stack([source.next(len(row)) for source in sources])
+
+    monkeypatch.setattr(gathering, "_everybodys", everybodys)
+    monkeypatch.setattr(gathering, "_AT_ONCE", 1 << 16)
+    return calls
+
+
 def test_each_process_gets_its_parts_of_what_several_have(monkeypatch):
     """Two processes own boxes of a leaf that is larger than what is sent at once; this one is the second."""
     values = np.arange(300 * 200, dtype=np.float64).reshape(300, 200)
@@ -52,16 +68,7 @@ def test_each_process_gets_its_parts_of_what_several_have(monkeypatch):
         Leaf("state['b']", "int32", (), (Piece(1, ()),)),
     )
     b = np.array(5, np.int32)
-    sources = [carrying._Source(own) for own in ([parts[0], parts[2]], [parts[1], b])]
-    monkeypatch.setattr(carrying.backend, "process_count", lambda: 2)
-    calls = []
-
-    def everybodys(row, count):
-        calls.append(len(row))
-        return np.stack([source.next(len(row)) for source in sources])
-
-    monkeypatch.setattr(carrying, "_everybodys", everybodys)
-    monkeypatch.setattr(carrying, "_AT_ONCE", 1 << 16)
+    calls = together(monkeypatch, [parts[0], parts[2]], [parts[1], b])
     kept = Kept(leaves, ((parts[1],), (b,)))
     found = carry(kept, place(), 3, {"a": 0, "b": 0})
     assert np.array_equal(found["a"], values) and found["b"] == 5 and len(calls) > 3 and len(set(calls)) == 1
@@ -122,3 +129,53 @@ def test_growing_takes_a_job():
     with pytest.raises(DistributedError, match="in no job"):
         meshrt.distributed.elastic().grows({})
     assert meshrt.distributed.elastic().carried({}) is None
+
+
+# --- what processes that leave hand over.
+
+
+def spread(values, holders, process):
+    """A leaf whose rows are spread in equal parts over devices; `holders[i]` are the processes that hold part i."""
+    size = len(values) // len(holders)
+    parts = [(i, p) for i, those in enumerate(holders) for p in those]
+    shards = [
+        types.SimpleNamespace(
+            device=types.SimpleNamespace(process_index=p), index=(slice(i * size, (i + 1) * size), slice(None)),
+            data=values[i * size : (i + 1) * size] if p == process else None,
+        )
+        for i, p in parts
+    ]  # fmt: skip
+    return types.SimpleNamespace(global_shards=shards, shape=values.shape)
+
+
+@pytest.mark.parametrize("process", range(4))
+def test_what_only_those_hold_that_leave_is_handed_over_and_nothing_else(monkeypatch, process):
+    """Process 1 and 2 leave of 4. Of six parts two are theirs alone, and two are others', too."""
+    values = np.arange(12 * 3, dtype=np.float32).reshape(12, 3)
+    holders, staying = [(0,), (1, 3), (1,), (2,), (2, 0), (3,)], [0, 3]
+
+    def found(process):
+        leaf = spread(values, holders, process)
+        return keeping._Found("state", values.dtype, values.shape, parts=keeping._parts(leaf, process, staying))
+
+    theirs = [[p.data for p in found(q).parts if p.source == q and q not in staying] for q in range(4)]
+    assert [len(own) for own in theirs] == [0, 1, 1, 0]
+    calls = together(monkeypatch, *theirs)
+    mine = found(process)
+    keeping._hand_over([mine], process, staying)
+    assert [p.owner for p in mine.parts] == [0, 3, 0, 3, 0, 3] and calls == [2 * 3 * 4]
+    for part in mine.parts:
+        if part.owner == process:
+            assert np.array_equal(part.data, values[slice(*part.box[0])])
+
+
+def test_where_all_stay_nothing_is_sent(monkeypatch):
+    monkeypatch.setattr(keeping, "gather", lambda *_: pytest.fail("somebody sends"))
+    kept = keep({"a": np.ones(3), "step": 4}, 1, 2)
+    assert kept.data == ((), ()) and kept.leaves[0].pieces == (Piece(0, ((0, 3),)),)
+
+
+def test_what_each_process_has_for_itself_is_that_of_the_first_that_stays():
+    kept = keep({"a": np.full(3, 7)}, 2, 4, without={0, 1})
+    assert kept.leaves[0].pieces == (Piece(0, ((0, 3),)),) and kept.data[0][0].tolist() == [7, 7, 7]
+    assert keep({"a": np.full(3, 7)}, 0, 4, without={0, 1}).data == ((),)

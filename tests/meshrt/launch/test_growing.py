@@ -177,7 +177,7 @@ def test_members_leave_off_behind_the_furthest_and_newcomers_get_the_numbers_beh
     job.roster.at_boundary(0, 3)
     assert job.sent(0) == []
     job.roster.at_boundary(1, 5)
-    assert job.sent(0) == [("leave", {"at": 6})] == job.sent(1)
+    assert job.sent(0) == [("leave", {"at": 6, "without": []})] == job.sent(1)
     for process in (0, 1):
         job.roster.regroup(process, job.now)
     assert job.roster.to_regroup() == [0, 1]

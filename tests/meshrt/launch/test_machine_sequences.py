@@ -40,11 +40,13 @@ from meshrt.launch.model import (
     WorkerExited,
     WorkerGrowable,
     WorkerJoining,
+    WorkerLeft,
     WorkerLost,
     WorkerMeshed,
     WorkerRaised,
 )
 from meshrt.launch.moves import exit_code
+from meshrt.launch.parting import LEAVE
 from tests.meshrt.launch.stepping import GLOO, KILL, OK
 
 
@@ -98,7 +100,8 @@ class World:
                 case SignalWorkers(signal=number):
                     for rank in command.ranks:
                         assert rank in self.workers
-                        self.asked.add(rank)
+                        if number != LEAVE:
+                            self.asked.add(rank)
                         self.workers[rank] |= number == KILL
                 case RetireService():
                     assert not self.workers, "the service must outlive the workers"
@@ -126,6 +129,7 @@ class World:
                     lambda e, r=rank: WorkerRaised(**e, rank=r, error=GLOO),
                     lambda e, r=rank: WorkerLost(**e, rank=r, why="silent"),
                     lambda e, r=rank: WorkerAttentive(**e, rank=r), lambda e, r=rank: WorkerGrowable(**e, rank=r),
+                    lambda e, r=rank: WorkerLeft(**e, rank=r),
                     lambda e, r=rank: CheckpointTold(**e, step=r, committed=True),
                 ]  # fmt: skip
         out += [lambda e, t=timer: TimerFired(**e, timer=t) for timer in sorted(self.timers, key=lambda t: t.value)

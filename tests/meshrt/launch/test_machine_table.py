@@ -30,6 +30,7 @@ from meshrt.launch.model import (
     WorkerExited,
     WorkerGrowable,
     WorkerJoining,
+    WorkerLeft,
     WorkerLost,
     WorkerMeshed,
     WorkerRaised,
@@ -42,7 +43,7 @@ from tests.meshrt.launch.stepping import GLOO, OK
 # Which events each phase accepts, written down a second time.
 _ALWAYS = {Timer.JOB, CancelRequested, HostJoined, HostLeaving, HostLost, ResizeRequested}
 _WORKERS = {
-    WorkerJoining, WorkerMeshed, WorkerAttentive, WorkerGrowable, CheckpointTold, WorkerRaised, WorkerLost,
+    WorkerJoining, WorkerMeshed, WorkerAttentive, WorkerGrowable, WorkerLeft, CheckpointTold, WorkerRaised, WorkerLost,
     WorkerExited,
 }  # fmt: skip
 EXPECTED = {
@@ -50,7 +51,7 @@ EXPECTED = {
     Phase.GATHERING: _ALWAYS | {Timer.GATHER, Timer.LAST_CALL, Timer.BACKOFF},
     Phase.WAITING: _ALWAYS | {ServiceReady, ServiceExited, Timer.SERVICE},
     Phase.FORMING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.FORM},
-    Phase.RUNNING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.REGROW, Timer.GROW},
+    Phase.RUNNING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.REGROW, Timer.GROW, Timer.SHRINK},
     Phase.REGROUPING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.REGROUP},
     Phase.SETTLING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.SETTLE},
     Phase.STOPPING: _ALWAYS | _WORKERS | {ServiceReady, ServiceExited, Timer.GRACE},
@@ -63,7 +64,7 @@ _FIELDS = {
     ServiceReady: {"address": "h:1"}, ServiceExited: {"status": OK}, WorkerJoining: {"rank": 0},
     WorkerMeshed: {"rank": 0}, WorkerRaised: {"rank": 0, "error": GLOO}, WorkerExited: {"rank": 0, "status": OK},
     WorkerLost: {"rank": 0, "why": "silent"}, CancelRequested: {"signal": 2}, WorkerAttentive: {"rank": 0},
-    WorkerGrowable: {"rank": 0},
+    WorkerGrowable: {"rank": 0}, WorkerLeft: {"rank": 0},
     CheckpointTold: {"step": 10, "committed": True},
     HostJoined: {"host": "a"}, HostLost: {"host": "a", "why": "silent"}, HostLeaving: {"host": "a", "why": "asked"},
     ResizeRequested: {"nodes": 2},

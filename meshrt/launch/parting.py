@@ -1,0 +1,27 @@
+"""How the launcher asks a rank of a job with ``--elastic`` to leave the others, which go on with what it holds.
+
+By a signal that waits: a rank keeps it from before its script begins, and looks after it from time to time, so that it
+interrupts nothing, is not lost before somebody looks, and ends nobody. Who knows nothing of it ignores it, as the
+processes do that a rank has started.
+"""
+
+from __future__ import annotations
+
+import signal
+
+__all__ = ["LEAVE", "await_request", "is_asked"]
+
+LEAVE = int(signal.SIGURG)
+
+
+def await_request() -> None:
+    """From now on the signal waits in this process, and in its threads to come."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {LEAVE})
+
+
+def is_asked() -> bool:
+    """Whether it has come since this was asked last."""
+    if LEAVE not in signal.sigpending():
+        return False
+    signal.sigwait({LEAVE})
+    return True

@@ -1,0 +1,107 @@
+"""What the launcher does where some of the ranks that run are to leave, and the others go on (``--elastic``).
+
+The ranks of the hosts that are too many get a signal which ends nobody. Each of them says at the door that it wants to
+leave; all of the job's ranks leave off at the same step, those that leave hand over what they alone hold of the state,
+and end with exit code 0 (`meshrt.distributed.elastic.grows`). If they have not within ``--start-timeout``, all ranks
+start again on fewer hosts.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+from meshrt.launch import growing
+from meshrt.launch.model import (
+    Command,
+    Event,
+    SetTimer,
+    SignalWorkers,
+    State,
+    Tell,
+    Timer,
+    TimerFired,
+    WorkerExited,
+    WorkerGrowable,
+    WorkerLeft,
+)
+from meshrt.launch.moves import Result, most_hosts
+from meshrt.launch.parting import LEAVE
+from meshrt.launch.ranks import Ranks
+
+__all__ = ["adapt", "ended", "growable", "has_left", "late", "left", "patience"]
+
+
+def adapt(state: State, event: Event) -> Result:
+    """As many hosts as may be: some ranks are asked to leave, or others are started to join."""
+    if growing.used_hosts(state) <= most_hosts(state) or state.policy.nodes is None:
+        return state, growing.look(state)
+    if state.finished:
+        return state, ()  # the others are about to end, too
+    if not growing.in_process(state):
+        return growing.resize(state, event)
+    surplus = _surplus(state)
+    # Newcomers among them have no part of the state, and the others do not wait for them.
+    unborn = tuple(sorted(surplus & state.coming))
+    leaving = surplus - state.coming
+    state = replace(
+        state, parting=state.parting | leaving, coming=state.coming - unborn, departed=state.departed | unborn,
+    )  # fmt: skip
+    commands: list[Command] = []
+    if unborn:
+        commands.append(SignalWorkers(ranks=unborn, signal=int(signal.SIGKILL)))
+    if leaving:
+        ranks = tuple(sorted(leaving))
+        commands += [SignalWorkers(ranks=ranks, signal=LEAVE), *patience(state)]
+        commands.append(Tell(text=f"{_who(state, ranks)} are to leave; the others go on with the state"))
+    return state, tuple(commands)
+
+
+def growable(state: State, event: WorkerGrowable) -> Result:
+    """While all run: the first rank tells that its script lets others come and go."""
+    return (state, ()) if state.growable else adapt(replace(state, growable=True), event)
+
+
+def _surplus(state: State) -> Ranks:
+    """The ranks of the hosts that came last."""
+    runs = sorted(state.live - state.departed - state.parting)
+    hosts = list(dict.fromkeys(state.host_of(rank) for rank in runs))
+    kept = set(hosts[: most_hosts(state)])
+    return Ranks(rank for rank in runs if state.host_of(rank) not in kept)
+
+
+def _who(state: State, ranks: tuple[int, ...]) -> str:
+    hosts = sorted({host for rank in ranks if (host := state.host_of(rank))})
+    return f"the ranks {', '.join(map(str, ranks))} on {', '.join(hosts)}"
+
+
+def patience(state: State) -> tuple[SetTimer, ...]:
+    """How long those that are to leave may take, where there are any."""
+    return (SetTimer(timer=Timer.SHRINK, seconds=state.policy.form_s),) if state.parting & state.live else ()
+
+
+def late(state: State, event: TimerFired) -> Result:
+    """They have not left in time: the script asks `grows` too seldom, or not in all ranks."""
+    return (state, ()) if state.finished or not state.parting & state.live else growing.resize(state, event)
+
+
+def left(state: State, event: WorkerLeft) -> Result:
+    """A rank has handed over what it held, and is about to end: that it ends with exit code 0 is not the end of its
+    work."""
+    others = state.live - state.parted - state.coming - {event.rank}
+    return replace(state, parted=state.parted | {event.rank}) if others else state, ()
+
+
+def has_left(state: State, event: WorkerExited) -> bool:
+    """Whether a rank that ends has left before."""
+    return event.rank in state.parted
+
+
+def ended(state: State, event: WorkerExited) -> Result:
+    """A rank that has left has ended."""
+    state = replace(state, live=state.live - {event.rank}, departed=state.departed | {event.rank})
+    if state.parting & state.live:
+        return state, ()
+    running = state.live - state.coming
+    told = Tell(text=f"the job has shrunk to {len(running)} ranks on {growing.used_hosts(state)} hosts")
+    return state, (SetTimer(timer=Timer.SHRINK, seconds=None), told, *growing.look(state))

@@ -1,0 +1,295 @@
+"""Ranks that leave the others, which go on: what launcher and door decide, how they are asked, and a real job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from meshrt.launch import parting
+from meshrt.launch.model import (
+    ExitStatus,
+    HostJoined,
+    HostLost,
+    IncidentKind,
+    Phase,
+    ResizeRequested,
+    ServiceExited,
+    ServiceReady,
+    SignalWorkers,
+    Start,
+    StartNewcomers,
+    Tell,
+    Timer,
+    TimerFired,
+    WorkerError,
+    WorkerExited,
+    WorkerGrowable,
+    WorkerLeft,
+    WorkerMeshed,
+    WorkerRaised,
+)
+from meshrt.launch.parting import LEAVE
+from meshrt.launch.report import summary
+from tests.meshrt.launch.stepping import KILL, OK, TERM, Driver, kinds
+from tests.meshrt.launch.test_growing import GROWS
+from tests.meshrt.launch.test_roster import Job
+
+# --- the launcher.
+
+
+def running(hosts="ab", each=2, growable=True, **policy):
+    do = Driver(num_processes=each, nodes=(1, len(hosts)), elastic=True, **policy)
+    do(Start)
+    for host in hosts:
+        do(HostJoined, host=host)
+    do(ServiceReady, address="h:1")
+    for rank in range(each * len(hosts)):
+        do(WorkerMeshed, rank=rank)
+    if growable:
+        do(WorkerGrowable, rank=0)
+    assert do.state.phase is Phase.RUNNING
+    return do
+
+
+def leave(do, *ranks):
+    told = []
+    for rank in ranks:
+        do(WorkerLeft, rank=rank)
+        told += do(WorkerExited, rank=rank, status=OK)
+    return told
+
+
+def test_the_ranks_of_hosts_that_are_too_many_leave_and_the_others_end_the_work():
+    do = running()
+    signals, told = do(ResizeRequested, nodes=1)
+    assert signals.ranks == (2, 3) and signals.signal == LEAVE and do.clocks == {Timer.SHRINK: 300.0}
+    assert told.text == "the ranks 2, 3 on b are to leave; the others go on with the state"
+    assert leave(do, 3) == [] and do.state.phase is Phase.RUNNING
+    assert [c.text for c in leave(do, 2)] == ["the job has shrunk to 2 ranks on 1 hosts"]
+    assert do.clocks == {Timer.SHRINK: None}
+    for rank in (0, 1):
+        do(WorkerExited, rank=rank, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 0
+    assert summary(do.state) == "meshrt launch: succeeded without rank 2, 3, which left when asked to"
+    assert do.state.charged == 0
+
+
+def test_hosts_that_were_left_are_used_again():
+    do = running()
+    do(ResizeRequested, nodes=1)
+    assert do(ResizeRequested, nodes=2) == []  # they are on their way
+    leave(do, 2)
+    leave(do, 3)
+    assert do.clocks[Timer.REGROW] == 5.0
+    assert do(TimerFired, timer=Timer.REGROW)[0].ranks == (4, 5)
+
+
+def test_where_the_scripts_let_nobody_go_all_start_again():
+    do = running(growable=False)
+    assert [c.signal for c in do(ResizeRequested, nodes=1)] == [TERM] and do.state.phase is Phase.STOPPING
+
+
+def test_a_resize_before_all_are_connected_counts_when_the_script_first_asks():
+    do = Driver(num_processes=1, nodes=(1, 2), elastic=True)
+    do(Start)
+    for host in "ab":
+        do(HostJoined, host=host)
+    do(ServiceReady, address="h:1")
+    do(ResizeRequested, nodes=1)
+    for rank in (0, 1):
+        do(WorkerMeshed, rank=rank)
+    assert kinds(do(WorkerGrowable, rank=1)) == [SignalWorkers, Tell] and do.state.parting == {1}
+
+
+def test_a_resize_before_all_are_connected_counts_at_once_where_they_start_again():
+    do = Driver(num_processes=1, nodes=(1, 2))
+    do(Start)
+    for host in "ab":
+        do(HostJoined, host=host)
+    do(ServiceReady, address="h:1")
+    do(ResizeRequested, nodes=1)
+    do(WorkerMeshed, rank=0)
+    assert [c.signal for c in do(WorkerMeshed, rank=1)] == [TERM]
+
+
+def test_ranks_that_do_not_leave_in_time_have_all_start_again():
+    do = running()
+    do(ResizeRequested, nodes=1)
+    leave(do, 2)
+    (stop,) = do(TimerFired, timer=Timer.SHRINK)
+    assert (stop.ranks, stop.signal) == ((0, 1, 3), TERM) and do.state.incident.kind is IncidentKind.RESIZE
+    assert do.state.incident.detail == "the job goes on with 1 hosts in place of 1"
+
+
+def test_newcomers_on_their_way_to_a_host_that_is_too_many_are_let_go():
+    do = running()
+    do(HostLost, host="b", why="silent")
+    for rank in (2, 3):
+        do(WorkerExited, rank=rank, status=ExitStatus(lost="silent"))
+    for rank in (0, 1):
+        do(WorkerMeshed, rank=rank, round=1)
+    do(HostJoined, host="b")
+    assert kinds(do(TimerFired, timer=Timer.REGROW)) == [StartNewcomers, Tell]
+    (ends,) = do(ResizeRequested, nodes=1)
+    assert (ends.ranks, ends.signal) == ((4, 5), KILL) and not do.state.coming
+    for rank in (4, 5):
+        assert do(WorkerExited, rank=rank, status=ExitStatus(signal=9)) == []
+    assert do.state.phase is Phase.RUNNING and not do.state.crashed
+
+
+@pytest.mark.parametrize("how", ["dies", "raises", "dies behind its farewell"])
+def test_one_that_fails_in_place_of_leaving_is_a_loss_and_the_rest_still_leaves(how):
+    do = running()
+    do(ResizeRequested, nodes=1)
+    if how == "dies behind its farewell":
+        do(WorkerLeft, rank=2)
+        assert do(WorkerRaised, rank=2, error=WorkerError("OSError", "")) == []
+        assert do(WorkerExited, rank=2, status=ExitStatus(signal=11)) == [] and do.state.phase is Phase.RUNNING
+        return
+    if how == "raises":
+        do(WorkerRaised, rank=2, error=WorkerError("ValueError", "no"))
+    do(WorkerExited, rank=2, status=ExitStatus(code=1))
+    assert do.state.phase is Phase.REGROUPING
+    for rank in (0, 1, 3):
+        do(WorkerMeshed, rank=rank, round=1)
+    assert do.state.phase is Phase.RUNNING and do.clocks[Timer.SHRINK] == 300.0
+    assert [c.text for c in leave(do, 3)] == ["the job has shrunk to 2 ranks on 1 hosts"]
+
+
+def test_nobody_leaves_where_those_that_were_to_are_all_that_is_left():
+    do = running(each=1)
+    do(ResizeRequested, nodes=1)
+    do(WorkerExited, rank=0, status=ExitStatus(code=1))
+    do(WorkerMeshed, rank=1, round=1)
+    assert not do.state.parting and Timer.SHRINK not in {t for t, s in do.clocks.items() if s}
+    do(WorkerExited, rank=1, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 0
+
+
+def test_ranks_that_end_their_work_before_they_leave_have_ended_it():
+    do = running(each=1)
+    do(ResizeRequested, nodes=1)
+    do(WorkerExited, rank=0, status=OK)
+    assert do(TimerFired, timer=Timer.SHRINK) == []
+    do(WorkerExited, rank=1, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 0 and summary(do.state) == ""
+
+
+def test_one_alone_cannot_leave():
+    do = running("a", each=1)
+    do(WorkerLeft, rank=0)  # a script can write anything
+    do(WorkerExited, rank=0, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 0 and do.state.finished == {0}
+
+
+# --- the roster.
+
+
+def wishing(*who, count=3):
+    job = Job(count)
+    for process in who:
+        job.roster.wish(process, job.now)
+    job.pass_time(1)
+    return job
+
+
+def test_all_hear_where_some_leave_and_the_others_go_on_when_those_have_handed_over():
+    job = wishing(1)
+    assert [job.sent(p) for p in range(3)] == [[("growing", {})]] * 3
+    for process in range(3):
+        job.roster.at_boundary(process, process)
+    assert [job.sent(p) for p in range(3)] == [[("leave", {"at": 3, "without": [1]})]] * 3
+    for process in (0, 2):
+        job.roster.regroup(process, job.now)
+    assert job.roster.to_regroup() == []
+    job.roster.hand_over(1)
+    assert job.roster.to_regroup() == [0, 2]
+    job.roster.close(1)  # also if it goes at once
+    assert job.roster.to_regroup() == [0, 2] and not job.roster.lost
+    job.roster.regrouped("unix:1")
+    place = {"processes": 2, "former": [0, 2], "service": "unix:1", "whole": True, "generation": 1}
+    assert [job.sent(p) for p in range(2)] == [[("regrouped", {"process": p, **place})] for p in range(2)]
+
+
+def test_one_that_is_lost_before_it_has_handed_over_takes_the_state_with_it():
+    job = wishing(1)
+    for process in range(3):
+        job.roster.at_boundary(process, 0)
+    job.roster.close(1)
+    assert list(job.roster.lost) == [1]
+    for process in (0, 2):
+        job.roster.regroup(process, job.now)
+    job.roster.regrouped("unix:1")
+    assert job.sent(0)[-1][1]["whole"] is False
+
+
+def test_the_loss_of_another_has_those_that_want_to_leave_do_it_later():
+    job = wishing(1)
+    for process in range(3):
+        job.roster.at_boundary(process, 0)
+    job.roster.hand_over(1)
+    job.roster.fail(2, "it raised")
+    job.roster.regroup(0, job.now)
+    job.roster.regrouped("unix:1")
+    assert job.sent(0)[-1][1]["whole"] is False  # process 0 may have broken off in the midst of it
+    job = wishing(1)
+    job.roster.fail(2, "it raised")
+    for process in (0, 1):
+        job.roster.regroup(process, job.now)
+    job.roster.regrouped("unix:1")
+    job.roster.outbox.clear()
+    job.pass_time(1)
+    assert job.sent(0) == [("growing", {})] and job.roster.growth.leaving == (1,)
+
+
+def test_nobody_leaves_where_all_want_to():
+    job = wishing(0, 1, 2)
+    assert job.sent(0) == [] and not job.roster.growth.wishes
+    job.roster.hand_over(1)  # what nobody has agreed on
+    assert job.roster.to_regroup() == [] and not job.roster.growth.left
+
+
+def test_one_that_was_not_to_leave_cannot_hand_over():
+    job = wishing(1)
+    job.roster.hand_over(2)
+    job.roster.close(2)
+    assert list(job.roster.lost) == [2]
+
+
+# --- how a rank is asked.
+
+
+def test_the_signal_waits_until_somebody_looks():
+    code = (
+        "import os, threading\nfrom meshrt.launch import parting\nparting.await_request()\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "print(parting.is_asked())\nos.kill(os.getpid(), parting.LEAVE)\n"
+        "print(parting.is_asked(), parting.is_asked())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "False\nTrue False\n"), done.stderr
+
+
+def test_who_does_not_expect_the_signal_does_not_notice_it():
+    os.kill(os.getpid(), LEAVE)
+    assert not parting.is_asked()
+
+
+# --- a real job.
+
+
+def test_a_smaller_job_goes_on_in_its_processes_with_the_state(hosts):
+    body = f"rounds, least = 1, 9\ndef fail(): print('stepping', file=sys.stderr, flush=True)\n{GROWS}"
+    hosts.start("--nodes", "1:2", "--nproc", 2, "--devices-per-process", 1, "--elastic", body=body)
+    hosts.agent("a", "b")
+    hosts.until("stepping")
+    assert hosts.ask("resize", 1).code == 0
+    result = hosts.finish()
+    assert result.code == 0, result.err
+    rest = "1 True ('of 0', [0, 0], 'int16', 0.0)"
+    assert sorted(result.out.splitlines()) == [f"[a:{r}] {r} [(4, None), (2, True)] {rest}" for r in (0, 1)]
+    assert "the ranks 2, 3 on b are to leave" in result.err and "starting again" not in result.err
+    assert result.err.splitlines()[-1] == "meshrt launch: succeeded without rank 2, 3, which left when asked to"
