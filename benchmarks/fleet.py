@@ -24,7 +24,6 @@ import grpc.aio
 
 from meshrt.launch.hosts import codec
 from meshrt.launch.hosts.agent import versions
-from meshrt.launch.hosts.calls import Calls
 from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.fleet import BEAT_S
 from meshrt.launch.hosts.messages import Applicant, Beat
@@ -118,11 +117,13 @@ async def _live(
 ) -> None:
     async with at_once:
         nonce = (await stub.Knock(pb.KnockRequest(nonce="x"))).nonce
-        request = codec.from_applicant(Applicant(name, "127.0.0.1", f"i{name}", VERSIONS))
-        joined = await stub.Join(request, metadata=proof("Join", Calls.digest(request), nonce))
-        session = stub.Session(metadata=proof("Session", "stream", joined.nonce))
-        up = Seal(Trust(SECRET), joined.nonce, "Session", "up")
-        await session.write(up.sign(pb.AgentMessage(opening=pb.Opening(name=name, incarnation=f"i{name}"))))
+        session = stub.Session(metadata=proof("Session", "stream", nonce))
+        up = Seal(Trust(SECRET), nonce, "Session", "up")
+        join = codec.from_applicant(Applicant(name, "127.0.0.1", f"i{name}", VERSIONS))
+        await session.write(up.sign(pb.AgentMessage(join=join)))
+        if (first := await session.read()) is grpc.aio.EOF:
+            return
+        joined = codec.joined(first)
     answers = asyncio.ensure_future(_listen(session, beat := [joined.beat_s]))
     if joined.beat_s > BEAT_S:
         await asyncio.sleep(joined.beat_s)
@@ -136,7 +137,7 @@ async def _live(
 
 async def _listen(session: Any, beat: list[float]) -> None:
     try:
-        async for answer in session:
+        while (answer := await session.read()) is not grpc.aio.EOF:
             if answer.HasField("alive"):
                 beat[0] = answer.alive.beat_s
     except grpc.aio.AioRpcError:

@@ -38,6 +38,7 @@ __all__ = [
     "from_down",
     "from_task",
     "from_up",
+    "joined",
     "task",
     "up",
 ]
@@ -102,8 +103,15 @@ def from_applicant(who: Applicant) -> pb.JoinRequest:
     )  # fmt: skip
 
 
+def joined(message: pb.CoordinatorMessage) -> pb.JoinReply:
+    """The first answer of a session."""
+    if not message.HasField("joined"):
+        raise _malformed("a session that does not begin with an answer to a join")
+    return message.joined
+
+
 def up(message: pb.AgentMessage) -> Up:
-    """What an agent says in its session, but for the opening."""
+    """What an agent says in its session, but for the first message."""
     match message.WhichOneof("what"):
         case "beat":
             return Beat(_number(message.beat.at, "the time of a beat"))
@@ -152,7 +160,7 @@ def from_up(message: Up) -> pb.AgentMessage:
 
 
 def down(message: pb.CoordinatorMessage) -> Down:
-    """What the coordinator says in a session."""
+    """What the coordinator says in a session, but for the first message."""
     match message.WhichOneof("what"):
         case "alive":
             return Alive(message.alive.beat_s)

@@ -145,19 +145,16 @@ class HostsEngine:
                 self._fleet.excuse(now - self._listened_at, now)
             self._listened_at = now
 
-    def join(self, who: Applicant) -> None:
-        """RefusedError if an agent is not let in."""
+    def join(self, who: Applicant, send: Callable[[Down], None]) -> None:
+        """An agent joins, and its session begins; `send` is how it is reached, from any thread. RefusedError if it is
+        not let in."""
         with self._lock:
-            self._fleet.join(who, self._clock())
-            self._woken()
-
-    def open(self, name: str, incarnation: str, send: Callable[[Down], None]) -> None:
-        """The session of an agent begins; `send` is how it is reached, from any thread. RefusedError if it has not
-        joined."""
-        with self._lock:
-            self._fleet.open(name, incarnation, self._clock())  # or it is refused, and who is in stays in touch
+            now, name = self._clock(), who.name
+            self._fleet.join(who, now)  # or it is refused, and who is in stays in touch
+            self._send()  # a former agent of the host hears that it was lost
+            self._fleet.open(name, who.incarnation, now)
             former = self._senders.get(name)
-            self._senders[name], self._incarnations[name] = send, incarnation
+            self._senders[name], self._incarnations[name] = send, who.incarnation
             if former is not None:
                 self._notify(f"host {name} opened another session")
             self._woken()

@@ -132,13 +132,19 @@ class Link:
     def _live(self, calls: Calls) -> None:
         """One session, from joining to its end."""
         who = self._describe()
-        joined = calls.call("Join", codec.from_applicant(who))
-        self._outgoing = queue.SimpleQueue()
-        self._beat_s = joined.beat_s
+        let_in: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._answers = calls.stream("Session", self._say(who, let_in), calls.knock())
+        answers = iter(self._answers)
+        try:
+            if (first := next(answers, None)) is None:
+                return
+            joined = codec.joined(first)
+            self._outgoing, self._beat_s = queue.SimpleQueue(), joined.beat_s
+            let_in.put(True)
+        finally:
+            let_in.put(False)
         self._number += 1
         number = self._number
-        answers = calls.stream("Session", self._say(who, self._outgoing), joined.nonce)
-        self._answers = answers
         self._tell(Opened(number, who.incarnation, joined.directory, joined.lease_s, joined.checkpoint_s))
         stream = self._outbound.begin_stream()
         log = threading.Thread(target=self._stream_log, args=(calls, stream, who), name="meshrt-log", daemon=True)
@@ -155,8 +161,12 @@ class Link:
             self._outgoing.put(None)
             self._outbound.begin_stream()
 
-    def _say(self, who: Applicant, outgoing: queue.SimpleQueue[Up | None]) -> Iterator[pb.AgentMessage]:
-        yield pb.AgentMessage(opening=pb.Opening(name=who.name, incarnation=who.incarnation))
+    def _say(self, who: Applicant, let_in: queue.SimpleQueue[bool]) -> Iterator[pb.AgentMessage]:
+        """First that the agent wants to join; once it is let in, all else."""
+        yield pb.AgentMessage(join=codec.from_applicant(who))
+        if not let_in.get():
+            return
+        outgoing = self._outgoing
         # The first beat tells how clocks differ; where thousands join, it comes when it is due.
         beat_at = 0.0 if self._beat_s <= BEAT_S else time.monotonic() + self._beat_s
         while True:

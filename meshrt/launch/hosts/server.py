@@ -161,18 +161,6 @@ class Server:
         proof = frames.proof(self._trust.secret, "coordinator", request.nonce, nonce)
         return pb.KnockReply(nonce=nonce, proof=proof)
 
-    async def Join(self, request: pb.JoinRequest, context: Context) -> Message:
-        async def act() -> Message:
-            who = codec.applicant(request)
-            self._engine.join(who)
-            now = time.monotonic()
-            return pb.JoinReply(
-                job=self._job, beat_s=self._engine.beat_s, lease_s=SELF_END_S, directory=self._directory,
-                nonce=self._nonces.new(now), checkpoint_s=self._engine.checkpoint_s,
-            )  # fmt: skip
-
-        return await self._answer(context, "Join", request, act)
-
     async def Session(
         self, requests: AsyncIterator[pb.AgentMessage], context: Context
     ) -> AsyncIterator[pb.CoordinatorMessage]:
@@ -182,16 +170,17 @@ class Server:
             first = await anext(requests, None)
             if first is not None:
                 up.check(first)
-            if first is None or not first.HasField("opening"):
-                raise RefusedError("malformed message: a session that nobody opens", "INVALID_ARGUMENT")
-            name, incarnation = codec.check_name(first.opening.name), first.opening.incarnation
-            outbox = _Outbox(self._loop)
-            self._engine.open(name, incarnation, outbox.put)
+            if first is None or not first.HasField("join"):
+                raise RefusedError("malformed message: a session in which nobody joins", "INVALID_ARGUMENT")
+            who = codec.applicant(first.join)
+            name, incarnation, outbox = who.name, who.incarnation, _Outbox(self._loop)
+            self._engine.join(who, outbox.put)
         except (RefusedError, AlteredError) as e:
             await self._refuse(context, "Session", _as_refusal(e))
             return
         reader = asyncio.ensure_future(self._listen(name, incarnation, requests, up, outbox, context))
         try:
+            yield down.sign(pb.CoordinatorMessage(joined=self._joined()))
             while (message := await outbox.get()) is not None:
                 yield down.sign(codec.from_down(message))
                 if isinstance(message, Over):
@@ -199,6 +188,12 @@ class Server:
         finally:
             reader.cancel()
             self._engine.closed(name, incarnation, outbox.put)
+
+    def _joined(self) -> pb.JoinReply:
+        return pb.JoinReply(
+            job=self._job, beat_s=self._engine.beat_s, lease_s=SELF_END_S, directory=self._directory,
+            checkpoint_s=self._engine.checkpoint_s,
+        )  # fmt: skip
 
     async def _listen(
         self, name: str, incarnation: str, requests: AsyncIterator[pb.AgentMessage], up: Seal, outbox: _Outbox,

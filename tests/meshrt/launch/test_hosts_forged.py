@@ -22,6 +22,7 @@ from meshrt.launch.hosts.signing import AlteredError, Seal
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
 from tests.meshrt.launch.test_hosts_strangers import SECRET, serve, someone
+from tests.meshrt.launch.test_hosts_strangers import join as let_in
 
 __all__ = ["serve"]
 
@@ -42,8 +43,8 @@ class Forger(stubs.CoordinatorServicer):
     def Knock(self, request, context):
         return self._true.Knock(request)
 
-    def Join(self, request, context):
-        return self._act(self._true, request, context)
+    def Session(self, requests, context):
+        yield from self._act(self._true, requests, context)
 
     def Logs(self, request, context):
         yield from self._act(self._true, request, context)
@@ -77,7 +78,7 @@ def join(address, request, trust=None):
     """The refusal of a join, if it is believed."""
     calls = Calls(address, trust or Trust(SECRET))
     try:
-        calls.call("Join", request)
+        let_in(calls, request)
     except grpc.RpcError as e:
         return calls.refusal(e)
     finally:
@@ -95,7 +96,7 @@ def test_a_refusal_of_the_coordinator_is_believed_and_one_of_somebody_else_is_no
     def again(stub, request, context):  # a refusal that the coordinator has given for another call
         calls = Calls(true, Trust(SECRET))
         with pytest.raises(grpc.RpcError) as caught:
-            calls.call("Join", bad)
+            let_in(calls, bad)
         context.set_trailing_metadata([m for m in caught.value.trailing_metadata() if m[0].startswith("meshrt")])
         context.abort(caught.value.code(), caught.value.details())
 
@@ -106,7 +107,8 @@ def test_who_proves_nothing_gets_no_refusal_made_for_the_call_of_another(serve):
     calls = Calls(serve(Trust(SECRET)).address, Trust(SECRET))
     nonce = calls.knock()
     with pytest.raises(grpc.RpcError) as caught:
-        calls._stub.Join(someone(), metadata=(("meshrt-nonce", nonce), ("meshrt-proof", "00")))
+        proofs = (("meshrt-nonce", nonce), ("meshrt-proof", "00"))
+        list(calls._stub.Session(iter([pb.AgentMessage(join=someone())]), metadata=proofs))
     assert not [key for key, _ in caught.value.trailing_metadata() if key.startswith("meshrt")]
 
 

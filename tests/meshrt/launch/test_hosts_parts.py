@@ -27,7 +27,7 @@ from meshrt.launch.hosts.fleet import LEASE_S, Fleet
 from meshrt.launch.hosts.journal import Journal
 from meshrt.launch.hosts.link import Opened
 from meshrt.launch.hosts.logbook import Logbook
-from meshrt.launch.hosts.messages import Applicant, Beat, RefusedError, Stale
+from meshrt.launch.hosts.messages import Applicant, Beat, RefusedError, Signal, Stale
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.model import HostJoined
 
@@ -233,13 +233,26 @@ def test_an_agent_that_ended_its_processes_while_it_joined_does_not_stay_as_who_
 def test_a_session_that_is_refused_does_not_cut_off_who_is_in():
     engine, told = HostsEngine({}, lambda text: None), []
     try:
-        engine.join(Applicant("a", "h", "abc"))
-        engine.open("a", "abc", send := told.append)
-        with pytest.raises(RefusedError, match="has not joined, or was lost since"):
-            engine.open("a", "of its former life", [].append)
+        engine.join(Applicant("a", "h", "abc"), send := told.append)
+        with pytest.raises(RefusedError, match="a host a is in this job already"):
+            engine.join(Applicant("a", "elsewhere", "another"), [].append)
         engine.receive("a", "abc", Beat(0.0))
         assert len(told) == 1
         engine.closed("a", "abc", send)
+    finally:
+        engine.close()
+
+
+def test_an_agent_that_takes_the_place_of_another_one_has_it_told_and_gets_what_is_for_itself():
+    now, former, current = [0.0], [], []
+    engine = HostsEngine({}, lambda text: None, clock=lambda: now[0])
+    try:
+        engine.join(Applicant("a", "h", "one"), former.append)
+        now[0] = 4.0
+        engine.join(Applicant("a", "h", "two", tasks=(Task(7, 1),)), send := current.append)
+        assert [type(m).__name__ for m in former] == ["Stale"]
+        assert current == [Signal((Task(7, 1),), 9)]  # of no task of this job
+        engine.closed("a", "two", send)
     finally:
         engine.close()
 
@@ -253,8 +266,7 @@ def test_a_coordinator_that_did_not_listen_blames_no_host_for_it():
         return [type(found).__name__ for found in engine.wait(0.0, wake)]
 
     engine.listening()
-    engine.join(Applicant("a", "h", "abc"))
-    engine.open("a", "abc", send := told.append)
+    engine.join(Applicant("a", "h", "abc"), send := told.append)
     assert reports() == ["HostUp"]
     now[0] = 3 * LEASE_S  # stopped, or too busy to read
     assert reports() == [] and said == []

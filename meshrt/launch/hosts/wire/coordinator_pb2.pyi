@@ -56,30 +56,18 @@ class JoinRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cores: _Optional[int] = ..., again: bool = ..., output: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("job", "beat_s", "lease_s", "directory", "nonce", "checkpoint_s", "mac")
+    __slots__ = ("job", "beat_s", "lease_s", "directory", "checkpoint_s")
     JOB_FIELD_NUMBER: _ClassVar[int]
     BEAT_S_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_S_FIELD_NUMBER: _ClassVar[int]
-    MAC_FIELD_NUMBER: _ClassVar[int]
     job: str
     beat_s: float
     lease_s: float
     directory: str
-    nonce: str
     checkpoint_s: float
-    mac: bytes
-    def __init__(self, job: _Optional[str] = ..., beat_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., directory: _Optional[str] = ..., nonce: _Optional[str] = ..., checkpoint_s: _Optional[float] = ..., mac: _Optional[bytes] = ...) -> None: ...
-
-class Opening(_message.Message):
-    __slots__ = ("name", "incarnation")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    incarnation: str
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., beat_s: _Optional[float] = ..., lease_s: _Optional[float] = ..., directory: _Optional[str] = ..., checkpoint_s: _Optional[float] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("at",)
@@ -120,18 +108,18 @@ class Leaving(_message.Message):
     def __init__(self, why: _Optional[str] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("opening", "beat", "report", "leaving", "mac")
-    OPENING_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("join", "beat", "report", "leaving", "mac")
+    JOIN_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     MAC_FIELD_NUMBER: _ClassVar[int]
-    opening: Opening
+    join: JoinRequest
     beat: Beat
     report: Report
     leaving: Leaving
     mac: bytes
-    def __init__(self, opening: _Optional[_Union[Opening, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., mac: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, join: _Optional[_Union[JoinRequest, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class ServiceSpec(_message.Message):
     __slots__ = ("generation", "num_processes", "bind", "secret", "silent_s", "stall_s")
@@ -223,13 +211,14 @@ class Over(_message.Message):
     def __init__(self, exit_code: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("alive", "prepare", "signal", "settled", "stale", "over", "mac")
+    __slots__ = ("alive", "prepare", "signal", "settled", "stale", "over", "joined", "mac")
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     STALE_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
     MAC_FIELD_NUMBER: _ClassVar[int]
     alive: Alive
     prepare: Prepare
@@ -237,8 +226,9 @@ class CoordinatorMessage(_message.Message):
     settled: Settled
     stale: Stale
     over: Over
+    joined: JoinReply
     mac: bytes
-    def __init__(self, alive: _Optional[_Union[Alive, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., signal: _Optional[_Union[Signal, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., mac: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, alive: _Optional[_Union[Alive, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., signal: _Optional[_Union[Signal, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., joined: _Optional[_Union[JoinReply, _Mapping]] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class LogChunk(_message.Message):
     __slots__ = ("name", "incarnation", "task", "stderr", "data", "at", "number", "mac")

@@ -39,11 +39,6 @@ class CoordinatorStub(object):
                 request_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.KnockRequest.SerializeToString,
                 response_deserializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.KnockReply.FromString,
                 _registered_method=True)
-        self.Join = channel.unary_unary(
-                '/meshrt.launch.v1.Coordinator/Join',
-                request_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.JoinRequest.SerializeToString,
-                response_deserializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.JoinReply.FromString,
-                _registered_method=True)
         self.Session = channel.stream_stream(
                 '/meshrt.launch.v1.Coordinator/Session',
                 request_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.AgentMessage.SerializeToString,
@@ -85,14 +80,9 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Join(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def Session(self, request_iterator, context):
-        """The life of an agent in the job. Another one, of the same agent, takes the place of the one before.
+        """The life of an agent in the job, which it joins first. Another one, of the same agent, takes the place of the one
+        before. (Each call costs a coordinator more than all messages of a join; there are thousands of agents.)
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -136,11 +126,6 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Knock,
                     request_deserializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.KnockRequest.FromString,
                     response_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.KnockReply.SerializeToString,
-            ),
-            'Join': grpc.unary_unary_rpc_method_handler(
-                    servicer.Join,
-                    request_deserializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.JoinRequest.FromString,
-                    response_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.JoinReply.SerializeToString,
             ),
             'Session': grpc.stream_stream_rpc_method_handler(
                     servicer.Session,
@@ -200,33 +185,6 @@ class Coordinator(object):
             '/meshrt.launch.v1.Coordinator/Knock',
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.KnockRequest.SerializeToString,
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.KnockReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Join(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/meshrt.launch.v1.Coordinator/Join',
-            meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.JoinRequest.SerializeToString,
-            meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.JoinReply.FromString,
             options,
             channel_credentials,
             insecure,
