@@ -23,6 +23,7 @@ from meshrt.distributed.doing import Observer
 from meshrt.errors import DistributedError, PeerLost, ProgramsDifferError
 from meshrt.launch import parting
 from meshrt.launch.membership import frames
+from meshrt.launch.membership.naps import Naps
 from meshrt.runtime import backend, circles
 from meshrt.runtime.sockets import break_off
 
@@ -64,6 +65,8 @@ class Member:
         self._break_at = 0.0
         self._patience = 2 * silent_s  # the door has to see to others first
         self._heard_at = time.monotonic()
+        self._naps = Naps(_BEAT_S)
+        self._slept: list[tuple[float, float]] = []  # until when, and for how long
         self._observer = Observer()
         self._thread = threading.Thread(target=self._run, name="meshrt-member", daemon=True)
         self._thread.start()
@@ -191,8 +194,17 @@ class Member:
             return  # the door went first
 
     def _wait(self, done: Callable[[], object], timeout_s: float | None = None) -> bool:
+        """Whether it is done within so many seconds, not counted those in which this process slept: so did others."""
         with self._changed:
-            return bool(self._changed.wait_for(done, timeout_s))
+            if timeout_s is None:
+                return bool(self._changed.wait_for(done))
+            naps, before, left = Naps(_BEAT_S), time.monotonic(), timeout_s
+            naps.slept(before)
+            while not done() and left > 0:
+                self._changed.wait(min(left, _BEAT_S))
+                now = time.monotonic()
+                left, before = left - (now - before) + naps.slept(now), now
+            return bool(done())
 
     def _send(self, kind: str, **fields: Any) -> None:
         try:
@@ -208,6 +220,7 @@ class Member:
             for fields in self._frames.waiting:
                 self._hear(fields)
             while not self._closed:
+                self._wake()
                 self._beat()
                 if parting.is_asked():
                     self._send("wish")
@@ -217,9 +230,21 @@ class Member:
             if not self._closed:
                 self._lose_door(f"the connection to it broke: {e}")
 
+    def _wake(self) -> None:
+        """If this process has slept, the door may have spoken all the while, or slept too."""
+        now = time.monotonic()
+        if slept := self._naps.slept(now):
+            self._heard_at = min(now, self._heard_at + slept)
+            self._slept = [*self._slept[-99:], (now, slept)]
+
+    def _awake(self, seconds: float) -> float:
+        """Of so many seconds up to now those in which this process did not sleep."""
+        since = time.monotonic() - seconds
+        return max(0.0, seconds - sum(slept for until, slept in self._slept if until > since))
+
     def _beat(self) -> None:
         known = circles.circles()
-        pending = {c.key: seconds for c in known if (seconds := c.pending()) is not None}
+        pending = {c.key: self._awake(seconds) for c in known if (seconds := c.pending()) is not None}
         launched = {c.key: c.launched for c in known}
         self._send(
             "beat", launched=launched, pending=pending, doing=self._observer.look(), port=backend.collectives_port(),
@@ -240,6 +265,7 @@ class Member:
                 self._hear(fields)
             if self.lost:
                 return
+        self._wake()
         if time.monotonic() - self._heard_at > self._patience:
             self._lose_door(f"nothing was heard of it for {self._patience:g} s: its host is stopped or cut off")
 

@@ -82,6 +82,9 @@ if TYPE_CHECKING:
     from meshrt.launch.view import View
 
 
+_SLEPT_S = 3.0  # behind the time when it wanted to look; Chosen: under load it waits some seconds for its turn
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What to run: `target` is ``("script", path)`` or ``("module", name)``, then its `arguments`."""
@@ -270,8 +273,11 @@ class _Shell:
         if self._view is not None:
             self._view.turn()
             due = self._view.due if due is None else min(due, self._view.due)
-        for found in self._engine.wait(None if due is None else max(0.0, due - self._clock()), wakeups):
+        before = self._clock()
+        for found in self._engine.wait(None if due is None else max(0.0, due - before), wakeups):
             self._take(found)
+        if due is not None and self._clock() - max(due, before) > _SLEPT_S:
+            self._put_off(self._clock() - before)
         for number in signals.cancelling(wakeups):
             self._push(CancelRequested, signal=number)
         if self._console.closed and not self._silenced:  # stop the job, as a closed pipe stops its writer
@@ -281,6 +287,11 @@ class _Shell:
         for timer in [t for t, at in self._deadlines.items() if at <= now]:
             del self._deadlines[timer]
             self._push(TimerFired, timer=timer)
+
+    def _put_off(self, seconds: float) -> None:
+        """This process was stopped, or its machine stood still, for most of this time, and so were others, perhaps:
+        they get what was left of theirs. The limit on the whole job stays."""
+        self._deadlines = {t: at if t is Timer.JOB else at + seconds for t, at in self._deadlines.items()}
 
     # --- after another launcher.
 

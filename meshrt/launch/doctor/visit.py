@@ -126,10 +126,10 @@ class _Visit:
         _say(process.stdin, json.dumps({"reach": reach, "devices": self._devices}))
         best = float("inf")
         for _ in range(_ASKED):
-            sent = time.time()
+            sent, since = time.time(), time.monotonic()  # the former may be set meanwhile
             _say(process.stdin, "t")
             there = json.loads(process.stdout.readline())["now"]
-            took = time.time() - sent
+            took = time.monotonic() - since
             if took < best:
                 best, self.found.clock = took, there - (sent + took / 2)
         self.found.way = best

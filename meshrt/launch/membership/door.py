@@ -61,7 +61,9 @@ class Door:
         """Serves. `closing` is asked now and then; once it says yes, the door closes behind the last member."""
         self._service = self._make_service(self._roster.count)
         while not (closing() and all(process in self._roster.lost for process in self._connections)):
-            for key, events in self._selector.select(_TICK_S):
+            ready = self._selector.select(_TICK_S)
+            self._roster.wake(time.monotonic())
+            for key, events in ready:
                 if key.data is None:
                     self._accept()
                 else:

@@ -17,11 +17,13 @@ descriptions are agreed on, different ones are answered to all with what differs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from meshrt.launch.membership import differences
 from meshrt.launch.membership.growth import Growth, Newcomer
+from meshrt.launch.membership.members import Agreement, Member
+from meshrt.launch.membership.naps import Naps
 
 __all__ = ["LEAST_SILENT_S", "REPORT_S", "SILENT_S", "STALL_S", "Patience", "RefusedError", "Roster", "Send"]
 
@@ -60,41 +62,6 @@ class Send:
     fields: Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class _Member:
-    process: int
-    rank: int  # the number that it came with, by which the launcher knows it
-    about: Mapping[str, Any]  # host, pid, versions
-    heard_at: float
-    doing: Mapping[str, Any] = field(default_factory=dict)
-    launched: dict[str, int] = field(default_factory=dict)
-    waiting_since: dict[str, float] = field(default_factory=dict)  # per circle, while a program is pending
-    finished: bool = False  # its script ended
-    gone: bool = False  # and its process too
-    regrouping: bool = False
-    computed: tuple[float, float] | None = None  # since it is silent: when, and for how many seconds it had computed
-    port: int | None = None  # on which its peers reach it in collectives
-
-    @property
-    def name(self) -> str:
-        return f"process {self.process} (host {self.about.get('host', '?')}, pid {self.about.get('pid', '?')})"
-
-    @property
-    def at(self) -> str:
-        """What it does, as far as it has said so."""
-        return self.doing.get("text") or "at work"
-
-
-@dataclass(slots=True)
-class _Agreement:
-    """What the processes of a circle say about its next new program."""
-
-    since: float
-    records: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    texts: dict[int, str | None] = field(default_factory=dict)  # of those that were asked for the program's text
-    asked: tuple[int, ...] = ()
-
-
 class Roster:
     """Takes what happens, each with its time; what is to be sent collects in `outbox`, losses in `news`."""
 
@@ -106,14 +73,14 @@ class Roster:
         self.count = count
         self._cpu_seconds = cpu_seconds
         self.patience = patience or Patience()
-        self.members: dict[int, _Member] = {}
+        self.members: dict[int, Member] = {}
         self.lost: dict[int, str] = {}
         self._ended: set[int] = set()  # of those the ones whose connections ended too
         self.outbox: list[Send] = []
         self.news: list[tuple[int, str]] = []  # process, why: what a launcher wants to hear
         self.formed = False
         self._doomed: str | None = None
-        self._agreements: dict[tuple[str, int], _Agreement] = {}
+        self._agreements: dict[tuple[str, int], Agreement] = {}
         self._reported: dict[tuple[str, int], float] = {}
         self._trails: dict[str, dict[int, tuple[int, int, int]]] = {}  # launch: who told first, program, digest
         self._names: dict[tuple[str, int], str] = {}  # of the programs that were agreed on
@@ -121,11 +88,12 @@ class Roster:
         self._asking: dict[tuple[str, str], dict[int, int]] = {}
         self.growth = Growth()
         self._generation = 0  # how often the processes have come together anew
+        self._naps = Naps()
 
     # --- who is here.
 
     @property
-    def present(self) -> list[_Member]:
+    def present(self) -> list[Member]:
         """Those that are there, in order."""
         return [m for p, m in sorted(self.members.items()) if p not in self.lost and not m.gone]
 
@@ -152,7 +120,7 @@ class Roster:
                 "of its own; if this is another job, give it another coordinator_address"
             )
         self._check_versions(mine, about, fatal=True)
-        self.members[process] = _Member(process, process, about, now)
+        self.members[process] = Member(process, process, about, now)
         if not self.missing():
             self.formed = True
             self._tell_all("formed", hosts={str(m.process): m.about.get("host") for m in self.present})
@@ -224,8 +192,19 @@ class Roster:
         why = "its connection closed without a word: it was killed, it crashed, or it left by os._exit"
         self._lose(process, why, visible=True)
 
+    def wake(self, now: float) -> None:
+        """Called before anything that has come is looked at. If nobody could be heard for a while, because this process
+        was stopped or its machine stood still, that counts as if no time had passed."""
+        slept = self._naps.slept(now)
+        for member in self.members.values() if slept else ():
+            member.heard_at = min(now, member.heard_at + slept)
+            member.waiting_since = {c: since + slept for c, since in member.waiting_since.items()}
+        for agreement in self._agreements.values() if slept else ():
+            agreement.since += slept
+
     def tick(self, now: float) -> None:
         """Time passed: who is silent?"""
+        self.wake(now)
         for member in self.present:
             silent = now - member.heard_at
             if silent > self.patience.silent_s and not self._computes(member, now):
@@ -240,7 +219,7 @@ class Roster:
             self.growth.begin()
             self._tell_all("growing")
 
-    def _computes(self, member: _Member, now: float) -> bool:
+    def _computes(self, member: Member, now: float) -> bool:
         """Whether a silent process is at work all the same, which is looked at for a second."""
         used = self._cpu_seconds(member.about)
         if used is None:
@@ -289,7 +268,7 @@ class Roster:
             for process in agreement.records if not self._broken(circle) else ():
                 self._await_agreement(self.members[process], circle, number, now - agreement.since)
 
-    def _look_at(self, member: _Member, circle: str, launched: int, waited: float) -> None:
+    def _look_at(self, member: Member, circle: str, launched: int, waited: float) -> None:
         """`member` waits in a program: for whom?"""
         others = [m for m in self._in(circle) if m is not member]
         behind = [m for m in others if m.launched.get(circle, 0) < launched]
@@ -301,13 +280,13 @@ class Roster:
             texts = "; ".join(f"{m.name} is {m.at}" for m in self._in(circle))
             self._stalled(circle, launched, waited, f"no process of {circle} computes or comes out: {texts}", member)
 
-    def _await_agreement(self, member: _Member, circle: str, number: int, waited: float) -> None:
+    def _await_agreement(self, member: Member, circle: str, number: int, waited: float) -> None:
         what = f"{member.name} is {member.at}"
         for other in self._in(circle):
             if other.process not in self._agreements[circle, number].records:
                 self._blame(other, circle, -number, waited, what)
 
-    def _blame(self, other: _Member, circle: str, number: int, waited: float, what: str) -> None:
+    def _blame(self, other: Member, circle: str, number: int, waited: float, what: str) -> None:
         if other.finished:
             count = other.launched.get(circle, 0)
             self._lose(
@@ -318,7 +297,7 @@ class Roster:
         text = f"{what}, and has waited {waited:.0f} s for {other.name}, which is {other.at}"
         self._stalled(circle, number, waited, text, other)
 
-    def _stalled(self, circle: str, number: int, waited: float, text: str, culprit: _Member) -> None:
+    def _stalled(self, circle: str, number: int, waited: float, text: str, culprit: Member) -> None:
         if culprit.doing.get("compiling"):
             return
         if waited > self.patience.stall_s:
@@ -338,7 +317,7 @@ class Roster:
         """Whether one of the circle is lost: nobody has to be blamed for it any more."""
         return any(int(p) in self.lost for p in circle.split(","))
 
-    def _in(self, circle: str) -> list[_Member]:
+    def _in(self, circle: str) -> list[Member]:
         processes = {int(p) for p in circle.split(",")}
         return [m for p, m in sorted(self.members.items()) if p in processes and p not in self.lost]
 
@@ -346,7 +325,7 @@ class Roster:
 
     def agree(self, process: int, circle: str, number: int, record: Mapping[str, Any], now: float) -> None:
         """`process` is about to launch its `number`-th new program together with the others of `circle`."""
-        agreement = self._agreements.setdefault((self._circle(circle), number), _Agreement(now))
+        agreement = self._agreements.setdefault((self._circle(circle), number), Agreement(now))
         agreement.records[process] = record
         gone = [p for p in map(int, circle.split(",")) if p in self.lost]
         if gone:
@@ -379,7 +358,7 @@ class Roster:
             self.outbox.append(Send(p, "disagreed", {"circle": circle, "number": number, "why": why}))
         self.news.append((self.members[min(agreement.asked[1:], default=process)].rank, why))
 
-    def _compare(self, member: _Member, circle: str, trail: Any) -> None:
+    def _compare(self, member: Member, circle: str, trail: Any) -> None:
         """Programs that were agreed on must also be launched in the same order."""
         if self._broken(circle):
             return
@@ -455,14 +434,14 @@ class Roster:
         left = self._going_on()
         return [m.process for m in left] if left and all(m.regrouping for m in left) else []
 
-    def _going_on(self) -> list[_Member]:
+    def _going_on(self) -> list[Member]:
         return [m for m in self.present if not m.finished and m.process not in self.growth.left]
 
     def regrouped(self, service: str) -> None:
         """The next job has a service: the processes that are left get new numbers, and those that waited the numbers
         behind them."""
         left = self._going_on()
-        came = [_Member(-1, n.rank, n.about, n.heard_at) for _, n in sorted(self.growth.newcomers.items())]
+        came = [Member(-1, n.rank, n.about, n.heard_at) for _, n in sorted(self.growth.newcomers.items())]
         whole = not self.lost and len(left) + len(self.growth.left) == len(self.members)
         former = [m.process for m in left]
         wishes = [(m, since) for m in left if (since := self.growth.wishes.get(m.process)) is not None]

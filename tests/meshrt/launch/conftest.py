@@ -74,11 +74,15 @@ class Launcher:
         return found
 
     def _alive(self) -> list[str]:
-        found = []
+        return list(self.processes().values())
+
+    def processes(self) -> dict[int, str]:
+        """This job's processes that are there, with their command lines."""
+        found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 if self.mark.encode() in (folder / "environ").read_bytes():
-                    found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
         return found
