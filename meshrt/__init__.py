@@ -9,11 +9,11 @@ The public names are JAX's, so a training script changes its import line:
 import importlib
 from typing import TYPE_CHECKING
 
-from meshrt import _collection, _start
+from meshrt import _collection, _interrupts, _start
 
 _start.launch_if_asked()
 
-with _collection.paused():
+with _collection.paused(), _interrupts.deferred():
     from meshrt import (
         ad_checkpoint,
         config,
