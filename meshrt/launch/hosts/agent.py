@@ -57,14 +57,18 @@ def versions() -> dict[str, str]:
 
 def own_address(coordinator: str) -> str:
     """The address of this host from which the coordinator is reached."""
-    host, port = split_address(coordinator)
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
+        return address_towards(*split_address(coordinator))
     except OSError as e:
         raise DistributedError(f"--coordinator {coordinator}: {e.strerror or e}") from None
+
+
+def address_towards(host: str, port: int) -> str:
+    """The address of this host at the beginning of the way to another one. OSError if there is none."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
 
 
 def run(options: Options, environ: Mapping[str, str], say: Callable[[str], None]) -> int:

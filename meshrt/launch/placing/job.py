@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from meshrt.errors import ConfigError, DistributedError
+from meshrt.errors import ConfigError
 from meshrt.launch import environment, hostlist, placing
 from meshrt.launch.address import join_address, split_address
 from meshrt.launch.hostlist import Host
@@ -112,10 +112,9 @@ def run_agents(
         )  # fmt: skip
         return _plan(job, work, environ, detach, (sys.executable, "-m", "meshrt", *again))
 
-    listen = settings.listen or join_address(_own_address(hosts, environ), 0)
     if dry_run:
-        host, port = split_address(listen)
-        return _show(placed(join_address(host, port) if port else f"{join_address(host, 0)[:-1]}PORT"), console)
+        return _show(placed(_address_to_show(settings.listen, hosts, environ)), console)
+    listen = settings.listen or join_address(_own_address(hosts, environ), 0)
     if detach:
         return runner.run(placed(listen), environ, console=console)
     agents = Agents(placed, environ, console)
@@ -125,9 +124,21 @@ def run_agents(
     return code
 
 
+def _address_to_show(listen: str | None, hosts: tuple[Host, ...], environ: Mapping[str, str]) -> str:
+    """Where agents will find the coordinator, with words in place of what only shows when it runs. What a job would do
+    can be seen also where its hosts are not known."""
+    try:
+        host, port = split_address(listen) if listen else (_own_address(hosts, environ), 0)
+    except ConfigError:
+        if listen:
+            raise
+        return "HOST:PORT"
+    return join_address(host, port) if port else f"{join_address(host, 0)[:-1]}PORT"
+
+
 def _own_address(hosts: tuple[Host, ...], environ: Mapping[str, str]) -> str:
     """The address of this host that the others reach: the one on the way to the first of them."""
-    from meshrt.launch.hosts.agent import own_address  # optional wheel: jobs without agents need no gRPC
+    from meshrt.launch.hosts.agent import address_towards  # optional wheel: jobs without agents need no gRPC
 
     names = [host.name.rpartition("@")[2].strip("[]") for host in hosts]
     if not names and "SLURM_JOB_NODELIST" in environ:
@@ -135,12 +146,12 @@ def _own_address(hosts: tuple[Host, ...], environ: Mapping[str, str]) -> str:
         if not names:
             return "127.0.0.1"
     try:
-        return own_address(join_address(names[0] if names else _ELSEWHERE, _ANY_PORT))
-    except DistributedError as e:
+        return address_towards(names[0] if names else _ELSEWHERE, _ANY_PORT)
+    except OSError as e:
         if not names:  # this machine is on no network
             return "127.0.0.1"
         raise ConfigError(
-            f"the way to {names[0]} is not known ({e}): --listen HOST:0 says where hosts find this one"
+            f"the way to {names[0]} is not known ({e.strerror or e}): --listen HOST:0 says where hosts find this one"
         ) from None
 
 

@@ -452,6 +452,15 @@ def test_a_secret_that_agents_would_refuse_is_refused_before_they_are_placed(tmp
     assert ended.value.code == 2 and "the secret is shorter than 16 characters" in capsys.readouterr().err
 
 
+def test_what_would_be_submitted_is_shown_where_the_hosts_are_not_known(tmp_path, monkeypatch, capfd):
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", "--engine", "ssh", "--hosts", "no.such.host.invalid", "--dry-run", "train.py"])
+    shown, said = capfd.readouterr()
+    assert ended.value.code == 0 and '"--coordinator", "HOST:PORT"' in shown and not said
+
+
 def test_a_script_that_is_not_here_may_be_in_an_image(tmp_path):
     done = launch("--engine", "slurm", "--no-agents", "--dry-run", "none.py", cwd=tmp_path)
     assert done.returncode == 2 and "none.py: no such script" in done.stderr
