@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
-from meshrt.launch import parting
+from meshrt.launch import parting, shell
 from meshrt.launch.model import (
     ExitStatus,
     HostJoined,
@@ -31,8 +33,11 @@ from meshrt.launch.model import (
     WorkerMeshed,
     WorkerRaised,
 )
+from meshrt.launch.output import Console
 from meshrt.launch.parting import LEAVE
 from meshrt.launch.report import summary
+from meshrt.launch.settings import Settings
+from tests.meshrt.launch import simulated
 from tests.meshrt.launch.stepping import KILL, OK, TERM, Driver, kinds
 from tests.meshrt.launch.test_growing import GROWS
 from tests.meshrt.launch.test_roster import Job
@@ -183,6 +188,25 @@ def test_one_alone_cannot_leave():
     do(WorkerLeft, rank=0)  # a script can write anything
     do(WorkerExited, rank=0, status=OK)
     assert do(ServiceExited, status=OK)[-1].exit_code == 0 and do.state.finished == {0}
+
+
+def test_a_launcher_that_takes_up_the_job_asks_those_once_more():
+    past = []
+    kept = [Start, HostJoined, HostJoined, ServiceReady, WorkerMeshed, WorkerMeshed, WorkerGrowable, ResizeRequested]
+    fields = [{}, {"host": "a"}, {"host": "b"}, {"address": "h:1"}, {"rank": 0}, {"rank": 1}, {"rank": 0}, {"nodes": 1}]
+    for number, (kind, known) in enumerate(zip(kept, fields, strict=True)):
+        past.append(kind(id=number, at=0.0, **known))
+
+    def script(generation, rank):
+        return [(1.0, simulated.OK)] if rank == 0 else [(0.5, {"kind": "left"}), (0.6, simulated.OK)]
+
+    engine = simulated.SimulatedEngine(script, stubborn=frozenset({1}))
+    record = types.SimpleNamespace(secret="s", past=past, write=lambda event: None)
+    job = shell.Job(Settings(nproc=1, nodes=(1, 2), elastic=True), ("script", "train.py"), environ={})
+    err = io.BytesIO()
+    assert shell.run(job, Console(io.BytesIO(), err), engine, engine.clock, record) == 0
+    assert ("signal", LEAVE, "1") in engine.calls
+    assert "succeeded without rank 1, which left when asked to" in err.getvalue().decode()
 
 
 # --- the roster.
