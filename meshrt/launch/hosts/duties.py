@@ -21,10 +21,12 @@ from meshrt.launch.hosts.messages import (
     Signal,
     Stale,
 )
+from meshrt.launch.membership.naps import Naps
 
 __all__ = ["Deed", "Duties", "EndAll", "Kill", "Leave", "Start"]
 
 KILL = int(signal.SIGKILL)
+_ASK_S = 3.0  # to hear of the coordinator, of an agent that slept; Chosen: its ranks run on meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Duties:
     _seq: int = 0
 
     def __post_init__(self) -> None:
+        self._naps = Naps()
         self.name = self.incarnation()
         self._told: set[Task] = set()
 
@@ -120,7 +123,10 @@ class Duties:
         return tuple(self.unsettled)
 
     def tick(self, now: float) -> list[Deed]:
-        """Time passed: an agent that nobody answers ends its processes, for its place is about to be given away."""
+        """Time passed: an agent that nobody answers ends its processes, for its place is about to be given away. One
+        that slept with them asks first: its coordinator may have slept, too, and if not, it says so at once."""
+        if self._naps.slept(now):
+            self.heard_at = max(self.heard_at, now - self.lease_s + _ASK_S)
         silent = now - self.heard_at
         if not self._told or silent <= self.lease_s:
             return []

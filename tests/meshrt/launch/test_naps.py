@@ -9,6 +9,10 @@ import time
 import pytest
 
 from meshrt.distributed import member
+from meshrt.launch.engines.protocol import Task, WorkerSpec
+from meshrt.launch.environment import Place
+from meshrt.launch.hosts.duties import Duties, EndAll
+from meshrt.launch.hosts.messages import Alive, Prepare, Stale
 from meshrt.launch.membership.naps import Naps
 from tests.meshrt.launch import simulated
 from tests.meshrt.launch.conftest import wait_for
@@ -102,6 +106,32 @@ def test_the_door_is_not_lost_to_a_member_that_slept_and_programs_have_not_waite
     one._wake()
     assert one._heard_at == pytest.approx(100.0)  # from now on silence counts
     assert one._awake(0.5) == 0.5
+
+
+# --- an agent.
+
+
+@pytest.mark.parametrize("answer", ["none", "alive", "lost"])
+def test_an_agent_that_slept_asks_before_it_ends_what_it_runs(answer):
+    duties = Duties(iter(["one", "two"]).__next__, 8.0, 0.0)
+    task = Task(0, 1)
+    duties.told(Prepare((WorkerSpec(Place(1, 2, 0, 0, "h:1", "s"), ("script", "t.py"), None, {}, "a"),)), 0.0)
+    assert duties.tick(0.5) == duties.tick(7.0) == []
+    assert duties.tick(60.0) == [] and duties.tasks == (task,)
+    if answer == "lost":
+        assert duties.told(Stale("it was lost"), 60.1) == [EndAll("it was lost")]
+        return
+    if answer == "alive":
+        duties.told(Alive(1.0), 61.0)
+        assert duties.tick(64.0) == duties.tick(67.0) == duties.tick(68.9) == []
+    (late,) = duties.tick(69.5 if answer == "alive" else 63.5)
+    assert isinstance(late, EndAll) and "has not answered for 8 s" in late.why
+
+
+def test_an_agent_that_hears_nothing_and_has_not_slept_ends_what_it_runs_in_time():
+    duties = Duties(iter(["one", "two"]).__next__, 8.0, 0.0)
+    duties.told(Prepare((WorkerSpec(Place(1, 2, 0, 0, "h:1", "s"), ("script", "t.py"), None, {}, "a"),)), 0.0)
+    assert [duties.tick(now) for now in (1.0, 4.0, 7.5)] == [[], [], []] != duties.tick(8.5)
 
 
 # --- the launcher.
