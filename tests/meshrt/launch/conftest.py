@@ -48,15 +48,18 @@ class Launcher:
         return path
 
     def start(self, *arguments: object, body: str | None = None, within: Sequence[str] = ()) -> subprocess.Popen:
-        name, value = self.mark.split("=")
-        env = {**os.environ, name: value}
-        for variable in ("MESHRT_NUM_CPU_DEVICES", "XLA_FLAGS", "TF_CPP_MIN_LOG_LEVEL"):
-            env.pop(variable, None)
+        env = self.environment()
         target = [str(self.script(body))] if body is not None else []
         return subprocess.Popen(
             [*within, sys.executable, "-m", "meshrt", "launch", *map(str, arguments), *target],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=self.folder,
         )  # fmt: skip
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """A user's, without what the tests set for themselves: jobs that are compared compute with the same flags."""
+        name, value = self.mark.split("=")
+        own = ("MESHRT_NUM_CPU_DEVICES", "XLA_FLAGS", "TF_CPP_MIN_LOG_LEVEL")
+        return {**{k: v for k, v in os.environ.items() if k not in own}, name: value, **more}
 
     def finish(self, process: subprocess.Popen, since: float, timeout: float = 60) -> Result:
         out, err = process.communicate(timeout=timeout)
@@ -138,10 +141,9 @@ class Hosts:
             self.agents[name] = self.command("agent", "--name", name, within=within, **env)
 
     def command(self, word: str, *arguments: object, within: Sequence[str] = (), **env: str) -> subprocess.Popen:
-        name, value = self._launch.mark.split("=")
         command = [sys.executable, "-m", "meshrt", "launch", word, "--coordinator", self.address, *map(str, arguments)]
         return subprocess.Popen(
-            [*within, *command], env={**os.environ, name: value, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [*within, *command], env=self._launch.environment(**env), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, cwd=self._launch.folder,
         )  # fmt: skip
 
@@ -246,11 +248,10 @@ def network():
 def spread(network, launch: Launcher):
     """Starts commands of `meshrt launch` in namespaces."""
     running = []
-    name, value = launch.mark.split("=")
 
     def start(space: str, *arguments: object, **streams: object) -> subprocess.Popen:
         command = ["ip", "netns", "exec", network.space(space), sys.executable, "-m", "meshrt", "launch"]
-        env = {**os.environ, name: value, "MESHRT_JOB_SECRET": SECRET}
+        env = launch.environment(MESHRT_JOB_SECRET=SECRET)
         process = subprocess.Popen(
             [*command, *map(str, arguments)], text=True, env=env, cwd=launch.folder,
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
