@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from ..ir.program import LocalOp, LocalValue, Region
 from ..ir.walker import inputs
@@ -18,7 +19,11 @@ ENDING = frozenset(["stablehlo.return", "func.return"])  # what ends a region, w
 
 
 def by_breadth(
-    region: Region, readers: Mapping[LocalValue, Sequence[int]], is_run: Callable[[LocalOp], bool]
+    region: Region,
+    readers: Mapping[LocalValue, Sequence[int]],
+    is_run: Callable[[LocalOp], bool],
+    together: Mapping[LocalOp, Sequence[LocalOp]] = MappingProxyType({}),
+    turns: Callable[[LocalOp], int] = lambda item: 1,
 ) -> list[LocalOp]:
     """The items of a region in that order.
 
@@ -26,6 +31,8 @@ def by_breadth(
       region: whose items; its arguments are there first, in their order.
       readers: per value the positions of the items that read it.
       is_run: whether an item runs by itself; others become part of what reads them and wait for no turn.
+      together: the items that each item runs with, once the operands of all are there.
+      turns: how many operations of the compiler's, one after the other, an item is.
 
     Returns:
       All items, each behind what it reads; what ends the region stays last.
@@ -34,17 +41,19 @@ def by_breadth(
     here, arguments = set(items), set(region.args)
     made = lambda value: value.item in here or value in arguments
     waits = {item: sum(map(made, dict.fromkeys(inputs(item)))) for item in items}
+    missing = {id(members): len(members) for members in together.values()}
+    left: dict[LocalOp, int] = {}
     queue: deque[LocalOp | LocalValue] = deque(region.args)
     order: list[LocalOp] = []
 
     def begin(item: LocalOp) -> None:
         """Takes an item whose operands are there, and all that needs no turn and only waited for it."""
-        ready = [item]
-        while ready:
-            item = ready.pop()
+        stack = [item]
+        while stack:
+            item = stack.pop()
             order.append(item)
             for value in reversed(item.results):
-                ready += reversed(told(value))
+                stack += reversed(told(value))
 
     def told(value: LocalValue) -> list[LocalOp]:
         """What needs no turn once a value is there; what does is put in the queue."""
@@ -55,19 +64,35 @@ def by_breadth(
                 continue
             waits[item] -= 1
             if waits[item] == 0:
-                if is_run(item):
-                    queue.append(item)
-                else:
-                    at_once.append(item)
+                at_once += ready(item)
         return at_once
 
+    def ready(item: LocalOp) -> list[LocalOp]:
+        """Puts an item in the queue whose operands are there; what needs no turn is returned."""
+        if not is_run(item):
+            return [item]
+        members = together.get(item)
+        if members is not None:
+            missing[id(members)] -= 1
+            if missing[id(members)]:
+                return []
+        queue.append(item)
+        return []
+
     for item in [item for item in items if waits[item] == 0]:
-        if is_run(item):
-            queue.append(item)
-        else:
-            begin(item)
+        for other in ready(item):
+            begin(other)
     while queue:
         following = queue.popleft()
-        for item in [following] if isinstance(following, LocalOp) else told(following):
+        if isinstance(following, LocalValue):
+            started = told(following)
+        else:
+            left[following] = left.get(following, turns(following)) - 1
+            if left[following] > 0:
+                queue.append(following)
+                continue
+            started = list(together.get(following, [following]))
+        for item in started:
             begin(item)
+    assert len(order) == len(items), "every item of a region runs once"
     return [*order, *(item for item in region.items if item.name in ENDING)]

@@ -10,6 +10,7 @@ one contraction alone, in whatever order it reads.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,10 @@ from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
 from ..ir.walker import inputs
 from ..machine import dot_dimensions, ref_bytes
 from .breadth import ENDING, by_breadth
-from .work import is_cut_in_blocks
+from .combined import combined
+from .copies import is_cut, is_joined, is_one, parts, reordered
+from .kernels import kernels
+from .work import is_cut_in_blocks, is_reduced_in_blocks
 
 __all__ = ["Liveness", "Span", "totals"]
 
@@ -33,13 +37,12 @@ _FUSING = _FUSIBLE | _named("reduce", "dynamic_update_slice", "broadcast_in_dim"
 _DEAR = _named(
     "atan2", "cbrt", "cosine", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic",
     "power", "remainder", "rsqrt", "sine", "sqrt", "tan", "tanh",
-) | _named("concatenate", "gather", "dynamic_slice", "reduce")  # fmt: skip
+) | _named("concatenate", "gather", "reduce")  # fmt: skip
+_SPREAD = _named("broadcast_in_dim", "iota", "constant")
 _CONTRACTIONS = having("contraction")
 _ALIAS = _named("reshape", "optimization_barrier", "bitcast_convert")
 # Each result may take the memory of the operand of its number.
 _SAME_PLACE = _named("dynamic_update_slice", "scatter", "sort", "while")
-# Whose elements each attribute of a collective orders.
-_CUT = {"all_gather_dim": "result", "scatter_dimension": "operand", "split_dimension": "operand"}
 
 
 class Span(NamedTuple):
@@ -89,6 +92,10 @@ class Liveness:
         """The items of a region in the order in which they run."""
         return self._block(region, None).items
 
+    def origin(self, region: Region, value: LocalValue) -> LocalValue:
+        """The value of a region whose buffer another name of it stands for."""
+        return self._block(region).origin(value)
+
     def _block(self, region: Region, results: Sequence[LocalValue] | None = None) -> _Block:
         if region not in self._blocks:
             if results is None:
@@ -120,11 +127,20 @@ class _Block:
         self.items: Sequence[LocalOp] = region.items
         self.returned = set(results)
         self.readers = self._readers()
+        self.aliases = {item for item in self.items if self._is_alias(item)}
+        self.returned |= set(map(self.origin, results))
+        self.kernels: dict[LocalOp, LocalOp] = {}
+        if program.in_breadth:
+            self.kernels = kernels(self.items, self.readers, self.returned.__contains__)
+        self.together: dict[LocalOp, list[LocalOp]] = {}
+        self.place: dict[LocalOp, int] = {}
         self.made: dict[LocalValue, int] = {}
         self.end = self._ends()
         if program.in_breadth:
-            self.items = by_breadth(region, self.readers, self._is_run)
+            self.together = combined(region.items)
+            self.items = by_breadth(region, self.readers, self._is_run, self.together, self._turns)
             self.readers = self._readers()
+            self.place = {item: i for i, item in enumerate(self.items)}
             self.made = {value: i for i, item in enumerate(self.items) for value in item.results}
             self.end = self._ends()
         self.carried = self._carried()
@@ -141,22 +157,51 @@ class _Block:
         """Whether an item runs by itself, rather than as part of what reads it."""
         return item.effect or item.collective is not None or any(value in self.kept for value in item.results)
 
+    def _turns(self, item: LocalOp) -> int:
+        """How many operations an item is: one may copy its operand before, one its result after."""
+        if item.collective is None:
+            return 1 + any(not self._is_written_for(v, item) for v in reordered(item) if v not in item.results)
+        return 1 + is_cut(item) + any(self._is_put_in_order(item, value) for value in item.results)
+
     def _is_buffer(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether a value is written to memory rather than computed where it is read."""
-        if value in self.returned or item.name not in _FUSIBLE or item.collective is not None:
+        if value in self.returned or item.collective is not None:
             return True
-        readers = self.readers.get(value, ())
-        if any(self.items[i].name not in _FUSING or self.items[i].collective is not None for i in readers):
+        if item.name not in _FUSIBLE and item not in self.kernels:
             return True
-        if any(reader.name in _CONTRACTIONS for reader in self._read_by(value)):  # under another name
+        return self._is_read_whole(item, value) or (_is_dear(item) and self._readings(value) > 1)
+
+    def _is_read_whole(self, item: LocalOp, value: LocalValue) -> bool:
+        """Whether readers of an item's result take it from memory, rather than compute it where they read it."""
+        readers = [self.items[i] for i in self.readers.get(value, ())]
+        if self.kernels:
+            others = {self.kernels.get(reader) for reader in readers}
+            if item in self.kernels:
+                return others != {self.kernels[item]}
+            if others - {None}:
+                return True
+        if not all(map(self._fuses, readers)):
             return True
-        return len(readers) > 1 and item.name in _DEAR
+        return any(reader.name in _CONTRACTIONS for reader in self._read_by(value))  # under another name
+
+    def _readings(self, value: LocalValue) -> int:
+        """How many operations read a value: a collective reads it once for each part that it sends."""
+        readers = [self.items[i] for i in self.readers.get(value, ())]
+        return sum(1 if r.collective is None else len(parts(r, value)) for r in readers)
+
+    def _fuses(self, item: LocalOp) -> bool:
+        """Whether an item computes its operands while it reads them."""
+        if item.collective is not None:
+            return self.program.in_breadth and is_cut(item)
+        if item.name not in _FUSING or item in self.kernels:
+            return False
+        return not (self.program.in_breadth and is_reduced_in_blocks(item))
 
     def _read_by(self, value: LocalValue) -> Iterator[LocalOp]:
         """The items that read a value, under its other names too."""
         for i in self.readers.get(value, ()):
             item = self.items[i]
-            if item.name in _ALIAS:
+            if item in self.aliases:
                 for operand, other in zip(item.operands, item.results):
                     if operand is value:
                         yield from self._read_by(other)
@@ -164,22 +209,35 @@ class _Block:
                 yield item
 
     def _copied(self, item: LocalOp, i: int) -> list[Span]:
-        """The copies that item `i` reads in place of its operands. Where items run by breadth, one for a contraction is
-        made as soon as its operand is there."""
+        """The copies that item `i` reads in place of its operands, or makes before its results are in order. Where
+        items run by breadth, one for a contraction is made as soon as its operand is there."""
         if item.collective is not None:
-            return [Span(value, size, i, i, True) for value, size in _copies(item)]
+            sent = [item.operands[0]] if is_cut(item) else []
+            arrived = [v for v in item.results if self._is_put_in_order(item, v)]
+            return [Span(value, size, i, i, True) for value in (*sent, *arrived) for size in parts(item, value)]
         if is_cut_in_blocks(item):
             return [Span(value, ref_bytes(value), i, i, True) for value in item.results]
         early = self.program.in_breadth
-        return [
-            Span(value, size, min(self.made.get(_origin(value), -1) + 1, i) if early else i, i, True)
-            for value, size in _copies(item)
-            if not self._is_written_for(value, item)
-        ]
+        made = lambda value: min(self.made.get(self.origin(value), -1) + 1, i) if early else i
+        read = [v for v in reordered(item) if v not in item.results and not self._is_written_for(v, item)]
+        spans = [Span(value, ref_bytes(value), made(value), i, True) for value in read]
+        if item.results and item.results[0] in reordered(item):  # once it is there, the copies of operands are not
+            ends = [span._replace(last=i - 1) for span in spans if span.first < i]
+            left = ref_bytes(item.results[0]) - sum(span.bytes for span in spans if span.first == i)
+            spans = [*ends, *(span for span in spans if span.first == i)]
+            spans += [Span(item.results[0], left, i, i, True)] if left > 0 else []
+        return spans
+
+    def _is_put_in_order(self, item: LocalOp, value: LocalValue) -> bool:
+        """Whether what arrives at a collective is copied by itself, rather than by what reads it."""
+        if not is_joined(item) or value in self.returned:
+            return is_joined(item)
+        turned = all(self._fuses(r) or value in reordered(r) for r in self._read_by(value))
+        return is_one(item) and not turned and self._is_read_whole(item, value)
 
     def _is_written_for(self, value: LocalValue, reader: LocalOp) -> bool:
         """Whether a value is computed for `reader` alone, which is then given it in the order that it reads."""
-        origin = _origin(value)
+        origin = self.origin(value)
         maker = origin.item
         if maker is None or maker.name not in _FUSIBLE or not self.returned.isdisjoint((value, origin)):
             return False
@@ -188,21 +246,64 @@ class _Block:
     def _ends(self) -> dict[LocalValue, int]:
         """The last item that needs each value: what is computed where it is read needs its operands there."""
         end: dict[LocalValue, int] = dict.fromkeys(self.returned, len(self.items) - 1)
+        again: dict[LocalValue, int] = {}  # the last item that computes a value which is written as well
         self.kept: set[LocalValue] = set()
         for i in range(len(self.items) - 1, -1, -1):
             item = self.items[i]
-            until = i
+            until = self._joint_end(item, i)
             for value in item.results:
                 end.setdefault(value, i)
-                if item.name in _ALIAS or not self._is_buffer(item, value):
+                if item in self.aliases or not self._is_buffer(item, value):
                     until = max(until, end[value])
                 else:
                     self.kept.add(value)
+                until = max(until, again.get(value, i))
             # A copy that is made early is what reads its operand.
-            early = {span.value: span.first for span in self._copied(item, i)} if self.made else {}
+            early = self._read_early(item, i) if self.made else {}
+            fuses = self.program.in_breadth and self._fuses(item)
             for value in inputs(item):
-                end[value] = max(end.get(value, 0), early.get(value, until))
+                ends = again if fuses and self._is_computed_again(value) else end
+                ends[value] = max(ends.get(value, 0), early.get(value, until))
         return end
+
+    def _joint_end(self, item: LocalOp, i: int) -> int:
+        """Until when an item needs its operands: an all-reduce as long as those run that it is one with."""
+        members = self.together.get(item)
+        return max(map(self.place.__getitem__, members)) if members and self.made else i
+
+    def _read_early(self, item: LocalOp, i: int) -> dict[LocalValue, int]:
+        """When copies for item `i` are made of its operands: those for a collective right before it."""
+        if item.collective is None:
+            return {span.value: span.first for span in self._copied(item, i)}
+        first = lambda value: max(self.made.get(self.origin(value), -1) + 1, i - 1)
+        return {value: min(first(value), i) for value in item.operands[:1] if is_cut(item)}
+
+    def _is_computed_again(self, value: LocalValue) -> bool:
+        """Whether readers that can compute a value do so, although it is written for others: one of its operands at
+        most is as large, and it takes little to compute."""
+        maker = value.item
+        if maker is None or maker.name not in _FUSIBLE or maker in self.kernels or _is_dear(maker):
+            return False
+        rank = _true_rank(value)
+        large = [v for v in dict.fromkeys(maker.operands) if _true_rank(v) >= rank and not _is_spread(v)]
+        return len(large) <= 1 or sum(map(_elements, dict.fromkeys(maker.operands))) <= _elements(value)
+
+    def _is_alias(self, item: LocalOp) -> bool:
+        """Whether an item gives a buffer another name; contractions of matrices read them in either order."""
+        return item.name in _ALIAS or (self.program.in_breadth and self._is_folded(item))
+
+    def _is_folded(self, item: LocalOp) -> bool:
+        """Whether an item only turns matrices round for contractions."""
+        if item.name != "stablehlo.transpose" or item.results[0] in self.returned:
+            return False
+        readers = [self.items[i] for i in self.readers.get(item.results[0], ())]
+        return bool(readers) and all(_reads_either_way(reader, item.results[0]) for reader in readers)
+
+    def origin(self, value: LocalValue) -> LocalValue:
+        """The value whose buffer another name of it stands for."""
+        while value.item is not None and value.item in self.aliases:
+            value = value.item.operands[value.number]
+        return value
 
     def spans(self) -> tuple[list[Span], list[float]]:
         live: dict[LocalValue, Span] = {}
@@ -211,7 +312,7 @@ class _Block:
         for i, item in enumerate(self.items):
             insides.append(max((self.program.crest(r) for r in self.program.inner(item)), default=0.0))
             for value in item.results:
-                if value not in self.kept:
+                if value not in self.kept or self._is_dropped(item, value):
                     continue
                 size = ref_bytes(value)
                 given = self._in_place(item, value, i, size, live)
@@ -223,38 +324,45 @@ class _Block:
             done += self._copied(item, i)
         return [*done, *live.values()], insides
 
+    def _is_dropped(self, item: LocalOp, value: LocalValue) -> bool:
+        """Whether nothing reads a result of a branch, which the compiler then leaves out."""
+        branches = bool(item.regions) and item.regions[0].kind == "branch"
+        return branches and value not in self.readers and value not in self.returned
+
     def _in_place(
         self, item: LocalOp, value: LocalValue, i: int, size: float, live: dict[LocalValue, Span]
     ) -> LocalValue | None:
         """A buffer that nothing reads after item `i`, and whose memory its result takes."""
         candidates: Sequence[LocalValue]
+        if item in self.kernels:
+            return None
         if item.name in _SAME_PLACE:
             candidates = [item.operands[value.number]]
         elif item.name in POINTWISE:
             candidates = self._read(item)
         else:
             return None
-        for c in map(_origin, candidates):
+        for c in map(self.origin, candidates):
             span = live.get(c)
-            if span is not None and self.end[c] <= i and span.bytes == size and span.first < i:
+            if span is not None and self.end[c] == i and span.bytes == size and span.first < i:
                 return c
         return None
 
     def _overwrites(self, item: LocalOp, value: LocalValue, argument: LocalValue) -> bool:
         """Whether an item may write a result over an argument that it reads: each element where it stood."""
         if item.name in _SAME_PLACE:
-            return _origin(item.operands[value.number]) is argument
+            return self.origin(item.operands[value.number]) is argument
         return item.name in POINTWISE and not self._is_moved(item, argument)
 
     def _is_moved(self, item: LocalOp, argument: LocalValue) -> bool:
         """Whether an elementwise operation reads elements of an argument at other positions than it writes."""
         todo, seen = list(item.operands), set()
         while todo:
-            value = _origin(todo.pop())
+            value = self.origin(todo.pop())
             if value in seen or value.item is None or value in self.kept:
                 continue
             seen.add(value)
-            if value.item.name not in POINTWISE and argument in map(_origin, value.item.operands):
+            if value.item.name not in POINTWISE and argument in map(self.origin, value.item.operands):
                 return True
             todo += value.item.operands
         return False
@@ -264,7 +372,7 @@ class _Block:
         seen: set[LocalValue] = set()
         found, todo = [], list(item.operands)
         while todo and len(seen) < FUSED_VALUES:
-            value = _origin(todo.pop())
+            value = self.origin(todo.pop())
             if value in seen:
                 continue
             seen.add(value)
@@ -290,48 +398,29 @@ class _Block:
         found: dict[LocalValue, int] = {}
         for position, value in enumerate(self.items[-1].operands):
             found.setdefault(value, position)
-            found.setdefault(_origin(value), position)
+            found.setdefault(self.origin(value), position)
         return found
 
 
-def _origin(value: LocalValue) -> LocalValue:
-    """The value whose buffer another name of it stands for."""
-    while value.item is not None and value.item.name in _ALIAS:
-        value = value.item.operands[value.number]
-    return value
+def _elements(value: LocalValue) -> int:
+    return math.prod(value.shape)
 
 
-def _copies(item: LocalOp) -> list[tuple[LocalValue, float]]:
-    """Operands that a contraction has to copy, because their dimensions are not those of a batch of matrices."""
-    if item.collective is not None:
-        return _copied_to_send(item)
-    if item.name != "stablehlo.dot_general":
-        return []
-    lhs_batch, rhs_batch, lhs_contracted, rhs_contracted = dot_dimensions(item)
-    out = []
-    for value, batch, contracted, last in (
-        (item.operands[0], lhs_batch, lhs_contracted, True),
-        (item.operands[1], rhs_batch, rhs_contracted, False),
-    ):
-        rank = len(value.shape)
-        free = [d for d in range(rank) if d not in batch and d not in contracted]
-        if tuple(batch) == tuple(range(len(batch))) and len(contracted) == 1 and len(free) <= 1:
-            continue
-        order = [*batch, *free, *contracted] if last else [*batch, *contracted, *free]
-        moved = [d for d in order if value.shape[d] > 1]
-        if moved != sorted(moved):
-            out.append((value, ref_bytes(value)))
-    return out
+def _true_rank(value: LocalValue) -> int:
+    return sum(n > 1 for n in value.shape)
 
 
-def _copied_to_send(item: LocalOp) -> list[tuple[LocalValue, float]]:
-    """Collectives cut and join along the outermost dimension: others are moved there before or from there after."""
-    values = {"operand": item.operands[0], "result": item.results[0]}
-    out = []
-    for name in item.attrs:
-        if name not in _CUT:
-            continue
-        value = values[_CUT[name]]
-        if any(n > 1 for n in value.shape[: item.number(name)]):
-            out.append((value, ref_bytes(value)))
-    return out
+def _is_spread(value: LocalValue) -> bool:
+    """Whether all that a value is made of is smaller than it."""
+    return value.item is not None and value.item.name in _SPREAD
+
+
+def _is_dear(item: LocalOp) -> bool:
+    """Whether an item takes long enough that it is computed once for all its readers. A division by a value that is
+    spread over the result is a multiplication by its reciprocal."""
+    return item.name in _DEAR and not (item.name == "stablehlo.divide" and _is_spread(item.operands[1]))
+
+
+def _reads_either_way(reader: LocalOp, value: LocalValue) -> bool:
+    """Whether an item is a contraction of matrices, which are read by rows or by columns."""
+    return reader.name == "stablehlo.dot_general" and len(value.shape) == 2 and not dot_dimensions(reader)[0]

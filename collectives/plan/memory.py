@@ -90,7 +90,8 @@ def memory_of(functions: Sequence[LocalFunction], locations: dict[str, str], in_
         for i, (item, load) in enumerate(zip(items, insides)) if load
         for value, size in _alive_within(item, lives)
     ]  # fmt: skip
-    spans, insides = _outside_of_results(spans, written, inner, insides)
+    buffers = [lives.origin(main.region, value) for value in written]
+    spans, insides = _outside_of_results(spans, buffers, inner, insides)
     held, results = sum(map(ref_bytes, main.region.args)), sum(map(ref_bytes, written))
     places = _Places(locations)
     loads = [held + results + n + inner for n, inner in zip(totals(spans, len(insides)), insides)]
@@ -131,7 +132,7 @@ def _outside_of_results(
 
     Args:
       spans: the temporaries of the main function, and its results.
-      written: the results that have memory of their own.
+      written: the buffers of the results that have memory of their own.
       inner: what is alive within loops, branches and calls when they hold most, while the item runs that they are.
       insides: the most bytes that live within each item.
 

@@ -17,7 +17,7 @@ from ..ir.attributes import Given, Integer, Integers, String
 from ..ir.program import LocalOp
 from ..machine import features, flops
 
-__all__ = ["is_cut_in_blocks", "work"]
+__all__ = ["is_cut_in_blocks", "is_reduced_in_blocks", "work"]
 
 # Parts of the names of libraries' kernels. Those that compute eigenvalues or singular values take several times the
 # other decompositions.
@@ -51,6 +51,16 @@ def work(item: LocalOp, tiles: bool) -> float:
 def is_cut_in_blocks(item: LocalOp) -> bool:
     """Whether an item reduces windows that are so long that it is computed block by block."""
     return item.name == "stablehlo.reduce_window" and max(_numbers(item, "window_dimensions")) > WINDOW_LONGEST
+
+
+def is_reduced_in_blocks(item: LocalOp) -> bool:
+    """Whether an item reduces so many elements to one that it is computed block by block, from memory: XLA's compiler
+    for CPUs does so with each array that is reduced by itself, along more than `WINDOW_LONGEST` elements of a
+    dimension."""
+    if item.name != "stablehlo.reduce" or len(item.operands) != 2:
+        return False
+    shape = item.operands[0].shape
+    return any(shape[d] > WINDOW_LONGEST for d in _numbers(item, "dimensions"))
 
 
 def _by_width(width: int, tiles: bool) -> float:

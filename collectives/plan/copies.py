@@ -1,0 +1,100 @@
+"""What XLA's compiler for CPUs copies into another order of dimensions, or cuts into parts, for the items that read it.
+
+Contractions read matrices by rows or by columns, convolutions positions with their features innermost; collectives cut
+and join along the outermost dimension, and an all-to-all takes its parts as so many arrays. What is copied there is
+written once more, unless it is computed for that item alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from propagation.attributes import conv_dims
+
+from ..heuristics import ROOMS_TRIED
+from ..ir.attributes import ConvNumbers, Given
+from ..ir.program import LocalOp, LocalValue
+from ..machine import dot_dimensions, ref_bytes
+
+__all__ = ["is_cut", "is_joined", "is_one", "parts", "reordered"]
+
+_GATHERS, _SCATTERS, _EXCHANGES = "stablehlo.all_gather", "stablehlo.reduce_scatter", "stablehlo.all_to_all"
+
+
+def reordered(item: LocalOp) -> list[LocalValue]:
+    """Operands, and results, that an item which does not communicate needs in another order of dimensions."""
+    if item.name == "stablehlo.convolution":
+        return _of_convolution(item)
+    return _of_contraction(item) if item.name == "stablehlo.dot_general" else []
+
+
+def _of_contraction(item: LocalOp) -> list[LocalValue]:
+    lhs_batch, rhs_batch, lhs_contracted, rhs_contracted = dot_dimensions(item)
+    out = []
+    for value, batch, contracted, last in (
+        (item.operands[0], lhs_batch, lhs_contracted, True),
+        (item.operands[1], rhs_batch, rhs_contracted, False),
+    ):
+        rank = len(value.shape)
+        free = [d for d in range(rank) if d not in batch and d not in contracted]
+        if tuple(batch) == tuple(range(len(batch))) and len(contracted) == 1 and len(free) <= 1:
+            continue
+        order = [*batch, *free, *contracted] if last else [*batch, *contracted, *free]
+        if _moves(value, order):
+            out.append(value)
+    return out
+
+
+def _of_convolution(item: LocalOp) -> list[LocalValue]:
+    numbers = item.attribute("dimension_numbers")
+    assert isinstance(numbers, ConvNumbers | Given), "a convolution has numbers of dimensions"
+    n = numbers.dims if isinstance(numbers, ConvNumbers) else conv_dims(numbers.attr)
+    orders = (
+        (item.operands[0], (n.input_batch, *n.input_spatial, n.input_feature)),
+        (item.operands[1], (*n.kernel_spatial, n.kernel_input_feature, n.kernel_output_feature)),
+        (item.results[0], (n.output_batch, *n.output_spatial, n.output_feature)),
+    )
+    return [value for value, order in orders if _moves(value, order)]
+
+
+def _moves(value: LocalValue, order: Sequence[int]) -> bool:
+    """Whether an order of a value's dimensions is not that in which they lie; those of one element lie anywhere."""
+    moved = [d for d in order if value.shape[d] > 1]
+    return moved != sorted(moved)
+
+
+def is_cut(item: LocalOp) -> bool:
+    """Whether a collective sends a copy of its operand: parts of it, or it in another order."""
+    if item.name == _EXCHANGES:
+        return True
+    operand = item.operands[0] if item.operands else None
+    return operand is not None and any(
+        item.name == name and _is_inner(operand, item.number(attribute))
+        for name, attribute in ((_GATHERS, "all_gather_dim"), (_SCATTERS, "scatter_dimension"))
+    )
+
+
+def is_joined(item: LocalOp) -> bool:
+    """Whether what arrives at a collective is put in order once it is there, by what reads it if that can."""
+    if item.name == _EXCHANGES:
+        return True
+    return any(
+        item.name == name and _is_inner(item.results[0], item.number(attribute))
+        for name, attribute in ((_GATHERS, "all_gather_dim"), (_SCATTERS, "scatter_dimension"))
+    )
+
+
+def is_one(item: LocalOp) -> bool:
+    """Whether a collective gives one array, rather than parts whose memory is that of the whole."""
+    return item.name != _EXCHANGES
+
+
+def _is_inner(value: LocalValue, dim: int) -> bool:
+    """Whether elements of other dimensions lie between those of a dimension."""
+    return value.shape[dim] > 1 and any(n > 1 for n in value.shape[:dim])
+
+
+def parts(item: LocalOp, value: LocalValue) -> list[float]:
+    """Bytes of the arrays as which a collective sends or receives a value."""
+    n = item.communication.groups[1] if item.name == _EXCHANGES else 1
+    return [ref_bytes(value) / n] * n if n <= ROOMS_TRIED else [ref_bytes(value)]
