@@ -72,28 +72,36 @@ def _grow(
                     found[maker] = centre
                     inside.append(maker)
                     todo.append(maker)
-        while True:  # towards the readers
-            after = [] if returned(end.results[0]) else readers.get(end.results[0], ())
-            if len(after) != 1 or items[after[0]] in found or not _is_taken(items[after[0]]):
-                break
-            if _divides(end, items, readers):
-                break
-            end = items[after[0]]
+        for item in _following(end, items, readers, returned, found):
+            end = item
             found[end] = centre
             inside.append(end)
         if len(inside) == before:
             return
 
 
-def _divides(item: LocalOp, items: Sequence[LocalOp], readers: Mapping[LocalValue, Sequence[int]]) -> bool:
-    """Whether a value is spread out only to divide by it: its reciprocal is taken before, outside of the kernel."""
-    value = item.results[0]
-    while len(after := readers.get(value, ())) == 1:
+def _following(
+    end: LocalOp,
+    items: Sequence[LocalOp],
+    readers: Mapping[LocalValue, Sequence[int]],
+    returned: Callable[[LocalValue], bool],
+    found: Mapping[LocalOp, LocalOp],
+) -> list[LocalOp]:
+    """What a kernel that ends with an item has behind it, one reader after the other, up to the last that computes. A
+    value that is spread out only to divide by it stays outside: its reciprocal is taken first."""
+    chain: list[LocalOp] = []
+    computed = 0
+    while not returned(end.results[0]) and len(after := readers.get(end.results[0], ())) == 1:
         reader = items[after[0]]
+        if reader in found or not _is_taken(reader):
+            break
+        if reader.name == "stablehlo.divide" and reader.operands[1] is end.results[0]:
+            break
+        chain.append(reader)
+        end = reader
         if reader.name not in _MOVING:
-            return reader.name == "stablehlo.divide" and reader.operands[1] is value
-        value = reader.results[0]
-    return False
+            computed = len(chain)
+    return chain[:computed]
 
 
 def _is_large(item: LocalOp) -> bool:

@@ -235,6 +235,12 @@ class _Block:
         turned = all(self._fuses(r) or value in reordered(r) for r in self._read_by(value))
         return is_one(item) and not turned and self._is_read_whole(item, value)
 
+    def _is_in_parts(self, item: LocalOp, value: LocalValue) -> bool:
+        """Whether what arrives at a collective stays in the parts that it came in, for those who read it."""
+        if item.collective is None or is_one(item) or value in self.returned:
+            return False
+        return self.program.in_breadth and not self._is_read_whole(item, value)
+
     def _is_written_for(self, value: LocalValue, reader: LocalOp) -> bool:
         """Whether a value is computed for `reader` alone, which is then given it in the order that it reads."""
         origin = self.origin(value)
@@ -321,6 +327,9 @@ class _Block:
                     done.append(old._replace(last=i - 1))
                 if not self._is_carried(value, i):
                     live[value] = Span(value, size, i, self.end[value])
+                    if self._is_in_parts(item, value):
+                        span = live.pop(value)
+                        done += [span._replace(bytes=part) for part in parts(item, value)]
             done += self._copied(item, i)
         return [*done, *live.values()], insides
 
