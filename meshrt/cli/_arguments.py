@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,28 @@ import click
 if TYPE_CHECKING:
     from meshrt.inspect.target import Hook
 
-__all__ = ["argument_options", "hook_of"]
+__all__ = ["argument_options", "hook_of", "seconds_of"]
 
 _FACTORY = "example_arguments"
+
+
+def seconds_of(text: str) -> float:
+    """The type of options that take a time: `90`, `90s`, `1.5m` or `1h`, in seconds. Raises `BadParameter` for others.
+
+    >>> seconds_of("90s"), seconds_of("1.5m")
+    (90.0, 90.0)
+    """
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    try:
+        found = float(number) * _UNITS[unit]
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found < math.inf:
+        raise click.BadParameter(f"{text!r} is no time; write it as 90, 90s, 1.5m or 1h")
+    return found
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def argument_options(command: Callable[..., Any]) -> Callable[..., Any]:

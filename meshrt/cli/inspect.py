@@ -67,7 +67,8 @@ class _Command(click.Command):
 
 @click.command(name="inspect", epilog=_EPILOG, cls=_Command)
 @click.option("--mesh", metavar="AXIS=N,...",
-              help="The mesh, for FILE.py:FUNCTION and for files that name none. No devices are needed.")  # fmt: skip
+              help="The mesh, for FILE.py:FUNCTION and for files that name none, or another one with the axes of a "
+              "file's own. No devices are needed.")  # fmt: skip
 @argument_options
 @click.option("--annotations", metavar="FILE", help="Shardings of arguments by patterns of their names, in TOML.")
 @click.option("--annotate", multiple=True, metavar="PATTERN=AXES",

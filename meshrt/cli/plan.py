@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from meshrt.cli._arguments import argument_options, hook_of
+from meshrt.cli._arguments import argument_options, hook_of, seconds_of
 
 _EPILOG = """\b
 Examples:
@@ -25,8 +25,8 @@ Examples:
 @click.option("--mesh", "meshes", multiple=True, metavar="AXIS=N,...", help="A mesh to look at; again for more.")
 @click.option("--devices", metavar="N,...", help="Numbers of devices to look at, with --axes.")
 @click.option("--memory", metavar="SIZE", help="What a device may hold, as in 16GiB.  [default: 92 % of what it has]")
-@click.option("--search", "budget", type=click.FloatRange(min=0), default=0.0, metavar="S",
-              help="Search for shardings of the arguments for S seconds on each mesh, as suggest does.")  # fmt: skip
+@click.option("--search", "budget", type=seconds_of, default="0", metavar="TIME",
+              help="Search for shardings of the arguments for so long on each mesh, as suggest does.")  # fmt: skip
 @click.option("--compile", "is_compiled", is_flag=True,
               help="Ask the hardware's own compiler too (the extras tpu and cuda12).")  # fmt: skip
 @argument_options

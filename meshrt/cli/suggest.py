@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from meshrt.cli._arguments import argument_options, hook_of
+from meshrt.cli._arguments import argument_options, hook_of, seconds_of
 from meshrt.errors import InspectError
 
 _EPILOG = """\b
@@ -23,8 +23,8 @@ Examples:
 @click.option("--mesh", required=True, metavar="AXIS=N,...", help="The mesh whose axes are given to the arguments.")
 @click.option("--topology", required=True, metavar="NAME", help="The hardware, as in v5e:4x4, h100:8, or a file.")
 @click.option("--memory", metavar="SIZE", help="What a device may hold, as in 16GiB.  [default: 92 % of what it has]")
-@click.option("--budget", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="S",
-              help="Seconds to search for.")  # fmt: skip
+@click.option("--budget", type=seconds_of, default="60s", show_default=True, metavar="TIME",
+              help="How long to search, as in 60s or 2m.")  # fmt: skip
 @click.option("--processes", type=click.IntRange(min=1), metavar="N",
               help="Processes that judge layouts.  [default: one per core, 8 at most]")  # fmt: skip
 @argument_options
@@ -64,7 +64,7 @@ def command(
             program.name, program.module, axes, topology, names=program.names, memory=limit, budget=budget,
             count=processes, progress=progress,
         )  # fmt: skip
-    if output is not None:
+    if output is not None and found.suggested.why is None:  # else there is none to write
         try:
             Path(output).write_text(found.as_toml())
         except OSError as e:

@@ -261,8 +261,8 @@ def kernels_table(out: Console, rows: Sequence[KernelRow]) -> Grid:
 
 
 MEMORY_NOTE = (
-    "estimated from the order of the program, before a compiler fuses and reorders it; Compiled.memory_analysis() has "
-    "the compiler's figures."
+    "estimated: as XLA's compiler for CPUs would run it, or with --topology in the order of the program; "
+    "Compiled.memory_analysis() has the compiler's figures."
 )
 _SHOWN = 10  # rows of tables that are sorted by size
 

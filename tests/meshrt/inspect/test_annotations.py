@@ -106,3 +106,76 @@ def test_a_function_is_annotated_from_a_file(tmp_path) -> None:
     assert [r["sharding"] for r in report["results"]] == ["(-, model)"]
     done = run("inspect", target, "--mesh", "data=8", "--annotate", "x=rows")
     assert done.returncode == 2 and "names axis 'rows'" in done.stderr and "Traceback" not in done.stderr
+
+
+def lowered(sizes: tuple[int, ...], names: tuple[str, ...]) -> str:
+    """What jax lowers for this mesh; `data` and `model` are named."""
+    import jax
+    import jax.numpy as jnp
+
+    mesh = jax.sharding.AbstractMesh(sizes, names, axis_types=(jax.sharding.AxisType.Auto,) * len(sizes))
+    at = lambda *spec: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+    array = lambda shape, *spec: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=at(*spec))
+
+    def f(w, x):
+        h = jax.lax.with_sharding_constraint(jnp.tanh(x @ w), at("data", None))
+        return (h @ w.T).sum(0)
+
+    traced = jax.jit(f).trace(array((64, 32), None, "model"), array((16, 64), "data"))
+    return traced.lower(lowering_platforms=("cpu",)).as_text()
+
+
+@pytest.mark.parametrize(
+    "sizes, names", [((8, 1), ("data", "model")), ((2, 4), ("model", "data")), ((2, 2, 2), ("data", "model", "pipe"))]
+)
+def test_a_file_over_a_mesh_is_looked_at_over_another_with_its_axes(sizes, names, tmp_path) -> None:
+    """As if it had been lowered for that mesh."""
+    reports = []
+    path = tmp_path / "m.mlir"
+    for text, mesh in (
+        (lowered((2, 4), ("data", "model")), dict(zip(names, sizes))),
+        (lowered(sizes, names), None),
+    ):
+        path.write_text(text)
+        reports.append(inspect_file(str(path), mesh=mesh)["report"])
+    for key in ("mesh", "arguments", "results", "collectives"):
+        assert reports[0][key] == reports[1][key]
+
+
+@pytest.mark.parametrize(
+    "text, mesh, message",
+    [
+        ("plain", "model=8", "model=8 has no axis data"),
+        ("manual", "data=8,model=1", "computes on parts of arrays as its own mesh data=2,model=4 cuts them"),
+    ],
+)
+def test_meshes_that_a_file_cannot_have(text, mesh, message, tmp_path) -> None:
+    module = lowered((2, 4), ("data", "model"))
+    if text == "manual":
+        module = """module { sdy.mesh @m = <["data"=2, "model"=4]>
+          func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+            %0 = sdy.manual_computation(%x) in_shardings=[<@m, [{"data"}]>] out_shardings=[<@m, [{"data"}]>]
+              manual_axes={"data"} (%a: tensor<4xf32>) { sdy.return %a : tensor<4xf32> }
+              : (tensor<8xf32>) -> tensor<8xf32>
+            return %0 : tensor<8xf32> } }"""
+    (tmp_path / "m.mlir").write_text(module)
+    done = run("inspect", str(tmp_path / "m.mlir"), "--mesh", mesh)
+    assert (done.returncode, done.stdout) == (2, "") and message in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "budget, message", [("2x", "'2x' is no time"), ("-1s", "'-1s' is no time"), ("", "'' is no time")]
+)
+def test_times_that_are_none(budget, message) -> None:
+    done = run("suggest", "m.mlir", "--mesh", "x=2", "--topology", "v5e:1x2", f"--budget={budget}")
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_time_with_its_unit_and_no_file_without_a_layout(tmp_path) -> None:
+    (tmp_path / "m.mlir").write_text(lowered((2, 4), ("data", "model")))
+    out = tmp_path / "layout.toml"
+    for mesh, code in (("data=4,model=2", 0), ("rows=8", 1)):
+        out.unlink(missing_ok=True)
+        how = ("--mesh", mesh, "--topology", "v5e:2x4", "--budget", "1s", "-o", str(out))
+        done = run("suggest", str(tmp_path / "m.mlir"), *how)
+        assert (done.returncode, out.exists()) == (code, not code), done.stderr
