@@ -158,7 +158,12 @@ class _Search:
                 self.sites[symbol(op.attrs["callee"])].append(op)
         self.left = CONE_OPERATIONS * max(1, len(ops))  # operations that may still be looked at
         self.places = {op: i for i, op in enumerate(ops)}
-        self._names: dict[TensorSharding | None, frozenset[str]] = {None: frozenset()}  # the axes of shardings
+        names: dict[TensorSharding | None, frozenset[str]] = {None: frozenset()}  # the axes of shardings
+        table = known.shardings.table
+        for sharding in set(table):
+            if sharding is not None:
+                names[sharding] = frozenset(a.name for d in sharding.dims for a in d.axes)
+        self._split_by = [names[sharding] for sharding in table]  # the axes of values, by their indices
         self.free: set[Value] = set()  # split values of what is whole alone: broadcast constants, positions, ...
         for op in ops:
             if op.results and op.name not in CONTROL:
@@ -212,12 +217,7 @@ class _Search:
         return sorted(sending, key=self.places.__getitem__)
 
     def _axes(self, value: Value) -> frozenset[str]:
-        sharding = self.known.sharding(value)
-        found = self._names.get(sharding)
-        if found is None:
-            assert sharding is not None, "what has no sharding has no axes"
-            found = self._names[sharding] = frozenset(a.name for d in sharding.dims for a in d.axes)
-        return found
+        return self._split_by[value.index] if value.index < len(self._split_by) else frozenset()
 
     def _roots(self, op: Op) -> list[Value]:
         """What the operands of an operation are other forms of, of the same size; of what a loop carries, what it

@@ -285,7 +285,7 @@ def _times(program: Program) -> dict[Block, int]:
         for op in func.body.walk():  # each before those in its regions
             if op.name == "func.call":
                 times[program.funcs[callee_of(op)].body] += times[op.block]
-            else:
+            elif op.regions:
                 inside = (trip_count(op) or 1) if op.name == "stablehlo.while" else 1
                 times.update((region, inside * times[op.block]) for region in op.regions)
     return times

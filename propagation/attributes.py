@@ -26,6 +26,7 @@ __all__ = [
     "GatherDims",
     "ScatterDims",
     "cache_for",
+    "cached",
     "conv_dims",
     "dot_dims",
     "flag",
@@ -80,8 +81,8 @@ class ConvDims(NamedTuple):
     output_spatial: tuple[int, ...]
 
 
-def _cached(decode: Callable[[ir.Attribute], Any]) -> Callable[[ir.Attribute], Any]:
-    """Caches by attribute."""
+def cached(decode: Callable[[ir.Attribute], Any]) -> Callable[[ir.Attribute], Any]:
+    """Caches what a function reads out of an attribute, by its name and the attribute."""
     name = decode.__name__
 
     def lookup(attr: ir.Attribute) -> Any:
@@ -110,7 +111,7 @@ def cache_for(context: ir.Context) -> None:
         _cached_of = weakref.ref(context)
 
 
-@_cached
+@cached
 def integers(attr: ir.Attribute) -> tuple[int, ...]:
     """A dense i64 array, a dense 1-D integer tensor or an array of integers."""
     if isinstance(attr, ir.DenseI64ArrayAttr):
@@ -121,7 +122,7 @@ def integers(attr: ir.Attribute) -> tuple[int, ...]:
     return tuple(int(n) for n in elements)
 
 
-@_cached
+@cached
 def pairs(attr: ir.Attribute) -> tuple[tuple[int, int], ...]:
     """An Nx2 integer tensor (padding) as N pairs."""
     elements: Any = ir.DenseIntElementsAttr(attr)
@@ -131,27 +132,27 @@ def pairs(attr: ir.Attribute) -> tuple[tuple[int, int], ...]:
     return tuple(zip(flat[::2], flat[1::2]))
 
 
-@_cached
+@cached
 def integer(attr: ir.Attribute) -> int:
     return ir.IntegerAttr(attr).value
 
 
-@_cached
+@cached
 def flag(attr: ir.Attribute) -> bool:
     return ir.BoolAttr(attr).value
 
 
-@_cached
+@cached
 def string(attr: ir.Attribute) -> str:
     return ir.StringAttr(attr).value
 
 
-@_cached
+@cached
 def symbol(attr: ir.Attribute) -> str:
     return ir.FlatSymbolRefAttr(attr).value
 
 
-@_cached
+@cached
 def dot_dims(attr: ir.Attribute) -> DotDims:
     d = stablehlo.DotDimensionNumbers(attr)
     return DotDims(
@@ -162,7 +163,7 @@ def dot_dims(attr: ir.Attribute) -> DotDims:
     )
 
 
-@_cached
+@cached
 def gather_dims(attr: ir.Attribute) -> GatherDims:
     d = stablehlo.GatherDimensionNumbers(attr)
     return GatherDims(
@@ -175,7 +176,7 @@ def gather_dims(attr: ir.Attribute) -> GatherDims:
     )
 
 
-@_cached
+@cached
 def scatter_dims(attr: ir.Attribute) -> ScatterDims:
     d = stablehlo.ScatterDimensionNumbers(attr)
     return ScatterDims(
@@ -188,7 +189,7 @@ def scatter_dims(attr: ir.Attribute) -> ScatterDims:
     )
 
 
-@_cached
+@cached
 def conv_dims(attr: ir.Attribute) -> ConvDims:
     d = stablehlo.ConvDimensionNumbers(attr)
     return ConvDims(

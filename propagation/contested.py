@@ -112,40 +112,39 @@ class _Races:
 
     def __init__(self, log: Log, axes: set[str]):
         self._log = log
-        self._late: set[tuple[int, str]] = set()  # places of the driver's table, with axes that came there late
+        self._late: dict[str, set[int]] = {a: set() for a in axes}  # places of the driver's table where they came late
         # The tensors to which operations themselves gave an axis, with the user priority at which they did.
-        self._passed: dict[Op, set[tuple[int, str, int]]] = {}
+        self._passed: set[tuple[Op, int, str, int]] = set()
         self._round: dict[tuple[int, str], tuple[int, int | None]] = {}  # in which a place got an axis
         gained: dict[tuple[TensorSharding | None, TensorSharding], frozenset[str]] = {}  # of the axes
-        for event in log.events:
-            op, slots = event.op, event.slots
+        for op, rule, slots, before, decision, round in log.events:
             if not isinstance(op, Op):
                 continue
-            for t, new in event.decision.changes:
-                change = (event.before[t], new)
+            for t, new in decision.changes:
+                change = (before[t], new)
                 got = gained.get(change)
                 if got is None:
                     got = gained[change] = _gained(*change) & axes
                 for a in got:
-                    self._round[slots[t], a] = event.round
-                    if event.rule is not None:
-                        self._passed.setdefault(op, set()).add((t, a, event.round[0]))
-                    if adds_unit_dimensions(op) or not self._late.isdisjoint([(place, a) for place in slots]):
-                        self._late.add((slots[t], a))
+                    self._round[slots[t], a] = round
+                    if rule is not None:
+                        self._passed.add((op, t, a, round[0]))
+                    late = self._late[a]
+                    if not late.isdisjoint(slots) or adds_unit_dimensions(op):
+                        late.add(slots[t])
 
     def at(self, op: Op, rule: OpRule, found: Seen) -> bool:
         """Whether the axes of an operation would be others had the late ones come first: where one met itself along
         another factor, and either the operation has carried it along that one, or it would have carried the late one
         further, in a round in which the other was not there yet."""
         values, tensors = (*op.operands, *op.results), (*rule.operands, *rule.results)
-        passed = self._passed.get(op, ())
         for axis, at in _places(tensors, found).items():
             for t, factors in at.items():
                 if not (adds_unit_dimensions(op) or self._is_late(values[t], axis)):
                     continue
                 against = [u for u, others in at.items() if not factors & others]
                 priority, _ = self._since(values[t], axis)
-                if any((u, axis, priority) in passed for u in against):
+                if any((op, u, axis, priority) in self._passed for u in against):
                     return True
                 since = [self._since(values[u], axis) for u in against]
                 there = [number for p, number in since if p == priority or number == ROUNDS]
@@ -165,7 +164,7 @@ class _Races:
         return priority, ROUNDS if number is None else number
 
     def _is_late(self, value: Value, axis: str) -> bool:
-        return self._log.knows(value) and (self._log.slot_of(value), axis) in self._late
+        return self._log.knows(value) and self._log.slot_of(value) in self._late.get(axis, ())
 
 
 def _annotated_priority(sharding: TensorSharding | None, axis: str) -> int:

@@ -127,8 +127,8 @@ class Correspondence:
         self._above: list[int] = []  # by node: another one of its class, nearer to the first
         self._uses: list[int] = []  # by node: operations for which it stands for its class
         self._summed: set[int] = set()  # nodes
-        self._joins: dict[tuple[Any, ...], _Joins] = {}  # by rule and types
-        self._classes: dict[int, tuple[int, ...]] = {}  # by the identity of a row; emptied when anything is joined
+        self._joins: dict[Any, _Joins] = {}  # by rule and types, or by a rule that says the shapes of all
+        self._is_flat = True  # whether every node stands right below its class
         self.summing: list[tuple[Op, OpRule]] = []
 
     def find(self, value: Value, dim: int) -> int:
@@ -137,13 +137,12 @@ class Correspondence:
 
     def classes(self, value: Value) -> tuple[int, ...]:
         """The classes of all dimensions of a value."""
-        row = self._rows.get(value.index)
-        if row is None:
-            row = self._row(value)
-        found = self._classes.get(id(row))
-        if found is None:
-            found = self._classes[id(row)] = tuple([self._find(node) for node in row])
-        return found
+        row, above = self._row(value), self._above
+        if not self._is_flat:
+            for node, nearer in enumerate(above):  # which is no larger, so it stands right below its class by now
+                above[node] = above[nearer]
+            self._is_flat = True
+        return tuple([above[node] for node in row])
 
     def counted(self) -> dict[int, tuple[int, bool]]:
         """By class: how many operations it runs through, and whether one of them sums over it."""
@@ -171,22 +170,25 @@ class Correspondence:
     def _row(self, value: Value) -> list[int]:
         row = self._rows.get(value.index)
         if row is None:
-            row = self._rows[value.index] = [self._node() for _ in range(value.type.rank)]
+            first, count = len(self._above), len(value.type.shape)
+            row = self._rows[value.index] = list(range(first, first + count))
+            self._above += row
+            self._uses += [0] * count
         return row
 
     def _join(self, nodes: Sequence[int]) -> None:
         """Makes one class of those of several nodes."""
         first = self._find(nodes[0])
-        for node in nodes:
+        for node in nodes[1:]:
             root = self._find(node)
             if root != first:
                 first, other = (first, root) if first < root else (root, first)
                 self._above[other] = first
-                self._classes.clear()
+                self._is_flat = False
 
     def follow(self, rule: OpRule, operands: Sequence[Value], results: Sequence[Value]) -> None:
         """Joins the dimensions whose major factor is the same. A factor that the operation needs whole joins none."""
-        key = (rule, *[v.type for v in operands], *[v.type for v in results])
+        key: Any = rule if _says_types(rule) else (rule, *[v.type for v in operands], *[v.type for v in results])
         joins = self._joins.get(key)
         if joins is None:
             joins = self._joins[key] = _joins(rule, operands, results)
@@ -233,6 +235,11 @@ class Correspondence:
                 nodes = [self._row(v)[d], self._row(other)[d]]
                 self._join(nodes)
                 self._uses[nodes[0]] += 1
+
+
+def _says_types(rule: OpRule) -> bool:
+    """Whether all tensors of operations with this rule have the shape that its factors' sizes are."""
+    return rule.elementwise and len(rule.results) == 1 and rule.operands.count(rule.results[0]) == len(rule.operands)
 
 
 def _joins(rule: OpRule, operands: Sequence[Value], results: Sequence[Value]) -> _Joins:

@@ -329,10 +329,12 @@ class Block:
 
 
 def _collect(block: Block, out: list[Op]) -> None:
+    add = out.append
     for op in block.ops:
-        out.append(op)
-        for inner in op.regions:
-            _collect(inner, out)
+        add(op)
+        if op.regions:
+            for inner in op.regions:
+                _collect(inner, out)
 
 
 def _collect_inside_out(block: Block, out: list[Op]) -> None:

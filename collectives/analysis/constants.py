@@ -6,8 +6,9 @@ import ml_dtypes
 import numpy as np
 from jaxlib.mlir import ir
 
+from propagation.attributes import cached
 from propagation.graph import TextAttribute
-from propagation.program import Op, Value
+from propagation.program import Value
 
 __all__ = ["bounds_of", "is_splat", "scalar_constant"]
 
@@ -19,18 +20,23 @@ def is_splat(attr: ir.Attribute | TextAttribute) -> bool:
     return isinstance(attr, ir.DenseElementsAttr) and ir.DenseElementsAttr(attr).is_splat
 
 
+_CONSTANTS = ("stablehlo.constant", "sdy.constant")
+_KEEPING = ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape")
+
+
 def scalar_constant(value: Value) -> float | int | bool | None:
     """The number that all elements of a value are, if it is a splat constant, broadcast, reshaped or converted; else
     None."""
     op = value.op
     types: list[str] = []  # element types that it is converted to, the last one first
-    while op is not None and op.name in ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"):
+    while op is not None and op.name in _KEEPING:
         if op.name == "stablehlo.convert":
             types.append(op.results[0].type.dtype)
         op = op.operands[0].op
-    if op is None or op.name not in ("stablehlo.constant", "sdy.constant"):
+    if op is None or op.name not in _CONSTANTS:
         return None
-    number = _number(op)
+    attr = op.attrs["value"]
+    number = None if isinstance(attr, TextAttribute) else _number(attr)
     for dtype in reversed(types):
         number = None if number is None else _converted(number, dtype)
     return number
@@ -56,10 +62,10 @@ def _converted(number: float | int | bool, dtype: str) -> float | int | bool | N
     return whole if low <= whole < 1 << bits else None
 
 
-def _number(op: Op) -> float | int | bool | None:
+@cached
+def _number(attr: ir.Attribute) -> float | int | bool | None:
     """The element of a splat constant; None for other constants."""
-    attr = op.attrs["value"]
-    if isinstance(attr, TextAttribute) or not is_splat(attr):
+    if not is_splat(attr):
         return None
     try:
         # One element is stored, whatever the shape: a copy of the array would be as large as the tensor.
@@ -71,7 +77,7 @@ def _number(op: Op) -> float | int | bool | None:
         try:
             return float(literal)
         except ValueError:
-            return _from_bits(literal, op.results[0].type.dtype)
+            return _from_bits(literal, str(ir.ShapedType(attr.type).element_type))
 
 
 def _from_bits(literal: str, dtype: str) -> float | None:

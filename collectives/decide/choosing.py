@@ -25,8 +25,12 @@ Candidates: TypeAlias = Callable[[Context, Op], Iterable[Candidate | Splits]]
 def rule_of(*offered: Candidates) -> Rule:
     """The rule that takes the cheapest of the candidates that these functions offer, and writes it."""
 
+    if len(offered) == 1:
+        (candidates,) = offered
+        return lambda ctx, op: take(ctx, op, candidates(ctx, op))()
+
     def rule(ctx: Context, op: Op) -> None:
-        take(ctx, op, itertools.chain.from_iterable(candidates(ctx, op) for candidates in offered))()
+        take(ctx, op, itertools.chain.from_iterable([candidates(ctx, op) for candidates in offered]))()
 
     return rule
 

@@ -35,26 +35,33 @@ __all__ = ["GivenAttributes", "typed"]
 
 
 class GivenAttributes:
-    """Reads each attribute once, and each combination of them that operations have."""
+    """Reads each attribute once, and each combination of them that operations have. What was found of the operation
+    that was asked about last is at hand: whoever writes an operation has asked before whether it is known."""
 
-    __slots__ = ("_decoded", "_signatures", "_texts", "_typed")
+    __slots__ = ("_decoded", "_last", "_last_of", "_signatures", "_texts", "_typed")
 
     def __init__(self) -> None:
         self._texts: dict = {}
         self._typed: dict = {}
         self._decoded: dict[tuple, tuple[int, Attributes]] = {}
         self._signatures: dict[tuple, int] = {}
+        self._last_of: Op | None = None
+        self._last: tuple[int, Attributes] = (0, NONE)
 
     def signature(self, op: Op) -> int:
         """A number for the operation's attributes: equal for equal ones. Shardings and other annotations do not
         count."""
-        attrs = op.attrs
-        return self._decode(attrs)[0] if attrs else 0
+        return (self._last if op is self._last_of else self._look(op))[0]
 
     def of(self, op: Op) -> Attributes:
         """The operation's attributes without shardings."""
+        return (self._last if op is self._last_of else self._look(op))[1]
+
+    def _look(self, op: Op) -> tuple[int, Attributes]:
+        """Both, of an operation that was not asked about last."""
         attrs = op.attrs
-        return self._decode(attrs)[1] if attrs else NONE
+        self._last_of, self._last = op, self._decode(attrs) if attrs else (0, NONE)
+        return self._last
 
     def _decode(self, attrs: dict) -> tuple[int, Attributes]:
         """The number and the value of attributes, made once for all equal ones."""

@@ -20,22 +20,24 @@ from ..layouts.context import Context
 from ..partial_sums import deferred_reduction
 
 
-def pointwise(ctx: Context, op: Op) -> Iterator[Candidate]:
+def pointwise(ctx: Context, op: Op) -> Sequence[Candidate]:
     """Any pointwise operation. Scalar operands beside larger ones (clamp, select) stay replicated."""
     result = op.results[0]
     env = ctx.env
-    if not [v for v in op.operands if env[v].make is None]:
+    made = [v for v in op.operands if env[v].make is None]
+    if not made:
         make = lambda dims: _compute(ctx, op, dims)
-        yield Candidate((None,) * len(op.operands), (None,), lambda: ctx.bind_lazy(result, make))
-        return
+        return (Candidate((None,) * len(op.operands), (None,), lambda: ctx.bind_lazy(result, make)),)
     rank = len(result.type.shape)
-    bound = [v for v in op.operands if len(v.type.shape) == rank and env[v].make is None]
+    bound = [v for v in made if len(v.type.shape) == rank]
     layouts = _layouts(ctx, result, bound)
     per_element = ctx.itemsize(result) * (1 + len(bound)) * ctx.redundancy if len(layouts) > 1 else 0.0
+    found = []
     for dims in layouts:
         work = ctx.elements(result.type.shape, dims) * per_element if per_element else 0.0  # nobody weighs a single one
         operands = tuple([dims if v in bound else None for v in op.operands])
-        yield Candidate(operands, (dims,), functools.partial(_write, ctx, op, dims), work=work)
+        found.append(Candidate(operands, (dims,), functools.partial(_write, ctx, op, dims), work=work))
+    return found
 
 
 def _layouts(ctx: Context, result: Value, bound: Sequence[Value]) -> list[Dims]:
@@ -87,23 +89,23 @@ def _compute(ctx: Context, op: Op, dims: Dims) -> LocalValue:
     return ctx.local_copy(op, operands, [ctx.piece_shape(op.results[0], dims)])[0]
 
 
-def add(ctx: Context, op: Op) -> Iterator[Candidate]:
+def add(ctx: Context, op: Op) -> Sequence[Candidate]:
     """Sums stay sums."""
     return _or_pointwise(ctx, op, deferred_reduction.added(ctx, op, negate_second=False))
 
 
-def subtract(ctx: Context, op: Op) -> Iterator[Candidate]:
+def subtract(ctx: Context, op: Op) -> Sequence[Candidate]:
     """Differences of sums stay sums."""
     return _or_pointwise(ctx, op, deferred_reduction.added(ctx, op, negate_second=True))
 
 
-def _or_pointwise(ctx: Context, op: Op, summed: Candidate | None) -> Iterator[Candidate]:
+def _or_pointwise(ctx: Context, op: Op, summed: Candidate | None) -> Sequence[Candidate]:
     """The way in which unreduced operands are passed on, if there is one: it sends nothing, and what follows is summed
     up less often or on less. Else those of any pointwise operation."""
-    return pointwise(ctx, op) if summed is None else iter((summed,))
+    return pointwise(ctx, op) if summed is None else (summed,)
 
 
-def multiply(ctx: Context, op: Op) -> Iterator[Candidate]:
+def multiply(ctx: Context, op: Op) -> Sequence[Candidate]:
     """A product with one is its other operand, and one of a sum with a constant stays a sum."""
     a, b = op.operands
     if scalar_constant(a) == 1:
@@ -114,7 +116,7 @@ def multiply(ctx: Context, op: Op) -> Iterator[Candidate]:
     return _or_pointwise(ctx, op, scaled)
 
 
-def divide(ctx: Context, op: Op) -> Iterator[Candidate]:
+def divide(ctx: Context, op: Op) -> Sequence[Candidate]:
     """As `multiply`."""
     floating = not op.results[0].type.dtype.startswith(("i", "ui"))
     if scalar_constant(op.operands[1]) == 1:
@@ -122,7 +124,7 @@ def divide(ctx: Context, op: Op) -> Iterator[Candidate]:
     return _or_pointwise(ctx, op, deferred_reduction.scaled(ctx, op, 0) if floating else None)
 
 
-def _same(ctx: Context, op: Op, value: Value) -> Iterator[Candidate]:
+def _same(ctx: Context, op: Op, value: Value) -> Sequence[Candidate]:
     """x * 1 and x / 1 are x: frontends write them, as the cotangent of a loss begins with ones."""
 
     def write() -> None:
@@ -130,25 +132,25 @@ def _same(ctx: Context, op: Op, value: Value) -> Iterator[Candidate]:
         state.use(len(op.results[0].uses) - 1)
         ctx.env[op.results[0]] = state
 
-    yield Candidate((None,) * len(op.operands), (None,), write)
+    return (Candidate((None,) * len(op.operands), (None,), write),)
 
 
-def negate(ctx: Context, op: Op) -> Iterator[Candidate]:
+def negate(ctx: Context, op: Op) -> Sequence[Candidate]:
     """A sum's parts are negated one by one."""
     partial = deferred_reduction.deferred(ctx, op.operands[0])
     if partial is None:
         return pointwise(ctx, op)
     local = lambda r: ctx.emit(op.name, (r,), r.shape, r.dtype)
-    return iter((deferred_reduction.applied(ctx, op, partial, partial.dims, local),))
+    return (deferred_reduction.applied(ctx, op, partial, partial.dims, local),)
 
 
-def convert(ctx: Context, op: Op) -> Iterator[Candidate]:
+def convert(ctx: Context, op: Op) -> Sequence[Candidate]:
     """An unreduced sum converted to its own type stays unreduced; to another one it is rounded after the sum."""
     value = op.operands[0]
     partial = deferred_reduction.deferred(ctx, value) if value.type.dtype == op.results[0].type.dtype else None
     if partial is None:
         return pointwise(ctx, op)
-    return iter((deferred_reduction.applied(ctx, op, partial, partial.dims, lambda r: r),))
+    return (deferred_reduction.applied(ctx, op, partial, partial.dims, lambda r: r),)
 
 
 BEHIND = dict.fromkeys([*sorted(POINTWISE), "stablehlo.map"], _operand_layouts)

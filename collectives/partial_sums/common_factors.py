@@ -124,15 +124,16 @@ def is_awaited(ctx: Context, op: Op, found: Product) -> bool:
     sums = ctx.decisions.get(key)
     if sums is None:
         assert op.parent is not None
-        sums = ctx.decisions[key] = [
-            o for o in op.parent.ops if o.name == "stablehlo.reduce" and o.regions[0].ops[0].name == "stablehlo.add"
-        ]
+        reductions = [o for o in op.parent.ops if o.name == "stablehlo.reduce"]
+        adding = [o for o in reductions if o.regions[0].ops[0].name == "stablehlo.add"]
+        sums = ctx.decisions[key] = adding, {o.results[0]: i for i, o in enumerate(adding, 1)}
     reduced = tuple(integers(op.attrs["dimensions"]))
     mine = sorted(map(id, found.varying))
-    at = next((i for i, o in enumerate(sums, 1) if o.results[0] is op.results[0]), len(sums))
+    adding, behind = sums  # and how many of them come up to each result
+    at = behind.get(op.results[0], len(adding))
     return any(
         o.attrs["dimensions"] == op.attrs["dimensions"] and _varying(ctx, o.operands[0], reduced) == mine
-        for o in sums[at : at + PRODUCT_FACTORS]
+        for o in adding[at : at + PRODUCT_FACTORS]
     )
 
 

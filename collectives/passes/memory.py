@@ -189,7 +189,7 @@ class Lives:
     def _look(self, item: LocalOp) -> _Facts:
         """The facts of an item, which are kept."""
         used = item.operands
-        if len(used) > 1 or item.regions:
+        if item.regions or len(used) > 2 or (len(used) == 2 and used[0] is used[1]):
             used = list(set(inputs(item)))
         kept = item.collective is not None or bool(item.regions) or item.name in _BUFFER
         made = [] if item.name in _NO_BUFFER else [(r, ref_bytes(r)) for r in item.results]

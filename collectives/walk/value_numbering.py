@@ -68,8 +68,10 @@ def _body_key(ctx: Context, block: Block) -> tuple | None:
 
 def _bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
     """Binds the results to those of an equal operation, if there is one."""
-    shapes = [v.type.shape for v in op.operands]
-    states = ctx.region.lookup(key, any(has_grown(r.type.shape, shapes) for r in op.results))
+    states = ctx.region.known.get(key)
+    if states is None and ctx.region.parent is not None:
+        shapes = [v.type.shape for v in op.operands]
+        states = ctx.region.lookup(key, any(has_grown(r.type.shape, shapes) for r in op.results))
     if states is None or (op.name == "stablehlo.slice" and not any(s.versions or s.make for s in states)):
         return False  # of a lazy slice, one consumer may want a masked lookup and another one an interval move
     if all(ctx.env[v].make for v in op.operands) and any(map(ctx.move_bytes, states, map(ctx.want, op.results))):

@@ -65,7 +65,9 @@ class Walk(Context):
                     "operation in a manual computation",
                     source(op),
                 )
-            outer, self.region = self.region, loop_invariant.region_of(self, op)
+            outer = self.region
+            if outer.kind == "loop":
+                self.region = loop_invariant.region_of(self, op)
             start = len(self.region.items)
             value_numbering.once(self, op, rule)
             if bodies.FRONTEND in op.attrs:
