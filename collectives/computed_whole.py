@@ -178,6 +178,8 @@ class _Search:
         """The cones that send less, in program order; no operation is in two of them."""
         taken: set[Op] = set()
         for op in self._gathering():
+            if self.left <= 0:
+                return  # no cone would be more than its roots, which all users of a weight would be looked through for
             roots = self._roots(op)
             if op in taken or not roots or any(isinstance(r.owner, Op) and r.owner in taken for r in roots):
                 continue

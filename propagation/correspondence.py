@@ -78,7 +78,7 @@ def dimension_classes(module: str | bytes | ir.Module, file: str | None = None) 
 def correspondence_of(program: Program, rules: RuleCache | None = None) -> Correspondence:
     """The classes of all dimensions of a program that no edge operation is in, calls of functions included. `rules` may
     be those that are known already."""
-    joined = Correspondence()
+    joined = Correspondence(counts=False)
     rules = rules or RuleCache()
     for op in program.ops():
         if op.name == "func.call":
@@ -120,9 +120,11 @@ class Correspondence:
     as along chains of pointwise operations, share one row of nodes.
 
     summing   the operations that sum over some dimension, with their rules
+    counts    whether the operations are counted that a class runs through, and those that sum over it (`counted`)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts: bool = True) -> None:
+        self._counts = counts
         self._rows: dict[int, list[int]] = {}  # by a value's index: the nodes of its dimensions
         self._above: list[int] = []  # by node: another one of its class, nearer to the first
         self._uses: list[int] = []  # by node: operations for which it stands for its class
@@ -201,7 +203,7 @@ class Correspondence:
                 if row is not shared:
                     for d in joins.alike:
                         self._join((shared[d], row[d]))
-            for d in joins.alike:
+            for d in joins.alike if self._counts else ():
                 uses[shared[d]] += 1
             return
         at = [self._row(v) for v in operands]
@@ -214,7 +216,7 @@ class Correspondence:
             at += [self._row(v) for v in results]
             for _, places in joins.groups:
                 self._join([at[t][d] for t, d in places])
-        for is_summed, places in joins.groups:
+        for is_summed, places in joins.groups if self._counts else ():
             t, d = places[0]
             uses[at[t][d]] += 1
             if is_summed:

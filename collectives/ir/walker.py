@@ -54,7 +54,7 @@ def effects(item: LocalOp) -> bool:
     """Whether an item may do more than compute its results. Functions are not looked into: a call may."""
     if item.effect or item.name == "func.call":
         return True
-    return any(effects(inner) for region in item.regions for inner in region.items)
+    return bool(item.regions) and any(effects(inner) for region in item.regions for inner in region.items)
 
 
 def walk(region: Region) -> Iterator[Region]:

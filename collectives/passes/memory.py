@@ -210,7 +210,7 @@ class Lives:
 
 def _runs_others(item: LocalOp) -> bool:
     """Whether items run within an item: of a loop, a branch, a function."""
-    return item.name == "func.call" or any(r.kind != "body" for r in item.regions)
+    return item.name == "func.call" or (bool(item.regions) and any(r.kind != "body" for r in item.regions))
 
 
 def _last_uses(

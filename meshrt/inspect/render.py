@@ -6,9 +6,10 @@ Texts from a module are data: control characters in them are shown, not obeyed.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,10 +60,16 @@ def shorten(where: str | None) -> str:
     if not where:
         return "-"
     path, colon, line = where.rpartition(":")
-    try:
-        return f"{Path(path).relative_to(Path.cwd())}{colon}{line}"
-    except ValueError:
-        return clean(f"{Path(path).name}{colon}{line}" if path else where)
+    near = _relative(path, os.getcwd())
+    if near is not None:
+        return f"{near}{colon}{line}"
+    return clean(f"{Path(path).name}{colon}{line}" if path else where)
+
+
+@functools.lru_cache(maxsize=256)
+def _relative(path: str, folder: str) -> str | None:
+    """A path relative to a folder, None if it is not below it; by both. Thousands of lines are of a few files."""
+    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else None
 
 
 def table(title: str) -> Table:
@@ -73,7 +80,8 @@ def table(title: str) -> Table:
 
 
 def fitting(out: Console, layouts: Iterable[Grid]) -> Grid:
-    """The first of `layouts` (the widest first) that fits the console; the last one if none does."""
+    """The first of `layouts` (the widest first) that fits the console; the last one if none does. No more of them are
+    made than are looked at, if they are a generator's."""
     chosen = None
     for chosen in layouts:
         if chosen.width <= _room(out):
@@ -133,17 +141,21 @@ def collectives_table(out: Console, title: str, rows: Iterable[CollectiveRow]) -
     wide = [cells for row, count in merged.items() for cells in _collective_cells(row, count)]
     runs = str(sum((r.times or 1) * n for r, n in merged.items()))
     total = human(sum(r.total * n for r, n in merged.items()))
-    stacked = [(f"{r[0]}\n{r[1]}", *r[3:6], f"{r[6]}\n{r[7]}") for r in wide]
     sizes: Sequence[Column] = (("bytes", "right"), ("times", "right"), ("total", "right"))
     kind: Column = ("kind", "left")
     axes: Column = ("axes", "left")
     places: Sequence[Column] = (("source", "left"), ("cause", "left"))
     totals = ("", runs, total)
-    return fitting(out, (
-        _table(title, (kind, axes, ("groups", "right"), *sizes, *places), wide, ("total", "", "", *totals, "", "")),
-        _table(title, (kind, axes, *sizes, *places), [(*r[:2], *r[3:]) for r in wide], ("total", "", *totals, "", "")),
-        _table(title, (("kind, axes", "left"), *sizes, ("source, cause", "left")), stacked, ("total", *totals, "")),
-    ))  # fmt: skip
+
+    def layouts() -> Iterator[Grid]:
+        columns = (kind, axes, ("groups", "right"), *sizes, *places)
+        yield _table(title, columns, wide, ("total", "", "", *totals, "", ""))
+        fewer = [(*r[:2], *r[3:]) for r in wide]
+        yield _table(title, (kind, axes, *sizes, *places), fewer, ("total", "", *totals, "", ""))
+        stacked = [(f"{r[0]}\n{r[1]}", *r[3:6], f"{r[6]}\n{r[7]}") for r in wide]
+        yield _table(title, (("kind, axes", "left"), *sizes, ("source, cause", "left")), stacked, ("total", *totals, ""))
+
+    return fitting(out, layouts())
 
 
 def _collective_cells(row: CollectiveRow, count: int) -> list[tuple[str, ...]]:
