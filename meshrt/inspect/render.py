@@ -148,12 +148,13 @@ def collectives_table(out: Console, title: str, rows: Iterable[CollectiveRow]) -
     totals = ("", runs, total)
 
     def layouts() -> Iterator[Grid]:
-        columns = (kind, axes, ("groups", "right"), *sizes, *places)
+        columns: Sequence[Column] = (kind, axes, ("groups", "right"), *sizes, *places)
         yield _table(title, columns, wide, ("total", "", "", *totals, "", ""))
         fewer = [(*r[:2], *r[3:]) for r in wide]
         yield _table(title, (kind, axes, *sizes, *places), fewer, ("total", "", *totals, "", ""))
         stacked = [(f"{r[0]}\n{r[1]}", *r[3:6], f"{r[6]}\n{r[7]}") for r in wide]
-        yield _table(title, (("kind, axes", "left"), *sizes, ("source, cause", "left")), stacked, ("total", *totals, ""))
+        columns = (("kind, axes", "left"), *sizes, ("source, cause", "left"))
+        yield _table(title, columns, stacked, ("total", *totals, ""))
 
     return fitting(out, layouts())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from types import SimpleNamespace
 
 import jax
@@ -416,3 +417,30 @@ def test_arithmetic_is_not_repeated_where_it_takes_longer_than_the_bytes(monkeyp
     monkeypatch.setattr(alternatives, "decided_again", never)
     slow = collectives.Topology(default=collectives.Link(1e-6, 1e11), flops=1e9)
     assert collectives.partition(propagated, slow).plan.bytes > 2 * 7 / 8 * 64 * 64 * 4
+
+
+def test_the_search_for_what_every_device_may_compute_takes_steps_as_there_are_operations(monkeypatch):
+    """Every product of one split weight may start a chain, and each looks through the weight's users."""
+    from collectives import computed_whole
+
+    def steps(layers):
+        t = "tensor<8x8xf32>"
+        lines = [
+            f"%x{k + 1} = stablehlo.dot_general %x{k}, %w, contracting_dims = [1] x [0] : ({t}, {t}) -> {t}"
+            for k in range(layers)
+        ]
+        text = "\n".join([
+            'sdy.mesh @mesh = <["a"=4, "b"=2]>',
+            f'func.func public @main(%x0: {t} {{sdy.sharding = #sdy.sharding<@mesh, [{{"a"}}, {{?}}]>}}, '
+            f'%w: {t} {{sdy.sharding = #sdy.sharding<@mesh, [{{?}}, {{"b"}}]>}}) -> {t} {{',
+            *lines, f"return %x{layers} : {t} }}",
+        ])  # fmt: skip
+        seen.clear()
+        collectives.partition(propagation.run(text))
+        return seen["pushed"]
+
+    seen = Counter()
+    push = computed_whole.heapq.heappush
+    monkeypatch.setattr(computed_whole.heapq, "heappush", lambda *args: seen.update(["pushed"]) or push(*args))
+    few, many = steps(50), steps(200)
+    assert few > 0 and many < 5 * few
