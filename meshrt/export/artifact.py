@@ -85,8 +85,8 @@ def read_artifact(data: str | bytes, *, trusted: bool) -> ir.Module:
         if found is not None and numbers(found[1].decode()) > numbers(newest_version()):
             raise errors.IncompatibleProgramError(
                 f"the exported program is written in StableHLO {found[1].decode()}, and jaxlib {jaxlib_api.RELEASE} "
-                f"reads up to {newest_version()}; write it for an older version, which export(..., "
-                f"stablehlo_version=12) does, or read it with a newer jaxlib ({e})"
+                f"reads up to {newest_version()} and does not have all that is in it: {e}. Write it for an older "
+                "version with serialize(stablehlo_version=12) or a number, or read it with a newer jaxlib"
             ) from None
         raise errors.SavedProgramError(
             f"the exported program holds no StableHLO that this version reads: {e}. Export it again"

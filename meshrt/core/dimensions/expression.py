@@ -225,7 +225,8 @@ class DimExpr(Sum):
 
     def __hash__(self) -> int:
         if self._hash is None:
-            self._hash = hash(self.key)
+            # By the scope as well: programs without number have a size called `batch`, none of which are equal.
+            self._hash = hash((self.key, id(self.scope)))
         return self._hash
 
     def __bool__(self) -> bool:

@@ -287,3 +287,11 @@ def test_clamped_sizes():
     a, b = sizes("a, b")
     clamped = max_dim(min_dim(a, b + 10), b)
     assert b <= clamped <= b + 10 and non_negative_dim(-3) == 0 and max_dim(a, a + 2) == a + 2
+
+
+def test_sizes_of_many_scopes_are_found_apart():
+    """Programs without number call a size `b`: what keeps types by their sizes does not compare each with all."""
+    sizes = [symbolic_shape("b")[0] for _ in range(200)]
+    assert len({hash(b) for b in sizes}) == 200 and len(set(sizes)) == 200
+    (again,) = symbolic_shape("b", scope=sizes[0].scope)
+    assert again == sizes[0] and hash(again) == hash(sizes[0])
