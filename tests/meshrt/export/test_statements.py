@@ -1,0 +1,155 @@
+"""Statements about values in lowering, about the boundary and about what outlives its process, one by one."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo as hlo
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import errors, export, lax
+from meshrt.extend.core import Primitive
+from meshrt.interpreters import mlir
+from meshrt.lowering.capabilities import capabilities_of
+from meshrt.lowering.context import LoweringContext
+from meshrt.lowering.legalize import legalize, operations
+from meshrt.runtime import jaxlib_api
+from meshrt.sharding import AxisType, Mesh, NamedSharding, P
+from propagation.asm import Ref
+from tests.meshrt.export.exporting import X, through_bytes
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values in lowering
+
+
+def test_004_01_a_value_is_one_value_of_the_program(monkeypatch):
+    """No sequence of one stands for a value: not for a key, a loop's result, nor where there are several platforms."""
+    write, seen = LoweringContext.jaxpr, []
+
+    def spy(self, jaxpr, args, part=""):
+        found = write(self, jaxpr, args, part)
+        seen.extend([*args, *found])
+        return found
+
+    monkeypatch.setattr(LoweringContext, "jaxpr", spy)
+
+    def f(x):
+        drawn = meshrt.random.normal(meshrt.random.split(meshrt.random.key(0))[0], (4,))
+        pair = lax.fori_loop(0, 3, lambda i, c: (c[1], c[0] + drawn), (x, x))
+        return lax.cond(x.sum() > 0, lambda x: (x, ()), lambda x: (-x, ()), pair[0])
+
+    meshrt.jit(f).trace(X).lower(lowering_platforms=("cpu", "tpu"))
+    assert seen and all(type(value) is Ref for value in seen)
+
+
+@pytest.mark.parametrize("form", ["value", "list", "tuple", "results"])
+def test_004_01_rules_take_values_and_give_one_or_a_sequence(form):
+    twice, given = Primitive("twice"), []
+    twice.def_abstract_eval(lambda x: x)
+
+    def rule(ctx, x):
+        given.append(x)
+        made = hlo.AddOp(x, x)
+        return {"value": made.result, "list": [made.result], "tuple": (made.result,), "results": made.results}[form]
+
+    mlir.register_lowering(twice, rule)
+    np.testing.assert_array_equal(meshrt.jit(lambda x: twice.bind(x) + 1)(X), 2 * X + 1)
+    assert given and all(isinstance(x, ir.Value) for x in given)
+
+
+def test_004_01_values_and_sequences_of_values_are_one_list():
+    module = jaxlib_api.parse("func.func @main(%x: tensor<f32>, %y: tensor<i32>) { return }")
+    x, y = module.body.operations[0].regions[0].blocks[0].arguments
+    assert list(mlir.flatten_ir_values([x, (), (y, x), [y]])) == [x, y, x, y]
+    assert list(mlir.flatten_ir_types([x.type, (y.type,)])) == [x.type, y.type]
+
+
+def test_004_03_an_exported_program_is_for_older_consumers():
+    """A rule that asks writes the older form into files, and the newer one into programs that run here."""
+    answer, asked = Primitive("newer"), []
+    answer.def_abstract_eval(lambda x: x)
+
+    def rule(ctx, x):
+        asked.append(ctx.is_forward_compat())
+        return [hlo.add(x, x) if ctx.is_forward_compat() else hlo.multiply(x, mlir.ir_constant(np.full(4, 2, X.dtype)))]
+
+    mlir.register_lowering(answer, rule)
+    f = meshrt.jit(lambda x: answer.bind(x))
+    assert "stablehlo.multiply" in f.lower(X).as_text()
+    exported = export.export(f)(X)
+    assert "stablehlo.add" in exported.mlir_module() and asked == [False, True]
+    np.testing.assert_array_equal(exported.call(X), f(X))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Checks against what others were measured to do wrong
+
+
+def test_b05_no_chlo_reaches_a_backend_that_does_not_declare_it():
+    text = meshrt.jit(lambda x: lax.erf(x) + lax.top_k(x, 4)[0]).lower(X).module.text
+    for name in ("somebody's", "cpu"):
+        takes = capabilities_of(name)
+        crosses = jaxlib_api.parse(legalize(text, takes))
+        found = {str(op.name).partition(".")[0] for op in operations(crosses)}
+        assert found <= {"builtin", "func", "stablehlo", "vhlo", *(["chlo"] if takes.chlo else [])}
+    assert capabilities_of("cpu").chlo and "chlo" in capabilities_of("cpu").sources
+
+
+def _on(mesh, *entries):
+    return NamedSharding(mesh, P(*entries))
+
+
+def test_b09_exported_for_a_mesh_and_called_on_other_devices_under_other_names():
+    auto = (AxisType.Auto,) * 2
+    mesh = meshrt.make_mesh((2, 2), ("x", "y"), auto, devices=meshrt.devices()[:4])
+    a = np.arange(32, dtype=np.float32).reshape(8, 4)
+    f = meshrt.jit(lambda a: jnp.cumsum(a @ a.T, 0), in_shardings=_on(mesh, "x", "y"), out_shardings=_on(mesh, "y"))
+    exported = through_bytes(f, vjp_order=1)(a)
+    assert not re.search(r"cpu:|device_ids", str(exported.in_shardings) + exported.mlir_module())
+    others = Mesh(np.array(meshrt.devices()[:3:-1]).reshape(2, 2), ("rows", "columns"))
+    found = exported.call(meshrt.device_put(a, exported.in_shardings_jax(others)[0]))
+    np.testing.assert_allclose(found, f(a), rtol=1e-6)
+    assert found.sharding.is_equivalent_to(_on(others, "columns"), 2) and found.devices() == set(meshrt.devices()[4:])
+
+
+@pytest.mark.parametrize("sizes", [(4,), (1, 4), (4, 1), (1, 2, 2)])
+def test_5_14_called_over_a_mesh_of_other_sizes(sizes):
+    """What is stored is the program before it was split, so each mesh of as many devices splits it its own way."""
+    auto = (AxisType.Auto,) * 2
+    mesh = meshrt.make_mesh((2, 2), ("x", "y"), auto, devices=meshrt.devices()[:4])
+    a = np.arange(32, dtype=np.float32).reshape(8, 4)
+    f = meshrt.jit(lambda a: jnp.sin(a) @ a.T, in_shardings=_on(mesh, "x", "y"))
+    exported = through_bytes(f, vjp_order=1)(a)
+    names = tuple("pqr"[: len(sizes)])
+    other = meshrt.make_mesh(sizes, names, (AxisType.Auto,) * len(sizes), devices=meshrt.devices()[4:])
+    x = meshrt.device_put(a, _on(other, names))
+    np.testing.assert_allclose(exported.call(x), f(a), rtol=1e-5, atol=1e-4)
+    gradient = lambda g: meshrt.grad(lambda a: (g(a) ** 2).sum())
+    np.testing.assert_allclose(gradient(exported.call)(x), gradient(f)(a), rtol=1e-4, atol=1e-2)
+
+
+def test_b11_batching_an_exported_function_explains_what_to_do():
+    exported = through_bytes(meshrt.jit(jnp.sin))(X)
+    with pytest.raises(errors.UnsupportedError, match=r"export jit\(vmap\(f\)\), with a symbolic size for the batch"):
+        meshrt.vmap(exported.call)(np.stack([X, X]))
+    (batch,) = export.symbolic_shape("batch")
+    batched = through_bytes(meshrt.jit(meshrt.vmap(jnp.sin)))(meshrt.ShapeDtypeStruct((batch, 4), X.dtype))
+    np.testing.assert_allclose(batched.call(np.stack([X, X, X])), np.sin([X, X, X]), rtol=1e-6)
+
+
+def test_5_13_a_saved_executable_is_bound_to_any_equal_devices_and_to_no_others(tmp_path):
+    mesh = meshrt.make_mesh((2,), ("x",), (AxisType.Auto,), devices=meshrt.devices()[:2])
+    a = meshrt.device_put(np.arange(8, dtype=np.float32), _on(mesh, "x"))
+    compiled = meshrt.jit(lambda x: jnp.cumsum(x) + 1).lower(a).compile()
+    compiled.save(tmp_path / "f.aot")
+    others = meshrt.devices()[:-3:-1]
+    loaded = meshrt.load_executable(tmp_path / "f.aot", devices=others)
+    found = loaded(np.arange(8, dtype=np.float32))
+    np.testing.assert_array_equal(found, compiled(a))
+    assert found.devices() == set(others)
+    with pytest.raises(errors.MeshrtError, match="2"):
+        meshrt.load_executable(tmp_path / "f.aot", devices=others[:1])
