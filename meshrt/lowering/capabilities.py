@@ -209,6 +209,11 @@ def _folders() -> list[Path]:
     """Where files of rows are looked for; the last one has the last word."""
     root = Path(__file__).parent.parent
     named = settings.backend_configs
+    if named is not None and not Path(named).is_dir():
+        raise errors.ConfigError(
+            f"the setting backend_configs names {named}, which is no folder: make it, with NAME.toml for the platform "
+            "NAME, or unset it"
+        )
     folders = [root / "_configs" / "backends", root.parent / "configs" / "backends"]
     return [*folders, *([Path(named)] if named is not None else [])]
 

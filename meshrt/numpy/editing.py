@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
-from meshrt.core.dimensions.expression import min_dim
+from meshrt.core.dimensions.expression import is_symbolic_dim, min_dim
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import NOT_CONCRETE
 from meshrt.numpy import prims as el
@@ -360,11 +360,28 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
         obj = np.asarray(obj)
         if obj.dtype.kind not in "biu":
             raise errors.ArgumentValueError(f"delete: positions must be integers or booleans, got dtype {obj.dtype}")
+        if is_symbolic_dim(n):
+            return _delete_one(x, obj, axis)
         outside = obj[(obj < -n) | (obj >= n)] if obj.dtype != bool else obj[:0]
         if outside.size:
             raise AxisError(f"delete: index {outside.flat[0]} is out of bounds for axis {axis} with size {n}")
         obj = obj if obj.dtype == bool else obj.astype(int)
     return take_static(x, np.delete(np.arange(n), obj), axis)
+
+
+def _delete_one(x: Any, position: np.ndarray, axis: int) -> Any:
+    """``x`` of a symbolic size without one element."""
+    if position.ndim or position.dtype == bool:
+        raise errors.UnsupportedError(
+            f"delete: several positions along axis {axis} with the symbolic size {x.shape[axis]}, where they may be "
+            "the same ones counted from either end; delete one at a time, or give them as an array with "
+            "assume_unique_indices=True"
+        )
+    n, k = x.shape[axis], int(position)
+    if not -n <= k < n:
+        raise AxisError(f"delete: index {k} is out of bounds for axis {axis} with size {n}")
+    k = k + n if k < 0 else k
+    return lax.concatenate([lax.slice_in_dim(x, 0, k, axis=axis), lax.slice_in_dim(x, k + 1, n, axis=axis)], axis)
 
 
 def _delete_distinct(x: Any, positions: Any, axis: int) -> Any:

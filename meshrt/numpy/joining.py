@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, lax
+from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array
 from meshrt.numpy.operands import ShapeError, canonical_axis, unsupported_argument
-from meshrt.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel, transpose
+from meshrt.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, expand_dims, moveaxis, ravel, reshape, transpose
 
 __all__ = ["append", "column_stack", "concat", "concatenate", "dstack", "hstack", "stack", "unstack", "vstack"]
 
@@ -47,6 +48,8 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     Array([[1., 1.],
            [0., 0.]], dtype=float32)
     """
+    if _has_symbolic_count(arrays):
+        return _items_joined(asarray(arrays, dtype), axis)
     if isinstance(arrays, (ArrayOperators, np.ndarray)):
         arrays = unstack(arrays)
     if not len(arrays):
@@ -63,6 +66,23 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
                 f"concatenate: shapes must agree except along axis {axis}, got {', '.join(str(y.shape) for y in xs)}"
             )
     return xs[0] if len(xs) == 1 else lax.concatenate(xs, axis)
+
+
+def _has_symbolic_count(arrays: Any) -> bool:
+    """Whether it is an array with a symbolic size in the place of the number of arrays: it cannot be taken apart."""
+    return isinstance(arrays, ArrayOperators) and arrays.ndim > 0 and is_symbolic_dim(arrays.shape[0])
+
+
+def _items_joined(x: Any, axis: int | None) -> Any:
+    """What stands along the first dimension of an array, joined."""
+    if axis is None:
+        return ravel(x)
+    if x.ndim == 1:
+        raise ShapeError("concatenate: arrays of zero dimensions cannot be joined; use stack")
+    axis = canonical_axis(axis, x.ndim - 1, "concatenate")
+    count, *sizes = x.shape
+    sizes[axis] = count * sizes[axis]
+    return reshape(moveaxis(x, 0, axis), sizes)
 
 
 def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
@@ -98,7 +118,7 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> An
            [2, 4]], dtype=int32)
     """
     unsupported_argument("stack", "out", out)
-    if not len(arrays):
+    if not _has_symbolic_count(arrays) and not len(arrays):
         raise ShapeError("Need at least one array to stack.")
     if isinstance(arrays, (ArrayOperators, np.ndarray)):
         return moveaxis(asarray(arrays, dtype), 0, axis)
@@ -137,7 +157,7 @@ def vstack(tup: Any, dtype: Any = None) -> Any:
     Array([[1, 2],
            [3, 4]], dtype=int32)
     """
-    return concatenate([atleast_2d(a) for a in _items(tup)], 0, dtype)
+    return concatenate(_grown(tup, atleast_2d, {0: (1, 2), 1: (1,)}), 0, dtype)
 
 
 def hstack(tup: Any, dtype: Any = None) -> Any:
@@ -150,8 +170,9 @@ def hstack(tup: Any, dtype: Any = None) -> Any:
     >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
     Array([1, 2, 3], dtype=int32)
     """
-    xs = [atleast_1d(a) for a in _items(tup)]
-    return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype)
+    xs = _grown(tup, atleast_1d, {0: (1,)})
+    rank = xs[0].ndim if isinstance(xs, list) else xs.ndim - 1
+    return concatenate(xs, 0 if rank == 1 else 1, dtype)
 
 
 def dstack(tup: Any, dtype: Any = None) -> Any:
@@ -164,7 +185,7 @@ def dstack(tup: Any, dtype: Any = None) -> Any:
     >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])]).shape
     (1, 2, 2)
     """
-    return concatenate([atleast_3d(a) for a in _items(tup)], 2, dtype)
+    return concatenate(_grown(tup, atleast_3d, {0: (1, 2, 3), 1: (1, 3), 2: (3,)}), 2, dtype)
 
 
 def column_stack(tup: Any) -> Any:
@@ -174,12 +195,16 @@ def column_stack(tup: Any) -> Any:
     Array([[1, 3],
            [2, 4]], dtype=int32)
     """
-    xs = [operand_array("column_stack", a, i) for i, a in enumerate(_items(tup))]
-    return concatenate([x if x.ndim > 1 else transpose(atleast_2d(x)) for x in xs], 1)
+    column = lambda a: x if (x := operand_array("column_stack", a)).ndim > 1 else transpose(atleast_2d(x))
+    return concatenate(_grown(tup, column, {0: (1, 2), 1: (2,)}), 1)
 
 
-def _items(tup: Any) -> Sequence[Any]:
-    items = unstack(tup) if isinstance(tup, (ArrayOperators, np.ndarray)) else list(tup)
+def _grown(tup: Any, grow: Callable[[Any], Any], new: Mapping[int, tuple[int, ...]]) -> Any:
+    """Every array with the dimensions that it lacks. Those that stand along a symbolic size of one array stay in it;
+    `new` has the places in it of new dimensions, by the rank of each."""
+    if _has_symbolic_count(tup):
+        return expand_dims(tup, new.get(tup.ndim - 1, ()))
+    items = [grow(a) for a in (unstack(tup) if isinstance(tup, (ArrayOperators, np.ndarray)) else tup)]
     if not items:
         raise ShapeError("at least one array is needed")
     return items

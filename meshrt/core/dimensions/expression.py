@@ -213,6 +213,9 @@ class DimExpr(Sum):
             "the exported program is called. Give the dimension a number, or compute with jnp.array(size)"
         )
 
+    # Asked by range(), len(), NumPy's functions of shapes.
+    __index__ = __int__
+
     def __float__(self) -> float:
         return float(int(self))
 

@@ -63,6 +63,9 @@ REFUSED = {
         r"Cannot divide evenly the sizes of shapes \(b, 5\) and \(b, -1, 3\)",
     ),
     "squeeze": (jnp.squeeze, ValueError, "squeeze with axis=None is not supported with shape polymorphism"),
+    "range": (lambda x: sum(range(x.shape[0])), errors.InconclusiveDimensionOperation, "requires a constant"),
+    "len": (lambda x: x + len(x), errors.InconclusiveDimensionOperation, "requires a constant"),
+    "delete of several": (lambda x: jnp.delete(x, np.array([0, -1]), 0), NotImplementedError, "delete one at a time"),
     "approx_max_k": (
         lambda x: lax.approx_max_k(x, 1, reduction_dimension=0, aggregate_to_topk=False),
         NotImplementedError, "aggregate_to_topk=False",

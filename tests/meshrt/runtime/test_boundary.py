@@ -179,6 +179,12 @@ def test_001_04_files_that_say_no_capability_are_refused(rows, configured):
         backend.capabilities("cpu")
 
 
+def test_001_04_a_folder_of_files_that_is_not_there_is_said(tmp_path):
+    missing = meshrt.config.override(backend_configs=str(tmp_path / "none"))
+    with missing, pytest.raises(ValueError, match=r"backend_configs names .*none, which is no folder"):
+        backend.capabilities("somebody's new one")
+
+
 def test_backends_are_printed():
     command = [sys.executable, "-m", "meshrt", "backends", "cpu", "tpu"]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
