@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,34 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors, export, lax, random
 from tests.meshrt.export.symbolic_rows import ROWS
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "export.md"
+
+
+def table():
+    """The names of the rows by their modules, as Markdown."""
+    found = {}
+    for name, *_ in ROWS:
+        # What follows a comma is about sizes and options: "numpy.arange, of two", "vmap, along 1".
+        module, dot, function = name.partition(",")[0].partition(" of ")[0].rpartition(".")
+        is_name = dot and module in ("numpy", "numpy.fft", "numpy.linalg", "lax", "lax.linalg", "nn", "nn.initializers",
+                                     "random", "image", "ops")  # fmt: skip
+        kind = module if is_name else "indexing" if name[0] == "x" else "transformations"
+        found.setdefault(kind, {})[function if is_name else name] = None
+    lines = [f"| {kind} | {', '.join(f'`{n}`' for n in sorted(names))} |" for kind, names in found.items()]
+    return "\n".join(["| of | what |", "| --- | --- |", *lines])
+
+
+def test_the_table_in_the_documentation_is_that_of_the_rows():
+    """`python -m tests.meshrt.export.test_symbolic_functions` writes it."""
+    assert DOCUMENT.read_text() == written(DOCUMENT.read_text())
+
+
+def written(text):
+    """The document with the table."""
+    before, begin, rest = text.partition("<!-- symbolic functions: begin -->\n")
+    _, end, after = rest.partition("<!-- symbolic functions: end -->\n")
+    return f"{before}{begin}{table()}\n{end}{after}"
 
 
 def arguments(given):
@@ -93,3 +123,7 @@ def test_constraints_on_divisions_decide_reshapes():
         x = meshrt.ShapeDtypeStruct(export.symbolic_shape("a", constraints=constraints), np.float32)
         given = np.arange(5, dtype=np.float32)
         np.testing.assert_array_equal(export.export(meshrt.jit(f))(x).call(given), 2 * given + 2)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(written(DOCUMENT.read_text()))
