@@ -30,6 +30,7 @@ from .planning import PlannedReshard, PlannedStep, plan_reshard
 from .reordered import in_xla_order
 from .spec import as_mesh, as_sharding
 from .topology import Topology, load
+from .within_memory import noted
 
 __all__ = [
     "Alternative",
@@ -100,7 +101,7 @@ def partition(
     with collector_paused():  # nearly all that is made here lives on in the result
         if chosen.reorder:
             return cheapest(known, machine, chosen)
-        return partition_program(known.program, known, machine, chosen)
+        return noted(partition_program(known.program, known, machine, chosen))
 
 
 def _check_static(program: Program) -> None:

@@ -43,13 +43,14 @@ from .contests import preference
 from .cost import item_bytes
 from .equal_parts import parted
 from .errors import CollectivesError
-from .heuristics import ALTERNATIVE_SHARE, MEMORY_GROWTH_BYTES
+from .heuristics import ALTERNATIVE_SHARE, DIVISIONS, MEMORY_GROWTH_BYTES, MESSAGE_BYTES
 from .module import PartitionedProgram, partition_program
 from .options import Options
 from .plan.communication import Alternative
 from .preferences import Gathered, Kept, Preference
 from .reordered import decided_again, is_final
 from .topology import Topology
+from .within_memory import divisions, frugal, noted
 
 __all__ = ["cheapest", "preferences"]
 
@@ -57,35 +58,90 @@ FIRST = "layouts as they were propagated"
 
 
 def cheapest(known: KnownShardings, given: Topology | None, options: Options) -> PartitionedProgram:
-    """The program of `known`, or of a whole alternative, whichever sends least (takes least time, with a topology)."""
-    best = first = partition_program(known.program, known, given, options)
-    rows: list[Alternative] = []
-    taken = Preference()
-    tries = bool(first.plan.entries) and not is_final(known)
-    for wanted in preferences(known, first, given, options.repeat) if tries else ():
-        wanted = wanted.beside(taken)
-        again = decided_again(known, wanted.annotate)
+    """The program of `known`, or of a whole alternative, whichever sends least (takes least time, with a topology) and
+    fits into a device's memory. Where none of them fits, one is looked for that holds less (`within_memory.py`)."""
+    first = partition_program(known.program, known, given, options)
+    contest = _Contest(known, given, options, first)
+    final = is_final(known)
+    if first.plan.entries and not final:
+        for wanted in preferences(known, first, given, options.repeat):
+            contest.offer(wanted)
+    if contest.best.exceeds_memory:
+        contest.fit(final)
+    return contest.settled()
+
+
+class _Contest:
+    """Programs one after the other, of which the `best` so far is kept: what it was told, and the options and shardings
+    that it was made with."""
+
+    def __init__(self, known: KnownShardings, given: Topology | None, options: Options, first: PartitionedProgram):
+        self.known, self.given, self.first = known, given, first
+        self.best, self.taken, self.options, self.shardings = first, Preference(), options, known
+        self.rows: list[Alternative] = []
+
+    def offer(self, wanted: Preference) -> bool:
+        """Partitions the program as it is propagated with `wanted`, beside what the best was told; whether that is
+        better."""
+        wanted = wanted.beside(self.taken)
+        again = decided_again(self.known, wanted.annotate)
         if again is None:
-            continue
-        again.gathered = wanted.gathers(again.program)
+            return False
+        again.gathered, again.divided = wanted.gathers(again.program), wanted.divides(again.program)
+        return self._try(str(wanted), wanted, again, self.options)
+
+    def fit(self, is_final: bool) -> None:
+        """Looks for a program that fits, or holds less, where the best does not."""
+        thrifty = frugal(self.options)
+        if thrifty != self.options:
+            self._try("as little kept as possible", self.taken, self.shardings, thrifty)
+        tries, better = (0 if is_final else DIVISIONS), True
+        while better and tries > 0 and self.best.exceeds_memory:
+            better = False
+            for divided in divisions(self.shardings, self.best, self.taken.divided)[:tries]:
+                tries -= 1
+                better = self.offer(Preference(divided=(divided,))) or better
+                if better:
+                    break
+
+    def settled(self) -> PartitionedProgram:
+        """The best, with what it was compared with, and a finding if it does not fit."""
+        best, first = self.best, self.first
+        if self.rows:
+            compared = any(row.peak is not None for row in self.rows)
+            head = _row(FIRST, first, best is first, first.memory.peak if compared else None)
+            best.plan = replace(best.plan, alternatives=(head, *self.rows))
+        return noted(best)
+
+    def _try(self, what: str, wanted: Preference, shardings: KnownShardings, options: Options) -> bool:
         try:
-            other = partition_program(again.program, again, given, options)
+            other = partition_program(shardings.program, shardings, self.given, options)
         except CollectivesError as e:  # it need not be possible with these layouts, too
-            rows.append(Alternative(str(wanted), False, None, None, None, str(e)))
-            continue
-        weigh = lambda p: p.plan.bytes if given is None else p.plan.seconds
-        cheaper = weigh(other) < ALTERNATIVE_SHARE * weigh(best)
-        growth = max(MEMORY_GROWTH_BYTES, options.memory_growth * first.memory.peak) if options.memory_growth else 0.0
-        takes = cheaper and other.memory.peak <= first.memory.peak + growth
-        rows = [replace(row, taken=False) for row in rows] if takes else rows
-        rows.append(_row(str(wanted), other, takes, other.memory.peak if cheaper else None))
+            self.rows.append(Alternative(what, False, None, None, None, str(e)))
+            return False
+        takes, peak = self._is_better(other)
+        if other.refused is not None and not takes:
+            self.rows.append(Alternative(what, False, None, None, None, str(other.refused)))
+            return False
+        self.rows = [replace(row, taken=False) for row in self.rows] if takes else self.rows
+        self.rows.append(_row(what, other, takes, peak))
         if takes:
-            best, taken = other, wanted
-    if rows:
-        compared = any(row.peak is not None for row in rows)
-        head = _row(FIRST, first, best is first, first.memory.peak if compared else None)
-        best.plan = replace(best.plan, alternatives=(head, *rows))
-    return best
+            self.best, self.taken, self.shardings, self.options = other, wanted, shardings, options
+        return takes
+
+    def _is_better(self, other: PartitionedProgram) -> tuple[bool, float | None]:
+        """Whether a program is to be taken in place of the best, and what it holds if that was asked: what does not fit
+        gives way to what does, and to what holds less; among those that fit the cheaper one is taken."""
+        weigh = lambda p: p.plan.price(MESSAGE_BYTES) if self.given is None else p.plan.seconds
+        cheaper = weigh(other) < ALTERNATIVE_SHARE * weigh(self.best)
+        if self.best.exceeds_memory:
+            held = other.memory.peak
+            return not other.exceeds_memory or held < ALTERNATIVE_SHARE * self.best.memory.peak, held
+        if not cheaper:
+            return False, None
+        held, before, share = other.memory.peak, self.first.memory.peak, self.options.memory_growth
+        growth = max(MEMORY_GROWTH_BYTES, share * before) if share else 0.0
+        return held <= before + growth and not other.exceeds_memory, held
 
 
 def _sent_over(made: PartitionedProgram) -> dict[str, float]:

@@ -25,6 +25,7 @@ class KnownShardings:
     """Answers for the shardings of a program: of values, of the results of @main, around manual computations.
 
     gathered   values that are brought to another sharding before anything uses them
+    divided    values that are made in no larger pieces than they are wanted in
     rules      the sharding rules of operations, as far as somebody asked
     """
 
@@ -32,6 +33,7 @@ class KnownShardings:
         self.program = program
         self.shardings = shardings
         self.gathered: dict[Value, TensorSharding] = {}
+        self.divided: frozenset[Value] = frozenset()
         self.rules = RuleCache()
         self.sharding: Callable[[Value], TensorSharding | None] = shardings.get
 

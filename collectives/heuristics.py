@@ -24,10 +24,24 @@ MAX_DEVICES = 1 << 20
 # -- the reshard planner: search.py, planner.py, pieces.py, boxes.py, tiles.py ----------------------------------------
 # "measured" here: bytes of the plans of the 98 programs of `benchmarks/communication`, without a topology.
 
-# Bytes that one more step of a plan, or one more message of exact pieces, counts as where no topology was chosen: it
-# decides only between plans of about equal bytes. With a topology it is latency x bandwidth, if that is more.
-# Chosen; measured: 0 and 1024 give the same plans.
+# Bytes that one collective, or one message of exact pieces, counts as besides those that it sends wherever bytes are
+# estimated before anything is written (plans of a reshard, candidates, the look-ahead), where no topology was chosen.
+# It decides between ways of about equal bytes. With a topology it is latency x bandwidth, if that is more.
+# Measured: 0 and 64 give the same plans but for two of 132 programs, which send up to 0.8 % more in fewer collectives
+# or as many; with 256 a loop of `tests/collectives/test_lookahead.py` sends 2.7 times as much, in 18 in place of 9.
 STEP_BYTES = 16.0
+
+# The share of it that counts in candidates and the look-ahead with a topology: moves are counted there more than once
+# that several users will share. Measured on 132 programs for v5e:2x4, whose latency is worth 45 KiB, predicted time:
+# with 1 it is 0.997 of that without latency in the mean, 0.6 to 1.44; with 1/4 0.999, 0.83 to 1.07; with 1/16 1.000.
+ESTIMATED_STEP_SHARE = 1 / 4
+
+# The same where what was written is counted: drafts of loops, whole alternatives, interval moves.
+# Measured on eight virtual CPU devices: an all-reduce, all-gather, all-to-all or permute of 64 B takes as long as one
+# of 16 KiB (250 us under load), one of 256 KiB two or three times as long, so latency is worth some 100 KiB. Chosen far
+# below that, since bytes are what a plan promises. It is enough for one all-gather in place of eight permutes of 256 B
+# in a loop over ravelled values (an ODE's adjoint); 132 programs send the same with 0.
+MESSAGE_BYTES = 256.0
 
 # States (layouts reached) that one A* search looks at before it starts over with a heavier bound, or gives up.
 # Chosen; measured: 200 and 20000 give the same plans.
@@ -227,6 +241,10 @@ PRODUCT_FACTORS = 16
 # changes nothing.
 JOINED_SLICES = 4
 
+# Permutes up to which an interval move stays one of permutes, whatever one all-gather in their place would take: the
+# borders of a piece are two. Chosen, not measured.
+HALO_MESSAGES = 2
+
 # Slices up to which each fetches its own halo where one exchange for all would send as much; with more of them, one is
 # preferred, which takes fewer messages. Measured: 1 changes one stencil by 0.1%, 20 nothing.
 SEPARATE_HALOS = 5
@@ -242,6 +260,10 @@ CONTRACTION_PARTS = 4
 # to be tried. Measured on 124 programs of `benchmarks/communication`: with 1/4 two fewer are tried for nothing, but the
 # smallest train step of `tests/collectives/test_alternatives.py`, which gains, is not tried either.
 CONTESTED_SHARE = 1 / 16
+
+# Values that are split over one axis more, one after the other, for a program to fit into a device's memory: each is
+# another propagation and partition. Chosen, not measured.
+DIVISIONS = 8
 
 # The share of the first program's bytes (of its time, with a topology) that the second may send to be taken instead.
 # Measured on the same: seconds send 0.27 to 0.85 times as much, or as much, or more; with 1 rounding would decide.

@@ -17,15 +17,17 @@ from propagation.program import Block, Func, Op, Program, Value, source
 
 from .annotations import KnownShardings, Propagation, unpropagated, unresolved
 from .boundary import argument_text, check_divided, check_reduced, mesh_of, result_text
-from .errors import FullGatherError, TopologyError, UnsupportedShardingError
+from .errors import DeviceMemoryError, FullGatherError, TopologyError, UnsupportedShardingError
 from .findings import Finding, human
+from .heuristics import MESSAGE_BYTES
 from .ir.attributes import Attribute, Attributes, Flag
 from .ir.printer import program_text
 from .ir.program import ALIASED, DONATED, LocalFunction, LocalValue, ModuleBuilder
+from .ir.walker import walk
 from .layout import Atoms, Dims
 from .layouts.provenance import asked
 from .layouts.state import RESHARD
-from .machine import Machine, machine_of
+from .machine import Machine, machine_of, ref_bytes
 from .optimize import optimize
 from .options import Options
 from .overlapping import CAUSE as OVERLAPS
@@ -57,6 +59,7 @@ class PartitionedProgram:
     result_shardings the same for the results
     propagated       the propagation whose layouts values start from, which answers why; None if the module came with
                      shardings of its own
+    refused          while it is looked for a program that fits into a device's memory: why this one certainly does not
 
     >>> mesh = meshrt.sharding.AbstractMesh((4,), ("x",))
     >>> x = meshrt.ShapeDtypeStruct((8, 4), jnp.float32, sharding=meshrt.NamedSharding(mesh, meshrt.P("x")))
@@ -72,6 +75,7 @@ class PartitionedProgram:
     arg_shardings: tuple[TensorSharding, ...]
     result_shardings: tuple[TensorSharding, ...]
     propagated: Propagated | None = None
+    refused: DeviceMemoryError | None = None
     _text: str | None = field(default=None)
     _memory: MemoryPlan | None = field(default=None)
     _machine: Machine | None = field(default=None)
@@ -96,6 +100,20 @@ class PartitionedProgram:
             in_breadth = self._machine is None or self._machine.topology.compiler in (None, "cpu")
             self._memory = memory_of(self._builder.functions, self._builder.locations, in_breadth)
         return self._memory
+
+    @property
+    def memory_limit(self) -> float | None:
+        """Bytes that a device may use: those of the option `memory`, or what the topology leaves to programs. None if
+        nobody said."""
+        return None if self._machine is None else self._machine.memory
+
+    @property
+    def exceeds_memory(self) -> bool:
+        """Whether a device is estimated to hold more at once than it may use."""
+        limit = self.memory_limit
+        if self.refused is not None or limit is None:
+            return self.refused is not None
+        return not _is_small(self._builder, limit) and self.memory.peak > limit
 
     @property
     def timing(self) -> Timing:
@@ -139,6 +157,7 @@ class Module(Walk):
         self.known = known
         self.rules = known.rules
         self.gathers_early = bool(known.gathered)
+        self.divided = known.divided
         self.overlapping = overlapping
         self._calls: dict[str, int] | None = None
 
@@ -288,7 +307,8 @@ def partition_program(
             refused.append(e)
     if not made:
         raise refused[0]
-    return min(made, key=lambda found: found.plan.bytes if given is None else found.plan.seconds)
+    cost = lambda found: found.plan.price(MESSAGE_BYTES) if given is None else found.plan.seconds
+    return min(made, key=lambda found: (found.refused is not None, cost(found)))
 
 
 def _partition(
@@ -328,8 +348,7 @@ def _partition(
     if machine.topology.compiler in (None, "cpu"):
         for function in builder.functions:
             as_bits(function)
-    if limit is not None:
-        capacity.check_inside(item, builder)
+    refused = None if limit is None else capacity.refused(item, builder)
     ctx.findings.extend([*unpropagated(known), *unresolved(known)])
     timing = timing_of(builder.functions, machine) if machine.chosen else None
     plan = plan_of(item, {f.name: f for f in builder.functions}, machine, timing)
@@ -338,9 +357,21 @@ def _partition(
     returned = tuple(_sharding(s, mesh, v) for s, v in zip(results, main.returned))
     propagated = known.propagated if isinstance(known, Propagation) else None
     return PartitionedProgram(
-        builder, plan, tuple(ctx.findings), mesh, arg_shardings, returned, propagated, _machine=machine,
+        builder, plan, tuple(ctx.findings), mesh, arg_shardings, returned, propagated, refused, _machine=machine,
         _timing=timing,
     )  # fmt: skip
+
+
+def _is_small(builder: ModuleBuilder, limit: float) -> bool:
+    """Whether a program fits even if all its values were held at once, and as many copies of them: quick to see."""
+    values = sum(
+        ref_bytes(r)
+        for function in builder.functions
+        for region in walk(function.region)
+        for item in (*region.prologue, *region.items)
+        for r in item.results
+    )
+    return 2 * (values + sum(ref_bytes(a) for f in builder.functions for a in f.region.args)) <= limit
 
 
 def _laid(topology: Topology, mesh: Mesh, main: Func) -> Topology:

@@ -12,7 +12,7 @@ from propagation.shardings import Shardings
 from .computed_whole import Whole
 from .equal_parts import Parted
 
-__all__ = ["Gathered", "Kept", "Preference"]
+__all__ = ["Divided", "Gathered", "Kept", "Preference"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,39 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
+class Divided:
+    """The result of an operation that is split over one axis more, so that devices hold less of it.
+
+    number   which of the program's operations makes it, as its result number `result`
+    type     its type, `dim` the dimension that is split further, over `axis`; `where` its source line
+    sharding   what it is told
+    """
+
+    number: int
+    result: int
+    type: str
+    dim: int
+    axis: str
+    sharding: TensorSharding
+    where: str | None
+
+    def __str__(self) -> str:
+        return f"{self.type.removeprefix('tensor')} at {self.where or '?'} split over {self.axis} along {self.dim}"
+
+    def value(self, program: Program) -> Value | None:
+        """The result in a program read from the same module; None if that has another one in its place."""
+        ops = program.ops()
+        results = ops[self.number].results if self.number < len(ops) else ()
+        value = results[self.result] if self.result < len(results) else None
+        return value if value is not None and value.type.text == self.type else None
+
+    def annotate(self, program: Program, shardings: Shardings) -> None:
+        value = self.value(program)
+        if value is not None and shardings.get(value) is None:
+            shardings.set(value, self.sharding)
+
+
+@dataclass(frozen=True, slots=True)
 class Preference:
     """What another propagation is told.
 
@@ -67,6 +100,7 @@ class Preference:
     whole   chains of operations that every device computes; with no source lines, what `last` brings with it
     last    per axis that several classes want, a place at the boundary that the class which gets it last has
     parted  dimensions of equal parts that are two
+    divided results of operations that are split over more axes
     """
 
     first: tuple[tuple[str, str], ...] = ()
@@ -77,6 +111,7 @@ class Preference:
     whole: tuple[Whole, ...] = ()
     last: tuple[tuple[str, str], ...] = ()
     parted: tuple[Parted, ...] = ()
+    divided: tuple[Divided, ...] = ()
 
     def __str__(self) -> str:
         reshapes = [f"dimension {k.at} of the reshape at {k.where or '?'} whole" for k in self.kept]
@@ -84,14 +119,14 @@ class Preference:
         first = [f"{axis} first to {place}" for axis, place in self.first]
         last = [f"{axis} last to {place}" for axis, place in self.last]
         wholes = [str(whole) for whole in self.whole if whole.where]
-        return "; ".join([*first, *last, *reshapes, *arguments, *wholes, *map(str, self.parted)])
+        return "; ".join([*first, *last, *reshapes, *arguments, *wholes, *map(str, (*self.parted, *self.divided))])
 
     def beside(self, other: Preference) -> Preference:
         """Both."""
         return Preference(
             (*other.first, *self.first), self.waits | other.waits, self.results_wait | other.results_wait,
             (*other.kept, *self.kept), (*other.gathered, *self.gathered), (*other.whole, *self.whole),
-            (*other.last, *self.last), (*other.parted, *self.parted),
+            (*other.last, *self.last), (*other.parted, *self.parted), (*other.divided, *self.divided),
         )  # fmt: skip
 
     def gathers(self, program: Program) -> dict[Value, TensorSharding]:
@@ -100,6 +135,10 @@ class Preference:
         for whole in self.whole:
             found.update(whole.gathered(program))
         return found
+
+    def divides(self, program: Program) -> frozenset[Value]:
+        """What is made in no larger pieces than it is wanted in, in the program as it was propagated again."""
+        return frozenset([value for divided in self.divided if (value := divided.value(program)) is not None])
 
     def annotate(self, program: Program, shardings: Shardings) -> None:
         """Sets priorities and shardings, before anything is propagated."""
@@ -118,6 +157,8 @@ class Preference:
             result = reshapes[kept.number] if kept.number < len(reshapes) else None
             if result is not None and result.type.text == kept.result and shardings.get(result) is None:
                 shardings.set(result, kept.sharding(result.type.rank))
+        for divided in self.divided:  # before operations are rewritten: they are known by their number
+            divided.annotate(program, shardings)
         for parted in self.parted:
             parted.rewrite(program, shardings)
 

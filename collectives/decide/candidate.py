@@ -22,11 +22,13 @@ COMPLETE: tuple[tuple[int, ...], ...] = ((),)  # pending of results that are no 
 
 
 class Sent(NamedTuple):
-    """Bytes that the busiest device sends in collectives of one kind over some axes."""
+    """Bytes that the busiest device sends in collectives of one kind over some axes, and how many collectives that is:
+    0 where `bytes` are a price of the reshard planner's, which counts them."""
 
     kind: str
     atoms: tuple[int, ...]
     bytes: float
+    messages: float = 1.0
 
 
 class Candidate(NamedTuple):
@@ -47,10 +49,9 @@ class Candidate(NamedTuple):
     sent: tuple[Sent, ...] = ()
     work: float = 0.0
 
-    @property
-    def bytes(self) -> float:
-        """What the operation itself sends, of all kinds."""
-        return sum([sent.bytes for sent in self.sent])
+    def price(self, message: float) -> float:
+        """What the operation itself sends, of all kinds, in bytes; each collective counts as `message` more."""
+        return sum([sent.bytes + message * sent.messages for sent in self.sent])
 
 
 # What a family exports for the look-ahead, by the names of operations.

@@ -12,40 +12,22 @@ a concatenation of what arrives; else parts are laid over each other under masks
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from propagation.program import Value
 
+from ..heuristics import HALO_MESSAGES
 from ..ir.attributes import Dense, splat_literal
 from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
 from ..layouts.state import Run
+from ..machine import ref_bytes
+from .parts import Part, Round, in_whole
 
 __all__ = ["assemble", "border_parts", "bordered", "fold", "joined_windows", "neighbours", "traffic", "windows"]
-
-
-class _Part(NamedTuple):
-    """`length` elements, `stride` apart, that device `source` holds from `start` on and device `target` needs from `to`
-    on. Devices are coordinates along the split dimension, positions are local."""
-
-    source: int
-    target: int
-    start: int
-    to: int
-    length: int
-    stride: int = 1
-
-
-class _Round(NamedTuple):
-    """Parts that one collective permute sends; if `local`, parts that stay on their devices."""
-
-    operand: int
-    parts: list[_Part]
-    local: bool
 
 
 def assemble(
@@ -56,10 +38,11 @@ def assemble(
     along it, all of them split by `atoms`. Positions that no run covers hold the scalar `fill`."""
     p = ctx.atoms.product(atoms)
     piece = -(-size // p)
-    rounds = []
+    rounds, refs = [], list(refs)
     for operand, length in enumerate(sizes):
         parts = _parts([r for r in runs if r.operand == operand], p, -(-length // p), piece, length)
-        rounds += _rounds(operand, parts, p)
+        refs[operand], found = _brought(ctx, dim, atoms, refs[operand], operand, parts, p)
+        rounds += found
     counts = [max(0, min(piece, size - c * piece)) for c in range(p)]
     shape = (*refs[0].shape[:dim], piece, *refs[0].shape[dim + 1 :])
     # Along the innermost dimension masks are fused into the loop that uses the result; concatenations are not.
@@ -77,7 +60,8 @@ def windows(
     counts = counts or [length] * p
     parts = _window_parts(starts, counts, size, have)
     shape = (*ref.shape[:dim], length, *ref.shape[dim + 1 :])
-    return _lay(ctx, dim, atoms, [ref], _rounds(0, parts, p), shape, fill, counts)
+    ref, rounds = _brought(ctx, dim, atoms, ref, 0, parts, p)
+    return _lay(ctx, dim, atoms, [ref], rounds, shape, fill, counts)
 
 
 def joined_windows(
@@ -88,7 +72,7 @@ def joined_windows(
     without making it."""
     refs, sizes, runs = joined
     p = ctx.atoms.product(atoms)
-    rounds = []
+    rounds, refs = [], list(refs)
     for operand, ref in enumerate(refs):
         parts = []
         for run in (r for r in runs if r.operand == operand):
@@ -99,7 +83,8 @@ def joined_windows(
             for part in _window_parts(lows, counts, sizes[operand], ref.shape[dim]):
                 at = lows[part.target] - shift - starts[part.target]
                 parts.append(part._replace(to=part.to + at))
-        rounds += _rounds(operand, parts, p)
+        refs[operand], found = _brought(ctx, dim, atoms, ref, operand, parts, p)
+        rounds += found
     shape = (*refs[0].shape[:dim], length, *refs[0].shape[dim + 1 :])
     return _lay(ctx, dim, atoms, refs, rounds, shape, fill, [length] * p)
 
@@ -162,7 +147,7 @@ def fold(
     p = ctx.atoms.product(atoms)
     have = -(-size // p)
     parts = [
-        _Part(part.target, part.source, part.to, part.start, part.length)
+        Part(part.target, part.source, part.to, part.start, part.length)
         for part in _window_parts(starts, counts, size, have)
     ]
     shape = (*ref.shape[:dim], have, *ref.shape[dim + 1 :])
@@ -188,7 +173,7 @@ def neighbours(ctx: Context, x: LocalValue, atoms: Sequence[int], distance: int,
     return ctx.realiser.send(ctx.region, x, pairs.reshape(-1, 2), atoms, ctx.op, cause, ctx.loc)
 
 
-def _window_parts(starts: Sequence[int], counts: Sequence[int], size: int, have: int) -> list[_Part]:
+def _window_parts(starts: Sequence[int], counts: Sequence[int], size: int, have: int) -> list[Part]:
     """The windows, cut into parts at the borders of the pieces (of `have` positions) that hold them."""
     parts = []
     for c, (first, count) in enumerate(zip(starts, counts)):
@@ -196,12 +181,12 @@ def _window_parts(starts: Sequence[int], counts: Sequence[int], size: int, have:
         while at < stop:
             source = at // have
             n = min(stop, (source + 1) * have) - at
-            parts.append(_Part(source, c, at - source * have, at - first, n))
+            parts.append(Part(source, c, at - source * have, at - first, n))
             at += n
     return parts
 
 
-def _parts(runs: Sequence[Run], p: int, have: int, want: int, length: int) -> list[_Part]:
+def _parts(runs: Sequence[Run], p: int, have: int, want: int, length: int) -> list[Part]:
     """Runs, cut into parts at the borders of the pieces of source and target (of `have` and `want` positions)."""
     out = []
     for run in runs:
@@ -211,17 +196,39 @@ def _parts(runs: Sequence[Run], p: int, have: int, want: int, length: int) -> li
             source = start // have
             held = -(-(min((source + 1) * have, length) - start) // run.stride)
             n = min(stop - at, (target + 1) * want - at, held)
-            out.append(_Part(source, target, start - source * have, at - target * want, n, run.stride))
+            out.append(Part(source, target, start - source * have, at - target * want, n, run.stride))
             at += n
     return out
 
 
-def _rounds(operand: int, parts: list[_Part], p: int) -> list[_Round]:
+def _brought(
+    ctx: Context, dim: int, atoms: Sequence[int], ref: LocalValue, operand: int, parts: list[Part], p: int
+) -> tuple[LocalValue, list[Round]]:  # fmt: skip
+    """What the parts are taken from, and in which rounds: the piece `ref` of the operand, or all of them where one
+    all-gather takes less than so many permutes of small parts. Then no round sends anything."""
+    rounds = _rounds(operand, parts, p)
+    remote = [r for r in rounds if not r.local]
+    if len(remote) <= HALO_MESSAGES or not ref.shape[dim]:
+        return ref, rounds
+    sent = np.zeros(p, np.int64)
+    for r in remote:
+        sent[[part.source for part in r.parts]] += max(part.length for part in r.parts)
+    piece, have, message = ref_bytes(ref), ref.shape[dim], ctx.written_message
+    if piece * int(sent.max()) / have + message * len(remote) <= piece * (p - 1) + message:
+        return ref, rounds
+    shape, groups = (*ref.shape[:dim], p * have, *ref.shape[dim + 1 :]), ctx.realiser.groups(atoms)
+    whole = ctx.realiser.collective(
+        ctx.region, "all_gather", atoms, ref, shape, groups, (dim,), ctx.op, "interval moves in one message", ctx.loc
+    )
+    return whole, _rounds(operand, in_whole(parts, have), p)
+
+
+def _rounds(operand: int, parts: list[Part], p: int) -> list[Round]:
     """Parts grouped into rounds: local copies first, then permutes, in which every device sends and receives at most
     once. Parts between devices of equal distance share a round, and rounds of equal length over disjoint devices are
     merged."""
-    local: list[list[_Part]] = []
-    by_distance: dict[int, list[list[_Part]]] = {}
+    local: list[list[Part]] = []
+    by_distance: dict[int, list[list[Part]]] = {}
     for part in parts:
         lists = local if part.source == part.target else by_distance.setdefault(part.target - part.source, [])
         for members in lists:
@@ -230,7 +237,7 @@ def _rounds(operand: int, parts: list[_Part], p: int) -> list[_Round]:
                 break
         else:
             lists.append([part])
-    remote: list[list[_Part]] = []
+    remote: list[list[Part]] = []
     for lists in by_distance.values():
         for members in lists:
             longest = max(m.length for m in members)
@@ -242,11 +249,11 @@ def _rounds(operand: int, parts: list[_Part], p: int) -> list[_Round]:
                     break
             else:
                 remote.append(list(members))
-    return [_Round(operand, m, True) for m in local] + [_Round(operand, m, False) for m in remote]
+    return [Round(operand, m, True) for m in local] + [Round(operand, m, False) for m in remote]
 
 
 def _lay(
-    ctx: Context, dim: int, atoms: Sequence[int], refs: Sequence[LocalValue], rounds: list[_Round],
+    ctx: Context, dim: int, atoms: Sequence[int], refs: Sequence[LocalValue], rounds: list[Round],
     shape: tuple[int, ...], fill: LocalValue | None, counts: Sequence[int], join: bool = True,
 ) -> LocalValue:  # fmt: skip
     """Runs all rounds and puts their parts in place, with `fill` (zero if None) elsewhere; of the positions of device
@@ -277,11 +284,11 @@ def _lay(
     return ctx.region.shared("stablehlo.concatenate", joined, shape, joined[0].dtype, attrs, ctx.loc)
 
 
-def _stretches(rounds: list[_Round], counts: Sequence[int], want: int) -> list[tuple[int, int, list[_Round]]] | None:
+def _stretches(rounds: list[Round], counts: Sequence[int], want: int) -> list[tuple[int, int, list[Round]]] | None:
     """The operands of the concatenation that makes a result of `want` positions, as (start, length, rounds) of
     consecutive stretches, each filled by whole parts or by none. None if devices put parts of a round at different
     positions."""
-    found: dict[tuple[int, int], list[_Round]] = {}
+    found: dict[tuple[int, int], list[Round]] = {}
     for r in rounds:
         length = max(part.length for part in r.parts)
         to = r.parts[0].to
@@ -290,7 +297,7 @@ def _stretches(rounds: list[_Round], counts: Sequence[int], want: int) -> list[t
             if part.to != to or short:
                 return None
         found.setdefault((to, length), []).append(r)
-    out: list[tuple[int, int, list[_Round]]] = []
+    out: list[tuple[int, int, list[Round]]] = []
     at = 0
     for (to, length), members in sorted(found.items(), key=lambda item: item[0]):
         if to < at or to + length > want:
@@ -305,7 +312,7 @@ def _stretches(rounds: list[_Round], counts: Sequence[int], want: int) -> list[t
 
 
 def _stretch(
-    ctx: Context, dim: int, atoms: Sequence[int], refs: Sequence[LocalValue], rounds: list[_Round], at: int,
+    ctx: Context, dim: int, atoms: Sequence[int], refs: Sequence[LocalValue], rounds: list[Round], at: int,
     shape: tuple[int, ...], fill: LocalValue, reach: set[int], p: int,
 ) -> LocalValue:  # fmt: skip
     """One operand of that concatenation, from position `at` on. Only the device coordinates `reach` need it; each gets
@@ -348,7 +355,7 @@ def _member(ctx: Context, atoms: Sequence[int], coordinates: set[int], p: int) -
     return ctx.region.entry("stablehlo.compare", (where, ctx.realiser.index(ctx.region, bound)), (), "i1", attrs)
 
 
-def _covers_all(rounds: list[_Round], counts: Sequence[int]) -> bool:
+def _covers_all(rounds: list[Round], counts: Sequence[int]) -> bool:
     """Whether the first round alone writes every position that matters, so that no fill is needed below it."""
     first = next(iter(rounds), None)
     if first is None:
@@ -358,7 +365,7 @@ def _covers_all(rounds: list[_Round], counts: Sequence[int]) -> bool:
 
 
 def _payload(
-    ctx: Context, dim: int, atoms: Sequence[int], ref: LocalValue, r: _Round, at: int, want: int, p: int,
+    ctx: Context, dim: int, atoms: Sequence[int], ref: LocalValue, r: Round, at: int, want: int, p: int,
     masked: bool = False,
 ) -> LocalValue:  # fmt: skip
     """What each device gets in a round, padded with zeros to the `want` positions of its result from `at` on. Devices
@@ -410,7 +417,7 @@ def _completed(values: dict[int, int], p: int) -> np.ndarray:
 
 
 def _apply(
-    ctx: Context, dim: int, atoms: Sequence[int], ref: LocalValue, r: _Round, shape: tuple[int, ...],
+    ctx: Context, dim: int, atoms: Sequence[int], ref: LocalValue, r: Round, shape: tuple[int, ...],
     out: LocalValue | None, p: int,
 ) -> LocalValue:  # fmt: skip
     """Writes the parts of one round over `out`."""
@@ -463,7 +470,7 @@ def _table(ctx: Context, atoms: Sequence[int], values: np.ndarray) -> LocalValue
     return ctx.region.entry("stablehlo.reshape", (one,), (), "i32")
 
 
-def _pairs(ctx: Context, atoms: Sequence[int], parts: list[_Part], p: int) -> np.ndarray:
+def _pairs(ctx: Context, atoms: Sequence[int], parts: list[Part], p: int) -> np.ndarray:
     """(source, target) device numbers of parts, whose devices are coordinates along `atoms`, in every group along
     these."""
     groups = ctx.atoms.groups(atoms)

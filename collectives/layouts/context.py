@@ -201,7 +201,7 @@ class Context(Writer):
         kept = {a for atoms in dims for a in atoms}
         places = [i for i in (range(len(have)) if within is None else within) if value.type.shape[i] > 1]
         if any(a not in kept for i in places for a in have[i]):
-            sent = self.cost(value, dims)
+            sent = self.bytes_sent(value, dims)
             if sent > 0:
                 text = self.atoms.text(value.type.shape, value.type.dtype, have)
                 message = f"{self.op.name}: {text} is gathered: {why}"

@@ -1,6 +1,7 @@
 """What having a value in another layout would cost: what rules decide by.
 
-Bytes that the busiest device sends. Work that several devices repeat counts as the bytes that could be sent meanwhile.
+Bytes that the busiest device sends. What a collective takes besides counts as the bytes that could be sent meanwhile
+(`Costs.message`), and so does work that several devices repeat.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from propagation.model import TensorSharding
 from propagation.program import Program, Value
 
 from ..heuristics import (
+    MESSAGE_BYTES,
     RECOMPUTED_SENT_SHARE,
     RECOMPUTED_STEPS,
     RESHARD_LATER_SHARE,
@@ -54,6 +56,16 @@ class Costs(Known):
         """Drops the estimates of the look-ahead."""
         self.estimates.clear()
 
+    @property
+    def message(self) -> float:
+        """Bytes that one collective counts as besides those that it sends, where it is estimated."""
+        return self.planner.message
+
+    @property
+    def written_message(self) -> float:
+        """The same for collectives that were written, or would be at once."""
+        return max(MESSAGE_BYTES, self.planner.step_bytes)
+
     @functools.cached_property
     def byte_per_flop(self) -> float:
         """Bytes that can be sent while one arithmetic operation runs."""
@@ -67,10 +79,17 @@ class Costs(Known):
     # -- of operands ------------------------------------------------------------------------------------------
 
     def cost(self, value: Value, dims: Dims) -> float:
-        """Bytes that asking for `value` in `dims` would send."""
+        """What asking for `value` in `dims` would send: bytes, and `message` for each collective."""
         state = self.env[value]
         move = self.move_bytes(state, dims)
         return move if state.recipe is None or not move else self._recomputed_cost(state, dims, move)
+
+    def bytes_sent(self, value: Value, dims: Dims) -> float:
+        """The bytes alone of what `cost` counts, if `value` is moved."""
+        state = self.env[value]
+        parts = [(have, pending) for have, parts in self.sources(state, self.region) for pending in parts]
+        plans = [self.planner.plan(state.shape, state.itemsize, have, dims, pending) for have, pending in parts]
+        return min(self.cost(value, dims), min((plan.bytes for plan in plans), default=0.0))
 
     def move_bytes(self, state: State, dims: Dims) -> float:
         """Bytes that resharding the nearest version of `state` to `dims` would send."""
@@ -127,6 +146,10 @@ class Costs(Known):
         the look-ahead estimates it; discounted, because users may be content with `dims`."""
         if not value.uses:
             return 0.0
+        if value in self.divided and self.elements(value.type.shape, dims) > self.elements(
+            value.type.shape, self.want(value)
+        ):
+            return math.inf  # memory is short
         end = self.ends.get(value) if len(value.uses) == 1 else None
         shape, itemsize = value.type.shape, self.itemsize(value)
         if end is not None:

@@ -59,6 +59,7 @@ class Known(abc.ABC):
         self.decisions: dict[Hashable, Any] = {}  # what rules decided or found, by keys of their own
         self.rules = RuleCache()
         self.siblings = Siblings()
+        self.divided: frozenset[Value] = frozenset()  # made in no larger pieces than wanted: see `within_memory`
         self.changed = Changed()  # about values, by the draft being written
         self.wants: dict[Value, Dims] = {}  # what `want` found
         self.written_out: list[Program] = []  # in place of operations: kept, as each keeps its MLIR context alive

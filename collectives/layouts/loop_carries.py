@@ -9,6 +9,7 @@ place of what propagation decided there. Drafts (see `drafts`) are bounded by `h
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -114,8 +115,9 @@ def _tried(
     loop = settle(layouts, wanted)
     functions = {f.name: f.region for f in loop.draft.functions}
     condition, body = loop.regions
-    inside = _sent(functions, body) * (trips or 1) + _sent(functions, condition)
-    now, later, held = inside + _outside(loop), 0.0, 0.0
+    sent = functools.partial(_sent, functions, ctx.written_message)
+    inside = sent(body) * (trips or 1) + sent(condition)
+    now, later, held = inside + _outside(loop, ctx.written_message), 0.0, 0.0
     for v, r, c in zip(op.operands, op.results, loop.carries):
         if not c.fixed:
             held += ctx.itemsize(r) * ctx.elements(r.type.shape, c.dims)
@@ -293,21 +295,23 @@ class _Forward:
 # -- what is sent ---------------------------------------------------------------------------------------------
 
 
-def _sent(functions: Mapping[str, Region], region: Region) -> float:
-    """Bytes that one run of a region sends."""
+def _sent(functions: Mapping[str, Region], message: float, region: Region) -> float:
+    """Bytes that one run of a region sends; each collective counts as `message` more."""
+    sent = functools.partial(_sent, functions, message)
     total = 0.0
     for item in region.items:
         if item.collective is not None:
-            total += item.collective.bytes
+            total += item.collective.bytes + message
         if item.regions:
-            total += sum(_sent(functions, r) * (r.trips or 1) for r in item.regions if r.kind != "body")
+            total += sum(sent(r) * (r.trips or 1) for r in item.regions if r.kind != "body")
         if item.name == "func.call":
-            total += _sent(functions, functions[item.callee])
+            total += sent(functions[item.callee])
     return total
 
 
-def _outside(loop: Drafted[C]) -> float:
-    """Bytes sent, per run of the region of the loop, by the collectives that its draft has around it for use in it."""
+def _outside(loop: Drafted[C], message: float) -> float:
+    """What the collectives that its draft has around a loop for use in it send, per run of the region of the loop, as
+    `_sent` counts it."""
     share: dict[LocalOp, float] = {}
     part, at = 1.0, loop.regions[0].parent
     while at is not None:
@@ -319,7 +323,7 @@ def _outside(loop: Drafted[C]) -> float:
     while todo:
         item = todo.pop()
         if item.collective is not None and item in share:
-            total += item.collective.bytes * share[item]
+            total += (item.collective.bytes + message) * share[item]
         for ref in item.operands:
             made = ref.item
             if made is not None and made in share and made not in seen:

@@ -215,7 +215,9 @@ def _accumulated(state: State, end: State) -> Partial | None:
 
 def _room(ctx: Context) -> float:
     """Bytes by which a loop may raise what it carries, to reduce accumulators that are split once instead of in every
-    iteration: whole, they are larger."""
+    iteration: whole, they are larger. None where memory may not grow at all."""
+    if not ctx.options.memory_growth:
+        return 0.0
     pieces = sum(
         ctx.itemsize(v) * ctx.elements(v.type.shape, ctx.want(v)) for v in ctx.program.main.args if v.type.is_tensor
     )

@@ -311,7 +311,8 @@ class _HaloPrice(NamedTuple):
                 size = shape[at[j]]
                 if plan is not None:
                     row = ctx.itemsize(v) * ctx.elements(shape, dims) / -(-size // len(plan.starts))
-                    total += row * lacking(plan.starts, plan.counts, size)
+                    rows = lacking(plan.starts, plan.counts, size)
+                    total += row * rows + (ctx.message if rows else 0.0)
         return total
 
 

@@ -157,7 +157,9 @@ def reshape(ctx: Context, op: Op) -> Iterator[Candidate]:
         named = [carried(shape, have, new_shape, sizes), (before, after)]
         cut = _cut_elsewhere(shape, have, new_shape, sizes), _cut_elsewhere(new_shape, want, shape, sizes)[::-1]
         sent = lambda pair: (
-            ctx.move_cost(value, pair[0]) + ctx.later_cost(result, pair[1]) + _fetched(ctx, value, new_shape, *pair)
+            ctx.move_cost(value, pair[0])
+            + ctx.later_cost(result, pair[1])
+            + (fetched + ctx.message if (fetched := _fetched(ctx, value, new_shape, *pair)) else 0.0)
         )
         if cut != tuple(named) and min(map(sent, cut)) < min(map(sent, named)):
             through, also = _cut_elsewhere, named

@@ -60,8 +60,9 @@ def _by_columns(ctx: Context, op: Op, d: int, have: Dims) -> Iterator[Candidate]
     if placed:
         place = item_bytes(_place_type(shape[d]))
     piece = ctx.elements(shape, have)
-    dealt = Sent("all_to_all", have[d], piece * (2 * itemsize + place) * (p - 1) / p)
-    settled = Sent("collective_permute", have[d], piece * (itemsize + place / 2))
+    count, places = len(op.operands), int(placed)
+    dealt = Sent("all_to_all", have[d], piece * (2 * itemsize + place) * (p - 1) / p, 2 * count + places)
+    settled = Sent("collective_permute", have[d], piece * (itemsize + place / 2), 2 * (count + places))
     work = 4 * ctx.itemsize(op.results[0]) * ctx.redundancy * piece
 
     def write() -> None:

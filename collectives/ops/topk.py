@@ -42,7 +42,7 @@ def _meeting(
             options.append((*without[:e], (*have[e], *have[d]), *without[e + 1 :]))
     sent = {dims: ctx.planner.cost(tuple(shape), itemsize, have, dims) for dims in options}
     best = min(options, key=lambda dims: sent[dims] + sum(ctx.later_cost(r, dims) for r in op.results))
-    return best, Sent("all_gather" if best == without else "all_to_all", have[d], sent[best])
+    return best, Sent("all_gather" if best == without else "all_to_all", have[d], sent[best], messages=0)
 
 
 def top_k(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:

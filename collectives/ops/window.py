@@ -151,7 +151,11 @@ class _HaloPrice(NamedTuple):
             p = ctx.atoms.product(dims[d])
             row = self.size * ctx.elements(self.shape, dims) / -(-axis.size // p)
             plan = None if _is_running(axis, pad) else own_outputs(axis, p)
-            total += row * (p.bit_length() if plan is None else lacking(plan.starts, plan.counts, axis.size))
+            if plan is None:
+                total += (row + ctx.message) * p.bit_length()
+                continue
+            rows = lacking(plan.starts, plan.counts, axis.size)
+            total += row * rows + (ctx.message if rows else 0.0)
         return total
 
 

@@ -61,9 +61,9 @@ class Capacity:
             value_source(sized[0][2]),
         )
 
-    def check_inside(self, main: LocalFunction, builder: ModuleBuilder) -> None:
-        """Raises `DeviceMemoryError` for an operation whose operands and results do not fit beside the arguments that
-        the caller keeps."""
+    def refused(self, main: LocalFunction, builder: ModuleBuilder) -> DeviceMemoryError | None:
+        """The error for an operation whose operands and results do not fit beside the arguments that the caller keeps;
+        None if there is no such one."""
         donated = set(main.donated)
         fixed = sum(ref_bytes(a) for a in main.region.args if a not in donated)
         worst: tuple[float, Region, LocalOp] | None = None
@@ -73,9 +73,10 @@ class Capacity:
                     held = _held(item)
                     if fixed + held > self._limit and (worst is None or held > worst[0]):
                         worst = held, region, item
-        if worst is not None:
-            held, region, item = worst
-            raise self._too_large(item, region, fixed + held, fixed, builder)
+        if worst is None:
+            return None
+        held, region, item = worst
+        return self._too_large(item, region, fixed + held, fixed, builder)
 
     def _too_large(
         self, item: LocalOp, region: Region, need: float, fixed: float, builder: ModuleBuilder

@@ -151,6 +151,10 @@ class CommunicationPlan:
             out[e.kind] = out.get(e.kind, 0) + (e.times or 1)
         return out
 
+    def price(self, message: float) -> float:
+        """What is compared where no topology was chosen: `bytes`, each collective counting as `message` more."""
+        return self.bytes + message * sum(self.counts.values())
+
     def as_json(self) -> list[dict]:
         """A dict for each entry, with the names of its fields."""
         return [asdict(e) for e in self.entries]

@@ -15,7 +15,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..heuristics import EXACT_ROUNDS, FINE_ATOMS, REMEMBERED_PLANS, SCATTER_ELSEWHERE_SHARE, STEP_BYTES
+from ..heuristics import (
+    ESTIMATED_STEP_SHARE,
+    EXACT_ROUNDS,
+    FINE_ATOMS,
+    REMEMBERED_PLANS,
+    SCATTER_ELSEWHERE_SHARE,
+    STEP_BYTES,
+)
 from ..layout import Atoms, Dims
 from ..topology import Topology
 from .boxes import boxes_between, fewest_between
@@ -36,19 +43,20 @@ def _tables(
 class Planner:
     """Plans reshards over one mesh and remembers them, together with all planners over atoms of the same sizes.
 
-    `step_bytes` is what a step costs besides its bytes, in bytes: see `step_cost`. `memory` are the bytes that a
+    `step_bytes` is what a step costs besides its bytes, in bytes: see `step_cost`; `message` is the part of it that
+    counts where whole plans are compared with what else may be done. `memory` are the bytes that a
     device's piece may have on the way; None: those of the larger end's. Without `permutes` (which all devices of a
     program take part in) plans are of collectives that groups of devices do by themselves.
     """
 
-    __slots__ = ("_abstract", "_plans", "atoms", "memory", "permutes", "step_bytes")
+    __slots__ = ("_abstract", "_plans", "atoms", "memory", "message", "permutes", "step_bytes")
 
     def __init__(
         self, atoms: Atoms, step_bytes: float = STEP_BYTES, memory: float | None = None, permutes: bool = True
     ):  # fmt: skip
         self.atoms = atoms
         self.permutes = permutes
-        self.step_bytes = step_bytes
+        self.step_bytes, self.message = step_bytes, max(min(STEP_BYTES, step_bytes), ESTIMATED_STEP_SHARE * step_bytes)
         self.memory = memory
         self._plans, self._abstract = _tables(atoms.sizes, step_bytes, memory, permutes)
 
@@ -71,10 +79,11 @@ class Planner:
     def cost(
         self, shape: tuple[int, ...], itemsize: float, source: Dims, target: Dims, unreduced: tuple[int, ...] = ()
     ) -> float:
-        """Bytes of `plan`."""
+        """Bytes of `plan`, each of its collectives counting as `message` more."""
         if source == target and not unreduced:
             return 0.0
-        return self.plan(shape, itemsize, source, target, unreduced).bytes
+        found = self.plan(shape, itemsize, source, target, unreduced)
+        return found.bytes + self.message * found.messages
 
     def _search(
         self, shape: tuple[int, ...], itemsize: float, source: Dims, target: Dims, unreduced: tuple[int, ...]
@@ -109,11 +118,7 @@ class Planner:
 
     def price(self, plan: ReshardPlan) -> float:
         """Bytes of a plan and of what its collectives cost besides."""
-        return plan.bytes + self.step_bytes * sum(self.collectives(plan))
-
-    def collectives(self, plan: ReshardPlan) -> list[int]:
-        """How many collectives each step of a plan is."""
-        return [0 if s.kind == "slice" else max(1, s.rounds) for s in plan.steps]
+        return plan.bytes + self.step_bytes * plan.messages
 
     def _exact(
         self, shape: tuple[int, ...], itemsize: float, source: Dims, target: Dims, unreduced: tuple[int, ...]
@@ -133,7 +138,8 @@ class Planner:
         ends = [piece_bytes(shape, itemsize, dims, self.atoms.sizes) for dims in (source, target)]
         sent += found.elements * itemsize
         bound = 0.0 if unreduced else lacking_bytes(shape, itemsize, source, target, self.atoms.sizes)
-        return ReshardPlan(source, target, unreduced, tuple(steps), sent, bound, sent <= bound, max(ends))
+        messages = len(steps) - 1 + len(found.rounds)
+        return ReshardPlan(source, target, unreduced, tuple(steps), sent, bound, sent <= bound, max(ends), messages)
 
     def _exact_price(
         self, shape: tuple[int, ...], itemsize: float, source: Dims, target: Dims, unreduced: tuple[int, ...]

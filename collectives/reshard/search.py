@@ -38,6 +38,7 @@ class ReshardPlan(NamedTuple):
     bound    bytes that the busiest device must receive in any plan; of sums that do not divide 0 (`tiles` tells those)
     exact    whether the search proved the plan cheapest among its moves
     peak     bytes of the largest piece that a device holds on the way, of the two ends or of a step
+    messages how many collectives that is: a slice is none, exact pieces are a permute for each of their rounds
     """
 
     source: Dims
@@ -48,6 +49,7 @@ class ReshardPlan(NamedTuple):
     bound: float
     exact: bool
     peak: float = 0.0
+    messages: int = 0
 
     @property
     def ratio(self) -> float:
@@ -299,7 +301,8 @@ def _plan(
         total += _sent(step, piece, before)
         before = step.after
     peak = max(piece(dims).bytes for dims in (source, *[s.after for s in steps]))
-    return ReshardPlan(source, target, unreduced, tuple(steps), total, bound, exact, peak)
+    messages = sum([step.kind != "slice" for step in steps])
+    return ReshardPlan(source, target, unreduced, tuple(steps), total, bound, exact, peak, messages)
 
 
 def _gather_all(

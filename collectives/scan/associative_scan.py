@@ -115,7 +115,7 @@ def _layout(ctx: Context, tree: Tree, elements: Sequence[Value]) -> Dims | None:
     def cost(dims: Dims) -> float:
         row = ctx.elements([1 if i == d else n for i, n in enumerate(shape)], (*dims[:d], (), *dims[d + 1 :]))
         rounds = (ctx.atoms.product(dims[d]) - 1).bit_length()
-        total = sum(ctx.itemsize(v) * row * rounds + ctx.move_cost(v, dims) for v in elements)
+        total = sum((ctx.itemsize(v) * row + ctx.message) * rounds + ctx.move_cost(v, dims) for v in elements)
         work = 4 * len(elements) * ctx.itemsize(elements[0]) * ctx.elements(shape, dims) * ctx.redundancy
         return total + work + sum(ctx.later_cost(v, dims) for v in tree.results.values())
 

@@ -47,9 +47,9 @@ def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = LOOKAHEAD_ST
 
 def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int, limit: float) -> float:
     """`extra_cost` of one use, by `op`: that of the cheapest way in which its family says it may be done. Infinite if
-    known to be `limit` or more."""
+    known to be `limit` or more. To enter or leave a function that is written in place is no step."""
     if op.name == "func.return" and value in ctx.returned_as:
-        return extra_cost(ctx, ctx.returned_as[value], dims, depth)
+        return extra_cost(ctx, ctx.returned_as[value], dims, depth + 1)
     if op.name == "func.call" and (callee := called(ctx, op)) is not None and is_written_in_place(ctx, op, callee):
         return _called(ctx, op, callee, value, dims, depth)
     family = ahead().get(op.name)
@@ -66,10 +66,11 @@ def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int, limit: float
 def _cost(
     ctx: Context, op: Op, candidate: Candidate, value: Value, dims: Dims, depth: int, limit: float
 ) -> float:  # fmt: skip
-    """Bytes of doing `op` in one way, `value` being in `dims`: its own, those of resharding `value` and its other
-    operands, and those of its results later. Infinite if known to be `limit` or more."""
-    operands, results, _, parts, sent, _ = candidate
-    cost = candidate.bytes if sent else 0.0
+    """Bytes of doing `op` in one way, `value` being in `dims`: its own and those of its work, those of resharding
+    `value` and its other operands, and those of its results later. Infinite if known to be `limit` or more."""
+    operands, results, _, parts, sent, cost = candidate
+    if sent:
+        cost += candidate.price(ctx.message)
     moved = dims
     for v, layout in zip(op.operands, operands):
         if v is value and layout is not None and layout != moved:
@@ -98,7 +99,7 @@ def _called(ctx: Context, op: Op, callee: Func, value: Value, dims: Dims, depth:
     if ctx.calls(callee.name) > 1:
         ctx.estimates = {}  # other calls have other users
     try:
-        return max(extra_cost(ctx, a, dims, depth) for a, v in zip(callee.args, op.operands) if v is value)
+        return max(extra_cost(ctx, a, dims, depth + 1) for a, v in zip(callee.args, op.operands) if v is value)
     finally:
         ctx.returned_as, ctx.estimates = returned, estimates
 

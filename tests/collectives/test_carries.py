@@ -261,10 +261,7 @@ def test_split_accumulators_are_scattered_once_behind_the_loop(split, start):
     assert {e.times for e in result.plan} == {1}
 
 
-def test_split_accumulators_stay_split_where_there_is_no_room(monkeypatch):
-    from collectives.ops import control
-
-    monkeypatch.setattr(control, "MEMORY_GROWTH_BYTES", 0.0)
+def test_split_accumulators_stay_split_where_there_is_no_room():
     text = accumulating((("x",), (None, "x")), 0).text
     plan = collectives.partition(propagation.run(text), memory_growth=0.0).plan
     assert {e.times for e in plan if e.kind == "reduce_scatter"} == {4}

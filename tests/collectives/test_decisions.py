@@ -82,7 +82,7 @@ def test_a_line_and_a_value_are_explained_by_what_each_way_would_have_cost():
     where = re.match(r"(.*): stablehlo.dot_general -> 16x8xf32$", head)
     assert where and others
     assert re.match(
-        r"  taken: f32\[16,128@x\], f32\[128@x,8\] -> f32\[16,8\], still to be added up over x: .* 448 B of it later$",
+        r"  taken: f32\[16,128@x\], f32\[128@x,8\] -> f32\[16,8\], still to be added up over x: .* 464 B of it later$",
         taken,
     )
     assert any(re.match(r"  or:    f32\[16,128\], f32\[128,8\] -> f32\[16,8\]: (at least )?.* KiB", o) for o in others)
