@@ -62,28 +62,43 @@ def fft(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
     legs, sent, layout = transform.route(have)
     if legs:
         write = functools.partial(transform.follow, have, legs)
-        moved = (Sent("all_to_all", atoms, sent),)
+        moved = (Sent("all_to_all", atoms, sent, messages=0),)
         yield Candidate((have,), (layout,), write, sent=moved, work=len(legs) * pass_over)
     two = _SixStep.of(transform, have)
     if two is not None:
-        moved = (Sent("all_to_all", have[-1], two.moved()),)
+        moved = (Sent("all_to_all", have[-1], two.moved(), messages=0),)
         yield Candidate((have,), (have,), two.write, sent=moved, work=2 * pass_over)
 
 
 def ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
-    """For the look-ahead: a transform whose operand and result are both laid out as `dims`, if there is one."""
+    """For the look-ahead: a transform whose operand and result are both laid out as `dims`, if there is one, and one of
+    whole dimensions. What propagation decided says nothing where it leaves these split: moves have to follow."""
     transform = _Transform(ctx, op)
-    yield as_propagated(ctx, op, value)
-    if transform.is_cut:
-        _, sent, layout = transform.route(dims)
-        yield Candidate((None,), (layout,), sent=(Sent("all_to_all", tuple([a for d in dims for a in d]), sent),))
+    work = functools.partial(_work, ctx, transform)
+    if not any(ctx.want(value)[d] for d in transform.dims):
+        yield as_propagated(ctx, op, value)._replace(work=work(ctx.want(value)))
+    elif any(dims[d] for d in transform.dims):
+        gathered = tuple([() if d in transform.dims else atoms for d, atoms in enumerate(dims)])
+        yield Candidate((gathered,), (gathered,), work=work(gathered))
+    if transform.is_cut or any(dims[d] for d in transform.dims):
+        legs, sent, layout = transform.route(dims)
+        moved = Sent("all_to_all", tuple([a for d in dims for a in d]), sent, messages=0)
+        if legs:
+            yield Candidate((None,), (layout,), sent=(moved,), work=work(dims))
     if not any(dims[d] for d in transform.dims):
-        yield Candidate((None,), (dims,))
+        yield Candidate((None,), (dims,), work=work(dims))
         return
     two = _SixStep.of(transform, dims)
     if two is not None:
         atoms = tuple([a for d in transform.dims for a in dims[d]])
-        yield Candidate((None,), (dims,), sent=(Sent("all_to_all", atoms, two.moved()),))
+        moved = Sent("all_to_all", atoms, two.moved(), messages=0)
+        yield Candidate((None,), (dims,), sent=(moved,), work=work(dims))
+
+
+def _work(ctx: Context, transform: _Transform, dims: Dims) -> float:
+    """What transforming a piece in layout `dims` counts as: each dimension is read and written once."""
+    passes = 2 * len(transform.dims)
+    return passes * ctx.elements(transform.shape, dims) * ctx.itemsize(transform.op.results[0]) * ctx.redundancy
 
 
 class _Transform:

@@ -100,7 +100,7 @@ def _sliced(ctx: Context, op: Op, shift: _Shift, dims: Dims) -> Iterator[Candida
     value = op.operands[0]
     alike = sum(1 for use in value.uses if use.op.name == op.name and _narrows(use.op, place))
     if alike > 1:  # each is charged its share of the gather, and those that follow find it done
-        sent = (Sent("all_gather", dims[place], ctx.move_cost(value, out) / alike),)
+        sent = (Sent("all_gather", dims[place], ctx.move_cost(value, out) / alike, messages=0),)
         yield Candidate((None,), (out,), functools.partial(_move, ctx, op, shift, out), sent=sent)
 
 
@@ -121,10 +121,17 @@ def _padded(ctx: Context, op: Op, shift: _Shift, dims: Dims) -> Iterator[Candida
 
 def _before_it_grows(ctx: Context, result: Value, dims: Dims, changed: list[int]) -> list[Dims]:
     """The layouts in which to pad: `dims`, that in which the result is wanted in the end, and those that are whole
-    along `changed`: resharding the operand, which is smaller, may send less than resharding the result."""
+    along `changed`, or have the axes of one such dimension at another one: resharding the operand, which is smaller,
+    may send less than resharding the result."""
     layouts = [dims, ctx.goal(result)]
     whole = [tuple([() if i in changed else d for i, d in enumerate(layout)]) for layout in layouts]
-    return list(dict.fromkeys([*layouts, *whole]))
+    moved = [
+        tuple([() if i == at else (*d, *atoms) if i == to else d for i, d in enumerate(dims)])
+        for at, atoms in enumerate(dims) if at in changed and atoms
+        for to, n in enumerate(result.type.shape)
+        if to not in changed and n % ctx.atoms.product((*dims[to], *atoms)) == 0
+    ]  # fmt: skip
+    return list(dict.fromkeys([*layouts, *whole, *moved]))
 
 
 def _move(ctx: Context, op: Op, shift: _Shift, dims: Dims) -> None:

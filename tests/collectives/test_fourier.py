@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -166,3 +167,30 @@ def test_a_spectrum_in_three_dimensions_is_cut_along_each():
 
     case = Case({"x": 2, "y": 4}, build, (samples(16, 16, 16, dtype=np.float32),), (P("x", "y"),), P("x", "y"))
     check(case, rtol=1e-4, above_xla=True)
+
+
+@pytest.mark.parametrize("shape", [(4, 256, 16), (256, 16)])
+def test_what_is_padded_moves_before_it_grows(shape):
+    """A long convolution: the sequence is exchanged for features, padded and transformed where it is whole."""
+    axis = len(shape) - 2
+
+    def build(constrain):
+        def run(x, k):
+            transform = lambda x: jnp.fft.rfft(x, 512, axis=axis)
+            spectrum = transform(x) * (transform(k) if axis == 0 else jnp.fft.rfft(k, 512, axis=0)[None])
+            return jax.lax.slice_in_dim(jnp.fft.irfft(spectrum, 512, axis=axis), 0, 256, axis=axis)
+
+        return run
+
+    split = P(*[None] * axis, "x")
+    args = [samples(*shape, dtype=np.float32), samples(256, 16, dtype=np.float32)]
+    case = Case({"x": 8}, build, args, (split, P("x")), split)
+    made, sent = check(case, rtol=1e-4)
+    exchanged = lambda n: n * 4 / 8 * 7 / 8
+    assert sent <= exchanged(2 * np.prod(shape) + 256 * 16), made.plan.as_text()
+
+
+def test_a_padded_vector_is_gathered_before_it_grows():
+    build = lambda constrain: lambda x: jnp.fft.rfft(jnp.pad(x, (0, 1000)))[:1000]
+    made, sent = check(Case({"x": 8}, build, [samples(1000, dtype=np.float32)], (P("x"),), P("x")), rtol=1e-4)
+    assert sent <= 1000 * 4 * 7 / 8, made.plan.as_text()
