@@ -12,8 +12,8 @@ from typing import Any
 from jaxlib.mlir.ir import Module
 
 from propagation import Propagated
-from propagation.collector import collector_paused
 from propagation.errors import UnsupportedModuleError
+from propagation.gc_pause import collector_paused
 from propagation.pipeline import check_types
 from propagation.program import Program, read, source
 

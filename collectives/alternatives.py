@@ -6,7 +6,7 @@ activations are then split by features, and every layer exchanges them, where a 
 weights. No single choice shows that; so a program with such an axis is propagated a second time, in which each
 contested axis goes first to the class of dimensions (`propagation.correspondence`) whose tensors hold most bytes:
 all that arguments and results say of it for other classes waits until that one is everywhere. Or it waits for the
-others, where it has the axis already (`contests.py`). Both are partitioned, and the one that sends less is taken.
+others, where it has the axis already (`contended_axes.py`). Both are partitioned, and the one that sends less is taken.
 
 Another one is tried where a reshape cuts a split dimension in two, as a batch into microbatches: part of the axes then
 stays on the microbatches, and a loop that takes one after the other needs on all devices what few of them hold. In the
@@ -16,7 +16,7 @@ And one where several results of a split argument's type are whole, as of an opt
 beside a gradient that is not: there the argument is gathered before it is used, instead of each result.
 
 And one where contractions gather over and over what follows from one another: there every device computes all of it
-(`computed_whole.py`).
+(`replicated_chains.py`).
 
 And one of the program rewritten, where a split dimension holds parts that something cuts (`equal_parts.py`).
 
@@ -38,8 +38,7 @@ from propagation.model import DimSharding, TensorSharding
 from propagation.program import Op, source
 
 from .annotations import KnownShardings
-from .computed_whole import computed_whole
-from .contests import preference
+from .contended_axes import preference
 from .cost import item_bytes
 from .equal_parts import parted
 from .errors import CollectivesError
@@ -49,6 +48,7 @@ from .options import Options
 from .plan.communication import Alternative
 from .preferences import Gathered, Kept, Preference
 from .reordered import decided_again, is_final
+from .replicated_chains import computed_whole
 from .topology import Topology
 from .within_memory import divisions, frugal, noted
 

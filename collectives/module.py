@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from jaxlib.mlir import ir
 
 from propagation import Propagated
-from propagation.collector import collector_paused
+from propagation.gc_pause import collector_paused
 from propagation.model import Mesh, TensorSharding
 from propagation.parsing import parse
 from propagation.program import Block, Func, Op, Program, Value, source
@@ -30,8 +30,8 @@ from .layouts.state import RESHARD
 from .machine import Machine, machine_of, ref_bytes
 from .optimize import optimize
 from .options import Options
-from .overlapping import CAUSE as OVERLAPS
-from .overlapping import Overlapping
+from .overlapping_subaxes import CAUSE as OVERLAPS
+from .overlapping_subaxes import Overlapping
 from .partial_sums import unreduced
 from .passes.compilers.cpu import as_bits
 from .plan.capacity import Capacity

@@ -38,7 +38,7 @@ class Options:
                        order decides it (`reordered.py`); arguments and results stay as they are. If False every value
                        starts from the sharding that was handed in
     repeat             whether every device may compute the same where operands would be gathered over and over, and the
-                       arithmetic takes less time than the bytes that are saved (`computed_whole.py`): on a topology,
+                       arithmetic takes less time than the bytes that are saved (`replicated_chains.py`): on a topology,
                        or without one on a TPU v5e. Virtual CPU devices share cores, so they are slower by it
     unreduced_results  whether results of @main that are declared unreduced leave as addends, one on each device along
                        those axes, for the caller to add up; if False they are an `UnreducedResultError`

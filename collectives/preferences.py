@@ -9,8 +9,8 @@ from propagation.model import DimSharding, Mesh, TensorSharding
 from propagation.program import Program, Value
 from propagation.shardings import Shardings
 
-from .computed_whole import Whole
 from .equal_parts import Parted
+from .replicated_chains import Whole
 
 __all__ = ["Divided", "Gathered", "Kept", "Preference"]
 

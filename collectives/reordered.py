@@ -4,7 +4,8 @@ Propagation gives an axis that two dimensions want to the one that was visited f
 on the way into XLA those that only add dimensions of size one become reshapes, which come first: a batch split by the
 data then reaches the activations before the features that are split by the weights do, and weights that are distributed
 over the devices which share the batch are gathered where they are used, rather than activations moved. Where a program
-has such axes (`propagation.contested`), it is propagated once more in that order, with the same arguments and results.
+has such axes (`propagation.axis_conflicts`), it is propagated once more in that order, with the same arguments and
+results.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from jaxlib.mlir import ir
 
 from propagation import Propagated, run
 from propagation.annotations import WITH_IN_SHARDINGS
-from propagation.contested import depends_on_order
+from propagation.axis_conflicts import depends_on_order
 from propagation.model import TensorSharding
 from propagation.ops import SHARDING_ATTRIBUTE
 from propagation.program import Program, read

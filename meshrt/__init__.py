@@ -99,9 +99,9 @@ with _collection.paused(), _interrupts.deferred():
         process_index,
         process_indices,
     )
-    from meshrt.runtime.calls import effects_barrier
+    from meshrt.runtime.host_calls import effects_barrier
     from meshrt.runtime.jaxlib_api import Device
-    from meshrt.runtime.live import live_arrays
+    from meshrt.runtime.live_arrays import live_arrays
     from meshrt.runtime.reference import Ref
     from meshrt.runtime.transfer import block_until_ready, copy_to_host_async, device_get
     from meshrt.shape_dtype import ShapeDtypeStruct

@@ -191,7 +191,7 @@ FIELDS: dict[str, Field] = {
         Field("transfer_guard", str, None, "none", "what is done about transfers, in all directions", _LEVELS, True),
         *(Field(f"transfer_guard_{d}", str, None, "none", f"what is done about {d} transfers", _LEVELS, True)
           for d in GUARDED),
-        # XLA's CPU client admits 32 per device and deadlocks there; see meshrt.runtime.flight.
+        # XLA's CPU client admits 32 per device and deadlocks there; see meshrt.runtime.in_flight.
         Field("max_in_flight", int, 8, "none", "pending executions of a device set", minimum=2, maximum=24),
         *(Field(name, type(default), default, "none", f"JAX's, without effect: {why}")
           for name, (default, why) in WITHOUT_EFFECT.items()),

@@ -20,12 +20,12 @@ from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
 from meshrt.core.trace import leaked as leaked_error
 from meshrt.core.tracebacks import boundary, strip
 from meshrt.core.types import aval_of, require_value
-from meshrt.pipeline.asked import is_sharding
-from meshrt.pipeline.cells import CLOSED_OVER, ClosesOver, check_aliases, finished
+from meshrt.pipeline.box_contents import CLOSED_OVER, ClosesOver, check_aliases, finished
 from meshrt.pipeline.entry import Entry
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.misses import CacheMiss
 from meshrt.pipeline.options import JitOptions, compiler_option_items
+from meshrt.pipeline.requested import is_sharding
 from meshrt.pipeline.road import NoRoad
 from meshrt.pipeline.sharing import driver_for
 from meshrt.pipeline.static_arguments import NO_STATIC, WEAKLY_HELD, Static, bound, incomparable, split, unhashable

@@ -19,7 +19,7 @@ from .errors import UnsupportedModuleError
 from .graph import Func, Op, OtherType, Program
 from .gspmd_manual import make_manual
 from .gspmd_mesh import Grid, mesh_behind
-from .gspmd_said import ATTRIBUTE, CONSTRAINT, Said, Type, place, read_attribute, target, unspecified
+from .gspmd_shardings import ATTRIBUTE, CONSTRAINT, Said, Type, place, read_attribute, target, unspecified
 from .gspmd_text import GspmdSharding
 from .locations import location_text
 from .model import Mesh

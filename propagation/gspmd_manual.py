@@ -16,7 +16,7 @@ from jaxlib.mlir import ir
 from .edits import erase, replace_all_uses
 from .errors import UnsupportedModuleError
 from .graph import Block, Func, Op, Program, TensorType, Value
-from .gspmd_said import ATTRIBUTE, CONSTRAINT, TO_FULL, TO_SHARD, Said, place, read_attribute, target, unspecified
+from .gspmd_shardings import ATTRIBUTE, CONSTRAINT, TO_FULL, TO_SHARD, Said, place, read_attribute, target, unspecified
 from .gspmd_text import GspmdSharding
 from .model import DimSharding, TensorSharding
 from .ops import CONSTANTS

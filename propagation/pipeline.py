@@ -16,11 +16,11 @@ from jaxlib.mlir import ir
 
 from . import calls, constraints, debug, exporting, func_edges, functions, importing
 from .annotations import read_shardings
-from .collector import collector_paused
 from .dataflow import Edge, add_edges, edges_in, sink_edges
 from .driver import Driver
 from .errors import BadOptionError, UnsupportedModuleError
 from .factors import STRATEGIES
+from .gc_pause import collector_paused
 from .log import Log
 from .model import DimSharding, OpRule
 from .parsing import utf8_errors

@@ -20,9 +20,9 @@ from jaxlib.mlir import ir
 
 from . import errors, limits
 from .attributes import cache_for, mesh_of
-from .collector import collector_paused
 from .edits import Edits, erase, replace_all_uses
 from .functions import check_calls
+from .gc_pause import collector_paused
 from .graph import Block, Func, Op, OtherType, Program, TensorType, Use, Value, attribute_items
 from .gspmd import import_gspmd
 from .locations import argument_names, location_text, scope, source

@@ -14,9 +14,9 @@ from jaxlib.mlir import ir
 from . import errors, limits
 from .asm import Body, FunctionWriter, ModuleWriter
 from .attributes import cache_for
-from .collector import collector_paused
 from .contexts import context, note_read
 from .functions import check_calls
+from .gc_pause import collector_paused
 from .graph import Block, Func, Op, OtherType, Program, TensorType, Value, attribute_of
 from .parsing import parse
 from .program import add_mesh, type_of

@@ -261,7 +261,7 @@ def _earlier(target: str, against: str | None, mesh: str | None, annotations: st
     """The program that TARGET is compared with; None if it is a report, or there is none."""
     if against is None and mesh is None and annotations is None:
         return None
-    from meshrt.inspect.sides import is_report  # start-up time, as above
+    from meshrt.inspect.compared_programs import is_report  # start-up time, as above
 
     if against is not None and is_report(against):
         if mesh is not None or annotations is not None:
@@ -273,8 +273,8 @@ def _earlier(target: str, against: str | None, mesh: str | None, annotations: st
 
 def _compared(earlier: _Program, later: _Program, hook: Hook, topology: str | None, limits: Limits) -> Comparison:
     """What changed between two programs, and because of what."""
+    from meshrt.inspect.compared_programs import side_apart, side_of
     from meshrt.inspect.comparing import compare_sides  # start-up time, as above
-    from meshrt.inspect.sides import side_apart, side_of
 
     before = side_apart(earlier.target, earlier.mesh or later.mesh, hook, earlier.annotations, limits)
     after = side_of(later.target, later.mesh, hook, later.annotations, limits)

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from meshrt.core import source
-from meshrt.runtime import circles
+from meshrt.runtime import process_groups
 
 __all__ = ["Observer"]
 
@@ -35,13 +35,13 @@ class Observer:
         wall, cpu = time.monotonic(), time.process_time()
         used = (cpu - self._cpu) / max(wall - self._wall, 1e-3)
         self._wall, self._cpu = wall, cpu
-        compiled = circles.being_compiled()
+        compiled = process_groups.being_compiled()
         return {"text": _text(compiled), "compiling": compiled is not None, "idle": used < _IDLE}
 
 
 def _text(compiled: str | None) -> str:
     place = _where()
-    for circle in circles.circles():
+    for circle in process_groups.circles():
         if circle.agreeing is not None:
             program = circle.agreeing
             line = f" ({program.record['line']})" if program.record.get("line") else ""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from meshrt.core.tracebacks import strip
 from meshrt.errors import PeerLost
-from meshrt.runtime import circles
+from meshrt.runtime import process_groups
 
 __all__ = ["flush", "install", "note_failure"]
 
@@ -87,7 +87,7 @@ def _at_exit(is_member: Callable[[], bool], tell: Callable[[str], None], finish:
         flush()
         os._exit(code & 0xFF or 1)
     code = finish()
-    if code or not circles.quiet(_QUIET_S):
+    if code or not process_groups.quiet(_QUIET_S):
         flush()
         os._exit(code)
 

@@ -24,7 +24,7 @@ from meshrt.errors import DistributedError, PeerLost, ProgramsDifferError
 from meshrt.launch import parting
 from meshrt.launch.membership import frames
 from meshrt.launch.membership.naps import Naps
-from meshrt.runtime import backend, circles
+from meshrt.runtime import backend, process_groups
 from meshrt.runtime.sockets import break_off
 
 __all__ = ["DOOR", "Member"]
@@ -88,7 +88,7 @@ class Member:
             raise PeerLost("; ".join(self.lost.values()), self.lost)
 
     def agree(
-        self, circle: circles.Circle, number: int, record: Mapping[str, Any], text: Callable[[], str | None]
+        self, circle: process_groups.Circle, number: int, record: Mapping[str, Any], text: Callable[[], str | None]
     ) -> None:
         """Returns when all of the circle are about to launch the program of this record; see `circles.Job`.
 
@@ -137,7 +137,7 @@ class Member:
 
     def finish(self, timeout_s: float) -> bool:
         """Says that this process's script ended, and waits until all others' have; False if they have not in time."""
-        self._send("finished", launched={c.key: c.launched for c in circles.circles()})
+        self._send("finished", launched={c.key: c.launched for c in process_groups.circles()})
         gone = (DOOR, self.process)
         ended = self._wait(lambda: self._over or self._closed or any(p in self.lost for p in gone), timeout_s)
         if self.process in self.lost:
@@ -243,7 +243,7 @@ class Member:
         return max(0.0, seconds - sum(slept for until, slept in self._slept if until > since))
 
     def _beat(self) -> None:
-        known = circles.circles()
+        known = process_groups.circles()
         pending = {c.key: self._awake(seconds) for c in known if (seconds := c.pending()) is not None}
         launched = {c.key: c.launched for c in known}
         self._send(
@@ -341,7 +341,7 @@ class Member:
         now = time.monotonic()
         if not self.lost or now < self._break_at:
             return
-        concerned = [c for c in circles.circles() if any(self.needs(p, c.processes) for p in self.lost)]
+        concerned = [c for c in process_groups.circles() if any(self.needs(p, c.processes) for p in self.lost)]
         waiting = [seconds for c in concerned if (seconds := c.pending()) is not None]
         if not waiting:
             return

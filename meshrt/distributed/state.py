@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshrt.distributed.connection import Entrance
 from meshrt.distributed.member import Member
-from meshrt.runtime import backend, circles
+from meshrt.runtime import backend, process_groups
 
 if TYPE_CHECKING:
     from meshrt.launch.local_service import LocalService
@@ -79,7 +79,7 @@ def adopt(ctx: DistributedContext) -> None:
     backend.set_process_info(
         backend.ProcessInfo(ctx.client, ctx.node_id, ctx.num_nodes, ctx.local_address, ctx.local_device_ids)
     )
-    circles.set_job(ctx.member)
+    process_groups.set_job(ctx.member)
     with _lock:
         _numbers.clear()
     _context = ctx
@@ -90,4 +90,4 @@ def forget() -> None:
     global _context
     _context = None
     backend.set_process_info(None)
-    circles.set_job(None)
+    process_groups.set_job(None)

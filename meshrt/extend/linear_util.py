@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from meshrt import config, errors
-from meshrt.sharding.by_mesh import remembered as by_mesh
+from meshrt.sharding.mesh_caches import remembered as by_mesh
 from meshrt.transforms.arguments import fun_name
 
 __all__ = [

@@ -18,9 +18,9 @@ from meshrt.inspect.changes import CollectiveChange, Comparison
 from meshrt.inspect.lint.changes import spec_text
 from meshrt.inspect.lint.subject import Subject, Trial
 from meshrt.pipeline.names import type_text
+from propagation.annotation_sites import Edit, Said, saying_of
 from propagation.model import DimSharding, Mesh, TensorSharding
 from propagation.program import Op, Program, source
-from propagation.said import Edit, Said, saying_of
 from propagation.shardings import Shardings, map_shardings
 
 __all__ = ["Difference", "differences", "with_causes"]

@@ -22,15 +22,15 @@ from collectives.topology import load
 from meshrt.errors import MeshrtError
 from meshrt.inspect.child_options import annotating_of, module_text
 from meshrt.inspect.comparing import compared
+from meshrt.inspect.indivisible_annotations import replicas_finding, undivided_annotations
 from meshrt.inspect.lint import lint, subject_of_module
 from meshrt.inspect.model import FindingRow, place, report_of
 from meshrt.inspect.program_graph import program_row
-from meshrt.inspect.undivided import replicas_finding, undivided_annotations
 from meshrt.pipeline.explain import explain
 from meshrt.pipeline.names import argument_names, output_names
+from propagation.annotation_sites import Edit
 from propagation.errors import PropagationError
 from propagation.overrides import overridden
-from propagation.said import Edit
 
 
 def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:

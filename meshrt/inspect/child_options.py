@@ -7,9 +7,9 @@ from typing import Any
 
 import propagation
 from meshrt.inspect.annotations import Annotations, argument_axes
+from propagation.annotation_sites import Edit
 from propagation.overrides import annotating
 from propagation.program import argument_names
-from propagation.said import Edit
 
 __all__ = ["annotating_of", "module_text"]
 

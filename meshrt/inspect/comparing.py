@@ -10,11 +10,11 @@ from collectives.topology import load
 from meshrt.inspect.causes import with_causes
 from meshrt.inspect.changes import Comparison, compare
 from meshrt.inspect.child_options import annotating_of, module_text
+from meshrt.inspect.compared_programs import Side
 from meshrt.inspect.guard import Limits, ask_child
 from meshrt.inspect.lint.subject import Subject, subject_of_module
 from meshrt.inspect.model import Report, place, report_of
-from meshrt.inspect.nearby import relative
-from meshrt.inspect.sides import Side
+from meshrt.inspect.relative_paths import relative
 
 __all__ = ["compare_sides", "compared"]
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from meshrt.errors import InspectError, TargetError
 from meshrt.inspect.annotations import Annotations
 from meshrt.inspect.containers import module_in
-from meshrt.inspect.nearby import relative
+from meshrt.inspect.relative_paths import relative
 
 __all__ = ["Limits", "ask_child", "inspect_file", "is_json", "open_regular", "read_file"]
 

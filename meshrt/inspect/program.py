@@ -14,8 +14,8 @@ from meshrt.inspect.annotations import Annotations
 from meshrt.inspect.child import answer
 from meshrt.inspect.kernels import kernel_rows
 from meshrt.inspect.model import report_of
-from meshrt.inspect.nearby import relative
 from meshrt.inspect.program_graph import loaded_source, program_row
+from meshrt.inspect.relative_paths import relative
 from meshrt.inspect.target import ForeignText, Hook, lower_target
 from meshrt.pipeline.explain import explain
 from meshrt.pipeline.names import names_of

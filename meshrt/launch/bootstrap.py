@@ -73,7 +73,7 @@ def send_exception(error: BaseException) -> bool:
 
 
 def die_with(launcher: int) -> None:
-    """Has the kernel kill this process when the launcher ends, also by SIGKILL (Linux; elsewhere the keeper does)."""
+    """Has the kernel kill this process when the launcher ends, also by SIGKILL (Linux; elsewhere the reaper does)."""
     if not sys.platform.startswith("linux"):
         return
     import ctypes  # start-up time: this runs before the script, in every worker

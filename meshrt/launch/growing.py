@@ -29,8 +29,8 @@ from meshrt.launch.model import (
     WorkerMeshed,
     WorkerRaised,
 )
-from meshrt.launch.moves import Result, most_hosts, open_incident, stop
 from meshrt.launch.ranks import Ranks
+from meshrt.launch.transitions import Result, most_hosts, open_incident, stop
 
 
 def growable(state: State, event: WorkerGrowable) -> Result:

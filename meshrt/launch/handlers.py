@@ -37,7 +37,8 @@ from meshrt.launch.model import (
     WorkerMeshed,
     WorkerRaised,
 )
-from meshrt.launch.moves import (
+from meshrt.launch.ranks import Ranks
+from meshrt.launch.transitions import (
     Result,
     await_no_longer,
     blame,
@@ -51,7 +52,6 @@ from meshrt.launch.moves import (
     open_incident,
     stop,
 )
-from meshrt.launch.ranks import Ranks
 
 
 def start(state: State, event: Start) -> Result:

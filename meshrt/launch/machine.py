@@ -41,8 +41,8 @@ from meshrt.launch.model import (
     WorkerMeshed,
     WorkerRaised,
 )
-from meshrt.launch.moves import Result
 from meshrt.launch.ranks import Ranks
+from meshrt.launch.transitions import Result
 
 Handler = Callable[[State, Event], Result]
 

@@ -30,8 +30,8 @@ from meshrt.launch.model import (
     WorkerMeshed,
     WorkerRaised,
 )
-from meshrt.launch.moves import Result, blame, enter, open_incident, stop
 from meshrt.launch.ranks import Ranks
+from meshrt.launch.transitions import Result, blame, enter, open_incident, stop
 
 
 def raised(state: State, event: WorkerRaised) -> Result:

@@ -25,9 +25,9 @@ from meshrt.launch.model import (
     WorkerGrowable,
     WorkerLeft,
 )
-from meshrt.launch.moves import Result, most_hosts
 from meshrt.launch.parting import LEAVE
 from meshrt.launch.ranks import Ranks
+from meshrt.launch.transitions import Result, most_hosts
 
 __all__ = ["adapt", "ended", "growable", "has_left", "late", "left", "patience"]
 

@@ -18,10 +18,10 @@ from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.source import UNKNOWN, Source, path_of
 from meshrt.core.types import ShapedArray
+from meshrt.lowering.explicit_constraints import CONSTANTS, pinned
+from meshrt.lowering.frontend_attributes import NOT_INLINED, with_marks
 from meshrt.lowering.groups import CHANNEL, IndexGroups, device_groups
-from meshrt.lowering.marks import NOT_INLINED, with_marks
 from meshrt.lowering.nesting import is_deep
-from meshrt.lowering.pins import CONSTANTS, pinned
 from meshrt.lowering.processors import say_who_computes
 from meshrt.lowering.sizes import PLATFORM_INDEX
 from meshrt.lowering.types import dense, mlir_type, splat

@@ -39,7 +39,7 @@ from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext, ModuleLowering
 from meshrt.lowering.types import mlir_type
 from meshrt.sharding.typed import entries_of, type_sharding
-from propagation.collector import collector_paused
+from propagation.gc_pause import collector_paused
 from propagation.model import FactorType, OpRule
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshrt.lowering.marks import with_marks
+from meshrt.lowering.frontend_attributes import with_marks
 
 __all__ = ["is_compute_type", "say_who_computes"]
 

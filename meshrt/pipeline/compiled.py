@@ -10,7 +10,7 @@ from meshrt import errors, tree_util
 from meshrt.config import settings
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.pipeline.cells import CLOSED_OVER, finished
+from meshrt.pipeline.box_contents import CLOSED_OVER, finished
 from meshrt.pipeline.entry import Entry, any_committed
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered

@@ -56,8 +56,8 @@ from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
-from meshrt.sharding.by_mesh import mesh_reads, note_read, recall
 from meshrt.sharding.mesh import Mesh
+from meshrt.sharding.mesh_caches import mesh_reads, note_read, recall
 from meshrt.sharding.typed import abstract
 from meshrt.transforms.tools import hoist_consts
 

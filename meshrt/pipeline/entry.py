@@ -16,7 +16,7 @@ from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.nonfinite import explainer
 from meshrt.pipeline.structures import Bare, builder, only
 from meshrt.pipeline.written import Written
-from meshrt.runtime import circles, jaxlib_api, transfer
+from meshrt.runtime import jaxlib_api, process_groups, transfer
 from meshrt.runtime.array import Array, Signature, arrays, blank, copy_array, sharing, signature
 from meshrt.runtime.layouts import relayout
 from meshrt.runtime.reshard import reshard
@@ -195,7 +195,7 @@ class Entry:
                     f"Array has been deleted with shape={str(x.aval).lstrip('~')}. It is argument {path} of "
                     f"{self.name}.{how} Use the result of that call instead, or don't donate it"
                 )
-        return circles.explained(e, f"running {self.name} failed")
+        return process_groups.explained(e, f"running {self.name} failed")
 
     def _check_donated_once(self, leaves: Sequence[Any]) -> None:
         """A donated array that is also another argument: XLA would fail on some devices and wait on the others."""

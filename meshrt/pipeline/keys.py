@@ -13,7 +13,7 @@ from meshrt.core.types import ShapedArray
 from meshrt.pipeline.options import CompilerOptions
 from meshrt.pipeline.static_arguments import Static
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
-from meshrt.sharding.by_mesh import ANY_MESH
+from meshrt.sharding.mesh_caches import ANY_MESH
 
 __all__ = ["ProgramKey", "SharedTraces", "TraceKey"]
 

@@ -22,7 +22,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED
 from meshrt.sharding.typed import sharding_of
 from meshrt.transforms.ordering import in_order
-from propagation.collector import collector_paused
+from propagation.gc_pause import collector_paused
 
 if TYPE_CHECKING:
     from meshrt.pipeline.ahead import TopologyCompiled

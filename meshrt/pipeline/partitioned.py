@@ -11,7 +11,7 @@ from meshrt.pipeline.propagated import Propagated, boundary_shardings
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.runtime import backend, jaxlib_api
 from meshrt.sharding.named import NamedSharding
-from propagation.collector import collector_paused
+from propagation.gc_pause import collector_paused
 
 if TYPE_CHECKING:
     import collectives

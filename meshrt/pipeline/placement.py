@@ -14,7 +14,10 @@ from typing import Any, NamedTuple, Protocol
 from meshrt import errors, tree_util
 from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
-from meshrt.pipeline.asked import (
+from meshrt.pipeline.box_contents import result_of
+from meshrt.pipeline.options import JitOptions
+from meshrt.pipeline.origins import Origin, made_at, on, said, way_out
+from meshrt.pipeline.requested import (
     at_boundary,
     broadcast_in,
     canonical,
@@ -25,10 +28,7 @@ from meshrt.pipeline.asked import (
     memory_of,
     own_layout,
 )
-from meshrt.pipeline.cells import result_of
-from meshrt.pipeline.meeting import check_apart
-from meshrt.pipeline.options import JitOptions
-from meshrt.pipeline.origins import Origin, made_at, on, said, way_out
+from meshrt.pipeline.several_meshes import check_apart
 from meshrt.pipeline.static_arguments import Static, bound
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.pipeline.written import Written, written
@@ -153,7 +153,7 @@ class Wanted:
         """`origin` is a text or a function that makes it (names of arguments are computed only for errors);
         `is_typing` says whether values have types over the mesh because of it. One that the program `is_within` moves
         its values to is over the devices that they are on. One whose values the program `is_followed` for, those of an
-        argument, may differ from that in context: a reshard may take them (`meshrt.pipeline.meeting`)."""
+        argument, may differ from that in context: a reshard may take them (`meshrt.pipeline.several_meshes`)."""
         self.is_placed = True
         if isinstance(mesh, Mesh) and mesh.is_scalar:
             return self.add_device(mesh.flat_devices[0], origin)

@@ -17,7 +17,7 @@ from meshrt.sharding.common import as_seen_on, is_refinement, with_parts
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec, axes_of
-from propagation.collector import collector_paused
+from propagation.gc_pause import collector_paused
 
 if TYPE_CHECKING:
     from meshrt.lowering.module import LoweredModule

@@ -16,20 +16,20 @@ from meshrt.core.references import is_ref_type
 from meshrt.core.source import own_scope
 from meshrt.core.trace import JaxprTrace, checked, eval_jaxpr, must_check, set_trace
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.pipeline.cells import CLOSED_OVER, ClosesOver, Writes, finished
+from meshrt.pipeline.box_contents import CLOSED_OVER, ClosesOver, Writes, finished
 from meshrt.pipeline.static_arguments import Static, bound, join
 from meshrt.pipeline.station import Onward, UnboundStation
-from meshrt.sharding.by_mesh import mesh_reads
 from meshrt.sharding.common import as_seen_on
 from meshrt.sharding.context import tracing_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType
+from meshrt.sharding.mesh_caches import mesh_reads
 from meshrt.sharding.named import NamedSharding
 from meshrt.transforms.arguments import argument_paths
 from meshrt.transforms.discharge import settled_program
 from meshrt.transforms.high import closed_leaves, flatten, leaf_paths, numbered, reopened, taken_apart
 from meshrt.transforms.references import refuse_mutable, refuse_returned
 from meshrt.transforms.tools import dce
-from propagation.collector import collector_paused
+from propagation.gc_pause import collector_paused
 
 if TYPE_CHECKING:
     from meshrt.pipeline.lowered import Lowered

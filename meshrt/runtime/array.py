@@ -18,7 +18,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, no_truth_value, register_aval
-from meshrt.runtime import array_text, circles, dlpack, guards, jaxlib_api, sub_byte
+from meshrt.runtime import array_text, dlpack, guards, jaxlib_api, process_groups, sub_byte
 from meshrt.runtime.host_memory import aligned_empty
 from meshrt.runtime.pieces import cut, fill, relaid
 from meshrt.runtime.shard import Shard
@@ -267,7 +267,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
     def _fail(self, e: Exception) -> NoReturn:
         if self._buf.is_deleted():
             raise array_text.deleted(self) from e
-        error = circles.explained(e, f"the computation of an array of type {self.aval} failed")
+        error = process_groups.explained(e, f"the computation of an array of type {self.aval} failed")
         raise error from error.__cause__
 
     def on_device_size_in_bytes(self) -> int:

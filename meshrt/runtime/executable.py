@@ -20,9 +20,9 @@ from jaxlib.mlir import ir
 
 from meshrt import config, errors
 from meshrt.heuristics import KEPT_DEVICE_SETS
-from meshrt.runtime import backend, circles, compile_cache, events, jaxlib_api
-from meshrt.runtime.calls import Calls, HostFunction, busy_devices
-from meshrt.runtime.flight import flight_of
+from meshrt.runtime import backend, compile_cache, events, jaxlib_api, process_groups
+from meshrt.runtime.host_calls import Calls, HostFunction, busy_devices
+from meshrt.runtime.in_flight import flight_of
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
 from meshrt.sharding.layout import Layout
 
@@ -53,7 +53,7 @@ def compile_program(
       shardy: in mode "spmd", whether the shardings are Shardy's attributes (else `mhlo.sharding`).
       backend: the platform; the default one if None.
       options: XLA's debug options by name.
-      host_callbacks: what the program calls back, by index (see `meshrt.runtime.calls`).
+      host_callbacks: what the program calls back, by index (see `meshrt.runtime.host_calls`).
       name: what people call the program, for lists of programs.
     """
     if mode not in ("replica", "spmd"):
@@ -227,7 +227,7 @@ class PortableExecutable:
             if devices[0].process_index == devices[0].client.process_index():
                 self._to_disk(key, bound, kind, seconds)
             return bound
-        with circles.compiling(self.name), compile_cache.making(key) as waited:
+        with process_groups.compiling(self.name), compile_cache.making(key) as waited:
             bound = self._from_disk(key, kind, devices) if waited else None
             if bound is None:
                 bound, seconds = self._compile(devices, calls)
@@ -246,7 +246,7 @@ class PortableExecutable:
         started = time.perf_counter()
         options = self._options(devices, self.ynnpack)
         module = legalize(self.module, backend.capabilities(self.platform))
-        with circles.compiling(self.name):
+        with process_groups.compiling(self.name):
             compiled = jaxlib_api.compile_and_load(module, devices, options, calls.functions())
         seconds = time.perf_counter() - started
         events.record("compile", program=self, seconds=seconds)
@@ -366,8 +366,8 @@ class LoadedExecutable:
         self.portable, self.executable, self.devices, self.calls = portable, executable, devices, calls
         self.execute_sharded = executable.execute_sharded
         self.flight = flight_of(devices)
-        self.circle = circles.circle_of(devices)
-        self._shared: circles.Shared | None = None
+        self.circle = process_groups.circle_of(devices)
+        self._shared: process_groups.Shared | None = None
 
     @property
     def bare(self) -> Callable[[Sequence[Any]], Any] | None:
@@ -386,10 +386,10 @@ class LoadedExecutable:
         return run if len(self.devices) == 1 or busy_devices() is None else _refusing_runner(run, self.devices)
 
     @property
-    def shared(self) -> circles.Shared:
+    def shared(self) -> process_groups.Shared:
         """The program as it is described to the other processes that run it."""
         if self._shared is None:
-            self._shared = circles.Shared(self.portable, self.devices)
+            self._shared = process_groups.Shared(self.portable, self.devices)
         return self._shared
 
     def layouts(self) -> tuple[list[Layout], list[Layout]]:
@@ -435,7 +435,7 @@ def _runner(execute: Callable, handlers: list[Any], flight: Any) -> Callable[[Se
 
 
 def _shared_runner(
-    loaded: LoadedExecutable, handlers: list[Any], circle: circles.Circle
+    loaded: LoadedExecutable, handlers: list[Any], circle: process_groups.Circle
 ) -> Callable[[Sequence[Any]], list[Any]]:
     """For programs of several processes, which agree on each before its first launch, and are watched."""
     execute, flight, calls = loaded.execute_sharded, loaded.flight, loaded.calls

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import config, dtypes, errors
-from meshrt.runtime import circles, jaxlib_api
+from meshrt.runtime import jaxlib_api, process_groups
 from meshrt.runtime.array import Array, Signature, arrays
 from meshrt.runtime.executable import LoadedExecutable
 from meshrt.runtime.signature import handlers
@@ -27,7 +27,7 @@ def execute(executable: LoadedExecutable, buffers: Sequence[Any], signatures: Se
     try:
         return arrays(executable.runner(handlers(signatures))(buffers), signatures)
     except jaxlib_api.XlaError as e:
-        error = circles.explained(e, "the program could not be run")
+        error = process_groups.explained(e, "the program could not be run")
         raise error from error.__cause__
 
 

@@ -20,7 +20,7 @@ class _Context(threading.local):
     key        what calls are keyed by: `concrete` (its `loose_key` where it is loose), or where there is none the
                abstract mesh with its device
     asked      whether anything has read `concrete` or `abstract` since they were set: a trace in which nothing did is
-               the same under every mesh (`meshrt.sharding.by_mesh`)
+               the same under every mesh (`meshrt.sharding.mesh_caches`)
     """
 
     where: Any

@@ -34,7 +34,7 @@ from meshrt.transforms.custom_arguments import (
     split_arguments,
     type_mismatch,
 )
-from meshrt.transforms.custom_now import Call, closed_over, is_known, known_call
+from meshrt.transforms.custom_eager import Call, closed_over, is_known, known_call
 from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten
 from meshrt.transforms.linear import LinearTrace, LinearTracer, transpose_jaxpr

@@ -41,7 +41,7 @@ from meshrt.transforms.custom_arguments import (
     split_arguments,
     type_mismatch,
 )
-from meshrt.transforms.custom_now import Call, closed_over, is_known, known_call
+from meshrt.transforms.custom_eager import Call, closed_over, is_known, known_call
 from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten, leaf_paths
 from meshrt.transforms.linear import LinearTracer, given_linear, taken_as_linear

@@ -14,7 +14,7 @@ from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.references import is_ref_type
 from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.sharding.by_mesh import remembered
+from meshrt.sharding.mesh_caches import remembered
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import opened
 from meshrt.transforms.references import refuse_mutable, refuse_returned

@@ -11,7 +11,7 @@ import numpy as np
 from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.trace import literal_value
 from meshrt.core.types import aval_of
-from meshrt.sharding.by_mesh import remembered
+from meshrt.sharding.mesh_caches import remembered
 
 __all__ = ["WeakCache", "as_literal", "dce", "hoist_consts"]
 

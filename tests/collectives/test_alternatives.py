@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 import collectives
 import propagation
 from collectives.annotations import Propagation
-from collectives.contests import _times, preference
+from collectives.contended_axes import _times, preference
 from collectives.errors import UnsupportedShardingError
 from propagation.program import read
 
@@ -421,7 +421,7 @@ def test_arithmetic_is_not_repeated_where_it_takes_longer_than_the_bytes(monkeyp
 
 def test_the_search_for_what_every_device_may_compute_takes_steps_as_there_are_operations(monkeypatch):
     """Every product of one split weight may start a chain, and each looks through the weight's users."""
-    from collectives import computed_whole
+    from collectives import replicated_chains
 
     def steps(layers):
         t = "tensor<8x8xf32>"
@@ -440,7 +440,7 @@ def test_the_search_for_what_every_device_may_compute_takes_steps_as_there_are_o
         return seen["pushed"]
 
     seen = Counter()
-    push = computed_whole.heapq.heappush
-    monkeypatch.setattr(computed_whole.heapq, "heappush", lambda *args: seen.update(["pushed"]) or push(*args))
+    push = replicated_chains.heapq.heappush
+    monkeypatch.setattr(replicated_chains.heapq, "heappush", lambda *args: seen.update(["pushed"]) or push(*args))
     few, many = steps(50), steps(200)
     assert few > 0 and many < 5 * few

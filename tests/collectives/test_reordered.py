@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import collectives
 import propagation
-from propagation.contested import depends_on_order
+from propagation.axis_conflicts import depends_on_order
 
 from .jax_side import Case, check
 

@@ -8,7 +8,7 @@ import pytest
 
 import propagation
 from propagation.annotations import read_shardings
-from propagation.contested import depends_on_order, meeting
+from propagation.axis_conflicts import depends_on_order, meeting
 
 from .oracle import Oracle
 

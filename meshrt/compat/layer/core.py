@@ -12,7 +12,7 @@ from meshrt.core.trace import set_trace as _set_trace
 from meshrt.core.types import AbstractValue, ShapedArray
 from meshrt.core.types import aval_rules as pytype_aval_mappings
 from meshrt.numpy.names import missing as _missing
-from meshrt.sharding.by_mesh import note_read as _note_read
+from meshrt.sharding.mesh_caches import note_read as _note_read
 
 __all__ = [
     "AbstractValue", "Atom", "DropVar", "ParamDict", "ShapedArray", "Trace", "Tracer", "Value",

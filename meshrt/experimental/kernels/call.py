@@ -33,7 +33,7 @@ from meshrt.experimental.kernels.specs import GridSpec, no_block_spec
 from meshrt.jit import jit
 from meshrt.primitives.carried_refs import carrying_references
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.sharding.by_mesh import remembered
+from meshrt.sharding.mesh_caches import remembered
 from meshrt.sharding.typed import abstract
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.trace import EVAL, JaxprTrace, Trace, context, current_trace, set_trace
-from meshrt.sharding.by_mesh import note_read
+from meshrt.sharding.mesh_caches import note_read
 from meshrt.transforms.batching import BatchTrace
 
 __all__ = [

@@ -8,9 +8,9 @@ from typing import Any
 
 from meshrt.inspect.annotations import axes_text
 from meshrt.inspect.lint.subject import Subject
+from propagation.annotation_sites import Edit, Said, saying_of
 from propagation.model import DimSharding, TensorSharding
 from propagation.program import Program, Value
-from propagation.said import Edit, Said, saying_of
 from propagation.shardings import Shardings
 
 __all__ = ["Change", "all_of", "constrained", "described", "moves", "spec_text", "splits", "whole_said", "without"]

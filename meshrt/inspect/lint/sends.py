@@ -9,8 +9,8 @@ from collectives.ir.program import Collective
 from collectives.plan.traffic import Sent
 from meshrt.inspect.lint.changes import Change, moves, without
 from meshrt.inspect.lint.subject import Subject, size_of
+from propagation.annotation_sites import Said
 from propagation.program import Func, Op, Value, source
-from propagation.said import Said
 
 __all__ = ["Caused", "annotations_at", "caused", "changes_for", "gathered_whole", "values_at"]
 

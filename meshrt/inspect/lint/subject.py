@@ -17,11 +17,11 @@ from collectives.module import PartitionedProgram
 from collectives.topology import Topology
 from meshrt.pipeline.explain import Names
 from meshrt.pipeline.names import argument_names, names_of, output_names
+from propagation.annotation_sites import Edit, Said, annotations_of, origins
 from propagation.errors import PropagationError
 from propagation.model import Mesh, TensorSharding
 from propagation.ops import having
 from propagation.program import Program, Value, read
-from propagation.said import Edit, Said, annotations_of, origins
 
 if TYPE_CHECKING:
     from meshrt.pipeline.lowered import Lowered

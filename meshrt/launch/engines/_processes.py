@@ -1,4 +1,4 @@
-"""One child process of the launcher: its process group, its pipes, its end; and the keeper that outlives us."""
+"""One child process of the launcher: its process group, its pipes, its end; and the reaper that outlives us."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import IO
 
 from meshrt.launch.engines.protocol import Handed, Output, Report, Said, Task
-from meshrt.launch.keeper import MARK, end_marked
 from meshrt.launch.model import ExitStatus
+from meshrt.launch.reaper import MARK, end_marked
 from meshrt.launch.wire import LINE_LIMIT
 
-_HERE = Path(__file__).parents[1]  # where bootstrap.py and keeper.py lie
+_HERE = Path(__file__).parents[1]  # where bootstrap.py and reaper.py lie
 _READ = 64 * 1024
 _PIPE, _PIPE_LIMIT = 64 * 1024, 1 << 20  # bytes that fit into a pipe, and that Linux lets one be made to fit
 _READS_AT_END = 256  # of what a process left in a pipe; bounded, since a detached child may go on writing
 
 
-class Keeper:
-    """The process that kills our process groups if we are killed ourselves (keeper.py)."""
+class Reaper:
+    """The process that kills our process groups if we are killed ourselves (reaper.py)."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_HERE / "keeper.py")],
+            [sys.executable, "-I", "-S", str(_HERE / "reaper.py")],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         self._stdin = _pipe(self._process.stdin)
@@ -45,10 +45,10 @@ class Keeper:
         try:
             os.write(self._stdin.fileno(), line.encode())
         except BrokenPipeError:
-            return  # a keeper that is gone is no reason to stop the job
+            return  # a reaper that is gone is no reason to stop the job
 
     def close(self) -> None:
-        """Lets the keeper end; it kills whatever was not dropped."""
+        """Lets the reaper end; it kills whatever was not dropped."""
         self._stdin.close()
         self._process.wait()
 

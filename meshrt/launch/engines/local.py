@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from meshrt.launch.engines._processes import Child, Keeper
+from meshrt.launch.engines._processes import Child, Reaper
 from meshrt.launch.engines.protocol import Capabilities, Engine, Exited, Report, Startable, Task, WorkerSpec
 from meshrt.launch.environment import COMPILED, COMPILED_BOUND
 from meshrt.launch.membership.folders import remove_folder, spacious_folder
@@ -29,7 +29,7 @@ def make(environ: Mapping[str, str]) -> Engine:
 
 
 class LocalEngine:
-    """Processes of this machine. The keeper, which ends them if the launcher is killed, is started with the first.
+    """Processes of this machine. The reaper, which ends them if the launcher is killed, is started with the first.
 
     Ranks share a folder of compiled programs, which goes with the engine, unless the user has named one: what one of
     them compiles the others load, and so do those that start again.
@@ -41,7 +41,7 @@ class LocalEngine:
         self._clock = clock
         self._children: dict[Task, Child] = {}
         self._selector = selectors.DefaultSelector()
-        self._keeper: Keeper | None = None
+        self._reaper: Reaper | None = None
         self._unstarted: list[Report] = []
         self._shared: str | None = None
 
@@ -52,7 +52,7 @@ class LocalEngine:
 
     def start(self, specs: Sequence[Startable]) -> None:
         """Starts a child for each."""
-        self._keeper = self._keeper or Keeper()
+        self._reaper = self._reaper or Reaper()
         for spec in specs:
             try:
                 base = self._sharing() if isinstance(spec, WorkerSpec) else self._environ
@@ -62,7 +62,7 @@ class LocalEngine:
                 continue
             self._children[spec.task] = child
             if spec.stdin is None or not spec.stdin.stays:
-                self._keeper.add(child.pid, child.mark)
+                self._reaper.add(child.pid, child.mark)
             for fd in child.fds:
                 self._selector.register(fd, selectors.EVENT_READ, (spec.task, child))
 
@@ -109,8 +109,8 @@ class LocalEngine:
             child.signal(signal.SIGKILL)
         self._children.clear()
         self._selector.close()
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._reaper is not None:
+            self._reaper.close()
         if self._shared is not None:
             shared, self._shared = self._shared, None
             with contextlib.suppress(OSError):  # somebody still writes there: the next job sweeps it away
@@ -123,8 +123,8 @@ class LocalEngine:
             if status is None:
                 continue
             del self._children[task]
-            if self._keeper is not None:
-                self._keeper.drop(child.pid)
+            if self._reaper is not None:
+                self._reaper.drop(child.pid)
             for fd in child.fds:
                 if fd in self._selector.get_map():
                     self._selector.unregister(fd)

@@ -13,7 +13,7 @@ from meshrt.launch.hosts.fleet import Fleet
 from meshrt.launch.hosts.logbook import Logbook
 from meshrt.launch.hosts.messages import Applicant, Chunk, Down, Over, Up
 from meshrt.launch.model import FINAL, State
-from meshrt.launch.moves import exit_code
+from meshrt.launch.transitions import exit_code
 
 __all__ = ["HostsEngine"]
 

@@ -3,7 +3,7 @@
 The first line on stdin says what to start: ``{"command": [...], "variables": {...}, "directory": ..., "grace": 5}``, so
 that nothing of it stands on a command line. The end of stdin, which comes however the other side ends, or a signal,
 means: SIGTERM, and after the grace SIGKILL, for the process and everything that it started, also what made a session
-of its own. If this process is itself killed, the keeper (keeper.py) ends all of them. Exits with the process's code, or
+of its own. If this process is itself killed, the reaper (reaper.py) ends all of them. Exits with the process's code, or
 128 + its signal. Standard library only.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 _PR_SET_CHILD_SUBREAPER = 36
 _LINE_LIMIT = 16 << 20  # bytes
 _SWEEPS = 50
-_MARK = "MESHRT_TASK_MARK"  # as keeper.py knows it
+_MARK = "MESHRT_TASK_MARK"  # as reaper.py knows it
 WRONG = 2  # exit code: what is to be started cannot be
 
 
@@ -38,7 +38,7 @@ def main() -> int:
     told = _told()
     if told is None:
         return WRONG
-    keeper, mark = _keeper(), os.urandom(12).hex()
+    reaper, mark = _reaper(), os.urandom(12).hex()
     try:
         process = subprocess.Popen(
             told["command"], env={**os.environ, **told["variables"], _MARK: mark}, cwd=told.get("directory"),
@@ -46,32 +46,32 @@ def main() -> int:
         )  # fmt: skip
     except OSError as e:
         print(f"meshrt launch: {os.uname().nodename}: cannot start {told['command'][0]}: {e}", file=sys.stderr)
-        keeper.communicate()
+        reaper.communicate()
         return WRONG
-    _tell(keeper, f"add {process.pid} {mark}\n")
+    _tell(reaper, f"add {process.pid} {mark}\n")
     code = _watched(process, read_end, float(told.get("grace", 5.0)))
-    _end_descendants(but=keeper.pid)
-    _tell(keeper, f"drop {process.pid}\n")
-    keeper.communicate()
+    _end_descendants(but=reaper.pid)
+    _tell(reaper, f"drop {process.pid}\n")
+    reaper.communicate()
     return code if code >= 0 else 128 - code
 
 
-def _keeper() -> subprocess.Popen[bytes]:
+def _reaper() -> subprocess.Popen[bytes]:
     """In a session of its own, and without the mark of whoever started this process: neither's end is its own."""
     environ = {name: value for name, value in os.environ.items() if name != _MARK}
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(__file__).resolve().parents[1] / "keeper.py")], env=environ,
+        [sys.executable, "-I", "-S", str(Path(__file__).resolve().parents[1] / "reaper.py")], env=environ,
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
 
 
-def _tell(keeper: subprocess.Popen[bytes], line: str) -> None:
-    assert keeper.stdin is not None  # as asked for
+def _tell(reaper: subprocess.Popen[bytes], line: str) -> None:
+    assert reaper.stdin is not None  # as asked for
     try:
-        keeper.stdin.write(line.encode())
-        keeper.stdin.flush()
+        reaper.stdin.write(line.encode())
+        reaper.stdin.flush()
     except BrokenPipeError:
-        return  # without a keeper all goes on, but for the case that it is there for
+        return  # without a reaper all goes on, but for the case that it is there for
 
 
 def _adopt_orphans() -> None:

@@ -11,9 +11,9 @@ import pytest
 from meshrt.errors import InspectError
 from meshrt.inspect.changes import Comparison
 from meshrt.inspect.child import answer
+from meshrt.inspect.compared_programs import Side, is_report, side_of
 from meshrt.inspect.comparing import compare_sides
 from meshrt.inspect.guard import Limits
-from meshrt.inspect.sides import Side, is_report, side_of
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """

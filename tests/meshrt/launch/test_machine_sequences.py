@@ -45,8 +45,8 @@ from meshrt.launch.model import (
     WorkerMeshed,
     WorkerRaised,
 )
-from meshrt.launch.moves import exit_code
 from meshrt.launch.parting import LEAVE
+from meshrt.launch.transitions import exit_code
 from tests.meshrt.launch.stepping import GLOO, KILL, OK
 
 

@@ -278,6 +278,6 @@ def test_an_address_of_another_host_cannot_be_bound():
 
 
 def test_no_module_of_the_launcher_hides_one_of_the_standard_library():
-    """bootstrap.py and keeper.py are run by path, which puts this folder first on the module path."""
+    """bootstrap.py and reaper.py are run by path, which puts this folder first on the module path."""
     names = {p.stem for p in Path(meshrt.launch.__file__).parent.glob("*.py")} - {"__init__"}
     assert not names & sys.stdlib_module_names

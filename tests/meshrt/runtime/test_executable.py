@@ -14,7 +14,7 @@ from meshrt import config, errors
 from meshrt.runtime import compile_cache, events, jaxlib_api, protobuf
 from meshrt.runtime.callbacks import HostCallback
 from meshrt.runtime.executable import compile_program
-from meshrt.runtime.flight import Flight
+from meshrt.runtime.in_flight import Flight
 from meshrt.runtime.results import execute
 from meshrt.sharding import NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
@@ -217,26 +217,26 @@ def test_flight_waits_for_the_oldest():
         def block_until_ready(self):
             Token.waits += 1
 
-    flight = Flight(8)
+    in_flight = Flight(8)
     due = 0
     for _ in range(100):
-        if flight.due():
+        if in_flight.due():
             due += 1
-            flight.add(Token())
-    assert due == 25 and Token.waits == 24 and len(flight.tokens) == 1
+            in_flight.add(Token())
+    assert due == 25 and Token.waits == 24 and len(in_flight.tokens) == 1
 
 
 def test_overlapping_device_sets_share_what_a_device_admits():
-    from meshrt.runtime import flight
+    from meshrt.runtime import in_flight
 
     d = meshrt.devices()
-    kept, flight._flights = flight._flights, {}
+    kept, in_flight._flights = in_flight._flights, {}
     try:
-        flights = [flight.flight_of(tuple(d[:n])) for n in range(2, 8)]
-        assert flight.flight_of((d[0],)) is None and flight.flight_of((d[1], d[0])) is flights[0]
+        flights = [in_flight.flight_of(tuple(d[:n])) for n in range(2, 8)]
+        assert in_flight.flight_of((d[0],)) is None and in_flight.flight_of((d[1], d[0])) is flights[0]
         assert {2 * f.stride for f in flights} == {24 // 6}
     finally:
-        flight._flights = kept
+        in_flight._flights = kept
 
 
 def test_many_unawaited_steps_on_eight_devices():

@@ -8,8 +8,8 @@ from meshrt.inspect.lint.changes import described
 from meshrt.inspect.lint.rule import Hit, Rule, worth_telling
 from meshrt.inspect.lint.sends import annotations_at, caused, changes_for
 from meshrt.inspect.lint.subject import Subject
+from propagation.annotation_sites import Said
 from propagation.program import Op
-from propagation.said import Said
 
 __all__ = ["RULE"]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from meshrt.inspect.lint.changes import Change, splits
 from meshrt.inspect.lint.rule import Hit, Rule, worth_telling
 from meshrt.inspect.lint.subject import Subject, constants_of, size_of
+from propagation.annotation_sites import Edit
 from propagation.program import Program, Value, replace_all_uses, source
-from propagation.said import Edit
 
 __all__ = ["RULE"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshrt.inspect.indivisible_annotations import undivided
 from meshrt.inspect.lint.changes import moves
 from meshrt.inspect.lint.rule import Hit, Rule, worth_telling
 from meshrt.inspect.lint.sends import annotations_at
 from meshrt.inspect.lint.subject import Subject, size_of
-from meshrt.inspect.undivided import undivided
 from propagation.program import Func
 
 __all__ = ["RULE"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from meshrt.inspect.lint.changes import all_of, described, whole_said, without
 from meshrt.inspect.lint.rule import Hit, Rule
 from meshrt.inspect.lint.subject import Subject
-from propagation.said import Said
+from propagation.annotation_sites import Said
 
 __all__ = ["RULE"]
 

@@ -1,7 +1,7 @@
 """Two programs to compare, each as the module that the process which parses foreign files reads.
 
-The earlier one, if it is a function, is lowered in a process of its own (`python -m meshrt.inspect.sides`): two
-versions of a script import modules of the same names.
+The earlier one, if it is a function, is lowered in a process of its own (`python -m
+meshrt.inspect.compared_programs`): two versions of a script import modules of the same names.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def side_apart(target: str, mesh: str | None, hook: Hook, annotations: Annotatio
         asdict(hook) if isinstance(hook, WrittenArguments) else hook,
         None if annotations is None else asdict(annotations),
     ]
-    reply = ask_child(target, "meshrt.inspect.sides", json.dumps(asked).encode(), limits)
+    reply = ask_child(target, "meshrt.inspect.compared_programs", json.dumps(asked).encode(), limits)
     given = None if reply["annotations"] is None else Annotations(**reply["annotations"])
     return Side(reply["name"], reply["module"].encode(), names=reply["names"], annotations=given)
 

@@ -17,7 +17,7 @@ import propagation
 from collectives.annotations import Propagation
 from collectives.module import _partition
 from collectives.options import Options
-from collectives.overlapping import Overlapping
+from collectives.overlapping_subaxes import Overlapping
 from propagation.annotations import parse_sharding
 from propagation.fuzz.compare import compare
 from propagation.fuzz.oracle import Oracle

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from propagation.contested import meeting
+from propagation.axis_conflicts import meeting
 from propagation.correspondence import Correspondence, correspondence_of
 from propagation.func_edges import callers_first
 from propagation.functions import callee_of
@@ -24,11 +24,11 @@ from propagation.program import Block, Op, Program, TensorType, Value
 from propagation.shardings import Shardings
 
 from .annotations import KnownShardings
-from .computed_whole import Whole, whole_over
 from .cost import item_bytes
 from .heuristics import CONTESTED_SHARE, DEFERRED_STEPS, SCATTERED_AND_GATHERED
 from .ops.control import trip_count
 from .preferences import Preference
+from .replicated_chains import Whole, whole_over
 
 __all__ = ["preference"]
 

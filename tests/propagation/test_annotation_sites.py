@@ -5,10 +5,10 @@ import random
 import pytest
 
 import propagation
+from propagation.annotation_sites import Said, annotations_of, origins
 from propagation.fuzz import module
 from propagation.model import AxisRef, DimSharding, TensorSharding
 from propagation.program import Value, read
-from propagation.said import Said, annotations_of, origins
 
 TEXT = """sdy.mesh @mesh = <["x"=4, "y"=2]>
 func.func @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}, %b: tensor<8x8xf32>)

@@ -6,7 +6,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.types import ShapedArray
-from meshrt.pipeline.cells import CLOSED_OVER
+from meshrt.pipeline.box_contents import CLOSED_OVER
 from meshrt.pipeline.origins import Origin, said
 from meshrt.runtime.array import Array
 from meshrt.shape_dtype import ShapeDtypeStruct

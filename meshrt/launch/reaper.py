@@ -1,4 +1,4 @@
-"""Kills what the launcher started if the launcher itself is killed: ``python keeper.py``, process groups on stdin.
+"""Kills what the launcher started if the launcher itself is killed: ``python reaper.py``, process groups on stdin.
 
 The kernel ends the workers with the launcher (see bootstrap.py), but not what they started themselves. The
 launcher writes ``add PGID MARK`` and ``drop PGID`` lines; the end of the pipe, which comes however the launcher
