@@ -30,9 +30,10 @@ __all__ = ["divisions", "frugal", "noted"]
 
 
 def frugal(options: Options) -> Options:
-    """The same options, with which programs hold as little as passes and loops can help it."""
-    less = replace(options, combine=False, hoist=False, collective_matmul=False, order=False)
-    return replace(less, keep_gathered=False, memory_growth=0.0)
+    """The same options, with which programs hold as little as passes and loops can help it. What somebody asked for by
+    name (collective matmuls, an order, keeping what was gathered) stays."""
+    matmul, order = (asked if asked else False for asked in (options.collective_matmul, options.order))
+    return replace(options, combine=False, hoist=False, collective_matmul=matmul, order=order, memory_growth=0.0)
 
 
 def divisions(known: KnownShardings, made: PartitionedProgram, but: Sequence[Divided] = ()) -> list[Divided]:
