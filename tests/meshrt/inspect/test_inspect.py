@@ -209,6 +209,7 @@ def test_functions_that_call_each_other_too_often(tmp_path):
         ([""], "no file was named"),
         (["examples"], "is a directory"),
         (["missing.py:step", "--mesh", "data=2"], "no such file"),
+        (["missing.py:step"], "no such file"),
         (["examples/train_lm.py:step"], "needs a mesh"),
         (["examples/train_lm.py"], "name a function"),
         (["examples/train_lm.py:stop", "--mesh", "data=2,model=2"], "has no stop"),
