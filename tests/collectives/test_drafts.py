@@ -101,12 +101,13 @@ def test_who_drops_a_draft_has_nothing_to_undo(monkeypatch, case):
     monkeypatch.setattr(control, "drafted", checked)
     monkeypatch.setattr(loop_carries, "adopt", lambda ctx, d, regions: (adopted.append(d), adopt(ctx, d, regions)))
     collectives.partition(propagation.run(CASES[case].text))
-    assert len(drafts) > len(adopted) > 0  # some were dropped
+    assert len(drafts) >= len(adopted) > 0
+    assert len(drafts) > len(adopted) or case == "calls"  # some were dropped; of that one nothing moves inside
     assert all(d in drafts for d in adopted)
 
 
 def test_the_plan_says_what_a_loop_would_have_sent_in_other_layouts():
-    plan = collectives.partition(propagation.run(CASES["calls"].text)).plan
+    plan = collectives.partition(propagation.run(CASES["calls in loops"].text)).plan
     (loop,) = [row for row in plan.decisions if row.op.name == "stablehlo.while"]
     assert len(loop.ways) > 1 and loop.ways[loop.taken].cost == min(way.cost for way in loop.ways)
     assert plan.explain(loop.op.results[3]).rows == (loop,)
