@@ -68,7 +68,8 @@ def _used(state: State) -> set[str | None]:
 def resize(state: State, event: Event) -> Result:
     """All ranks start again, on as many hosts as may be."""
     count = min(len(state.hosts), most_hosts(state))
-    detail = f"the job goes on with {count} hosts in place of {used_hosts(state)}"
+    former = {state.host_of(rank) for rank in range(state.size) if rank not in state.departed}
+    detail = f"the job goes on with {count} hosts in place of {len(former)}"
     return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
 
 

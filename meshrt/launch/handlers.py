@@ -209,9 +209,7 @@ def meshed(state: State, event: WorkerMeshed) -> Result:
     if len(state.meshed) < state.size:
         return state, ()
     running, commands = enter(state, Phase.RUNNING)
-    if state.policy.elastic:  # whether the script lets ranks come and go is known when it first asks
-        return running, (*commands, *growing.look(running))
-    after, more = shrinking.adapt(running, event)
+    after, more = shrinking.begin(running, event)
     return after, (*commands, *more)
 
 

@@ -29,12 +29,12 @@ from meshrt.launch.parting import LEAVE
 from meshrt.launch.ranks import Ranks
 from meshrt.launch.transitions import Result, most_hosts
 
-__all__ = ["adapt", "ended", "growable", "has_left", "late", "left", "patience"]
+__all__ = ["adapt", "begin", "ended", "growable", "has_left", "late", "left", "patience"]
 
 
 def adapt(state: State, event: Event) -> Result:
     """As many hosts as may be: some ranks are asked to leave, or others are started to join."""
-    if growing.used_hosts(state) <= most_hosts(state) or state.policy.nodes is None:
+    if not _too_many(state):
         return state, growing.look(state)
     if state.finished:
         return state, ()  # the others are about to end, too
@@ -57,9 +57,21 @@ def adapt(state: State, event: Event) -> Result:
     return state, tuple(commands)
 
 
+def begin(state: State, event: Event) -> Result:
+    """All run: as many hosts as may be. Whether an elastic script lets ranks come and go is known when it first asks,
+    and if it does not in time, all start again."""
+    if state.policy.elastic and not state.growable and _too_many(state):
+        return state, (SetTimer(timer=Timer.SHRINK, seconds=state.policy.form_s),)
+    return adapt(state, event)
+
+
 def growable(state: State, event: WorkerGrowable) -> Result:
     """While all run: the first rank tells that its script lets others come and go."""
     return (state, ()) if state.growable else adapt(replace(state, growable=True), event)
+
+
+def _too_many(state: State) -> bool:
+    return state.policy.nodes is not None and growing.used_hosts(state) > most_hosts(state)
 
 
 def _surplus(state: State) -> Ranks:
@@ -81,8 +93,14 @@ def patience(state: State) -> tuple[SetTimer, ...]:
 
 
 def late(state: State, event: TimerFired) -> Result:
-    """They have not left in time: the script asks `grows` too seldom, or not in all ranks."""
-    return (state, ()) if state.finished or not state.parting & state.live else growing.resize(state, event)
+    """They have not left in time: the script asks `grows` too seldom, or not in all ranks, or never. Those that have
+    left and do not end are let go: the others have what they held."""
+    if state.finished:
+        return state, ()
+    asked = state.parting & state.live
+    if asked - state.parted or _too_many(state):
+        return growing.resize(state, event)
+    return state, (SignalWorkers(ranks=tuple(sorted(asked)), signal=int(signal.SIGKILL)),) if asked else ()
 
 
 def left(state: State, event: WorkerLeft) -> Result:

@@ -97,16 +97,34 @@ def test_where_the_scripts_let_nobody_go_all_start_again():
     assert [c.signal for c in do(ResizeRequested, nodes=1)] == [TERM] and do.state.phase is Phase.STOPPING
 
 
-def test_a_resize_before_all_are_connected_counts_when_the_script_first_asks():
+def resized_before_all_are_connected(asks_at_once=False):
     do = Driver(num_processes=1, nodes=(1, 2), elastic=True)
     do(Start)
     for host in "ab":
         do(HostJoined, host=host)
     do(ServiceReady, address="h:1")
     do(ResizeRequested, nodes=1)
-    for rank in (0, 1):
-        do(WorkerMeshed, rank=rank)
+    do(WorkerMeshed, rank=0)
+    if asks_at_once:
+        do(WorkerGrowable, rank=0)
+    return do, do(WorkerMeshed, rank=1)
+
+
+def test_a_resize_before_all_are_connected_counts_when_the_script_first_asks():
+    do, told = resized_before_all_are_connected()
+    assert told == [] and do.clocks[Timer.SHRINK] == 300.0
     assert kinds(do(WorkerGrowable, rank=1)) == [SignalWorkers, Tell] and do.state.parting == {1}
+
+
+def test_a_script_may_ask_before_the_launcher_has_heard_that_all_are_connected():
+    do, told = resized_before_all_are_connected(asks_at_once=True)
+    assert kinds(told) == [SignalWorkers, Tell] and do.state.parting == {1}
+
+
+def test_a_resize_before_all_are_connected_has_all_start_again_where_the_script_never_asks():
+    do, _ = resized_before_all_are_connected()
+    (stop,) = do(TimerFired, timer=Timer.SHRINK)
+    assert (stop.ranks, stop.signal) == ((0, 1), TERM) and do.state.incident.kind is IncidentKind.RESIZE
 
 
 def test_a_resize_before_all_are_connected_counts_at_once_where_they_start_again():
@@ -126,7 +144,18 @@ def test_ranks_that_do_not_leave_in_time_have_all_start_again():
     leave(do, 2)
     (stop,) = do(TimerFired, timer=Timer.SHRINK)
     assert (stop.ranks, stop.signal) == ((0, 1, 3), TERM) and do.state.incident.kind is IncidentKind.RESIZE
-    assert do.state.incident.detail == "the job goes on with 1 hosts in place of 1"
+    assert do.state.incident.detail == "the job goes on with 1 hosts in place of 2"
+
+
+def test_ranks_that_have_left_and_do_not_end_are_let_go():
+    do = running()
+    do(ResizeRequested, nodes=1)
+    leave(do, 2)
+    do(WorkerLeft, rank=3)
+    (ends,) = do(TimerFired, timer=Timer.SHRINK)
+    assert (ends.ranks, ends.signal) == ((3,), KILL) and do.state.phase is Phase.RUNNING
+    (told,) = do(WorkerExited, rank=3, status=ExitStatus(signal=9))
+    assert told.text == "the job has shrunk to 2 ranks on 1 hosts"
 
 
 def test_newcomers_on_their_way_to_a_host_that_is_too_many_are_let_go():
