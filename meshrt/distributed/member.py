@@ -22,6 +22,7 @@ from meshrt.distributed.connection import Entrance
 from meshrt.distributed.doing import Observer
 from meshrt.errors import DistributedError, PeerLost, ProgramsDifferError
 from meshrt.launch import parting
+from meshrt.launch.environment import ELASTIC
 from meshrt.launch.membership import frames
 from meshrt.launch.membership.naps import Naps
 from meshrt.runtime import backend, process_groups
@@ -222,7 +223,7 @@ class Member:
             while not self._closed:
                 self._wake()
                 self._beat()
-                if parting.is_asked():
+                if ELASTIC in os.environ and parting.is_asked():  # else the signal is somebody else's
                     self._send("wish")
                 self._read(_BREAK_AFTER_S if self.lost else _BEAT_S)
                 self._look_after_losses()

@@ -15,7 +15,11 @@ LEAVE = int(signal.SIGURG)
 
 
 def await_request() -> None:
-    """From now on the signal waits in this process, and in its threads to come."""
+    """From now on the signal waits in this process, and in its threads to come. From the main thread only.
+
+    With a handler, for a system need not keep a blocked signal that would be ignored: Linux does, macOS does not.
+    """
+    signal.signal(LEAVE, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_BLOCK, {LEAVE})
 
 

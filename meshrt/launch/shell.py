@@ -274,10 +274,11 @@ class _Shell:
             self._view.turn()
             due = self._view.due if due is None else min(due, self._view.due)
         before = self._clock()
-        for found in self._engine.wait(None if due is None else max(0.0, due - before), wakeups):
+        reports = self._engine.wait(None if due is None else max(0.0, due - before), wakeups)
+        if due is not None and (woke := self._clock()) - max(due, before) > _SLEPT_S:
+            self._put_off(woke - before)
+        for found in reports:  # what takes long because a terminal is slow is no sleep, and no clock waits for it
             self._take(found)
-        if due is not None and self._clock() - max(due, before) > _SLEPT_S:
-            self._put_off(self._clock() - before)
         for number in signals.cancelling(wakeups):
             self._push(CancelRequested, signal=number)
         if self._console.closed and not self._silenced:  # stop the job, as a closed pipe stops its writer
@@ -313,7 +314,7 @@ class _Shell:
             self._start([self._service(state.chosen)])
         if state.live:
             self._start(self._workers(sorted(state.live)))
-            if parting := state.parting & state.live:
+            if parting := (state.parting - state.parted) & state.live:
                 self._signal([Task(state.generation, rank) for rank in parting], LEAVE)
         if state.phase in (Phase.STOPPING, Phase.KILLING):
             number = int(signal.SIGTERM if state.phase is Phase.STOPPING else signal.SIGKILL)
@@ -467,10 +468,12 @@ class _Shell:
             self._engine.start(able)
 
     def _signal(self, tasks: Sequence[Task], number: int) -> None:
-        """Those among `tasks` that still run get the nearest signal that the engine can send."""
+        """Those among `tasks` that still run get the nearest signal that the engine can send. In place of the one that
+        asks them to leave no other one will do: nobody is asked, and all start again a little later."""
         running = [task for task in tasks if task in self._tasks]
-        if running:
-            self._engine.signal(running, self._engine.capabilities.nearest(number))
+        nearest = self._engine.capabilities.nearest(number)
+        if running and (nearest == number or number != LEAVE):
+            self._engine.signal(running, nearest)
 
 
 def _make_directory(path: Path) -> None:

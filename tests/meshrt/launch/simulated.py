@@ -86,7 +86,8 @@ class SimulatedEngine:
             assert seconds is not None, f"the launcher waits for ever: {self.running}"
             self.now += seconds
             return []
-        self.now, _, task, deed = heapq.heappop(self._agenda)
+        at, _, task, deed = heapq.heappop(self._agenda)
+        self.now = max(self.now, at)  # the launcher may have been at work meanwhile
         match deed:
             case bytes():
                 return [Output(task, self.now, "stdout", deed)]

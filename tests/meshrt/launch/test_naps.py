@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import time
@@ -9,11 +10,14 @@ import time
 import pytest
 
 from meshrt.distributed import member
+from meshrt.launch import shell
 from meshrt.launch.engines.protocol import Task, WorkerSpec
 from meshrt.launch.environment import Place
 from meshrt.launch.hosts.duties import Duties, EndAll
 from meshrt.launch.hosts.messages import Alive, Prepare, Stale
 from meshrt.launch.membership.naps import Naps
+from meshrt.launch.output import Console
+from meshrt.launch.settings import Settings
 from tests.meshrt.launch import simulated
 from tests.meshrt.launch.conftest import wait_for
 from tests.meshrt.launch.simulated import JOINING, MESHED, OK, SimulatedEngine
@@ -161,6 +165,26 @@ def test_time_to_obey_a_signal_does_not_pass_while_the_machine_stands_still():
 def test_the_limit_on_the_job_does():
     engine, outcome = stopping_while_it_sleeps(600.0, timeout=60.0)
     assert engine.now > 600.0 and outcome.code == 3
+
+
+def test_what_takes_long_because_a_terminal_is_slow_is_no_sleep():
+    """Rank 1 disobeys SIGTERM and prints on and on, of which each piece takes ten seconds to show."""
+    engine = SimulatedEngine(stubborn=frozenset({1}))
+
+    def script(generation, rank):
+        if rank == 0:
+            return [(0.1, JOINING), (0.2, MESHED), (1.0, simulated.ExitStatus(code=3))]
+        return [(0.1, JOINING), (0.2, MESHED), *((2.0 + n, b"line\n") for n in range(200)), (300.0, OK)]
+
+    class Slow(io.BytesIO):
+        def write(self, data):
+            engine.now += 10.0
+            return super().write(data)
+
+    engine.scripts = script
+    job = shell.Job(Settings(nproc=2, grace=5.0), ("script", "train.py"), environ={})
+    assert shell.run(job, Console(Slow(), io.BytesIO()), engine, engine.clock) == 3
+    assert [call[:2] for call in engine.calls if call[0] == "signal"][:2] == [("signal", 15), ("signal", 9)]
 
 
 # --- a real job.

@@ -11,6 +11,7 @@ import types
 import pytest
 
 from meshrt.launch import parting, shell
+from meshrt.launch.engines.protocol import Capabilities
 from meshrt.launch.model import (
     ExitStatus,
     HostJoined,
@@ -219,23 +220,32 @@ def test_one_alone_cannot_leave():
     assert do(ServiceExited, status=OK)[-1].exit_code == 0 and do.state.finished == {0}
 
 
-def test_a_launcher_that_takes_up_the_job_asks_those_once_more():
+def taken_up(script, **engine):
+    """A launcher takes up a job in which rank 1 was asked to leave: what its engine was told, and its last words."""
     past = []
     kept = [Start, HostJoined, HostJoined, ServiceReady, WorkerMeshed, WorkerMeshed, WorkerGrowable, ResizeRequested]
     fields = [{}, {"host": "a"}, {"host": "b"}, {"address": "h:1"}, {"rank": 0}, {"rank": 1}, {"rank": 0}, {"nodes": 1}]
     for number, (kind, known) in enumerate(zip(kept, fields, strict=True)):
         past.append(kind(id=number, at=0.0, **known))
-
-    def script(generation, rank):
-        return [(1.0, simulated.OK)] if rank == 0 else [(0.5, {"kind": "left"}), (0.6, simulated.OK)]
-
-    engine = simulated.SimulatedEngine(script, stubborn=frozenset({1}))
+    engine = simulated.SimulatedEngine(script, **engine)
     record = types.SimpleNamespace(secret="s", past=past, write=lambda event: None)
     job = shell.Job(Settings(nproc=1, nodes=(1, 2), elastic=True), ("script", "train.py"), environ={})
     err = io.BytesIO()
     assert shell.run(job, Console(io.BytesIO(), err), engine, engine.clock, record) == 0
-    assert ("signal", LEAVE, "1") in engine.calls
-    assert "succeeded without rank 1, which left when asked to" in err.getvalue().decode()
+    return engine.calls, err.getvalue().decode()
+
+
+def test_a_launcher_that_takes_up_the_job_asks_those_once_more():
+    def script(generation, rank):
+        return [(1.0, simulated.OK)] if rank == 0 else [(0.5, {"kind": "left"}), (0.6, simulated.OK)]
+
+    calls, said = taken_up(script, stubborn=frozenset({1}))
+    assert ("signal", LEAVE, "1") in calls and "succeeded without rank 1, which left when asked to" in said
+
+
+def test_an_engine_that_cannot_ask_ranks_to_leave_does_not_end_them_in_place_of_it():
+    calls, said = taken_up(lambda *_: [(1.0, simulated.OK)], capabilities=Capabilities(signals=frozenset({TERM})))
+    assert [call for call in calls if call[0] == "signal"] == [("signal", TERM, "service")] and "without" not in said
 
 
 # --- the roster.
@@ -317,7 +327,8 @@ def test_one_that_was_not_to_leave_cannot_hand_over():
 
 def test_the_signal_waits_until_somebody_looks():
     code = (
-        "import os, threading\nfrom meshrt.launch import parting\nparting.await_request()\n"
+        "import os, signal, threading\nfrom meshrt.launch import parting\nparting.await_request()\n"
+        "assert callable(signal.getsignal(parting.LEAVE)), 'what would be ignored need not wait'\n"
         "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         "print(parting.is_asked())\nos.kill(os.getpid(), parting.LEAVE)\n"
         "print(parting.is_asked(), parting.is_asked())\n"
