@@ -41,6 +41,18 @@ def test_who_handles_the_signal_goes_on_to_do_so():
         signal.signal(signal.SIGINT, former)
 
 
+def test_a_handler_that_the_block_installs_stays():
+    def handler(number, frame):
+        return None
+
+    try:
+        with _interrupts.deferred():
+            signal.signal(signal.SIGINT, handler)
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_another_thread_can_import():
     found = []
 
