@@ -151,6 +151,11 @@ class _Answers:
 def unreachable(address: str, error: grpc.RpcError) -> ConfigError:
     """For people: why nobody could be spoken to."""
     details = _details(error)
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return ConfigError(
+            f"what answers at {address} does not speak this meshrt's protocol ({details}): install the same version of "
+            "meshrt on all hosts, if that is the job's coordinator"
+        )
     if error.code() in _REFUSALS:
         return ConfigError(
             f"somebody at {address} refuses the call ({details}), and does not prove to know this job's secret: it may "

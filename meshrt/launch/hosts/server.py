@@ -87,6 +87,7 @@ class Server:
         self._stopping = asyncio.Event()
         server = grpc.aio.server(options=_OPTIONS)
         stubs.add_CoordinatorServicer_to_server(self, server)
+        server.add_generic_rpc_handlers((_OtherProtocols(self._log),))
         address = join_address(self._host, self._port)
         certificates = self._trust.certificates
         try:
@@ -272,6 +273,26 @@ class Server:
         finally:
             self._followers.discard(outbox)
             self._engine.logbook.leave(outbox.put)
+
+
+class _OtherProtocols:  # a grpc.GenericRpcHandler
+    """Answers calls of a meshrt whose protocol has another number, or other calls: people on both sides hear why."""
+
+    def __init__(self, log: Callable[[str], None]):
+        self._log = log
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """What answers a call; None to one that is not of meshrt."""
+        method = str(handler_call_details.method)
+        if not method.startswith("/meshrt.launch."):
+            return None
+
+        async def refuse(requests: AsyncIterator[bytes], context: Context) -> None:
+            self._log(f"refused a call from {_peer(context)}: it is of another version of meshrt ({method[1:60]!r})")
+            text = "the coordinator has another version of meshrt: install the same on all hosts"
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 class _Outbox:

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from concurrent import futures
 
 import pytest
 
@@ -17,7 +18,7 @@ from meshrt.cli.main import main
 from meshrt.errors import ConfigError
 from meshrt.launch.hosts import certificates, codec
 from meshrt.launch.hosts.agent import versions
-from meshrt.launch.hosts.calls import Calls
+from meshrt.launch.hosts.calls import Calls, unreachable
 from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.messages import Applicant, RefusedError
 from meshrt.launch.hosts.security import Nonces, Trust, read_secret
@@ -113,6 +114,29 @@ def test_a_knock_is_small(serve):
     with pytest.raises(grpc.RpcError) as error:
         Calls(serving.address, Trust(SECRET))._stub.Knock(pb.KnockRequest(nonce="x" * 1000))
     assert status_of(error)[0] == "INVALID_ARGUMENT" and "refused Knock" in serving.log[-1]
+
+
+@pytest.mark.parametrize("method", ["/meshrt.launch.v1.Coordinator/Knock", "/meshrt.launch.v2.Coordinator/Join"])
+def test_callers_of_another_version_are_told_so_and_so_is_the_coordinator(serve, method):
+    serving = serve(Trust(SECRET))
+    with grpc.insecure_channel(serving.address) as channel, pytest.raises(grpc.RpcError) as error:
+        channel.unary_unary(method)(pb.KnockRequest(nonce="1").SerializeToString(), timeout=10)
+    told = "the coordinator has another version of meshrt: install the same on all hosts"
+    assert status_of(error) == ("UNIMPLEMENTED", told)
+    (line,) = serving.log
+    assert line.startswith("refused a call from ipv4:127.0.0.1:") and method[1:] in line
+    said = str(unreachable(serving.address, error.value))
+    assert said.startswith(f"what answers at {serving.address} does not speak this meshrt's protocol ({told})")
+
+
+def test_a_coordinator_of_an_older_version_is_told_from_one_that_is_not_there():
+    server = grpc.server(futures.ThreadPoolExecutor(1))  # with none of the calls that are asked of it
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    with pytest.raises(grpc.RpcError) as error:
+        Calls(address, Trust(SECRET)).knock()
+    server.stop(0)
+    assert "install the same version of meshrt on all hosts" in str(unreachable(address, error.value))
 
 
 def test_nonces_are_limited_in_time_and_number():

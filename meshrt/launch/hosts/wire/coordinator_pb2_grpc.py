@@ -35,37 +35,37 @@ class CoordinatorStub(object):
             channel: A grpc.Channel.
         """
         self.Knock = channel.unary_unary(
-                '/meshrt.launch.v1.Coordinator/Knock',
+                '/meshrt.launch.v2.Coordinator/Knock',
                 request_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.KnockRequest.SerializeToString,
                 response_deserializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.KnockReply.FromString,
                 _registered_method=True)
         self.Session = channel.stream_stream(
-                '/meshrt.launch.v1.Coordinator/Session',
+                '/meshrt.launch.v2.Coordinator/Session',
                 request_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.AgentMessage.SerializeToString,
                 response_deserializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.CoordinatorMessage.FromString,
                 _registered_method=True)
         self.ReportLog = channel.stream_unary(
-                '/meshrt.launch.v1.Coordinator/ReportLog',
+                '/meshrt.launch.v2.Coordinator/ReportLog',
                 request_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.LogChunk.SerializeToString,
                 response_deserializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.LogReceipt.FromString,
                 _registered_method=True)
         self.Status = channel.unary_unary(
-                '/meshrt.launch.v1.Coordinator/Status',
+                '/meshrt.launch.v2.Coordinator/Status',
                 request_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.StatusRequest.SerializeToString,
                 response_deserializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.StatusReply.FromString,
                 _registered_method=True)
         self.Logs = channel.unary_stream(
-                '/meshrt.launch.v1.Coordinator/Logs',
+                '/meshrt.launch.v2.Coordinator/Logs',
                 request_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.LogsRequest.SerializeToString,
                 response_deserializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.LogLine.FromString,
                 _registered_method=True)
         self.Resize = channel.unary_unary(
-                '/meshrt.launch.v1.Coordinator/Resize',
+                '/meshrt.launch.v2.Coordinator/Resize',
                 request_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.ResizeRequest.SerializeToString,
                 response_deserializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.ResizeReply.FromString,
                 _registered_method=True)
         self.Cancel = channel.unary_unary(
-                '/meshrt.launch.v1.Coordinator/Cancel',
+                '/meshrt.launch.v2.Coordinator/Cancel',
                 request_serializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.CancelRequest.SerializeToString,
                 response_deserializer=meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.CancelReply.FromString,
                 _registered_method=True)
@@ -159,9 +159,9 @@ def add_CoordinatorServicer_to_server(servicer, server):
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'meshrt.launch.v1.Coordinator', rpc_method_handlers)
+            'meshrt.launch.v2.Coordinator', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('meshrt.launch.v1.Coordinator', rpc_method_handlers)
+    server.add_registered_method_handlers('meshrt.launch.v2.Coordinator', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -182,7 +182,7 @@ class Coordinator(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/meshrt.launch.v1.Coordinator/Knock',
+            '/meshrt.launch.v2.Coordinator/Knock',
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.KnockRequest.SerializeToString,
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.KnockReply.FromString,
             options,
@@ -209,7 +209,7 @@ class Coordinator(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/meshrt.launch.v1.Coordinator/Session',
+            '/meshrt.launch.v2.Coordinator/Session',
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.AgentMessage.SerializeToString,
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.CoordinatorMessage.FromString,
             options,
@@ -236,7 +236,7 @@ class Coordinator(object):
         return grpc.experimental.stream_unary(
             request_iterator,
             target,
-            '/meshrt.launch.v1.Coordinator/ReportLog',
+            '/meshrt.launch.v2.Coordinator/ReportLog',
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.LogChunk.SerializeToString,
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.LogReceipt.FromString,
             options,
@@ -263,7 +263,7 @@ class Coordinator(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/meshrt.launch.v1.Coordinator/Status',
+            '/meshrt.launch.v2.Coordinator/Status',
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.StatusRequest.SerializeToString,
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.StatusReply.FromString,
             options,
@@ -290,7 +290,7 @@ class Coordinator(object):
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/meshrt.launch.v1.Coordinator/Logs',
+            '/meshrt.launch.v2.Coordinator/Logs',
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.LogsRequest.SerializeToString,
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.LogLine.FromString,
             options,
@@ -317,7 +317,7 @@ class Coordinator(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/meshrt.launch.v1.Coordinator/Resize',
+            '/meshrt.launch.v2.Coordinator/Resize',
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.ResizeRequest.SerializeToString,
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.ResizeReply.FromString,
             options,
@@ -344,7 +344,7 @@ class Coordinator(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/meshrt.launch.v1.Coordinator/Cancel',
+            '/meshrt.launch.v2.Coordinator/Cancel',
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.CancelRequest.SerializeToString,
             meshrt_dot_launch_dot_hosts_dot_wire_dot_coordinator__pb2.CancelReply.FromString,
             options,
