@@ -19,9 +19,10 @@ from .heuristics import (
     BYTECODE_SECONDS_PER_BYTE,
 )
 
-__all__ = ["MAGIC", "REFUSED", "allowed_memory", "to_text"]
+__all__ = ["CHECK", "MAGIC", "REFUSED", "allowed_memory", "check", "to_text"]
 
 MAGIC = b"ML\xefR"
+CHECK = "check"  # argument of the child: no text is wanted
 REFUSED = 3  # exit status: the reader said what is wrong
 
 
@@ -31,10 +32,19 @@ def to_text(data: bytes, timeout_s: float | None = None) -> str:
     Raises `ModuleParseError` if it encodes none, `LimitError` if reading takes longer than `timeout_s` (default:
     a minute, and five seconds for each MiB).
     """
+    return _child(data, timeout_s)
+
+
+def check(data: bytes, timeout_s: float | None = None) -> None:
+    """Whether `data` encodes a module, of which nothing is written: quicker than `to_text`, with its errors."""
+    _child(data, timeout_s, CHECK)
+
+
+def _child(data: bytes, timeout_s: float | None, *arguments: str) -> str:
     timeout_s = BYTECODE_SECONDS + BYTECODE_SECONDS_PER_BYTE * len(data) if timeout_s is None else timeout_s
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     env = dict(os.environ, PYTHONPATH=os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]))
-    command = [sys.executable, "-m", f"{__package__}.bytecode_child"]
+    command = [sys.executable, "-m", f"{__package__}.bytecode_child", *arguments]
     try:
         done = subprocess.run(command, input=data, capture_output=True, timeout=timeout_s, check=False, env=env)
     except subprocess.TimeoutExpired:

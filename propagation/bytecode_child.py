@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from . import errors
-from .bytecode import REFUSED, allowed_memory
+from .bytecode import CHECK, REFUSED, allowed_memory
 from .parsing import parse
 
 
@@ -29,7 +29,8 @@ def _main() -> int:
     _bound_memory(allowed_memory(len(data)))
     try:
         module = parse(data, trusted=True)
-        text = str(module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True))
+        wanted = CHECK not in sys.argv[1:]
+        text = str(module.operation.get_asm(enable_debug_info=True, print_generic_op_form=True)) if wanted else ""
     except errors.PropagationError as e:
         print(str(e), file=sys.stderr)
         return REFUSED

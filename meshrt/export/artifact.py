@@ -11,11 +11,13 @@ from meshrt import errors
 from meshrt.lowering.legalize import operations, portable_artifact
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.mlir import bytecode
+from propagation.bytecode import check
 from propagation.errors import PropagationError
 from propagation.parsing import parse
 
 __all__ = [
-    "bytecode_of", "custom_calls", "newest_version", "numbers", "read_artifact", "target_version", "write_artifact",
+    "bytecode_of", "check_artifact", "custom_calls", "newest_version", "numbers", "read_artifact", "target_version",
+    "write_artifact",
 ]  # fmt: skip
 
 # How a portable artifact begins: MLIR's magic, the version of its bytecode, who wrote it.
@@ -81,16 +83,29 @@ def read_artifact(data: str | bytes, *, trusted: bool) -> ir.Module:
     try:
         return parse(data, trusted=trusted)
     except (PropagationError, RuntimeError) as e:
-        found = None if isinstance(data, str) else _ARTIFACT.match(data)
-        if found is not None and numbers(found[1].decode()) > numbers(newest_version()):
-            raise errors.IncompatibleProgramError(
-                f"the exported program is written in StableHLO {found[1].decode()}, and jaxlib {jaxlib_api.RELEASE} "
-                f"reads up to {newest_version()} and does not have all that is in it: {e}. Write it for an older "
-                "version with serialize(stablehlo_version=12) or a number, or read it with a newer jaxlib"
-            ) from None
-        raise errors.SavedProgramError(
-            f"the exported program holds no StableHLO that this version reads: {e}. Export it again"
-        ) from None
+        raise _unread(data, e) from None
+
+
+def check_artifact(data: bytes) -> None:
+    """Whether `read_artifact` can read it. That is found out by a child process: MLIR's reader ends the process on some
+    of what it does not know. Errors as there."""
+    try:
+        check(data)
+    except PropagationError as e:
+        raise _unread(data, e) from None
+
+
+def _unread(data: str | bytes, error: Exception) -> errors.SavedProgramError:
+    found = None if isinstance(data, str) else _ARTIFACT.match(data)
+    if found is not None and numbers(found[1].decode()) > numbers(newest_version()):
+        return errors.IncompatibleProgramError(
+            f"the exported program is written in StableHLO {found[1].decode()}, and jaxlib {jaxlib_api.RELEASE} "
+            f"reads up to {newest_version()} and does not have all that is in it: {error}. Write it for an older "
+            "version with serialize(stablehlo_version=12) or a number, or read it with a newer jaxlib"
+        )
+    return errors.SavedProgramError(
+        f"the exported program holds no StableHLO that this version reads: {error}. Export it again"
+    )
 
 
 def bytecode_of(module: ir.Module) -> bytes:

@@ -9,7 +9,7 @@ from meshrt import errors, tree_files
 from meshrt.core import effects
 from meshrt.core.as_data import type_from_data
 from meshrt.core.dimensions.scope import SymbolicScope
-from meshrt.export.artifact import newest_version, numbers, read_artifact
+from meshrt.export.artifact import check_artifact, newest_version, numbers
 from meshrt.export.checks import DisabledSafetyCheck
 from meshrt.export.container import json_of, unpack
 from meshrt.export.exported import Exported
@@ -64,10 +64,6 @@ def _exported(
             f"the exported function {manifest['function']} is {manifest['tier']} of jaxlib {manifest['jaxlib']}, which "
             f"jaxlib {jaxlib_api.RELEASE} may not read; serialize it with tier='stable'"
         )
-    if manifest["tier"] == "stable" and numbers(manifest["stablehlo"]) > numbers(newest_version()):
-        # Every operation carries the version of its meaning, so what can be read means what it says. What cannot is
-        # found here rather than at the first call.
-        read_artifact(bytes(sections["module"]), trusted=True)
     scope = None if types["constraints"] is None else SymbolicScope([str(c) for c in types["constraints"]])
     in_avals, out_avals = (tuple(type_from_data(t, scope) for t in types[k]) for k in ("arguments", "results"))
     meshes = [mesh_from_data(m) for m in shard["meshes"]]
@@ -84,6 +80,10 @@ def _exported(
     )
     if not fits:
         raise ValueError("its structures, types, shardings and devices do not fit together")
+    if manifest["tier"] == "stable" and numbers(manifest["stablehlo"]) > numbers(newest_version()):
+        # Every operation carries the version of its meaning, so what can be read means what it says. What cannot is
+        # found here rather than at the first call.
+        check_artifact(bytes(sections["module"]))
     derivative = None
     if "vjp" in sections:
         if depth >= _MAX_DERIVATIVES:
