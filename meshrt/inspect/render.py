@@ -62,7 +62,7 @@ def shorten(where: str | None) -> str:
     path, colon, line = where.rpartition(":")
     near = _relative(path, os.getcwd())
     if near is not None:
-        return f"{near}{colon}{line}"
+        return clean(f"{near}{colon}{line}")
     return clean(f"{Path(path).name}{colon}{line}" if path else where)
 
 

@@ -253,7 +253,7 @@ class Roster:
     def _release(self) -> None:
         """Those that wait for others wait only as long as there are others."""
         self._answer_alive()
-        if all(m.finished for m in self.present):
+        if not self._going_on():  # also who has left need not wait for others then
             self._tell_all("over")
 
     # --- waiting for one another.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from meshrt.inspect.model import CollectiveRow, MemberRow, Report, ValueRow
-from meshrt.inspect.render import collectives_table, console, render, values_table
+from meshrt.inspect.render import collectives_table, console, render, shorten, values_table
 
 GATHER = CollectiveRow(
     "all_gather", "data", 2, 4, 49152.0, 4, "/x/train_lm.py:49", "stablehlo.dot_general: reshard", 1.0
@@ -29,6 +30,11 @@ def terminal(width: int) -> Console:
 
 def lines(out: Console) -> list[str]:
     return out.file.getvalue().splitlines()
+
+
+def test_a_line_of_a_file_below_this_folder_cannot_move_the_cursor():
+    assert shorten(f"{os.getcwd()}/a\x1b[2K.py:3") == "a\\x1b[2K.py:3"
+    assert shorten(f"{os.getcwd()}/a/b.py:3") == "a/b.py:3" and shorten("/other/b.py:3") == "b.py:3"
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160])

@@ -308,6 +308,17 @@ def test_the_loss_of_another_has_those_that_want_to_leave_do_it_later():
     assert job.sent(0) == [("growing", {})] and job.roster.growth.leaving == (1,)
 
 
+def test_one_that_has_left_does_not_wait_for_others_that_end_in_place_of_going_on():
+    job = wishing(1)
+    for process in range(3):
+        job.roster.at_boundary(process, 0)
+    job.roster.hand_over(1)
+    for process in (0, 2):
+        assert ("over", {}) not in job.sent(1)
+        job.roster.finish(process, {}, job.now)
+    assert job.sent(1)[-1] == ("over", {})
+
+
 def test_nobody_leaves_where_all_want_to():
     job = wishing(0, 1, 2)
     assert job.sent(0) == [] and not job.roster.growth.wishes
