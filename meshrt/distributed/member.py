@@ -91,7 +91,7 @@ class Member:
     def agree(
         self, circle: process_groups.Circle, number: int, record: Mapping[str, Any], text: Callable[[], str | None]
     ) -> None:
-        """Returns when all of the circle are about to launch the program of this record; see `circles.Job`.
+        """Returns when all of the circle are about to launch the program of this record; see `process_groups.Job`.
 
         ProgramsDifferError if they launch others; PeerLost if a process that they need is lost.
         """
