@@ -273,8 +273,9 @@ def _earlier(target: str, against: str | None, mesh: str | None, annotations: st
 
 def _compared(earlier: _Program, later: _Program, hook: Hook, topology: str | None, limits: Limits) -> Comparison:
     """What changed between two programs, and because of what."""
+    # Start-up time, as above.
     from meshrt.inspect.compared_programs import side_apart, side_of
-    from meshrt.inspect.comparing import compare_sides  # start-up time, as above
+    from meshrt.inspect.comparing import compare_sides
 
     before = side_apart(earlier.target, earlier.mesh or later.mesh, hook, earlier.annotations, limits)
     after = side_of(later.target, later.mesh, hook, later.annotations, limits)

@@ -340,7 +340,7 @@ def test_a_newer_file_that_ends_mlirs_reader_does_not_end_who_reads_it():
     sections["manifest"] = re.sub(rb'("stablehlo": ?)"[0-9.]+"', rb'\1"99.0.0"', sections["manifest"])
     module = sections["module"]
     sections["module"] = module[:265] + b"\xff" + module[266:]  # which that of jaxlib 0.10.2 answers by a segfault
-    with pytest.raises(errors.SavedProgramError, match="no StableHLO that this version reads|does not have all"):
+    with pytest.raises(errors.SavedProgramError, match=r"no StableHLO that this version reads|does not have all"):
         export.deserialize(pack(sections))
 
 
