@@ -37,6 +37,7 @@ from propagation.correspondence import correspondence_of
 from propagation.model import DimSharding, TensorSharding
 from propagation.program import Op, source
 
+from .addresses import addresses
 from .annotations import KnownShardings
 from .contended_axes import preference
 from .cost import item_bytes
@@ -186,19 +187,17 @@ def _walked_through(known: KnownShardings) -> tuple[Kept, ...]:
     if "stablehlo.dynamic_slice" not in known.program.names:
         return ()
     found = []
-    number = -1
-    for op in known.program.ops():
-        if op.name != "stablehlo.reshape":
+    for address, value in addresses(known.program)[1].items():
+        op = value.op
+        if op is None or op.name != "stablehlo.reshape":
             continue
-        number += 1
         before, after = known.sharding(op.operands[0]), known.sharding(op.results[0])
         at = None if before is None else _cut_dimension(op)
         if at is None or after is None or not after.dims[at].axes:
             continue
         dim = DimSharding((*after.dims[at + 1].axes, *after.dims[at].axes))  # in this order one all-to-all leads there
         if op.results[0].type.shape[at + 1] % dim.factor == 0:
-            text = op.results[0].type.text
-            found.append((op.results[0], Kept(number, text, at, dim, after.mesh, source(op))))
+            found.append((value, Kept(address, value.type.text, at, dim, after.mesh, source(op))))
     if not found:
         return ()
     joined = correspondence_of(known.program, known.rules)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from propagation.attributes import symbol
@@ -9,6 +10,7 @@ from propagation.model import DimSharding, Mesh, TensorSharding
 from propagation.program import Program, Value
 from propagation.shardings import Shardings
 
+from .addresses import Address, addresses
 from .equal_parts import Parted
 from .replicated_chains import Whole
 
@@ -20,11 +22,11 @@ class Kept:
     """A reshape that cuts a split dimension in two, of which a loop walks through the first: that one stays whole, and
     the second has the axes `dim`.
 
-    number   which of the program's reshapes it is
+    address  where its result stands in every reading of the module
     result   its result's type, `at` the first of the two dimensions, `where` its source line
     """
 
-    number: int
+    address: Address
     result: str
     at: int
     dim: DimSharding
@@ -60,13 +62,12 @@ class Gathered:
 class Divided:
     """The result of an operation that is split over one axis more, so that devices hold less of it.
 
-    number   which of the program's operations makes it, as its result number `result`
+    address  where it stands in every reading of the module
     type     its type, `dim` the dimension that is split further, over `axis`; `where` its source line
     sharding   what it is told
     """
 
-    number: int
-    result: int
+    address: Address
     type: str
     dim: int
     axis: str
@@ -76,15 +77,13 @@ class Divided:
     def __str__(self) -> str:
         return f"{self.type.removeprefix('tensor')} at {self.where or '?'} split over {self.axis} along {self.dim}"
 
-    def value(self, program: Program) -> Value | None:
-        """The result in a program read from the same module; None if that has another one in its place."""
-        ops = program.ops()
-        results = ops[self.number].results if self.number < len(ops) else ()
-        value = results[self.result] if self.result < len(results) else None
+    def value(self, values: Mapping[Address, Value]) -> Value | None:
+        """The result in another reading of the module, which has these values; None if that has another one there."""
+        value = values.get(self.address)
         return value if value is not None and value.type.text == self.type else None
 
-    def annotate(self, program: Program, shardings: Shardings) -> None:
-        value = self.value(program)
+    def annotate(self, values: Mapping[Address, Value], shardings: Shardings) -> None:
+        value = self.value(values)
         if value is not None and shardings.get(value) is None:
             shardings.set(value, self.sharding)
 
@@ -138,7 +137,8 @@ class Preference:
 
     def divides(self, program: Program) -> frozenset[Value]:
         """What is made in no larger pieces than it is wanted in, in the program as it was propagated again."""
-        return frozenset([value for divided in self.divided if (value := divided.value(program)) is not None])
+        values = addresses(program)[1] if self.divided else {}
+        return frozenset([value for divided in self.divided if (value := divided.value(values)) is not None])
 
     def annotate(self, program: Program, shardings: Shardings) -> None:
         """Sets priorities and shardings, before anything is propagated."""
@@ -148,17 +148,17 @@ class Preference:
         declared = shardings.results[main]
         for i, said in enumerate(declared):
             declared[i] = _waiting(said, {d for number, d in self.results_wait if number == i})
-        reshapes = [op.results[0] for op in program.ops() if op.name == "stablehlo.reshape"] if self.kept else []
+        values = addresses(program)[1] if self.kept or self.divided else {}
         for gathered in self.gathered:
             gathered.annotate(program, shardings)
         for whole in self.whole:
             whole.annotate(program, shardings)
         for kept in self.kept:
-            result = reshapes[kept.number] if kept.number < len(reshapes) else None
+            result = values.get(kept.address)
             if result is not None and result.type.text == kept.result and shardings.get(result) is None:
                 shardings.set(result, kept.sharding(result.type.rank))
-        for divided in self.divided:  # before operations are rewritten: they are known by their number
-            divided.annotate(program, shardings)
+        for divided in self.divided:  # before operations are rewritten: addresses are those of the module as it came
+            divided.annotate(values, shardings)
         for parted in self.parted:
             parted.rewrite(program, shardings)
 

@@ -18,7 +18,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from propagation.attributes import dot_dims, symbol
 from propagation.model import DimSharding, TensorSharding
@@ -26,6 +25,7 @@ from propagation.ops import CONTROL, POINTWISE
 from propagation.program import Block, Func, Op, Program, Value, source
 from propagation.shardings import Shardings
 
+from .addresses import Address, addresses
 from .annotations import KnownShardings
 from .cost import item_bytes
 from .heuristics import CONE_OPERATIONS
@@ -39,25 +39,14 @@ _RENAMING = frozenset(("stablehlo.transpose", "stablehlo.reshape", "stablehlo.co
 _SENDING = frozenset(("stablehlo.dot_general",))
 
 
-class _Address(NamedTuple):
-    """Where a value stands in every reading of a module: result `number` of the operation of that name which is the
-    `at`-th of its function; an argument of a function has no operation, that of a region says which."""
-
-    function: str
-    operation: str
-    at: int
-    region: int
-    number: int
-
-
 @dataclass(frozen=True, slots=True)
 class Whole:
     """Values that all devices compute from `roots`, with what is left of their shardings. `counts` has how many
     operations of each name the functions have, as far as addresses depend on that, and `where` the source lines of the
     operations for which the roots are gathered."""
 
-    roots: frozenset[_Address]
-    values: tuple[tuple[_Address, str, TensorSharding], ...]
+    roots: frozenset[Address]
+    values: tuple[tuple[Address, str, TensorSharding], ...]
     counts: tuple[tuple[tuple[str, str], int], ...]
     where: tuple[str, ...]
 
@@ -70,12 +59,12 @@ class Whole:
         cls, program: Program, roots: Iterable[Value], shardings: Mapping[Value, TensorSharding], where: tuple[str, ...]
     ) -> Whole:
         """Of values of one reading, with their shardings once they are whole."""
-        counts, values = _addresses(program)
-        addresses = {value: address for address, value in values.items()}
+        counts, values = addresses(program)
+        places = {value: address for address, value in values.items()}
         return cls(
-            frozenset(addresses[root] for root in roots),
-            tuple((addresses[v], v.type.text, sharding) for v, sharding in shardings.items()),
-            tuple({key: counts[key] for v in shardings for key in [addresses[v][:2]]}.items()),
+            frozenset(places[root] for root in roots if root in places),
+            tuple((places[v], v.type.text, sharding) for v, sharding in shardings.items() if v in places),
+            tuple({key: counts[key] for v in shardings if v in places for key in [places[v][:2]]}.items()),
             where,
         )
 
@@ -89,10 +78,10 @@ class Whole:
         """The roots in another reading of the module, with their shardings once they are gathered."""
         return {value: sharding for address, value, sharding in self._found(program) if address in self.roots}
 
-    def _found(self, program: Program) -> Iterator[tuple[_Address, Value, TensorSharding]]:
+    def _found(self, program: Program) -> Iterator[tuple[Address, Value, TensorSharding]]:
         """Nothing of functions that this reading does not have, or has otherwise: propagation copies functions whose
         calls are sharded differently."""
-        counts, values = _addresses(program)
+        counts, values = addresses(program)
         other = {key for key, count in self.counts if counts[key] != count}
         for address, text, sharding in self.values:
             value = None if address[:2] in other else values.get(address)
@@ -401,21 +390,3 @@ def _in_block(op: Op, block: Block) -> Op | None:
 
 def _bytes(value: Value) -> float:
     return value.type.size * item_bytes(value.type.dtype)
-
-
-def _addresses(program: Program) -> tuple[Counter[tuple[str, str]], dict[_Address, Value]]:
-    """How many operations of each name the functions have, and all values by address."""
-    counts: Counter[tuple[str, str]] = Counter()
-    found: dict[_Address, Value] = {}
-    for name, func in program.funcs.items():
-        for arg in func.args:
-            found[_Address(name, "", 0, 0, arg.number)] = arg
-        for op in func.body.walk():
-            at = counts[name, op.name]
-            counts[name, op.name] += 1
-            for result in op.results:
-                found[_Address(name, op.name, at, -1, result.number)] = result
-            for region, block in enumerate(op.regions):
-                for arg in block.args:
-                    found[_Address(name, op.name, at, region, arg.number)] = arg
-    return counts, found

@@ -17,6 +17,7 @@ from dataclasses import replace
 from propagation.model import DimSharding, TensorSharding
 from propagation.program import Value, source
 
+from .addresses import Address, addresses
 from .annotations import KnownShardings
 from .boundary import mesh_of
 from .findings import Finding, human
@@ -40,19 +41,18 @@ def divisions(known: KnownShardings, made: PartitionedProgram, but: Sequence[Div
     """Ways to split a value that is alive at the peak of `made`, the program that `known` led to, over one axis more:
     the largest values first, and of each first the operation that makes it and its outer dimensions. None of the values
     in `but`, which were split before without its becoming small."""
-    asked = {(d.number, d.result, d.axis) for d in but}
+    asked = {(d.address, d.axis) for d in but}
     found: dict[tuple[str, int, str], Divided] = {}
-    by_piece: dict[str, list[tuple[int, Value]]] = {}
-    for number, op in enumerate(known.program.ops()):
-        for value in op.results:
-            if value.type.is_tensor and value.type.shape and not op.regions:
-                by_piece.setdefault(_piece(known, value), []).append((number, value))
+    by_piece: dict[str, list[tuple[Address, Value]]] = {}
+    for address, value in addresses(known.program)[1].items():
+        if value.op is not None and not value.op.regions and value.type.is_tensor and value.type.shape:
+            by_piece.setdefault(_piece(known, value), []).append((address, value))
     for held in made.memory.alive:
         if held.number is not None:
             continue  # arguments and results keep their shardings
-        for number, value in by_piece.get(held.type, ()):
-            for divided in _splits(known, number, value):
-                if (number, value.number, divided.axis) not in asked:
+        for address, value in by_piece.get(held.type, ()):
+            for divided in _splits(known, address, value):
+                if (address, divided.axis) not in asked:
                     found.setdefault((held.type, divided.dim, divided.axis), divided)
     return list(found.values())
 
@@ -90,7 +90,7 @@ def _piece(known: KnownShardings, value: Value) -> str:
     return f"tensor<{'x'.join([*sizes, value.type.dtype])}>"
 
 
-def _splits(known: KnownShardings, number: int, value: Value) -> Iterator[Divided]:
+def _splits(known: KnownShardings, address: Address, value: Value) -> Iterator[Divided]:
     """The ways to split a value over an axis of the mesh that it does not use, larger axes first."""
     sharding = known.sharding(value)
     mesh = mesh_of(known) if sharding is None else sharding.mesh
@@ -102,4 +102,4 @@ def _splits(known: KnownShardings, number: int, value: Value) -> Iterator[Divide
                 continue
             told = [DimSharding((*d.axes, mesh.axis(name)) if j == i else d.axes, True) for j, d in enumerate(dims)]
             where = None if value.op is None else source(value.op)
-            yield Divided(number, value.number, value.type.text, i, name, TensorSharding(mesh, told), where)
+            yield Divided(address, value.type.text, i, name, TensorSharding(mesh, told), where)

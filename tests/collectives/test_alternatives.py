@@ -330,6 +330,15 @@ def test_microbatches_that_a_loop_walks_through_stay_whole():
     assert read.bytes == result.plan.bytes
 
 
+def test_operations_that_nothing_needs_do_not_count_among_reshapes():
+    """Propagation removes them, so that the reshape is another one's number in the module as it came."""
+    text = microbatches(walked=True).text
+    dead = "%dead = stablehlo.reshape %arg1 : (tensor<256x16xf32>) -> tensor<16x256xf32>\n"
+    place = text.index("{\n", text.index("@main")) + 2
+    first, other = collectives.partition(propagation.run(text[:place] + dead + text[place:])).plan.alternatives
+    assert other.taken and other.bytes < first.bytes
+
+
 def test_other_reshapes_keep_what_they_carry():
     assert not collectives.partition(propagation.run(microbatches(walked=False).text)).plan.alternatives
 

@@ -95,6 +95,16 @@ def test_a_limit_that_is_kept_changes_nothing():
     assert loose.as_text() == free.as_text() and loose.plan.alternatives == free.plan.alternatives
 
 
+def test_operations_that_nothing_needs_do_not_hide_what_is_to_be_split():
+    """Propagation removes them, so that the large product has another number in the module as it came."""
+    build, args, limit = PROGRAMS["a hidden layer"]
+    text = Case(MESH, build, args, (P("a"), P(), P()), P("a")).text
+    dead = "%d = stablehlo.exponential %arg0 : tensor<256x64xf32>\n%e = stablehlo.tanh %d : tensor<256x64xf32>\n"
+    place = text.index("{\n", text.index("@main")) + 2
+    bound = collectives.partition(propagation.run(text[:place] + dead + text[place:]), memory=limit)
+    assert not bound.findings and bound.memory.peak <= limit
+
+
 def test_what_does_not_fit_either_way_is_a_finding():
     build, args, _ = PROGRAMS["a hidden layer"]
     case = Case(MESH, build, args, (P("a"), P(), P()), P("a"))
