@@ -132,11 +132,14 @@ class _Contest:
 
     def _is_better(self, other: PartitionedProgram) -> tuple[bool, float | None]:
         """Whether a program is to be taken in place of the best, and what it holds if that was asked: what does not fit
-        gives way to what does, and to what holds less; among those that fit the cheaper one is taken."""
+        gives way to what does, what certainly does not to what may, and else to what holds less; among those that fit
+        the cheaper one is taken."""
         weigh = lambda p: p.plan.price(MESSAGE_BYTES) if self.given is None else p.plan.seconds
         cheaper = weigh(other) < ALTERNATIVE_SHARE * weigh(self.best)
         if self.best.exceeds_memory:
             held = other.memory.peak
+            if (other.refused is None) != (self.best.refused is None):
+                return other.refused is None, held
             return not other.exceeds_memory or held < ALTERNATIVE_SHARE * self.best.memory.peak, held
         if not cheaper:
             return False, None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,8 @@ from jax.sharding import PartitionSpec as P
 import collectives
 import propagation
 from collectives import errors
+from collectives.alternatives import _Contest
+from collectives.options import Options
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.memory_stats import memory_stats_of
 
@@ -116,6 +120,26 @@ def test_what_does_not_fit_either_way_is_a_finding():
     assert "test_within_memory.py" in str(finding.where)
     least = min(row.peak for row in made.plan.alternatives)
     assert made.memory.peak == least
+
+
+def program(peak: float, refused: bool) -> Any:
+    """What is compared of a program that is estimated to hold more than a device may use."""
+    plan = SimpleNamespace(price=lambda message: 0.0, bytes=0.0, seconds=None)
+    error = errors.DeviceMemoryError("too large") if refused else None
+    return SimpleNamespace(plan=plan, memory=SimpleNamespace(peak=peak), refused=error, exceeds_memory=True)
+
+
+@pytest.mark.parametrize(
+    ("best", "other", "taken"),
+    [
+        ((10.0, False), (5.0, False), True), ((10.0, False), (9.9, False), False), ((10.0, True), (5.0, True), True),
+        ((10.0, False), (5.0, True), False), ((10.0, True), (12.0, False), True),
+    ],
+)  # fmt: skip
+def test_what_may_fit_is_preferred_to_what_certainly_does_not(best, other, taken):
+    """Else a program that holds less, but has one operation that does not fit, would make an error of a finding."""
+    contest = _Contest(cast(Any, None), None, Options(), program(*best))
+    assert contest._is_better(program(*other)) == (taken, other[0])
 
 
 def test_what_certainly_does_not_fit_is_split_before_it_is_an_error():
