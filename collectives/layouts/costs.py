@@ -86,10 +86,13 @@ class Costs(Known):
 
     def bytes_sent(self, value: Value, dims: Dims) -> float:
         """The bytes alone of what `cost` counts, if `value` is moved."""
-        state = self.env[value]
-        parts = [(have, pending) for have, parts in self.sources(state, self.region) for pending in parts]
-        plans = [self.planner.plan(state.shape, state.itemsize, have, dims, pending) for have, pending in parts]
-        return min(self.cost(value, dims), min((plan.bytes for plan in plans), default=0.0))
+        state, plan = self.env[value], self.planner.plan
+        sent = [math.inf]
+        for have, parts in self.sources(state, self.region):
+            meeting = dims if len(parts) == 1 else self.meeting(state, have, parts, dims)[1]
+            plans = [plan(state.shape, state.itemsize, have, meeting, pending) for pending in parts]
+            sent.append(sum(p.bytes for p in plans) + plan(state.shape, state.itemsize, meeting, dims).bytes)
+        return min(self.cost(value, dims), *sent)
 
     def move_bytes(self, state: State, dims: Dims) -> float:
         """Bytes that resharding the nearest version of `state` to `dims` would send."""

@@ -96,6 +96,26 @@ def test_what_is_gathered_along_one_of_two_axes(name):
         partition(PARTLY[name], allow_full_gather=False)
 
 
+def test_what_a_gather_sends_has_all_sums_in_it():
+    """Of a value that is unreduced over two axes, each part is summed up by itself before it is gathered."""
+    text = """sdy.mesh @mesh = <["a"=2, "b"=2, "c"=2]>
+func.func public @main(%x: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"c"}, {"a"}]>},
+    %w: tensor<64x60xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>},
+    %y: tensor<64x64xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"c"}, {"b"}]>},
+    %v: tensor<64x60xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"b"}, {}]>}) -> tensor<15x256xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<64x64xf32>, tensor<64x60xf32>) -> tensor<64x60xf32>
+  %1 = stablehlo.dot_general %y, %v, contracting_dims = [1] x [0]
+    : (tensor<64x64xf32>, tensor<64x60xf32>) -> tensor<64x60xf32>
+  %2 = stablehlo.add %0, %1 : tensor<64x60xf32>
+  %3 = stablehlo.reshape %2 : (tensor<64x60xf32>) -> tensor<15x256xf32>
+  return %3 : tensor<15x256xf32>
+}"""
+    found = collectives.partition(propagation.run(text))
+    (finding,) = found.findings
+    assert found.plan.counts == {"all_reduce": 2, "all_gather": 1} and finding.bytes == found.plan.bytes
+
+
 def test_an_exchange_is_no_gather():
     text = TRANSFORM.replace(BOTH, '[{}, {"a"}]').replace(ROWS, COLUMNS)
     found = partition(text, allow_full_gather=False)
