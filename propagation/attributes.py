@@ -82,11 +82,10 @@ class ConvDims(NamedTuple):
 
 
 def cached(decode: Callable[[ir.Attribute], Any]) -> Callable[[ir.Attribute], Any]:
-    """Caches what a function reads out of an attribute, by its name and the attribute."""
-    name = decode.__name__
+    """Caches what a function reads out of an attribute, by both of them."""
 
     def lookup(attr: ir.Attribute) -> Any:
-        key = (name, attr)
+        key = (decode, attr)
         try:
             return _cache[key]
         except KeyError:
@@ -95,11 +94,11 @@ def cached(decode: Callable[[ir.Attribute], Any]) -> Callable[[ir.Attribute], An
             value = _cache[key] = decode(attr)
             return value
 
-    lookup.__name__, lookup.__doc__ = name, decode.__doc__
+    lookup.__name__, lookup.__doc__ = decode.__name__, decode.__doc__
     return lookup
 
 
-_cache: dict[tuple[str, ir.Attribute], Any] = {}
+_cache: dict[tuple[Callable[[ir.Attribute], Any], ir.Attribute], Any] = {}
 _cached_of: Callable[[], ir.Context | None] = lambda: None
 
 

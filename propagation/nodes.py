@@ -145,9 +145,7 @@ def view_of(
     return SourceView(len(edge.sources), *view)
 
 
-def _stored_result(
-    table: Sequence[TensorSharding | None], place: int, manual: tuple[str, ...]
-) -> Change:
+def _stored_result(table: Sequence[TensorSharding | None], place: int, manual: tuple[str, ...]) -> Change:
     """What the edge at `place`, of a manual computation's result, stores. Its manual axes stand in front again, also
     while their dimension's priority holds them back; other axes that are held back stay replicated."""
     outer = table[place]
