@@ -23,6 +23,7 @@ def combined(items: Sequence[LocalOp]) -> dict[LocalOp, list[LocalOp]]:
     """
     groups: list[list[LocalOp]] = []
     after: list[int] = []  # per group those that depend on its members, as bits
+    grown = 0  # the groups that more depend on than when they began
     alike: dict[tuple, list[int]] = {}
     serves: dict[LocalValue, int] = {}  # the groups that depend on a value
     for item in reversed(items):
@@ -31,14 +32,17 @@ def combined(items: Sequence[LocalOp]) -> dict[LocalOp, list[LocalOp]]:
             mask |= serves.get(value, 0)
         if item.name == "stablehlo.all_reduce" and item.collective is not None:
             mine = alike.setdefault(_key(item), [])
-            place = next((g for g in mine[-COMBINED_TRIED:] if not _reaches(mask, g, after)), None)
+            reached = _closed(mask, after, grown)
+            place = next((g for g in mine[-COMBINED_TRIED:] if not reached >> g & 1), None)
             if place is None:
                 place = len(groups)
                 groups.append([])
-                after.append(0)
+                after.append(mask)
                 mine.append(place)
+            elif mask & ~after[place]:
+                after[place] |= mask
+                grown |= 1 << place
             groups[place].append(item)
-            after[place] |= mask
             mask |= 1 << place
         if mask:
             for value in inputs(item):
@@ -52,14 +56,12 @@ def _key(item: LocalOp) -> tuple:
     return groups, item.regions[0].items[0].name, item.results[0].dtype
 
 
-def _reaches(mask: int, group: int, after: Sequence[int]) -> bool:
-    """Whether `group` is one of those of `mask`, or depends on one of them."""
+def _closed(mask: int, after: Sequence[int], grown: int) -> int:
+    """The groups of `mask` and all that depend on them. What depended on a group when it began is in each mask that the
+    group is in, so that only those that have `grown` are looked at."""
     seen = 0
-    while todo := mask & ~seen:
+    while todo := mask & grown & ~seen:
         bit = todo & -todo
         seen |= bit
-        place = bit.bit_length() - 1
-        if place == group:
-            return True
-        mask |= after[place]
-    return False
+        mask |= after[bit.bit_length() - 1]
+    return mask
