@@ -175,9 +175,10 @@ def _at_known_places(
     held = ctx.itemsize(update) * ctx.elements(shape, dims)
     for whole in (short, changed) if changed else (changed,):
         inner = tuple(() if d in whole else atoms for d, atoms in enumerate(dims))
-        moved = sum(held * _lacking(ctx, stretches[d], dims[d], shape[d]) for d in changed if d not in whole)
-        atoms = tuple([a for d in changed if d not in whole for a in dims[d]])
-        sent = (Sent("collective_permute", atoms, moved),) if moved else ()
+        lacking = {d: _lacking(ctx, stretches[d], dims[d], shape[d]) for d in changed if d not in whole}
+        moved, messages = held * sum(lacking.values()), sum(map(bool, lacking.values()))
+        atoms = tuple([a for d in lacking for a in dims[d]])
+        sent = (Sent("collective_permute", atoms, moved, messages),) if moved else ()
         write = functools.partial(_write, ctx, op, stretches, inner, dims, combine)
         yield Candidate((dims, None, _of_updates(inner, stretches, update)), (dims,), write, sent=sent)
 

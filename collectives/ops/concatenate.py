@@ -43,8 +43,8 @@ def concatenate(ctx: Context, op: Op) -> Iterator[Candidate]:
     for dims in dict.fromkeys([x for layout in layouts for x in (layout, _without(layout, d))]):
         size = itemsize * ctx.elements(shape, dims)
         sent: tuple[Sent, ...] = ()
-        if dims[d]:  # at most one piece of the result moves along the dimension
-            sent = (Sent("collective_permute", dims[d], size * _moved(ctx, op, dims, d)),)
+        if dims[d] and (moved := _moved(ctx, op, dims, d)):  # at most one piece of the result, along the dimension
+            sent = (Sent("collective_permute", dims[d], size * moved),)
         write = functools.partial(_write, ctx, op, dims, d)
         yield Candidate((dims,) * count, (dims,), write, sent=sent, work=2 * size * ctx.redundancy)
 

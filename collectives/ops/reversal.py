@@ -68,7 +68,7 @@ def reverse(ctx: Context, op: Op) -> Iterator[Candidate]:
             share += rows / -(-shape[d] // ctx.atoms.product(dims[d]))
         size = share * ctx.itemsize(value) * ctx.elements(shape, dims)
         atoms = tuple([a for d in (*swap, *fetch) for a in dims[d]])
-        return (Sent("collective_permute", atoms, size),) if size else ()
+        return (Sent("collective_permute", atoms, size, bool(swap) + len(fetch)),) if size else ()
 
     return rearranged(ctx, op, value, keep, keep, local, sends=sends)
 

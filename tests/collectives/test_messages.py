@@ -5,9 +5,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import PartitionSpec as P
 
 import collectives
+import propagation
 from collectives.decide.candidate import Candidate, Sent
 from collectives.heuristics import ESTIMATED_STEP_SHARE, STEP_BYTES
 from collectives.layout import Atoms
@@ -80,3 +82,19 @@ def test_the_largest_piece_of_a_long_move_stays_where_it_is():
     rolled = lambda constrain: lambda x: constrain(jnp.concatenate([x[4001:], x[:4001]]), "x")
     made, sent = check(Case({"x": 8}, rolled, [normal(16384)], (P("x"),), P("x")))
     assert set(made.plan.counts) == {"collective_permute"} and sent < 16384 * 4 * 7 / 8
+
+
+@pytest.mark.parametrize("topology", [None, "v5e:2x4"])
+def test_what_moves_nothing_is_no_message(topology):
+    """Two parts of one array, put together where they came from."""
+    text = """sdy.mesh @mesh = <["x"=8]>
+func.func public @main(%x: tensor<64x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>})
+    -> (tensor<64x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+  %0 = stablehlo.slice %x [0:24, 0:4] : (tensor<64x4xf32>) -> tensor<24x4xf32>
+  %1 = stablehlo.slice %x [24:64, 0:4] : (tensor<64x4xf32>) -> tensor<40x4xf32>
+  %2 = stablehlo.concatenate %0, %1, dim = 0 : (tensor<24x4xf32>, tensor<40x4xf32>) -> tensor<64x4xf32>
+  return %2 : tensor<64x4xf32>
+}"""
+    made = collectives.partition(propagation.run(text), topology)
+    (decided,) = [row for row in made.plan.decisions if row.op.name == "stablehlo.concatenate"]
+    assert not made.plan.counts and decided.ways[decided.taken].now < STEP_BYTES
