@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from types import SimpleNamespace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -13,19 +13,21 @@ from collectives.heuristics import COMBINED_TRIED
 from collectives.plan import combined as module
 
 
-class Node(SimpleNamespace):
-    """What is looked at of an item of one result."""
+@dataclass(eq=False)
+class Node:
+    """What is looked at of an item, and of its one result."""
 
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
+    name: str = ""
+    collective: bool | None = None
+    operands: list[Any] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
+    regions: tuple[Any, ...] = ()
+    dtype: str = "f32"
 
 
 def item(operands: Sequence[Any], reduces: bool) -> Any:
-    made = Node(
-        name="stablehlo.all_reduce" if reduces else "stablehlo.add", collective=reduces or None, regions=[],
-        operands=list(operands), results=[Node(dtype="f32")],
-    )  # fmt: skip
-    return made
+    name = "stablehlo.all_reduce" if reduces else "stablehlo.add"
+    return Node(name, reduces or None, list(operands), [Node()])
 
 
 def naive(items: Sequence[Any]) -> list[list[Any]]:
@@ -73,11 +75,14 @@ def test_groups_are_those_of_the_whole_graph(seed, monkeypatch):
 
 def test_a_chain_is_not_looked_through_for_each_of_its_items(monkeypatch):
     monkeypatch.setattr(module, "_key", lambda item: 0)
-    masks = []
+    masks: list[int] = []
     closed = module._closed
-    monkeypatch.setattr(
-        module, "_closed", lambda mask, after, grown: masks.append(mask & grown) or closed(mask, after, grown)
-    )
+
+    def noted(mask: int, after: Sequence[int], grown: int) -> int:
+        masks.append(mask & grown)
+        return closed(mask, after, grown)
+
+    monkeypatch.setattr(module, "_closed", noted)
     items: list[Any] = [item([], True)]
     for _ in range(200):
         items.append(item(items[-1].results, True))
