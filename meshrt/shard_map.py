@@ -8,7 +8,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.varying import into_branch
-from meshrt.core.high import is_mutable
+from meshrt.core.high import has_high_types, is_mutable
 from meshrt.core.naming import wraps
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
@@ -358,17 +358,24 @@ def _flat_specs(mapped: Mapped, args: Any) -> list[Any]:
 
 def _closed_over_boxes(mapped: Mapped, args: Any, specs: list[Any]) -> list[Any]:
     """The specs, None for a Box: the function has it as it has those that it closes over, whole on every device."""
-    found = []
-    for (path, x), spec in zip(tree_util.tree_leaves_with_path(args), specs):
-        whole = spec is None or (isinstance(spec, PartitionSpec) and not spec.axes)
-        if is_mutable(x) and not whole:
+    boxes = _boxes_at(args)
+    for i, (path, box) in boxes.items():
+        spec = specs[i]
+        if spec is not None and not (isinstance(spec, PartitionSpec) and not spec.axes):
             raise errors.ArgumentValueError(
                 f"{mapped.called}: args{tree_util.keystr(path)} of {fun_name(mapped.fun)} is a mutable value of type "
-                f"{aval_of(x).str_short()}, and in_specs split it by {spec}. What it holds is whole on every device: "
+                f"{aval_of(box).str_short()}, and in_specs split it by {spec}. What it holds is whole on every device: "
                 "give PartitionSpec()"
             )
-        found.append(None if is_mutable(x) else spec)
-    return found
+    return [None if i in boxes else s for i, s in enumerate(specs)] if boxes else specs
+
+
+def _boxes_at(tree: Any) -> dict[int, tuple[Any, Any]]:
+    """The path and the value of each leaf that is a Box, by its index. Only trees with some pay for the paths."""
+    if not has_high_types() or not any(map(is_mutable, tree_util.tree_leaves(tree))):
+        return {}
+    leaves = tree_util.tree_leaves_with_path(tree)
+    return {i: (path, x) for i, (path, x) in enumerate(leaves) if is_mutable(x)}
 
 
 def _stage(
@@ -381,9 +388,8 @@ def _stage(
         mine, fixed = iter(arrays), iter(static)
         args = tree_util.tree_unflatten(tree, [next(mine if a else fixed) for a in is_array])
         out = taken_apart(mapped.fun(*args), boxes=False)
-        for path, x in tree_util.tree_leaves_with_path(out):
-            if is_mutable(x):
-                refuse_mutable(mapped.called, fun_name(mapped.fun), aval_of(x), "result" + tree_util.keystr(path))
+        for path, box in _boxes_at(out).values():
+            refuse_mutable(mapped.called, fun_name(mapped.fun), aval_of(box), "result" + tree_util.keystr(path))
         specs = _broadcast_out(mapped, out)
         if not region.check_vma:
             return out

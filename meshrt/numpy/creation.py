@@ -72,14 +72,14 @@ def arange(
     """
     named = zip(("stop" if stop is None else "start", "stop", "step"), (start, stop, step))
     given = [_static_scalar("arange", v, which) for which, v in named if v is not None]
-    if not given:
-        raise errors.ArgumentTypeError("arange needs a number to stop at, got None")
+    if start is None:
+        raise errors.ArgumentTypeError("arange needs a number to start from, or alone one to stop at, got None")
     if dtype is None:
         dtype = dtypes.result_type(*[0 if isinstance(v, DimExpr) else v for v in given])
     else:
         dtype = dtypes.check_user_dtype(dtype, "arange")
-        if dtype == np.bool_:
-            raise errors.ArgumentTypeError("iota does not accept dtype bool: arange counts; use an integer dtype")
+    if dtype == np.bool_:
+        raise errors.ArgumentTypeError("iota does not accept dtype bool: arange counts; use an integer dtype")
     values = iter(given)
     begin = next(values)
     end = None if stop is None else next(values)

@@ -75,12 +75,13 @@ def reduced_axes(name: str, axis: Any, rank: int) -> tuple[tuple[int, ...], tupl
     """The dimensions that `axis` has, counted from the start (None: all), and the named axes (of vmap, shard_map)."""
     if axis is None or type(axis) is int:
         return canonical_axes(axis, rank, name), ()
-    entries = tuple(axis) if isinstance(axis, tuple | list | range | np.ndarray) and np.ndim(axis) else (axis,)
+    is_several = isinstance(axis, tuple | list | range | set | frozenset) or (isinstance(axis, np.ndarray) and axis.ndim)
+    entries = tuple(axis) if is_several else (axis,)
     names = tuple([a for a in entries if _is_name(a)])
     if not names:
-        return canonical_axes(axis, rank, name), ()
+        return canonical_axes(entries, rank, name), ()
     if len(set(names)) != len(names):
-        raise ShapeError(f"{name}: repeated axis, duplicate value in 'axis': {axis}")
+        raise errors.AxisError(f"{name}: repeated axis, duplicate value in 'axis': {axis}")
     return canonical_axes(tuple([a for a in entries if not _is_name(a)]), rank, name), names
 
 

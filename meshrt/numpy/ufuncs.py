@@ -128,12 +128,10 @@ def strong_scalar(x: Any, value: float) -> Any:
 
 
 def weak_as(out: Any, *operands: Any) -> Any:
-    """A result that promotion made weak, of an array of another kind and a Python scalar: weak if all operands are.
-
-    That is so of some of JAX's functions, whose constants are not weak beside arrays.
-    """
+    """A result that promotion made weak: weak if all operands are scalars, as the constants that JAX computes it with
+    are not weak beside arrays, be these weak themselves."""
     aval = aval_of(out)
-    if not aval.weak_type or all(aval_of(x).weak_type or not aval_of(x).ndim for x in operands):
+    if not aval.weak_type or not any(aval_of(x).ndim for x in operands):
         return out
     return el.convert_element_type(out, aval.dtype)
 

@@ -139,9 +139,9 @@ class Compiled(Station):
         if self.devices is None:
             return (None,) * len(avals)
         try:
-            formats = tree_util.tree_leaves(self.output_formats)
+            formats = self._out_formats()
         except errors.UnsupportedError:
-            return tree_util.tree_leaves(self.output_shardings)
+            return [s for s, _ in self._loaded().delivered(self._written)]
         return [f.sharding if a.is_key else f for a, f in zip(avals, formats)]  # keys have no layout of their own
 
     @property
@@ -234,11 +234,13 @@ class Compiled(Station):
     @property
     def output_formats(self) -> Any:
         """The Format of each result. UnsupportedError where the platform does not tell layouts."""
+        return tree_util.tree_unflatten(self.out_tree, self._out_formats())
+
+    def _out_formats(self) -> list[Format]:
         loaded = self._loaded()
         _, layouts = loaded.executable.layouts()
         ends = loaded.delivered(self._written)
-        formats = [Format(asked or layout, s) for layout, (s, asked) in zip(layouts, ends)]
-        return tree_util.tree_unflatten(self.out_tree, formats)
+        return [Format(asked or layout, s) for layout, (s, asked) in zip(layouts, ends)]
 
     def _loaded(self) -> Loaded:
         if self.devices is None:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from meshrt import errors, tree_util
-from meshrt.core.high import is_mutable
+from meshrt.core.high import has_high_types, is_mutable
 from meshrt.core.references import is_ref
 
 __all__: list[str] = []
@@ -74,5 +74,8 @@ class Apart:
 
 def set_apart(what: str, carry: Any) -> Apart | None:
     """A carry without its boxes, and without its references where loops may carry them; None if there are none."""
+    chosen = _is_apart if _allowed.get() else is_mutable if has_high_types() else None
+    if chosen is None:  # there are no such values in the process
+        return None
     leaves, tree = tree_util.tree_flatten(carry)
-    return Apart(what, leaves, tree) if any(map(_is_apart if _allowed.get() else is_mutable, leaves)) else None
+    return Apart(what, leaves, tree) if any(map(chosen, leaves)) else None

@@ -207,3 +207,11 @@ def test_products_are_linearized(axis):
     pushed = meshrt.linearize(lambda q: jnp.tanh(quantized_matmul(x, q)), q)[1](jnp.ones((4, 2)))
     expected = meshrt.jvp(lambda d: jnp.tanh(x @ d), (dequantize(q),), (jnp.ones((4, 2)),))[1]
     close(pushed, expected)
+
+
+def test_what_a_compiled_function_tells_of_its_results():
+    """Results of high types are told of by their arrays, beside others that are whole."""
+    told = meshrt.jit(lambda x, q: {"x": x, "q": q}).lower(X, quantize(W)).compile()
+    info, formats = told.out_info, told.output_formats
+    assert info["q"].values.shape == (4, 4) and info["q"].scales.dtype == np.float32
+    assert info["q"].values.format == formats["q"].values and info["x"].format == formats["x"]

@@ -59,3 +59,9 @@ def test_axes_of_a_mesh():
         return l.jit(f)(np.arange(8, dtype=np.float32).reshape(4, 2))
 
     assert_alike(program)
+
+
+@pytest.mark.parametrize("axis", [frozenset([0]), ((0,), 1), (0, (1,)), 1.5], ids=str)
+@pytest.mark.parametrize("name", ["sum", "max", "mean", "prod"])
+def test_what_is_no_name(name, axis):
+    assert_alike(lambda l: getattr(l.numpy, name)(X, axis=axis))

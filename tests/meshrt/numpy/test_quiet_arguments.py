@@ -23,7 +23,9 @@ PROGRAMS = {
     "a range in bool": lambda l: l.numpy.arange(3, dtype=bool),
     "an empty range in bool": lambda l: l.numpy.arange(0, dtype=bool),
     "indices in bool": lambda l: l.numpy.indices((2,), dtype=bool),
+    "a range to a truth value": lambda l: l.numpy.arange(True),
     "a range to nowhere": lambda l: l.numpy.arange(None),
+    "a range from nowhere": lambda l: l.numpy.arange(None, 3),
     "frequencies of nothing": lambda l: l.numpy.fft.fftfreq(None),
     "no permutation": lambda l: l.numpy.permute_dims(X, None),
     "an unknown kind of dtype": lambda l: l.numpy.isdtype("float32", "foo"),
@@ -57,3 +59,10 @@ def test_weakness_of_mixed_operands(name):
             if name in ("gcd", "lcm") and a is b is FLAG:
                 continue
             assert_alike(lambda l: l.eval_shape(lambda: getattr(l.numpy, name)(a, b)))
+
+
+@pytest.mark.parametrize("name", ["hypot", "heaviside", "logaddexp2", "gcd", "lcm", "add"])
+def test_weakness_of_weak_arrays(name):
+    weak = lambda l: l.numpy.full((2,), 4)
+    for operands in (lambda l: (weak(l), weak(l)), lambda l: (2, weak(l)), lambda l: (weak(l), l.numpy.asarray(2))):
+        assert_alike(lambda l: l.eval_shape(lambda: getattr(l.numpy, name)(*operands(l))))
