@@ -75,7 +75,8 @@ def reduced_axes(name: str, axis: Any, rank: int) -> tuple[tuple[int, ...], tupl
     """The dimensions that `axis` has, counted from the start (None: all), and the named axes (of vmap, shard_map)."""
     if axis is None or type(axis) is int:
         return canonical_axes(axis, rank, name), ()
-    is_several = isinstance(axis, tuple | list | range | set | frozenset) or (isinstance(axis, np.ndarray) and axis.ndim)
+    several = tuple | list | range | set | frozenset
+    is_several = isinstance(axis, several) or (isinstance(axis, np.ndarray) and axis.ndim)
     entries = tuple(axis) if is_several else (axis,)
     names = tuple([a for a in entries if _is_name(a)])
     if not names:
