@@ -7,16 +7,17 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.references import is_ref
-from meshrt.core.trace import JaxprTrace
+from meshrt.core.source import capture
+from meshrt.core.trace import JaxprTrace, Tracer
 from meshrt.core.tracebacks import boundary
-from meshrt.core.types import aval_of
-from meshrt.experimental.kernels.scopes import run_scoped
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.experimental.kernels.scopes import is_scoped, run_scoped
 from meshrt.primitives.shard_map import shard_map_p
 from meshrt.primitives.shard_map_arguments import spec_in_type
 from meshrt.primitives.shard_map_mesh import region_over
 from meshrt.primitives.shard_map_region import Region
 from meshrt.runtime.reference import Ref
-from meshrt.sharding.mesh import AbstractMesh, Mesh
+from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.arguments import fun_name
@@ -42,7 +43,9 @@ def core_map(
 
     Each device has its part of what a reference holds, as the reference's sharding says; one that is not split is whole
     on all devices, and what they write to it is to be the same (a `psum`, for one). Collectives may name the mesh's
-    axes. `scratch_shapes` are types of references that the function is given, each device its own.
+    axes. Of a reference that a traced function was given or made (not by `run_state` or `run_scoped`, whose references
+    are whole) only the type says how it is split, so Auto axes that may split it are refused. `scratch_shapes` are
+    types of references that the function is given, each device its own.
 
     Args:
       compiler_params, interpret, debug, cost_estimate: for kernels; over a mesh of devices they say nothing.
@@ -60,6 +63,7 @@ def core_map(
     Raises:
       ArgumentTypeError: `mesh` is no mesh of devices or cores.
       ArgumentValueError: the function returns something.
+      ShardingError: how a traced reference is split over Auto axes is not known.
     """
     options = {
         "compiler_params": compiler_params, "interpret": interpret, "cost_estimate": cost_estimate, "debug": debug,
@@ -129,7 +133,33 @@ def _spec_of(ref: Any, region: Region) -> PartitionSpec:
     kind = aval_of(ref)
     if kind.explicit is not None:
         return spec_in_type(region, kind)
+    if is_scoped(ref):
+        return PartitionSpec()
     own = ref.sharding if type(ref) is Ref else None
     if isinstance(own, NamedSharding) and own.mesh.shape_tuple == region.outside.shape_tuple:
         return own.spec
+    if isinstance(ref, Tracer):
+        _refuse_unknown(ref, kind, region)
     return PartitionSpec()
+
+
+def _refuse_unknown(ref: Tracer, kind: ShapedArray, region: Region) -> None:
+    """Refuses a reference of a traced function that Auto axes may split: its type does not say whether they do.
+
+    Where no dimension is a multiple of an axis' size, that axis splits none of them, so the reference is whole.
+    """
+    mesh = region.outside
+    axes = [
+        (a, mesh._sizes[a]) for a in region.manual_axes if mesh._types[a] is AxisType.Auto and mesh._sizes[a] > 1
+    ]  # fmt: skip
+    may_split = [(a, size) for a, size in axes if any(n and n % size == 0 for n in kind.shape)]
+    if not may_split:
+        return
+    names = ", ".join(f"{a!r} (size {size})" for a, size in may_split)
+    raise errors.ShardingError(
+        f"the body of core_map at {capture()} uses a reference of type {kind} that {ref.origin() or 'is traced'}. Over "
+        f"axes of type Auto, here {names}, the type of a traced reference does not say how it is split, so what each "
+        "device has of it is not known. Make the axes Explicit (meshrt.make_mesh(axis_types=...)), which puts the "
+        "split into the type, say it by meshrt.shard_map with in_specs, or capture the reference from outside of the "
+        "traced function"
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from meshrt import errors
@@ -23,6 +25,24 @@ from meshrt.tree_util import tree_leaves, tree_map
 __all__ = ["get_global", "run_scoped", "run_state"]
 
 
+# The references of the calls of run_state and run_scoped that are running: whole over any mesh, eagerly and in traces.
+_scoped: ContextVar[tuple[Any, ...]] = ContextVar("scoped", default=())
+
+
+@contextmanager
+def _in_scope(refs: Any) -> Iterator[None]:
+    token = _scoped.set((*_scoped.get(), *tree_leaves(refs)))
+    try:
+        yield
+    finally:
+        _scoped.reset(token)
+
+
+def is_scoped(ref: Any) -> bool:
+    """Whether a reference is one that a running call of run_state or run_scoped made."""
+    return any(ref is r for r in _scoped.get())
+
+
 def run_state(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The function of a pytree of arrays that makes references of them, runs `f` on these, and returns what they hold.
 
@@ -39,7 +59,8 @@ def run_state(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def run(values: Any) -> Any:
         refs = tree_map(new_ref, values)
-        out = f(refs)
+        with _in_scope(refs):
+            out = f(refs)
         if out is not None:
             raise errors.ArgumentValueError(
                 f"the body of run_state must return None, but {fun_name(f)} returned {type(out).__name__}: write to a "
@@ -85,7 +106,8 @@ def run_scoped(
             f"run_scoped(collective_axes={collective_axes!r}): only the instances of a kernel share references"
         )
     args, kwargs = tree_map(_allocate, (types, kw_types))
-    out = f(*args, **kwargs)
+    with _in_scope((args, kwargs)):
+        out = f(*args, **kwargs)
     for leaf in tree_leaves(out):
         if is_ref(leaf):
             refuse_returned("run_scoped", fun_name(f), leaf)

@@ -84,6 +84,84 @@ def test_core_map_inside_of_jit():
     assert str(meshrt.typeof(r)) == "Ref{float32[8@x]}"
 
 
+def _sum_over_devices(mesh, r, out):
+    core_map(mesh)(lambda: out.__setitem__(..., meshrt.lax.psum(r[...].sum(), "x")))
+
+
+def _sums(mesh, how):
+    r = meshrt.new_ref(placed(mesh, jnp.arange(8.0), P("x")))
+    out = meshrt.new_ref(placed(mesh, jnp.zeros(()), P()))
+    with meshrt.set_mesh(mesh):
+        if how == "eager":
+            _sum_over_devices(mesh, r, out)
+        elif how == "captured":
+            meshrt.jit(lambda: _sum_over_devices(mesh, r, out))()
+        elif how == "argument":
+            meshrt.jit(lambda r, out: _sum_over_devices(mesh, r, out))(r, out)
+        elif how == "made":
+            meshrt.jit(lambda x: _sum_over_devices(mesh, meshrt.new_ref(x), out))(r[...])
+        else:
+            meshrt.lax.cond(True, lambda r: _sum_over_devices(mesh, r, out), lambda r: None, r)
+    return float(out[...])
+
+
+@pytest.mark.parametrize("how", ["eager", "captured", "argument", "made", "branch"])
+def test_core_map_means_the_same_however_its_references_come_over_explicit_axes(how):
+    assert _sums(mesh_of("explicit"), how) == 28
+
+
+@pytest.mark.parametrize("how", ["eager", "captured"])
+def test_core_map_knows_how_auto_axes_split_a_captured_reference(how):
+    assert _sums(mesh_of("auto"), how) == 28
+
+
+@pytest.mark.parametrize("how", ["argument", "made", "branch"])
+def test_core_map_refuses_traced_references_that_auto_axes_may_split(how):
+    said = r"(?s)Ref\{float32\[8\]\}.*'x' \(size 4\).*Explicit.*in_specs"
+    with pytest.raises(meshrt.errors.ShardingError, match=said):
+        _sums(mesh_of("auto"), how)
+
+
+def test_core_map_names_the_argument_that_auto_axes_may_split():
+    mesh = mesh_of("auto")
+
+    def program(values, out):
+        _sum_over_devices(mesh, values, out)
+
+    with pytest.raises(ValueError, match="argument values of program"):
+        meshrt.jit(program)(meshrt.new_ref(placed(mesh, jnp.arange(8.0), P("x"))), meshrt.new_ref(jnp.zeros(())))
+
+
+@pytest.mark.parametrize(("count", "size"), [(4, 3), (1, 8)])
+def test_core_map_takes_traced_references_that_auto_axes_cannot_split(count, size):
+    mesh = mesh_of("auto", count)
+    r, out = (meshrt.new_ref(placed(mesh, x, P())) for x in (jnp.arange(float(size)), jnp.zeros(())))
+    meshrt.jit(lambda r, out: _sum_over_devices(mesh, r, out))(r, out)
+    assert out[...] == count * sum(range(size))
+
+
+@pytest.mark.parametrize("how", ["eager", "jit", "disabled"])
+def test_references_of_run_state_are_whole_in_core_map(how):
+    mesh = mesh_of("auto")
+    run = run_state(lambda refs: _sum_over_devices(mesh, *refs))
+    with meshrt.disable_jit(how == "disabled"):
+        found = (meshrt.jit(run) if how == "jit" else run)((placed(mesh, jnp.arange(8.0), P("x")), jnp.zeros(())))
+    assert found[1] == 4 * 28
+
+
+@pytest.mark.parametrize("around", [lambda f: f, meshrt.jit], ids=["eager", "jit"])
+def test_references_of_run_scoped_are_whole_in_core_map(around):
+    mesh = mesh_of("auto")
+    out = meshrt.new_ref(placed(mesh, jnp.zeros(()), P()))
+
+    def with_scratch(scratch):
+        scratch[...] = jnp.arange(8.0)
+        _sum_over_devices(mesh, scratch, out)
+
+    around(lambda: run_scoped(with_scratch, meshrt.ShapeDtypeStruct((8,), np.float32)))()
+    assert out[...] == 4 * 28
+
+
 def test_002_22_run_state_core_map_and_run_scoped_compose():
     mesh = mesh_of("auto")
 
