@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from meshrt import errors
+from meshrt.core.high import HiType
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, final_states
 from meshrt.core.trace import JaxprTrace, eval_high, set_trace
 from meshrt.core.types import aval_of, in_program
@@ -27,6 +28,7 @@ __all__ = [
     "Opened",
     "OpenedCache",
     "arrays_of",
+    "completed",
     "inlined_call",
     "lower_to_lojax",
     "may_unbox",
@@ -58,6 +60,36 @@ def lo_types(avals: Sequence[Any], every: bool = True) -> list[list[Any]]:
 def raised(avals: Sequence[Any], arrays: Iterator[Any], every: bool = True) -> list[Any]:
     """Values of these types, made of arrays."""
     return [a.raise_val(*islice(arrays, len(a.lo_ty()))) if takes_apart(a, every) else next(arrays) for a in avals]
+
+
+def completed(
+    types: Sequence[Any], avals: Sequence[Any], compute: Callable[..., Sequence[Any]], name: str
+) -> list[Any]:
+    """The result types of an operation on high types, with the Manual axes over which results vary.
+
+    Authors of operations state shapes and dtypes; types of arrays that say nothing of Manual axes say that a result is
+    the same on all devices, and where it is not, the cotangents are added up over devices that have one each. So those
+    vary as what `compute` makes of the operands does: it alone knows what is selected, or summed over devices. An axis
+    that a type names stays, and so do the types of operations on mutable values, which speak of their contents.
+
+    Args:
+      types: the stated types. avals: those of the operands.
+      compute: the operation on values that consist of traced arrays.
+      name: of the operation, for errors.
+    """
+    if all(t.is_high or t.vma for t in types) or any(a.mutable for a in avals):
+        return list(types)
+    if not any(a.vma or (a.is_high and _varies_inside(a)) for a in avals):
+        return list(types)
+    trace = JaxprTrace(name, requires_low=True)
+    arrays = [trace.argument(t) for parts in lo_types(avals) for t in parts]
+    with set_trace(trace):
+        found = compute(*raised(avals, iter(arrays)))
+    return [t if t.is_high or t.vma else t.update(vma=aval_of(x).vma) for t, x in zip(types, found)]
+
+
+def _varies_inside(aval: Any) -> bool:
+    return type(aval).lo_ty is not HiType.lo_ty and any(t.vma for t in aval.lo_ty())
 
 
 class Opened(NamedTuple):

@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 from meshrt import errors
 from meshrt.core.high import StateCell, TypeInState, TypeWrittenTo
-from meshrt.core.primitive import Primitive
+from meshrt.core.lojax import completed
+from meshrt.core.primitive import Primitive, as_list
 from meshrt.core.types import aval_of, in_program
 from meshrt.interpreters.ad import Zero
 from meshrt.transforms.batching import MappedAxis
@@ -85,7 +86,12 @@ class HiPrimitive(Primitive):
 
     def _result_types(self, *avals: Any, **params: Any) -> Any:
         found = self.abstract_eval(*_shown(avals), **params)[0]
-        return [in_program(a) for a in found] if self.multiple_results else in_program(found)
+        stated = [in_program(a) for a in found] if self.multiple_results else [in_program(found)]
+        if type(self).to_lojax is not HiPrimitive.to_lojax:
+            lower: Any = self.to_lojax
+            compute = lambda *args: as_list(self, lower(*args, **params))
+            stated = completed(stated, avals, compute, self.name)
+        return stated if self.multiple_results else stated[0]
 
     def _stated_effects(self, *avals: Any, **params: Any) -> frozenset[Any]:
         return frozenset(self.abstract_eval(*_shown(avals), **params)[1])

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, NoReturn
 
 from meshrt import errors, tree_util
 from meshrt.core.jaxpr import Eqn
+from meshrt.core.lojax import completed
 from meshrt.core.primitive import is_undefined
-from meshrt.core.types import in_program
+from meshrt.core.types import aval_of, in_program
 from meshrt.dtypes import float0
 from meshrt.experimental.hijax.operations import AlwaysHigh, AxisData
 from meshrt.interpreters.accumulators import GradAccum, NullAccum, ValAccum
@@ -57,6 +58,8 @@ class VJPHiPrimitive:
         dce(used)                                   (used arguments, produced results, operation or None)
         remat(policy, *args)                        (result, function that computes it again)
         check(*types)                               raises for types that it does not take
+
+    Where operands vary over Manual axes (`shard_map`), result types of arrays that name none vary as `expand` does.
 
     >>> class Power(VJPHiPrimitive):
     ...     def __init__(self, aval, power):
@@ -232,6 +235,14 @@ def _to_lojax(*args: Any, _prim: VJPHiPrimitive) -> list[Any]:
     return _results(_prim, _prim.expand(*_prim.in_tree.unflatten(args)))
 
 
+def _result_types(*avals: Any, _prim: VJPHiPrimitive) -> list[Any]:
+    """The stated types, and over which Manual axes results vary."""
+    if not _prim._defines("expand"):
+        return _prim.out_avals_flat
+    compute = lambda *args: _to_lojax(*args, _prim=_prim)
+    return completed(_prim.out_avals_flat, avals, compute, type(_prim).__name__)
+
+
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, _prim: VJPHiPrimitive) -> tuple[Any, Any]:
     shown = [_zero_of(a) if t is None else t for a, t in zip(_prim.in_avals_flat, tangents)]
     out, found = _prim.jvp(_prim.in_tree.unflatten(primals), _prim.in_tree.unflatten(shown))
@@ -252,11 +263,11 @@ def _linearize(linear: Any, primals: Sequence[Any], tangents: Sequence[Any], par
         return _results(prim, out), [_taken(t) for t in prim.out_tree.flatten_up_to(found)]
     out, residuals, *more = prim.vjp_fwd(flags, *args)
     leaves, tree = tree_util.tree_flatten((residuals, *more[1:]))
-    live = _live(prim, more)
+    live, types = _live(prim, more), tuple(_result_types(*map(aval_of, primals), _prim=prim))
     moved = iter(
         linear.record(
             call_hi_primitive_linearized_p, [*leaves, *[t for t in tangents if t is not None]],
-            {"_prim": prim, "residuals_tree": tree, "nonzeros": nonzeros, "live": live},
+            {"_prim": prim, "residuals_tree": tree, "nonzeros": nonzeros, "live": live, "types": types},
         )
     )  # fmt: skip
     return _results(prim, out), [next(moved) if l else None for l in live]
@@ -296,7 +307,7 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 
 call_hi_primitive_p = AlwaysHigh(
-    "call_hi_primitive", lambda *avals, _prim: _prim.out_avals_flat, jvp=_jvp, linearize=_linearize,
+    "call_hi_primitive", _result_types, jvp=_jvp, linearize=_linearize,
     transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, to_lojax=_to_lojax,
     effects=lambda *avals, _prim: frozenset(_prim.effects), multiple_results=True, cache_types=False,
 )  # fmt: skip
@@ -309,12 +320,12 @@ def _no_forward(*_: Any, _prim: VJPHiPrimitive, **__: Any) -> NoReturn:
     )
 
 
-def _linearized_types(*avals: Any, _prim: VJPHiPrimitive, live: tuple[bool, ...], **_: Any) -> list[Any]:
-    return [in_program(a.to_tangent_aval()) for a, l in zip(_prim.out_avals_flat, live) if l]
+def _linearized_types(*avals: Any, types: tuple[Any, ...], live: tuple[bool, ...], **_: Any) -> list[Any]:
+    return [in_program(a.to_tangent_aval()) for a, l in zip(types, live) if l]
 
 
 def _linearized_transpose(
-    cts: Sequence[Any], *operands: Any, _prim: VJPHiPrimitive, residuals_tree: Any, nonzeros: Any, live: Any
+    cts: Sequence[Any], *operands: Any, _prim: VJPHiPrimitive, residuals_tree: Any, nonzeros: Any, live: Any, types: Any
 ) -> list[Any]:
     count = residuals_tree.num_leaves
     accums = [
@@ -322,7 +333,7 @@ def _linearized_transpose(
     ]
     found = iter(cts)
     given = [next(found) if l else None for l in live]
-    shown = [Zero(a.to_ct_aval()) if c is None else c for a, c in zip(_prim.out_avals_flat, given)]
+    shown = [Zero(a.to_ct_aval()) if c is None else c for a, c in zip(types, given)]
     residuals = residuals_tree.unflatten(operands[:count])
     _prim.vjp_bwd(*residuals, _prim.out_tree.unflatten(shown), *_prim.in_tree.unflatten(accums))
     return [None] * count + [_taken(a.freeze()) for a, nz in zip(accums, nonzeros) if nz]

@@ -7,7 +7,8 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
-from meshrt import lax
+from meshrt import P, lax
+from meshrt.experimental.hijax import HiPrimitive, ShapedArray, VJPHiPrimitive
 from meshrt.experimental.hijax.padded import filled, padded, padded_sum
 from meshrt.experimental.hijax.quantized import (
     QArray,
@@ -129,6 +130,74 @@ def test_scales_are_split_with_the_dimension_they_run_along(axis):
     turned = meshrt.jit(meshrt.shard_map(transposed, mesh=mesh, in_specs=spec, out_specs=flipped))(q)
     assert [a.sharding.spec for a in (turned.values, turned.scales)] == [meshrt.P("y", "x"), meshrt.P("xy"[axis])]
     close(dequantize(turned), np.asarray(dequantize(q)).T)
+
+
+class Scaled(VJPHiPrimitive):
+    """`x * w`, or its sum over devices along `axis`, declared by shape and dtype alone."""
+
+    def __init__(self, x, axis=None):
+        self.in_avals = (meshrt.typeof(x), ShapedArray((), np.float32))
+        self.out_aval, self.params = ShapedArray(x.shape, x.dtype), {"axis": axis}
+        super().__init__()
+
+    def expand(self, x, w):
+        return x * w if self.axis is None else lax.psum(x * w, self.axis)
+
+    def vjp_fwd(self, nonzeros, x, w):
+        return self(x, w), (x, w)
+
+    def vjp_bwd_retval(self, residuals, ct):
+        x, w = residuals
+        return ct * w, (ct * x).sum()
+
+
+class Doubled(HiPrimitive):
+    def abstract_eval(self, x):
+        return ShapedArray(x.shape, x.dtype), set()
+
+    def to_lojax(self, x):
+        return 2 * x
+
+    def jvp(self, primals, tangents):
+        return doubled_p.bind(*primals), doubled_p.bind(*tangents)
+
+    def transpose(self, ct, x):
+        return (doubled_p.bind(ct),)
+
+
+doubled_p = Doubled("doubled")
+
+
+@plain_or_jitted
+def test_results_differ_between_devices_where_operands_do(wrap):
+    """Types of results that say only shape and dtype: cotangents are not added up over devices that have one each."""
+    mesh = meshrt.make_mesh((2,), ("d",), (meshrt.sharding.AxisType.Auto,))
+    q, x = quantize(W), jnp.arange(16.0).reshape(4, 4) / 16
+    near = dequantize(q)
+    gradient = lambda f: wrap(
+        meshrt.grad(
+            meshrt.shard_map(
+                lambda x, w: lax.psum((f(x, w) ** 2).sum(), "d"), mesh=mesh, in_specs=(P("d"), P()), out_specs=P()
+            ),
+            (0, 1),
+        )
+    )(x, jnp.float32(3))
+    for product in (
+        lambda x, w: quantized_matmul(x * w, q),
+        lambda x, w: quantized_matmul(quantize(jnp.eye(2)), x * w @ near),
+    ):
+        for got, want in zip(gradient(product), gradient(lambda x, w: (x * w) @ near)):
+            np.testing.assert_allclose(got, want, rtol=1e-4)
+    expected = 18 * x, 6 * (x * x).sum()
+    for product in (lambda x, w: Scaled(x)(x, w), lambda x, w: doubled_p.bind(x) * w / 2):
+        for got, want in zip(gradient(product), expected):
+            close(got, want)
+    total = lambda x, w: Scaled(x, "d")(x, w)
+    whole = meshrt.shard_map(total, mesh=mesh, in_specs=(P("d"), P()), out_specs=P())
+    close(wrap(whole)(x, jnp.float32(3)), 3 * (x[:2] + x[2:]))  # the same on all devices, as its type says
+    close(wrap(meshrt.grad(lambda x: whole(x, jnp.float32(3)).sum()))(x), np.full((4, 4), 3))
+    parts = lambda x, w: element(tuple_of(x, w), 1)
+    close(wrap(meshrt.shard_map(parts, mesh=mesh, in_specs=(P("d"), P()), out_specs=P()))(x, jnp.float32(3)), 3)
 
 
 def test_the_derivative_of_a_function_that_was_called_before_is_the_same():
