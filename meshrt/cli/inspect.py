@@ -239,11 +239,12 @@ def _reply(
 ) -> dict[str, Any]:
     """What is known of a program: the "text" of a stage or an explanation, or a "report" (`whole`: with its graph)."""
     from meshrt.inspect.guard import inspect_file  # start-up time, as above
-    from meshrt.inspect.target import parse_mesh, split_target
+    from meshrt.inspect.target import parse_mesh, require_file, split_target
 
     target, mesh, given = program
     python = split_target(target)
     if python is not None:
+        require_file(python[0])
         if mesh is None:
             raise click.UsageError(f"{target} needs a mesh, such as --mesh data=4,model=2")
         from meshrt.inspect.program import inspect_function  # start-up time, as above

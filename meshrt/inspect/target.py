@@ -69,16 +69,15 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 
 def split_target(target: str) -> tuple[Path, str] | None:
-    """(file, function) of `FILE.py:FUNCTION` or `FILE.py:CLASS.METHOD`; None if the target is not of that form.
-    TargetError: there is no such file."""
+    """(file, function) of `FILE.py:FUNCTION` or `FILE.py:CLASS.METHOD`; None if the target is not of that form."""
     path, colon, name = target.rpartition(":")
     if not colon or not path.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         return None
-    _require_file(Path(path))
     return Path(path), name
 
 
-def _require_file(path: Path) -> None:
+def require_file(path: Path) -> None:
+    """TargetError: there is no such file."""
     if not path.is_file():
         raise TargetError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
 
@@ -306,7 +305,7 @@ def _attribute(module: ModuleType, path: Path, name: str) -> Any:
 
 def _import(path: Path) -> ModuleType:
     """The module of a file, under its full name if it lies in a package, as running `python -m` would import it."""
-    _require_file(path)
+    require_file(path)
     folder, names = path.resolve().parent, [path.stem]
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)

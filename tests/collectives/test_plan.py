@@ -144,7 +144,7 @@ def test_the_table_of_a_plan():
     assert plan.seconds == pytest.approx(3.002e-3) and plan.counts == {"all_gather": 3, "all_reduce": 1}
     assert len(plan) == 2 and list(plan) == [entry, bare]
     shown = CommunicationPlan((entry,), 2048.0, 5e-7).as_text().splitlines()[-1]
-    assert shown == "3 all_gather; 2 KiB sent per device, 3 ms, 0.5 us of it not hidden behind computing"
+    assert shown == "3 all_gather; 2 KiB sent per device, 3 ms, 500 ns of it not hidden behind computing"
     assert CommunicationPlan((), 0.0).as_text().splitlines()[-1] == "no collectives; 0 B sent per device, 0 us"
 
 

@@ -103,7 +103,7 @@ def test_references_that_a_kernel_captured():
 @pytest.mark.parametrize(
     ("returned", "error", "said"),
     [
-        (lambda x, o, n: (o, x, n), ValueError, r"scan in a kernel: the body returns .* at carry\[0\], where"),
+        (lambda x, o, n: (o, x, n), ValueError, r"scan: the body returns .* at carry\[0\], where"),
         (lambda x, o, n: (x, o, o), ValueError, r"at carry\[2\], where it was given an array"),
         (lambda x, o, n: (x, o), TypeError, "carry input and carry output must have the same pytree structure"),
     ],
