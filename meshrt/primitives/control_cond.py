@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.basic.parts import from_parts_p, parts_of
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, zeros
 from meshrt.core.effects import is_debug
 from meshrt.core.high import unlike
@@ -302,6 +303,14 @@ def _gated(size: int, taken: Any, x: Any, dim: int | None, singular: bool) -> tu
     aval = aval_of(x)
     if not isinstance(x, Tracer) or not aval.is_differentiable or (dim is None and not singular):
         return x, dim is not None
+    if aval.is_high:
+        if singular:
+            raise errors.UnsupportedError(
+                f"vmap of a cond whose predicate is mapped, over an operand of the high type {aval.str_short()}, with "
+                "a branch whose derivative may be infinite: the members that do not take the branch would get NaN. "
+                "Give the cond the arrays that the operand stands for, or take the operation out of the branch"
+            )
+        return x, True
     x = bring_to_front(size, x, dim)
     shape = aval_of(x).shape
     mask = broadcast_in_dim(taken, shape, (0,)) if len(shape) > 1 else taken
@@ -325,10 +334,22 @@ def _select(
         columns.append(eval_jaxpr(closed.jaxpr, (), [*closed.consts, *[x for x, _ in gated]]))
     outs = []
     for cases in zip(*columns):
-        shape = aval_of(cases[0]).shape
-        which = broadcast_in_dim(index, shape, (0,)) if len(shape) > 1 else index
-        outs.append(select_n_p.bind(which, *cases) if len(cases) > 1 else cases[0])
+        kind: Any = aval_of(cases[0])
+        if len(cases) == 1:
+            outs.append(cases[0])
+        elif kind.is_high:  # whose batches have their dimension in front of each array
+            parts = [_chosen(index, arrays) for arrays in zip(*map(parts_of, cases))]
+            outs.append(from_parts_p.bind(*parts, kind=kind))
+        else:
+            outs.append(_chosen(index, cases))
     return outs
+
+
+def _chosen(index: Any, cases: Sequence[Any]) -> Any:
+    """For each member of a batch its part of the array that `index` says."""
+    shape = aval_of(cases[0]).shape
+    which = broadcast_in_dim(index, shape, (0,)) if len(shape) > 1 else index
+    return select_n_p.bind(which, *cases)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshrt.core.basic.parts import in_front
+from meshrt.core.basic.parts import exchanged, in_front
 from meshrt.core.basic.shapes import instantiate, move_dim, zeros
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, is_undefined
@@ -177,7 +177,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     jaxpr, num_consts, num_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
     batched = [d is not None for d in dims]
     b_consts, b_carry, b_xs = split3(batched, num_consts, num_carry)
-    num_ys = len(jaxpr.outvars) - num_carry
+    num_ys, length, first_x = len(jaxpr.outvars) - num_carry, params["length"], num_consts + num_carry
 
     def step(carry: tuple[bool, ...]) -> tuple[Any, Sequence[bool]]:
         closed, flags = batch_jaxpr(jaxpr, axis, (*b_consts, *carry, *b_xs), (*carry, *[False] * num_ys))
@@ -189,11 +189,22 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
         *closed.consts,
         *[x if d is None else move_dim(x, d, 0) for x, d in consts],
         *[in_front(axis.extent, x, d) if b else x for (x, d), b in zip(carry, b_carry)],
-        *[x if d is None else move_dim(x, d, 1) for x, d in xs],
+        *[x if d is None else _behind_length(x, d, t, axis, length) for (x, d), t in zip(xs, jaxpr.in_avals[first_x:])],
     ]
-    outs = scan_p.bind(*operands, **{**params, "jaxpr": closed.jaxpr, "num_consts": len(closed.consts) + num_consts})
+    params = {**params, "jaxpr": closed.jaxpr, "num_consts": len(closed.consts) + num_consts}
+    outs = list(scan_p.bind(*operands, **params))
     out_dims = [0 if f else None for f in flags[:num_carry]] + [1 if f else None for f in flags[num_carry:]]
+    for i, member in enumerate(jaxpr.out_avals):
+        if i >= num_carry and member.is_high and flags[i]:
+            outs[i], out_dims[i] = exchanged(outs[i], member, axis.size, length), 0
     return outs, out_dims
+
+
+def _behind_length(x: Any, dim: Any, member: Any, axis: MappedAxis, length: int) -> Any:
+    """A mapped operand among the xs, with the mapped dimension behind the one that the loop runs over."""
+    if not member.is_high:
+        return move_dim(x, dim, 1)
+    return exchanged(in_front(axis.extent, x, dim), member, length, axis.size)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.basic.parts import in_front
+from meshrt.core.basic.parts import from_parts_p, in_front, parts_of
 from meshrt.core.basic.shapes import broadcast_in_dim, instantiate, move_dim
 from meshrt.core.effects import IO, ORDERED_IO, has_ordered
 from meshrt.core.high import unlike
@@ -214,7 +214,11 @@ def _masked(test: Jaxpr, test_n: int, body: Jaxpr, body_n: int) -> tuple[Jaxpr, 
 
 def _make_masked(test: Any, test_n: Any, body: Any, body_n: Any) -> tuple[Any, Any]:
     def choose(goes_on: Any, new: Any, old: Any) -> Any:
-        shape = aval_of(new).shape
+        kind: Any = aval_of(new)
+        if kind.is_high:  # whose batches have their dimension in front of each array
+            parts = [choose(goes_on, n, o) for n, o in zip(parts_of(new), parts_of(old))]
+            return from_parts_p.bind(*parts, kind=kind)
+        shape = kind.shape
         which = broadcast_in_dim(goes_on, shape, (0,)) if len(shape) > 1 else goes_on
         return select_n_p.bind(which, old, new)
 

@@ -102,8 +102,8 @@ class BatchTrace(Trace):
     def process_primitive(
         self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any], leading: bool = False
     ) -> Any:
-        """By the batching rule. `leading`: some batches are of high types, and laid out as loops do, which rules of
-        primitives with Jaxprs call dimension 0."""
+        """By the batching rule. `leading`: some operands or results are of high types, and batches of those are laid
+        out as loops do, which rules of primitives with Jaxprs call dimension 0."""
         values: list[Any] = []
         dims: list[int | None] = []
         active, axis = False, self.axis
@@ -148,7 +148,7 @@ class BatchTrace(Trace):
             return primitive.unbox(*args, **params)  # type: ignore[misc]
         if primitive.batch is None:
             return primitive.to_lojax(*args, **params)  # type: ignore[misc]
-        if primitive.applies is None or not any(aval_of(a).is_high for a in args):
+        if primitive.applies is None:
             return self.process_primitive(primitive, args, params)
         odd = [(aval_of(a), d) for a, d in ((a, self.unwrap(a)[1]) for a in args) if not _leads(aval_of(a), d)]
         if not odd:

@@ -1,9 +1,11 @@
 """Between a value of a high type and the arrays that it consists of, inside of programs.
 
     to_parts[] value  ->  arrays...        from_parts[kind] arrays...  ->  value
+    swap_batches[kind, at] value  ->  value with dimensions `at` and `at + 1` of its arrays exchanged
 
-Both are linear, and each is the transpose of the other, for types whose derivatives consist of the derivatives of their
-arrays. The derivatives of others (a quantized matrix, whose tangents are floating) do not pass here.
+The first two are linear, and each is the transpose of the other, for types whose derivatives consist of the derivatives
+of their arrays. The derivatives of others (a quantized matrix, whose tangents are floating) do not pass there. The
+third is for batches of batches, whose derivatives are batches of batches too, of whatever type.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.basic.shapes import bring_to_front, instantiate, repeated, zeros
+from meshrt.core.basic.shapes import bring_to_front, instantiate, repeated, transpose, zeros
 from meshrt.core.high import is_high_value
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, Tracer
 from meshrt.core.types import aval_of, in_program
 
-__all__ = ["batch_front", "from_parts_p", "in_front", "packed", "parts_of", "to_parts_p"]
+__all__ = ["batch_front", "exchanged", "from_parts_p", "in_front", "packed", "parts_of", "to_parts_p"]
 
 
 def parts_of(value: Any) -> list[Any]:
@@ -52,6 +54,22 @@ def in_front(extent: int, value: Any, dim: Any) -> Any:
             f"those hold batches along {spec}. Map the value along that"
         )
     return value
+
+
+def exchanged(value: Any, member: Any, outer: int, inner: int) -> Any:
+    """A batch of `inner` batches of `outer` values of the high type `member`, as one of `outer` batches of `inner`.
+
+    Raises:
+      UnsupportedError: the type has a batch elsewhere than in front of each of its arrays.
+    """
+    one = member.batched(inner)
+    if [t.shape for t in one.lo_ty()] != [(inner, *t.shape) for t in member.lo_ty()]:
+        raise errors.UnsupportedError(
+            f"vmap of a scan over values of the high type {member.str_short()}: its batches do not have their "
+            "dimension in front of each array, so that it cannot be told from that of the loop. Make `inc_rank` of the "
+            "type, with its `leading_axis_spec`, put it there; or have the scan take and return arrays"
+        )
+    return swap_batches_p.bind(value, kind=one.batched(outer), at=0)
 
 
 def packed(value: Any) -> Any:
@@ -98,7 +116,15 @@ def _from_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, kind: Any) -> 
     return made, from_parts_p.bind(*filled, kind=_tangent_kind(kind))
 
 
-_ONE_LAYOUT = {"batch": "how a batch of values of a high type is laid out is said by a MappingSpec"}
+def _to_batch(extent: int, values: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
+    parts = to_parts_p.bind(in_front(extent, values[0], dims[0]))
+    return parts, [0] * len(parts)
+
+
+def _from_batch(extent: int, arrays: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
+    kind, spec = params["kind"], batch_front(params["kind"])
+    front = [bring_to_front(extent, x, d) for x, d in zip(arrays, dims)]
+    return from_parts_p.bind(*front, kind=kind.inc_rank(int(extent), spec)), spec
 
 
 def _not_lowered(*_: Any) -> Any:
@@ -108,11 +134,49 @@ def _not_lowered(*_: Any) -> Any:
 to_parts_p = Primitive(
     "to_parts", _types, lower=_not_lowered, jvp=_to_jvp, transpose=_to_transpose,
     to_lojax=lambda value: aval_of(value).lower_val(value), multiple_results=True, cache_types=False,
-    absent=_ONE_LAYOUT,
+    batch=_to_batch,
 )  # fmt: skip
 from_parts_p = Primitive(
     "from_parts", lambda *avals, kind: kind, lower=_not_lowered, jvp=_from_jvp,
     transpose=lambda ct, *arrays, kind: to_parts_p.bind(ct), to_lojax=lambda *arrays, kind: kind.raise_val(*arrays),
-    cache_types=False, absent=_ONE_LAYOUT,
+    cache_types=False, batch=_from_batch,
+)  # fmt: skip
+
+
+def _swapped(x: Any, at: int) -> Any:
+    """An array with dimensions `at` and `at + 1` exchanged."""
+    rank = aval_of(x).ndim
+    return transpose(x, (*range(at), at + 1, at, *range(at + 2, rank)))
+
+
+def _swap_derivative(x: Any, kind: Any, at: int) -> Any:
+    """What becomes of a tangent or cotangent, where `kind` is the type of the result's."""
+    if kind.is_high:
+        return swap_batches_p.bind(x, kind=kind, at=at)
+    moved = _swapped(x, at) if aval_of(x).ndim > at + 1 else x
+    if aval_of(moved).shape != kind.shape:
+        raise errors.UnsupportedError(
+            f"derivatives of a mapped loop over values of a high type: they have the type {aval_of(x).str_short()}, "
+            f"which with dimensions {at} and {at + 1} exchanged is not {kind.str_short()}. Make `to_tangent_aval` of "
+            "the type give batches the derivatives of their members, in front; or have the loop take and return arrays"
+        )
+    return moved
+
+
+def _swap_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, kind: Any, at: int) -> tuple[Any, Any]:
+    out = swap_batches_p.bind(*primals, kind=kind, at=at)
+    return out, _swap_derivative(tangents[0], kind.to_tangent_aval(), at)
+
+
+def _swap_batch(extent: int, values: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
+    value, spec = in_front(extent, values[0], dims[0]), batch_front(params["kind"])
+    return swap_batches_p.bind(value, kind=params["kind"].inc_rank(int(extent), spec), at=params["at"] + 1), spec
+
+
+swap_batches_p: Primitive = Primitive(
+    "swap_batches", lambda value, kind, at: kind, lower=_not_lowered, jvp=_swap_jvp, batch=_swap_batch,
+    transpose=lambda ct, value, kind, at: [_swap_derivative(ct, value.aval.to_ct_aval(), at)],
+    to_lojax=lambda value, kind, at: kind.raise_val(*[_swapped(x, at) for x in aval_of(value).lower_val(value)]),
+    cache_types=False,
 )  # fmt: skip
 JaxprTrace.packed = staticmethod(packed)
