@@ -37,7 +37,9 @@ def human(n: float) -> str:
 
 def human_time(seconds: float) -> str:
     """`12.5 us`."""
+    if not seconds:
+        return "0 us"
     for factor, unit in ((1e9, "ns"), (1e6, "us"), (1e3, "ms")):
-        if 0 < seconds * factor < 1000 or (not seconds and unit == "us"):
+        if seconds * factor < 1000:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds:.3g} s"

@@ -18,7 +18,9 @@ from ..machine import dot_dimensions, ref_bytes
 
 __all__ = ["is_cut", "is_joined", "is_one", "parts", "reordered"]
 
-_GATHERS, _SCATTERS, _EXCHANGES = "stablehlo.all_gather", "stablehlo.reduce_scatter", "stablehlo.all_to_all"
+_EXCHANGES = "stablehlo.all_to_all"
+# The dimension along which a collective cuts what it sends, or joins what arrives.
+_ALONG = {"stablehlo.all_gather": "all_gather_dim", "stablehlo.reduce_scatter": "scatter_dimension"}
 
 
 def reordered(item: LocalOp) -> list[LocalValue]:
@@ -65,28 +67,23 @@ def _moves(value: LocalValue, order: Sequence[int]) -> bool:
 
 def is_cut(item: LocalOp) -> bool:
     """Whether a collective sends a copy of its operand: parts of it, or it in another order."""
-    if item.name == _EXCHANGES:
-        return True
-    operand = item.operands[0] if item.operands else None
-    return operand is not None and any(
-        item.name == name and _is_inner(operand, item.number(attribute))
-        for name, attribute in ((_GATHERS, "all_gather_dim"), (_SCATTERS, "scatter_dimension"))
-    )
+    return item.name == _EXCHANGES or _is_along_inner(item, item.operands)
 
 
 def is_joined(item: LocalOp) -> bool:
     """Whether what arrives at a collective is put in order once it is there, by what reads it if that can."""
-    if item.name == _EXCHANGES:
-        return True
-    return any(
-        item.name == name and _is_inner(item.results[0], item.number(attribute))
-        for name, attribute in ((_GATHERS, "all_gather_dim"), (_SCATTERS, "scatter_dimension"))
-    )
+    return item.name == _EXCHANGES or _is_along_inner(item, item.results)
 
 
 def is_one(item: LocalOp) -> bool:
     """Whether a collective gives one array, rather than parts whose memory is that of the whole."""
     return item.name != _EXCHANGES
+
+
+def _is_along_inner(item: LocalOp, ends: Sequence[LocalValue]) -> bool:
+    """Whether a collective cuts or joins one of its two ends along another than the outermost dimension."""
+    along = _ALONG.get(item.name)
+    return along is not None and _is_inner(ends[0], item.number(along))
 
 
 def _is_inner(value: LocalValue, dim: int) -> bool:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.basic.parts import from_parts_p, parts_of
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, zeros
 from meshrt.core.effects import is_debug
 from meshrt.core.high import unlike
@@ -24,7 +23,7 @@ from meshrt.core.trace import JaxprTrace, Tracer, eval_jaxpr, set_trace
 from meshrt.core.types import NOT_VARYING, ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.control_discharge import cond_rule
-from meshrt.primitives.control_high import cond_opened
+from meshrt.primitives.control_high import chosen, cond_opened
 from meshrt.primitives.control_staging import body_effects, weak_key, with_vars
 from meshrt.primitives.elementwise import eq_p
 from meshrt.primitives.identity import stop_gradient_p
@@ -334,22 +333,8 @@ def _select(
         columns.append(eval_jaxpr(closed.jaxpr, (), [*closed.consts, *[x for x, _ in gated]]))
     outs = []
     for cases in zip(*columns):
-        kind: Any = aval_of(cases[0])
-        if len(cases) == 1:
-            outs.append(cases[0])
-        elif kind.is_high:  # whose batches have their dimension in front of each array
-            parts = [_chosen(index, arrays) for arrays in zip(*map(parts_of, cases))]
-            outs.append(from_parts_p.bind(*parts, kind=kind))
-        else:
-            outs.append(_chosen(index, cases))
+        outs.append(chosen(index, cases) if len(cases) > 1 else cases[0])
     return outs
-
-
-def _chosen(index: Any, cases: Sequence[Any]) -> Any:
-    """For each member of a batch its part of the array that `index` says."""
-    shape = aval_of(cases[0]).shape
-    which = broadcast_in_dim(index, shape, (0,)) if len(shape) > 1 else index
-    return select_n_p.bind(which, *cases)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

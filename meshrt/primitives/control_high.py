@@ -10,9 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors
+from meshrt.core.basic.parts import from_parts_p, parts_of
+from meshrt.core.basic.shapes import broadcast_in_dim
 from meshrt.core.jaxpr import Jaxpr, Var, final_states
 from meshrt.core.lojax import Opened, arrays_of, open_jaxpr, takes_apart
+from meshrt.core.types import aval_of
 from meshrt.primitives.control_staging import permuted
+from meshrt.primitives.selection import select_n_p
 
 __all__: list[str] = []
 
@@ -154,3 +158,13 @@ def loop_arguments(params: dict[str, Any]) -> list[tuple[Jaxpr, list[int]]]:
     cond, body = params["cond_jaxpr"], params["body_jaxpr"]
     carry = range(cond_n + body_n, body_n + len(body.invars) - body_n + cond_n)
     return [(cond, [*range(cond_n), *carry]), (body, [*range(cond_n, cond_n + body_n), *carry])]
+
+
+def chosen(which: Any, cases: Sequence[Any]) -> Any:
+    """For each member of a batch, whose dimension is in front, its part of the case that `which` says: of a high type
+    each of its arrays'."""
+    kind: Any = aval_of(cases[0])
+    if kind.is_high:
+        return from_parts_p.bind(*[chosen(which, arrays) for arrays in zip(*map(parts_of, cases))], kind=kind)
+    along = broadcast_in_dim(which, kind.shape, (0,)) if len(kind.shape) > 1 else which
+    return select_n_p.bind(along, *cases)

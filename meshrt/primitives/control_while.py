@@ -11,21 +11,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.basic.parts import from_parts_p, in_front, parts_of
-from meshrt.core.basic.shapes import broadcast_in_dim, instantiate, move_dim
+from meshrt.core.basic.parts import in_front
+from meshrt.core.basic.shapes import instantiate, move_dim
 from meshrt.core.effects import IO, ORDERED_IO, has_ordered
 from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace, trace_to_jaxpr
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.call import jit_p
 from meshrt.primitives.control_discharge import while_rule
-from meshrt.primitives.control_high import loop_arguments, while_opened
+from meshrt.primitives.control_high import chosen, loop_arguments, while_opened
 from meshrt.primitives.control_staging import body_effects, carry_fixpoint, permuted, split3, weak_key, with_vars
 from meshrt.primitives.reduce import reduce_or_p
-from meshrt.primitives.selection import select_n_p
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import given_linear
@@ -213,15 +212,6 @@ def _masked(test: Jaxpr, test_n: int, body: Jaxpr, body_n: int) -> tuple[Jaxpr, 
 
 
 def _make_masked(test: Any, test_n: Any, body: Any, body_n: Any) -> tuple[Any, Any]:
-    def choose(goes_on: Any, new: Any, old: Any) -> Any:
-        kind: Any = aval_of(new)
-        if kind.is_high:  # whose batches have their dimension in front of each array
-            parts = [choose(goes_on, n, o) for n, o in zip(parts_of(new), parts_of(old))]
-            return from_parts_p.bind(*parts, kind=kind)
-        shape = kind.shape
-        which = broadcast_in_dim(goes_on, shape, (0,)) if len(shape) > 1 else goes_on
-        return select_n_p.bind(which, old, new)
-
     trace = JaxprTrace(test.name, requires_low=False)
     args = [trace.argument(a) for a in test.in_avals]
     with set_trace(trace):
@@ -233,7 +223,7 @@ def _make_masked(test: Any, test_n: Any, body: Any, body_n: Any) -> tuple[Any, A
     with set_trace(trace):
         (going,) = eval_jaxpr(test, (), [*test_consts, *args[body_n:]])
         outs = eval_jaxpr(body, (), args)
-        outs = [choose(going, new, old) for new, old in zip(outs, args[body_n:])]
+        outs = [chosen(going, (old, new)) for new, old in zip(outs, args[body_n:])]
         masked = _without_consts(trace.close([*test_consts, *args], outs))
     return any_jaxpr, masked
 

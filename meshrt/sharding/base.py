@@ -13,7 +13,17 @@ import numpy as np
 from meshrt import errors
 from meshrt.runtime import jaxlib_api
 
-__all__ = ["Sharding"]
+__all__ = ["Sharding", "fitting_sizes"]
+
+
+def fitting_sizes(size: int, parts: int) -> str:
+    """The nearest sizes that so many parts divide, for messages.
+
+    >>> fitting_sizes(7, 3), fitting_sizes(2, 3)
+    ('6 or 9', '3')
+    """
+    above = size + -size % parts
+    return f"{above - parts} or {above}" if size > parts else f"{above}"
 
 Index = tuple[slice, ...]
 
@@ -129,13 +139,11 @@ class Sharding:
     def _indivisible(
         self, shape: tuple[int, ...], dim: int, size: int, parts: int, tiling: tuple[int, ...]
     ) -> errors.IndivisibleError:
-        above = size + -size % parts
-        fitting = f"{above - parts} or {above}" if size > parts else f"{above}"
         return errors.IndivisibleError(
             f"{self!r} implies that array axis {dim} is partitioned {parts} times, but the dimension size is {size} "
             f"(full shape: {shape}, per-dimension tiling factors: {list(tiling)} should evenly divide the "
-            f"shape){self._split_over(dim)}. Make the dimension {fitting}, or do not shard axis {dim}. Or let the last "
-            "parts be shorter: NamedSharding(mesh, spec, uneven=True)."
+            f"shape){self._split_over(dim)}. Make the dimension {fitting_sizes(size, parts)}, or do not shard axis "
+            f"{dim}. Or let the last parts be shorter: NamedSharding(mesh, spec, uneven=True)."
         )
 
     def _split_over(self, dim: int) -> str:

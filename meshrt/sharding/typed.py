@@ -20,6 +20,7 @@ from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.manual import ManualAxisType
 from meshrt.core.spaces import space_of_kind
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.sharding.base import fitting_sizes
 from meshrt.sharding.context import context_source, get_abstract_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType, BaseMesh, Mesh
 from meshrt.sharding.named import NamedSharding
@@ -190,14 +191,12 @@ def check_divides(sharding: NamedSharding, shape: Sequence[Any], function: str) 
     for dim, (size, entry) in enumerate(zip(shape, sharding.spec.partitions)):
         parts = math.prod(sizes[a] for a in axes_of(entry))
         if isinstance(size, int) and size % parts:
-            above = size + -size % parts
-            fitting = f"{above - parts} or {above}" if size > parts else f"{above}"
             raise errors.IndivisibleError(
                 f"{function} at {source.capture()} cannot split its result as {sharding.spec}, which implies that "
                 f"array axis {dim} is partitioned {parts} times, but the dimension size is {size} (full shape: "
-                f"{tuple(shape)}){sharding._split_over(dim)}. Make the dimension {fitting}, or do not shard axis "
-                f"{dim}; types over Explicit axes have parts of one size only, `uneven=True` is for device_put and for "
-                "results of jit"
+                f"{tuple(shape)}){sharding._split_over(dim)}. Make the dimension {fitting_sizes(size, parts)}, or do "
+                f"not shard axis {dim}; types over Explicit axes have parts of one size only, `uneven=True` is for "
+                "device_put and for results of jit"
             )
 
 

@@ -62,7 +62,7 @@ class HiPrim(VJPHiPrimitive):
         """(a tuple with the cotangent of each argument, a log of the backward pass or None)."""
         return self.vjp_bwd_retval(res, outgrad), None
 
-    def dce(self, used_outs: Any, live_ins: Any) -> Any:  # type: ignore[override]
+    def dce(self, used_outs: Any, live_ins: Any = None) -> Any:
         """(used arguments, produced results, the operation in place of this one, None for none)."""
         return super().dce(used_outs)
 

@@ -63,7 +63,8 @@ def _to_data(value: Any) -> Any:
                 "registered with meshrt.experimental.hijax.register_hitype_serialization. Register "
                 f"{type(value).__name__}, or take and give the arrays"
             )
-        fields = {f.name: _to_data(getattr(value, f.name)) for f in dataclasses.fields(value)}  # type: ignore[arg-type]
+        declared: Any = value  # a dataclass, as registration asks
+        fields = {f.name: _to_data(getattr(value, f.name)) for f in dataclasses.fields(declared)}
         return {"type": _names[type(value)], "of": fields}
     if isinstance(value, PyTreeDef):
         return {"tree": tree_files.to_data(value)}
@@ -94,7 +95,7 @@ def _from_data(data: Any) -> Any:
 
 def _read(data: bytes) -> HiType:
     kind = _from_data(json.loads(data))
-    if not isinstance(kind, HiType):
+    if not isinstance(kind, HiType) or not all(isinstance(part, ShapedArray) for part in kind.lo_ty()):
         raise errors.TreeError("a file has something else where a high type belongs")
     return kind
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import export
 from meshrt.experimental import hijax
-from meshrt.experimental.hijax import Box
+from meshrt.experimental.hijax import Box, saved
 from meshrt.experimental.hijax.padded import filled, padded
 from meshrt.experimental.hijax.quantized import QArray, dequantize, quantize, quantized_matmul
 from meshrt.experimental.hijax.tuples import box_of, element, tuple_of, unbox
@@ -113,3 +114,20 @@ def test_exported_functions_have_no_boxes():
     for f, args in ((lambda b, x: b.set(x), (box, X)), (lambda x: box.set(x), (X,))):
         with pytest.raises(NotImplementedError, match=r"mutable value of type Box\{f32\[\]\}"):
             export.export(meshrt.jit(f))(*args)
+
+
+HOSTILE = [
+    "[1]", "nojson", "[" * 9999, '{"type":3,"of":{}}', '{"type":[],"of":{}}', '{"array":{}}', '{"tree":{}}',
+    '{"type":"meshrt.QType"}', '{"type":"meshrt.QType","of":[]}', '{"type":"meshrt.QType","of":{"nope":1}}',
+    '{"type":"meshrt.QType","of":{"values":null,"scales":"x","axis":[1]}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:24])
+def test_what_is_no_type_in_a_file_is_refused(monkeypatch, text):
+    exported = export.export(meshrt.jit(dequantize))(quantize(W))
+    with monkeypatch.context() as writing:  # the file says this of the type of its argument
+        writing.setattr(saved, "json", SimpleNamespace(dumps=lambda data: text))
+        blob = exported.serialize()
+    with pytest.raises(meshrt.errors.MeshrtError):
+        export.deserialize(blob)
