@@ -55,7 +55,7 @@ def test_a_code_is_kept_although_nobody_reads_the_output():
 def test_calls_of_all_processes_are_counted_by_job(monkeypatch):
     told = []
     monkeypatch.setattr(state.backend, "set_process_info", told.append)
-    monkeypatch.setattr(state.circles, "set_job", told.append)
+    monkeypatch.setattr(state.process_groups, "set_job", told.append)
     context = lambda count: state.DistributedContext(object(), 0, count)
     state.adopt(context(3))
     try:
