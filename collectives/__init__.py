@@ -58,7 +58,7 @@ __all__ = [
 
 def partition(
     propagated: Propagated | Program | Module | str | bytes,
-    topology: Topology | str | os.PathLike | None = None,
+    topology: Topology | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> PartitionedProgram:
     """Turns a propagated program into one device's program.
@@ -125,7 +125,7 @@ def _check_sums(known: KnownShardings) -> None:
             )
 
 
-def _topology(topology: Topology | str | os.PathLike | None) -> Topology | None:
+def _topology(topology: Topology | str | os.PathLike[str] | None) -> Topology | None:
     if isinstance(topology, str | os.PathLike):
         return load(os.fspath(topology))
     if topology is None or isinstance(topology, Topology):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from propagation.locations import value_source
 from propagation.model import Mesh, TensorSharding
@@ -44,7 +45,7 @@ def mesh_of(known: KnownShardings) -> Mesh:
     real = {(m.axes, m.device_ids): m for m in meshes if not m.is_maximal}
     if len(real) < 2 and len(real) == len({m.name for m in meshes}):
         return next(iter(real.values()), Mesh("mesh", ()))
-    used: dict[tuple, tuple[Mesh, str | None, str]] = {}
+    used: dict[tuple[Any, ...], tuple[Mesh, str | None, str]] = {}
     for sharding, where, what, is_boundary in _uses(known):
         mesh = sharding.mesh
         if mesh.is_maximal:

@@ -39,7 +39,7 @@ class Machine:
     topology: Topology
     memory: float | None
     chosen: bool
-    _links: dict = field(default_factory=dict, repr=False)
+    _links: dict[tuple[int, ...] | None, Link] = field(default_factory=dict, repr=False)
 
     @property
     def overlaps(self) -> bool:

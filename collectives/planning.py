@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from propagation.model import AxisRef, DimSharding, Mesh, TensorSharding
 
@@ -19,11 +19,12 @@ from .cost import item_bytes, seconds
 from .errors import OptionError, ReshardError, TopologyError, UnsupportedShardingError
 from .findings import human, human_time
 from .layout import Atoms, Dims
+from .network import Link
 from .reshard.boxes import boxes_between
 from .reshard.moves import ReshardStep
 from .reshard.planner import Planner, ReshardPlan, step_cost
 from .reshard.search import operand_bytes, piece_bytes, step_bytes
-from .reshard.tiles import exchange, lacking, summing, tiles
+from .reshard.tiles import Tiles, exchange, lacking, summing, tiles
 from .spec import as_element_type, as_mesh, as_shape, as_sharding
 from .topology import Topology, load
 
@@ -205,7 +206,7 @@ class _Asked(NamedTuple):
     def reordered(self) -> bool:
         return self.source.mesh.device_ids != self.target.mesh.device_ids
 
-    def tiles(self, dims: Dims, partial: tuple[int, ...], at_target: bool):
+    def tiles(self, dims: Dims, partial: tuple[int, ...], at_target: bool) -> Tiles:
         """The parts of all devices in a layout over one of the two meshes."""
         mesh = (self.target if at_target else self.source).mesh
         return tiles(self.shape, dims, partial, self.atoms, mesh.device_ids)
@@ -216,12 +217,16 @@ class _Asked(NamedTuple):
         return TensorSharding(mesh, [DimSharding(axes(d)) for d in dims], (), axes(sorted(partial)))
 
 
+# (layout, unreduced atoms, whether over the target's mesh)
+_RouteState: TypeAlias = tuple[Dims, tuple[int, ...], bool]
+
+
 class _RouteStep(NamedTuple):
-    """A step between two layouts; `state` are (layout, unreduced atoms, whether over the target's mesh)."""
+    """A step between two states."""
 
     step: ReshardStep
-    before: tuple[Dims, tuple[int, ...], bool]
-    after: tuple[Dims, tuple[int, ...], bool]
+    before: _RouteState
+    after: _RouteState
     bytes: float
     rounds: int
 
@@ -232,7 +237,10 @@ class _Route(NamedTuple):
     peak: float
 
 
-def _asked(shape, dtype: str, mesh: Mesh, source, target, target_mesh) -> _Asked:
+def _asked(
+    shape: tuple[int, ...], dtype: str, mesh: Mesh, source: TensorSharding | str | Iterable[Any],
+    target: TensorSharding | str | Iterable[Any], target_mesh: Mesh | str | None,
+) -> _Asked:  # fmt: skip
     if not mesh.axes and not mesh.is_empty:
         raise UnsupportedShardingError(f"the mesh {mesh.to_text()} names one device; there is nothing to reshard over")
     there = mesh
@@ -331,7 +339,7 @@ def _route(asked: _Asked, steps: Iterable[ReshardStep], turn: int | None) -> _Ro
     return _Route(tuple(out), sum(s.bytes for s in out), peak)
 
 
-def _same(asked: _Asked, before, after) -> bool:
+def _same(asked: _Asked, before: _RouteState, after: _RouteState) -> bool:
     """Whether every device holds the same in two states."""
     old, new = asked.tiles(*before), asked.tiles(*after)
     return bool((old.low == new.low).all() and (old.high == new.high).all())
@@ -394,7 +402,7 @@ def _planned(asked: _Asked, s: _RouteStep, machine: Topology | None) -> PlannedS
     return PlannedStep(s.step.kind, axes, asked.sharding(*s.before), asked.sharding(*s.after), s.bytes, s.rounds, time)
 
 
-def _seconds(asked: _Asked, s: _RouteStep, link) -> float:
+def _seconds(asked: _Asked, s: _RouteStep, link: Link) -> float:
     """Predicted time of a step by itself."""
     if not s.rounds:
         return 0.0

@@ -10,6 +10,8 @@ results.
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxlib.mlir import ir
 
 from propagation import Propagated, run
@@ -136,7 +138,7 @@ def _opened(program: Program) -> Program:
     return program
 
 
-def _decided(program: Program, shardings: Shardings) -> list[tuple]:
+def _decided(program: Program, shardings: Shardings) -> list[tuple[Any, ...]]:
     """Operations with the shardings of their results; what is replicated counts as not said."""
     say = lambda v: None if (s := shardings.get(v)) is None or s.is_fully_replicated else s.dims
     return [(op.name, [say(r) for r in op.results]) for op in program.ops()]

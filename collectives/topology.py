@@ -132,7 +132,7 @@ class Topology:
     def __hash__(self) -> int:
         return hash(self.key())
 
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         """A hashable value that distinguishes topologies in cache keys."""
         axes = tuple(sorted(self.axes.items(), key=lambda item: item[0]))
         places = tuple(sorted(self.places.items()))
@@ -302,7 +302,7 @@ def _read(path: Path, depth: int = 0) -> Topology:
     return found
 
 
-def _network(path: Path, table: dict, base: Network | None, row: Any) -> Network:
+def _network(path: Path, table: dict[str, Any], base: Network | None, row: Any) -> Network:
     values = {k: row(f"network.{k}", v) for k, v in table.items()}
     if "limits" in values:
         if not isinstance(values["limits"], list):
@@ -316,7 +316,7 @@ def _network(path: Path, table: dict, base: Network | None, row: Any) -> Network
     return Network(**values)
 
 
-def _figure(path: Path, where: str, value: Any, sources: dict[str, str], data: dict) -> Any:
+def _figure(path: Path, where: str, value: Any, sources: dict[str, str], data: dict[str, Any]) -> Any:
     """The value of a row, which may be a table with `value`, `source` and `read_on`."""
     common = [str(data[k]) for k in ("source", "read_on") if k in data]
     if isinstance(value, dict):
@@ -329,7 +329,9 @@ def _figure(path: Path, where: str, value: Any, sources: dict[str, str], data: d
     return value
 
 
-def _table(path: Path, name: str, data: dict, known: set[str] | None = None, within: str = "") -> dict:
+def _table(
+    path: Path, name: str, data: dict[str, Any], known: set[str] | None = None, within: str = ""
+) -> dict[str, Any]:
     """The table [within name], whose keys are `known` (None: any)."""
     table = data.get(name, {})
     if not isinstance(table, dict):
@@ -339,7 +341,7 @@ def _table(path: Path, name: str, data: dict, known: set[str] | None = None, wit
     return table
 
 
-def _only(path: Path, where: str, table: dict, allowed: set[str]) -> None:
+def _only(path: Path, where: str, table: dict[str, Any], allowed: set[str]) -> None:
     unknown = sorted(set(table) - allowed)
     if unknown:
         raise TopologyError(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from propagation.program import Op, Value
 
@@ -163,7 +163,7 @@ def _found(
     return choice, tuple(ways)
 
 
-def _used(ctx: Context, value: Value) -> tuple:
+def _used(ctx: Context, value: Value) -> tuple[Any, ...]:
     """Who uses a result: the operations that the look-ahead follows, with the layouts in which their results are
     wanted; and where it ends."""
     followed = value.uses if len(value.uses) <= LOOKAHEAD_USES else ()

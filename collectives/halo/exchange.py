@@ -408,7 +408,7 @@ def _completed(values: dict[int, int], p: int) -> np.ndarray:
     if (known == known[0]).all():
         return np.full(p, known[0])
     step, rest = divmod(int(known[1] - known[0]), int(at[1] - at[0]))
-    line = known[0] + step * (np.arange(p) - at[0])
+    line: np.ndarray = known[0] + step * (np.arange(p) - at[0])
     if not rest and (line[at] == known).all():
         return line
     out = np.zeros(p, np.int64)

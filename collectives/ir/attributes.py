@@ -178,7 +178,7 @@ def splat_literal(value: Attribute | None) -> str | None:
 class Dense(Attribute):
     """`dense<[1, 2]> : tensor<2xi32>`: elements as MLIR writes them, nested in tuples by dimension."""
 
-    elements: tuple
+    elements: tuple[Any, ...]
     shape: tuple[int, ...]
     dtype: str
 
@@ -341,7 +341,7 @@ class Attributes(Mapping[str, Attribute]):
         return f"<{self.text}>"
 
 
-_INTERNED: weakref.WeakValueDictionary[tuple, Attributes] = weakref.WeakValueDictionary()
+_INTERNED: weakref.WeakValueDictionary[tuple[Any, ...], Attributes] = weakref.WeakValueDictionary()
 NONE = Attributes.of({})
 
 

@@ -71,7 +71,7 @@ WRITTEN: Mapping[str, Mapping[str, Callable[[Any], Attribute]]] = {
     "stablehlo.transpose": {"permutation": Integers},
 }  # fmt: skip
 
-_KNOWN: dict[tuple, Attributes] = {}  # by name and values
+_KNOWN: dict[tuple[Any, ...], Attributes] = {}  # by name and values
 
 
 def attributes(name: str, *values: Any) -> Attributes:

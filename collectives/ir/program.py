@@ -8,7 +8,7 @@ in a scope that already has it returns the first one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,13 +152,15 @@ class Region:
 
     __slots__ = ("args", "items", "kind", "known", "origin", "parent", "prologue", "trips")
 
-    def __init__(self, kind: str, parent: Region | None, arg_types: Sequence[tuple] = (), trips: int | None = 1):
+    def __init__(
+        self, kind: str, parent: Region | None, arg_types: Sequence[tuple[Any, ...]] = (), trips: int | None = 1
+    ):  # fmt: skip
         self.kind = kind
         self.parent = parent
         self.args = [LocalValue(shape, dtype) for shape, dtype in arg_types]
         self.prologue: list[LocalOp] = []
         self.items: list[LocalOp] = []
-        self.known: dict = {}
+        self.known: dict[Hashable, Any] = {}
         self.origin: Region = self
         self.trips = trips
 
@@ -245,7 +247,7 @@ class Region:
     ) -> LocalValue:
         """A pure one-result operation, reused if an equal one is visible."""
         key = (name, tuple(map(id, operands)), attrs, shape, dtype)
-        found = self.lookup(key, has_grown(shape, [x.shape for x in operands]))
+        found: LocalValue | None = self.lookup(key, has_grown(shape, [x.shape for x in operands]))
         if found is None:
             found = self.known[key] = self.op(name, operands, [(shape, dtype)], attrs, loc=loc)[0]
         return found
@@ -282,7 +284,7 @@ class ModuleBuilder:
         self.attributes = attributes
         self.functions: list[LocalFunction] = []
         self.aliases: dict[tuple[tuple[int, ...], bytes], DeviceLists] = {}
-        self._groups: dict[tuple, DeviceLists] = {}
+        self._groups: dict[tuple[Any, ...], DeviceLists] = {}
         self.locations: dict[str, str] = {}
 
     def function(
@@ -292,7 +294,7 @@ class ModuleBuilder:
         self.functions.append(function)
         return function
 
-    def dense(self, key: tuple, make: Callable[[], np.ndarray]) -> DeviceLists:
+    def dense(self, key: tuple[Any, ...], make: Callable[[], np.ndarray]) -> DeviceLists:
         """Groups or pairs of devices, under a name of the module; `make` is called once per `key`."""
         found = self._groups.get(key)
         if found is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = ["tensor_text"]
 
-_TYPES: dict[tuple, str] = {}
+_TYPES: dict[tuple[Any, ...], str] = {}
 
 
 def tensor_text(shape: tuple[int, ...], dtype: str) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from propagation.model import TensorSharding
 from propagation.program import Func, Op, Program, Value, source
@@ -47,7 +47,7 @@ class Context(Writer):
     ):  # fmt: skip
         super().__init__(program, sharding, atoms, builder, topology, options)
         self.families = families
-        self.callees: dict[tuple, LocalFunction] = {}  # functions that are written, by name and layouts
+        self.callees: dict[tuple[Any, ...], LocalFunction] = {}  # functions that are written, by name and layouts
         self.tries: int | None = None  # operations that `loop_carries` may still draft in other layouts
 
     # -- of the module and the walk, see `collectives.module` and `walk.walk` -----------------------------------
@@ -89,7 +89,7 @@ class Context(Writer):
             return ref
         region: Region | None = self.region
         while region is not None and region.origin is not state.home:
-            local = region.known.get(state)
+            local: Mapping[Dims, LocalValue] | None = region.known.get(state)
             if local is not None and dims in local:
                 return local[dims]
             region = region.parent

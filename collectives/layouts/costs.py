@@ -132,7 +132,9 @@ class Costs(Known):
     ) -> tuple[float, Dims]:  # fmt: skip
         """(bytes, layout) of the cheapest way to reduce the parts of an unreduced value, which are pending over atoms
         `parts`, in one layout, add them up there, and bring the sum to `dims`."""
-        cost = lambda before, after, pending=(): self.planner.cost(state.shape, state.itemsize, before, after, pending)
+        def cost(before: Dims, after: Dims, pending: tuple[int, ...] = ()) -> float:
+            return self.planner.cost(state.shape, state.itemsize, before, after, pending)
+
         layouts = [dims, have]
         for pending in parts:
             plan = self.planner.plan(state.shape, state.itemsize, have, dims, pending)

@@ -41,7 +41,7 @@ class Draft:
     siblings: Siblings
     findings: list[Finding]
     chosen: list[Decision]
-    callees: dict[tuple, LocalFunction]
+    callees: dict[tuple[Any, ...], LocalFunction]
     ends: dict[Value, tuple[Dims, float] | None]
     left_partial: dict[Value, tuple[int, ...]]
     returned_as: dict[Value, Value]

@@ -41,10 +41,10 @@ class GivenAttributes:
     __slots__ = ("_decoded", "_last", "_last_of", "_signatures", "_texts", "_typed")
 
     def __init__(self) -> None:
-        self._texts: dict = {}
-        self._typed: dict = {}
-        self._decoded: dict[tuple, tuple[int, Attributes]] = {}
-        self._signatures: dict[tuple, int] = {}
+        self._texts: dict[str, Any] = {}
+        self._typed: dict[str, Any] = {}
+        self._decoded: dict[tuple[Any, ...], tuple[int, Attributes]] = {}
+        self._signatures: dict[tuple[Any, ...], int] = {}
         self._last_of: Op | None = None
         self._last: tuple[int, Attributes] = (0, NONE)
 
@@ -63,7 +63,7 @@ class GivenAttributes:
         self._last_of, self._last = op, self._decode(attrs) if attrs else (0, NONE)
         return self._last
 
-    def _decode(self, attrs: dict) -> tuple[int, Attributes]:
+    def _decode(self, attrs: dict[str, Any]) -> tuple[int, Attributes]:
         """The number and the value of attributes, made once for all equal ones."""
         key = tuple(attrs.items())
         found = self._decoded.get(key)

@@ -179,7 +179,7 @@ def _users(ctx: Context, value: Value) -> Iterator[str]:
             yield from _users(ctx, callee.args[use.number])
 
 
-def _layouts_in(ctx: Context, block: Block, found: dict, seen: set[str]) -> None:
+def _layouts_in(ctx: Context, block: Block, found: dict[tuple[int, ...], dict[Dims, None]], seen: set[str]) -> None:
     """Adds to `found`, by shape, the layouts that propagation chose in a block and in the functions that it calls."""
     for op in block.ops:
         for r in op.results:

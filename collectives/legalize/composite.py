@@ -3,6 +3,8 @@ operation with a rule (`chlo.top_k`), that rule is used; else the decomposition 
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxlib.mlir import ir
 
 from propagation.attributes import string, symbol
@@ -33,7 +35,7 @@ def composite(ctx: Context, op: Op) -> None:
     inline(ctx, op, callee)
 
 
-def _attributes(op: Op) -> dict:
+def _attributes(op: Op) -> dict[str, Any]:
     if "composite_attributes" not in op.attrs:
         return {}
     attrs = ir.DictAttr(op.attrs["composite_attributes"])

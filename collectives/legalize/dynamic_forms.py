@@ -5,6 +5,7 @@ broadcast_in_dim, get_dimension_size as a constant."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -72,7 +73,7 @@ def dimension_size(ctx: Context, op: Op) -> None:
     _instead(ctx, op, "stablehlo.constant", (), {"value": value})
 
 
-def _instead(ctx: Context, op: Op, name: str, operands: Sequence[Value], attrs: dict) -> None:
+def _instead(ctx: Context, op: Op, name: str, operands: Sequence[Value], attrs: dict[str, Any]) -> None:
     """Partitions another operation with the results of `op`."""
     inner = Op(name, tuple(operands), [], op._ir, attrs)
     inner.results, inner.parent = op.results, op.parent

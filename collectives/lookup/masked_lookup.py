@@ -96,11 +96,11 @@ def _is_lone(use: Use) -> bool:
         places = math.prod(n for d, n in enumerate(op.operands[1].type.shape) if d != where.index_vector)
         return target is None or (target == 0 and (places == 1 or math.copysign(1, target) < 0))
     if op.name == "stablehlo.reduce":
-        return math.prod(shape[d] for d in integers(op.attrs["dimensions"])) == 1
+        return bool(math.prod(shape[d] for d in integers(op.attrs["dimensions"])) == 1)
     if op.name == "stablehlo.dot_general":
-        return math.prod(shape[d] for d in dot_dims(op.attrs["dot_dimension_numbers"]).lhs_contract) == 1
+        return bool(math.prod(shape[d] for d in dot_dims(op.attrs["dot_dimension_numbers"]).lhs_contract) == 1)
     kernel, dims = op.operands[1].type, conv_dims(op.attrs["dimension_numbers"])
-    return kernel.size == kernel.shape[dims.kernel_output_feature]
+    return bool(kernel.size == kernel.shape[dims.kernel_output_feature])
 
 
 def _is_rounded(ctx: Context, value: Value) -> bool:

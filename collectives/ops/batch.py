@@ -48,7 +48,7 @@ def rule_of(op: Op) -> OpRule | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def factors_of(rule: OpRule, operands: tuple, results: tuple, sums: bool = False) -> Factors:
+def factors_of(rule: OpRule, operands: tuple[Any, ...], results: tuple[Any, ...], sums: bool = False) -> Factors:
     """The factors of a sharding rule, as `choose` takes them. Pass-through factors may be split if every dimension that
     has them is that one factor; so may reduced factors if the operation `sums` over them. All others are gathered."""
     of_type = {FactorType.PASS_THROUGH: PASS, **({FactorType.REDUCTION: REDUCE} if sums else {})}
@@ -274,7 +274,7 @@ def _rule_factors(ctx: Context, op: Op, sums: bool = False) -> Factors | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _batch_factors(operands: tuple, results: tuple) -> Factors:
+def _batch_factors(operands: tuple[Any, ...], results: tuple[Any, ...]) -> Factors:
     """Leading dimensions that every tensor of rank 2 or more shares are batch dimensions (all but a matrix's two)."""
     shape = max(operands, key=len)
     batch = max(0, len(shape) - 2)

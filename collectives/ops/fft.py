@@ -22,7 +22,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from propagation.attributes import integers
 from propagation.program import Op, Value
@@ -177,8 +177,8 @@ class _Transform:
         be done wait for others."""
         ctx, result = self.ctx, self.op.results[0]
         ties = itertools.count()
-        heap: list[tuple] = [(0.0, next(ties), have, frozenset(self.dims), self.begin(have), (), 0.0)]
-        settled: set[tuple] = set()
+        heap: list[tuple[Any, ...]] = [(0.0, next(ties), have, frozenset(self.dims), self.begin(have), (), 0.0)]
+        settled: set[tuple[Any, ...]] = set()
         while heap:
             cost, _, layout, rest, shape, legs, sent = heapq.heappop(heap)
             if rest is None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from propagation.attributes import GatherDims, ScatterDims, gather_dims, integer, integers, scatter_dims
 from propagation.program import Op, Value
 
-from ..analysis.constants import scalar_constant
+from ..analysis.constants import bounds_of, scalar_constant
 from ..analysis.reducers import identity_literal, is_identity, reduction_kind
 from ..decide.candidate import Candidate
 from ..decide.factors import PASS, REDUCE, WHOLE, Choice, Factors, Splits, followed, gathered, layout_of, work_of
@@ -215,7 +215,7 @@ def _holds(dtype: str, count: int) -> bool:
     """Whether all of 0, 1, ..., count - 1 are numbers of a type, exactly."""
     if dtype in _EXACT:
         return count <= 1 << _EXACT[dtype]
-    return dtype.startswith(("i", "ui")) and count - 1 <= indices_.bounds_of(dtype)[1]
+    return dtype.startswith(("i", "ui")) and count - 1 <= bounds_of(dtype)[1]
 
 
 def _counts(value: Value, depth: int) -> int | None:
@@ -223,7 +223,7 @@ def _counts(value: Value, depth: int) -> int | None:
     if op is None or depth > COUNTING_STEPS:
         return None
     if op.name == "stablehlo.iota":
-        return integer(op.attrs["iota_dimension"])
+        return int(integer(op.attrs["iota_dimension"]))
     if op.name == "stablehlo.convert":
         return _counts_along(op.operands[0], depth + 1)
     if op.name == "stablehlo.select":  # select(i < 0, i + n, i), as for negative indices, leaves an iota as it is

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,7 @@ class Product:
     def is_scaled(self) -> bool:
         return bool(self.fixed or self.below or self.negative)
 
-    def key(self, reduced: tuple[int, ...]) -> tuple:
+    def key(self, reduced: tuple[int, ...]) -> tuple[Any, ...]:
         """Equal for sums of the same varying part."""
         return ("sum", reduced, *sorted(self.varying, key=id))
 

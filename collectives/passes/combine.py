@@ -14,6 +14,7 @@ of 512 KiB): only little is packed there.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from ..heuristics import (
     COMBINED_GROWTH_SHARE,
@@ -78,7 +79,7 @@ class _Memory:
 
 
 def _combine_in(region: Region, memory: _Memory, realiser: Realiser, machine: Machine) -> int:
-    classes: dict[tuple, list[LocalOp]] = {}
+    classes: dict[tuple[Any, ...], list[LocalOp]] = {}
     for item in region.items:
         if item.collective is not None and _small(item, machine):
             c = item.collective

@@ -7,6 +7,8 @@ get one number if they have the same name, attributes and numbers of operands, a
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
 from ..ir.walker import replace
 from .packing import one_reducer
@@ -20,7 +22,7 @@ def merge(function: LocalFunction) -> int:
     if not _any_alike(region):
         return 0
     numbers: dict[LocalValue, object] = {}
-    known: dict[tuple, int] = {}
+    known: dict[tuple[Any, ...], int] = {}
     found: dict[int, LocalOp] = {}
     new: dict[LocalValue, LocalValue] = {}
     for items in (region.prologue, region.items):
@@ -42,7 +44,7 @@ def merge(function: LocalFunction) -> int:
 
 def _any_alike(region: Region) -> bool:
     """Whether two collectives look the same but for their operands' names."""
-    seen: set[tuple] = set()
+    seen: set[tuple[Any, ...]] = set()
     for item in region.items:
         if item.collective is not None:
             key = (item.name, item.attrs, item.extra, item.results[0].shape, item.results[0].dtype, one_reducer(item))
@@ -52,7 +54,7 @@ def _any_alike(region: Region) -> bool:
     return False
 
 
-def _key(item: LocalOp, numbers: dict[LocalValue, object]) -> tuple | None:
+def _key(item: LocalOp, numbers: dict[LocalValue, object]) -> tuple[Any, ...] | None:
     """What an item computes, equal for items that compute the same; None if it cannot be told."""
     if item.effect or item.name == "func.call" or (item.regions and item.collective is None):
         return None

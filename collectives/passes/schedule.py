@@ -37,7 +37,9 @@ def order(function: LocalFunction, functions: dict[str, LocalFunction], machine:
     return changed
 
 
-def _order_region(region: Region, results: Sequence[LocalValue], functions, machine: Machine, extra: float) -> int:
+def _order_region(
+    region: Region, results: Sequence[LocalValue], functions: dict[str, LocalFunction], machine: Machine, extra: float
+) -> int:
     before = region.items
     body = before[:-1] if before and not before[-1].results else before  # a terminator stays at the end
     end = before[len(body) :]
@@ -150,7 +152,10 @@ class _Desk:
     arrives   when the results of scheduled collectives arrive
     """
 
-    def __init__(self, place: dict[LocalOp, int], needs, longest: dict[LocalOp, float], ahead: float):
+    def __init__(
+        self, place: dict[LocalOp, int], needs: dict[LocalOp, list[LocalOp]], longest: dict[LocalOp, float],
+        ahead: float,
+    ):  # fmt: skip
         self.place, self.needs, self.longest, self.ahead = place, needs, longest, ahead
         self.messages: list[tuple[int, LocalOp]] = []
         self.ready: list[tuple[float, int, LocalOp]] = []

@@ -379,8 +379,8 @@ def _write_gather(scratch: Region, realiser: Realiser, ring: _Ring) -> None:
 
 
 def _gather_step(
-    scratch,
-    realiser,
+    scratch: Region,
+    realiser: Realiser,
     dot: LocalOp,
     gathered: LocalValue,
     x: LocalValue,

@@ -7,6 +7,7 @@ beginning with the last one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..heuristics import COMBINED_TRIED
 from ..ir.program import LocalOp, LocalValue
@@ -24,7 +25,7 @@ def combined(items: Sequence[LocalOp]) -> dict[LocalOp, list[LocalOp]]:
     groups: list[list[LocalOp]] = []
     after: list[int] = []  # per group those that depend on its members, as bits
     grown = 0  # the groups that more depend on than when they began
-    alike: dict[tuple, list[int]] = {}
+    alike: dict[tuple[Any, ...], list[int]] = {}
     serves: dict[LocalValue, int] = {}  # the groups that depend on a value
     for item in reversed(items):
         mask = 0
@@ -51,7 +52,7 @@ def combined(items: Sequence[LocalOp]) -> dict[LocalOp, list[LocalOp]]:
     return {item: members for members in found for item in members}
 
 
-def _key(item: LocalOp) -> tuple:
+def _key(item: LocalOp) -> tuple[Any, ...]:
     groups = item.attrs[item.communication.facts.groups_attribute]
     return groups, item.regions[0].items[0].name, item.results[0].dtype
 

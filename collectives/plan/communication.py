@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from propagation.program import Op, Value, scope, source
 
@@ -155,7 +156,7 @@ class CommunicationPlan:
         """What is compared where no topology was chosen: `bytes`, each collective counting as `message` more."""
         return self.bytes + message * sum(self.counts.values())
 
-    def as_json(self) -> list[dict]:
+    def as_json(self) -> list[dict[str, Any]]:
         """A dict for each entry, with the names of its fields."""
         return [asdict(e) for e in self.entries]
 

@@ -102,7 +102,7 @@ def fewest_between(
     return rounds, rounds * math.prod(n // k for n, k in zip(shape, units))
 
 
-def _of_one_shape(shape, source: Dims, target: Dims, sizes: tuple[int, ...]) -> Boxes | None:
+def _of_one_shape(shape: Sequence[int], source: Dims, target: Dims, sizes: tuple[int, ...]) -> Boxes | None:
     pieces = pieces_between(source, target, sizes)
     if pieces is None or any(n % k for n, k in zip(shape, pieces.units)):
         return None

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..kinds import kind_of, kinds
@@ -59,7 +59,7 @@ class ReshardStep(NamedTuple):
     def rename(self, names: Callable[[int], tuple[int, ...]]) -> ReshardStep:
         """The same step with every atom replaced by several."""
 
-        def expand(atoms):
+        def expand(atoms: Iterable[int]) -> tuple[int, ...]:
             return tuple(x for a in atoms for x in names(a))
 
         return ReshardStep(
@@ -94,7 +94,9 @@ def successors(
 class _Position:
     __slots__ = ("common", "dims", "place", "shape", "sizes", "target", "unreduced", "used")
 
-    def __init__(self, shape, dims, unreduced, target, sizes):
+    def __init__(
+        self, shape: Sequence[int], dims: Dims, unreduced: Unreduced, target: Dims, sizes: Sequence[int]
+    ):  # fmt: skip
         self.shape, self.dims, self.unreduced, self.target, self.sizes = shape, dims, unreduced, target, sizes
         self.used = {a for d in dims for a in d} | set(unreduced)
         self.place = {a: d for d, atoms in enumerate(target) for a in atoms}  # where the target wants each atom
@@ -105,20 +107,20 @@ class _Position:
                 n += 1
             self.common.append(n)
 
-    def even(self, d: int, atoms) -> bool:
+    def even(self, d: int, atoms: Iterable[int]) -> bool:
         n = 1
         for a in atoms:
             n *= self.sizes[a]
         return self.shape[d] % n == 0
 
-    def can_hold(self, d: int, old, new) -> bool:
+    def can_hold(self, d: int, old: tuple[int, ...], new: tuple[int, ...]) -> bool:
         """Whether dimension d may change from `old` to its extension `new` by adding atoms (or back).
 
         Pieces of a dimension that does not divide are not nested, so such a dimension changes as a whole.
         """
         return self.even(d, new) or (not old and new == self.target[d])
 
-    def with_dim(self, d: int, atoms) -> Dims:
+    def with_dim(self, d: int, atoms: Iterable[int]) -> Dims:
         return (*self.dims[:d], tuple(atoms), *self.dims[d + 1 :])
 
     def direct(self) -> ReshardStep | None:
@@ -190,7 +192,7 @@ class _Position:
         for k in range(self.common[d], len(s)):
             yield s[k:]
 
-    def _moves_of(self, d: int, suffix) -> list[Move] | None:
+    def _moves_of(self, d: int, suffix: Iterable[int]) -> list[Move] | None:
         """Each atom of a suffix to the dimension where the target wants it; None if one has no such place. An atom that
         belongs to this very dimension, but further left, may travel along if the others go to one place."""
         groups: dict[int, list[int]] = {}

@@ -254,7 +254,10 @@ def _lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-def _swap(edges, at, free, out, start: int, a: int, b: int, count: int) -> None:
+def _swap(
+    edges: Sequence[tuple[int, int]], at: list[list[int]], free: list[int], out: list[int], start: int, a: int, b: int,
+    count: int,
+) -> None:  # fmt: skip
     """Exchanges the colours along the path of edges a, b, a, ... from `start`, which has a and not b: b is then taken
     there and a free. The path never reaches the vertex on the other side that lacks a."""
     path, vertex, colour = [], start, a

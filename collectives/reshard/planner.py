@@ -35,7 +35,7 @@ __all__ = ["Planner", "ReshardPlan", "runs_of", "step_cost"]
 @functools.lru_cache(maxsize=64)
 def _tables(
     sizes: tuple[int, ...], step_bytes: float, memory: float | None, permutes: bool
-) -> tuple[dict[tuple, ReshardPlan], dict[tuple, ReshardPlan | None]]:
+) -> tuple[dict[tuple[Any, ...], ReshardPlan], dict[tuple[Any, ...], ReshardPlan | None]]:
     """What planners of equal atoms have found, also for programs before: plans, and those of abstract problems."""
     return {}, {}
 
@@ -157,18 +157,18 @@ class Planner:
         source: Dims,
         target: Dims,
         unreduced: tuple[int, ...],
-        runs: Any,
+        runs: Sequence[tuple[int, ...]],
         sizes: Sequence[int],
-        rival: Any,
-        most: Any = 0.0,
-    ) -> Any:
+        rival: Rival | None,
+        most: float = 0.0,
+    ) -> ReshardPlan | None:
         """Searches with each run of atoms as one, on small integer names, so that equal problems meet in a cache. What
         the rival costs does not depend on the names either. With `most`, which is what it costs, sums may be scattered
         over axes that the target does not have."""
         name = {run[0]: i for i, run in enumerate(runs)}
         products = tuple(math.prod(sizes[a] for a in run) for run in runs)
 
-        def rename(dims: Any) -> Any:
+        def rename(dims: Dims) -> Dims:
             return tuple(tuple(name[a] for a in d if a in name) for d in dims)
 
         src, dst, (pending,) = rename(source), rename(target), rename((unreduced,))
@@ -199,8 +199,8 @@ def step_cost(topology: Topology | None) -> float:
 
 def runs_of(lists: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Atoms that stand together, in order, in every list they stand in."""
-    following: dict[int, set] = {}
-    preceding: dict[int, set] = {}
+    following: dict[int, set[int | tuple[None, int]]] = {}
+    preceding: dict[int, set[int | tuple[None, int]]] = {}
     for i, atoms in enumerate(lists):
         for k, a in enumerate(atoms):
             after = atoms[k + 1] if k + 1 < len(atoms) else (None, i)

@@ -74,7 +74,7 @@ class Realiser(Builder):
         self._check_reached(region, kind, atoms, op, cause)
         attrs = communication(kind_of(kind), groups, *numbers)
         key = ("collective", kind, id(x), attrs, reducer)
-        found = region.lookup(key)
+        found: LocalValue | None = region.lookup(key)
         if found is not None:
             return found
         regions = (self.reducer(region, reducer, x.dtype),) if reducer else ()

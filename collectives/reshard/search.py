@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from ..cost import sent_bytes
 from ..heuristics import EQUAL_COST_BYTES, SEARCH_STATES, SEARCH_WEIGHTS, STEP_BYTES
@@ -28,6 +28,8 @@ __all__ = [
     "search",
     "step_bytes",
 ]
+
+_State: TypeAlias = tuple[Dims, tuple[int, ...]]  # a layout, and the atoms that are unreduced in it
 
 
 class ReshardPlan(NamedTuple):
@@ -156,13 +158,13 @@ class _Search:
         self.permutes, self.anywhere = permutes, anywhere
         self.steps: list[ReshardStep] | None = None
         self.beaten = self.cut_short = False
-        self._left: dict[tuple, float] = {}
+        self._left: dict[_State, float] = {}
 
-    def run(self, start: tuple, bound: float, rival: Rival | None) -> None:
+    def run(self, start: _State, bound: float, rival: Rival | None) -> None:
         """Looks for a way from `start`, which takes `bound` bytes at least."""
         goal, piece = (self.target, ()), self.piece
         best = {start: (0.0, 0)}  # what it costs to get to a state, and the slices on the way, which are free
-        came: dict[tuple, tuple] = {}
+        came: dict[_State, tuple[_State, ReshardStep]] = {}
         queue = [(bound, 0, best[start], start)]
         count, most = 0, None if self.weight == 1 else math.inf
         while queue:
@@ -204,7 +206,7 @@ class _Search:
             return before[0], before[1] + 1
         return before[0] + _sent(step, self.piece, dims) + self.step_cost, before[1]
 
-    def _rest(self, state: tuple) -> float:
+    def _rest(self, state: _State) -> float:
         """What the way from a state costs at least: what must be sent takes a step."""
         found = self._left.get(state)
         if found is None:
@@ -213,7 +215,7 @@ class _Search:
         return found
 
 
-def _steps_to(state: tuple, start: tuple, came: dict[tuple, tuple]) -> list[ReshardStep]:
+def _steps_to(state: _State, start: _State, came: Mapping[_State, tuple[_State, ReshardStep]]) -> list[ReshardStep]:
     steps = []
     while state != start:
         state, step = came[state]

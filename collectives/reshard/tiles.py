@@ -8,7 +8,7 @@ others or empty, and a device's place in the source's mesh need not be its place
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import le
 from typing import NamedTuple
 
@@ -29,7 +29,8 @@ class Tiles(NamedTuple):
     @property
     def elements(self) -> np.ndarray:
         """f64[devices]: how many elements each device holds."""
-        return np.prod(self.high - self.low, axis=1, dtype=np.float64)
+        sizes: np.ndarray = np.prod(self.high - self.low, axis=1, dtype=np.float64)
+        return sizes
 
 
 class TileRound(NamedTuple):
@@ -131,7 +132,7 @@ def exchange(source: Tiles, target: Tiles, limit: int | None = None) -> Exchange
     return None if found is None else _rounds(*found[:-1])
 
 
-def _cut(boxes: tuple[np.ndarray, ...]):
+def _cut(boxes: tuple[np.ndarray, ...]) -> Iterator[tuple[np.ndarray, ...]]:
     """The boxes (receivers, parts, low, extents) as they are, and with the longest along a dimension cut in two where
     others end, or the shortest do: a round's messages have the extents of its largest, and the rest of shorter ones is
     sent for nothing."""
@@ -149,7 +150,9 @@ def _cut(boxes: tuple[np.ndarray, ...]):
             yield tuple([np.concatenate(pair) for pair in joined])
 
 
-def _deal(holders: Sequence[Sequence[int]], count: int, boxes: tuple[np.ndarray, ...], limit: int | None, most: float):
+def _deal(
+    holders: Sequence[Sequence[int]], count: int, boxes: tuple[np.ndarray, ...], limit: int | None, most: float
+) -> tuple[tuple[np.ndarray, ...], list[int], list[int], int] | None:
     """Boxes (receivers, parts, low, extents) of parts that `holders` have, dealt into rounds: (boxes in the order in
     which they were dealt, their senders, their rounds, elements sent); None if there are too many rounds, or a device
     would send `most` elements or more."""

@@ -13,6 +13,7 @@ odd positions out of a tile's row is a product of matrices there, and half a row
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from propagation.attributes import integers
 from propagation.program import Block, Op, Value
@@ -205,11 +206,12 @@ def _flip(ctx: Context, x: LocalValue, d: int) -> LocalValue:
 
 def _apply(ctx: Context, functions: Sequence[Node], a: Refs, b: Refs) -> Refs:
     """The combining functions applied to tensors of any length."""
-    made: dict[tuple, LocalValue] = {}
+    made: dict[tuple[Any, ...], LocalValue] = {}
 
     def write(node: Node) -> LocalValue:
         if node.key[0] == "side":
-            return (a, b)[node.key[1]][node.key[2]]
+            side, number = int(node.key[1]), int(node.key[2])
+            return (a, b)[side][number]
         ref = made.get(node.key)
         if ref is None:
             if node.op is None:

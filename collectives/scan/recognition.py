@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Node(NamedTuple):
     """A node of the expression of a combining function: an element (key "side", 0 for the earlier operand and 1 for the
     later one), a constant (key "number"), or an operation on `args`. Equal functions have equal keys."""
 
-    key: tuple
+    key: tuple[Any, ...]
     size: int
     op: Op | None = None
     args: tuple[Node, ...] = ()
@@ -118,7 +118,7 @@ class _Finder:
         self.block, self.order, self.halves, self.axis, self.n = block, order, halves, axis, n
         self.known: dict[Value, _Intervals] = {}
         self.nodes: dict[Value, Node] = {}
-        self.combine: dict[tuple, int] = {}  # key of a combining function to its component
+        self.combine: dict[tuple[Any, ...], int] = {}  # key of a combining function to its component
 
     def tree(self, value: Value) -> Tree | None:
         first = self._level([value])
@@ -286,7 +286,7 @@ class _Finder:
         last = max(held, key=lambda h: h.low[0])
         if first.high.shape != last.low.shape or (first.high != last.low).any():
             return None
-        names: dict[Value, tuple] = {}
+        names: dict[Value, tuple[Any, ...]] = {}
         for v in _leaves(node):
             h = self.known[v]
             for side, other in enumerate((first, last)):
@@ -404,7 +404,7 @@ def _leaves(node: Node) -> Iterator[Value]:
         yield from _leaves(a)
 
 
-def _renamed(node: Node, names: dict[Value, tuple]) -> tuple:
+def _renamed(node: Node, names: dict[Value, tuple[Any, ...]]) -> tuple[Any, ...]:
     """The key of a function with its leaves replaced by `names`."""
     if node.key[0] == "of" and node.value is not None:
         return names[node.value]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from propagation.ops import COMMUNICATING, CONTROL, having
 from propagation.program import Block, Op
@@ -32,7 +33,7 @@ def once(ctx: Context, op: Op, rule: Callable[[Context, Op], None]) -> None:
         ctx.region.known[key] = tuple([ctx.env[r] for r in op.results])
 
 
-def _key_of(ctx: Context, op: Op) -> tuple | None:
+def _key_of(ctx: Context, op: Op) -> tuple[Any, ...] | None:
     """The key of an operation, equal for equal operations; None if it must not be merged with any."""
     name, env = op.name, ctx.env
     if not _is_function(name):
@@ -50,10 +51,10 @@ def _is_function(name: str) -> bool:
     return name not in _OWN and name.startswith(("stablehlo.", "chlo.", "sdy.constant"))
 
 
-def _body_key(ctx: Context, block: Block) -> tuple | None:
+def _body_key(ctx: Context, block: Block) -> tuple[Any, ...] | None:
     """The key of a region of scalars; None if it captures values from outside."""
     number = {v: i for i, v in enumerate(block.args)}
-    rows: list[tuple] = []
+    rows: list[tuple[Any, ...]] = []
     for op in block.ops:
         if op.regions:
             return None
@@ -66,7 +67,7 @@ def _body_key(ctx: Context, block: Block) -> tuple | None:
     return (tuple([a.type for a in block.args]), tuple(rows))
 
 
-def _bind_repeated(ctx: Context, op: Op, key: tuple) -> bool:
+def _bind_repeated(ctx: Context, op: Op, key: tuple[Any, ...]) -> bool:
     """Binds the results to those of an equal operation, if there is one."""
     states = ctx.region.known.get(key)
     if states is None and ctx.region.parent is not None:
