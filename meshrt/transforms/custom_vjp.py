@@ -414,17 +414,41 @@ def _linearize(linear_trace, primals, tangents, params):
             f"{source.capture()} is applied to tangents, and keeps them for its backward rule. Linearize it first "
             "(meshrt.linearize, meshrt.vjp)"
         )
+    t_in = [t for t in tangents[num_consts:] if t is not None]
+    params, live = _application(backward, outs, residuals, nonzeros)
+    return outs, _tangents(linear_trace.record(custom_vjp_linear_p, [*residuals, *t_in], params), live)
+
+
+def _jvp(primals, tangents, *, rule, num_consts=0, **params):
+    """As linearized, in a program whose tangents nobody may use: whoever runs an application of the linear map raises.
+
+    Whether a tangent is needed shows when the program that computes it is whole.
+    """
+    tangents = without_cells(tangents)
+    if any(t is not None for t in tangents[:num_consts]):
+        raise closed_over(f"the custom_vjp function with the rule {rule}")
+    nonzeros = tuple(t is not None for t in tangents[num_consts:])
+    outs, residuals, backward = rule(primals[num_consts:], nonzeros)
+    t_in = [t for t in tangents[num_consts:] if t is not None]
+    params, live = _application(backward, outs, residuals, nonzeros)
+    return outs, _tangents(custom_vjp_linear_p.bind(*residuals, *t_in, **params), live)
+
+
+def _application(
+    backward: Any, outs: Sequence[Any], residuals: Sequence[Any], nonzeros: tuple[bool, ...]
+) -> tuple[dict[str, Any], tuple[bool, ...]]:
+    """The parameters of the linear map that a rule left, and which results have a tangent."""
     avals = tuple(aval_of(o).to_tangent_aval() for o in outs)
     live = tuple(a.dtype != dtypes.float0 for a in avals)
-    t_in = [t for t in tangents[num_consts:] if t is not None]
-    moved = iter(
-        linear_trace.record(
-            custom_vjp_linear_p, [*residuals, *t_in],
-            {"backward": backward, "num_residuals": len(residuals), "nonzeros": nonzeros,
-             "out_avals": tuple(a for a, l in zip(avals, live) if l), "live": live},
-        )
-    )  # fmt: skip
-    return outs, [next(moved) if l else None for l in live]
+    return {
+        "backward": backward, "num_residuals": len(residuals), "nonzeros": nonzeros,
+        "out_avals": tuple(a for a, l in zip(avals, live) if l), "live": live,
+    }, live  # fmt: skip
+
+
+def _tangents(found: Sequence[Any], live: Sequence[bool]) -> list[Any]:
+    moved = iter(found)
+    return [next(moved) if l else None for l in live]
 
 
 def _linear_transpose(cts, *operands, backward, num_residuals, nonzeros, out_avals, live):
@@ -441,7 +465,7 @@ custom_vjp_call_p: Primitive = Primitive(
     "custom_vjp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
-    jvp=_no_forward_mode, linearize=_linearize, batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,
+    jvp=_jvp, linearize=_linearize, batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,
     discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, thread=thread_call,
     multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
@@ -452,7 +476,6 @@ custom_vjp_call_p: Primitive = Primitive(
 custom_vjp_linear_p = Primitive(
     "custom_vjp_linear",
     lambda *avals, out_avals, **_: out_avals,
-    lower=_no_forward_mode, jvp=_no_forward_mode, impl=_no_forward_mode, transpose=_linear_transpose,
-    multiple_results=True, cache_types=False, pulls_zeros=True,
-    absent={"batch": "it stands on tapes only, and the backward rule is mapped before it gets there"},
+    lower=_no_forward_mode, jvp=_no_forward_mode, impl=_no_forward_mode, batch=_no_forward_mode,
+    transpose=_linear_transpose, multiple_results=True, cache_types=False, pulls_zeros=True,
 )  # fmt: skip
