@@ -83,6 +83,8 @@ def lower_module(
     callers: Mapping[Any, int] | None = None,
     arg_memories: Sequence[str] = (),
     out_memories: Sequence[str | None] = (),
+    auto_args: Sequence[int] = (),
+    auto_outs: Sequence[int] = (),
 ) -> LoweredModule:
     """Lowers a program to global StableHLO annotated with `sdy` shardings.
 
@@ -91,7 +93,7 @@ def lower_module(
     all shardings can be written (see `meshrt.sharding.common`); with `is_bare_open` types without axes leave it to
     propagation, as they may be of values over Auto axes. Arguments that nothing uses are dropped unless `keep_unused`.
     `callers` has, of the devices that are named to make calls, the places among the program's devices; `arg_memories`
-    and `out_memories` are those of a LoweringRequest.
+    and `out_memories`, `auto_args` and `auto_outs` are those of a LoweringRequest.
 
     For export (`is_export`) nothing is passed that the caller of the file would not know: captured arrays are written
     into the text. `platforms` are those to write for if they are several, and `solution` says what the variables in
@@ -111,15 +113,19 @@ def lower_module(
     lowering.uses_memories = memories.are_several or _uses_memories(jaxpr, set())
     function, results = _main(lowering, jaxpr, kept, hoisted, passed)
     offset = len(passed)
-    aliases = _aliases(jaxpr, kept, donated, arg_shardings, out_shardings, memories)
+    aliases = _aliases(jaxpr, kept, donated, arg_shardings, out_shardings, memories, (auto_args, auto_outs))
     for k, i in enumerate(kept):
         attrs = _sharding_attr(arg_shardings[i], jaxpr.invars[i].aval, lowering)
         if donated[i] and memories.args[offset + k] in memories.outs:
             attrs.append(f"tf.aliasing_output = {aliases[i]} : i32" if i in aliases else "jax.buffer_donor = true")
+        if i in auto_args:
+            attrs.append(_CHOSEN)
         function.arg_attrs[offset + k] = ", ".join(attrs)
     function.result_attrs = [
-        ", ".join([f"jax.result_info = {quote(path)}", *_sharding_attr(s, v.aval, lowering)])
-        for path, s, v in zip(out_paths, out_shardings, jaxpr.outvars)
+        ", ".join(
+            [f"jax.result_info = {quote(path)}", *_sharding_attr(s, v.aval, lowering), *[_CHOSEN] * (k in auto_outs)]
+        )
+        for k, (path, s, v) in enumerate(zip(out_paths, out_shardings, jaxpr.outvars))
     ]
     if lowering.uses_memories:
         function.arg_attrs = _with_memories(function.arg_attrs, memories.args)
@@ -219,6 +225,10 @@ def _data(const: Any, aval: Any) -> np.ndarray:
     return np.asarray(const).astype(aval.physical().dtype)
 
 
+# An argument or result whose layout XLA chooses.
+_CHOSEN = 'mhlo.layout_mode = "auto"'
+
+
 def _sharding_attr(sharding: NamedSharding | None, aval: Any, lowering: ModuleLowering) -> list[str]:
     if lowering.mesh is None:
         return []
@@ -231,9 +241,12 @@ def _sharding_attr(sharding: NamedSharding | None, aval: Any, lowering: ModuleLo
 
 def _aliases(
     jaxpr: Jaxpr, kept: Sequence[int], donated: Sequence[bool], arg_shardings: Sequence[NamedSharding | None],
-    out_shardings: Sequence[NamedSharding | None], memories: _Memories,
+    out_shardings: Sequence[NamedSharding | None], memories: _Memories, auto: tuple[Sequence[int], Sequence[int]],
 ) -> dict[int, int]:  # fmt: skip
-    """Which result takes over which donated argument's buffer: the first free one of equal type, sharding, memory."""
+    """Which result takes over which donated argument's buffer: the first free one of equal type, sharding, memory.
+
+    XLA chooses one layout for both, so it chooses for both (`auto`: those of arguments and of results) or for none.
+    """
     free: dict[Any, list[int]] = {}
     for k, v in enumerate(jaxpr.outvars):
         free.setdefault((v.aval.shape, v.aval.dtype), []).append(k)
@@ -246,6 +259,8 @@ def _aliases(
             out, given = out_shardings[k], arg_shardings[i]
             if memories.outs[k] != memories.args[len(memories.args) - len(kept) + at]:
                 continue
+            if (k in auto[1]) != (i in auto[0]):
+                continue  # (`pipeline.donation` refuses programs in which nothing else fits)
             if out is None or given is None or out.is_equivalent_to(given, aval.ndim):
                 aliases[i] = k
                 free[(aval.shape, aval.dtype)].remove(k)

@@ -324,7 +324,7 @@ class Compiled(Station):
                 alike = repr(want) == repr(x.sharding)  # but for the devices
                 wanted, given = (_with_devices(s) if alike else s for s in (want, x.sharding))
                 shardings.append(f"Argument {paths[i]} compiled with {wanted} and called with {given}")
-            asked, found = self._asked_layout(i), x._sig.layout
+            asked, found = self._asked_layout(i) or loaded.arg_layouts.get(offset + k), x._sig.layout
             if found is not asked and (found is None or asked is None or not asked.agrees(found)):
                 required = Layout(tuple(range(x.ndim)), ()) if asked is None else asked
                 layouts.append(

@@ -11,16 +11,37 @@ import warnings
 from collections import Counter
 from typing import Any, NamedTuple
 
-from meshrt import config, tree_util
+from meshrt import config, errors, tree_util
 from meshrt.core.source import user_stacklevel
 from meshrt.core.types import ShapedArray
 from meshrt.errors import DonationWarning
 from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.program import CompiledProgram
 from meshrt.pipeline.static_arguments import Static
+from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.transforms.high import numbered
 
-__all__ = ["donated_leaves", "unusable", "warn_of_unusable"]
+__all__ = ["check_layouts", "donated_leaves", "unusable", "warn_of_unusable"]
+
+
+def check_layouts(record: TraceRecord, request: LoweringRequest) -> None:
+    """ArgumentValueError if the compiler is to choose the layout of a donated argument or of the result that would take
+    over its memory, but not of both: the memory has one layout."""
+    if not (request.auto_args or request.auto_outs) or not any(request.donated):
+        return
+    outs = [(a.shape, a.dtype, i in request.auto_outs) for i, a in enumerate(record.out_avals)]
+    for i, aval in enumerate(record.in_avals):
+        mine = (aval.shape, aval.dtype, i in request.auto_args)
+        other = (*mine[:2], not mine[2])
+        if request.donated[i] and mine not in outs and other in outs:
+            words = ("AUTO", "None") if mine[2] else ("None", "AUTO")
+            of, name = ("out", record.out_paths()[outs.index(other)]) if mine[2] else ("in", record.arg_paths()[i])
+            raise errors.ArgumentValueError(
+                f"Input layout being donated was {words[0]} while output layout was {words[1]}: argument "
+                f"{record.arg_paths()[i]} of {record.fun_name}, {aval.str_short()}, is donated, and the result of its "
+                f"type takes over its memory. Give {name} Format(Layout.AUTO) in {of}_shardings too, or don't donate "
+                "the argument"
+            )
 
 
 def donated_leaves(options: JitOptions, tree: Any, static: Static) -> tuple[bool, ...]:

@@ -33,7 +33,7 @@ from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.heuristics import CALLS_PER_TRACE
 from meshrt.lowering.module import LoweredModule
-from meshrt.pipeline.donation import donated_leaves, warn_of_unusable
+from meshrt.pipeline.donation import check_layouts, donated_leaves, warn_of_unusable
 from meshrt.pipeline.entry import Entry, any_committed
 from meshrt.pipeline.inspections import answer, answer_on_one_device
 from meshrt.pipeline.keys import ProgramKey, SharedTraces, TraceKey
@@ -355,6 +355,7 @@ class Driver:
         found = self.lowered.get((record, request))
         if found is None:
             events.record("lower")
+            check_layouts(record, request)
             found = self.lowered[record, request] = lower(record, request)
         return found
 

@@ -22,6 +22,7 @@ from meshrt.runtime.layouts import relayout
 from meshrt.runtime.reshard import reshard
 from meshrt.runtime.results import runner
 from meshrt.runtime.signature import handlers
+from meshrt.sharding.layout import Layout
 
 __all__ = ["Entry", "any_committed", "in_place"]
 
@@ -54,8 +55,8 @@ class Entry:
         offset = len(program.consts)
         # What has to be brought into place: position, signature there, whether equal scalars may share a buffer.
         self.moves = [
-            (k, signature(program.in_avals[i], loaded.arg_shardings[offset + k]), not request.donated[i])
-            for k, i in enumerate(program.kept) if not in_place(leaves[i], loaded.arg_shardings[offset + k])
+            (k, sig, not request.donated[i])
+            for k, i in enumerate(program.kept) if not in_place(leaves[i], sig := self._taken(loaded, offset + k, i))
         ]  # fmt: skip
         self.donated = (
             [
@@ -69,11 +70,14 @@ class Entry:
         # Donated ones that go along when their copy does, as it keeps them whole on their own device: buffer, argument.
         self.parted = [
             (offset + k, program.kept[k]) for k, sig, shared in self.moves
-            if not shared and _is_kept_by(leaves[program.kept[k]], sig.sharding)
+            if not shared and _is_kept_by(leaves[program.kept[k]], sig)
         ]  # fmt: skip
         avals = program.out_avals
         committed = committed or (written is not None and written.named)
-        self.signatures = [signature(a, s, committed) for a, s in zip(avals, loaded.shown(written))]
+        self.signatures = [
+            signature(a, s, committed, loaded.out_layouts.get(i))
+            for i, (a, s) in enumerate(zip(avals, loaded.shown(written)))
+        ]
         # Results whose elements are put into another order behind the program: position, layout.
         self.after = [(i, layout) for i, (_, layout) in enumerate(loaded.delivered(written)) if layout is not None]
         # The common case: every argument is used, in its place, nothing is captured, and results stay where they are.
@@ -86,6 +90,12 @@ class Entry:
         self.launch = runner(loaded.executable, self.signatures, explainer(name, loaded) if checked else None)
         self.direct = self._direct()
         self.usual = self.direct if checked else self._bare(loaded.executable.bare) or self.direct
+
+    @staticmethod
+    def _taken(loaded: Loaded, at: int, i: int) -> Signature:
+        """As what the program takes the argument `i`, number `at` of the module's."""
+        aval, sharding = loaded.program.in_avals[i], loaded.arg_shardings[at]
+        return signature(aval, sharding, layout=loaded.arg_layouts.get(at))
 
     def _bare(self, execute: Callable[[Sequence[Any]], Any] | None) -> Bare | None:
         """The call in parts, where it is the launch of a program with one result and nothing else."""
@@ -230,27 +240,36 @@ class Entry:
 def _place(x: Any, sig: Signature, shared: bool) -> Array:
     """An argument laid out as the program wants it."""
     if type(x) is Array:
-        return reshard(x, sig.sharding)
+        if sig.layout is None:
+            return reshard(x, sig.sharding)
+        return relayout(x if _lies_on(x, sig.sharding) else reshard(x, sig.sharding), sig.layout)
+    if sig.layout is not None:
+        return relayout(_place(x, signature(sig.aval, sig.sharding), shared), sig.layout)
     if shared and isinstance(x, transfer.SCALARS):
         return transfer.scalar(x, sig)
     return Array(transfer.buffer_of(x, sig), sig)
 
 
-def _is_kept_by(x: Any, sharding: Any) -> bool:
+def _is_kept_by(x: Any, sig: Signature) -> bool:
     """Whether an array stays on its devices when it is laid out so: one on a single device that stays there, whole, and
     one of which only the elements are put into another order."""
     if type(x) is not Array:
         return False
-    if x._sig.layout is not None and x.sharding.is_equivalent_to(sharding, x.aval.physical().ndim):
+    if (x._sig.layout or sig.layout) is not None and _lies_on(x, sig.sharding):
         return True
-    if x.sharding.num_devices != 1 or not sharding.is_fully_replicated:
+    if x.sharding.num_devices != 1 or not sig.sharding.is_fully_replicated:
         return False
-    return x.device in sharding.device_assignment
+    return x.device in sig.sharding.device_assignment
 
 
-def in_place(x: Any, sharding: Any) -> bool:
-    return (
-        type(x) is Array
-        and x._sig.layout is None
-        and (x.sharding is sharding or x.sharding.is_equivalent_to(sharding, x.aval.physical().ndim))
-    )
+def in_place(x: Any, sig: Signature) -> bool:
+    """Whether a program that takes an argument as `sig` says takes `x` as it is."""
+    return type(x) is Array and _alike(x._sig.layout, sig.layout) and _lies_on(x, sig.sharding)
+
+
+def _alike(found: Layout | None, wanted: Layout | None) -> bool:
+    return found is wanted or (found is not None and wanted is not None and found.agrees(wanted))
+
+
+def _lies_on(x: Array, sharding: Any) -> bool:
+    return x.sharding is sharding or x.sharding.is_equivalent_to(sharding, x.aval.physical().ndim)

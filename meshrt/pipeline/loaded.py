@@ -8,7 +8,9 @@ from typing import Any
 from meshrt.pipeline.program import CompiledProgram
 from meshrt.pipeline.written import Written
 from meshrt.runtime import transfer
+from meshrt.runtime.array import signature
 from meshrt.runtime.executable import LoadedExecutable
+from meshrt.runtime.layouts import chosen_layouts
 from meshrt.sharding.layout import Layout
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
@@ -22,18 +24,33 @@ class Loaded:
     executable     the loaded executable
     arg_shardings  of the module's arguments, captured arrays first, on these devices; likewise `out_shardings`
     const_buffers  the captured arrays
+    arg_layouts    of the module's arguments whose layout the compiler chose, by number, where it is not the one that
+                   arrays have anyway; likewise `out_layouts`
     """
 
-    __slots__ = ("arg_shardings", "const_buffers", "devices", "executable", "out_shardings", "program")
+    __slots__ = (
+        "arg_layouts", "arg_shardings", "const_buffers", "devices", "executable", "out_layouts", "out_shardings",
+        "program",
+    )  # fmt: skip
 
     def __init__(self, program: CompiledProgram, mesh: Mesh | None, devices: tuple[Any, ...]):
         self.program, self.devices = program, devices
         self.executable: LoadedExecutable = program.executable.load(devices)
         self.arg_shardings, self.out_shardings = _on_devices(program, mesh, devices)
+        self.arg_layouts, self.out_layouts = self._chosen_layouts()
         # Copies: the caller may donate or delete what the function captured.
         self.const_buffers = [
             transfer.put_value(c, s, may_alias=False)._buf for c, s in zip(program.consts, self.arg_shardings)
         ]
+
+    def _chosen_layouts(self) -> tuple[dict[int, Layout], dict[int, Layout]]:
+        program, request, offset = self.program, self.program.request, len(self.program.consts)
+        if not (request.auto_args or request.auto_outs):
+            return {}, {}
+        places = {i: offset + k for k, i in enumerate(program.kept) if i in request.auto_args}
+        args = {at: signature(program.in_avals[i], self.arg_shardings[at]) for i, at in places.items()}
+        outs = {i: signature(program.out_avals[i], self.out_shardings[i]) for i in request.auto_outs}
+        return chosen_layouts(self.executable, args, outs)
 
     def shown(self, written: Written | None) -> list[Sharding]:
         """The shardings of the results, spelled as the user wrote them where that says the same."""

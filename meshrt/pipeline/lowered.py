@@ -57,6 +57,7 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
             donated=request.donated, out_paths=record.out_paths(), platform=request.platform,
             keep_unused=request.keep_unused, callers=_callers(record, request),
             arg_memories=request.arg_memories, out_memories=request.out_memories, platforms=request.platforms,
+            auto_args=request.auto_args, auto_outs=request.auto_outs,
         )  # fmt: skip
 
 

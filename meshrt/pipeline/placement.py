@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from meshrt import errors, tree_util
-from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.box_contents import result_of
 from meshrt.pipeline.options import JitOptions
@@ -23,8 +22,10 @@ from meshrt.pipeline.requested import (
     canonical,
     check_layout,
     check_memory,
+    chooses_layout,
     is_sharding,
     layout_asked,
+    memories,
     memory_of,
     own_layout,
 )
@@ -120,6 +121,9 @@ class Wanted:
         self.layouts: tuple[Layout | None, ...] = ()
         # Those that `in_shardings` ask for, or arguments have; the one device that `out_shardings` name, by result.
         self.arg_layouts: list[Layout | None] = []
+        # Of which arguments and results the compiler chooses it.
+        self.auto_args: tuple[int, ...] = ()
+        self.auto_outs: tuple[int, ...] = ()
         self.singles: dict[int, SingleDeviceSharding] = {}
 
     @property
@@ -308,6 +312,8 @@ class Wanted:
         self.arg_shardings.append(None if chosen is None else at_boundary(chosen, aval, origin))
         self.arg_memories.append(memory_of(given) or memory_of(sharding) or "device")
         self.arg_layouts.append(layout_asked(given) or (own_layout(leaf) if committed else None))
+        if chooses_layout(given, aval):
+            self.auto_args += (i,)
 
     def _given(self, given: Any, aval: ShapedArray, origin: Origin) -> NamedSharding | None:
         """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""
@@ -404,8 +410,8 @@ class Wanted:
         request = LoweringRequest(
             written_for, tuple(self.arg_shardings), outs, donated, platform, self.function.options.keep_unused,
             tuple(self.meshes) if len(self.meshes) > 1 or written_for is not mesh else (),
-            self._callers(places, placement),
-            *self._memories(record),
+            self._callers(places, placement), *memories(self.arg_memories, self.out_memories, record.out_avals),
+            auto_args=self.auto_args, auto_outs=self.auto_outs,
         )  # fmt: skip
         return placement, request, self._written(record, asked)
 
@@ -425,13 +431,6 @@ class Wanted:
                 )
             found.append(devices.index(place.device))
         return tuple(found)
-
-    def _memories(self, record: TraceRecord) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-        """`arg_memories` and `out_memories` of a LoweringRequest: empty where all are the devices' own."""
-        args, avals = tuple(self.arg_memories), record.closed.out_avals
-        outs = self.out_memories or (None,) * len(avals)
-        as_typed = all(k is None or (k == "device" and a.memory_space is DEVICE) for k, a in zip(outs, avals))
-        return ((), ()) if as_typed and all(kind == "device" for kind in args) else (args, outs)
 
     def _written(self, record: TraceRecord, asked: tuple[NamedSharding | None, ...]) -> Written:
         keep_unused = self.function.options.keep_unused
@@ -484,6 +483,7 @@ class Wanted:
                 at_boundary(outs[-1], aval, origin)  # raises if it does not fit
         layouts = tuple(map(layout_asked, flat))
         self.layouts = layouts if any(layouts) else ()
+        self.auto_outs = tuple(i for i, (s, a) in enumerate(zip(flat, avals)) if chooses_layout(s, a))
         self.out_memories = tuple(None if s is None else memory_of(s) or "device" for s in flat)
         bare = (s.sharding if isinstance(s, Format) else s for s in flat)
         self.singles = {i: s for i, s in enumerate(bare) if isinstance(s, SingleDeviceSharding)}

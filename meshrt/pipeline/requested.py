@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.box_contents import CLOSED_OVER
 from meshrt.pipeline.origins import Origin, said
@@ -16,8 +18,8 @@ from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.high import numbered
 
 __all__ = [
-    "at_boundary", "broadcast_in", "canonical", "check_layout", "check_memory", "is_sharding", "layout_asked",
-    "memory_of", "own_layout",
+    "at_boundary", "broadcast_in", "canonical", "check_layout", "check_memory", "chooses_layout", "is_sharding",
+    "layout_asked", "memories", "memory_of", "own_layout",
 ]  # fmt: skip
 
 
@@ -25,6 +27,14 @@ def layout_asked(asked: Any) -> Layout | None:
     """The layout that a result is to have, if it is another than that which programs return."""
     layout = asked.layout if isinstance(asked, Format) and isinstance(asked.layout, Layout) else None
     return None if layout is None or layout.is_default else layout
+
+
+def chooses_layout(asked: Any, aval: ShapedArray) -> bool:
+    """Whether the compiler chooses the layout of an argument or result, of type `aval`, for which `asked` was given.
+
+    Keys lie row-major only.
+    """
+    return isinstance(asked, Format) and asked.is_auto and not aval.is_key
 
 
 def own_layout(leaf: Any) -> Layout | None:
@@ -40,6 +50,15 @@ def memory_of(asked: Any) -> str | None:
     return sharding.other_memory if isinstance(sharding, Sharding) else None
 
 
+_TO_MOVE = (
+    "Bring it into that layout with meshrt.device_put(x, Format(layout, sharding)), or leave the layout out"
+)
+_TO_CHOOSE = (
+    "An array has its layout already, so the compiler cannot choose one: lower the function for a "
+    "meshrt.ShapeDtypeStruct, compile it, and bring the array into the layout that input_formats says"
+)
+
+
 def check_layout(given: Any, leaf: Array, origin: Origin) -> None:
     """ShardingError if a committed argument has another layout than jit was told, or jit was told to choose one."""
     layout = given.layout if isinstance(given, Format) else None
@@ -48,9 +67,18 @@ def check_layout(given: Any, leaf: Array, origin: Origin) -> None:
         if not isinstance(layout, Layout) or found is None or not layout.agrees(found):
             raise errors.ShardingError(
                 f"Layout passed to jit does not match the layout on the respective arg. Got jit layout: {layout},\n"
-                f"arg layout: {leaf.layout} for {said(origin)}. Bring it into that layout with meshrt.device_put(x, "
-                "Format(layout, sharding)), or leave the layout out"
+                f"arg layout: {leaf.layout} for {said(origin)}. {_TO_CHOOSE if layout is AUTO else _TO_MOVE}"
             )
+
+
+def memories(
+    args: Sequence[str], outs: Sequence[str | None], out_avals: Sequence[ShapedArray]
+) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
+    """`arg_memories` and `out_memories` of a LoweringRequest: empty where all are the devices' own. Without `outs`
+    nobody asked anything of results."""
+    outs = tuple(outs) or (None,) * len(out_avals)
+    as_typed = all(k is None or (k == "device" and a.memory_space is DEVICE) for k, a in zip(outs, out_avals))
+    return ((), ()) if as_typed and all(kind == "device" for kind in args) else (tuple(args), outs)
 
 
 def check_memory(given: Any, leaf: Array, origin: Origin) -> None:

@@ -63,6 +63,7 @@ def to_bytes(program: CompiledProgram, shown: Written | None, *, trees: bool = T
             "devices": executable.num_devices, "mode": executable.mode, "shardy": executable.shardy,
             "options": [list(item) for item in executable.xla_options], "fingerprint": executable.fingerprint,
             "kept": list(program.kept), "donated": list(program.request.donated),
+            "chosen layouts": [list(program.request.auto_args), list(program.request.auto_outs)],
             "argument memories": list(program.arg_memories), "result memories": list(program.out_memories),
         },
         "arguments": {
@@ -251,7 +252,9 @@ def _memory(name: Any) -> str:
 
 def _request(said: Mapping[str, Any], mesh: AbstractMesh | None, platform: str) -> LoweringRequest:
     donated = tuple(bool(d) for d in said["program"]["donated"])
-    return LoweringRequest(mesh, (), (), donated, platform)
+    # (A file without the entry is of a program that chose none.)
+    chosen = [tuple(map(int, side)) for side in said["program"].get("chosen layouts", [(), ()])]
+    return LoweringRequest(mesh, (), (), donated, platform, auto_args=chosen[0], auto_outs=chosen[1])
 
 
 def _placed(said: Mapping[str, Any], request: LoweringRequest) -> tuple[Any, Any, LoweringRequest, Written | None]:
@@ -313,6 +316,8 @@ def _check_counts(program: CompiledProgram, shown: Written | None) -> None:
         and record.out_tree.num_leaves == len(record.out_avals)
         and all(type(k) is int and 0 <= k < many for k in kept)
         and (program.arg_shardings is None or len(program.arg_shardings) == consts + len(kept))
+        and all(0 <= i < many for i in program.request.auto_args)
+        and all(0 <= i < len(record.out_avals) for i in program.request.auto_outs)
         and len(program.arg_memories) in (0, consts + len(kept))
         and len(program.out_memories) in (0, len(record.out_avals))
         and all(len(outs) == len(record.out_avals) for outs in results if outs is not None)

@@ -103,6 +103,7 @@ class LoweringRequest(NamedTuple):
     not the devices' own; of results None where nobody asked for one or for a sharding.
     `platforms` are those to write for where they are several, of which `platform` is the first: the program takes the
     index of the one that it runs on.
+    `auto_args` and `auto_outs` are the positions of arguments and results whose layout the compiler chooses.
     """
 
     mesh: AbstractMesh | None
@@ -116,6 +117,8 @@ class LoweringRequest(NamedTuple):
     arg_memories: tuple[str, ...] = ()
     out_memories: tuple[str | None, ...] = ()
     platforms: tuple[str, ...] = ()
+    auto_args: tuple[int, ...] = ()
+    auto_outs: tuple[int, ...] = ()
 
     def on(self, platform: str) -> LoweringRequest:
         """The same for one platform."""

@@ -119,7 +119,15 @@ def _place_of(target: Any, leaf: Any) -> Sharding | Format | None:
         if target is Space.Any or (target is Space.Device and here.is_in_default_memory):
             return here if type(leaf) is Array and leaf.committed else None
         return here.with_memory_kind(kind_of(target, here.device_assignment[0]))
-    return _sharding_of(target)
+    return _as_laid_out(leaf, _sharding_of(target))
+
+
+def _as_laid_out(leaf: Any, sharding: Sharding | None) -> Sharding | Format | None:
+    """Where a leaf goes for which no layout is said: with the one that it has, where its parts stay what they are."""
+    if sharding is None or type(leaf) is not Array or leaf._sig.layout is None or not sharding.is_in_default_memory:
+        return sharding
+    stays = leaf.sharding.layout_key(leaf.ndim) == sharding.layout_key(leaf.ndim)
+    return Format(leaf._sig.layout, sharding) if stays else sharding
 
 
 def _sharding_of(target: Any) -> Sharding | None:

@@ -31,7 +31,7 @@ from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import put_leaf
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh, get_mesh
-from meshrt.sharding.layout import AUTO, Format
+from meshrt.sharding.layout import AUTO, Format, Layout
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec, axes_of
@@ -337,13 +337,14 @@ def _constrain(x: Any, sharding: Any, is_hint: bool = False) -> Any:
 
 def _constrain_to_format(x: Any, asked: Format, is_hint: bool) -> Any:
     """To the sharding first, then to the layout, each as far as the Format says them."""
-    if asked.layout is AUTO:
+    if asked.layout is AUTO and not is_hint:
         raise errors.ShardingTypeError(
             f"`Layout.AUTO` cannot be used in place of a device-local layout in a constraint. Got {asked}: name the "
             "layout, or leave it out"
         )
     x = x if asked.sharding is None else _constrain(x, asked.sharding, is_hint)
-    return x if asked.layout is None else with_layout_constraint(x, asked.layout)
+    # (Of a call inside a program the compiler chooses every layout anyway.)
+    return with_layout_constraint(x, asked.layout) if isinstance(asked.layout, Layout) else x
 
 
 def _constrain_to_device(x: Any, sharding: SingleDeviceSharding | NamedSharding) -> Any:

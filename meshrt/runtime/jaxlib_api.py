@@ -564,6 +564,11 @@ def buffer_layout(buffer: Buffer) -> LayoutParts | None:
         return None
 
 
+def default_layout(dtype: Any, shape: Sequence[int], device: Any) -> LayoutParts:
+    """As `parameter_layouts`, of arrays of this type in the memory of `device` that nobody asked another layout for."""
+    return _layout_parts(device.client.get_default_layout(np.dtype(dtype), tuple(shape), device))
+
+
 def _layout_parts(layout: Any) -> LayoutParts:
     xla = layout._xla_layout()
     return tuple(xla.minor_to_major()), tuple(map(tuple, xla.tiling())), xla.element_size_in_bits()

@@ -1,18 +1,41 @@
 """Other orders of the elements in a device's memory than row-major.
 
-Programs take and return row-major parts. An array in another layout is brought into row-major order where it enters a
-program, and a result for which another one is asked, or that is constrained to one, is brought into it behind the
-program, by a copy on its devices.
+Programs take and return row-major parts, but for those whose layout they were compiled to choose. An array in another
+layout is brought into row-major order where it enters a program, and a result for which another one is asked, or that
+is constrained to one, is brought into it behind the program, by a copy on its devices.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from meshrt import errors
-from meshrt.runtime.array import Array, signature
+from meshrt.runtime import jaxlib_api
+from meshrt.runtime.array import Array, Signature, signature
+from meshrt.runtime.executable import LoadedExecutable
 from meshrt.runtime.pieces import relaid
 from meshrt.sharding.layout import Layout
 
-__all__ = ["relayout"]
+__all__ = ["chosen_layouts", "relayout"]
+
+
+def chosen_layouts(
+    executable: LoadedExecutable, args: Mapping[int, Signature], outs: Mapping[int, Signature]
+) -> tuple[dict[int, Layout], dict[int, Layout]]:
+    """What the compiler chose for arguments and results, by their numbers in the program, where it is another layout
+    than arrays have unless asked otherwise. `args` and `outs` are the signatures of those that it chose for.
+
+    UnsupportedError where the platform does not tell.
+    """
+    sides = zip(executable.layouts(), (args, outs))
+    its_args, its_outs = ({i: s[i] for i, sig in m.items() if s[i] != _default(sig)} for s, m in sides)
+    return its_args, its_outs
+
+
+def _default(sig: Signature) -> Layout:
+    device = sig.local_devices[0]
+    minor, tiling, bits = jaxlib_api.default_layout(sig.stored.dtype, sig.shard_shape, device)
+    return Layout(minor[::-1], tiling, bits)
 
 
 def relayout(array: Array, layout: Layout | None) -> Array:

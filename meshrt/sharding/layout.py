@@ -66,8 +66,9 @@ class Layout:
             )
 
     def agrees(self, found: Layout) -> bool:
-        """Whether the layout `found` of an array is this one, in all that this one says."""
-        return self.major_to_minor == found.major_to_minor and self.tiling in (None, found.tiling)
+        """Whether the layout `found` of an array is this one, in all that both say."""
+        tilings = (self.tiling, found.tiling)
+        return self.major_to_minor == found.major_to_minor and (None in tilings or tilings[0] == tilings[1])
 
     @property
     def is_default(self) -> bool:
