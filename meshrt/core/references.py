@@ -233,6 +233,10 @@ class AbstractRef(AbstractValue):
     def bare(self) -> AbstractRef:
         return self._with(self.inner_aval.bare())
 
+    def inside(self, mesh: Any) -> AbstractRef:
+        """As `ShapedArray.inside`, of what it refers to."""
+        return self._with(self.inner_aval.inside(mesh))
+
     def batched(self, size: int, along: Any = None) -> AbstractRef:
         """The type of a reference to a batch of such values."""
         return self._with(self.inner_aval.batched(size, along))

@@ -20,6 +20,7 @@ from meshrt.runtime.reference import Ref
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.typed import sharding_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.staged import stage
 
@@ -129,30 +130,29 @@ def _check_kept(avals: Sequence[Any], consts: Sequence[Any], name: str) -> None:
 
 
 def _spec_of(ref: Any, region: Region) -> PartitionSpec:
-    """How a reference is split over the axes of a region: as its type says, or where it lies."""
+    """How a reference is split over the axes of a region: as where it lies says, or its type, which speaks of Explicit
+    axes alone."""
     kind = aval_of(ref)
-    if kind.explicit is not None:
-        return spec_in_type(region, kind)
-    if is_scoped(ref):
-        return PartitionSpec()
-    own = ref.sharding if type(ref) is Ref else None
-    if isinstance(own, NamedSharding) and own.mesh.shape_tuple == region.outside.shape_tuple:
-        return own.spec
-    if isinstance(ref, Tracer):
-        _refuse_unknown(ref, kind, region)
-    return PartitionSpec()
+    if not is_scoped(ref):
+        own = ref.sharding if type(ref) is Ref else None
+        if isinstance(own, NamedSharding) and own.mesh.shape_tuple == region.outside.shape_tuple:
+            return own.spec
+        if isinstance(ref, Tracer):
+            _refuse_unknown(ref, kind, region)
+    return spec_in_type(region, kind)
 
 
 def _refuse_unknown(ref: Tracer, kind: ShapedArray, region: Region) -> None:
     """Refuses a reference of a traced function that Auto axes may split: its type does not say whether they do.
 
-    Where no dimension is a multiple of an axis' size, that axis splits none of them, so the reference is whole.
+    Where no dimension of what its type leaves to each device is a multiple of an axis' size, that axis splits none.
     """
     mesh = region.outside
     axes = [
         (a, mesh._sizes[a]) for a in region.manual_axes if mesh._types[a] is AxisType.Auto and mesh._sizes[a] > 1
     ]  # fmt: skip
-    may_split = [(a, size) for a, size in axes if any(n and n % size == 0 for n in kind.shape)]
+    local = kind.shape if kind.explicit is None else sharding_of(kind, mesh).shard_shape(kind.shape)
+    may_split = [(a, size) for a, size in axes if any(n and n % size == 0 for n in local)]
     if not may_split:
         return
     names = ", ".join(f"{a!r} (size {size})" for a, size in may_split)

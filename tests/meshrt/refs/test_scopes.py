@@ -122,6 +122,40 @@ def test_core_map_refuses_traced_references_that_auto_axes_may_split(how):
         _sums(mesh_of("auto"), how)
 
 
+@pytest.mark.parametrize("how", ["eager", "captured", "argument"])
+@pytest.mark.parametrize(("spec", "parts"), [(P("x", "y"), 1), (P(("x", "y")), 1), (P("y"), 2), (P(), 4)])
+def test_core_map_over_a_mesh_of_both_types_takes_what_both_split(spec, parts, how):
+    """The type of a reference says one half of how it is split."""
+    types = meshrt.sharding.AxisType.Explicit, meshrt.sharding.AxisType.Auto
+    mesh = meshrt.make_mesh((2, 2), ("x", "y"), axis_types=types)
+    r, out = (meshrt.new_ref(placed(mesh, x, s)) for x, s in ((jnp.ones((4, 4)), spec), (jnp.zeros(()), P())))
+
+    def program(r, out):
+        core_map(mesh)(lambda: out.__setitem__(..., meshrt.lax.psum(r[...].sum(), ("x", "y"))))
+
+    if how == "argument":
+        with pytest.raises(meshrt.errors.ShardingError, match=r"(?s)argument r of program.*'y' \(size 2\)"):
+            meshrt.jit(program)(r, out)
+    else:
+        program(r, out) if how == "eager" else meshrt.jit(lambda: program(r, out))()
+        assert out[...] == 16 * parts
+
+
+@pytest.mark.parametrize("around", [lambda f: f, meshrt.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("types", ["explicit", "auto"])
+def test_shard_map_closes_over_references_as_over_arrays(types, around):
+    """Each device has the whole, whatever axes split it outside; JAX has no answer."""
+    mesh = mesh_of(types)
+    r = meshrt.new_ref(placed(mesh, jnp.arange(8.0), P("x")))
+
+    def body():
+        r[...] = 2 * r[...] + r[...].size
+
+    around(meshrt.shard_map(body, mesh=mesh, in_specs=(), out_specs=P()))()
+    np.testing.assert_array_equal(r[...], 2 * np.arange(8.0) + 8)
+    assert r.sharding.spec == P("x")
+
+
 def test_core_map_names_the_argument_that_auto_axes_may_split():
     mesh = mesh_of("auto")
 
