@@ -68,13 +68,10 @@ def clear(directory: str | None, as_json: bool, older_than: float | None) -> Non
     """Removes the entries."""
     disk = _opened(directory)
     found = disk.entries()
-    if older_than is None:
-        gone = found
-        disk.clear()
-    else:
-        gone = [e for e in found if e.used < time.time() - 86400 * older_than]
-        for entry in gone:
-            disk.remove(entry.name)
+    before = None if older_than is None else time.time() - 86400 * older_than
+    gone = [e for e in found if (before is None or e.used < before) and disk.remove(e.name)]
+    if before is None:
+        disk.clear()  # with what processes that were killed have left
     size = sum(e.size for e in gone)
     if as_json:
         click.echo(json.dumps({"directory": str(disk.root), "removed": len(gone), "bytes": size}))

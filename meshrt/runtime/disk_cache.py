@@ -125,7 +125,10 @@ class DiskCache:
         return found
 
     def write(self, name: str, content: bytes, **about: Any) -> None:
-        """Stores an entry, in one step as others see it. OSError if it cannot be."""
+        """Stores an entry, in one step as others see it. OSError if it cannot be.
+
+        Where another process clears the directory meanwhile, the entry is gone as if it had been there before.
+        """
         description = json.dumps({"created": time.time(), **about}).encode()
         data = struct.pack("<I", len(description)) + description + content
         temporary = self.root / f".{name[:16]}-{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}.tmp"
@@ -135,18 +138,22 @@ class DiskCache:
                 file.write(_MAGIC + _digest(name, data) + data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, self.path(name))
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(temporary, self.path(name))
         except BaseException:
-            os.unlink(temporary)
+            temporary.unlink(missing_ok=True)
             raise
         if self.max_bytes is not None:
             self.shrink(self.max_bytes, keep=name)
 
-    def remove(self, name: str) -> None:
-        """Removes an entry, if it is there."""
-        for path in (self.path(name), self._uses(name)):
-            with contextlib.suppress(IsADirectoryError, PermissionError):
+    def remove(self, name: str) -> bool:
+        """Removes an entry, if it is there; False if it cannot be, as where somebody made a directory of its name."""
+        try:
+            for path in (self._uses(name), self.path(name)):
                 path.unlink(missing_ok=True)
+        except (IsADirectoryError, PermissionError):
+            return False
+        return True
 
     @contextlib.contextmanager
     def making(self, name: str, timeout: float) -> Iterator[bool]:
@@ -204,17 +211,14 @@ class DiskCache:
         for _, _, name, length in sorted(rows):
             if total <= size:
                 break
-            self.remove(name)
-            removed.append(name)
-            total -= length
+            if self.remove(name):
+                removed.append(name)
+                total -= length
         return removed
 
     def clear(self) -> int:
-        """Removes every entry and what belongs to them; returns how many entries there were."""
-        count = 0
-        for name, _ in self._statuses():
-            self.remove(name)
-            count += 1
+        """Removes every entry and what belongs to them; returns how many entries were removed."""
+        count = sum([self.remove(name) for name, _ in self._statuses()])
         for path in self.root.iterdir():
             uses = path.name.startswith(".") and path.name.endswith(tuple(f"{kind}.used" for kind in _KINDS))
             if uses or _TEMPORARY.fullmatch(path.name):

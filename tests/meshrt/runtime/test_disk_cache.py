@@ -86,6 +86,23 @@ def test_links_pipes_and_directories_are_not_read(disk, tmp_path):
         with pytest.raises(OSError):
             disk.read(name)
     assert len([e for e in disk.entries() if e.problem]) == 3
+    assert disk.clear() == 3 and [e.name for e in disk.entries()] == ["folder.xla"], "what it cannot remove stays"
+
+
+def test_entries_are_written_while_another_clears(disk):
+    failed, end = [], time.monotonic() + 0.5
+
+    def work(number):
+        while time.monotonic() < end:
+            try:
+                disk.write(f"{number}.xla", bytes(1000)) if number else disk.clear()
+            except OSError as e:
+                failed.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    [t.start() for t in threads], [t.join(20) for t in threads]
+    disk.clear()
+    assert not failed and not list(disk.root.iterdir())
 
 
 def test_one_makes_an_entry_and_the_others_wait(disk):
