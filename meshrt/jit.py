@@ -254,8 +254,8 @@ class JitFunction:
         return constrain(result, self.options.out_shardings, f"result of {self.name}", f"out_shardings of {self.name}")
 
     def _constrain_arguments(self, leaves: list[Any], tree: Any) -> list[Any]:
-        if self.options.device is not None:
-            return device_put(leaves, self.options.device)
+        if self.options.place is not None:
+            return device_put(leaves, self.options.place)
         if self.options.in_shardings is None:
             return leaves
         args, kwargs = tree.unflatten(leaves)
@@ -397,7 +397,7 @@ def jit(
       static_argnums, static_argnames: arguments that are Python values; each new value means a new trace.
       donate_argnums, donate_argnames: arguments whose buffers may be reused for results; they are deleted by the call.
       keep_unused: arguments that nothing depends on are passed to the program all the same.
-      device, backend: the one device that the function runs on, wherever its arguments lie, or a platform.
+      device, backend: the one device that the function runs on, wherever its arguments lie; of a platform the first.
       inline: whether the operations, not a call of them, stand in programs that call the function.
       compiler_options: XLA options for this function, which then cannot be called inside another program.
       max_traces: how often the function may be traced. A call that would trace it once more raises RetraceError, which

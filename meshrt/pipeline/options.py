@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from meshrt import errors
+from meshrt.runtime.backend import devices
 
 __all__ = ["CompilerOptions", "JitOptions", "compiler_option_items"]
 
@@ -28,6 +29,14 @@ class JitOptions(NamedTuple):
     backend: str | None = None
     max_traces: int | None = None
     inline: bool = False
+
+    @property
+    def place(self) -> Any:
+        """The one device that the function runs on: `device`, or the first one of `backend`; None where neither says.
+
+        BackendError for a platform that is not here.
+        """
+        return devices(self.backend)[0] if self.backend is not None else self.device
 
 
 def compiler_option_items(options: Mapping[str, Any] | None) -> CompilerOptions:

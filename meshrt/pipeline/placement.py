@@ -28,6 +28,7 @@ from meshrt.pipeline.requested import (
     memories,
     memory_of,
     own_layout,
+    untyped,
 )
 from meshrt.pipeline.several_meshes import check_apart
 from meshrt.pipeline.static_arguments import Static, bound
@@ -91,6 +92,7 @@ class Wanted:
 
     def __init__(self, function: Jitted, tree: Any, avals: Sequence[ShapedArray], static: Static):
         self.function, self.tree, self.avals, self.static = function, tree, avals, static
+        self.pinned = function.options.place  # the one device that jit was told to run it on
         # Every mesh that was named, with where it was; concrete ones over the same devices may differ in shape.
         self.meshes: dict[AbstractMesh, Any] = {}
         self.has_context = False  # whether the first of them is that in context
@@ -271,8 +273,9 @@ class Wanted:
             self.is_placed = mesh.is_multi_process
         elif mesh_context.abstract is not None:
             self.ambient = get_described_mesh()
-        if self.function.options.device is not None:
-            self.add_device(self.function.options.device, "jit(device=...)")
+        if self.pinned is not None:
+            by = "device" if self.function.options.backend is None else "backend"
+            self.add_device(self.pinned, f"jit({by}=...)")
 
     def add_argument(self, i: int, leaf: Any, aval: ShapedArray, given: Any) -> None:
         origin = lambda: f"argument {self.path(i)} of {self.function.name} with shape {aval.str_short()}"
@@ -284,7 +287,7 @@ class Wanted:
                 sharding = None
         committed = isinstance(sharding, Sharding) and (type(leaf) is not Array or leaf.committed)
         chosen: NamedSharding | None = None
-        if committed and isinstance(sharding, NamedSharding) and self.function.options.device is None:
+        if committed and isinstance(sharding, NamedSharding) and self.pinned is None:
             self.committed[i] = sharding
             if AxisType.Explicit in sharding.mesh.axis_types:
                 self.add_mesh(sharding.mesh, origin, is_followed=True)
@@ -301,7 +304,7 @@ class Wanted:
                     f"{given},\narg sharding: {sharding} for {said(origin)}. Move it with meshrt.device_put or drop "
                     "it from in_shardings"
                 )
-        elif self.function.options.device is not None:
+        elif self.pinned is not None:
             pass  # wherever it lies, the call brings it to that device
         elif committed and isinstance(sharding, NamedSharding):
             self.add_mesh(sharding.mesh, origin, is_followed=True)
@@ -404,7 +407,7 @@ class Wanted:
         placement = self._placement(mesh)
         if placement.devices is not None and self.meant:
             self._check_kinds(placement.devices)
-        platform = self.function.options.backend or self._platform(placement, ahead)
+        platform = self._platform(placement, ahead)
         outs = tuple(None if s is None else canonical(s, a) for s, a in zip(asked, record.closed.out_avals))
         written_for = mesh if mesh is None or self.is_typed else untyped(mesh)
         request = LoweringRequest(
@@ -485,16 +488,10 @@ class Wanted:
         self.layouts = layouts if any(layouts) else ()
         self.auto_outs = tuple(i for i, (s, a) in enumerate(zip(flat, avals)) if chooses_layout(s, a))
         self.out_memories = tuple(None if s is None else memory_of(s) or "device" for s in flat)
-        bare = (s.sharding if isinstance(s, Format) else s for s in flat)
-        self.singles = {i: s for i, s in enumerate(bare) if isinstance(s, SingleDeviceSharding)}
+        bare = enumerate(getattr(s, "sharding", s) for s in flat)
+        self.singles = {i: s for i, s in bare if isinstance(s, SingleDeviceSharding)}
         return tuple(outs)
 
 
 # Those who name a mesh inside of a program because types are over it.
 _TYPING = frozenset(("reshard", "shard_map"))
-
-
-def untyped(mesh: AbstractMesh) -> AbstractMesh:
-    """The mesh with Auto axes in place of Explicit ones: that of a program in which no type says anything of them."""
-    explicit = mesh.explicit_axes
-    return mesh.update_axis_types(dict.fromkeys(explicit, AxisType.Auto)) if explicit else mesh

@@ -13,13 +13,14 @@ from meshrt.pipeline.origins import Origin, said
 from meshrt.runtime.array import Array
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.layout import AUTO, Format, Layout
+from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding, Sharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.high import numbered
 
 __all__ = [
     "at_boundary", "broadcast_in", "canonical", "check_layout", "check_memory", "chooses_layout", "is_sharding",
-    "layout_asked", "memories", "memory_of", "own_layout",
+    "layout_asked", "memories", "memory_of", "own_layout", "untyped",
 ]  # fmt: skip
 
 
@@ -159,3 +160,9 @@ def canonical(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
         entries.pop()
     uneven = sharding.uneven and not sharding.splits_evenly(aval.shape)
     return NamedSharding(sharding.mesh.abstract_mesh, sharding.spec.update(partitions=entries), uneven=uneven)
+
+
+def untyped(mesh: AbstractMesh) -> AbstractMesh:
+    """The mesh with Auto axes in place of Explicit ones: that of a program in which no type says anything of them."""
+    explicit = mesh.explicit_axes
+    return mesh.update_axis_types(dict.fromkeys(explicit, AxisType.Auto)) if explicit else mesh

@@ -14,6 +14,7 @@ from meshrt import errors, lax
 from meshrt.experimental.layout import Format, Layout
 from meshrt.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from meshrt.sharding import PartitionSpec as P
+from tests.meshrt.beside import assert_alike
 
 X = np.arange(16, dtype=np.float32).reshape(8, 2)
 
@@ -47,6 +48,29 @@ def test_results_of_what_was_placed_are_committed():
     assert meshrt.jit(lambda x: x, in_shardings=single)(X).committed
     assert meshrt.jit(lambda x: lax.with_sharding_constraint(x, single) + 1)(X).committed
     assert not meshrt.jit(lambda x: x)(X).committed
+
+
+@pytest.mark.parametrize("where", ["given", "committed elsewhere", "split", "inside"])
+def test_a_backend_is_its_first_device_as_in_jax(where):
+    def program(lib):
+        x = np.arange(4, dtype=np.float32)
+        f = lib.jit(lambda x: x + 1, backend="cpu")
+        if where == "committed elsewhere":
+            x = lib.device_put(x, lib.devices()[1])
+        elif where == "split":
+            mesh = lib.make_mesh((4,), ("x",), axis_types=(lib.sharding.AxisType.Auto,))
+            x = lib.device_put(x, lib.sharding.NamedSharding(mesh, lib.P("x")))
+        elif where == "inside":
+            f = lib.jit(lambda x, inner=f: inner(x) * 2)
+        out = f(x)
+        return [out, [d.id for d in out.devices()], out.committed or where == "inside"]
+
+    assert_alike(program)
+
+
+@pytest.mark.parametrize("around", [lambda lib, f: f, lambda lib, f: lib.jit(lambda x: f(x))])
+def test_a_backend_that_is_not_here_is_refused_as_in_jax(around):
+    assert_alike(lambda lib: around(lib, lib.jit(lambda x: x + 1, backend="nowhere"))(X))
 
 
 def test_what_excludes_one_another():
