@@ -27,6 +27,7 @@ from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.groups import IndexGroups
+from meshrt.primitives import conversion
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.collective_axes import axis_index
 from meshrt.primitives.collective_names import (
@@ -263,8 +264,9 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 def _quotient(x: Any, n: Any) -> Any:
     if isinstance(x, int | float | complex):
         return x / n
-    dtype = dtypes.to_inexact_dtype(aval_of(x).dtype)
-    x = ew.convert_element_type(x, dtype)
+    aval = aval_of(x)
+    dtype = dtypes.to_inexact_dtype(aval.dtype)
+    x = conversion.convert_element_type(x, dtype, aval.weak_type)
     return ew.div(x, n if isinstance(n, int) else ew.convert_element_type(n, dtype))
 
 
