@@ -15,8 +15,8 @@ def _mesh():
     return meshrt.make_mesh((N,), ("x",), axis_types=(meshrt.sharding.AxisType.Auto,))
 
 
-def _mapped(body, out=P()):
-    return meshrt.shard_map(body, mesh=_mesh(), in_specs=P("x"), out_specs=out)
+def _mapped(body, out=None):
+    return meshrt.shard_map(body, mesh=_mesh(), in_specs=P("x"), out_specs=out or P())
 
 
 # The program of an array over the devices, and what it gives.
