@@ -91,6 +91,9 @@ def _describe(tree: Any) -> str:
     kind = type(tree).__name__
     if isinstance(tree, TypedLeaf):
         return str(tree)
+    own = getattr(type(tree), "tree_description", None)
+    if own is not None:
+        return str(own(tree))
     if default_registry.flatten_one_level(tree) is None:
         return f"a leaf of type {kind}"
     if isinstance(tree, dict):

@@ -36,6 +36,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import Infer, PartitionSpec
 from meshrt.transforms.arguments import StaticValue, fun_name
 from meshrt.transforms.high import kept_apart, numbered, taken_apart
+from meshrt.transforms.high import spread as spread_specs
 from meshrt.transforms.references import refuse_mutable
 from meshrt.transforms.staged import Staged, stage
 
@@ -343,12 +344,17 @@ def _type_of(mapped: Mapped, args: Any, i: int, x: Any) -> ShapedArray:
         ) from None
 
 
+def _no_leaf(spec: Any) -> bool:
+    """Specs are leaves as they are."""
+    return False
+
+
 def _flat_specs(mapped: Mapped, args: Any) -> list[Any]:
     """The spec of each leaf of the arguments."""
     given = tuple(mapped.in_specs) if isinstance(mapped.in_specs, list) else mapped.in_specs
     given = tree_util.tree_map(lambda s: _STATIC if s is None else s, given, is_leaf=lambda s: s is None)
     try:
-        specs = resolved(tree_util.broadcast_prefix(given, args), args)
+        specs = resolved(spread_specs(given, args, _no_leaf), args)
         return [None if s is _STATIC else s for s in specs]
     except errors.TreeError as e:
         raise errors.TreeError(
@@ -424,7 +430,7 @@ def _key(specs: Any) -> Any:
 
 def _broadcast_out(mapped: Mapped, out: Any) -> list[Any]:
     try:
-        return resolved(tree_util.broadcast_prefix(mapped.out_specs, out), out)
+        return resolved(spread_specs(mapped.out_specs, out, _no_leaf), out)
     except errors.TreeError as e:
         raise errors.TreeError(
             f"{mapped.called} out_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its result: {e}"

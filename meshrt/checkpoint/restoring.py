@@ -25,6 +25,7 @@ from meshrt.checkpoint.targets import (
     Misfit,
     Options,
     Target,
+    high_type_of,
     mismatch,
     python_from_data,
     stored_aval,
@@ -39,6 +40,7 @@ from meshrt.runtime.signature import filled, local_parts
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.named import Sharding
 from meshrt.sharding.spec import PartitionSpec
+from meshrt.transforms.high import TakenApart, spread
 
 __all__ = ["described", "restored"]
 
@@ -100,17 +102,26 @@ def _shardings(
         pairs = zip(leaves, likes)
         return [asked(leaf.path, described(leaf, like)) if _is_array(leaf) else None for leaf, like in pairs]
     stops = lambda x: x is None or isinstance(x, Sharding | PartitionSpec)
-    numbered = rebuild([_Place(i) for i in range(len(leaves))])
-    spread = tree_util.broadcast_prefix(asked, numbered, is_leaf=stops)
-    places = [p.number for p in tree_util.tree_leaves(numbered)]
-    return [s for _, s in sorted(zip(places, spread), key=lambda pair: pair[0])]
+    places = [_place_of(leaf, like) for leaf, like in zip(leaves, likes)]
+    outline = rebuild(places)
+    given = iter(spread(asked, outline, stops))
+    found = {}
+    for place in tree_util.tree_leaves(outline, is_leaf=lambda x: type(x) is TakenApart):
+        is_high = type(place) is TakenApart
+        found[id(place)] = [next(given) for _ in place.arrays] if is_high else next(given)
+    return [found[id(place)] for place in places]
 
 
 class _Place:
-    """A leaf that knows its number."""
+    """Stands for a leaf, or for an array of one."""
 
-    def __init__(self, number: int):
-        self.number = number
+
+def _place_of(leaf: StoredLeaf, like: Any) -> Any:
+    """What stands for a leaf: a place, and for a value of a high type one for each of its arrays."""
+    high = high_type_of(like)
+    if leaf.kind != "high" or high is None or len(high.lo_ty()) != len(leaf.arrays):
+        return _Place()  # what does not fit is told with all that does not
+    return TakenApart(high, [_Place() for _ in leaf.arrays])
 
 
 def _is_array(leaf: StoredLeaf) -> bool:

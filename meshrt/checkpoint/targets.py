@@ -25,8 +25,8 @@ from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 
 __all__ = [
-    "DeviceTarget", "HostArray", "Misfit", "Options", "Target", "mismatch", "python_from_data", "stored_aval",
-    "target_of",
+    "DeviceTarget", "HostArray", "Misfit", "Options", "Target", "high_type_of", "mismatch", "python_from_data",
+    "stored_aval", "target_of",
 ]  # fmt: skip
 
 PYTHON = (bool, int, float, complex, str, bytes)
@@ -131,7 +131,7 @@ def python_from_data(data: Any) -> Any:
 def target_of(leaf: StoredLeaf, like: Any, sharding: Any, manifest: Manifest, options: Options) -> Target:
     """The target of one leaf; `like` is what stands there in the caller's tree, None without one, `sharding` what was
     asked for there. Misfit if it cannot be."""
-    high = like if isinstance(like, HiType) else aval_of(like) if is_high_value(like) else None
+    high = high_type_of(like)
     if leaf.kind == "high" or high is not None:
         return _high(leaf, high, like, sharding, manifest, options)
     if isinstance(like, PYTHON) and not isinstance(like, np.generic):
@@ -200,6 +200,11 @@ def _python_value(leaf: StoredLeaf) -> Any:
         raise Misfit(f"{leaf.path} is no Python value: {e}") from None
 
 
+def high_type_of(like: Any) -> Any:
+    """The high type of what is given for a leaf: a value of one, or the type itself; None for anything else."""
+    return like if isinstance(like, HiType) else aval_of(like) if is_high_value(like) else None
+
+
 def _high(leaf: StoredLeaf, high: Any, like: Any, sharding: Any, manifest: Manifest, options: Options) -> Target:
     if leaf.kind != "high":
         raise Misfit(f"{leaf.path} is {_shown(leaf)}, and a value of type {high} is wanted")
@@ -213,9 +218,10 @@ def _high(leaf: StoredLeaf, high: Any, like: Any, sharding: Any, manifest: Manif
     types = [(a.shape, a.dtype) for a in leaf.arrays]
     if [(tuple(a.shape), a.dtype) for a in low] != types:
         raise Misfit(f"{leaf.path} consists of {types}, and {high} of {low}")
+    places = sharding if isinstance(sharding, list) else [sharding] * len(low)
     arrays = [
-        _on_devices(leaf, stored, ShapedArray(a.shape, a.dtype, a.weak_type), None, sharding, manifest, options)
-        for stored, a in zip(leaf.arrays, low)
+        _on_devices(leaf, stored, ShapedArray(a.shape, a.dtype, a.weak_type), None, place, manifest, options)
+        for stored, a, place in zip(leaf.arrays, low, places)
     ]
     return Target(leaf, "high", tuple(arrays), high)
 

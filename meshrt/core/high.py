@@ -68,6 +68,10 @@ class HiType(AbstractValue):
         """The types of the arrays that a value consists of."""
         _missing(self, "lo_ty", "a high type")
 
+    def lo_tree(self) -> Any:
+        """The types `lo_ty()` as a pytree, in that order: how what is said of each array (shardings) may be nested."""
+        return self.lo_ty()
+
     def lower_val(self, value: Any) -> list[Any]:
         """The arrays of a value, of the types `lo_ty()`."""
         _missing(self, "lower_val", "a high type")
@@ -186,6 +190,10 @@ class MutableHiType(HiType):
         """The types of the arrays that the contents of a value consist of in a type state."""
         _missing(self, "lo_ty_qdd", "a mutable type")
 
+    def lo_tree_qdd(self, state: Any) -> Any:
+        """These types as a pytree, in that order."""
+        return self.lo_ty_qdd(state)
+
     def new_from_loval(self, state: Any, *arrays: Any) -> Any:
         """A new value with these contents."""
         _missing(self, "new_from_loval", "a mutable type")
@@ -248,6 +256,9 @@ class TypeInState(HiType):
     def lo_ty(self) -> list[ShapedArray]:
         found: list[ShapedArray] = self.aval.lo_ty_qdd(self.state)
         return found
+
+    def lo_tree(self) -> Any:
+        return self.aval.lo_tree_qdd(self.state)
 
     def lower_val(self, value: Any) -> list[Any]:
         found: list[Any] = self.aval.read_loval(self.state, value)

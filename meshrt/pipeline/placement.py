@@ -48,7 +48,7 @@ from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import mesh_of
 from meshrt.transforms.arguments import argument_paths
-from meshrt.transforms.high import numbered
+from meshrt.transforms.high import numbered, spread
 
 __all__ = ["Placement", "Wanted", "resolve"]
 
@@ -472,7 +472,7 @@ class Wanted:
             self.layouts = constrained_layouts(record.closed.jaxpr)
             return (None,) * len(avals)
         try:
-            flat = tree_util.broadcast_prefix(given, result_of(numbered(record.out_tree)), is_leaf=is_sharding)
+            flat = spread(given, result_of(numbered(record.out_tree)), is_sharding)
             flat += [None] * (len(avals) - len(flat))  # what the function writes to its arguments
         except ValueError as e:
             raise errors.TreeError(

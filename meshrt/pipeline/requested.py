@@ -16,7 +16,7 @@ from meshrt.sharding.layout import AUTO, Format, Layout
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding, Sharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.transforms.high import numbered
+from meshrt.transforms.high import numbered, spread
 
 __all__ = [
     "at_boundary", "broadcast_in", "canonical", "check_layout", "check_memory", "chooses_layout", "is_sharding",
@@ -119,7 +119,7 @@ def broadcast_in(name: str, given: Any, tree: Any) -> list[Any] | None:
     if isinstance(given, list):
         given = tuple(given)
     try:
-        return [*tree_util.broadcast_prefix(given, args, is_leaf=is_sharding), *held]
+        return [*spread(given, args, is_sharding), *held]
     except ValueError as e:
         why = str(e)
         if type(given) is tuple and len(given) != len(args):

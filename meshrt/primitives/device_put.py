@@ -25,7 +25,8 @@ from meshrt.sharding.memory import Space, kind_of
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.transforms.high import taken_apart
+from meshrt.transforms.high import fitting, spread, taken_apart
+from meshrt.transforms.through_parts import of_arrays, outlined
 
 __all__: list[str] = []  # `meshrt.device_put` is no function of `meshrt.lax`
 
@@ -38,7 +39,8 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
       device: a device (of which a program, which runs where its caller says, takes no notice), a Sharding, a
         PartitionSpec (over the mesh of the context), a Format (a sharding and a layout), a `meshrt.memory.Space`
         (another memory of the same devices), None (arrays stay, other values go to the default device, uncommitted), or
-        a tree of these that is a prefix of `x`.
+        a tree of these that is a prefix of `x`. For a value of a high type that may be a list or tuple with an entry
+        for each array that it consists of.
       src: where `x` is now; only checked for its type.
       donate: the arrays of `x` are not needed any more; a bool, or a tree of them that is a prefix of `x`.
       may_alias: whether results may share memory with `x` (by default only with arrays, not with NumPy values); None, a
@@ -51,15 +53,11 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     Array([0, 1], dtype=int32)
     """
     staged = context.trace is not EVAL
+    if any(isinstance(leaf, Tracer) and leaf.aval.is_high for leaf in tree_util.tree_leaves(x)):
+        return _put_high(x, device, donate, may_alias)
     x = taken_apart(x)
     leaves, treedef = tree_util.tree_flatten(x)
-    targets = _targets(device, x, len(leaves))
-    donated, aliases = _flags("donate", donate, x, len(leaves)), _flags("may_alias", may_alias, x, len(leaves))
-    if any(d and a for d, a in zip(donated, aliases)):
-        raise errors.ArgumentValueError(
-            "may_alias and donate cannot be True at the same time. device_put either shares the memory of an array or "
-            "takes it away"
-        )
+    targets, donated, aliases = _asked(device, donate, may_alias, x, len(leaves))
     out = []
     for i, (leaf, target) in enumerate(zip(leaves, targets)):
         try:
@@ -67,14 +65,40 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
                 out.append(_put_traced(leaf, target))
             else:
                 out.append(put_leaf(leaf, _place_of(target, leaf), donated[i], aliases[i]))
-        except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError, errors.ArgumentValueError) as e:
-            raise type(e)(f"device_put of {_path(x, i)}: {e}") from None
+        except _REFUSED as e:
+            path = tree_util.keystr(tree_util.tree_leaves_with_path(x)[i][0])
+            raise type(e)(f"device_put of x{path}: {e}") from None
     return treedef.unflatten(out)
 
 
-def _path(tree: Any, i: int) -> str:
-    path = tree_util.tree_leaves_with_path(tree)[i][0]
-    return f"x{tree_util.keystr(path)}"
+_REFUSED = (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError, errors.ArgumentValueError)
+
+
+def _put_high(x: Any, device: Any, donate: Any, may_alias: Any) -> Any:
+    """Inside of a traced function, where values of high types are tracers of their own."""
+    leaves, treedef, full = outlined(x)
+    targets, _, _ = _asked(device, donate, may_alias, full, len(tree_util.tree_leaves(full)))
+    said = iter([(tree_util.keystr(p), t) for (p, _), t in zip(tree_util.tree_leaves_with_path(full), targets)])
+
+    def put(value: Any, path: str, target: Any) -> Any:
+        try:
+            return _put_traced(value, target)
+        except _REFUSED as e:
+            raise type(e)(f"device_put of x{path}: {e}") from None
+
+    return treedef.unflatten([of_arrays(put, leaf, said) for leaf in leaves])
+
+
+def _asked(device: Any, donate: Any, may_alias: Any, x: Any, n: int) -> tuple[Sequence[Any], Any, Any]:
+    """For each array where it goes, whether it is donated, and whether the result may share its memory."""
+    targets = _targets(device, x, n)
+    donated, aliases = _flags("donate", donate, x, n), _flags("may_alias", may_alias, x, n)
+    if any(d and a for d, a in zip(donated, aliases)):
+        raise errors.ArgumentValueError(
+            "may_alias and donate cannot be True at the same time. device_put either shares the memory of an array or "
+            "takes it away"
+        )
+    return targets, donated, aliases
 
 
 def _is_target(t: Any) -> bool:
@@ -85,9 +109,9 @@ def _targets(device: Any, x: Any, n: int) -> Sequence[Any]:
     if _is_target(device):
         return [device] * n
     try:
-        return tree_util.broadcast_prefix(device, x, is_leaf=_is_target)
+        return spread(device, x, _is_target)
     except errors.TreeError:
-        found = tree_util.prefix_mismatch("device", device, x, is_leaf=_is_target)
+        found = tree_util.prefix_mismatch("device", device, fitting(device, x, _is_target), is_leaf=_is_target)
         raise errors.TreeError(
             "device_put device specification must be a tree prefix of the corresponding value; it is not at "
             f"{capture()}. {found}"

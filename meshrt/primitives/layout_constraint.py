@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshrt import errors, tree_util
+from meshrt import errors
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import Tracer
@@ -15,6 +15,7 @@ from meshrt.runtime.array import Array
 from meshrt.runtime.layouts import relayout
 from meshrt.runtime.transfer import put_leaf
 from meshrt.sharding.layout import AUTO, Layout
+from meshrt.transforms.through_parts import of_arrays, said_of_arrays
 
 __all__: list[str] = []  # a function of `meshrt.experimental.layout`
 
@@ -29,20 +30,21 @@ def with_layout_constraint(x: Any, layouts: Any) -> Any:
     Raises:
       ArgumentValueError: something is no Layout, or one is for another rank.
     """
-    leaves, tree = tree_util.tree_flatten(x)
-    given = tree_util.broadcast_prefix(layouts, x, is_leaf=lambda v: v is None or v is AUTO or isinstance(v, Layout))
-    wrong = [type(v) for v in given if not isinstance(v, Layout)]
+    is_leaf = lambda v: v is None or v is AUTO or isinstance(v, Layout)
+    leaves, tree, said = said_of_arrays(x, layouts, is_leaf)
+    given = list(said)
+    wrong = [type(v) for _, v in given if not isinstance(v, Layout)]
     if wrong:
         raise errors.ArgumentValueError(
             f"layouts passed to `with_layout_constraint` must be of type `Layout`. Got {wrong}; write Layout((1, 0)), "
             "for example"
         )
-    for leaf, layout in zip(leaves, given):
-        layout.check_rank(aval_of(leaf).shape, "One of with_layout_constraint arguments")
-    return tree.unflatten([_constrain(leaf, layout) for leaf, layout in zip(leaves, given)])
+    said = iter(given)
+    return tree.unflatten([of_arrays(_constrain, leaf, said) for leaf in leaves])
 
 
-def _constrain(leaf: Any, layout: Layout) -> Any:
+def _constrain(leaf: Any, path: str, layout: Layout) -> Any:
+    layout.check_rank(aval_of(leaf).shape, "One of with_layout_constraint arguments")
     if isinstance(leaf, Tracer):
         return layout_constraint_p.bind(leaf, layout=layout)
     return relayout(leaf if type(leaf) is Array else put_leaf(leaf, None, False, None), layout)

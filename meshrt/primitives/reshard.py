@@ -21,7 +21,7 @@ from meshrt.sharding.mesh import Mesh, empty_abstract_mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import abstract, asked, check_divides, sharding_of
-from meshrt.transforms.high import opened
+from meshrt.transforms.through_parts import of_arrays, said_of_arrays
 
 __all__: list[str] = []
 
@@ -75,32 +75,30 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
     ...     meshrt.typeof(meshrt.reshard(jnp.ones((8, 4)), meshrt.P("data", None)))
     ShapedArray(float32[8@data,4])
     """
-    xs = opened(xs)
-    leaves, tree = tree_util.tree_flatten(xs)
     is_leaf = lambda s: s is None or isinstance(s, NamedSharding | PartitionSpec)
     try:
-        wanted = tree_util.broadcast_prefix(out_shardings, xs, is_leaf=is_leaf)
+        leaves, tree, wanted = said_of_arrays(xs, out_shardings, is_leaf)
     except errors.TreeError as e:
         raise errors.TreeError(
             f"the out_shardings of reshard at {source.capture()} must be a pytree prefix of its value: {e}"
         ) from None
-    out = []
-    for i, (x, s) in enumerate(zip(leaves, wanted)):
-        aval = aval_of(x)
-        sharding = None if s is None else asked(s, aval.ndim, "reshard", is_consistent=False)
-        if sharding is None:
-            path = tree_util.keystr(tree_util.tree_leaves_with_path(xs)[i][0])
-            raise errors.ShardingError(
-                "Reshard should only be used with out_shardings which are non-None and have a non-empty mesh. Got "
-                f"sharding {s} for value{path} at {source.capture()}; give P(...) under meshrt.set_mesh(mesh), or a "
-                "NamedSharding"
-            )
-        if isinstance(x, Tracer) or unreduced_of(aval):
-            _check_sums(aval, sharding)
-        if isinstance(x, Tracer):
-            _check_mesh(aval, sharding)
-        out.append(move(x, sharding, s, "reshard"))
-    return tree_util.tree_unflatten(tree, out)
+    return tree_util.tree_unflatten(tree, [of_arrays(_resharded, x, wanted) for x in leaves])
+
+
+def _resharded(x: Any, path: str, wanted: Any) -> Any:
+    aval = aval_of(x)
+    sharding = None if wanted is None else asked(wanted, aval.ndim, "reshard", is_consistent=False)
+    if sharding is None:
+        raise errors.ShardingError(
+            "Reshard should only be used with out_shardings which are non-None and have a non-empty mesh. Got "
+            f"sharding {wanted} for value{path} at {source.capture()}; give P(...) under meshrt.set_mesh(mesh), or a "
+            "NamedSharding"
+        )
+    if isinstance(x, Tracer) or unreduced_of(aval):
+        _check_sums(aval, sharding)
+    if isinstance(x, Tracer):
+        _check_mesh(aval, sharding)
+    return move(x, sharding, wanted, "reshard")
 
 
 def _check_mesh(aval: ShapedArray, sharding: NamedSharding) -> None:

@@ -14,7 +14,7 @@ from meshrt.sharding.high_spec import HiPspec
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, UnreducedKind, axes_of
 from meshrt.transforms.arguments import fun_name, signature_of
-from meshrt.transforms.high import numbered, part_counts
+from meshrt.transforms.high import numbered, part_counts, spread
 
 # Nothing for `meshrt.lax`.
 __all__: list[str] = []
@@ -242,7 +242,7 @@ def _places(
     is_leaf = lambda s: s is None or isinstance(s, PartitionSpec)
     paths = [tree_util.keystr(p) for p, _ in tree_util.tree_leaves_with_path(specs, is_leaf=is_leaf)]
     places = tree_util.tree_unflatten(tree_util.tree_structure(specs, is_leaf=is_leaf), range(len(paths)))
-    spec_of = tree_util.broadcast_prefix(places, full)
+    spec_of = spread(places, full, lambda _: False)
     for i, (path, _) in enumerate(tree_util.tree_leaves_with_path(full)):
         if i in faults:
             yield paths[spec_of[i]], tree_util.keystr(path), flat[i], faults[i]

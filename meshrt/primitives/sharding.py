@@ -37,7 +37,7 @@ from meshrt.sharding.named import NamedSharding, SingleDeviceSharding, refuse_ma
 from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.sharding.typed import entries_of, typed
 from meshrt.transforms.batching import MappedAxis
-from meshrt.transforms.high import opened
+from meshrt.transforms.through_parts import of_arrays, said_of_arrays
 from meshrt.transforms.tools import WeakCache
 
 __all__ = ["with_sharding_constraint"]
@@ -267,23 +267,21 @@ def constrain(x: Any, shardings: Any, called: str, given: str, optional: bool = 
     """`with_sharding_constraint` for all who take shardings: `called` and `given` say in messages what did and what it
     was given. Where they are `optional`, None leaves a subtree alone, and so does what types of Explicit axes say.
     """
-    x = opened(x)
-    leaves, tree = tree_util.tree_flatten(x)
     is_leaf = lambda s: s is None or isinstance(s, NamedSharding | PartitionSpec | SingleDeviceSharding)
     try:
-        specs = tree_util.broadcast_prefix(shardings, x, is_leaf=is_leaf)
+        leaves, tree, asked = said_of_arrays(x, shardings, is_leaf)
     except errors.TreeError as e:
         raise errors.TreeError(f"{given} at {capture()} must be a pytree prefix of its value x: {e}") from None
-    out = []
-    for i, (leaf, sharding) in enumerate(zip(leaves, specs)):
+
+    def constrained(value: Any, path: str, sharding: Any) -> Any:
         try:
             if optional:
-                sharding = _left_open(sharding, aval_of(leaf))
-            out.append(leaf if sharding is None and optional else _constrain(leaf, sharding, optional))
+                sharding = _left_open(sharding, aval_of(value))
+            return value if sharding is None and optional else _constrain(value, sharding, optional)
         except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError) as e:
-            path = tree_util.keystr(tree_util.tree_leaves_with_path(x)[i][0])
             raise type(e)(f"{called}{path} at {capture()}: {e}") from None
-    return tree_util.tree_unflatten(tree, out)
+
+    return tree_util.tree_unflatten(tree, [of_arrays(constrained, leaf, asked) for leaf in leaves])
 
 
 def _left_open(sharding: Any, aval: ShapedArray) -> Any:

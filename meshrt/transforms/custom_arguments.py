@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.basic.shapes import move_dim, zeros
+from meshrt.core.basic.parts import batch_front, in_front
+from meshrt.core.basic.shapes import zeros
+from meshrt.core.high import unlike
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
@@ -83,7 +85,12 @@ class MappableRule:
 
 def instantiate_zero(aval: ShapedArray) -> Any:
     """Zeros of a (co)tangent type; those of integers are NumPy arrays of float0."""
-    return np.zeros(aval.shape, dtypes.float0) if aval.dtype == dtypes.float0 else zeros(aval)
+    return np.zeros(aval.shape, dtypes.float0) if has_no_derivative(aval) else zeros(aval)
+
+
+def has_no_derivative(aval: Any) -> bool:
+    """Whether a (co)tangent type is that of values without derivatives."""
+    return bool(not aval.is_high and aval.dtype == dtypes.float0)
 
 
 def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
@@ -179,7 +186,7 @@ def refuse_tracers(fixed: Sequence[Any], name: str, kind: str) -> None:
 
 def type_mismatch(got: ShapedArray, want: ShapedArray) -> bool:
     """Whether two types differ, weakness aside."""
-    return got.shape != want.shape or got.dtype != want.dtype
+    return unlike(got, want)
 
 
 def leaf_aval(leaf: Any, where: str) -> ShapedArray:
@@ -194,12 +201,21 @@ def leaf_aval(leaf: Any, where: str) -> ShapedArray:
         raise errors.ArgumentTypeError(f"{where}: {e}") from None
 
 
+def mapped_in_front(trace: Any, value: Any) -> Any:
+    """A batch that has its members in front, as one of them in `trace`. None, a zero tangent, is one."""
+    if value is None:
+        return None
+    kind: Any = aval_of(value)
+    # A batch of high values is laid out as its members' type says, which is that of the batch in this.
+    return trace.wrap(value, batch_front(kind))
+
+
 def batched_call(primitive: Callable[[], Primitive]) -> Callable[..., Any]:
     """The batching rule of `primitive()`, a call `[jaxpr num_consts rule] consts... arguments...`: function and rule
     are mapped, all results too."""
 
     def batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[int | None], params: dict[str, Any]) -> Any:
-        args = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
+        args = [a if d is None else in_front(axis.extent, a, d) for a, d in zip(args, dims)]
         batched = tuple(d is not None for d in dims)
         closed, _ = batch_jaxpr(params["jaxpr"], axis, batched, True)
         num_consts = params["num_consts"]
@@ -207,6 +223,6 @@ def batched_call(primitive: Callable[[], Primitive]) -> Callable[..., Any]:
         outs = primitive().bind(
             *closed.consts, *args, jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
         )
-        return outs, [0] * len(outs)
+        return outs, [batch_front(a) for a in params["jaxpr"].out_avals]
 
     return batch

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from meshrt import dtypes, errors, tree_util
+from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.pointwise import add_tangents
-from meshrt.core.basic.shapes import bring_to_front
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.lojax import inlined_call
 from meshrt.core.naming import take_names
@@ -29,6 +29,7 @@ from meshrt.transforms.custom_arguments import (
     batched_call,
     instantiate_zero,
     leaf_aval,
+    mapped_in_front,
     nondiff_positions,
     positional,
     split_arguments,
@@ -249,9 +250,9 @@ class BatchedJvpRule(MappableRule):
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         with mapping(self.axis) as trace:
-            wrap = lambda values: [trace.wrap(v, 0) if b and v is not None else v for v, b in zip(values, self.batched)]
+            wrap = lambda values: [mapped_in_front(trace, v) if b else v for v, b in zip(values, self.batched)]
             outs, t_outs = self.rule(wrap(primals), wrap(tangents))
-        front = lambda v: bring_to_front(self.axis.extent, *trace.unwrap(v))
+        front = lambda v: in_front(self.axis.extent, *trace.unwrap(v))
         return [front(o) for o in outs], [None if t is None else _live_tangent(front(t)) for t in t_outs]
 
 

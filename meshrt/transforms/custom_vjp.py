@@ -18,8 +18,9 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core import source
+from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
-from meshrt.core.basic.shapes import bring_to_front, reduce_sum_p
+from meshrt.core.basic.shapes import reduce_sum_p
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.lojax import inlined_call
 from meshrt.core.naming import take_names
@@ -33,8 +34,10 @@ from meshrt.transforms.custom_arguments import (
     SplitArguments,
     SymbolicZero,
     batched_call,
+    has_no_derivative,
     instantiate_zero,
     leaf_aval,
+    mapped_in_front,
     nondiff_positions,
     positional,
     refuse_tracers,
@@ -317,16 +320,19 @@ def _checked(ct: Any, aval: ShapedArray, title: str) -> Any:
     if ct is None or isinstance(ct, SymbolicZero):
         return None
     want = aval.to_tangent_aval()
-    if want.dtype == dtypes.float0:
+    if has_no_derivative(want):
         return None
     got = leaf_aval(ct, title)
     # A cotangent of another dtype (computed in fewer bits, say) is what the rule says that it is.
-    free = got.shape == want.shape and (dtypes.issubdtype(want.dtype, np.inexact) or got.is_key)
+    both_arrays = not got.is_high and not want.is_high
+    free = both_arrays and got.shape == want.shape and (dtypes.issubdtype(want.dtype, np.inexact) or got.is_key)
     if type_mismatch(got, want) and not free:
         raise errors.ArgumentValueError(
             f"{title} must have the type of the argument that it belongs to, {want.str_short()}, but has "
             f"type {got.str_short()}"
         )
+    if got.is_high:
+        return ct
     more = got.vma.difference(want.vma)
     if more:
         axes = in_order(more)
@@ -352,11 +358,11 @@ class BatchedVjpRule(MappableRule):
 
     def __call__(self, primals: Sequence[Any], nonzeros: Sequence[bool]) -> tuple[list[Any], list[Any], Any]:
         with mapping(self.axis) as trace:
-            wrapped = [trace.wrap(p, 0 if b else None) for p, b in zip(primals, self.batched)]
+            wrapped = [mapped_in_front(trace, p) if b else p for p, b in zip(primals, self.batched)]
             outs, residuals, backward = self.rule(wrapped, nonzeros)
         pairs = [trace.unwrap(r) for r in residuals]
         dims = tuple(d for _, d in pairs)
-        outs = [bring_to_front(self.axis.extent, *trace.unwrap(o)) for o in outs]
+        outs = [in_front(self.axis.extent, *trace.unwrap(o)) for o in outs]
         return outs, [v for v, _ in pairs], BatchedBackward(backward, self.axis, dims, self.batched)
 
 
@@ -374,15 +380,25 @@ class BatchedBackward(NamedTuple):
     def __call__(self, residuals: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         with mapping(self.axis) as trace:
             wrapped = [trace.wrap(r, d) for r, d in zip(residuals, self.residual_dims)]
-            pulled = self.backward(wrapped, [None if c is None else trace.wrap(c, 0) for c in cts])
+            pulled = self.backward(wrapped, [mapped_in_front(trace, c) for c in cts])
         out: list[Any] = []
         for ct, batched in zip(pulled, self.batched):
             if ct is None:
                 out.append(None)
                 continue
-            front = bring_to_front(self.axis.extent, *trace.unwrap(ct))
-            out.append(front if batched else reduce_sum_p.bind(front, axes=(0,)))
+            front = in_front(self.axis.extent, *trace.unwrap(ct))
+            out.append(front if batched else self._summed(front))
         return out
+
+    def _summed(self, cts: Any) -> Any:
+        kind: Any = aval_of(cts)
+        if kind.is_high:
+            raise errors.UnsupportedError(
+                f"vmap of the derivative of a custom_vjp function, with the backward rule {self.backward}: an argument "
+                f"that all members share has cotangents of the high type {kind.str_short()}, which would have to be "
+                "added up over the members. Map that argument too"
+            )
+        return reduce_sum_p.bind(cts, axes=(0,))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -439,7 +455,7 @@ def _application(
 ) -> tuple[dict[str, Any], tuple[bool, ...]]:
     """The parameters of the linear map that a rule left, and which results have a tangent."""
     avals = tuple(aval_of(o).to_tangent_aval() for o in outs)
-    live = tuple(a.dtype != dtypes.float0 for a in avals)
+    live = tuple(not has_no_derivative(a) for a in avals)
     return {
         "backward": backward, "num_residuals": len(residuals), "nonzeros": nonzeros,
         "out_avals": tuple(a for a, l in zip(avals, live) if l), "live": live,

@@ -34,6 +34,7 @@ __all__ = [
     "plain",
     "reopened",
     "same_structure",
+    "spread",
     "taken_apart",
 ]
 
@@ -45,6 +46,11 @@ class TakenApart:
 
     def __init__(self, kind: HiType, arrays: Iterable[Any]):
         self.kind, self.arrays = kind, tuple(arrays)
+
+    def tree_description(self) -> str:
+        """What messages about structures call it."""
+        parts = "1 array" if len(self.arrays) == 1 else f"{len(self.arrays)} arrays"
+        return f"a value of type {self.kind.str_short()}, which consists of {parts}"
 
 
 class _Place:
@@ -69,7 +75,12 @@ def _open(value: Any) -> TakenApart:
     return TakenApart(kind, parts_of(value))
 
 
-tree_util.register_pytree_node(TakenApart, lambda node: (node.arrays, node.kind), _close)
+tree_util.register_pytree_with_keys(
+    TakenApart,
+    lambda node: ([(tree_util.SequenceKey(i), x) for i, x in enumerate(node.arrays)], node.kind),
+    _close,
+    lambda node: (node.arrays, node.kind),
+)
 
 
 def opened(tree: Any) -> Any:
@@ -125,6 +136,42 @@ def reopened(structure: Any, kinds: Sequence[Any]) -> Any:
     place = _Place(0)
     nodes = [TakenApart(k, [place] * len(k.lo_ty())) if k.is_high else place for k in kinds]
     return tree_util.tree_structure(tree_util.tree_unflatten(structure, nodes))
+
+
+def spread(prefix: Any, full: Any, is_leaf: Callable[[Any], bool]) -> list[Any]:
+    """As `tree_util.broadcast_prefix`, of what users say of each array (shardings, layouts): in the place of a value
+    that was taken apart `prefix` may also have a list or tuple of as many entries as it has arrays (`HiType.lo_ty`), or
+    a tree that fits `HiType.lo_tree`.
+
+    Raises:
+      TreeError: `prefix` fits nowhere; the message gives the path, and both sizes.
+    """
+    return tree_util.broadcast_prefix(prefix, fitting(prefix, full, is_leaf), is_leaf)
+
+
+def fitting(prefix: Any, full: Any, is_leaf: Callable[[Any], bool]) -> Any:
+    """`full` with trees in the places of those values that were taken apart of whose arrays `prefix` speaks."""
+    if not has_high_types() or is_leaf(prefix) or not tree_util.is_tree_node(type(prefix)):
+        return full
+    if type(full) is TakenApart:
+        return _as_written(prefix, full, is_leaf)
+    if type(prefix) is not type(full):
+        return full
+    parts, structure = tree_util.tree_flatten(full, is_leaf=lambda x: x is not full)
+    given = tree_util.tree_leaves(prefix, is_leaf=lambda x: x is not prefix)
+    if len(parts) != len(given):
+        return full
+    return kept_apart(structure, [fitting(p, f, is_leaf) for p, f in zip(given, parts)])
+
+
+def _as_written(prefix: Any, value: TakenApart, is_leaf: Callable[[Any], bool]) -> Any:
+    """The arrays of a value in a list or tuple where `prefix` is one without trees in it, else as its type nests."""
+    nested = value.kind.lo_tree()
+    if type(prefix) in (list, tuple):
+        alone = all(is_leaf(x) or not tree_util.is_tree_node(type(x)) for x in prefix)
+        if type(nested) is list or (alone and len(prefix) == len(value.arrays)):
+            return type(prefix)(value.arrays)
+    return tree_util.tree_unflatten(tree_util.tree_structure(nested), value.arrays)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:

@@ -20,7 +20,9 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, Tracer
 from meshrt.core.types import aval_of, in_program
 
-__all__ = ["batch_front", "exchanged", "from_parts_p", "in_front", "packed", "parts_of", "to_parts_p"]
+__all__ = [
+    "batch_front", "exchanged", "from_parts_p", "has_parts_derivatives", "in_front", "packed", "parts_of", "to_parts_p",
+]  # fmt: skip
 
 
 def parts_of(value: Any) -> list[Any]:
@@ -87,10 +89,16 @@ def _types(kind: Any) -> list[Any]:
     return [in_program(a) for a in kind.lo_ty()]
 
 
-def _tangent_kind(kind: Any) -> Any:
+def has_parts_derivatives(kind: Any) -> bool:
+    """Whether derivatives of values of a high type consist of the derivatives of their arrays."""
     tangent = kind.to_tangent_aval()
     own = [a.to_tangent_aval() for a in _types(kind)]
-    if not tangent.is_high or [a.strong() for a in _types(tangent)] != [a.strong() for a in own]:
+    return bool(tangent.is_high) and [a.strong() for a in _types(tangent)] == [a.strong() for a in own]
+
+
+def _tangent_kind(kind: Any) -> Any:
+    tangent = kind.to_tangent_aval()
+    if not has_parts_derivatives(kind):
         raise errors.UnsupportedError(
             f"the derivatives of {kind.str_short()}, of type {tangent.str_short()}, do not consist of those of its "
             "arrays, so they cannot be taken apart or put together here (at the boundary of a shard_map, or where a "

@@ -116,6 +116,10 @@ class BoxTy(MutableHiType):
     def lo_ty_qdd(self, state: BoxTypeState) -> list[Any]:
         return [lo for a in state.leaf_avals for lo in a.lo_ty()]
 
+    def lo_tree_qdd(self, state: BoxTypeState) -> Any:
+        parts = [a.lo_tree() if a.is_high else a for a in state.leaf_avals]
+        return tree_util.tree_unflatten(state.treedef, parts)
+
     def new_from_loval(self, state: BoxTypeState, *arrays: Any) -> Box:
         box = Box._new(_contents(state, arrays))
         for leaf in tree_util.tree_leaves(box._val):

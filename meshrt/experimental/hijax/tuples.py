@@ -73,6 +73,10 @@ class TupleType(HiType):
     def lo_ty(self) -> list[Any]:
         return [lo for a in self.elements for lo in a.lo_ty()]
 
+    def lo_tree(self) -> Any:
+        parts = tuple(a.lo_tree() if a.is_high else a for a in self.elements)
+        return parts if self.structure is None else tree_util.tree_unflatten(self.structure, parts)
+
     def lower_val(self, value: HiTuple) -> list[Any]:
         return [lo for a, x in zip(self.elements, value.elements) for lo in a.lower_val(x)]
 
