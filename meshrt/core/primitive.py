@@ -16,6 +16,9 @@ rules:
     recompute   `recompute(eqn, wanted, policy) -> Split or None`, for those as well: what a checkpoint policy saves
                 inside, and how the results flagged in `wanted` are computed again; None if nothing is saved inside
                 (see `meshrt.transforms.recompute`)
+    again       from parameters: None, or `rule(policy, *operands) -> (results, function)`, with which a checkpoint runs
+                an application forward, and the function of the operands that it runs, and derives, in the backward pass
+                (see `meshrt.transforms.run_again`)
     effects     the effects of an application, from operand types and parameters
     thread      `thread(eqn, token, threaded) -> (equations, token)`, for primitives that may have ordered effects: the
                 equation with a token passing through it (see `meshrt.transforms.ordering`)
@@ -152,6 +155,7 @@ class Primitive:
     __slots__ = (
         "_types",
         "absent",
+        "again",
         "alike",
         "allocates",
         "applies",
@@ -214,6 +218,7 @@ class Primitive:
     batch_axis: Final[bool]
     dce: Final[Rule | None]
     recompute: Final[Rule | None]
+    again: Final[Callable[[dict[str, Any]], Rule | None] | None]
     discharge: Final[Rule | None]
     printed: Final[Rule | None]
     allocates: Final[bool]
@@ -267,6 +272,7 @@ class Primitive:
         batch_axis: bool = False,
         dce: Rule | None = None,
         recompute: Rule | None = None,
+        again: Callable[[dict[str, Any]], Rule | None] | None = None,
         discharge: Rule | None = None,
         printed: Rule | None = None,
         allocates: bool = False,
@@ -311,6 +317,7 @@ class Primitive:
         self.lower, self.jvp, self.linearize = lower, jvp, linearize
         self.transpose, self.batch, self.batch_axis = transpose, batch, batch_axis
         self.dce, self.recompute, self.effects_rule, self.impl = dce, recompute, effects, impl
+        self.again = again
         self.thread, self.discharge, self.printed = thread, discharge, printed
         self.allocates, self.on_cells, self.repeats, self.selects = allocates, on_cells, repeats, selects
         self.multiple_results, self.cache_types, self.literals = multiple_results, cache_types, literals

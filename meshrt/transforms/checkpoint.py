@@ -31,11 +31,12 @@ from meshrt.transforms.custom_arguments import split_arguments
 from meshrt.transforms.discharge import call_rule
 from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_jaxpr
-from meshrt.transforms.linear import Purpose, given_linear, linearizing_for, transpose_jaxpr
+from meshrt.transforms.linear import Purpose, given_linear, linearizing_for, purpose, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_flat, linearize_jaxpr
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.recompute import Policy, inlined, split
 from meshrt.transforms.residuals import renamed, residual_vars
+from meshrt.transforms.run_again import run_twice
 from meshrt.transforms.staged import stage
 from meshrt.transforms.tools import WeakCache, dce
 
@@ -130,10 +131,16 @@ class _Plan(NamedTuple):
 
 
 _plans: WeakCache = WeakCache()
+_twice: WeakCache = WeakCache()
+
+
+def _why() -> Purpose:
+    """What the inside is linearized for: what is applied to tangents is no program to be transposed."""
+    return Purpose.PUSH if purpose.get() is Purpose.PUSH else Purpose.RECOMPUTE
 
 
 def _plan(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], policy: Policy | None) -> _Plan:
-    with linearizing_for(Purpose.RECOMPUTE):
+    with linearizing_for(_why()):
         lin = linearize_jaxpr(jaxpr, nonzeros)
     body = lin.forward.jaxpr if policy is None else inlined(lin.forward.jaxpr)
     num_outs = len(jaxpr.outvars)
@@ -186,12 +193,21 @@ def _linearize(linear_trace, primals, tangents, params):
             f"Effects not supported in partial-eval of `checkpoint`/`remat`: {refused}, in {jaxpr.name}: functions "
             "with side effects cannot be run again in the backward pass; move the effect out of it"
         )
+    twice = _twice.get(jaxpr, policy, lambda: run_twice(jaxpr, policy)) if jaxpr.is_high else None
+    count, first = len(jaxpr.outvars), None
+    if twice is not None:
+        forward = twice.forward
+        first = checkpoint_p.bind(*forward.consts, *primals, **{**params, "jaxpr": forward.jaxpr})
+        kept = iter(first[count:])
+        before = [next(kept) if c is None else c for c in twice.consts]
+        jaxpr, primals, tangents = twice.again, [*before, *primals], [*[None] * len(before), *tangents]
     nonzeros = tuple(t is not None for t in tangents)
-    plan = _plans.get(jaxpr, (nonzeros, policy, given_linear.get()), lambda: _plan(jaxpr, nonzeros, policy))
+    key = (nonzeros, policy, given_linear.get(), _why() if jaxpr.is_high else None)
+    plan = _plans.get(jaxpr, key, lambda: _plan(jaxpr, nonzeros, policy))
     operands = [*plan.consts, *primals]
-    outs = checkpoint_p.bind(*operands, **{**params, "jaxpr": plan.forward})
-    count = len(jaxpr.outvars)
-    outs, saved = outs[:count], outs[count:]
+    outs, saved = _run_forward(plan.forward, count, operands, params) if first is None else (first[:count], [])
+    if first is not None and len(plan.forward.outvars) > count:
+        _, saved = _run_forward(_without_results(plan.forward, count), 0, operands, params)
     if not any(plan.nonzeros_out):
         return outs, [None] * count
     t_in = [t for t in tangents if t is not None]
@@ -202,6 +218,18 @@ def _linearize(linear_trace, primals, tangents, params):
         )
     )  # fmt: skip
     return outs, [next(moved) if nz else None for nz in plan.nonzeros_out]
+
+
+def _run_forward(forward: Jaxpr, count: int, operands: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
+    """(the results, what is saved behind them)."""
+    outs = checkpoint_p.bind(*operands, **{**params, "jaxpr": forward})
+    return outs[:count], outs[count:]
+
+
+def _without_results(forward: Jaxpr, count: int) -> Jaxpr:
+    flags = (False,) * count + (True,) * (len(forward.outvars) - count)
+    found: Jaxpr = _dce_cache.get(forward, flags, lambda: dce(forward, flags))[0]
+    return found
 
 
 def _transpose(cts, *operands, jaxpr, **params):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from meshrt import errors, tree_util
@@ -12,6 +13,13 @@ from meshrt.interpreters.ad import Zero
 from meshrt.transforms.vmap import vmap
 
 __all__ = ["HiPrim", "bdims_at_front", "unmap_avals", "vmap_rule"]
+
+
+@dataclass(frozen=True)
+class RematTrace:
+    """What a `remat` rule is told of the checkpoint around: its `policy`, None if that saves nothing."""
+
+    policy: Any
 
 
 class HiPrim(VJPHiPrimitive):
@@ -72,6 +80,13 @@ class HiPrim(VJPHiPrimitive):
     def remat(self, trace: Any, *args: Any) -> Any:
         """(result, residuals, what computes it again from these and the arguments)."""
         return self(*args), (), lambda _, *again: self(*again)
+
+    def _has_remat(self) -> bool:
+        return type(self).remat is not HiPrim.remat
+
+    def _remat(self, policy: Any, *args: Any) -> Any:
+        out, residuals, again = self.remat(RematTrace(policy), *args)
+        return out, lambda *operands: again(residuals, *operands)
 
     def pp_params(self) -> dict[str, Any]:
         """What is printed of the parameters: those whose names do not begin with an underscore."""

@@ -165,8 +165,15 @@ class VJPHiPrimitive:
         return self.dce(used_outs)
 
     def remat(self, policy: Any, *args: Any) -> Any:
-        """(result, what computes it again from the arguments)."""
+        """(result, what computes it again from the arguments), for an application inside of `checkpoint`: what that
+        function closes over is saved, and it is what is differentiated in the backward pass."""
         return self(*args), self
+
+    def _has_remat(self) -> bool:
+        return self._defines("remat")
+
+    def _remat(self, policy: Any, *args: Any) -> Any:
+        return self.remat(policy, *args)
 
     def check(self, *arg_tys: Any) -> None:
         """Raises for argument types that the operation does not take."""
@@ -252,7 +259,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, _prim: VJPHiPrimiti
 def _linearize(linear: Any, primals: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]) -> Any:
     prim: VJPHiPrimitive = params["_prim"]
     why = purpose.get()
-    if why is Purpose.RECOMPUTE and prim._defines("jvp"):
+    if why is Purpose.RECOMPUTE and prim._defines("jvp") and not prim._defines("vjp_fwd"):
         return _jvp(primals, tangents, _prim=prim)
     args, nonzeros = prim.in_tree.unflatten(primals), tuple(t is not None for t in tangents)
     flags = prim.in_tree.unflatten(nonzeros)
@@ -294,6 +301,19 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     return _results(prim, out), prim.out_tree.flatten_up_to(out_dims)
 
 
+def _again(params: dict[str, Any]) -> Any:
+    """The rule `remat` of the operation, over flat lists; None where it has none of its own."""
+    prim: VJPHiPrimitive = params["_prim"]
+    if not prim._has_remat():
+        return None
+
+    def rule(policy: Any, *operands: Any) -> Any:
+        out, function = prim._remat(policy, *prim.in_tree.unflatten(operands))
+        return _results(prim, out), lambda *again: _results(prim, function(*prim.in_tree.unflatten(again)))
+
+    return rule
+
+
 def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     prim: VJPHiPrimitive = eqn.params["_prim"]
     used_in, produced, new = prim._without_dead(prim.out_tree.unflatten(used))
@@ -308,7 +328,7 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
 
 call_hi_primitive_p = AlwaysHigh(
     "call_hi_primitive", _result_types, jvp=_jvp, linearize=_linearize,
-    transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, to_lojax=_to_lojax,
+    transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, again=_again, to_lojax=_to_lojax,
     effects=lambda *avals, _prim: frozenset(_prim.effects), multiple_results=True, cache_types=False,
 )  # fmt: skip
 
