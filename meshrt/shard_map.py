@@ -37,7 +37,7 @@ from meshrt.sharding.spec import Infer, PartitionSpec
 from meshrt.transforms.arguments import StaticValue, fun_name
 from meshrt.transforms.high import kept_apart, numbered, taken_apart
 from meshrt.transforms.high import spread as spread_specs
-from meshrt.transforms.references import refuse_mutable
+from meshrt.transforms.references import check_distinct, paths_of, refuse_mutable
 from meshrt.transforms.staged import Staged, stage
 
 __all__ = ["shard_map", "smap"]
@@ -179,6 +179,8 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
     @wraps(fun)
     def wrapped(*args: Any) -> Any:
         nonlocal reads_values
+        leaves, tree = tree_util.tree_flatten(args)
+        check_distinct(called, fun_name(fun), leaves, (), paths_of(fun, tree))
         if current_trace() is not EVAL:
             return _staged(mapped, args)
         if not reads_values:

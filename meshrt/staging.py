@@ -16,8 +16,9 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.typed import abstract, told_sharding
-from meshrt.transforms.arguments import as_tuple, fun_name, require_function
+from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, require_function
 from meshrt.transforms.high import flatten
+from meshrt.transforms.references import check_distinct
 from meshrt.tree_util import tree_leaves, tree_unflatten
 
 __all__ = ["eval_shape", "make_jaxpr"]
@@ -70,6 +71,7 @@ def _stage(
 ) -> tuple[ClosedJaxpr, Any]:
     dynamic = [a for i, a in enumerate(args) if i not in static]
     leaves, tree = flatten((dynamic, kwargs))
+    check_distinct("jit", fun_name(fun), leaves, (), lambda: argument_paths(fun, tree))
     out_tree: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:

@@ -27,7 +27,8 @@ from meshrt.core.types import AbstractValue, ShapedArray, aval_of, register_aval
 
 __all__ = [
     "UNDECLARED", "HiType", "MutableHiType", "StateCell", "TypeInState", "TypeWrittenTo", "aval_method",
-    "aval_property", "has_high_types", "is_high_value", "is_mutable", "is_open_value", "register_hitype", "unlike",
+    "aval_property", "has_high_types", "is_high_value", "is_mutable", "is_open_value", "register_hitype", "told_apart",
+    "unlike",
 ]  # fmt: skip
 
 
@@ -323,6 +324,29 @@ def unlike(got: Any, wanted: Any) -> bool:
     if got.is_high or wanted.is_high:
         return bool(got.normalize() != wanted.normalize())
     return bool(got.shape != wanted.shape or got.dtype != wanted.dtype)
+
+
+def told_apart(*kinds: Any, shown: Callable[[Any], str] = lambda kind: str(kind.str_short())) -> list[str]:
+    """How messages show types that differ: as `shown` says, and where that is the same text for two of them, with what
+    values consist of too, their structure, weakness and shardings."""
+    texts = list(map(shown, kinds))
+    for further in (_structure, _arrays, repr):
+        if all(one == two or a != b for one, a in zip(kinds, texts) for two, b in zip(kinds, texts)):
+            break
+        texts = [f"{shown(kind)}{more}" if (more := further(kind)) else text for kind, text in zip(kinds, texts)]
+    return texts
+
+
+def _structure(kind: Any) -> str:
+    treedef = getattr(getattr(kind, "state", None), "treedef", None)
+    return "" if treedef is None else f" in {treedef}"
+
+
+def _arrays(kind: Any) -> str:
+    if not kind.is_high:
+        return f" ({kind})"
+    parts = ", ".join(str(t) for t in kind.lo_ty())
+    return f"{_structure(kind)} of {parts}"
 
 
 class aval_method:

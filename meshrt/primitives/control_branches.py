@@ -11,6 +11,7 @@ import numpy as np
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.axes import branching
 from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.high import told_apart
 from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
@@ -282,9 +283,10 @@ def _check_branch_types(staged: Sequence[Staged], names: Sequence[str], what: st
         for path, a, b in zip(paths, staged[0].out_avals, s.out_avals):
             why = describe_difference(a, b)
             if why is not None:
+                first, second = told_apart(a, b, shown=str)
                 where = f" at {tree_util.keystr(path)}" if path else ""
                 lines.append(
-                    f"  the output of {names[0]}{where} has type {a} but that of {name} has type {b}, so {why}"
+                    f"  the output of {names[0]}{where} has type {first} but that of {name} has type {second}, so {why}"
                 )
     if lines:
         raise errors.ArgumentTypeError(

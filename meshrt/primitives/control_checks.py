@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from meshrt import errors, tree_util
 from meshrt._tree_paths import TypedLeaf
 from meshrt.core.basic.varying import in_order
+from meshrt.core.high import told_apart
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_staging import describe_difference
@@ -136,9 +137,10 @@ def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: An
             fixes.append(
                 f"applying `meshrt.lax.pcast(..., {in_order(more)}, to='varying')` to the initial carry value {place}"
             )
+        had, has = told_apart(aval, out, shown=_plain)
         lines.append(
-            f"input carry {_component(root, path)} has type {_plain(aval)} but the corresponding output carry "
-            f"component has type {_plain(out)}, so {why}"
+            f"input carry {_component(root, path)} has type {had} but the corresponding output carry component has "
+            f"type {has}, so {why}"
         )
     if lines:
         make = f"ake {fun_name(body.owner)} return a carry of the types that it takes"

@@ -12,6 +12,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.core.basic.parts import from_parts_p, parts_of
 from meshrt.core.basic.shapes import broadcast_in_dim
+from meshrt.core.high import told_apart
 from meshrt.core.jaxpr import Jaxpr, Var, final_states
 from meshrt.core.lojax import Opened, arrays_of, open_jaxpr, takes_apart
 from meshrt.core.types import aval_of
@@ -33,10 +34,11 @@ def _places(opened: Opened) -> list[range]:
 def _refuse_changes(opened: Opened, in_avals: Sequence[Any], what: str) -> None:
     for i, final in zip(opened.written, opened.finals):
         if final.normalize() != in_avals[i].normalize():
+            enters, leaves = told_apart(in_avals[i], final)
             raise errors.ArgumentTypeError(
                 f"type-changing mutations not allowed in the body of {what}: a mutable value from outside enters it as "
-                f"{in_avals[i].str_short()} and leaves it as {final.str_short()}. Give it contents of the final type "
-                "before the loop, or return values as results of the loop"
+                f"{enters} and leaves it as {leaves}. Give it contents of the final type before the loop, or return "
+                "values as results of the loop"
             )
 
 
@@ -138,9 +140,7 @@ def cond_opened(bind: Callable[..., Any], joined: Callable[..., Any], every: boo
         for other in opened[1:]:
             for one, two in zip(opened[0].finals, other.finals):
                 if one.normalize() != two.normalize():
-                    shown = [one.str_short(), two.str_short()]
-                    if shown[0] == shown[1]:
-                        shown = [f"{t.str_short()} in {getattr(t.state, 'treedef', t.state)}" for t in (one, two)]
+                    shown = told_apart(one, two)
                     raise errors.ArgumentTypeError(
                         "the branches of a cond leave a mutable value with contents of different types: "
                         f"{shown[0]} and {shown[1]}. Convert what they put into it to one type"

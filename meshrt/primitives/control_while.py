@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors
+from meshrt.core import source
 from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.shapes import instantiate, move_dim
 from meshrt.core.effects import IO, ORDERED_IO, has_ordered
@@ -147,6 +148,8 @@ def _transpose(cts: Sequence[Any], *operands: Any, **params: Any) -> None:
     raise errors.DifferentiationError(
         "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic start/stop "
         "values. Try using lax.scan, or using fori_loop with static start/stop."
+        f" The loop stands at {source.capture()}; how often it turns is not known while it is traced (in the grid of "
+        "an emit_pipeline: give sizes that are Python ints)"
     )
 
 

@@ -25,7 +25,7 @@ from meshrt.core.references import RefEffect
 from meshrt.core.trace import EvalTrace, JaxprTrace, eval_jaxpr, set_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
-from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums
+from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums
 from meshrt.transforms.batching import batch_jaxpr
 from meshrt.transforms.custom_arguments import split_arguments
 from meshrt.transforms.discharge import call_rule
@@ -35,6 +35,7 @@ from meshrt.transforms.linear import Purpose, given_linear, linearizing_for, pur
 from meshrt.transforms.linearize import linearize_flat, linearize_jaxpr
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.recompute import Policy, inlined, split
+from meshrt.transforms.references import check_distinct
 from meshrt.transforms.residuals import renamed, residual_vars
 from meshrt.transforms.run_again import run_twice
 from meshrt.transforms.staged import stage
@@ -86,6 +87,7 @@ def checkpoint(
         fixed = {k: v for k, v in kwargs.items() if k in names}
         dynamic = {k: v for k, v in kwargs.items() if k not in names}
         leaves, tree = flatten((split.dynamic, dynamic))
+        check_distinct("checkpoint", fun_name(fun), leaves, (), lambda: argument_paths(fun, tree))
         avals = [_aval(leaf, fun) for leaf in leaves]  # raises for what is no array
         leaves = into_branch(leaves)
         avals = [aval_of(leaf) for leaf in leaves]

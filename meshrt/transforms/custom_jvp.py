@@ -15,6 +15,7 @@ from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.high import told_apart
 from meshrt.core.lojax import inlined_call
 from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive, is_undefined
@@ -201,9 +202,10 @@ class JvpRule(MappableRule):
     def _check(self, out: Any, tangent: Any, want: ShapedArray) -> None:
         got = leaf_aval(out, self._title)
         if type_mismatch(got, want):
+            expected, found = told_apart(want, got)
             raise errors.ArgumentTypeError(
                 f"{self._title} must produce primal outputs of the types that {self.name} returns: expected "
-                f"{want.str_short()} but got {got.str_short()}"
+                f"{expected} but got {found}"
             )
         expected, t = got.to_tangent_aval(), leaf_aval(tangent, self._title)
         if type_mismatch(t, expected):

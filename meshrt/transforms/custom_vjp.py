@@ -22,6 +22,7 @@ from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import reduce_sum_p
 from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.high import told_apart
 from meshrt.core.lojax import inlined_call
 from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive, is_undefined
@@ -222,10 +223,10 @@ class VjpRule(MappableRule):
         for out, want in zip(outs, self.out_avals):
             got = leaf_aval(out, title)
             if type_mismatch(got, want):
+                expected, found = told_apart(want, got)
                 raise errors.ArgumentTypeError(
                     f"{title} must produce, as its first element, an output of the types that {self.name} "
-                    "returns: expected "
-                    f"{want.str_short()} but got {got.str_short()}"
+                    f"returns: expected {expected} but got {found}"
                 )
         for r in residuals:
             leaf_aval(r, f"{title}: residuals must be arrays")
@@ -327,9 +328,9 @@ def _checked(ct: Any, aval: ShapedArray, title: str) -> Any:
     both_arrays = not got.is_high and not want.is_high
     free = both_arrays and got.shape == want.shape and (dtypes.issubdtype(want.dtype, np.inexact) or got.is_key)
     if type_mismatch(got, want) and not free:
+        expected, found = told_apart(want, got)
         raise errors.ArgumentValueError(
-            f"{title} must have the type of the argument that it belongs to, {want.str_short()}, but has "
-            f"type {got.str_short()}"
+            f"{title} must have the type of the argument that it belongs to, {expected}, but has type {found}"
         )
     if got.is_high:
         return ct

@@ -15,6 +15,7 @@ from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, requ
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.high import flatten, leaf_paths, opened
 from meshrt.transforms.mapped import MappingSpec, check_in_axes, mapped_dims, mapped_size, result_dims
+from meshrt.transforms.references import check_distinct
 from meshrt.tree_util import keystr, tree_flatten, tree_leaves, tree_unflatten
 
 __all__ = ["vmap"]
@@ -60,6 +61,7 @@ def vmap(
         if not by_specs:
             args, kwargs = opened((args, kwargs))
         leaves, tree = tree_flatten((args, kwargs))
+        check_distinct("vmap", fun_name(fun), leaves, (), lambda: argument_paths(fun, tree))
         dims = mapped_dims("vmap", fun, in_axes, args, kwargs)
         avals = [_type(x) if d is None else aval_of(x) for x, d in zip(leaves, dims)]
         size = mapped_size("vmap", fun, avals, dims, axis_size, tree)

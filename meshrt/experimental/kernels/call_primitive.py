@@ -12,10 +12,17 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.basic.shapes import bring_to_front, insert
+from meshrt.core.basic.shapes import bring_to_front, insert, move_dim
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import Primitive
-from meshrt.core.references import AbstractRef, RefEffect, effects_by_position, is_ref_type
+from meshrt.core.references import (
+    AbstractRef,
+    AccumEffect,
+    RefEffect,
+    WriteEffect,
+    effects_by_position,
+    is_ref_type,
+)
 from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.experimental.kernels.backends import backend_for
@@ -27,6 +34,7 @@ from meshrt.experimental.kernels.memory import MemorySpace
 from meshrt.experimental.kernels.specs import Blocked, squeezed
 from meshrt.primitives.call import jit_p
 from meshrt.primitives.control import scan
+from meshrt.primitives.state import whole_read, whole_write
 from meshrt.transforms.batching import MappedAxis
 from meshrt.transforms.discharge import Cell
 from meshrt.transforms.linear import LinearTrace
@@ -94,11 +102,8 @@ def _linearize(linear: LinearTrace, primals: Sequence[Any], tangents: Sequence[A
 def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     mapping: GridMapping = params["grid_mapping"]
     count = _num_refs([aval_of(a) for a in args])
-    if count and any(d is not None for d in dims):
-        raise errors.UnsupportedError(
-            f"vmap of the kernel {params['kernel']}, which captures references: give it arrays as arguments and take "
-            "results"
-        )
+    if count:
+        return _batch_captured(axis, args, dims, params, count)
     first = mapping.num_dynamic + mapping.num_scalars
     if any(d is not None for d in dims[:first]):
         return _batch_by_loop(axis, args, dims, params)
@@ -120,6 +125,29 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
         },
     )  # fmt: skip
     return outs, [0] * len(outs)
+
+
+def _batch_captured(
+    axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any], count: int
+) -> tuple[Any, Any]:
+    """Of a kernel that captured references: what they hold are arrays for it, and is written back behind it."""
+    written = {e.input_index for e in effects_by_position(params["jaxpr"]) if isinstance(e, WriteEffect | AccumEffect)}
+    for i, (ref, d) in enumerate(zip(args[:count], dims)):
+        if i in written and d is None:
+            raise errors.ArgumentValueError(
+                f"the kernel {params['kernel']} is mapped, and writes to an array reference of type {aval_of(ref)}, "
+                "which all members of the batch share. Move the reference to be an argument of the mapped function, "
+                "or make it inside of it"
+            )
+    held = [whole_read(ref) for ref in args[:count]]
+    inner = [aval_of(x) if d is None else aval_of(x).without(d) for x, d in zip(held, dims)]
+    widened = _without_captures(inner, params)
+    first = params["grid_mapping"].num_dynamic + params["grid_mapping"].num_scalars
+    order = lambda refs, rest: [*rest[:first], *refs, *rest[first:]]
+    outs, out_dims = _batch(axis, order(held, args[count:]), order(dims[:count], dims[count:]), widened)
+    for i in sorted(written):
+        whole_write(args[i], move_dim(outs[i], out_dims[i], dims[i]))
+    return outs[count:], out_dims[count:]
 
 
 def _batched_block(block: BlockMapping, dim: int | None, size: int, mapping: GridMapping) -> BlockMapping:
@@ -168,7 +196,21 @@ def _discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     mapping: GridMapping = params["grid_mapping"]
     count = sum(type(a) is Cell for a in args)
     cells, operands = args[:count], args[count:]
-    held = [aval_of(c.value) for c in cells]
+    first = mapping.num_dynamic + mapping.num_scalars
+    outs = pallas_call_p.bind(
+        *operands[:first], *[c.value for c in cells], *operands[first:],
+        **_without_captures([aval_of(c.value) for c in cells], params),
+    )  # fmt: skip
+    for cell, value in zip(cells, outs):
+        cell.value = value
+    return outs[count:]
+
+
+def _without_captures(held: Sequence[ShapedArray], params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of the call in which the captured references, which hold arrays of types `held`, are inputs in
+    front of all others, and results in front of all others."""
+    mapping: GridMapping = params["grid_mapping"]
+    count = len(held)
     blocks = tuple([_whole(a.bare(), mapping) for a in held])
     widened = mapping.replace(
         blocks=(*blocks, *mapping.in_blocks, *blocks, *mapping.out_blocks),
@@ -177,16 +219,10 @@ def _discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     aliases = [(mapping.num_scalars + k, k) for k in range(count)]
     for i, o in params["input_output_aliases"]:
         aliases.append((i if i < mapping.num_scalars else i + count, o + count))
-    first = mapping.num_dynamic + mapping.num_scalars
-    outs = pallas_call_p.bind(
-        *operands[:first], *[c.value for c in cells], *operands[first:], **{
-            **params, "grid_mapping": widened, "jaxpr": _on_outputs(params["jaxpr"], count, widened),
-            "input_output_aliases": tuple(aliases), "out_avals": (*held, *params["out_avals"]),
-        },
-    )  # fmt: skip
-    for cell, value in zip(cells, outs):
-        cell.value = value
-    return outs[count:]
+    return {
+        **params, "grid_mapping": widened, "jaxpr": _on_outputs(params["jaxpr"], count, widened),
+        "input_output_aliases": tuple(aliases), "out_avals": (*held, *params["out_avals"]),
+    }  # fmt: skip
 
 
 def _whole(aval: ShapedArray, mapping: GridMapping) -> BlockMapping:

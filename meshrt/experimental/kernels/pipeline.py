@@ -283,4 +283,5 @@ def _steps(
                 when(is_last)(functools.partial(o.await_sent, slots[id(o)], o.block(now)))
         return progress
 
-    lax.fori_loop(jnp.int32(0), jnp.int32(grid.steps), step, [_begin(o, grid) for o in far])
+    steps = np.int32(grid.steps) if grid.is_static else jnp.int32(grid.steps)
+    lax.fori_loop(np.int32(0), steps, step, [_begin(o, grid) for o in far])

@@ -7,8 +7,9 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
-from meshrt import lax
+from meshrt import errors, lax
 from meshrt.experimental.hijax import Box, box_get, new_box
+from meshrt.experimental.hijax.quantized import quantize
 
 plain_or_jitted = pytest.mark.parametrize("wrap", [lambda f: f, meshrt.jit], ids=["plain", "jit"])
 
@@ -268,3 +269,25 @@ def test_structures_that_branches_leave_are_told_apart():
     with pytest.raises(TypeError, match=r"Box\{f32\[\]\} in PyTreeDef.* and Box\{f32\[\]\} in PyTreeDef"):
         box = Box(1.0)
         lax.cond(True, lambda: box.set((1.0,)), lambda: box.set([1.0]))
+
+
+def test_messages_tell_types_apart_that_look_alike():
+    def loop(x):
+        box = Box(x)
+        lax.while_loop(lambda c: c < 3, lambda c: (box.set({"a": 1}), c + 1)[1], 0)
+
+    with pytest.raises(errors.ArgumentTypeError) as caught:
+        meshrt.jit(loop)({"b": 1})
+    for one in ("enters it as Box{i32[]} in PyTreeDef({'b': *})", "leaves it as Box{i32[]} in PyTreeDef({'a': *})"):
+        assert one in str(caught.value)
+    with meshrt.set_mesh(meshrt.make_mesh((8,), ("x",))):
+        plain = quantize(jnp.ones((8, 8)))
+        split = quantize(meshrt.device_put(jnp.ones((8, 8)), meshrt.P("x")))
+        for call in (
+            lambda: lax.scan(lambda c, _: (split, None), plain, length=2),
+            lambda: lax.cond(True, lambda: split, lambda: plain),
+        ):
+            with pytest.raises(errors.ArgumentTypeError) as caught:
+                call()
+            assert "q8[8,8] of int8[8,8], float32[8] but" in str(caught.value)
+            assert "q8[8,8] of int8[8@x,8], float32[8@x], so the types do not match" in str(caught.value)

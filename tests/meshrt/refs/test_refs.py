@@ -7,6 +7,7 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
+from meshrt import errors
 from tests.meshrt.beside import assert_alike
 from tests.meshrt.refs.programs import INDICES, PROGRAMS, REFUSED
 
@@ -220,3 +221,22 @@ def test_an_instance_is_one_traced_or_not():
     assert isinstance(r, meshrt.Ref)
     assert not isinstance(jnp.zeros(3), meshrt.Ref)
     assert meshrt.jit(lambda r: jnp.asarray(isinstance(r, meshrt.Ref)))(r)
+
+
+def test_one_reference_is_not_two_arguments():
+    def f(a, b):
+        a[...] = 2 * b[...]
+        return a[...].sum()
+
+    r = meshrt.new_ref(jnp.ones((3, 2)))
+    whole = meshrt.shard_map(f, mesh=meshrt.make_mesh((1,), ("x",)), in_specs=meshrt.P(), out_specs=meshrt.P())
+    calls = {
+        "vmap": meshrt.vmap(f), "checkpoint": meshrt.checkpoint(f), "shard_map": whole,
+        "jit": meshrt.make_jaxpr(f), "vmap of a part": meshrt.jit(lambda r: meshrt.vmap(f)(r, r)),
+    }  # fmt: skip
+    for what, call in calls.items():
+        with pytest.raises(errors.ArgumentValueError) as caught:
+            call(r) if what == "vmap of a part" else call(r, r)
+        assert f"when tracing f for {what.split()[0]} " in str(caught.value)
+        assert "Ref{float32[3,2]}" in str(caught.value) and "appeared at both a and b" in str(caught.value)
+    np.testing.assert_array_equal(r[...], np.ones((3, 2)))
