@@ -1,6 +1,7 @@
 """What is checked of a kernel before it is handed to a compiler, which would not notice: see docs/kernels.md.
 
 copies        each that is started is waited for somewhere in the kernel
+semaphores    what is known of their counts: no wait in vain, nothing left at the end (`balance`)
 blocks        index maps name blocks that exist, at every step of the grid (or at so many of them)
 dimensions    dimension_semantics speak of each dimension of the grid
 """
@@ -15,8 +16,10 @@ import numpy as np
 
 from meshrt import errors, tree_util
 from meshrt.core.jaxpr import Eqn, Jaxpr
+from meshrt.experimental.kernels.balance import check_balance
 from meshrt.experimental.kernels.copies import dma_start_p, dma_wait_p
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
+from meshrt.experimental.kernels.semaphores import semaphore_signal_p, semaphore_wait_p
 from meshrt.experimental.kernels.simulator.evaluator import exhausted
 from meshrt.experimental.kernels.specs import Blocked, Element, Squeezed
 from meshrt.primitives.state_views import View
@@ -31,11 +34,14 @@ def check_kernel(params: dict[str, Any]) -> None:
     """Checks the kernel of a call with these parameters.
 
     Raises:
-      MissingWaitError: a copy that nothing waits for.
+      MissingWaitError: a copy that nothing waits for, a semaphore that is not back at zero.
+      KernelDeadlockError: a wait for what nobody starts or signals.
       KernelBoundsError: a block beyond the end of its array.
     """
-    _check_copies(params["jaxpr"], params["kernel"])
     mapping: GridMapping = params["grid_mapping"]
+    external = _check_copies(params["jaxpr"], params["kernel"])
+    if external is not None:
+        check_balance(params["jaxpr"], mapping, params["kernel"], external)
     if mapping.num_dynamic or mapping.num_scalars:
         return  # what index maps give is known only when the program runs
     for block in mapping.blocks:
@@ -47,10 +53,18 @@ def check_kernel(params: dict[str, Any]) -> None:
 # Copies
 
 
-def _check_copies(jaxpr: Jaxpr, kernel: str) -> None:
+def _check_copies(jaxpr: Jaxpr, kernel: str) -> frozenset[Any] | None:
+    """The semaphores on which other chips or cores count too; None where there are no semaphores at all."""
     started: dict[Any, Eqn] = {}
     awaited: set[Any] = set()
+    external: set[Any] = set()
+    counts = False
     for eqn, roots in _equations(jaxpr, {v: v for v in jaxpr.invars}):
+        counts = counts or eqn.primitive in (dma_start_p, dma_wait_p, semaphore_signal_p, semaphore_wait_p)
+        if eqn.primitive is semaphore_signal_p:
+            _, _, device, core = tree_util.tree_unflatten(eqn.params["tree"], eqn.invars[1:])
+            if device is not None or core is not None:
+                external.add(roots.get(eqn.invars[0]))
         if eqn.primitive not in (dma_start_p, dma_wait_p):
             continue
         copy = tree_util.tree_unflatten(eqn.params["tree"], [roots.get(a) for a in eqn.invars])
@@ -58,6 +72,8 @@ def _check_copies(jaxpr: Jaxpr, kernel: str) -> None:
         if eqn.primitive is dma_start_p:
             for ref, _ in semaphores:
                 started.setdefault(ref, eqn)
+            if copy.is_remote:
+                external.add(copy.arrived[0])
         else:
             awaited.add((copy.sent if eqn.params["of_send"] else copy.arrived)[0])
     for ref, eqn in started.items():
@@ -66,6 +82,7 @@ def _check_copies(jaxpr: Jaxpr, kernel: str) -> None:
                 f"the copy that the kernel {kernel} starts at {eqn.source} is not waited for: nothing waits for its "
                 "semaphore. Call .wait() of it before what it copies is used, and before the kernel ends"
             )
+    return frozenset(external) if counts else None
 
 
 def _equations(jaxpr: Jaxpr, roots: dict[Any, Any]) -> Iterator[tuple[Eqn, dict[Any, Any]]]:

@@ -15,7 +15,7 @@ from meshrt import dtypes
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.trace import EVAL, set_trace
 
-__all__ = ["computed"]
+__all__ = ["computed", "is_computed"]
 
 
 def computed(eqn: Eqn, operands: Sequence[Any], skip_floats: bool = False) -> list[Any]:
@@ -36,6 +36,11 @@ def computed(eqn: Eqn, operands: Sequence[Any], skip_floats: bool = False) -> li
         else:
             outs = [rule(*operands, **eqn.params)]
     return [_as_typed(x, v.aval) for x, v in zip(outs, eqn.outvars)]
+
+
+def is_computed(eqn: Eqn) -> bool:
+    """Whether NumPy computes an operation here, not the runtime."""
+    return eqn.primitive.name in _RULES
 
 
 def _is_float(dtype: Any) -> bool:

@@ -204,7 +204,7 @@ def _free_ref(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
     if isinstance(memory, Semaphores) and memory.counts.any():
         raise errors.MissingWaitError(
             f"{memory.name} is at {int(memory.counts[memory.counts != 0][0])} where it ends ({eqn.source}): wait for "
-            "what counts on it"
+            f"what counts on it, last at {memory.last.get(int(np.flatnonzero(memory.counts)[0]))}"
         )
     if any(memory in (c.source[0], c.target[0], c.arrived[0]) for c in core.machine.copies):
         raise errors.MissingWaitError(f"{memory.name} ends while a copy uses it: wait for the copy before")
@@ -257,7 +257,7 @@ def _signal(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
         chip = _device(core, device, eqn.params["device_id_type"].value)
         number = core.number if other is None else int(other)
         semaphores = core.machine.there(semaphores, chip, number, eqn.source)
-    semaphores.signal(at, int(count), core.actor.clock)
+    semaphores.signal(at, int(count), core.actor.clock, eqn.source)
     core.actor.advance()
     return []
 

@@ -38,6 +38,7 @@ class Semaphores:
     key: Any
     counts: np.ndarray = field(init=False)
     clocks: dict[int, Clock] = field(default_factory=dict)
+    last: dict[int, Any] = field(default_factory=dict)  # the line that signalled each
 
     def __post_init__(self) -> None:
         self.counts = np.zeros(self.aval.size, np.int64)
@@ -49,8 +50,9 @@ class Semaphores:
         self.places._check_bounds(numbers, "write", view, where, None)
         return int(numbers.reshape(()))
 
-    def signal(self, at: int, count: int, clock: Clock) -> None:
+    def signal(self, at: int, count: int, clock: Clock, where: Any) -> None:
         self.counts[at] += count
+        self.last[at] = where
         join(self.clocks.setdefault(at, {}), clock)
 
     def take(self, at: int, count: int, actor: Actor) -> None:
@@ -88,7 +90,7 @@ class Copy:
             values = values + self.target[0].read(self.target[1], self.actor, self.where)
         self.target[0].write(self.target[1], values, self.actor, self.where)
         for semaphores, at in filter(None, (self.sent, self.arrived)):
-            semaphores.signal(at, values.size, self.actor.clock)
+            semaphores.signal(at, values.size, self.actor.clock, self.where)
 
 
 @dataclass(eq=False)
@@ -226,6 +228,6 @@ class Machine:
             if isinstance(memory, Semaphores) and memory.counts.any():
                 at = int(np.flatnonzero(memory.counts)[0])
                 raise errors.MissingWaitError(
-                    f"{memory.name} is at {int(memory.counts[at])} when the kernel {self.kernel} ends: it has to be "
-                    "waited down to 0, as the next kernel begins with it"
+                    f"{memory.name} is at {int(memory.counts[at])} when the kernel {self.kernel} ends, signalled last "
+                    f"at {memory.last.get(at)}: it has to be waited down to 0, as the next kernel begins with it"
                 )

@@ -11,11 +11,19 @@ from jaxlib.mlir.dialects import arith, scf
 from jaxlib.triton import dialect as tt
 
 from meshrt import errors
-from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.jaxpr import Jaxpr, subjaxprs
 from meshrt.core.types import ShapedArray
+from meshrt.experimental.kernels.copies import dma_start_p, dma_wait_p
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
 from meshrt.experimental.kernels.memory import is_semaphore
 from meshrt.experimental.kernels.mlir.verify import verify
+from meshrt.experimental.kernels.mlir.walk import operands_text
+from meshrt.experimental.kernels.semaphores import (
+    get_barrier_semaphore_p,
+    semaphore_read_p,
+    semaphore_signal_p,
+    semaphore_wait_p,
+)
 from meshrt.experimental.kernels.specs import Blocked, Element, Squeezed
 from meshrt.experimental.kernels.triton.pointers import STORED_BOOL, Block, outside
 from meshrt.experimental.kernels.triton.walk import TritonWalk
@@ -24,6 +32,9 @@ from propagation.contexts import new_context
 
 __all__ = ["kernel_text", "launch_grid"]
 
+_OTHER_CHIPS = (
+    dma_start_p, dma_wait_p, semaphore_signal_p, semaphore_wait_p, semaphore_read_p, get_barrier_semaphore_p,
+)  # fmt: skip
 _AXES = ("X", "Y", "Z")
 # What CUDA takes along the second and third dimension of a launch.
 _MOST_PROGRAMS = 65535
@@ -46,6 +57,7 @@ def kernel_text(
     Raises:
       UnsupportedError: something that GPUs or Triton lack, with the operation and its line.
     """
+    _check_operations(name, jaxpr)
     _check(name, mapping)
     context = new_context()
     tt.register_dialect(context)
@@ -81,6 +93,19 @@ def _check(name: str, mapping: GridMapping) -> None:
             refused = f"{b.origin}: blocks have no padding"
     if refused is not None:
         raise errors.UnsupportedError(f"Triton (GPU): the kernel {name} cannot be compiled: {refused}")
+
+
+def _check_operations(name: str, jaxpr: Jaxpr) -> None:
+    """Refuses semaphores and copies, before references become what loops carry: a wait would become nothing."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive in _OTHER_CHIPS or any(is_semaphore(v.aval) for v in eqn.outvars):
+            raise errors.UnsupportedError(
+                f"Triton (GPU): the kernel {name} cannot be compiled: '{eqn.primitive}' of {operands_text(eqn)} at "
+                f"{eqn.source}: a GPU's programs have no semaphores and copy nothing. Give operands blocks, which are "
+                "read and written by pointers, instead of copies (async_copy, emit_pipeline)"
+            )
+        for inner in subjaxprs(eqn.params):
+            _check_operations(name, inner)
 
 
 def _function(name: str, kinds: Sequence[ir.Type]) -> Any:
