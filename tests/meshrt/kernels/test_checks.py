@@ -80,7 +80,7 @@ WAITS = (errors.MissingWaitError, errors.KernelDeadlockError)
 
 
 def _two_copies(x, o, sem):
-    first, second = (pltpu.async_copy(x, o, sem) for _ in range(2))
+    first, _ = (pltpu.async_copy(x, o, sem) for _ in range(2))
     first.wait()
 
 
