@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,9 @@ _NO_TPU_HERE = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
+# Chips of a host, unless a compiler is told otherwise, and the most that one has.
+_HOST = (2, 2, 1)
+_MOST_OF_A_HOST = 8
 # Autotuning would time kernels on the device.
 _CUDA_OPTIONS = (("xla_gpu_autotune_level", 0),)
 _GPU_TEXT = """gpu_device_info {{
@@ -206,9 +210,18 @@ def _tpu_slice(spec: str) -> list[Any]:
             "to itself: compile in that process, or on a machine without TPUs"
         ) from None
     try:
-        return jaxlib_api.compile_only_devices(jaxlib_api.topology("tpu", spec))
+        return jaxlib_api.compile_only_devices(jaxlib_api.topology("tpu", spec, _chips_of_a_host(spec)))
     except jaxlib_api.XlaError as e:
         raise errors.ArgumentValueError(f"the TPU compiler knows no slice {spec}: {_first_line(e)}") from None
+
+
+def _chips_of_a_host(spec: str) -> dict[str, Any]:
+    """What compilers are told of hosts: a slice that hosts of 2x2 chips, their default, do not divide is one host's."""
+    sizes = [int(n) for n in spec.partition(":")[2].split("x")]
+    sizes += [1] * (3 - len(sizes))
+    if all(n % own == 0 for n, own in zip(sizes, _HOST)) or math.prod(sizes) > _MOST_OF_A_HOST:
+        return {}
+    return {"chips_per_host_bounds": sizes}
 
 
 def _cuda_devices(topology: Topology) -> list[Any]:

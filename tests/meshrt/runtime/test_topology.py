@@ -20,7 +20,7 @@ import propagation
 from collectives.topology import load
 from meshrt import errors
 from meshrt.runtime import hardware, jaxlib_api
-from meshrt.runtime.topology import TopologyExecutable, compile_for, explained, topology_of
+from meshrt.runtime.topology import TopologyExecutable, _chips_of_a_host, compile_for, devices_of, explained, topology_of
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding
 from meshrt.sharding import PartitionSpec as P
 from propagation.model import Mesh
@@ -234,3 +234,18 @@ def test_the_gpu_compiler_tells_memory_and_schedule():
     assert {c.kind for c in looped.collectives()} == {"all_reduce"}
     with pytest.raises(errors.DeviceMemoryError, match="does not fit h100:8"):
         lowered((4, 2), batch=2**24, width=4096, hidden=8192).compile(topology="h100:8")
+
+
+def test_small_slices_are_those_of_one_host():
+    """Compilers suppose hosts of 2x2 chips, and refuse slices that these do not divide, unless they are told."""
+    told = {spec: _chips_of_a_host(spec) for spec in ("v5e:1x1", "v5p:1x1x1", "v6e:1x4", "v5e:2x3")}
+    assert [list(t.values()) for t in told.values()] == [[[1, 1, 1]], [[1, 1, 1]], [[1, 4, 1]], [[2, 3, 1]]]
+    assert all(_chips_of_a_host(s) == {} for s in ("v5e:2x4", "v5e:16x16", "v5p:2x2x2", "v5e:3x16"))
+
+
+@pytest.mark.tpu
+@needs_tpu
+@pytest.mark.parametrize("spec", ["v5e:1x1", "v6e:1x2", "v5e:2x3", "v5p:1x1x1", "v5p:2x2x2"])
+def test_compilers_take_slices_of_any_size(spec):
+    found = topology_of(spec)
+    assert len(devices_of(found)) == found.devices
