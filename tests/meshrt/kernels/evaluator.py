@@ -291,6 +291,9 @@ class Evaluator:
     def _tt_trans(self, op, x):
         return np.transpose(x, list(op.attributes["order"]))
 
+    def _tt_gather(self, op, x, places):
+        return np.take_along_axis(np.asarray(x), places, op.attributes["axis"].value)
+
     def _tt_dot(self, op, x, y, start):
         return x.astype(start.dtype) @ y.astype(start.dtype) + start
 
@@ -313,11 +316,13 @@ class Evaluator:
 
     def _tt_scan(self, op, *xs):
         axis, combine = op.attributes["axis"].value, op.regions[0].blocks[0]
-        (row,) = [np.moveaxis(x, axis, 0) for x in xs]
+        backwards = op.attributes["reverse"].value
+        (row,) = [np.moveaxis(np.flip(x, axis) if backwards else x, axis, 0) for x in xs]
         found = [row[0]]
         for i in range(1, len(row)):
             found += self.block(combine, [found[-1], row[i]])
-        return np.moveaxis(np.stack(found), 0, axis)
+        found = np.moveaxis(np.stack(found), 0, axis)
+        return np.flip(found, axis) if backwards else found
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import arith
 from jaxlib.triton import dialect as tt
 
+from meshrt import dtypes
 from meshrt.core.basic import shapes
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
@@ -18,6 +20,7 @@ from meshrt.experimental.kernels import assembly, hints, values
 from meshrt.experimental.kernels.mlir.arithmetic import same
 from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
+from meshrt.experimental.kernels.triton.filled import counted, filled, is_filled, with_rest
 from meshrt.primitives import arrangement, compositions, contract, conversion, elementwise, gamma, reduce, reshape
 from meshrt.primitives.cumulative import cumprod_p, cumsum_p
 from meshrt.primitives.functions import RoundingMethod
@@ -43,7 +46,7 @@ def _broadcast_in_dim(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
     for d, n in zip(eqn.params["broadcast_dimensions"], aval.shape):
         middle[d] = n
     x = walk.reshaped(x, middle, aval.dtype)
-    return x if tuple(middle) == out.shape else tt.broadcast(walk.type_of(out), x)
+    return x if x.type == walk.type_of(out) else tt.broadcast(walk.type_of(out), x)
 
 
 def _reshape(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
@@ -54,6 +57,11 @@ def _reshape(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
         return _only(walk, x, aval.shape, aval.dtype)
     if not aval.shape:
         return walk.spread(x, out.shape, out.dtype)
+    if [n for n in aval.shape if n != 1] != [n for n in out.shape if n != 1] and is_filled((*aval.shape, *out.shape)):
+        walk.refuse(
+            f"elements of an array of {aval.shape} have other places in one of {out.shape}, where sizes are no powers "
+            "of two: reshape outside of the kernel"
+        )
     return walk.reshaped(x, out.shape, out.dtype)
 
 
@@ -70,13 +78,7 @@ def _transpose(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
 
 def _iota(walk: Walk, eqn: Eqn) -> ir.Value:
     out, d = eqn.outvars[0].aval, eqn.params["dimension"]
-    count = tt.make_range(walk.like((out.shape[d],), _I32), 0, out.shape[d])
-    middle = [1] * out.ndim
-    middle[d] = out.shape[d]
-    count = walk.reshaped(count, middle, _I32)
-    if tuple(middle) != out.shape:
-        count = tt.broadcast(walk.like(out.shape, _I32), count)
-    return converted(walk, count, out.shape, _I32, out.dtype)
+    return converted(walk, counted(walk, out.shape, d), out.shape, _I32, out.dtype)
 
 
 def _bitcast(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
@@ -107,17 +109,40 @@ def _reduced(
     return list(op.result)
 
 
-def _reduction(combine: Callable[[Any, Any], Any]) -> Rule:
+def _reduction(combine: Primitive, neutral: Callable[[Any], Any]) -> Rule:
+    """`neutral(dtype)` changes nothing that it is combined with."""
+
     def rule(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
-        dtype = eqn.invars[0].aval.dtype
+        aval = eqn.invars[0].aval
+        x = with_rest(walk, x, aval.shape, aval.dtype, eqn.params["axes"], neutral(aval.dtype))
         for axis in sorted(eqn.params["axes"], reverse=True):
-            (x,) = _reduced(walk, [x], [dtype], axis, lambda a, b: [combine(a, b)])
+            (x,) = _reduced(walk, [x], [aval.dtype], axis, lambda a, b: [combine.bind(a, b)])
         return x
 
     return rule
 
 
-def _place_of(better: Primitive) -> Rule:
+def _zero(dtype: Any) -> Any:
+    return 0
+
+
+def _one(dtype: Any) -> Any:
+    return 1
+
+
+def _least(dtype: Any) -> Any:
+    return -np.inf if kind_of(dtype) == "f" else 0 if dtype == np.bool_ else dtypes.iinfo(dtype).min
+
+
+def _greatest(dtype: Any) -> Any:
+    return np.inf if kind_of(dtype) == "f" else 1 if dtype == np.bool_ else dtypes.iinfo(dtype).max
+
+
+def _all_bits(dtype: Any) -> Any:
+    return -1 if kind_of(dtype) == "i" else _greatest(dtype)
+
+
+def _place_of(better: Primitive, worst: Callable[[Any], Any]) -> Rule:
     """Where the greatest or least element stands, the first of equal ones."""
 
     def combine(a: Any, i: Any, b: Any, j: Any) -> list[Any]:
@@ -128,21 +153,21 @@ def _place_of(better: Primitive) -> Rule:
 
     def rule(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
         aval, out, (axis,) = eqn.invars[0].aval, eqn.outvars[0].aval, eqn.params["axes"]
-        count = tt.make_range(walk.like((aval.shape[axis],), _I32), 0, aval.shape[axis])
-        middle = [n if d == axis else 1 for d, n in enumerate(aval.shape)]
-        count = walk.reshaped(count, middle, _I32)
-        if tuple(middle) != aval.shape:
-            count = tt.broadcast(walk.like(aval.shape, _I32), count)
+        x = with_rest(walk, x, aval.shape, aval.dtype, [axis], worst(aval.dtype))
+        count = counted(walk, aval.shape, axis)
         _, found = _reduced(walk, [x, count], [aval.dtype, _I32], axis, combine)
         return converted(walk, found, out.shape, _I32, out.dtype)
 
     return rule
 
 
-def _cumulative(combine: Callable[[Any, Any], Any]) -> Rule:
+def _cumulative(combine: Primitive, neutral: Callable[[Any], Any]) -> Rule:
     def rule(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
-        op = tt.ScanOp([x], eqn.params["axis"], eqn.params["reverse"])
-        _combined(walk, op, [eqn.invars[0].aval.dtype], lambda a, b: [combine(a, b)], tt.scan_return)
+        aval, axis = eqn.invars[0].aval, eqn.params["axis"]
+        if eqn.params["reverse"]:
+            x = with_rest(walk, x, aval.shape, aval.dtype, [axis], neutral(aval.dtype))
+        op = tt.ScanOp([x], axis, eqn.params["reverse"])
+        _combined(walk, op, [aval.dtype], lambda a, b: [combine.bind(a, b)], tt.scan_return)
         return op.result[0]
 
     return rule
@@ -157,8 +182,6 @@ def _dot_general(walk: Walk, eqn: Eqn, x: ir.Value, y: ir.Value) -> ir.Value:
     (a, b), out = [v.aval for v in eqn.invars], eqn.outvars[0].aval
     if xb or len(xc) != 1 or a.ndim != 2 or b.ndim != 2:
         walk.refuse("a product is one of two matrices; loop over mapped dimensions by the grid")
-    if min(*a.shape, *b.shape) < 16:
-        walk.refuse(f"matrices have 16 rows and columns or more, not {a.shape} and {b.shape}; pad them")
     if kind_of(a.dtype) not in ("f", "i") or kind_of(b.dtype) not in ("f", "i"):
         walk.refuse(f"there are no products of {a.dtype} and {b.dtype}; convert them with astype")
     if kind_of(a.dtype) == "i" and bits_of(a.dtype) != 8:
@@ -167,11 +190,49 @@ def _dot_general(walk: Walk, eqn: Eqn, x: ir.Value, y: ir.Value) -> ir.Value:
         walk.refuse(
             f"the elements of both matrices have one type, not {a.dtype} and {b.dtype}; convert one with astype"
         )
-    x = tt.trans(x, [1, 0]) if xc[0] == 0 else x
-    y = tt.trans(y, [1, 0]) if yc[0] == 1 else y
+    x = _for_product(walk, x, a, xc[0], 1)
+    y = _for_product(walk, y, b, yc[0], 0)
     wide = out.dtype if out.dtype in (_F64, np.dtype(np.float16)) else _F32 if kind_of(out.dtype) == "f" else _I32
-    made = tt.dot(x, y, walk.constant(0, out.shape, wide), input_precision=_input_precision(walk, eqn, a.dtype))
+    sizes = [max(n, LEAST) for n in filled(out.shape)]
+    made = tt.dot(x, y, walk.constant(0, sizes, wide), input_precision=_input_precision(walk, eqn, a.dtype))
+    for d in range(2):
+        made = _first_of_each(walk, made, sizes, d, filled(out.shape)[d], wide)
+        sizes[d] = filled(out.shape)[d]
     return converted(walk, made, out.shape, wide, out.dtype)
+
+
+# What tensor cores multiply has at least so many rows and columns.
+LEAST = 16
+
+
+def _for_product(walk: Walk, x: ir.Value, aval: ShapedArray, contracted: int, position: int) -> ir.Value:
+    """A matrix with its contracted dimension at `position`, zero beyond its end there, of sizes that tensor cores take:
+    each row or column is repeated; of a contracted one all copies but the first are zeros."""
+    x = with_rest(walk, x, aval.shape, aval.dtype, [contracted], 0)
+    sizes = list(filled(aval.shape))
+    if contracted != position:
+        x, sizes = tt.trans(x, [1, 0]), sizes[::-1]
+    for d in range(2):
+        copies = LEAST // sizes[d]
+        if copies <= 1:
+            continue
+        apart, whole = [*sizes[: d + 1], 1, *sizes[d + 1 :]], [*sizes[: d + 1], copies, *sizes[d + 1 :]]
+        x = tt.broadcast(walk.like(whole, aval.dtype), walk.reshaped(x, apart, aval.dtype))
+        if d == position:
+            is_first = arith.cmpi(arith.CmpIPredicate.eq, counted(walk, whole, d + 1), walk.constant(0, whole, _I32))
+            x = arith.select(is_first, x, walk.constant(0, whole, aval.dtype))
+        sizes[d] = LEAST
+        x = tt.reshape(walk.like(sizes, aval.dtype), x)
+    return x
+
+
+def _first_of_each(walk: Walk, x: ir.Value, sizes: Sequence[int], d: int, count: int, dtype: Any) -> ir.Value:
+    """A matrix of whose rows (or columns) each stands there several times, with `count` of them."""
+    if sizes[d] == count:
+        return x
+    apart = [*sizes[:d], count, sizes[d] // count, *sizes[d + 1 :]]
+    x = tt.reshape(walk.like(apart, dtype), x)
+    return _reduced(walk, [x], [dtype], d + 1, lambda a, b: [elementwise.max_p.bind(a, b)])[0]
 
 
 def _input_precision(walk: Walk, eqn: Eqn, dtype: Any) -> Any:
@@ -282,17 +343,17 @@ RULES: dict[Primitive, Rule] = {
     compositions.tile_p: through(lambda x, *, reps: arrangement.tile(x, reps)),
     reshape.iota_p: _iota,
     conversion.bitcast_convert_type_p: _bitcast,
-    reduce.reduce_sum_p: _reduction(elementwise.add_p.bind),
-    reduce.reduce_prod_p: _reduction(elementwise.mul_p.bind),
-    reduce.reduce_max_p: _reduction(elementwise.max_p.bind),
-    reduce.reduce_min_p: _reduction(elementwise.min_p.bind),
-    reduce.reduce_and_p: _reduction(elementwise.and_p.bind),
-    reduce.reduce_or_p: _reduction(elementwise.or_p.bind),
-    reduce.reduce_xor_p: _reduction(elementwise.xor_p.bind),
-    reduce.argmax_p: _place_of(elementwise.gt_p),
-    reduce.argmin_p: _place_of(elementwise.lt_p),
-    cumsum_p: _cumulative(elementwise.add_p.bind),
-    cumprod_p: _cumulative(elementwise.mul_p.bind),
+    reduce.reduce_sum_p: _reduction(elementwise.add_p, _zero),
+    reduce.reduce_prod_p: _reduction(elementwise.mul_p, _one),
+    reduce.reduce_max_p: _reduction(elementwise.max_p, _least),
+    reduce.reduce_min_p: _reduction(elementwise.min_p, _greatest),
+    reduce.reduce_and_p: _reduction(elementwise.and_p, _all_bits),
+    reduce.reduce_or_p: _reduction(elementwise.or_p, _zero),
+    reduce.reduce_xor_p: _reduction(elementwise.xor_p, _zero),
+    reduce.argmax_p: _place_of(elementwise.gt_p, _least),
+    reduce.argmin_p: _place_of(elementwise.lt_p, _greatest),
+    cumsum_p: _cumulative(elementwise.add_p, _zero),
+    cumprod_p: _cumulative(elementwise.mul_p, _one),
     contract.dot_general_p: _dot_general,
     **{primitive: _library(name) for primitive, name in _LIBRARY.items()},
     elementwise.pow_p: _power,

@@ -22,6 +22,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.experimental.kernels import loads
 from meshrt.experimental.kernels.mlir.conversions import converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of
+from meshrt.experimental.kernels.triton.filled import counted, filled, is_filled
 from meshrt.primitives import state
 from meshrt.primitives.elementwise import add_p
 from meshrt.primitives.state_indices import Indexer, Slice
@@ -64,6 +65,9 @@ class _Target:
         given = iter(indexer.indices)
         dims = self._dims(indexer)
         self.inside: ir.Value | None = None
+        for d, n in enumerate(shape):
+            if filled((n,)) != (n,):  # what the tensor has beyond the array that the view shows
+                self._bound(counted(walk, shape, d), n)
         total: ir.Value | None = None
         for d, hidden in enumerate(block.hidden):
             index = 0 if hidden else next(given)
@@ -90,7 +94,7 @@ class _Target:
         pointer = self.block.pointer
         if not self.shape:
             return pointer
-        return tt.splat(ir.RankedTensorType.get(list(self.shape), pointer.type), pointer)
+        return tt.splat(ir.RankedTensorType.get(list(filled(self.shape)), pointer.type), pointer)
 
     def _dims(self, indexer: Indexer) -> Any:
         """Of each index the dimensions of the value that it is seen along: one of a slice, those of arrays, none."""
@@ -108,9 +112,7 @@ class _Target:
         walk = self.walk
         if type(index) is Slice:
             assert dims is not None
-            if not index.size or index.size & (index.size - 1):
-                walk.refuse(f"slices have sizes that are powers of two, not {index.size}; mask a longer one")
-            count = tt.make_range(walk.like((index.size,), _I32), 0, index.size)
+            count = tt.make_range(walk.like((index.size,), _I32), 0, *filled((index.size,)))
             if index.stride != 1:
                 count = arith.muli(count, walk.constant(index.stride, (index.size,), _I32))
             whole = self._along(count, (index.size,), dims)
@@ -126,7 +128,7 @@ class _Target:
             middle[d] = n
         value = self.walk.reshaped(value, middle, _I32)
         kind = self.walk.like(self.shape, _I32)
-        return value if tuple(middle) == self.shape else tt.broadcast(kind, value)
+        return value if value.type == kind else tt.broadcast(kind, value)
 
     def _spread(self, value: Any) -> ir.Value:
         value = value if isinstance(value, ir.Value) else self.walk.i32(int(value))
@@ -245,6 +247,8 @@ def _atomic(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value:
     target = _target(walk, block, eqn.invars[0].aval, view, out.shape)
     how = (tt.MemSemantic.ACQUIRE_RELEASE, tt.MemSyncScope.GPU)
     if kind == "cas":
+        if is_filled(out.shape) or target.inside is not None:
+            walk.refuse("a compare-and-swap has no mask: its elements are a power of two, in a block within the array")
         return tt.atomic_cas(walk.type_of(out), target.pointers, *operands, *how)
     sort = kind_of(out.dtype)
     name = {"f": {"add": "FADD", "xchg": "XCHG"}, "u": {"max": "UMAX", "min": "UMIN"}}.get(sort, {}).get(kind)

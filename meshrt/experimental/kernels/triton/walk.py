@@ -13,7 +13,8 @@ from jaxlib.triton import dialect as tt
 
 from meshrt.experimental.kernels.mlir import arithmetic, control, conversions
 from meshrt.experimental.kernels.mlir.walk import Walk
-from meshrt.experimental.kernels.triton import arrays, pointers
+from meshrt.experimental.kernels.triton import arrays, parts, pointers
+from meshrt.experimental.kernels.triton.filled import filled
 
 __all__ = ["TritonWalk"]
 
@@ -34,7 +35,7 @@ class TritonWalk(Walk):
     """Writes values as tensors, scalars as such, references as pointers to blocks."""
 
     backend: ClassVar[str] = "Triton (GPU)"
-    rules = {**arithmetic.RULES, **conversions.RULES, **control.RULES, **pointers.RULES, **arrays.RULES}
+    rules = {**arithmetic.RULES, **conversions.RULES, **control.RULES, **pointers.RULES, **arrays.RULES, **parts.RULES}
 
     def element(self, dtype: Any) -> ir.Type:
         code = _ELEMENTS.get(dtype)
@@ -43,14 +44,14 @@ class TritonWalk(Walk):
         return ir.Type.parse(code)
 
     def shaped(self, shape: Sequence[int], element: ir.Type) -> ir.Type:
-        if any(n < 1 or n & (n - 1) for n in shape):
-            self.refuse(
-                f"arrays of a GPU's programs have sizes that are powers of two, not {tuple(shape)}; take a larger "
-                "block and mask what is too much"
-            )
-        if math.prod(shape) > _MOST_ELEMENTS:
+        """Tensors have sizes that are powers of two: others are filled up, with whatever operations leave there. Those
+        to which it matters mask it: loads and stores, reductions, products."""
+        if any(n < 1 for n in shape):
+            self.refuse(f"a GPU's programs have no arrays without elements, of shape {tuple(shape)}")
+        sizes = filled(shape)
+        if math.prod(sizes) > _MOST_ELEMENTS:
             self.refuse(f"an array of {tuple(shape)} has more than {_MOST_ELEMENTS} elements; take smaller blocks")
-        return ir.RankedTensorType.get(list(shape), element)
+        return ir.RankedTensorType.get(list(sizes), element)
 
     def spread(self, value: ir.Value, shape: Sequence[int], dtype: Any) -> ir.Value:
         return tt.splat(self.like(shape, dtype), value)
@@ -63,6 +64,7 @@ class TritonWalk(Walk):
     def reshaped(self, value: ir.Value, shape: Sequence[int], dtype: Any) -> ir.Value:
         """New dimensions of size 1 are made one by one, of which compilers know more than of other shapes."""
         old = list(ir.RankedTensorType(value.type).shape)
+        shape = filled(shape)
         if old == list(shape):
             return value
         if [n for n in shape if n != 1] == [n for n in old if n != 1] and len(shape) > len(old):
