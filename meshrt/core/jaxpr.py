@@ -34,6 +34,7 @@ __all__ = [
     "Var",
     "check",
     "final_states",
+    "sources_of",
     "subjaxprs",
 ]
 
@@ -272,6 +273,15 @@ def subjaxprs(params: dict[str, Any]) -> Iterator[Jaxpr]:
                 yield item
             elif isinstance(item, ClosedJaxpr):
                 yield item.jaxpr
+
+
+def sources_of(jaxpr: Jaxpr) -> Iterator[Source]:
+    """The lines of a Jaxpr's equations, of those inside of them too."""
+    for eqn in jaxpr.eqns:
+        if eqn.source is not None:
+            yield eqn.source
+        for inner in subjaxprs(eqn.params):
+            yield from sources_of(inner)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

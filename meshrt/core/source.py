@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from meshrt.core.naming import wraps
 
 __all__ = [
     "Source", "capture", "exclude", "include", "is_internal", "marked", "named_scope", "own_scope", "path_of",
-    "replayed", "transformed", "transposed", "user_stacklevel",
+    "replayed", "source_at", "transformed", "transposed", "user_stacklevel",
 ]  # fmt: skip
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -80,6 +80,20 @@ class Source(NamedTuple):
 
 
 UNKNOWN = Source(None, 0)
+
+
+def source_at(text: str | None, near: Iterable[Source]) -> Source | None:
+    """The source that a text `file:line` names. Functions that sources `near` stand in are asked for the line, so that
+    its function is known too. None for a text that names no line."""
+    file, _, number = (text or "").rpartition(":")
+    if not file or not number.isdigit():
+        return None
+    line = int(number)
+    for code in {s.code for s in near if s.code is not None and s.file == file}:
+        for start, _, here in code.co_lines():
+            if here == line:
+                return Source(code, start)
+    return Source(compile("", file, "exec").replace(co_firstlineno=line, co_name="<unknown>"), -1)
 
 
 class _State(threading.local):

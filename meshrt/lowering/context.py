@@ -206,12 +206,13 @@ class LoweringContext:
     whose Jaxprs the ones being lowered stand.
     """
 
-    __slots__ = ("_constants", "_eqn", "body", "loc", "manual", "module", "path")
+    __slots__ = ("_constants", "_eqn", "at", "body", "loc", "manual", "module", "path")
 
     def __init__(
         self, module: ModuleLowering, body: Body, loc: str = "", manual: AbstractMesh | None = None, path: str = ""
     ):
         self.module, self.body, self.loc, self.manual, self.path = module, body, loc, manual, path
+        self.at: Source | None = None  # see `jaxpr`
         self._eqn: Eqn | None = None
         self._constants: dict[Any, Ref] = {}
 
@@ -334,7 +335,9 @@ class LoweringContext:
 
     def nested(self, body: Body, part: str = "") -> LoweringContext:
         """A context that writes into a nested body: a part of the equation being lowered, which may have a name."""
-        return LoweringContext(self.module, body, self.loc, self.manual, self._inside(part))
+        inner = LoweringContext(self.module, body, self.loc, self.manual, self._inside(part))
+        inner.at = self.at
+        return inner
 
     def _inside(self, part: str = "") -> str:
         """The path of what stands in a part of the equation being lowered."""
@@ -367,14 +370,16 @@ class LoweringContext:
             self.loc = self.module.location(eqn.source, f"{eqn.primitive.name}({name})", self.path, is_call=True)
         return self.body.ops("func.call", operands, outs, f"callee = @{symbol}", (), self.loc, marks)
 
-    def jaxpr(self, jaxpr: Jaxpr, args: Sequence[Ref], part: str = "") -> list[Ref]:
+    def jaxpr(self, jaxpr: Jaxpr, args: Sequence[Ref], part: str = "", at: Source | None = None) -> list[Ref]:
         """Writes every equation of a Jaxpr without constvars, which may have a name as a `part` of the equation being
-        lowered; returns its results."""
+        lowered; returns its results. All are said to stand `at` a line, if one is given: a library's function is staged
+        once, where it is called first, and called from several."""
         if jaxpr.constvars:
             raise errors.InternalError("a Jaxpr with captured constants reached lowering; hoist them first")
         env: dict[Var, Ref] = dict(zip(jaxpr.invars, args))
         location = self.module.location
-        saved = self.loc, self.path, self._eqn
+        saved = self.loc, self.path, self._eqn, self.at
+        self.at = self.at or at
         self.path = path = self._inside(part)
         items, region = self.body.items, self.pinned_region()
         several = len(self.module.platforms) > 1
@@ -385,7 +390,8 @@ class LoweringContext:
                 raise errors.UnsupportedError(
                     f"the primitive '{primitive.name}' has no lowering (used at {eqn.source})"
                 )
-            self._eqn, self.loc = eqn, location(eqn.source, primitive.name, path)
+            here = eqn.source if self.at is None else eqn.source._replace(code=self.at.code, lasti=self.at.lasti)
+            self._eqn, self.loc = eqn, location(here, primitive.name, path)
             if primitive.literals:
                 operands = [a if type(a) is Literal else env[a] for a in eqn.invars]
             else:
@@ -407,7 +413,7 @@ class LoweringContext:
                 if region is not None:
                     (out,) = pinned(self, eqn, (out,), start, region)
                 env[eqn.outvars[0]] = out
-        self.loc, self.path, self._eqn = saved
+        self.loc, self.path, self._eqn, self.at = saved
         return [self.literal(a) if type(a) is Literal else env[a] for a in jaxpr.outvars]
 
     def mark(self, marks: Sequence[tuple[str, str]], start: int, end: int | None = None) -> None:

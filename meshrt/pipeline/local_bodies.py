@@ -17,7 +17,8 @@ import numpy as np
 import propagation
 from meshrt import errors, tree_util
 from meshrt.core.axes import bind_axes, manual_axes
-from meshrt.core.jaxpr import ClosedJaxpr
+from meshrt.core.jaxpr import ClosedJaxpr, sources_of
+from meshrt.core.source import replayed, source_at
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext, ModuleLowering
@@ -311,7 +312,9 @@ def _traced(
     def flat(*args: Any) -> list[Any]:
         return flatten(fun(*how.in_tree.unflatten(args)))[0]
 
-    with bind_axes(manual_axes(site.abstract, site.abstract.axis_names, is_checked=False)):
+    axes = manual_axes(site.abstract, site.abstract.axis_names, is_checked=False)
+    line = source_at(site.where, sources_of(site.call.jaxpr))  # the user's, not that of whoever asks for the partition
+    with bind_axes(axes), replayed(line):
         call = trace_to_jaxpr(flat, own, how.name)
     for level in how.levels:
         i = level.operands.index(True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +13,9 @@ from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.parts import batch_front, in_front
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.high import unlike
+from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
+from meshrt.core.source import is_internal
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import StaticValue, signature_of
@@ -70,6 +74,18 @@ class MappableRule:
 
     batched_class: Any
     _batched_forms: dict[tuple[MappedAxis, tuple[bool, ...]], Any]
+
+    @property
+    def is_library(self) -> bool:
+        """Whether the rule is not one of the user's own."""
+        rule: Any = self
+        while hasattr(rule, "rule"):  # a batched form
+            rule = rule.rule
+        function = inspect.unwrap(rule.function)
+        while isinstance(function, functools.partial):
+            function = inspect.unwrap(function.func)
+        code = getattr(function, "__code__", None)
+        return code is not None and is_internal(code)
 
     def mapped(self, axis: MappedAxis, batched: tuple[bool, ...]) -> Any:
         """The rule over a leading dimension `axis` in the flagged arguments."""
@@ -208,6 +224,12 @@ def mapped_in_front(trace: Any, value: Any) -> Any:
     kind: Any = aval_of(value)
     # A batch of high values is laid out as its members' type says, which is that of the batch in this.
     return trace.wrap(value, batch_front(kind))
+
+
+def lower_call(ctx: Any, eqn: Eqn, *operands: Any) -> Any:
+    """The lowering of such a call: a library's function stands at the line that calls it."""
+    rule = eqn.params["rule"]
+    return ctx.jaxpr(eqn.params["jaxpr"], operands, at=eqn.source if rule.is_library else None)
 
 
 def batched_call(primitive: Callable[[], Primitive]) -> Callable[..., Any]:

@@ -30,6 +30,7 @@ from meshrt.transforms.custom_arguments import (
     batched_call,
     instantiate_zero,
     leaf_aval,
+    lower_call,
     mapped_in_front,
     nondiff_positions,
     positional,
@@ -160,6 +161,11 @@ class JvpRule(MappableRule):
     def __repr__(self) -> str:
         return fun_name(self.jvp)
 
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The user's."""
+        return self.jvp
+
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         tangents = [self._tangent(p, t) for p, t in zip(primals, tangents)]
         unflatten = lambda leaves: tuple(tree_util.tree_unflatten(self.in_tree, leaves))
@@ -285,7 +291,7 @@ custom_jvp_known_p = known_call(
 custom_jvp_call_p: Primitive = Primitive(
     "custom_jvp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
-    lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
+    lower=lower_call,
     jvp=_jvp, transpose=_transpose, batch=batched_call(lambda: custom_jvp_call_p), batch_axis=True,
     discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,

@@ -38,6 +38,7 @@ from meshrt.transforms.custom_arguments import (
     has_no_derivative,
     instantiate_zero,
     leaf_aval,
+    lower_call,
     mapped_in_front,
     nondiff_positions,
     positional,
@@ -195,6 +196,11 @@ class VjpRule(MappableRule):
 
     def __repr__(self) -> str:
         return fun_name(self.fwd)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The user's."""
+        return self.fwd
 
     def __call__(self, primals: Sequence[Any], nonzeros: Sequence[bool]) -> tuple[list[Any], list[Any], Any]:
         in_avals = tuple(aval_of(p) for p in primals)
@@ -481,7 +487,7 @@ custom_vjp_known_p = known_call("custom_vjp_known", jvp=_no_forward_mode, linear
 custom_vjp_call_p: Primitive = Primitive(
     "custom_vjp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
-    lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
+    lower=lower_call,
     jvp=_jvp, linearize=_linearize, batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,
     discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, thread=thread_call,

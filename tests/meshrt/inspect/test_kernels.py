@@ -35,6 +35,24 @@ def test_kernels_are_those_of_one_device(report):
     assert first.held >= 4 * (32 * 32 + 32 * 4 + 32 * 4) and first.copies == 3 and first.sent == 0
 
 
+def _two_products(x, w):
+    first = ops.matmul(x, w)
+    return ops.matmul(first, w)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (2,)])
+def test_each_is_shown_at_the_line_that_calls_it(sizes):
+    """Whoever asks for the partition, and though both calls share what was traced."""
+    mesh = AbstractMesh(sizes, ("data",), axis_types=(AxisType.Auto,))
+    kinds = [_kind((32, 32), "data", mesh=mesh), _kind((32, 32), mesh=mesh)]
+    lines = [f"test_kernels.py:{_two_products.__code__.co_firstlineno + n} (_two_products)" for n in (1, 2)]
+    for f in (_two_products, meshrt.grad(lambda x, w: _two_products(x, w).sum(), (0, 1))):
+        lowered = meshrt.jit(f).lower(*kinds)
+        report = eval("report(lowered)", {"report": meshrt.inspect.report, "lowered": lowered})
+        found = {k.where[k.where.index("test_kernels") :] for k in report.kernels}
+        assert found == set(lines)
+
+
 def test_they_are_shown_and_kept(report, capsys):
     render(report, console())
     shown = capsys.readouterr().out
