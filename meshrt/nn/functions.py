@@ -280,6 +280,12 @@ def _log1mexp_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     return _log1mexp(x), t / uf.expm1(x)  # of either form, whose own derivative can be 0 * inf
 
 
+def with_scales(x: Any, scales: Any) -> Any:
+    """Elements times the scales that neighbours along the last dimension share: float32."""
+    blocks = el.convert_element_type(x, np.float32).reshape(*scales.shape, -1)
+    return (blocks * el.convert_element_type(scales, np.float32)[..., None]).reshape(x.shape)
+
+
 def scaled_matmul(
     lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, preferred_element_type: Any = np.float32
 ) -> Any:
@@ -311,10 +317,6 @@ def scaled_matmul(
             f"scaled_matmul cannot share {shapes[2][2]} scales evenly among {width} elements: shapes are {shapes}"
         )
     dtype = dtypes.check_user_dtype(preferred_element_type, "scaled_matmul")
-    scaled = []
-    for x, scales in ((a, a_scales), (b, b_scales)):
-        blocks = el.convert_element_type(x, np.float32).reshape(*scales.shape, -1)
-        shared = el.convert_element_type(scales, np.float32)[..., None]
-        scaled.append((blocks * shared).reshape(x.shape))
+    scaled = with_scales(a, a_scales), with_scales(b, b_scales)
     out = lax.dot_general(*scaled, (((2,), (2,)), ((0,), (0,))), preferred_element_type=np.float32)
     return el.convert_element_type(out, dtype)

@@ -14,12 +14,13 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.custom_derivatives import custom_vjp
-from meshrt.nn.functions import scaled_matmul
+from meshrt.nn.functions import scaled_matmul, with_scales
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.reductions import amax
 from meshrt.numpy.selection import clip, where
 from meshrt.numpy.shapes import reshape, transpose
 from meshrt.numpy.ufuncs import absolute
+from meshrt.transforms.vmap import vmap
 
 __all__ = ["get_scaled_dot_general_config", "scaled_dot_general"]
 
@@ -74,7 +75,9 @@ def scaled_dot_general(
       lhs, rhs: floating-point arrays. dimension_numbers: ((lhs summed, rhs summed), (lhs batch, rhs batch)).
       preferred_element_type: float32, bfloat16 or float16: that of the result. Sums are float32.
       configs: how lhs, rhs and the cotangent are quantised (`get_scaled_dot_general_config`); None: not at all.
-      implementation: accepted for JAX's sake, and ignored.
+      implementation: "pallas": the products, those of derivatives too, are by the kernel
+        `meshrt.experimental.pallas.ops.matmul`. None: they are operations of the program. Any other is accepted for
+        JAX's sake, and ignored.
 
     >>> import meshrt.numpy as jnp
     >>> configs = [get_scaled_dot_general_config("mxfp8")] * 3
@@ -86,9 +89,13 @@ def scaled_dot_general(
       ArgumentTypeError: another preferred dtype.
       ArgumentValueError: blocks do not divide the summed elements.
     """
-    if implementation is not None:
-        warnings.warn("implementation is ignored: there is one", DeprecationWarning, stacklevel=2)
-    if configs is None:
+    by_kernel = implementation == "pallas"
+    if implementation is not None and not by_kernel:
+        warnings.warn(
+            f"implementation={implementation!r} is ignored: give 'pallas' for a kernel, or None", DeprecationWarning,
+            stacklevel=2,
+        )  # fmt: skip
+    if configs is None and not by_kernel:
         return lax.dot_general(lhs, rhs, dimension_numbers, preferred_element_type=preferred_element_type)
     preferred = dtypes.check_user_dtype(preferred_element_type, "scaled_dot_general")
     if preferred not in (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)):
@@ -98,9 +105,14 @@ def scaled_dot_general(
     x, y = asarray(lhs), asarray(rhs)
     (xc, yc), (xb, yb) = dimension_numbers
     x_dims, y_dims = _dims(x, xb, xc), _dims(y, yb, yc)
-    forms = tuple(_Form(c.mode, c.block_size, np.dtype(c.data_type), np.dtype(c.scale_type)) for c in configs)
-    scales = tuple(c.global_scale for c in configs[:2])
-    out = _product(_matrices(x, x_dims), _matrices(y, y_dims), scales, forms, preferred)
+    left, right = _matrices(x, x_dims), _matrices(y, y_dims)
+    if configs is None:
+        wide = dtypes.promote_types(x.dtype, y.dtype)
+        out = _by_kernel(left.astype(wide), transpose(right, (0, 2, 1)).astype(wide)).astype(preferred)
+    else:
+        forms = tuple(_Form(c.mode, c.block_size, np.dtype(c.data_type), np.dtype(c.scale_type)) for c in configs)
+        scales = tuple(c.global_scale for c in configs[:2])
+        out = _product(left, right, scales, forms, preferred, by_kernel)
     shape = [x.shape[d] for d in (*x_dims[0], *x_dims[1])] + [y.shape[d] for d in y_dims[1]]
     return reshape(out, shape)
 
@@ -133,27 +145,45 @@ def _matrices(x: Any, dims: Dims) -> Any:
     return reshape(transpose(x, [d for part in dims for d in part]), sizes)
 
 
-@functools.partial(custom_vjp, nondiff_argnums=(3, 4))
-def _product(x: Any, y: Any, scales: Any, forms: tuple[_Form, ...], preferred: Any) -> Any:
+def _by_kernel(x: Any, y: Any) -> Any:
+    """The products of two batches of matrices (b, m, k) and (b, k, n), by the kernel for them."""
+    # Start-up time: kernels need all of this library.
+    from meshrt.experimental.pallas.ops import matmul
+
+    return vmap(matmul)(x, y)
+
+
+def _scaled(x: Any, y: Any, x_scales: Any, y_scales: Any, preferred: Any, by_kernel: bool) -> Any:
+    """x @ yᵀ of batches of matrices whose elements share scales."""
+    if not by_kernel:
+        return scaled_matmul(x, y, x_scales, y_scales, preferred)
+    wide = [with_scales(v, s) for v, s in ((x, x_scales), (y, y_scales))]
+    return _by_kernel(wide[0], transpose(wide[1], (0, 2, 1))).astype(preferred)
+
+
+@functools.partial(custom_vjp, nondiff_argnums=(3, 4, 5))
+def _product(x: Any, y: Any, scales: Any, forms: tuple[_Form, ...], preferred: Any, by_kernel: bool) -> Any:
     """x @ yᵀ of batches of matrices, both quantised."""
     of_x, of_y = scales
     narrow = forms[0].mode == "nvfp4"
     (xq, x_scales), (yq, y_scales) = (_quantized(v, s, f) for v, s, f in zip((x, y), scales, forms))
-    out = scaled_matmul(xq, yq, x_scales, y_scales, np.float32 if narrow else preferred)
+    out = _scaled(xq, yq, x_scales, y_scales, np.float32 if narrow else preferred, by_kernel)
     if narrow:
         out = (out * (of_x * of_y)).astype(preferred)
     return out
 
 
-def _product_forward(x: Any, y: Any, scales: Any, forms: tuple[_Form, ...], preferred: Any) -> Any:
-    return _product(x, y, scales, forms, preferred), (x, y, scales)
+def _product_forward(
+    x: Any, y: Any, scales: Any, forms: tuple[_Form, ...], preferred: Any, by_kernel: bool
+) -> Any:  # fmt: skip
+    return _product(x, y, scales, forms, preferred, by_kernel), (x, y, scales)
 
 
-def _product_backward(forms: tuple[_Form, ...], preferred: Any, kept: Any, cotangent: Any) -> Any:
+def _product_backward(forms: tuple[_Form, ...], preferred: Any, by_kernel: bool, kept: Any, cotangent: Any) -> Any:
     x, y, scales = kept
     turned = transpose(cotangent, (0, 2, 1))
-    dx = _pulled_back(cotangent, y, (forms[2], forms[1]), preferred)
-    dy = _pulled_back(turned, x, (forms[2], forms[0]), preferred)
+    dx = _pulled_back(cotangent, y, (forms[2], forms[1]), preferred, by_kernel)
+    dy = _pulled_back(turned, x, (forms[2], forms[0]), preferred, by_kernel)
     if forms[2].mode == "nvfp4":
         dx, dy = (
             where(absolute(v) <= s * (f.most * float(dtypes.finfo(f.scale).max)), d, 0)
@@ -165,15 +195,17 @@ def _product_backward(forms: tuple[_Form, ...], preferred: Any, kept: Any, cotan
 _product.defvjp(_product_forward, _product_backward)
 
 
-def _pulled_back(g: Any, y: Any, forms: tuple[_Form, _Form], preferred: Any) -> Any:
+def _pulled_back(g: Any, y: Any, forms: tuple[_Form, _Form], preferred: Any, by_kernel: bool) -> Any:
     """g @ y of batches of matrices; both quantised along the dimension that is summed now, unless elements are too
     narrow for a derivative."""
     if forms[0].mode == "nvfp4":
         dims = (((2,), (1,)), ((0,), (0,)))
         wide = dtypes.promote_types(g.dtype, y.dtype)
+        if by_kernel:
+            return _by_kernel(g.astype(wide), y.astype(wide)).astype(preferred)
         return lax.dot_general(g.astype(wide), y.astype(wide), dims, preferred_element_type=preferred)
     (gq, g_scales), (yq, y_scales) = (_quantized(v, None, f) for v, f in zip((g, transpose(y, (0, 2, 1))), forms))
-    return scaled_matmul(gq, yq, g_scales, y_scales, preferred)
+    return _scaled(gq, yq, g_scales, y_scales, preferred, by_kernel)
 
 
 def _quantized(x: Any, global_scale: Any, form: _Form) -> tuple[Any, Any]:

@@ -43,6 +43,7 @@ from meshrt.experimental.kernels.specs import (
     squeezed,
 )
 from meshrt.experimental.kernels.values import debug_print, delay, dot, reciprocal
+from meshrt.experimental.pallas.names import EARLIER, absent
 from meshrt.primitives.state_indices import Slice, ds
 
 ANY = MemorySpace.ANY
@@ -112,3 +113,4 @@ __all__ = [
     "when",
     "with_scoped",
 ]
+__getattr__ = absent(__name__, __all__, EARLIER)

@@ -66,6 +66,7 @@ from meshrt.experimental.kernels.values import (
     unpack_elementwise,
     with_memory_space_constraint,
 )
+from meshrt.experimental.pallas.names import EARLIER_TPU, absent
 
 LoweringException = UnsupportedError
 PARALLEL = GridDimensionSemantics.PARALLEL
@@ -151,3 +152,4 @@ __all__ = [
     "unpack_elementwise",
     "with_memory_space_constraint",
 ]
+__getattr__ = absent(__name__, __all__, EARLIER_TPU)

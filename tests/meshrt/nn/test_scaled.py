@@ -8,6 +8,7 @@ from jax._src.cudnn import scaled_matmul_stablehlo as judge
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors, nn
+from meshrt.core.jaxpr import subjaxprs
 from tests.meshrt.beside import assert_alike
 
 
@@ -117,3 +118,28 @@ def test_attention_of_three_dimensions_and_unknown_kernels():
     one = nn.dot_product_attention(Q[0], K[0], V[0], implementation="flash")
     np.testing.assert_allclose(one, nn.dot_product_attention(Q[0], K[0], V[0]), rtol=1e-5, atol=1e-5)
     assert_alike(lambda lib: lib.nn.dot_product_attention(Q, K, V, implementation="quick"))
+
+
+@pytest.mark.parametrize("mode", [None, "nvfp4"])
+def test_products_by_a_kernel_on_request(mode):
+    """Forward and backward: three kernels, and no other product."""
+    x, y = _draw(1, 32, 32), _draw(1, 32, 32, seed=1)
+    configs = None if mode is None else _configs(mode)
+
+    def loss(implementation):
+        product = lambda x, y: nn.scaled_dot_general(x, y, DIMS, configs=configs, implementation=implementation)
+        return meshrt.value_and_grad(lambda x, y: (product(x, y) ** 2).sum(), (0, 1))
+
+    def primitives(jaxpr):
+        for e in jaxpr.eqns:
+            yield e.primitive.name
+            if e.primitive.name != "pallas_call":
+                for inner in subjaxprs(e.params):
+                    yield from primitives(inner)
+
+    found = list(primitives(meshrt.make_jaxpr(loss("pallas"))(x, y).jaxpr))
+    assert found.count("pallas_call") == 3 and "dot_general" not in found
+    for got, want in zip(meshrt.tree.leaves(loss("pallas")(x, y)), meshrt.tree.leaves(loss(None)(x, y))):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    with pytest.warns(DeprecationWarning, match="implementation='cudnn' is ignored"):
+        nn.scaled_dot_general(x, y, DIMS, implementation="cudnn")
