@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from meshrt import errors, tree_util
@@ -26,7 +27,7 @@ from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, SingleDeviceSharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.high import fitting, spread, taken_apart
-from meshrt.transforms.through_parts import of_arrays, outlined
+from meshrt.transforms.through_parts import of_arrays, outlined, path_in
 
 __all__: list[str] = []  # `meshrt.device_put` is no function of `meshrt.lax`
 
@@ -78,13 +79,13 @@ def _put_high(x: Any, device: Any, donate: Any, may_alias: Any) -> Any:
     """Inside of a traced function, where values of high types are tracers of their own."""
     leaves, treedef, full = outlined(x)
     targets, _, _ = _asked(device, donate, may_alias, full, len(tree_util.tree_leaves(full)))
-    said = iter([(tree_util.keystr(p), t) for (p, _), t in zip(tree_util.tree_leaves_with_path(full), targets)])
+    said = iter([(partial(path_in, full, i), t) for i, t in enumerate(targets)])
 
-    def put(value: Any, path: str, target: Any) -> Any:
+    def put(value: Any, path: Callable[[], str], target: Any) -> Any:
         try:
             return _put_traced(value, target)
         except _REFUSED as e:
-            raise type(e)(f"device_put of x{path}: {e}") from None
+            raise type(e)(f"device_put of x{path()}: {e}") from None
 
     return treedef.unflatten([of_arrays(put, leaf, said) for leaf in leaves])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors
@@ -43,7 +43,7 @@ def with_layout_constraint(x: Any, layouts: Any) -> Any:
     return tree.unflatten([of_arrays(_constrain, leaf, said) for leaf in leaves])
 
 
-def _constrain(leaf: Any, path: str, layout: Layout) -> Any:
+def _constrain(leaf: Any, path: Callable[[], str], layout: Layout) -> Any:
     layout.check_rank(aval_of(leaf).shape, "One of with_layout_constraint arguments")
     if isinstance(leaf, Tracer):
         return layout_constraint_p.bind(leaf, layout=layout)

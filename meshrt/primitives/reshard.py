@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
@@ -85,13 +85,13 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
     return tree_util.tree_unflatten(tree, [of_arrays(_resharded, x, wanted) for x in leaves])
 
 
-def _resharded(x: Any, path: str, wanted: Any) -> Any:
+def _resharded(x: Any, path: Callable[[], str], wanted: Any) -> Any:
     aval = aval_of(x)
     sharding = None if wanted is None else asked(wanted, aval.ndim, "reshard", is_consistent=False)
     if sharding is None:
         raise errors.ShardingError(
             "Reshard should only be used with out_shardings which are non-None and have a non-empty mesh. Got "
-            f"sharding {wanted} for value{path} at {source.capture()}; give P(...) under meshrt.set_mesh(mesh), or a "
+            f"sharding {wanted} for value{path()} at {source.capture()}; give P(...) under meshrt.set_mesh(mesh), or a "
             "NamedSharding"
         )
     if isinstance(x, Tracer) or unreduced_of(aval):

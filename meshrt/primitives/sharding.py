@@ -273,13 +273,13 @@ def constrain(x: Any, shardings: Any, called: str, given: str, optional: bool = 
     except errors.TreeError as e:
         raise errors.TreeError(f"{given} at {capture()} must be a pytree prefix of its value x: {e}") from None
 
-    def constrained(value: Any, path: str, sharding: Any) -> Any:
+    def constrained(value: Any, path: Callable[[], str], sharding: Any) -> Any:
         try:
             if optional:
                 sharding = _left_open(sharding, aval_of(value))
             return value if sharding is None and optional else _constrain(value, sharding, optional)
         except (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError) as e:
-            raise type(e)(f"{called}{path} at {capture()}: {e}") from None
+            raise type(e)(f"{called}{path()} at {capture()}: {e}") from None
 
     return tree_util.tree_unflatten(tree, [of_arrays(constrained, leaf, asked) for leaf in leaves])
 

@@ -25,7 +25,9 @@ from meshrt.core.types import ShapedArray, aval_of
 __all__ = [
     "TakenApart",
     "closed_leaves",
+    "fitting",
     "flatten",
+    "is_high",
     "kept_apart",
     "leaf_paths",
     "numbered",
@@ -95,10 +97,11 @@ def taken_apart(tree: Any, *, boxes: bool = True) -> Any:
     """
     if not has_high_types():
         return tree
-    return _with_nodes(tree, _is_high if boxes else lambda x: _is_high(x) and not is_mutable(x))
+    return _with_nodes(tree, is_high if boxes else lambda x: is_high(x) and not is_mutable(x))
 
 
-def _is_high(value: Any) -> bool:
+def is_high(value: Any) -> bool:
+    """Whether a value, traced or not, is of a high type."""
     return value.aval.is_high if isinstance(value, Tracer) else is_high_value(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -11,36 +12,46 @@ from meshrt.core.basic.parts import has_parts_derivatives, packed, parts_of
 from meshrt.core.tracer import Tracer
 from meshrt.core.types import aval_of
 from meshrt.transforms.custom_jvp import custom_jvp
-from meshrt.transforms.high import numbered, opened, reopened, spread
+from meshrt.transforms.high import is_high, numbered, opened, reopened, spread
 
-__all__ = ["of_arrays", "outlined", "said_of_arrays", "through_parts"]
+__all__ = ["of_arrays", "outlined", "path_in", "said_of_arrays", "through_parts"]
 
 
 def outlined(tree: Any) -> tuple[list[Any], Any, Any]:
     """The leaves of a tree, whose values of closed high types are whole, their structure, and a tree in which these
     are taken apart, whose leaves stand for the arrays."""
-    leaves, structure = tree_util.tree_flatten(opened(tree))
+    tree = opened(tree)
+    leaves, structure = tree_util.tree_flatten(tree)
+    if not any(map(is_high, leaves)):
+        return leaves, structure, tree
     return leaves, structure, numbered(reopened(structure, [aval_of(x) for x in leaves]))
 
 
 def said_of_arrays(
     tree: Any, said: Any, is_leaf: Callable[[Any], bool]
-) -> tuple[list[Any], Any, Iterator[tuple[str, Any]]]:
+) -> tuple[list[Any], Any, Iterator[tuple[Callable[[], str], Any]]]:
     """What a tree `said` (of shardings, layouts) says of each array in `tree`.
 
-    Returns the leaves of `tree`, whose values of closed high types are whole, their structure, and for each array its
-    path and what is said of it, for `of_arrays`. TreeError if `said` is no prefix.
+    Returns the leaves of `tree`, whose values of closed high types are whole, their structure, and for each array what
+    gives its path, for messages, and what is said of it: for `of_arrays`. TreeError if `said` is no prefix.
     """
     leaves, structure, full = outlined(tree)
-    paths = [tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path(full)]
-    return leaves, structure, iter(list(zip(paths, spread(said, full, is_leaf))))
+    given = spread(said, full, is_leaf)
+    return leaves, structure, iter([(partial(path_in, full, i), s) for i, s in enumerate(given)])
 
 
-def of_arrays(move: Callable[[Any, str, Any], Any], value: Any, said: Iterator[tuple[str, Any]]) -> Any:
+def path_in(tree: Any, i: int) -> str:
+    """The path of a leaf of a tree, as text."""
+    return tree_util.keystr(tree_util.tree_leaves_with_path(tree)[i][0])
+
+
+def of_arrays(
+    move: Callable[[Any, Callable[[], str], Any], Any], value: Any, said: Iterator[tuple[Callable[[], str], Any]]
+) -> Any:  # fmt: skip
     """A leaf as `said_of_arrays` gives it, each of whose arrays becomes `move(array, path, what is said of it)`."""
-    kind: Any = aval_of(value)
-    if not kind.is_high:
+    if not is_high(value):
         return move(value, *next(said))
+    kind: Any = aval_of(value)
     mine = list(islice(said, len(kind.lo_ty())))
     return through_parts(value, lambda arrays: [move(a, *s) for a, s in zip(arrays, mine)])
 

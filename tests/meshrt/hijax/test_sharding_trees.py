@@ -38,7 +38,7 @@ SPLIT = (P("a", "b"), P("b"))
 
 
 @pytest.mark.parametrize("container", [list, tuple])
-def test_each_array_goes_where_its_entry_says(weights, two, container):
+def test_000_18_each_array_goes_where_its_entry_says(weights, two, container):
     tree = container(two)
     assert specs(meshrt.device_put(weights, tree)) == SPLIT
     assert specs(meshrt.device_put({"w": weights, "b": 1.0}, {"w": tree, "b": None})["w"]) == SPLIT
@@ -49,7 +49,7 @@ def test_each_array_goes_where_its_entry_says(weights, two, container):
     assert specs(meshrt.jit(lambda w: meshrt.device_put(w, tree))(weights)) == SPLIT
 
 
-def test_a_shard_map_takes_and_gives_a_spec_for_each_array(weights, mesh):
+def test_000_18_a_shard_map_takes_and_gives_a_spec_for_each_array(weights, mesh):
     parts = [P(None, "b"), P("b")]
     f = lambda w: (quantized_matmul(jnp.asarray(X), w), w)
     product, same = meshrt.shard_map(f, mesh=mesh, in_specs=(parts,), out_specs=(P(None, "b"), parts))(weights)
@@ -81,7 +81,7 @@ def test_constraints_of_tuples_constrain_their_derivatives(mesh):
     assert [e.sharding.spec for e in pulled.elements] == [P("b"), P(None, "a")]
 
 
-def test_trees_of_tuples_and_boxes_nest_as_the_values_do(weights, two, mesh):
+def test_000_18_trees_of_tuples_and_boxes_nest_as_the_values_do(weights, two, mesh):
     whole = NamedSharding(mesh, P())
     pair = tuple_of(weights, jnp.ones(8))
     for tree in ((two, two[1]), [*two, two[1]]):
@@ -98,7 +98,7 @@ def test_trees_of_tuples_and_boxes_nest_as_the_values_do(weights, two, mesh):
     assert f(box).sharding.spec == P("a", "b")
 
 
-def test_checkpoints_are_restored_to_a_sharding_for_each_array(weights, two, tmp_path):
+def test_000_18_checkpoints_are_restored_to_a_sharding_for_each_array(weights, two, tmp_path):
     tree = {"t": tuple_of(weights, jnp.ones(8)), "w": weights, "x": jnp.ones(4)}
     checkpoint.save(tmp_path / "c", tree)
     asked = {"t": (two, two[1]), "w": two, "x": None}
@@ -113,13 +113,13 @@ def test_checkpoints_are_restored_to_a_sharding_for_each_array(weights, two, tmp
         checkpoint.restore(tmp_path / "c", tree, shardings=asked | {"w": two[::-1]})
 
 
-def test_exported_functions_keep_the_shardings_of_each_array(weights, two):
+def test_000_18_exported_functions_keep_the_shardings_of_each_array(weights, two):
     f = meshrt.jit(lambda w: w, in_shardings=(two,), out_shardings=two)
     read = export.deserialize(export.export(f)(weights).serialize())
     assert specs(meshrt.jit(read.call)(meshrt.device_put(weights, two))) == SPLIT
 
 
-def test_what_does_not_fit_is_told_as_of_ordinary_trees(weights, two):
+def test_000_18_what_does_not_fit_is_told_as_of_ordinary_trees(weights, two):
     ordinary = (jnp.ones((8, 4)), jnp.ones(4))
 
     def said(call, value, tree):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import jax.experimental.hijax as jax_hijax
 import numpy as np
 import pytest
 
@@ -13,11 +14,11 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.core.jaxpr import Jaxpr, check
-from meshrt.core.trace import EVAL, JaxprTrace
+from meshrt.core.trace import EVAL, JaxprTrace, eval_jaxpr
 from meshrt.errors import JaxprTypeError
 from meshrt.experimental import hijax
 from meshrt.experimental.hijax import Box, HiPrimitive, HiType, ShapedArray, VJPHiPrimitive, lower_to_lojax
-from meshrt.experimental.hijax.quantized import QArray, QSpec, QType, dequantize, quantize, quantized_matmul
+from meshrt.experimental.hijax.quantized import QArray, QMapping, QSpec, QType, dequantize, quantize, quantized_matmul
 from meshrt.experimental.hijax.tuples import TupleMapping, TuplePspec, element, tuple_of
 from meshrt.primitives.call import jit_p
 from meshrt.primitives.control_scan import scan_p
@@ -138,6 +139,55 @@ def test_000_09_and_10_applications_are_lowered_where_low_types_are_required():
     assert [e.primitive.name for e in program.eqns] == ["scan"] and program.is_high
     low = lower_to_lojax(program)
     assert not low.is_high and [e.primitive.name for e in low.eqns] == ["scan"]
+    arrays = [X, stack.values, stack.scales]
+    close(eval_jaxpr(low.jaxpr, low.consts, arrays)[0], lax.scan(body, X, stack, length=2)[0])
+
+
+def calls_of_high_functions():
+    """By primitive a function of a quantized matrix that applies it to a program over such."""
+    twice = lambda q: quantize(2 * dequantize(q))
+    own = meshrt.custom_vjp(twice)
+    own.defvjp(lambda q: (twice(q), None), lambda _, ct: (2 * ct,))
+    forward = meshrt.custom_jvp(twice)
+    forward.defjvp(lambda p, t: (twice(*p), 2 * t[0]))
+    mesh = meshrt.make_mesh((2,), ("x",), (meshrt.sharding.AxisType.Auto,))
+    spec = QSpec("x", None)
+    return {
+        "jit": meshrt.jit(twice), "checkpoint": meshrt.checkpoint(twice), "custom_vjp_call": own,
+        "custom_jvp_call": forward, "cond": lambda q: lax.cond(q.values[0, 0] < 200, twice, lambda q: q, q),
+        "while": lambda q: lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, twice(c[1])), (0, q))[1],
+        "scan": lambda q: lax.scan(lambda c, _: (twice(c), None), q, None, length=1)[0],
+        "shard_map": meshrt.shard_map(twice, mesh=mesh, in_specs=spec, out_specs=spec),
+    }  # fmt: skip
+
+
+CALLS = ["jit", "checkpoint", "custom_vjp_call", "custom_jvp_call", "cond", "while", "scan", "shard_map"]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_000_09_and_16_each_primitive_with_programs_inside_is_high_and_becomes_one_over_arrays(name):
+    f, q = calls_of_high_functions()[name], quantize(W)
+    pick = lambda q: f(q) if name != "cond" else lax.cond(True, lambda q: quantize(2 * dequantize(q)), lambda q: q, q)
+    program = meshrt.make_jaxpr(pick)(q)
+    (eqn,) = [e for e in program.eqns if e.primitive.name == name] or [None]
+    assert program.is_high and program.in_avals == program.out_avals == [meshrt.typeof(q)] and eqn is not None
+    low = lower_to_lojax(program)
+    kinds = meshrt.typeof(q).lo_ty()
+    assert not low.is_high and [a.strong() for a in low.in_avals] == kinds == [a.strong() for a in low.out_avals]
+    want = 2 * dequantize(q)
+    close(dequantize(QArray(*meshrt.jit(lambda *xs: eval_jaxpr(low.jaxpr, low.consts, xs))(q.values, q.scales))), want)
+    for run in (pick, meshrt.jit(pick)):
+        close(dequantize(run(q)), want)
+        # Twice the straight-through derivative, forward and backward, alone and mapped.
+        weigh = lambda q, run=run: (dequantize(run(q)) * W).sum()
+        if name not in ("while", "shard_map"):
+            close(meshrt.grad(weigh)(q), 2 * W)
+        if name not in ("custom_vjp_call", "shard_map"):
+            close(meshrt.jvp(weigh, (q,), (jnp.ones_like(W),))[1], 2 * W.sum())
+    if name != "shard_map":
+        stack = QArray(jnp.stack([q.values] * 2), jnp.stack([q.scales] * 2))
+        mapped = meshrt.vmap(lambda q: dequantize(pick(q)), in_axes=QMapping(), axis_size=2)(stack)
+        close(mapped, np.stack([want] * 2))
 
 
 def test_000_11_a_jitted_function_shows_both_programs():
@@ -145,9 +195,28 @@ def test_000_11_a_jitted_function_shows_both_programs():
     assert traced.jaxpr.is_high and not traced.lojax.jaxpr.is_high and traced.lojax.lojax.jaxpr is traced.lojax.jaxpr
 
 
+# What statement 000-12 lists, of all versions.
+NAMES = [
+    "HiType", "HiPrimitive", "VJPHiPrimitive", "register_hitype", "HiPspec", "MappingSpec", "AbstractValue",
+    "ShapedArray", "aval_method", "aval_property", "Zero", "instantiate_zeros", "is_undefined_primal", "GradAccum",
+    "NullAccum", "RefAccum", "ValAccum", "jvp_from_lin", "linearize_from_jvp", "vjp_from_jvp", "vjp_from_lin",
+    "control_flow_allowed_effects", "AbstractRef", "TransformedRef", "HiPrim", "vmap_rule", "unmap_avals",
+    "bdims_at_front", "MutableHiType", "AvalQDD", "AvalMutableQDD", "Box", "BoxTy", "new_box", "box_get", "box_set",
+]  # fmt: skip
+
+
 def test_000_12_names():
-    for name in hijax.__all__:
-        assert hasattr(hijax, name)
+    here = {n for n in dir(jax_hijax) if not n.startswith("_")}
+    assert {n for n in {*NAMES, *here} if not hasattr(hijax, n)} == set()
+    assert set(NAMES) <= set(hijax.__all__) and all(hasattr(hijax, n) for n in hijax.__all__)
+    methods = "lo_ty lower_val raise_val to_tangent_aval to_ct_aval vspace_zero vspace_add dec_rank inc_rank "
+    methods += "leading_axis_spec shard unshard nospec"
+    assert all(callable(getattr(hijax.HiType, m)) for m in methods.split())
+    of_mutable = "lo_ty_qdd new_from_loval read_loval update_from_loval"
+    assert all(callable(getattr(hijax.MutableHiType, m)) for m in of_mutable.split())
+    rules = "expand vjp_fwd vjp_bwd vjp_bwd_retval jvp lin linearized transpose batch dce remat check"
+    for kind in (hijax.VJPHiPrimitive, hijax.HiPrim):
+        assert all(callable(getattr(kind, m)) for m in rules.split())
     with pytest.raises(AttributeError):
         _ = hijax.no_such_name
 

@@ -23,6 +23,7 @@ from tests.meshrt.kernels.hardware import (
     ring_all_gather,
 )
 from tests.meshrt.kernels.programs import JAX, OURS
+from tests.meshrt.kernels.test_any_size import LIBRARY
 
 needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 needs_cuda = pytest.mark.skipif(
@@ -148,3 +149,15 @@ def test_gpus_compile_kernels_that_ship(name):
     f, args = shipped("bfloat16")[name]
     program = meshrt.jit(f).trace(*args).lower(lowering_platforms=("cuda",))
     assert "triton" in program.as_text() and program.compile(topology="h100:1").memory_analysis() is not None
+
+
+@pytest.mark.tpu
+@needs_cuda
+@pytest.mark.parametrize("backwards", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("name", list(LIBRARY))
+def test_gpus_compile_kernels_of_any_size(name, backwards):
+    """Sizes that are no powers of two, few rows, states in scratch memory."""
+    f, kinds = LIBRARY[name]
+    f = gradient(f, len(kinds)) if backwards else f
+    compiled = meshrt.jit(f).trace(*kinds).lower(lowering_platforms=("cuda",)).compile(topology="h100:1")
+    assert compiled.memory_analysis() is not None

@@ -10,7 +10,9 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import P
 from meshrt.core.references import AccumEffect, ReadEffect, RefEffect, WriteEffect, effects_by_position
+from meshrt.experimental import pallas as pl
 from meshrt.experimental.kernels import core_map, discharge_state, run_scoped, run_state
+from meshrt.experimental.pallas import tpu as pltpu
 from meshrt.sharding import AxisType, NamedSharding
 
 TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
@@ -213,6 +215,38 @@ def test_002_22_run_state_core_map_and_run_scoped_compose():
     x, y = run_state(program)((jnp.arange(3.0), jnp.zeros(3)))
     np.testing.assert_array_equal(x, [0, 1, 2])
     np.testing.assert_array_equal(y, [4, 6, 8])
+
+
+@pytest.mark.parametrize("interpret", [False, pltpu.InterpretParams()], ids=["loop", "simulator"])
+def test_002_22_the_parts_of_a_kernel_compose_on_cores(interpret):
+    """References out of arrays, cores in parallel, scratch and semaphores, copies, a pipeline: each is needed for the
+    result, and the simulator refuses one that is not waited for."""
+    cores = pltpu.create_tensorcore_mesh("core", num_cores=2)
+
+    def program(refs):
+        x, y = refs
+
+        @core_map(cores, interpret=interpret)
+        def _():
+            core = meshrt.lax.axis_index("core")
+            mine = pl.ds(4 * core, 4)
+
+            def with_scratch(scratch, sem):
+                pltpu.async_copy(x.at[mine], scratch, sem).wait()
+
+                def body(block, out):
+                    out[...] = block[...] * 10 + core + pl.program_id(0) * 100
+
+                block = pl.BlockSpec((2,), lambda i: (i,))
+                pltpu.emit_pipeline(body, grid=(2,), in_specs=[block], out_specs=[block])(scratch, y.at[mine])
+
+            run_scoped(with_scratch, pltpu.VMEM((4,), np.float32), pltpu.SemaphoreType.DMA(()))
+
+    jaxpr = str(meshrt.make_jaxpr(run_state(program))((jnp.arange(8.0), jnp.zeros(8))))
+    assert all(f"{name}" in jaxpr for name in ("pallas_call", "dma_start", "dma_wait", "empty_ref"))
+    x, y = run_state(program)((jnp.arange(8.0), jnp.zeros(8)))
+    np.testing.assert_array_equal(x, np.arange(8.0))
+    np.testing.assert_array_equal(y, np.arange(8.0) * 10 + [0, 0, 100, 100, 1, 1, 101, 101])
 
 
 def test_core_map_gives_scratch():
