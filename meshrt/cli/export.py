@@ -26,6 +26,8 @@ Examples:
 @click.option("--tier", type=click.Choice(["stable", "bytecode", "text"]), default="stable", show_default=True,
               help="An artifact that other versions read, or MLIR of this one.")  # fmt: skip
 @click.option("--stablehlo-version", metavar="VERSION", help="Of the artifact: 1.9.0, 4 or 12 (weeks), or current.")
+@click.option("--with-executable", is_flag=True,
+              help="Compile it for what is here and write that as well, for run-export --with-executable.")  # fmt: skip
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file.")
 @click.argument("target")
 def command(
@@ -37,6 +39,7 @@ def command(
     vjp_order: int,
     tier: str,
     stablehlo_version: str | None,
+    with_executable: bool,
     output: Path,
 ) -> int:
     """Exports TARGET, FILE.py:FUNCTION or FILE.py:CLASS.METHOD, with a function example_arguments(mesh) beside it.
@@ -45,6 +48,7 @@ def command(
     `meshrt.export.deserialize` reads it.
     """
     # Start-up time: `meshrt --help` shows every command.
+    import meshrt
     from meshrt.export import export
     from meshrt.inspect.target import parse_mesh, split_target, stage_target
     from meshrt.pipeline.container import write_file
@@ -66,7 +70,9 @@ def command(
         )
 
     made = stage_target(path, name, parse_mesh(mesh or "device=1"), hook_of(factory, written), stage, refused)
-    data = bytes(made.serialize(vjp_order, tier=tier))
+    if with_executable:
+        meshrt.config.update("num_cpu_devices", made.nr_devices)
+    data = bytes(made.serialize(vjp_order, tier=tier, with_executable=with_executable))
     write_file(output, data)
     where = f"{counted(made.nr_devices, 'device')} of {', '.join(platforms)}"
     click.echo(f"{output}: {made.fun_name} for {where}, {len(data):,} bytes")

@@ -23,9 +23,10 @@ _UNNAMED = "arr_"
 @click.option("--inputs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="An .npz file: arrays by the arguments' names (args[0], kwargs['b']), or in order.")  # fmt: skip
 @click.option("--mesh", metavar="AXIS=N,...", help="Runs on this mesh, of virtual CPU devices if there are no others.")
+@click.option("--with-executable", is_flag=True, help="Run compiled code that the file has, if it fits what is here.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the results, as .npz.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def command(file: Path, inputs: Path | None, mesh: str | None, output: Path | None) -> int:
+def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: bool, output: Path | None) -> int:
     """Runs the function in FILE, which must be yours: a program does what it says."""
     # Start-up time: `meshrt --help` shows every command.
     import numpy as np
@@ -35,13 +36,16 @@ def command(file: Path, inputs: Path | None, mesh: str | None, output: Path | No
     from meshrt.export import deserialize
     from meshrt.export.record import argument_names
     from meshrt.inspect.target import parse_mesh
-    from meshrt.pipeline.container import write_file
+    from meshrt.pipeline.container import read_file, write_file
     from meshrt.transforms.high import leaf_paths
 
     axes = parse_mesh(mesh) if mesh is not None else None
     if axes is not None:
         meshrt.config.update("num_cpu_devices", max(1, int(np.prod(list(axes.values())))))
-    exported = deserialize(file.read_bytes())
+    exported = deserialize(read_file(file) if with_executable else file.read_bytes(), with_executable=with_executable)
+    for stored in exported.executables:
+        if with_executable and not stored.is_used:
+            click.echo(f"{file}: its code is not used: {'; '.join(stored.differences())}", err=True)
     leaves = _arrays(inputs, argument_names(exported.in_tree), exported.in_avals)
     if axes is not None:
         devices = meshrt.make_mesh(tuple(axes.values()), tuple(axes))

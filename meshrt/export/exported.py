@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from meshrt.export.calling import call_exported
+from meshrt.export.executables import Sizes
 from meshrt.export.planning import plan_of
 from meshrt.export.record import Record
 from meshrt.export.saving import serialize
@@ -61,16 +62,23 @@ class Exported(Record):
         return plan_of(self, mesh, sizes)
 
     def serialize(
-        self, vjp_order: int = 0, *, tier: str = "stable", stablehlo_version: str | int | None = None
-    ) -> bytearray:
+        self, vjp_order: int = 0, *, tier: str = "stable", stablehlo_version: str | int | None = None,
+        with_executable: Sizes = False,
+    ) -> bytearray:  # fmt: skip
         """The function as bytes, with its first `vjp_order` derivatives.
 
         Args:
           tier: "stable" for an artifact that other versions read, "bytecode" or "text" for this version's MLIR.
           stablehlo_version: of the artifact; by default the one it was exported for.
+          with_executable: whether compiled code for the hardware that is here is written as well, which
+            `deserialize(..., with_executable=True)` uses: True, or with symbolic sizes a number for each, {"b": 8}, or
+            several of these.
 
         Raises:
           TreeError: the arguments or results have nodes of a class that was not registered for files.
-          ArgumentValueError: an unknown tier or version; more derivatives than there are.
+          ArgumentValueError: an unknown tier or version; more derivatives than there are; code for a platform or more
+            devices than are here, or for sizes that are not all given.
         """
-        return serialize(self, vjp_order, tier=tier, stablehlo_version=stablehlo_version)
+        return serialize(
+            self, vjp_order, tier=tier, stablehlo_version=stablehlo_version, with_executable=with_executable
+        )

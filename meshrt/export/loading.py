@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from meshrt.core.dimensions.scope import SymbolicScope
 from meshrt.export.artifact import check_artifact, newest_version, numbers
 from meshrt.export.checks import DisabledSafetyCheck
 from meshrt.export.container import json_of, unpack
+from meshrt.export.executables import StoredExecutable, from_sections
 from meshrt.export.exported import Exported
 from meshrt.runtime import jaxlib_api
 from meshrt.sharding.as_data import mesh_from_data, sharding_from_data
@@ -23,7 +25,7 @@ _MAX_DERIVATIVES = 32
 _EFFECTS = {e.name: e for e in (effects.DEBUG, effects.ORDERED_DEBUG, effects.IO, effects.ORDERED_IO, effects.NO_DCE)}
 
 
-def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
+def deserialize(blob: bytes | bytearray | memoryview, *, with_executable: bool = False) -> Exported:
     """The exported function that `Exported.serialize` wrote.
 
     >>> import meshrt, numpy as np
@@ -32,6 +34,11 @@ def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
     >>> float(deserialize(exported.serialize()).call(np.float32(2)))
     3.0
 
+    Args:
+      with_executable: whether calls may run compiled code that the file has (`serialize(with_executable=True)`) instead
+        of compiling. It is used where everything that it was compiled by and for is the same here (`executables` of the
+        result tells). Machine code runs with your rights: say so only of files from those you trust.
+
     Raises:
       SavedProgramError: damaged, cut off, or no such bytes. IncompatibleProgramError: bytecode or text of another
         version of jaxlib; an artifact of a newer version of StableHLO with an operation or type that this one does not
@@ -39,7 +46,10 @@ def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
     """
     if not isinstance(blob, bytes | bytearray | memoryview):
         raise errors.ArgumentTypeError(f"an exported function is read from bytes. Got {type(blob).__name__}")
-    return _read(unpack(blob), 0)
+    found = _read(unpack(blob), 0)
+    if with_executable:
+        return dataclasses.replace(found, executables=tuple(e.offered() for e in found.executables))
+    return found
 
 
 def _read(sections: Mapping[str, memoryview], depth: int) -> Exported:
@@ -108,9 +118,16 @@ def _exported(
         uses_global_constants=bool(manifest["global constants"]),
         stablehlo_version=str(manifest["stablehlo"]),
         mesh=mesh,
+        executables=_executables(sections),
         _get_vjp=None if derivative is None else lambda primal: derivative,
     )
 
 
 def _sharding(row: Any, meshes: Sequence[Any]) -> NamedSharding | None:
     return None if row is None else sharding_from_data(meshes[row["mesh"]], row)
+
+
+def _executables(sections: Mapping[str, memoryview]) -> tuple[StoredExecutable, ...]:
+    if "execs" not in sections and "code" not in sections:
+        return ()
+    return from_sections(json_of(sections, "execs"), sections["code"])

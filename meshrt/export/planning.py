@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from meshrt import errors, tree_util
-from meshrt.core.dimensions.expression import DimExpr
-from meshrt.core.types import ShapedArray
 from meshrt.export.calling import call_exported
+from meshrt.export.executables import shape_with
 from meshrt.export.record import Record
 from meshrt.jit import jit
 from meshrt.shape_dtype import ShapeDtypeStruct
@@ -31,7 +30,7 @@ def plan_of(exported: Record, mesh: Mesh | AbstractMesh, sizes: Mapping[str, int
             f"{exported.fun_name} was exported for {errors.counted(exported.nr_devices, 'device')}, and {over} has "
             f"{over.size}; give a mesh of as many"
         )
-    shapes = [_shape(exported, a, sizes) for a in exported.in_avals]
+    shapes = [shape_with(exported, a, sizes, "plan(mesh, {0}=8)") for a in exported.in_avals]
     if exported.mesh is None:  # it names no mesh: all of it runs everywhere
         asked = [NamedSharding(over, PartitionSpec())] * len(shapes)
     elif exported.mesh.axis_sizes == over.axis_sizes:
@@ -52,14 +51,3 @@ def plan_of(exported: Record, mesh: Mesh | AbstractMesh, sizes: Mapping[str, int
 def _open(mesh: AbstractMesh, shape: tuple[int, ...]) -> NamedSharding:
     """What propagation decides."""
     return NamedSharding(mesh, PartitionSpec(*[UNCONSTRAINED] * len(shape)))
-
-
-def _shape(exported: Record, aval: ShapedArray, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    names = set(exported.solution.values)
-    if missing := sorted(names.difference(sizes)):
-        raise errors.ArgumentValueError(
-            f"{exported.fun_name} has the symbolic sizes {', '.join(sorted(names))}; plan needs a number for each: "
-            f"plan(mesh, {missing[0]}=8)"
-        )
-    found = [n.evaluate(sizes) if isinstance(n, DimExpr) else n for n in aval.shape]
-    return tuple(map(int, found))

@@ -37,6 +37,7 @@ class Record:
     module_kept_var_idx        the arguments that the module takes; the others are not used
     uses_global_constants      whether it takes a platform's index or has symbolic sizes
     stablehlo_version          of which version the artifact is
+    executables                compiled code that the file had, see `meshrt.export.executables`
     """
 
     fun_name: str
@@ -57,6 +58,7 @@ class Record:
     uses_global_constants: bool
     stablehlo_version: str = ""
     mesh: AbstractMesh | None = None
+    executables: tuple[Any, ...] = ()
     _get_vjp: Callable[[Any], Any] | None = field(default=None, repr=False)
     # Whether this process wrote the module, or read it from bytes that anybody may have written.
     _is_trusted: bool = field(default=True, repr=False)

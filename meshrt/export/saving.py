@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from typing import Any
@@ -11,6 +12,7 @@ from meshrt.core.as_data import type_to_data
 from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.export.artifact import bytecode_of, read_artifact, target_version, write_artifact
 from meshrt.export.container import pack
+from meshrt.export.executables import Sizes, executables_of, to_sections
 from meshrt.export.record import Record
 from meshrt.runtime import jaxlib_api
 from meshrt.sharding.as_data import mesh_to_data, row_to_data
@@ -23,8 +25,9 @@ TIERS = ("stable", "bytecode", "text")
 
 
 def serialize(
-    exported: Record, vjp_order: int = 0, *, tier: str = "stable", stablehlo_version: str | int | None = None
-) -> bytearray:
+    exported: Record, vjp_order: int = 0, *, tier: str = "stable", stablehlo_version: str | int | None = None,
+    with_executable: Sizes = False,
+) -> bytearray:  # fmt: skip
     """See `meshrt.export.Exported.serialize`."""
     if tier not in TIERS:
         raise errors.ArgumentValueError(f"unknown tier {tier!r}: it is one of {', '.join(map(repr, TIERS))}")
@@ -42,6 +45,10 @@ def serialize(
     if vjp_order:
         derivative = exported.vjp()
         sections["vjp"] = bytes(serialize(derivative, vjp_order - 1, tier=tier, stablehlo_version=stablehlo_version))
+    if with_executable is not False:
+        # Of the module in the file, so that what reads it finds the same program.
+        written = dataclasses.replace(exported, mlir_module_serialized=sections["module"])
+        sections |= to_sections(executables_of(written, with_executable))
     return pack(sections)
 
 

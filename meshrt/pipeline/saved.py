@@ -35,7 +35,7 @@ from meshrt.sharding.named import NamedSharding
 if TYPE_CHECKING:
     from meshrt.pipeline.entry import Entry
 
-__all__ = ["SavedLoads", "SavedRecord", "restore", "to_bytes"]
+__all__ = ["SavedLoads", "SavedRecord", "restore", "target_of", "to_bytes"]
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Writing
@@ -58,7 +58,7 @@ def to_bytes(program: CompiledProgram, shown: Written | None, *, trees: bool = T
     code = executable.serialize()
     description = {
         "function": record.fun_name,
-        "target": _target(executable.first_devices()),
+        "target": target_of(executable.first_devices()),
         "program": {
             "devices": executable.num_devices, "mode": executable.mode, "shardy": executable.shardy,
             "options": [list(item) for item in executable.xla_options], "fingerprint": executable.fingerprint,
@@ -80,7 +80,7 @@ def to_bytes(program: CompiledProgram, shown: Written | None, *, trees: bool = T
     return pack(description, code, b"".join(c.tobytes() for c in consts))
 
 
-def _target(devices: Sequence[Any]) -> dict[str, Any]:
+def target_of(devices: Sequence[Any]) -> dict[str, Any]:
     """What compiled code needs to be the same where it runs."""
     first: dict[int, int] = {}
     processes = [first.setdefault(d.process_index, len(first)) for d in devices]
@@ -215,7 +215,7 @@ def _check_target(said: Mapping[str, Any], devices: tuple[Any, ...], count: int,
         )
     if len(set(devices)) != count:
         raise errors.IncompatibleProgramError(f"{origin} runs on {count} different devices. Got {list(devices)}")
-    here, there = _target(devices), said["target"]
+    here, there = target_of(devices), said["target"]
     wrong = [f"{k} {there.get(k)!r}, here {here.get(k)!r}" for k in {**there, **here} if there.get(k) != here.get(k)]
     if wrong:
         raise errors.IncompatibleProgramError(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "cached", "clear", "compiler_fingerprint", "compiler_of", "content", "discard_entry", "fingerprint", "load_entry",
-    "making", "on_disk", "problems", "store_entry",
+    "making", "on_disk", "problems", "store_entry", "xla_flags",
 ]  # fmt: skip
 
 _log = logging.getLogger("meshrt.compile_cache")
@@ -68,7 +68,7 @@ def compiler_fingerprint(device: Any) -> str:
     """What compiles for this device and for which kind of hardware, as text."""
     parts = compiler_of(device)
     host = [parts.pop("host")] if "host" in parts else []
-    return "\n".join([*parts.values(), _xla_flags(os.environ.get("XLA_FLAGS", "")), *host])
+    return "\n".join([*parts.values(), xla_flags(), *host])
 
 
 def compiler_of(device: Any) -> dict[str, str]:
@@ -86,9 +86,13 @@ def compiler_of(device: Any) -> dict[str, str]:
     return parts
 
 
+def xla_flags() -> str:
+    """The flags of this process that change code; not the number of host devices nor where dumps go."""
+    return _changing(os.environ.get("XLA_FLAGS", ""))
+
+
 @functools.lru_cache(8)
-def _xla_flags(flags: str) -> str:
-    """The flags that change code; not the number of host devices nor where dumps go."""
+def _changing(flags: str) -> str:
     ignored = ("--xla_force_host_platform_device_count", "--xla_dump_")
     return " ".join(sorted(f for f in flags.split() if not f.startswith(ignored)))
 

@@ -6,8 +6,9 @@
 (1, 1)
 
 Kinds in use: ``trace``, ``lower``, ``propagate``, ``partition``, ``compile``, ``compile_topology``,
-``rebind`` (an executable bound to
-other devices), ``dispatch_miss``, ``persistent_hit``, ``persistent_miss``, ``persistent_corrupt``,
+``rebind`` (an executable bound to other devices),
+``offered`` (code that a file brought along is taken instead of compiling), ``dispatch_miss``, ``persistent_hit``,
+``persistent_miss``, ``persistent_corrupt``,
 ``persistent_wait`` (for another process that makes the same entry), ``reshard``,
 ``host_reshard`` (a layout change that went through the host). Counts are of the whole process.
 """

@@ -20,7 +20,7 @@ from jaxlib.mlir import ir
 
 from meshrt import config, errors
 from meshrt.heuristics import KEPT_DEVICE_SETS
-from meshrt.runtime import backend, compile_cache, events, jaxlib_api, process_groups
+from meshrt.runtime import backend, compile_cache, events, jaxlib_api, offers, process_groups
 from meshrt.runtime.host_calls import Calls, HostFunction, busy_devices
 from meshrt.runtime.in_flight import flight_of
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
@@ -187,6 +187,9 @@ class PortableExecutable:
         kind = _kind(devices)
         if self.platform == "cpu":
             jaxlib_api.prepare_cpu_kernels(self.module or self._blobs.get(kind, b""))
+        if not (self.host_callbacks or kind in self._first or kind in self._blobs):
+            code = offers.code_for(self, kind)
+            self._blobs |= {} if code is None else {kind: code}
         if kind in self._first or kind in self._blobs:
             try:
                 bound = jaxlib_api.deserialize(self._blob(kind), devices, self._options(devices), calls.functions())
@@ -313,6 +316,10 @@ class PortableExecutable:
     def serialize(self) -> bytes:
         """The compiled code. To be loaded only by the user who made it: it is machine code."""
         return self._blob(_kind(self.first_devices()))
+
+    def offer_key(self) -> str:
+        """Under which the compiled code is offered to equal programs: see `meshrt.runtime.offers`."""
+        return offers.key_of(self, _kind(self.first_devices()))
 
     def memory_analysis(self) -> CompiledMemoryStats:
         """The compiler's memory figures, in bytes per device."""

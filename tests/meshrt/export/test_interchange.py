@@ -20,7 +20,7 @@ from meshrt.cli import main as cli
 from meshrt.export.artifact import newest_version, numbers, read_artifact
 from meshrt.export.container import pack, unpack
 from meshrt.lowering.legalize import operations
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import events, jaxlib_api
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding, P
 
 X = np.linspace(0.1, 0.8, 8, dtype=np.float32).reshape(2, 4)
@@ -408,6 +408,11 @@ def test_files_are_written_run_and_inspected_from_the_command_line(tmp_path, mon
         np.testing.assert_array_equal(found["result['sum']"], [8, 8, 8, 8])
     assert "[8. 8. 8. 8.]" in meshrt_does("run-export", "step.mexp", "--inputs", "named.npz", "--mesh", "a=4,b=2")
     assert "all_reduce" in meshrt_does("inspect", "step.mexp")
+    meshrt_does("export", "script.py:step", "--mesh", "data=8", "-o", "code.mexp", "--with-executable")
+    with events.count() as n:
+        run = ("run-export", "code.mexp", "--inputs", "x.npz", "--mesh", "rows=8", "--with-executable")
+        assert "[8. 8. 8. 8.]" in meshrt_does(*run)
+    assert n.compile == 0 and "all_reduce" in meshrt_does("inspect", "code.mexp")
     assert "args[0]: f32[8,4]" in meshrt_does("run-export", "step.mexp", code=2)
     (tmp_path / "cut.mexp").write_bytes((tmp_path / "step.mexp").read_bytes()[:200])
     assert "write it again" in meshrt_does("inspect", "cut.mexp", code=2)

@@ -1,0 +1,172 @@
+"""Compiled code beside the program in a file: what it is used for, and that it is used for nothing else."""
+
+from __future__ import annotations
+
+import gc
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import errors, export
+from meshrt.export import container
+from meshrt.runtime import compile_cache, events, jaxlib_api
+from meshrt.sharding import AxisType, NamedSharding, P
+from tests.meshrt.export.exporting import X, spec
+
+GOLDEN = Path(__file__).parent / "golden" / "version_1-executable.mexp"
+
+
+@pytest.fixture(scope="module")
+def blob():
+    return bytes(export.export(meshrt.jit(lambda x: {"y": jnp.cumsum(x) + 1}))(X).serialize(with_executable=True))
+
+
+@pytest.fixture
+def process():
+    """As another process: what was compiled before is not known."""
+    forget()
+
+
+def forget():
+    meshrt.clear_caches()
+    compile_cache.clear()
+    gc.collect()  # functions from files go, and what they brought along
+
+
+def changed(blob, **fields):
+    """The file with other things said of its code, checksums right."""
+    sections = {name: bytes(view) for name, view in container.unpack(blob).items()}
+    rows = json.loads(sections["execs"])
+    for name, value in fields.items():
+        part = rows[0]["target"] if name in rows[0]["target"] else rows[0]
+        part[name] = value
+    return container.pack({**sections, "execs": json.dumps(rows).encode()})
+
+
+@pytest.mark.parametrize("way", ["call", "jit", "named"])
+def test_the_first_call_compiles_nothing(blob, process, way):
+    """By whatever name the function is called."""
+    with events.count() as n:
+        read = export.deserialize(blob, with_executable=True)
+
+        def named(x):
+            return read.call(x)
+
+        call = {"call": read.call, "jit": meshrt.jit(read.call), "named": meshrt.jit(named)}[way]
+        np.testing.assert_array_equal(call(X)["y"], np.cumsum(X) + 1)
+    assert n.compile == 0 and n.offered == 1
+    (stored,) = read.executables
+    assert stored.is_used and stored.differences() == [] and (stored.devices, stored.sizes) == (1, {})
+
+
+def test_nobody_runs_code_that_was_not_asked_for(blob, process):
+    read = export.deserialize(blob)
+    with events.count() as n:
+        np.testing.assert_array_equal(read.call(X)["y"], np.cumsum(X) + 1)
+    assert n.compile == 1 and n.offered == 0 and not read.executables[0].is_used
+
+
+def test_other_programs_are_compiled(blob, process):
+    read = export.deserialize(blob, with_executable=True)
+    with events.count() as n:
+        np.testing.assert_array_equal(meshrt.jit(lambda x: read.call(x)["y"] * 2)(X), 2 * np.cumsum(X) + 2)
+    assert n.compile == 1 and n.offered == 0
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("jaxlib", "0.0.1"), ("platform_version", "other"), ("device_kind", "other"), ("host", "another CPU"),
+    ("flags", "--xla_cpu_enable_fast_math=true"), ("processes", 2), ("devices", 4096),
+])  # fmt: skip
+def test_code_for_something_else_reaches_no_compiler(blob, process, monkeypatch, field, value):
+    monkeypatch.setattr(jaxlib_api, "deserialize", lambda *a: pytest.fail("XLA was given the code"))
+    read = export.deserialize(changed(blob, **{field: value}), with_executable=True)
+    assert not read.executables[0].is_used
+    assert field in "\n".join(read.executables[0].differences())
+    with events.count() as n:
+        np.testing.assert_array_equal(read.call(X)["y"], np.cumsum(X) + 1)
+    assert n.compile == 1
+
+
+def test_code_of_another_program_is_not_taken(blob, process):
+    read = export.deserialize(changed(blob, key="0" * 64), with_executable=True)
+    with events.count() as n:
+        np.testing.assert_array_equal(read.call(X)["y"], np.cumsum(X) + 1)
+    assert n.compile == 1 and n.offered == 0
+
+
+@pytest.mark.parametrize("tier", ["stable", "bytecode", "text"])
+def test_of_every_tier(process, tier):
+    exported = export.export(meshrt.jit(lambda x: jnp.cumsum(x) - 2))(X)
+    blob = exported.serialize(tier=tier, with_executable=True, stablehlo_version=12 if tier == "stable" else None)
+    forget()
+    with events.count() as n:
+        np.testing.assert_array_equal(export.deserialize(blob, with_executable=True).call(X), np.cumsum(X) - 2)
+    assert n.compile == 0 and n.offered == 1
+
+
+def test_sizes_that_were_compiled_and_others(process):
+    exported = export.export(meshrt.jit(lambda x: jnp.cumsum(x, 0) * x.shape[0]))(spec("b, 2"))
+    blob = exported.serialize(with_executable=[{"b": 3}, {"b": 5}])
+    forget()
+    read = export.deserialize(blob, with_executable=True)
+    assert [e.sizes for e in read.executables] == [{"b": 3}, {"b": 5}]
+    for size, compiled in ((3, 0), (4, 1), (5, 0)):
+        x = np.ones((size, 2), np.float32)
+        with events.count() as n:
+            np.testing.assert_array_equal(read.call(x), np.cumsum(x, 0) * size)
+        assert (n.compile, n.offered) == (compiled, 1 - compiled)
+
+
+def test_over_a_mesh(process):
+    mesh = meshrt.make_mesh((2, 2), ("x", "y"), (AxisType.Auto,) * 2, devices=meshrt.devices()[:4])
+    a = np.arange(32, dtype=np.float32).reshape(8, 4)
+    f = meshrt.jit(lambda a: jnp.cumsum(a @ a.T, 0), in_shardings=NamedSharding(mesh, P("x", "y")))
+    blob = export.export(f)(a).serialize(with_executable=True)
+    forget()
+    read = export.deserialize(blob, with_executable=True)
+    others = meshrt.make_mesh((2, 2), ("p", "q"), (AxisType.Auto,) * 2, devices=meshrt.devices()[4:])
+    with events.count() as n:
+        found = read.call(meshrt.device_put(a, read.in_shardings_jax(others)[0]))
+    assert n.compile == 0 and n.offered == 1 and found.devices() == set(meshrt.devices()[4:])
+    np.testing.assert_allclose(found, np.cumsum(a @ a.T, 0), rtol=1e-6)
+
+
+def test_what_cannot_be_compiled_here_is_said():
+    f = meshrt.jit(lambda x: x + 1)
+    with pytest.raises(errors.ArgumentValueError, match="exported for tpu, and code is compiled for what is here, cpu"):
+        export.export(f, platforms=["tpu"])(X).serialize(with_executable=True)
+    with pytest.raises(errors.ArgumentValueError, match=r"a number is needed for each: with_executable=\{'b': 8\}"):
+        export.export(f)(spec("b")).serialize(with_executable=True)
+    exported = replace(export.export(f)(X), nr_devices=4096)
+    with pytest.raises(errors.ArgumentValueError, match="exported for 4096 devices"):
+        exported.serialize(with_executable=True)
+    with pytest.raises(errors.ArgumentTypeError, match="with_executable is True, sizes by name"):
+        export.export(f)(X).serialize(with_executable="yes")
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("place", 1), ("length", 1 << 62), ("length", -1), ("length", 3), ("devices", "many"), ("sizes", 3),
+    ("sizes", {"b": "x"}),
+])  # fmt: skip
+def test_descriptions_of_code_that_make_no_sense(blob, field, value):
+    with pytest.raises(errors.SavedProgramError):
+        export.deserialize(changed(blob, **{field: value}))
+
+
+@pytest.mark.parametrize("name", ["execs", "code"])
+def test_code_without_a_description_and_the_other_way(blob, name):
+    sections = {k: bytes(v) for k, v in container.unpack(blob).items() if k != name}
+    with pytest.raises(errors.SavedProgramError):
+        export.deserialize(container.pack(sections))
+
+
+def test_golden_file_with_code():
+    """`lambda x: {"y": cumsum(x) + 1}` of `f32[4]`; its code is used where it fits, and the program elsewhere."""
+    read = export.deserialize(GOLDEN.read_bytes(), with_executable=True)
+    assert read.executables[0].is_used == (not read.executables[0].differences())
+    np.testing.assert_array_equal(read.call(X)["y"], np.cumsum(X) + 1)
