@@ -13,6 +13,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt._keytypes import KEY_IMPLS, KeyType
+from meshrt.core.as_data import dtype_from_data
 from meshrt.core.dimensions.scope import SymbolicScope
 from meshrt.core.dimensions.shapes import symbolic_shape
 from meshrt.core.spaces import Space
@@ -130,13 +131,9 @@ def _exported(table: Reader, trusted: bool) -> Exported:
 
 def _aval(table: Reader, scope: SymbolicScope) -> ShapedArray:
     kind, shape = table.number(2, "<b"), ", ".join(table.texts(1))
-    dtype: Any = KeyType(KEY_IMPLS[_KEYS[kind]]) if kind in _KEYS else _dtype(_DTYPES[kind])
+    dtype: Any = KeyType(KEY_IMPLS[_KEYS[kind]]) if kind in _KEYS else dtype_from_data(_DTYPES[kind])
     sizes = symbolic_shape(shape, scope=scope)
     return ShapedArray(sizes, dtype, memory_space=_SPACES[table.number(3, "<b")])
-
-
-def _dtype(name: str) -> Any:
-    return dtypes.float0 if name == "float0" else dtypes.dtype(name)
 
 
 def _mesh(table: Reader) -> AbstractMesh:

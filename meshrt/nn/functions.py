@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.dimensions.arithmetic import broadcast_shapes
+from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
 from meshrt.numpy import averages, logic, powers
@@ -25,6 +27,7 @@ from meshrt.numpy.operands import (
     operand,
     promote_inexact,
     scalar_like,
+    size_as,
     static_size,
 )
 from meshrt.numpy.selection import where as select
@@ -180,8 +183,9 @@ def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = Fal
     x = asarray(promote_inexact("logmeanexp", x)[0])
     out = logsumexp(x, axis, keepdims=keepdims, where=where)
     if where is None:
-        count = float(np.prod([x.shape[i] for i in canonical_axes(axis, x.ndim, "logmeanexp")], dtype=np.int64))
-        return uf.subtract(out, scalar_like(out, np.log(count)))
+        count = math.prod(x.shape[i] for i in canonical_axes(axis, x.ndim, "logmeanexp"))
+        known = uf.log(size_as(count, out.dtype)) if is_symbolic_dim(count) else scalar_like(out, np.log(float(count)))
+        return uf.subtract(out, known)
     mask = broadcast_to_shape(_array("logmeanexp", where), x.shape)
     return uf.subtract(out, uf.log(rd.sum(mask, axis, out.dtype, keepdims=keepdims)))
 

@@ -113,7 +113,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     axes = canonical_axes(axis, x.ndim, "gradient")
     if not axes:
         return []
-    if min(x.shape[i] for i in axes) < 2:
+    if any(x.shape[i] < 2 for i in axes):
         raise ShapeError(f"gradient needs at least 2 elements along each axis, got shape {x.shape} and axes {axes}")
     if len(spacing) not in (0, 1, len(axes)):
         raise errors.ArgumentTypeError(f"gradient: {len(spacing)} spacings for {len(axes)} axes; give none, one or all")
@@ -146,7 +146,7 @@ def _slope(x: Any, h: Any, axis: int) -> Any:
 
 
 def _between(x: Any, axis: int, start: int | None, stop: int | None) -> Any:
-    return lax.slice_in_dim(x, *slice(start, stop).indices(x.shape[axis])[:2], axis=axis)
+    return lax.slice_in_dim(x, start, stop, axis=axis)
 
 
 @functools.partial(jit, static_argnames=("axis",))

@@ -286,7 +286,8 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     first, last = (el.mul_p.bind(el.log_p.bind(true_divide(x, side)), scale) for x in (start, stop))
     out = multiply(side, logspace(first, last, num, endpoint, dtype=work))
     if endpoint and (is_symbolic_dim(num) or num > 1):  # exactly, which the logarithm has not been
-        last = expand_dims(broadcast_to_shape(stop, out.shape[1:]), (0,))
+        found, last = out[-1:], expand_dims(broadcast_to_shape(stop, out.shape[1:]), (0,))
+        last = lax.select(found != found, found, last)  # ends on different sides of zero have nothing between them
         out = lax.concatenate([out[:-1], _end(num, out[:1], last)], 0)
     order = (*range(1, axis + 1), 0, *range(axis + 1, out.ndim))
     return el.convert_element_type(lax.transpose(out, order), dtype)

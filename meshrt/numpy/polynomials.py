@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.numpy.arrays import asarray, operand_array, promoted, promoted_inexact
 from meshrt.numpy.choose import choose
 from meshrt.numpy.contractions import dot, outer
@@ -19,10 +20,10 @@ from meshrt.numpy.joining import concatenate, stack
 from meshrt.numpy.linalg import eigvals, inv, lstsq
 from meshrt.numpy.operands import ShapeError, common_shape, static_int
 from meshrt.numpy.reductions import all as all_
-from meshrt.numpy.reductions import argmin
+from meshrt.numpy.reductions import argmin, prod
 from meshrt.numpy.shapes import atleast_1d, broadcast_to
 from meshrt.numpy.turning import roll
-from meshrt.numpy.ufuncs import negative, sqrt, true_divide
+from meshrt.numpy.ufuncs import maximum, negative, sqrt, true_divide
 
 __all__ = [
     "poly", "polyadd", "polyder", "polydiv", "polyfit", "polyint", "polymul", "polysub", "polyval", "roots",
@@ -152,8 +153,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
         raise errors.ArgumentValueError(f"polyint: k must be a number or a vector of 1 or {m} elements, got {k.shape}")
     if m == 0:
         return p
-    powers = np.arange(p.shape[0] + m)[None] - np.arange(m)[:, None]
-    return true_divide(concatenate([p, k]), asarray(np.maximum(1.0, powers).prod(0)[::-1].astype(p.dtype)))
+    return true_divide(concatenate([p, k]), _falling(p.shape[0] + m, m, 0, p.dtype))
 
 
 def polyder(p: Any, m: int = 1) -> Any:
@@ -173,8 +173,17 @@ def polyder(p: Any, m: int = 1) -> Any:
     _check_coefficients("polyder", p)
     if m == 0:
         return p
-    powers = np.arange(m, p.shape[0])[None] - np.arange(m, dtype=np.float64)[:, None]
-    return p[:-m] * asarray(powers.prod(0)[::-1].astype(p.dtype))
+    return p[:-m] * _falling(p.shape[0], m, m, p.dtype)
+
+
+def _falling(count: Any, m: int, first: int, dtype: Any) -> Any:
+    """By what `m` derivatives multiply x**k, k (k - 1) ... (k - m + 1), for k from `count` - 1 down to `first`; factors
+    below 1 left out."""
+    if is_symbolic_dim(count):
+        powers = arange(count - 1, first - 1, -1)[None] - arange(m)[:, None]
+        return prod(maximum(1, powers).astype(dtype), 0)
+    known = np.arange(first, count)[None] - np.arange(m, dtype=np.float64)[:, None]
+    return asarray(np.maximum(1.0, known).prod(0)[::-1].astype(dtype))
 
 
 def poly(seq_of_zeros: Any) -> Any:

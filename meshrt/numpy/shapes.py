@@ -11,7 +11,8 @@ import numpy as np
 
 from meshrt import errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p, transpose_p
-from meshrt.core.dimensions.expression import is_symbolic_dim, is_symbolic_shape
+from meshrt.core.dimensions.arithmetic import is_surely
+from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.dispatch import at_once
 from meshrt.numpy.arrays import operand_array
 from meshrt.numpy.operands import (
@@ -161,6 +162,18 @@ def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
     return reshape(a, -1 if size(a) else 0, order, out_sharding=out_sharding)
 
 
+def _is_one(size: Any, shape: Any) -> bool:
+    """Whether a size is 1. ArgumentValueError if that depends on variables."""
+    if not is_symbolic_dim(size):
+        return bool(size == 1)
+    if is_surely(lambda: size >= 2):
+        return False
+    raise errors.ArgumentValueError(
+        f"jnp.squeeze with axis=None is not supported with shape polymorphism: whether {size} of {shape} is 1 is known "
+        f"only when the program is called; give the axes, or the constraint '{size} >= 2'"
+    )
+
+
 def squeeze(a: Any, axis: Any = None) -> Any:
     """``a`` without dimensions of size 1: all of them, or those of ``axis``.
 
@@ -176,12 +189,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     """
     x = operand_array("squeeze", a)
     if axis is None:
-        if is_symbolic_shape(x.shape):
-            raise errors.ArgumentValueError(
-                f"jnp.squeeze with axis=None is not supported with shape polymorphism: which sizes of {x.shape} are 1 "
-                "is known only when the program is called; give the axes"
-            )
-        drop = tuple(i for i, n in enumerate(x.shape) if n == 1)
+        drop = tuple(i for i, n in enumerate(x.shape) if _is_one(n, x.shape))
     else:
         drop = canonical_axes(axis, x.ndim, "squeeze")
         if any(x.shape[i] != 1 for i in drop):

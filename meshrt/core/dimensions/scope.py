@@ -154,8 +154,8 @@ class SymbolicScope:
     def inconclusive(self, comparison: str, left: Dim, sign: str, right: Dim) -> errors.InconclusiveDimensionOperation:
         """The error for a comparison that depends on the variables."""
         low, high = self.bounds(left - right)
-        opposite = {">=": "<=", "<=": ">=", ">": "<=", "<": ">=", "!=": ">="}[sign]
-        other = right if sign in (">", "<") else right - 1 if sign == ">=" else right + 1
+        opposite = {">=": "<=", "<=": ">=", ">": "<=", "<": ">=", "!=": "=="}[sign]
+        other = right if sign in (">", "<", "!=") else right - 1 if sign == ">=" else right + 1
         holding = {">": f"{left} >= {right + 1}", "<": f"{left} <= {right - 1}", "!=": f"{left} >= {right + 1}"}
         holds = holding.get(sign, f"{left} {sign} {right}")
         given = f"\nUsing symbolic scope {self}" if self.constraints else ""

@@ -9,6 +9,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.jit import jit
 from meshrt.scipy.operands import separate
 
@@ -173,7 +174,11 @@ def _triangular_root(t: Any) -> Any:
         rest = t[i, j] - u[i] @ u[:, j]  # of which all but what is known is zero
         return jnp.where(rest == 0, 0, rest / (diagonal[i] + diagonal[j]))
 
-    return _in_turn([(i, j) for j in range(n) for i in reversed(range(j))], entry, jnp.diag(diagonal))
+    start = jnp.diag(diagonal)
+    if is_symbolic_dim(n):
+        column = lambda j, u: lax.fori_loop(1, j + 1, lambda k, u: u.at[j - k, j].set(entry(j - k, j, u)), u)
+        return lax.fori_loop(0, n, column, start)
+    return _in_turn([(i, j) for j in range(n) for i in reversed(range(j))], entry, start)
 
 
 @jit

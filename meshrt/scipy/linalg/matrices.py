@@ -11,6 +11,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.core.dimensions.expression import is_symbolic_shape, max_dim, min_dim
 from meshrt.jit import jit
 from meshrt.numpy.operands import operand
 from meshrt.scipy.operands import inexact
@@ -52,6 +53,11 @@ def block_diag(*arrs: Any) -> Any:
     return jnp.concatenate(rows)
 
 
+def _numbers(*bounds: Any) -> Any:
+    """As `numpy.arange`; in the program where it depends on symbolic sizes."""
+    return jnp.arange(*bounds) if is_symbolic_shape(bounds) else np.arange(*bounds)
+
+
 @jit
 def toeplitz(c: Any, r: Any = None) -> Any:
     """The matrices [..., m, n] with constant diagonals, of a first column [..., m] and first row [..., n] (whose first
@@ -75,7 +81,7 @@ def toeplitz(c: Any, r: Any = None) -> Any:
         return jnp.zeros((*batch, m, n), dtype)
     parts = (jnp.flip(column, -1), row[..., 1:])
     line = jnp.concatenate([jnp.broadcast_to(p, (*batch, p.shape[-1])).astype(dtype) for p in parts], axis=-1)
-    return line[..., (m - 1 - np.arange(m))[:, None] + np.arange(n)]
+    return line[..., (m - 1 - _numbers(m))[:, None] + _numbers(n)]
 
 
 @jit
@@ -107,7 +113,7 @@ def hankel(c: Any, r: Any = None) -> Any:
         return jnp.zeros((*batch, m, n), dtype)
     parts = (column, row[..., 1:])
     line = jnp.concatenate([jnp.broadcast_to(p, (*batch, p.shape[-1])).astype(dtype) for p in parts], axis=-1)
-    return line[..., np.arange(m)[:, None] + np.arange(n)]
+    return line[..., _numbers(m)[:, None] + _numbers(n)]
 
 
 @jit
@@ -121,7 +127,7 @@ def circulant(c: Any) -> Any:
     """
     c = _vector("circulant", c)
     n = c.shape[-1]
-    return c[..., (np.arange(n)[:, None] - np.arange(n)) % max(n, 1)]
+    return c[..., (_numbers(n)[:, None] - _numbers(n)) % max_dim(n, 1)]
 
 
 @jit
@@ -210,11 +216,11 @@ def fiedler_companion(a: Any) -> Any:
         return -c[..., 1:, None]
     out = jnp.zeros((*a.shape[:-1], n, n), a.dtype)
     # As SciPy places them: pairs of coefficients above and below the diagonal, ones in between.
-    out = out.at[..., np.arange(0, n - 2, 2), np.arange(2, n, 2)].set(1)
-    out = out.at[..., np.arange(3, n, 2), np.arange(1, n - 2, 2)].set(1)
-    out = out.at[..., np.arange(0, n - 1, 2), np.arange(1, n, 2)].set(-c[..., 2::2])
+    out = out.at[..., _numbers(0, n - 2, 2), _numbers(2, n, 2)].set(1)
+    out = out.at[..., _numbers(3, n, 2), _numbers(1, n - 2, 2)].set(1)
+    out = out.at[..., _numbers(0, n - 1, 2), _numbers(1, n, 2)].set(-c[..., 2::2])
     out = out.at[..., 0, 0].set(-c[..., 1]).at[..., 1, 0].set(1)
-    rows = np.arange(2, n, 2)
+    rows = _numbers(2, n, 2)
     return out.at[..., rows, rows - 1].set(-c[..., 3::2])
 
 
@@ -246,12 +252,11 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
         raise errors.ArgumentValueError(f"len(a) must be at least 1; got shape {a.shape}.")
     if mode not in ("full", "valid", "same"):
         raise errors.ArgumentValueError(f"mode must be one of 'full', 'valid', 'same'; got {mode!r}.")
-    cut = min(n, m) - 1
+    cut = min_dim(n, m) - 1
     first, last = {"full": (0, 0), "valid": (cut, cut), "same": (cut // 2, cut - cut // 2)}[mode]
-    rows = np.arange(first, m + n - 1 - last)
-    places = rows[:, None] - np.arange(n)
+    places = _numbers(first, m + n - 1 - last)[:, None] - _numbers(n)
     inside = (places >= 0) & (places < m)
-    return jnp.where(inside, a[..., np.clip(places, 0, m - 1)], 0).astype(a.dtype)
+    return jnp.where(inside, a[..., places.clip(0, m - 1)], 0).astype(a.dtype)
 
 
 def hilbert(n: int) -> Any:
