@@ -7,6 +7,7 @@ automatic differentiation" (2008), for distinct singular values.
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ from meshrt.primitives.lapack import (
 from meshrt.primitives.linalg import adjoint, matmul, matrix_transpose
 from meshrt.primitives.matrix_parts import as_rows, diagonal, diagonal_part, off_diagonal, safe_inverse
 from meshrt.primitives.matrix_types import check_matrices
+from meshrt.primitives.svd_by_polar import svd_by_polar
 
 
 class SvdAlgorithm(enum.Enum):
@@ -77,10 +79,12 @@ def _infer(
 def _lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     p, aval, count = eqn.params, eqn.invars[0].aval.strong(), len(eqn.outvars)
     if p["subset_by_index"] not in (None, (0, min_dim(*aval.shape[-2:]))):
-        raise errors.UnsupportedError("subset_by_index is not implemented for svd on CPU and GPU; slice the results")
+        raise errors.UnsupportedError("subset_by_index is not implemented for svd; slice the results")
     if 0 in aval.shape[-2:]:
         empty, *bases = [v.aval for v in eqn.outvars]
         return [ctx.full(0, empty.strong()), *(write_eye(ctx, b.strong()) for b in bases)]
+    if ctx.module.platform == "tpu":
+        return _on_tpu(ctx, eqn, x, aval)
     outs = _shapes(aval, p["full_matrices"])
     write = _on_gpu if is_gpu(ctx) else _on_cpu
     *results, info = write(ctx, eqn, x, aval, outs)
@@ -97,6 +101,15 @@ def _on_cpu(ctx: LoweringContext, eqn: Eqn, x: Any, aval: ShapedArray, outs: Seq
     kernel = Kernel("gesvd" if algorithm == SvdAlgorithm.QR else "gesdd", mode=mode)
     info = ShapedArray(aval.shape[:-2], INFO)
     return call_kernel(ctx, "svd", [x], [aval], [aval, *outs, info], {"cpu": kernel})[1:]
+
+
+def _on_tpu(ctx: LoweringContext, eqn: Eqn, x: Any, aval: ShapedArray) -> Sequence[Any]:
+    """There is no kernel: a program of polar and eigenvalue decompositions, which have some."""
+    p, algorithm = eqn.params, eqn.params["algorithm"]
+    if algorithm not in (None, SvdAlgorithm.DEFAULT, SvdAlgorithm.POLAR):
+        raise errors.UnsupportedError(f"The SVD algorithm {algorithm.value} is not implemented on TPU; there is POLAR")
+    program = functools.partial(svd_by_polar, full_matrices=p["full_matrices"], compute_uv=p["compute_uv"])
+    return write_composed(ctx, eqn, [x], [aval], program)
 
 
 _LARGEST_JACOBI = 1024  # rows or columns, as cuSOLVER's authors advise
@@ -228,7 +241,8 @@ def svd(
       x: matrices [..., m, n].
       full_matrices: give square u and vh.
       subset_by_index: all singular values at most; the kernels compute them together.
-      algorithm: on CPUs `DIVIDE_AND_CONQUER` (the default) or `QR`; on CUDA devices `JACOBI`, `POLAR` or `QR`.
+      algorithm: on CPUs `DIVIDE_AND_CONQUER` (the default) or `QR`; on CUDA devices `JACOBI`, `POLAR` or `QR`;
+        on TPUs `POLAR`.
 
     Raises:
       UnsupportedError: another algorithm, or a smaller subset.

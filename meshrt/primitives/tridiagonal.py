@@ -9,13 +9,15 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.pointwise import add_tangents
-from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, reshape
+from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, reshape, zeros
 from meshrt.core.explicit import stacks
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.composed import write_composed
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
+from meshrt.primitives.control import scan
 from meshrt.primitives.lapack import INFO, Kernel, call_kernel, is_gpu, nan_unless_ok
 from meshrt.primitives.matrix_types import check_matrices
 from meshrt.primitives.slice import pad
@@ -46,10 +48,39 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
         return call_kernel(ctx, name, operands, avals, [out], kernels)[0]
     if is_gpu(ctx):
         return call_kernel(ctx, name, operands, avals, [out], {"cuda": Kernel("cusparse_gtsv2_ffi")})[0]
+    if ctx.module.platform == "tpu":
+        return write_composed(ctx, eqn, operands, avals, lambda *xs: [by_elimination(*xs)])[0]
     info = ShapedArray(out.shape[:-2], INFO)
     # The kernel works in place, so that factors of the diagonals are results, too.
     *_, x, failed = call_kernel(ctx, name, operands, avals, [*avals, info], {"cpu": Kernel("gtsv")})
     return nan_unless_ok(ctx, failed, out.shape[:-2], [x], [out])[0]
+
+
+def by_elimination(dl: Any, d: Any, du: Any, b: Any) -> Any:
+    """The x with a x = b where there is no kernel: row by row, without exchanging any."""
+    last = aval_of(d).ndim - 1
+    lower, middle, upper, right = (move_dim(x, last, 0) for x in (dl, d, du, b))
+
+    def spread(x: Any, like: Any) -> Any:
+        shape = aval_of(like).shape
+        return broadcast_in_dim(x, shape, tuple(range(len(shape) - 1)))
+
+    def down(above: tuple[Any, Any], row: tuple[Any, Any, Any, Any]) -> tuple[Any, Any]:
+        (ratio, value), (low, mid, up, given) = above, row
+        pivot = ew.sub_p.bind(mid, ew.mul_p.bind(low, ratio))
+        value = ew.sub_p.bind(given, ew.mul_p.bind(spread(low, given), value))
+        found = ew.div_p.bind(up, pivot), ew.div_p.bind(value, spread(pivot, given))
+        return found, found
+
+    def up(below: Any, row: tuple[Any, Any]) -> tuple[Any, Any]:
+        ratio, value = row
+        found = ew.sub_p.bind(value, ew.mul_p.bind(spread(ratio, value), below))
+        return found, found
+
+    rows, columns = (zeros(ShapedArray(aval_of(x).shape[1:], aval_of(x).dtype)) for x in (middle, right))
+    _, eliminated = scan(down, (rows, columns), (lower, middle, upper, right))
+    _, found = scan(up, columns, eliminated, reverse=True)
+    return move_dim(found, 0, last)
 
 
 def _moved(x: Any, by: int, axis: int) -> Any:
