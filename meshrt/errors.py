@@ -51,10 +51,12 @@ class MissingFunctionError(MeshrtError, AttributeError, NotImplementedError):
 def counted(count: int, what: str) -> str:
     """`1 device`, `8 devices`.
 
-    >>> counted(1, "device"), counted(8, "cpu device")
-    ('1 device', '8 cpu devices')
+    >>> counted(1, "device"), counted(8, "cpu device"), counted(2, "entry")
+    ('1 device', '8 cpu devices', '2 entries')
     """
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    if count == 1:
+        return f"1 {what}"
+    return f"{count} {what[:-1]}ies" if what.endswith("ry") else f"{count} {what}s"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt.errors import ConfigError
+from meshrt.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from meshrt.runtime.disk_cache import DiskCache, Entry
@@ -53,7 +53,7 @@ def verify(directory: str | None, as_json: bool, remove: bool) -> int:
     else:
         for entry in damaged:
             click.echo(f"{disk.path(entry.name)}: {entry.problem}")
-        click.echo(f"{len(found)} entries, {len(damaged)} damaged")
+        click.echo(f"{counted(len(found), 'entry')}, {len(damaged)} damaged")
     if remove:
         for entry in damaged:
             disk.remove(entry.name)
@@ -115,7 +115,7 @@ def _show(disk: DiskCache, entries: list[Entry], as_json: bool) -> None:
     # Start-up time: tables take 20 ms to import.
     from meshrt.inspect.render import clean, console, table
 
-    made = table(f"{disk.root}: {len(entries)} entries, {_bytes(total)}")
+    made = table(f"{disk.root}: {counted(len(entries), 'entry')}, {_bytes(total)}")
     for title, justify, _ in _COLUMNS:
         side: Any = justify
         made.add_column(title, justify=side, overflow="fold")

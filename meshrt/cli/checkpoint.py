@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from meshrt.errors import CheckpointNotFoundError, DamagedCheckpointError
+from meshrt.errors import CheckpointNotFoundError, DamagedCheckpointError, counted
 
 if TYPE_CHECKING:
     from meshrt.checkpoint import Checkpoint
@@ -43,7 +43,7 @@ def ls(path: str, leaves: bool, as_json: bool) -> None:
     # Start-up time: tables take 20 ms to import.
     from meshrt.inspect.render import clean, console, table
 
-    made = table(f"{path}: {len(found)} checkpoints")
+    made = table(f"{path}: {counted(len(found), 'checkpoint')}")
     for title, side in (("checkpoint", "left"), ("written", "left"), ("size", "right"), ("leaves", "right"),
                         ("processes", "right"), ("metadata", "left")):  # fmt: skip
         justify: Any = side

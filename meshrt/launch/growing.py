@@ -14,6 +14,7 @@ import signal
 from collections import Counter
 from dataclasses import replace
 
+from meshrt.errors import counted
 from meshrt.launch.model import (
     Event,
     IncidentKind,
@@ -69,7 +70,7 @@ def resize(state: State, event: Event) -> Result:
     """All ranks start again, on as many hosts as may be."""
     count = min(len(state.hosts), most_hosts(state))
     former = {state.host_of(rank) for rank in range(state.size) if rank not in state.departed}
-    detail = f"the job goes on with {count} hosts in place of {len(former)}"
+    detail = f"the job goes on with {counted(count, 'host')} in place of {len(former)}"
     return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
 
 
@@ -138,7 +139,7 @@ def meshed(state: State, event: WorkerMeshed) -> Result:
     state = together(state, event)
     if not came or state.coming:
         return state, ()
-    told = Tell(text=f"the job has grown to {len(state.live)} ranks")
+    told = Tell(text=f"the job has grown to {counted(len(state.live), 'rank')}")
     return state, (SetTimer(timer=Timer.GROW, seconds=None), told, *look(state))
 
 

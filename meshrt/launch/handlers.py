@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
+from meshrt.errors import counted
 from meshrt.launch import growing, shrinking
 from meshrt.launch.causes import LOST
 from meshrt.launch.model import (
@@ -167,9 +168,10 @@ def rested(state: State, event: TimerFired) -> Result:
 
 def gather_late(state: State, event: TimerFired) -> Result:
     assert state.policy.nodes is not None  # of a job that waits for hosts
-    here = ", ".join(state.hosts) or "none"
+    here, verb = ", ".join(state.hosts) or "none", "is" if len(state.hosts) == 1 else "are"
     detail = (
-        f"{len(state.hosts)} of at least {state.policy.nodes[0]} hosts are there after {state.policy.gather_s:g} s "
+        f"{counted(len(state.hosts), 'host')} of at least {state.policy.nodes[0]} {verb} there after "
+        f"{state.policy.gather_s:g} s "
         f"({here}). Does `meshrt launch agent` run on the others, and can they reach the coordinator?"
     )
     state = open_incident(state, event, IncidentKind.FORMATION, detail)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
+from meshrt.errors import counted
 from meshrt.launch import growing
 from meshrt.launch.model import (
     Command,
@@ -121,5 +122,6 @@ def ended(state: State, event: WorkerExited) -> Result:
     if state.parting & state.live:
         return state, ()
     running = state.live - state.coming
-    told = Tell(text=f"the job has shrunk to {len(running)} ranks on {growing.used_hosts(state)} hosts")
+    left = f"{counted(len(running), 'rank')} on {counted(growing.used_hosts(state), 'host')}"
+    told = Tell(text=f"the job has shrunk to {left}")
     return state, (SetTimer(timer=Timer.SHRINK, seconds=None), told, *growing.look(state))

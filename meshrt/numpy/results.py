@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from meshrt.tree_files import register_namedtuple_serialization
+
 __all__ = ["EigResult", "EighResult", "QRResult", "SVDResult", "SlogdetResult"]
 
 
@@ -41,3 +43,7 @@ class SlogdetResult(NamedTuple):
 
     sign: Any
     logabsdet: Any
+
+
+for _class in (EigResult, EighResult, QRResult, SVDResult, SlogdetResult):  # so that files hold functions with them
+    register_namedtuple_serialization(_class, serialized_name=f"meshrt.numpy.linalg.{_class.__name__}")

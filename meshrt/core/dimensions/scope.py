@@ -46,11 +46,11 @@ class SymbolicScope:
       UnsupportedError: two equalities with the same left side.
     """
 
-    def __init__(self, constraints: Sequence[str] = ()):
-        if isinstance(constraints, str):
+    def __init__(self, constraints_str: Sequence[str] = ()):
+        if isinstance(constraints_str, str):
             raise errors.ArgumentValueError(
-                f"The symbolic constraints should be a sequence of strings. Got {constraints!r}; write "
-                f"constraints=[{constraints!r}]"
+                f"The symbolic constraints should be a sequence of strings. Got {constraints_str!r}; "
+                f"write constraints=[{constraints_str!r}]"
             )
         self._where = source.capture()
         self.constraints: list[Constraint] = []
@@ -58,7 +58,7 @@ class SymbolicScope:
         self.equalities: dict[Term, tuple[int, Dim]] = {}
         self._facts: Facts | None = None
         self._bounds: dict[DimExpr, tuple[float, float]] = {}
-        for text in constraints:
+        for text in constraints_str:
             self._add(text)
 
     # -- constraints ---------------------------------------------------------------------------------------------------

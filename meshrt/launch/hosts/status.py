@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshrt.errors import counted
 from meshrt.launch.causes import first_cause
 from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.messages import RefusedError
@@ -60,6 +61,6 @@ def resize(engine: HostsEngine, nodes: int) -> str:
     state = engine.state
     least, most = (state.policy.nodes if state is not None else None) or (1, 1)
     if not least <= nodes <= most:
-        raise RefusedError(f"{nodes} hosts: the job was started with --nodes {least}:{most}", "OUT_OF_RANGE")
+        raise RefusedError(f"{counted(nodes, 'host')}: the job was started with --nodes {least}:{most}", "OUT_OF_RANGE")
     engine.ask_resize(nodes)
-    return f"the job goes on with {nodes} hosts as soon as so many are there"
+    return f"the job goes on with {counted(nodes, 'host')} as soon as so many are there"

@@ -9,6 +9,7 @@ import meshrt.numpy as jnp
 from meshrt import errors
 from meshrt.scipy.optimize.bfgs import bfgs
 from meshrt.scipy.optimize.lbfgs import lbfgs
+from meshrt.tree_files import register_namedtuple_serialization
 
 __all__ = ["OptimizeResults", "minimize"]
 
@@ -35,6 +36,9 @@ class OptimizeResults(NamedTuple):
     nfev: Any
     njev: Any
     nit: Any
+
+
+register_namedtuple_serialization(OptimizeResults, serialized_name="meshrt.scipy.optimize.OptimizeResults")
 
 
 _METHODS: dict[str, Callable[..., Any]] = {"bfgs": bfgs, "l-bfgs-experimental-do-not-rely-on-this": lbfgs}

@@ -13,6 +13,7 @@ from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.jit import jit
 from meshrt.numpy.operands import canonical_axis, operand, size_as
 from meshrt.scipy.operands import inexact
+from meshrt.tree_files import register_namedtuple_serialization
 
 __all__ = ["ModeResult", "mode", "rankdata", "sem"]
 
@@ -22,6 +23,9 @@ class ModeResult(NamedTuple):
 
     mode: Any
     count: Any
+
+
+register_namedtuple_serialization(ModeResult, serialized_name="meshrt.scipy.stats.ModeResult")
 
 
 def _check_nan_policy(name: str, policy: str) -> None:

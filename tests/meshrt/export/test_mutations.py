@@ -142,7 +142,7 @@ def test_many_changed_files(kind):
 def test_programs_in_changed_files_of_jax_are_read_by_another_process():
     """What is wrong with the program itself is found at the call, where MLIR's reader may end its process."""
     data, rng = jax_file(), random.Random(3)
-    at = data.index(b"ML\xefR")
+    at = data.index(export.from_jax(data).mlir_module_serialized)
     for _ in range(3):
         out = bytearray(data)
         for _ in range(40):

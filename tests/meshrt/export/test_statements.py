@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import numpy as np
@@ -153,3 +154,37 @@ def test_5_13_a_saved_executable_is_bound_to_any_equal_devices_and_to_no_others(
     assert found.devices() == set(others)
     with pytest.raises(errors.MeshrtError, match="2"):
         meshrt.load_executable(tmp_path / "f.aot", devices=others[:1])
+
+
+def test_2_12_the_fields_and_functions_of_jax_export():
+    """Every public name has its parameters; every field says what JAX's says of the same program."""
+    import jax
+    import jax.export as theirs
+
+    for name in [n for n in dir(theirs) if not n.startswith("_") and callable(getattr(theirs, n))]:
+        if name in ("DisabledSafetyCheck", "Exported", "is_symbolic_dim"):  # not made by hand; one argument
+            continue
+        wanted = inspect.signature(getattr(theirs, name)).parameters
+        found = inspect.signature(getattr(export, name)).parameters
+        assert {n for n in wanted if not n.startswith("_")} <= set(found), name
+
+    def described(lib, exporting, np_):
+        shape = exporting.symbolic_shape("b, 3", constraints=["b >= 2"])
+        x = lib.ShapeDtypeStruct(shape, np.float32)
+        f = lib.jit(lambda x, unused, *, y: {"s": np_.sin(x) + y, "t": (x.sum(), 1)})
+        made = exporting.export(f, platforms=["cpu", "tpu"])(x, X, y=np.float32(1))
+        again = exporting.deserialize(bytearray(made.serialize(vjp_order=1)))
+        for e in (made, again):
+            assert e.has_vjp() and not e.ordered_effects and not e.unordered_effects
+            assert e.in_shardings_hlo == (None,) * 3 and e.out_shardings_hlo == (None,) * 3
+            assert "stablehlo" in str(e.mlir_module()) and isinstance(bytes(e.mlir_module_serialized), bytes)
+        public = [n for n in dir(theirs.Exported) if not n.startswith("__")]
+        assert all(hasattr(again, n) for n in public)
+        fields = ("fun_name", "in_avals", "out_avals", "nr_devices", "platforms", "disabled_safety_checks",
+                  "calling_convention_version", "module_kept_var_idx", "uses_global_constants")  # fmt: skip
+        # JAX's files say nothing of weak types, and name the derivative otherwise.
+        told = lambda e, n: str(getattr(e, n)).replace(", weak_type=True", "").replace("fun_vjp_jax", "<lambda>_vjp")
+        every = (made, again, again.vjp())
+        return [{n: told(e, n) for n in (*fields, "in_tree", "out_tree")} for e in every]
+
+    assert described(meshrt, export, jnp) == described(jax, theirs, jax.numpy)

@@ -10,19 +10,28 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors, export, lax, random
+from tests.meshrt.export.symbolic_families import FAMILIES
 from tests.meshrt.export.symbolic_rows import ROWS
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "export.md"
 
 
+MODULES = (
+    "numpy", "numpy.fft", "numpy.linalg", "lax", "lax.linalg", "nn", "nn.initializers", "scipy.fft", "scipy.linalg",
+    "scipy.signal", "scipy.special", "random", "image", "ops",
+)  # fmt: skip
+
+
 def table():
-    """The names of the rows by their modules, as Markdown."""
+    """The names of the rows and families by their modules, as Markdown."""
     found = {}
+    for _, modules in FAMILIES.values():
+        for module, names in modules.items():
+            found.setdefault(module, {}).update(dict.fromkeys(names.split()))
     for name, *_ in ROWS:
         # What follows a comma is about sizes and options: "numpy.arange, of two", "vmap, along 1".
         module, dot, function = name.partition(",")[0].partition(" of ")[0].rpartition(".")
-        is_name = dot and module in ("numpy", "numpy.fft", "numpy.linalg", "lax", "lax.linalg", "nn", "nn.initializers",
-                                     "random", "image", "ops")  # fmt: skip
+        is_name = dot and module in MODULES
         kind = module if is_name else "indexing" if name[0] == "x" else "transformations"
         found.setdefault(kind, {})[function if is_name else name] = None
     lines = [f"| {kind} | {', '.join(f'`{n}`' for n in sorted(names))} |" for kind, names in found.items()]

@@ -94,7 +94,7 @@ def test_a_host_that_comes_later_makes_the_job_larger_and_resizing_makes_it_smal
     hosts.agent("a")
     while "a " not in hosts.ask("status").out:
         pass
-    assert hosts.ask("resize", 1).out == "the job goes on with 1 hosts as soon as so many are there\n"
+    assert hosts.ask("resize", 1).out == "the job goes on with 1 host as soon as so many are there\n"
     wait_for(hosts.coordinator, "[a:0] rank 0 of 1 in 0")
     assert hosts.ask("resize", 2).code == 0
     hosts.agent("b")

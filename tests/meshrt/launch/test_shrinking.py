@@ -74,7 +74,7 @@ def test_the_ranks_of_hosts_that_are_too_many_leave_and_the_others_end_the_work(
     assert signals.ranks == (2, 3) and signals.signal == LEAVE and do.clocks == {Timer.SHRINK: 300.0}
     assert told.text == "the ranks 2, 3 on b are to leave; the others go on with the state"
     assert leave(do, 3) == [] and do.state.phase is Phase.RUNNING
-    assert [c.text for c in leave(do, 2)] == ["the job has shrunk to 2 ranks on 1 hosts"]
+    assert [c.text for c in leave(do, 2)] == ["the job has shrunk to 2 ranks on 1 host"]
     assert do.clocks == {Timer.SHRINK: None}
     for rank in (0, 1):
         do(WorkerExited, rank=rank, status=OK)
@@ -145,7 +145,7 @@ def test_ranks_that_do_not_leave_in_time_have_all_start_again():
     leave(do, 2)
     (stop,) = do(TimerFired, timer=Timer.SHRINK)
     assert (stop.ranks, stop.signal) == ((0, 1, 3), TERM) and do.state.incident.kind is IncidentKind.RESIZE
-    assert do.state.incident.detail == "the job goes on with 1 hosts in place of 2"
+    assert do.state.incident.detail == "the job goes on with 1 host in place of 2"
 
 
 def test_ranks_that_have_left_and_do_not_end_are_let_go():
@@ -156,7 +156,7 @@ def test_ranks_that_have_left_and_do_not_end_are_let_go():
     (ends,) = do(TimerFired, timer=Timer.SHRINK)
     assert (ends.ranks, ends.signal) == ((3,), KILL) and do.state.phase is Phase.RUNNING
     (told,) = do(WorkerExited, rank=3, status=ExitStatus(signal=9))
-    assert told.text == "the job has shrunk to 2 ranks on 1 hosts"
+    assert told.text == "the job has shrunk to 2 ranks on 1 host"
 
 
 def test_newcomers_on_their_way_to_a_host_that_is_too_many_are_let_go():
@@ -191,7 +191,7 @@ def test_one_that_fails_in_place_of_leaving_is_a_loss_and_the_rest_still_leaves(
     for rank in (0, 1, 3):
         do(WorkerMeshed, rank=rank, round=1)
     assert do.state.phase is Phase.RUNNING and do.clocks[Timer.SHRINK] == 300.0
-    assert [c.text for c in leave(do, 3)] == ["the job has shrunk to 2 ranks on 1 hosts"]
+    assert [c.text for c in leave(do, 3)] == ["the job has shrunk to 2 ranks on 1 host"]
 
 
 def test_nobody_leaves_where_those_that_were_to_are_all_that_is_left():

@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
+import meshrt
 from meshrt import config, errors
 from meshrt.cli import main as cli
 from meshrt.runtime import compile_cache, events
@@ -106,13 +108,14 @@ def test_entries_are_written_while_another_clears(disk):
 
 
 def test_one_makes_an_entry_and_the_others_wait(disk):
-    made, waits = [], []
+    made, waits, all_there = [], [], threading.Barrier(6)
 
     def work():
+        all_there.wait(20)
         with disk.making("a.xla", 10) as waited:
             waits.append(waited)
             if not disk.path("a.xla").exists():
-                time.sleep(0.05)
+                time.sleep(0.3)
                 made.append(1)
                 disk.write("a.xla", b"code")
 
@@ -222,3 +225,31 @@ def test_command_without_a_directory(capsys, tmp_path):
     assert code == 2 and "MESHRT_COMPILATION_CACHE_DIR" in err
     code, _, err = run(capsys, "ls", "--dir", str(tmp_path / "none"))
     assert code == 2 and "cannot be used" in err
+
+
+def test_5_12_programs_are_found_again_whatever_devices_and_processes_they_run_on(tmp_path, capsys):
+    """Keys have no device, a miss is explained, damage is found and mended, and what is there is checked."""
+    x, here, there = np.arange(4, dtype=np.float32), *meshrt.devices()[:2]
+    program = "import meshrt, numpy as np; meshrt.jit(lambda x: meshrt.numpy.cumsum(x) * 3)(np.arange(4, dtype='f4'))"
+    env = {**os.environ, "MESHRT_COMPILATION_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=env, check=True)
+    (entry,) = tmp_path.glob("*.xla")
+    f = lambda: meshrt.jit(lambda x: meshrt.numpy.cumsum(x) * 3)
+    with config.override(compilation_cache_dir=str(tmp_path)):
+        for device in here, there:
+            compile_cache.clear()
+            with events.count() as n:
+                found = f()(meshrt.device_put(x, device))
+            np.testing.assert_array_equal(found, np.cumsum(x) * 3)
+            assert (n.compile, n.persistent_hit) == (0, 1) and found.devices() == {device}
+        entry.write_bytes(entry.read_bytes()[:-1] + b"?")
+        assert "1 damaged" in run(capsys, "verify", "--dir", str(tmp_path))[1]
+        compile_cache.clear()
+        with events.count() as n:
+            f()(meshrt.device_put(x, here))
+        assert (n.compile, n.persistent_corrupt) == (1, 1)
+    assert run(capsys, "verify", "--dir", str(tmp_path))[:2] == (0, "1 entry, 0 damaged\n")
+    jitted = f()
+    jitted(x)
+    miss = meshrt.explain_cache_miss(jitted)(x[:2])
+    assert miss.layer == "trace" and "shape" in " ".join(miss.components)
