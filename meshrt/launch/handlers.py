@@ -24,6 +24,7 @@ from meshrt.launch.model import (
     ServiceExited,
     ServiceReady,
     SetTimer,
+    SignalWorkers,
     Start,
     StartWorkers,
     State,
@@ -119,17 +120,30 @@ def host_leaving_running(state: State, event: HostLeaving) -> Result:
 
 
 def leave_together(state: State, event: Event) -> Result:
-    """Ranks that save when they are asked to do so together: all of them, while those of a host that leaves still
-    can. What they return then is not the end of their work."""
-    if not state.attentive or not state.leaving:
+    """What becomes of the ranks of a host that leaves, while they still can.
+
+    Where ranks come and go, they hand their part of the state over, and the others go on. Ranks that save when they are
+    asked to do so together, all of them: what they return then is not the end of their work.
+    """
+    if not state.leaving:
         return state, ()
+    if (departing := shrinking.depart(state, event)) is not None:
+        return departing
     going = sorted({h for r in state.live - state.coming if (h := state.host_of(r)) is not None and h in state.leaving})
     if not going:
         return state, ()
+    if not state.attentive:
+        return state, _end_there(state, going)
     why = f" ({event.why})" if isinstance(event, HostLeaving) else ""
     who = f"host {going[0]} leaves" if len(going) == 1 else f"hosts {', '.join(going)} leave"
     detail = f"{who}{why}; the job goes on without {'it' if len(going) == 1 else 'them'}"
     return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
+
+
+def _end_there(state: State, hosts: list[str]) -> tuple[SignalWorkers, ...]:
+    """An agent that leaves waits for ranks that come and go to be asked; those that nobody can ask end."""
+    ranks = tuple(sorted(r for r in state.live - state.parting if state.host_of(r) in hosts))
+    return (SignalWorkers(ranks=ranks, signal=int(signal.SIGTERM)),) if state.growable and ranks else ()
 
 
 def regrow(state: State, event: TimerFired | ResizeRequested) -> Result:

@@ -16,6 +16,7 @@ from meshrt.launch import growing
 from meshrt.launch.model import (
     Command,
     Event,
+    Phase,
     SetTimer,
     SignalWorkers,
     State,
@@ -30,7 +31,7 @@ from meshrt.launch.parting import LEAVE
 from meshrt.launch.ranks import Ranks
 from meshrt.launch.transitions import Result, most_hosts
 
-__all__ = ["adapt", "begin", "ended", "growable", "has_left", "late", "left", "patience"]
+__all__ = ["adapt", "begin", "depart", "ended", "growable", "has_left", "late", "left", "patience"]
 
 
 def adapt(state: State, event: Event) -> Result:
@@ -41,7 +42,23 @@ def adapt(state: State, event: Event) -> Result:
         return state, ()  # the others are about to end, too
     if not growing.in_process(state):
         return growing.resize(state, event)
-    surplus = _surplus(state)
+    return _ask(state, _surplus(state))
+
+
+def depart(state: State, event: Event) -> Result | None:
+    """A host that leaves takes no part of the state along: its ranks are asked to leave the others, which go on. None
+    where they cannot: the script lets nobody go, or too few hosts would be left."""
+    gone = {h for h in state.leaving if h in {state.host_of(r) for r in state.live - state.departed - state.parting}}
+    least = 1 if state.policy.nodes is None else state.policy.nodes[0]
+    if state.phase is not Phase.RUNNING or state.finished or not growing.in_process(state):
+        return None
+    if not gone or growing.used_hosts(state) - len(gone) < least:
+        return None
+    return _ask(state, Ranks(r for r in state.live - state.departed - state.parting if state.host_of(r) in gone))
+
+
+def _ask(state: State, surplus: Ranks) -> Result:
+    """These ranks are to leave; the others go on with the state."""
     # Newcomers among them have no part of the state, and the others do not wait for them.
     unborn = tuple(sorted(surplus & state.coming))
     leaving = surplus - state.coming
@@ -54,7 +71,7 @@ def adapt(state: State, event: Event) -> Result:
     if leaving:
         ranks = tuple(sorted(leaving))
         commands += [SignalWorkers(ranks=ranks, signal=LEAVE), *patience(state)]
-        commands.append(Tell(text=f"{_who(state, ranks)} are to leave; the others go on with the state"))
+        commands.append(Tell(text=f"{_who(state, ranks)} to leave; the others go on with the state"))
     return state, tuple(commands)
 
 
@@ -85,7 +102,9 @@ def _surplus(state: State) -> Ranks:
 
 def _who(state: State, ranks: tuple[int, ...]) -> str:
     hosts = sorted({host for rank in ranks if (host := state.host_of(rank))})
-    return f"the ranks {', '.join(map(str, ranks))} on {', '.join(hosts)}"
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} on {hosts[0]} is"
+    return f"the ranks {', '.join(map(str, ranks))} on {', '.join(hosts)} are"
 
 
 def patience(state: State) -> tuple[SetTimer, ...]:

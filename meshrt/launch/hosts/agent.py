@@ -98,6 +98,7 @@ class _Agent:
         self._leaving: tuple[int, float] | None = None  # by which signal, and until when
         self._kill_at = 0.0
         self._saving: set[Task] = set()  # those that save when they are asked to end
+        self._movable: set[Task] = set()  # those that hand over what they hold when they are asked to leave
         self._checkpoint_s = 0.0
         self._code: int | None = None
 
@@ -143,14 +144,22 @@ class _Agent:
         self._leaving = (number, now + grace_s + _FAREWELL_S)
         self._kill_at = now + grace_s
         self._send(Leaving(f"its agent was stopped by {signal_name(number)}"))
-        self._engine.signal(tuple(self._duties.running), int(signal.SIGTERM))
+        if not self._coordinator_asks():
+            self._engine.signal(tuple(self._duties.running), int(signal.SIGTERM))
+
+    def _coordinator_asks(self) -> bool:
+        """Whether the ranks here can leave the others with what they hold, which the coordinator asks them for."""
+        return self._session is not None and bool(self._duties.running) and self._duties.running <= self._movable
 
     def _grace_s(self) -> float:
-        """From SIGTERM to SIGKILL: ranks that save have the time that the job gives them for it."""
-        if not self._saving or self._checkpoint_s <= _GRACE_S:
+        """From SIGTERM to SIGKILL: ranks that save, or hand over what they hold, have the time that the job gives them
+        for it."""
+        if not (self._saving or self._coordinator_asks()) or self._checkpoint_s <= _GRACE_S:
             return _GRACE_S
+        hands = self._coordinator_asks()
+        what = "the ranks here to hand over what they hold" if hands else "the checkpoint of the ranks here"
         self._say(
-            f"waiting up to {self._checkpoint_s:g} s for the checkpoint of the ranks here (--checkpoint-timeout); "
+            f"waiting up to {self._checkpoint_s:g} s for {what} (--checkpoint-timeout); "
             "another signal ends them at once"
         )
         return self._checkpoint_s
@@ -264,17 +273,20 @@ class _Agent:
                 if found.task in self._duties.running:
                     self._outbound.put(found)
             case Said() | Exited():
-                self._note_saving(found)
+                self._note_kind(found)
                 output = self._outbound.end(found.task, found.at) if isinstance(found, Exited) else 0
                 happened = self._duties.reported(found, output)
                 if happened is not None:
                     self._send(happened)
 
-    def _note_saving(self, found: Said | Exited) -> None:
+    def _note_kind(self, found: Said | Exited) -> None:
         if isinstance(found, Exited):
             self._saving.discard(found.task)
-        elif b"attentive" in found.line and _is_attentive(found.line):
+            self._movable.discard(found.task)
+        elif b"attentive" in found.line and _says(found.line, wire.Attentive):
             self._saving.add(found.task)
+        elif b"growable" in found.line and _says(found.line, wire.Growable):
+            self._movable.add(found.task)
 
 
 def _with_secret(spec: Spec, trust: Trust) -> Spec:
@@ -283,9 +295,9 @@ def _with_secret(spec: Spec, trust: Trust) -> Spec:
     return replace(spec, place=replace(spec.place, secret=trust.of_ranks(spec.place.secret)))
 
 
-def _is_attentive(line: bytes) -> bool:
+def _says(line: bytes, what: type) -> bool:
     try:
-        return isinstance(wire.decode(line), wire.Attentive)
+        return isinstance(wire.decode(line), what)
     except wire.WireError:  # the coordinator gets it, and says so
         return False
 

@@ -26,6 +26,7 @@ from meshrt.launch.hosts.messages import (
 )
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.model import ExitStatus
+from meshrt.launch.parting import LEAVE
 from meshrt.launch.wire import LINE_LIMIT
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
 
 MESSAGE_LIMIT = 1 << 20  # bytes; a report is at most LINE_LIMIT long, and the ranks of one host fit easily
 _TASKS = 65536
+_LEAVE = 23  # what LEAVE is called here: systems have other numbers for it, but not for the other signals
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,251}")
 
 
@@ -168,7 +170,8 @@ def down(message: pb.CoordinatorMessage) -> Down:
             services = tuple(map(_service, message.prepare.services))
             return Prepare((*services, *map(_worker, message.prepare.workers)))
         case "signal":
-            return Signal(tuple(map(task, message.signal.tasks)), message.signal.number)
+            number = message.signal.number
+            return Signal(tuple(map(task, message.signal.tasks)), LEAVE if number == _LEAVE else number)
         case "settled":
             return Settled(message.settled.seq, message.settled.output)
         case "stale":
@@ -190,7 +193,8 @@ def from_down(message: Down) -> pb.CoordinatorMessage:
             return pb.CoordinatorMessage(prepare=pb.Prepare(services=services, workers=workers))
         case Signal():
             tasks = map(from_task, message.tasks)
-            return pb.CoordinatorMessage(signal=pb.Signal(tasks=tasks, number=message.number))
+            number = _LEAVE if message.number == LEAVE else message.number
+            return pb.CoordinatorMessage(signal=pb.Signal(tasks=tasks, number=number))
         case Settled():
             return pb.CoordinatorMessage(settled=pb.Settled(seq=message.seq, output=message.output))
         case Stale():

@@ -153,7 +153,7 @@ def leslie(f: Any, s: Any) -> Any:
     dtype = jnp.result_type(f, s)
     batch = jnp.broadcast_shapes(f.shape[:-1], s.shape[:-1])
     out = jnp.zeros((*batch, n, n), dtype).at[..., 0, :].set(f.astype(dtype))
-    return out.at[..., np.arange(1, n), np.arange(n - 1)].set(s.astype(dtype))
+    return out.at[..., _numbers(1, n), _numbers(n - 1)].set(s.astype(dtype))
 
 
 @jit

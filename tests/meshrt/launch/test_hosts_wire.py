@@ -16,6 +16,7 @@ from meshrt.launch.hosts import codec
 from meshrt.launch.hosts import messages as m
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.model import ExitStatus
+from meshrt.launch.parting import LEAVE
 
 ROOT = Path(__file__).parents[3]
 PROTO = "meshrt/launch/hosts/wire/coordinator.proto"
@@ -66,6 +67,7 @@ def test_what_agents_say_arrives_as_it_was(message):
         m.Alive(2.5),
         m.Prepare((SERVICE, WORKER)),
         m.Signal((Task(3), Task(3, 2)), 15),
+        m.Signal((Task(3, 2),), LEAVE),
         m.Settled(9, 12),
         m.Stale("why"),
         m.Over(3, "failed"),
@@ -98,3 +100,10 @@ def test_words_of_the_other_side_cannot_pass_for_lines_of_somebody_else():
     assert codec.down(codec.from_down(m.Stale(forged))) == m.Stale(shown)
     who = m.Applicant("a", "h", "abc", {"meshrt": forged})
     assert codec.applicant(codec.from_applicant(who)).versions == {"meshrt": shown}
+
+
+def test_the_signal_to_leave_has_one_number_between_hosts_of_all_systems(monkeypatch):
+    """On macOS it is 16, which is another signal on Linux."""
+    monkeypatch.setattr(codec, "LEAVE", 16)
+    sent = codec.from_down(m.Signal((Task(3, 2),), 16))
+    assert sent.signal.number == 23 and codec.down(sent) == m.Signal((Task(3, 2),), 16)

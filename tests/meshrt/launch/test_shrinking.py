@@ -15,6 +15,7 @@ from meshrt.launch.engines.protocol import Capabilities
 from meshrt.launch.model import (
     ExitStatus,
     HostJoined,
+    HostLeaving,
     HostLost,
     IncidentKind,
     Phase,
@@ -27,6 +28,7 @@ from meshrt.launch.model import (
     Tell,
     Timer,
     TimerFired,
+    WorkerAttentive,
     WorkerError,
     WorkerExited,
     WorkerGrowable,
@@ -47,7 +49,7 @@ from tests.meshrt.launch.test_roster import Job
 
 
 def running(hosts="ab", each=2, growable=True, **policy):
-    do = Driver(num_processes=each, nodes=(1, len(hosts)), elastic=True, **policy)
+    do = Driver(**{"num_processes": each, "nodes": (1, len(hosts)), "elastic": True, **policy})
     do(Start)
     for host in hosts:
         do(HostJoined, host=host)
@@ -81,6 +83,38 @@ def test_the_ranks_of_hosts_that_are_too_many_leave_and_the_others_end_the_work(
     assert do(ServiceExited, status=OK)[-1].exit_code == 0
     assert summary(do.state) == "meshrt launch: succeeded without rank 2, 3, which left when asked to"
     assert do.state.charged == 0
+
+
+def test_a_host_that_leaves_takes_no_part_of_the_state_along():
+    do = running(max_restarts=0)
+    signals, told = do(HostLeaving, host="b", why="its agent was stopped by SIGTERM")
+    assert (signals.ranks, signals.signal) == ((2, 3), LEAVE) and do.clocks == {Timer.SHRINK: 300.0}
+    assert told.text == "the ranks 2, 3 on b are to leave; the others go on with the state"
+    leave(do, 2, 3)
+    do(HostLost, host="b", why="its agent was stopped by SIGTERM")
+    assert do.state.phase is Phase.RUNNING and do.state.live == {0, 1} and do.state.charged == 0
+    for rank in (0, 1):
+        do(WorkerExited, rank=rank, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 0
+
+
+def test_the_ranks_of_a_host_that_leaves_all_start_again_without_it_if_they_do_not_leave_in_time():
+    do = running()
+    do(HostLeaving, host="b", why="SIGTERM")
+    assert [c.signal for c in do(TimerFired, timer=Timer.SHRINK)] == [TERM] and do.state.phase is Phase.STOPPING
+    for rank in range(4):
+        do(WorkerExited, rank=rank, status=OK)
+    assert do(ServiceExited, status=OK)[-1].hosts == ("a",)
+
+
+@pytest.mark.parametrize("attentive", [False, True])
+def test_where_too_few_hosts_would_be_left_its_ranks_end_or_all_save(attentive):
+    """The agent leaves to the coordinator what becomes of ranks that come and go."""
+    do = running(nodes=(2, 2))
+    if attentive:
+        do(WorkerAttentive, rank=0)
+    (signals,) = [c for c in do(HostLeaving, host="b", why="SIGTERM") if isinstance(c, SignalWorkers)]
+    assert (signals.ranks, signals.signal) == (((0, 1, 2, 3) if attentive else (2, 3)), TERM)
 
 
 def test_hosts_that_were_left_are_used_again():
@@ -368,3 +402,17 @@ def test_a_smaller_job_goes_on_in_its_processes_with_the_state(hosts):
     assert sorted(result.out.splitlines()) == [f"[a:{r}] {r} [(4, None), (2, True)] {rest}" for r in (0, 1)]
     assert "the ranks 2, 3 on b are to leave" in result.err and "starting again" not in result.err
     assert result.err.splitlines()[-1] == "meshrt launch: succeeded without rank 2, 3, which left when asked to"
+
+
+def test_an_agent_that_is_stopped_has_its_ranks_hand_over_what_they_hold(hosts):
+    body = f"rounds, least = 1, 9\ndef fail(): print('stepping', file=sys.stderr, flush=True)\n{GROWS}"
+    hosts.start("--nodes", "1:2", "--nproc", 1, "--devices-per-process", 1, "--elastic", body=body)
+    hosts.agent("a", "b")
+    hosts.until("stepping")
+    hosts.agents["b"].send_signal(TERM)
+    gone = hosts.ends("b")
+    assert gone.code == 128 + TERM and "for the ranks here to hand over what they hold" in gone.err, gone.err
+    result = hosts.finish()
+    assert result.code == 0, result.err
+    assert "[a:0] 0 [(2, None), (1, True)] 1 True ('of 0', [0, 0], 'int16', 0.0)" in result.out.splitlines()
+    assert "rank 1 on b is to leave" in result.err and "starting again" not in result.err
