@@ -47,6 +47,9 @@ class ShardingTexts:
         """An attribute over the program's mesh; empty where that has none."""
         if not self.apply:
             return ""
+        if name == "manual_axes":
+            for axis in _AXIS.finditer(text):
+                self._require_whole(axis[1])
         symbol = f"@{self.lowering.mesh_symbol(self._here)}"
         return _AXES.sub(self._axes, _MESH.sub(symbol, text))
 
@@ -56,6 +59,16 @@ class ShardingTexts:
         if mesh is None:
             raise errors.InternalError("a sharding is translated for a program without a mesh")
         return mesh
+
+    def _require_whole(self, name: str) -> None:
+        """A program for each device along an axis runs along whole axes. UnsupportedError if there is a part of one."""
+        sizes = self._here.shape
+        for own, _, size in parts_over([name], self.mesh, self._here) if self.mesh is not None else ():
+            if sizes[own] != size:
+                raise errors.UnsupportedError(
+                    f"the exported module has a shard_map over axis {name!r} of size {size}, which in {self._here} is a "
+                    f"part of axis {own!r}: call it with a mesh like {self.mesh}"
+                )
 
     def _axes(self, found: re.Match[str]) -> str:
         texts = []

@@ -188,3 +188,19 @@ def test_2_12_the_fields_and_functions_of_jax_export():
         return [{n: told(e, n) for n in (*fields, "in_tree", "out_tree")} for e in every]
 
     assert described(meshrt, export, jnp) == described(jax, theirs, jax.numpy)
+
+
+@pytest.mark.parametrize(("sizes", "whole"), [((2, 2), True), ((1, 2, 2), True), ((4, 1), False)])
+def test_5_14_a_shard_map_is_called_over_meshes_that_have_its_axes_whole(sizes, whole):
+    mesh = meshrt.make_mesh((2, 2), ("x", "y"), (AxisType.Auto,) * 2, devices=meshrt.devices()[:4])
+    a = np.arange(16, dtype=np.float32).reshape(4, 4)
+    each = meshrt.shard_map(lambda a: lax.psum(a, "x") + a, mesh=mesh, in_specs=P("x", "y"), out_specs=P("x", "y"))
+    exported = through_bytes(meshrt.jit(each, in_shardings=_on(mesh, "x", "y")))(a)
+    names = tuple("pqr"[: len(sizes)])
+    other = meshrt.make_mesh(sizes, names, (AxisType.Auto,) * len(sizes), devices=meshrt.devices()[4:])
+    x = meshrt.device_put(a, _on(other))
+    if whole:
+        np.testing.assert_array_equal(exported.call(x), meshrt.jit(each)(a))
+    else:
+        with pytest.raises(errors.UnsupportedError, match="shard_map over axis 'x' of size 2, which in .* is a part of"):
+            exported.call(x)
