@@ -66,8 +66,8 @@ class ShardingTexts:
         for own, _, size in parts_over([name], self.mesh, self._here) if self.mesh is not None else ():
             if sizes[own] != size:
                 raise errors.UnsupportedError(
-                    f"the exported module has a shard_map over axis {name!r} of size {size}, which in {self._here} is a "
-                    f"part of axis {own!r}: call it with a mesh like {self.mesh}"
+                    f"the exported module has a shard_map over axis {name!r} of size {size}, which in {self._here} is "
+                    f"a part of axis {own!r}: call it with a mesh like {self.mesh}"
                 )
 
     def _axes(self, found: re.Match[str]) -> str:
