@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "WITH_XLA",
     "CollectivesError",
     "DeviceMemoryError",
     "FullGatherError",
@@ -16,6 +17,9 @@ __all__ = [
     "UnsupportedOpError",
     "UnsupportedShardingError",
 ]
+
+# The way out where a program runs that this partitioner does not split.
+WITH_XLA = 'run the program with XLA\'s partitioner: meshrt.config.update("partitioner", "xla")'
 
 
 class CollectivesError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import TopologyError
 
@@ -62,6 +62,9 @@ class Network:
     wrap_all   whether that needs every dimension to be such a multiple
     latency    seconds per hop
     bandwidth  bytes per second, one way: of one link of a torus, of a device's port to a switch
+    between    what one device gets from the network between such hosts (of TPUs: slices); None where nothing is known
+
+    A shape has a size for each of the `limits`; one more, the last, is the number of hosts.
 
     Raises `TopologyError` for another kind, limits that are not positive sizes, and what `Link` does not take.
 
@@ -77,6 +80,7 @@ class Network:
     bandwidth: float
     wrap: int = 0
     wrap_all: bool = False
+    between: Link | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("torus", "switch"):
@@ -95,23 +99,47 @@ class Network:
         fits = [n % self.wrap == 0 for n in shape]
         return all(fits) if self.wrap_all else fits[dim]
 
+    def hosts(self, shape: tuple[int, ...]) -> int:
+        """How many hosts a shape has."""
+        return shape[-1] if len(shape) > len(self.limits) else 1
+
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raises `TopologyError` for a shape that this hardware is not made in."""
-        text = "x".join(map(str, self.limits))
-        if len(shape) != len(self.limits):
-            raise TopologyError(
-                f"{name} has {len(self.limits)} dimensions, {'x'.join(map(str, shape))!r} has {len(shape)}; write a "
-                f"shape of up to {text}"
-            )
-        if any(n > m for n, m in zip(sorted(shape), sorted(self.limits))):
-            raise TopologyError(f"{name} is made up to {text}, not {'x'.join(map(str, shape))}; use several slices")
+        most, written = ("x".join(map(str, sizes)) for sizes in (self.limits, shape))
+        rank = len(self.limits)
+        if len(shape) != rank and (self.between is None or len(shape) != rank + 1):
+            more = "" if self.between is None else f", and of several hosts x their number, as in {name}:{most}x2"
+            raise TopologyError(f"{name} has no shape {written}; write a shape of up to {most}{more}")
+        if any(n > m for n, m in zip(sorted(shape[:rank]), sorted(self.limits))):
+            more = "" if self.between is None else f"; use several hosts, as in {name}:{most}x2"
+            raise TopologyError(f"{name} is made up to {most}, not {written}{more}")
+
+    def shape_for(self, devices: int) -> tuple[int, ...] | None:
+        """The most nearly square shape of as many devices, on one host if that is made; None if none is."""
+        found = _shape_within(devices, self.limits)
+        hosts, rest = divmod(devices, math.prod(self.limits))
+        if found is None and self.between is not None and not rest:
+            return (*self.limits, hosts)
+        return found
 
     def link(self, shape: tuple[int, ...], digits: Iterable[Digit]) -> Link:
         """What a group gets whose members differ in these digits of their positions.
 
         Rings over several dimensions share the work, so their bandwidths add up. An all-to-all is bound by what
         crosses the middle of its longest dimension. Groups that lie `stride` apart in one dimension share its links.
+        What goes between hosts is shared by the members of a group on one host, each of which has a port there.
         """
+        rank, places = len(self.limits), list(digits)
+        inside = [d for d in places if d.dim < rank]
+        link = self._inside(shape[:rank], inside)
+        hosts = math.prod(d.size for d in places if d.dim == rank)
+        if hosts == 1 or self.between is None:
+            return link
+        members = math.prod(d.size for d in inside)
+        return _joined(link, self.between, members, hosts)
+
+    def _inside(self, shape: tuple[int, ...], digits: Iterable[Digit]) -> Link:
+        """What a group on one host gets."""
         if self.kind == "switch":
             return Link(self.latency, self.bandwidth)
         bandwidth, rounds, exchange, widest = 0.0, 0, math.inf, 1
@@ -131,3 +159,34 @@ class Network:
         if not bandwidth:
             return Link(self.latency, self.bandwidth)
         return Link(self.latency, bandwidth, min(exchange, bandwidth), self.bandwidth / widest, rounds)
+
+
+def _joined(inside: Link, between: Link, members: int, hosts: int) -> Link:
+    """What groups of `members` devices on each of several hosts get, of a link on a host and one that leaves it."""
+    if members == 1:
+        return between
+    everybody = members * hosts
+    latency = max(inside.latency, between.latency)
+    exchange = between.bandwidth * (everybody - 1) / (everybody - members)  # so much of it goes to other hosts
+    rounds = None if inside.rounds is None else inside.rounds + math.ceil(math.log2(hosts))
+    return replace(
+        inside,
+        latency=latency,
+        bandwidth=min(inside.bandwidth, between.bandwidth * members),
+        exchange=min(inside.exchange or inside.bandwidth, exchange),
+        shift=min(inside.shift or inside.bandwidth, between.bandwidth),
+        rounds=rounds,
+    )
+
+
+def _shape_within(devices: int, limits: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The most nearly square shape within `limits` of as many devices."""
+    if len(limits) == 1:
+        return (devices,) if devices <= limits[0] else None
+    root = round(devices ** (1 / len(limits)))
+    for first in sorted((n for n in range(1, min(limits[0], devices) + 1) if devices % n == 0),
+                        key=lambda n: (abs(n - root), n)):  # fmt: skip
+        rest = _shape_within(devices // first, limits[1:])
+        if rest is not None:
+            return (first, *rest)
+    return None

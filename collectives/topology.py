@@ -4,8 +4,9 @@ The cost model needs few numbers: latency of a step, bytes a device sends per se
 bandwidth and arithmetic rate. `Topology()` is a uniform default (a chip of the size of a TPU v5e on a switch), good
 for comparing plans; `load` reads a file or one of `configs/topologies/*.toml`, whose rows carry their public source.
 
-A mesh is laid over a topology row-major: its last axis varies fastest along the last dimension of the hardware. `on`
-finds which physical dimensions each axis covers, and `link` what a group over some axes gets from them.
+A mesh is laid over a topology row-major: its last axis varies fastest along the last dimension of the hardware, and
+devices of one host come before those of the next. `on` finds which physical dimensions each axis covers, and `link`
+what a group over some axes gets from them.
 """
 
 from __future__ import annotations
@@ -116,18 +117,19 @@ class Topology:
             return self
         if mesh.size != math.prod(self.shape):
             raise TopologyError(self._misfit(mesh))
-        return replace(self, places=_places(self.spec, self.shape, mesh))
+        several = self.network is not None and self.network.hosts(self.shape) > 1
+        return replace(self, places=_places(self.spec, self.shape, mesh, several))
 
     def _misfit(self, mesh: Mesh) -> str:
         axes = ", ".join(f"{n}={s}" for n, s in mesh.axes)
-        text = f"{self.spec} has {math.prod(self.shape)} devices, the mesh ({axes}) has {mesh.size}"
+        text = f"{self.spec} and the mesh ({axes}) differ in their numbers of devices, {self.devices} and {mesh.size}"
         limits = self.network.limits if self.network is not None else self.shape
-        fitting = shape_for(mesh.size, limits)
+        fitting = (mesh.size,) if self.network is None else self.network.shape_for(mesh.size)
         base = self.name
         if fitting is None:
             most = "x".join(map(str, limits))
-            return f"{text}; no shape up to {base}:{most} has {mesh.size} devices, so change the mesh to {self.shape}"
-        return f"{text}; use {base}:{'x'.join(map(str, fitting))}, or a mesh of {math.prod(self.shape)} devices"
+            return f"{text}; no shape up to {base}:{most} is as large, so change the mesh to {self.shape}"
+        return f"{text}; use {base}:{'x'.join(map(str, fitting))}, or a mesh as large as {self.spec}"
 
     def __hash__(self) -> int:
         return hash(self.key())
@@ -140,9 +142,12 @@ class Topology:
         return (self.name, self.default, axes, *numbers, self.compiler, self.network, self.shape, places)
 
 
-def _places(spec: str, shape: tuple[int, ...], mesh: Mesh) -> dict[str, tuple[Digit, ...]]:
-    """The digits that each axis covers when mesh and hardware are both counted row-major."""
+def _places(spec: str, shape: tuple[int, ...], mesh: Mesh, several: bool) -> dict[str, tuple[Digit, ...]]:
+    """The digits that each axis covers when mesh and hardware are both counted row-major, of `several` hosts one after
+    the other."""
     left = [[dim, n] for dim, n in enumerate(shape)]  # physical dimensions, how much of each is still free
+    if several:
+        left = [left[-1], *left[:-1]]
     out: dict[str, tuple[Digit, ...]] = {}
     for name, size in reversed(mesh.axes):
         digits = []
@@ -165,25 +170,12 @@ def _places(spec: str, shape: tuple[int, ...], mesh: Mesh) -> dict[str, tuple[Di
     return out
 
 
-def shape_for(devices: int, limits: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The most nearly square shape within `limits` of as many devices."""
-    if len(limits) == 1:
-        return (devices,) if devices <= limits[0] else None
-    root = round(devices ** (1 / len(limits)))
-    for first in sorted((n for n in range(1, min(limits[0], devices) + 1) if devices % n == 0),
-                        key=lambda n: (abs(n - root), n)):  # fmt: skip
-        rest = shape_for(devices // first, limits[1:])
-        if rest is not None:
-            return (first, *rest)
-    return None
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Files
 
 _FIGURES = ("flops", "memory_bandwidth", "memory")
 _TOP = {"name", "base", "compiler", "default", "axes", "network", "device", *_FIGURES, "source", "read_on"}
-_NETWORK = {"kind", "limits", "wrap", "wrap_all", "latency", "bandwidth"}
+_NETWORK = {"kind", "limits", "wrap", "wrap_all", "latency", "bandwidth", "between"}
 _LINK = {"latency", "bandwidth", "exchange", "shift", "rounds"}
 _DEVICE = {
     "name", "cores", "l2_bytes", "clock_ghz", "compute_capability", "shared_memory_per_core", "registers_per_core",
@@ -303,7 +295,11 @@ def _read(path: Path, depth: int = 0) -> Topology:
 
 
 def _network(path: Path, table: dict[str, Any], base: Network | None, row: Any) -> Network:
-    values = {k: row(f"network.{k}", v) for k, v in table.items()}
+    values = {k: row(f"network.{k}", v) for k, v in table.items() if k != "between"}
+    if "between" in table:
+        given = _table(path, "between", table, _LINK, "network.")
+        known_link = base.between if base is not None and base.between is not None else Link()
+        values["between"] = replace(known_link, **{k: row(f"network.between.{k}", v) for k, v in given.items()})
     if "limits" in values:
         if not isinstance(values["limits"], list):
             raise TopologyError(f"{path}: network.limits is a list of sizes, got {values['limits']!r}")

@@ -8,7 +8,7 @@ from functools import partial
 from propagation.program import Op, Value, source
 
 from ..decide.candidate import Candidate
-from ..errors import UnsupportedOpError
+from ..errors import WITH_XLA, UnsupportedOpError
 from ..layout import Dims
 from ..layouts.context import Context
 from ..layouts.provenance import asked
@@ -113,8 +113,8 @@ def message(ctx: Context, op: Op) -> None:
     """Messages to and from the host (outfeed, send, ...): in a manual computation once on each device."""
     if not ctx.manual and ctx.atoms.count > 1:
         raise UnsupportedOpError(
-            f"{op.name} outside of a manual computation would run once per device; write it in one (shard_map), or use "
-            'partitioner="xla"',
+            f"{op.name} outside of a manual computation would run once per device; write it in one (shard_map), or "
+            f"{WITH_XLA}",
             source(op),
         )
     token(ctx, op)

@@ -25,7 +25,7 @@ from propagation.rules.registered import user_rule
 
 from ..decide.candidate import Candidate, as_propagated
 from ..decide.factors import PASS, REDUCE, WHOLE, Choice, Factors, Splits, followed, gathered
-from ..errors import UnsupportedOpError
+from ..errors import WITH_XLA, UnsupportedOpError
 from ..ir.attributes import Array, Attributes, Dense
 from ..ir.operations import attributes
 from ..ir.program import LocalOp, LocalValue
@@ -204,7 +204,7 @@ def _without_rule(ctx: Context, op: Op, target: str, effect: bool) -> Candidate 
     if effect and not ctx.manual and ctx.atoms.count > 1:
         raise UnsupportedOpError(
             f"custom_call @{target} has a side effect and no sharding rule, so it would run once per device; register "
-            'a rule for it, run it inside a manual computation, or use partitioner="xla"',
+            f"a rule for it, call it in a manual computation (shard_map), or {WITH_XLA}",
             source(op),
         )
     if target.startswith(_BATCHED_LIBRARIES):

@@ -8,7 +8,7 @@ from propagation.model import TensorSharding
 from propagation.program import Block, Op, Program, Value, source
 
 from ..analysis import bodies
-from ..errors import UnsupportedOpError
+from ..errors import WITH_XLA, UnsupportedOpError
 from ..ir.program import ModuleBuilder
 from ..layout import Atoms, Dims
 from ..layouts.context import Context
@@ -61,8 +61,8 @@ class Walk(Context):
             rule = table.get(op.name)
             if rule is None:
                 raise UnsupportedOpError(
-                    f'{op.name} has no partitioning rule; use partitioner="xla" for this program, or wrap the '
-                    "operation in a manual computation",
+                    f"{op.name} has no partitioning rule; write the operation in a manual computation (shard_map), or "
+                    f"{WITH_XLA}",
                     source(op),
                 )
             outer = self.region

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collectives.cost import item_bytes
-from meshrt.inspect.annotations import ArgumentAxes, path_of
+from meshrt.inspect.annotations import ArgumentAxes
+from meshrt.pipeline.names import path_of
 from propagation.correspondence import ArgumentDim, DimensionClass
 
 __all__ = ["Argument", "Decision", "Layout", "argument_axes", "decisions_of", "pattern_of"]

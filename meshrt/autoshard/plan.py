@@ -9,7 +9,7 @@ from typing import Any
 
 from collectives.errors import TopologyError
 from collectives.heuristics import USABLE_MEMORY_SHARE
-from collectives.topology import load, shape_for
+from collectives.topology import load
 from meshrt.autoshard.compiled import CompilerFigures
 from meshrt.autoshard.figures import Figures, impossible
 from meshrt.autoshard.judges import Judges
@@ -104,12 +104,11 @@ def sized(topology: str, devices: int) -> str:
     base = topology.partition(":")[0] if not topology.endswith(".toml") else topology
     shape_of(base)
     network = load(base).network
-    shape = (devices,) if network is None else shape_for(devices, network.limits)
+    shape = (devices,) if network is None else network.shape_for(devices)
     if shape is None:
         assert network is not None
-        raise InspectError(
-            f"{base} is not made with {counted(devices, 'device')}; its largest is {'x'.join(map(str, network.limits))}"
-        )
+        largest = "x".join(map(str, network.limits))
+        raise InspectError(f"{base} is not made with {counted(devices, 'device')}; a host of it has up to {largest}")
     return f"{base}:{'x'.join(map(str, shape))}"
 
 

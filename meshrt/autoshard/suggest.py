@@ -15,7 +15,8 @@ from meshrt.autoshard.judges import Judges
 from meshrt.autoshard.layouts import Argument, decisions_of, pattern_of
 from meshrt.autoshard.search import Found, Progress, Space, search
 from meshrt.errors import InspectError
-from meshrt.inspect.annotations import ArgumentAxes, path_of
+from meshrt.inspect.annotations import ArgumentAxes
+from meshrt.pipeline.names import path_of
 from propagation.model import Mesh
 
 __all__ = ["Row", "Suggestion", "suggest"]

@@ -49,13 +49,15 @@ def command(
 
     TARGET is what `meshrt inspect` takes. Times come from a roofline of what devices compute and from the links that
     their messages take; in brackets stands what they would be if everything that can be hidden behind computing was,
-    and if nothing was. Nothing is compiled or run. The exit code is 1 if no mesh fits.
+    and if nothing was. Nothing is compiled or run. The exit code is 1 if the program fits into the memory of no mesh.
     """
     # Start-up time: `meshrt --help` shows every command.
     from meshrt.autoshard.compiled import compiled_figures
     from meshrt.autoshard.plan import mesh_splits, plan_meshes, shape_of, sized
     from meshrt.autoshard.render import render_plan
+    from meshrt.autoshard.suggest import laid, mesh_text
     from meshrt.autoshard.target import bytes_of, read_target
+    from meshrt.errors import InspectError
     from meshrt.inspect.render import console
     from meshrt.inspect.target import parse_mesh
 
@@ -63,6 +65,8 @@ def command(
         raise click.UsageError("say which meshes: --axes data,model for all of them, or --mesh data=4,model=2")
     shape_of(topology)  # there is one of that name
     chosen = [(parse_mesh(m), topology) for m in meshes]
+    for mesh, _ in chosen:
+        laid(topology, mesh)  # it has as many devices
     names = [n.strip() for n in axes.split(",")] if axes else []
     if len(set(names)) < len(names) or not all(n.isidentifier() for n in names):
         raise click.UsageError(f"--axes {axes!r}: expected names that differ, such as data,model")
@@ -84,6 +88,9 @@ def command(
     plan = plan_meshes(target, read, chosen, memory=limit, budget=budget, progress=show, compiled=compiled)
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", err=True, nl=False)
+    if all(row.best.why is not None for row in plan.rows):
+        mesh, why = plan.rows[0].mesh, plan.rows[0].best.why
+        raise InspectError(f"{target} over {mesh_text(mesh)}: {why}")
     if as_json:
         click.echo(json.dumps(plan.as_json(), indent=1))
     else:

@@ -56,6 +56,8 @@ def command(
     from meshrt.inspect.render import console
     from meshrt.inspect.target import parse_mesh
 
+    if not budget:
+        raise click.UsageError("--budget 0: a search takes some time, such as 60s")
     axes = parse_mesh(mesh)
     program = read_target(target, axes, hook_of(factory, written))
     limit = None if memory is None else bytes_of(memory)

@@ -15,7 +15,6 @@ list does not reach are whole.
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from meshrt.errors import InspectError
+from meshrt.pipeline.names import path_of
 
 __all__ = [
     "Annotations",
@@ -31,15 +31,10 @@ __all__ = [
     "argument_axes",
     "axes_text",
     "matches",
-    "path_of",
     "read_annotations",
 ]
 
 ArgumentAxes = tuple[tuple[str, ...], ...]  # per dimension the axes that split it, the major one first
-
-_HEAD = re.compile(r"[^\[.]*")
-_KEY = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|(\d+))\]|\.([A-Za-z_]\w*)")
-
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
@@ -63,17 +58,6 @@ def axes_text(axes: ArgumentAxes | None) -> str:
     while entries and entries[-1] == "None":
         entries.pop()
     return f"P({', '.join(entries)})".replace("'", '"')
-
-
-def path_of(name: str) -> str:
-    """The path of an argument's name.
-
-    >>> path_of("state['params'][0].w")
-    'state/params/0/w'
-    """
-    head = _HEAD.match(name)
-    assert head is not None  # it matches every text
-    return "/".join([head[0], *["".join(found) for found in _KEY.findall(name[head.end() :])]])
 
 
 def matches(pattern: str, path: str) -> bool:

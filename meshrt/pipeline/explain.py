@@ -9,10 +9,10 @@ dimension 1 of result (f32[128,256]) got axis 'model' through dot_general (train
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from meshrt.errors import InspectError
-from meshrt.pipeline.names import type_text
+from meshrt.pipeline.names import path_of, type_text
 from propagation import Propagated
 from propagation.addresses import Address, resolve
 from propagation.errors import BadOptionError
@@ -28,9 +28,10 @@ _NAMES = {"sdy.data_flow_edge": "the loop or branch", "stablehlo.while": "the lo
 def explain(propagated: Propagated, query: str, arg_names: Sequence[str], result_names: Sequence[str]) -> list[str]:
     """Why a dimension is sharded as it is: one line per step of propagation, from the value back to the annotation.
 
-    `query` is VALUE:DIM, with VALUE the name of an argument or result, `arg[0]`, `result[1]`, a name in the propagated
-    module's text (`%3`), or a source line FILE:LINE, which stands for the values that are computed on that line and
-    used on others. VALUE alone stands for all its dimensions. InspectError for what is none of these.
+    `query` is VALUE:DIM, with VALUE the name of an argument or result (`params['w1']`) or its path (`params/w1`),
+    `arg[0]`, `result[1]`, a name in the propagated module's text (`%3`), or a source line FILE:LINE, which stands for
+    the values that are computed on that line and used on others. VALUE alone stands for all its dimensions.
+    InspectError for what is none of these.
     """
     if not isinstance(query, str):
         raise InspectError(f"explain takes text such as 'result[0]:1', got {type(query).__name__}")
@@ -92,15 +93,26 @@ def _addressed(
 ) -> list[Address] | None:
     """The values that `what` names: in the program's own names, else as `propagation.addresses` reads it; None if it
     names none."""
-    for names, side in ((arg_names, "arg"), (result_names, "result")):
-        if what in names:
-            what = f"{side}[{list(names).index(what)}]"
-            break
+    named = _named(what, arg_names, result_names)
+    if named is not None:
+        what = named
     try:
         if re.fullmatch(r"(arg|result)(\[\d+\]|\d+)|%.*|.*:\d+", what):
             return resolve(propagated, what)
     except BadOptionError:
         pass  # answered by who asks, in the names of this program
+    return None
+
+
+def _named(what: str, arg_names: Sequence[str], result_names: Sequence[str]) -> str | None:
+    """`arg[0]` or `result[1]` of which `what` is the name as reports spell it (`params['w1']`), with other quotes, or
+    the path by which annotations know it (`params/w1`); None if it is none's."""
+    spellings: tuple[Callable[[str], str], ...] = (str, path_of)
+    for spelled in spellings:
+        for names, side in ((arg_names, "arg"), (result_names, "result")):
+            for number, name in enumerate(names):
+                if spelled(name) == spelled(what):
+                    return f"{side}[{number}]"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from propagation import Propagated
@@ -11,7 +12,12 @@ from propagation.program import argument_names as argument_names_of
 if TYPE_CHECKING:
     from meshrt.pipeline.lowered import Lowered
 
-__all__ = ["argument_names", "names_of", "output_names", "type_text"]
+__all__ = ["argument_names", "names_of", "output_names", "path_of", "type_text"]
+
+_HEAD = re.compile(r"[^\[.]*")
+_QUOTED = re.compile(r"\\(.)")
+# A key in brackets, text in either kind of quotes or anything else, or an attribute.
+_KEY = re.compile(r"""\[(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\]]*))\]|\.(\w+)""")
 
 
 def names_of(lowered: Lowered) -> tuple[list[str], list[str]]:
@@ -36,6 +42,18 @@ def output_names(propagated: Propagated) -> list[str]:
         text = "" if info is None else str(info).strip('"')
         names.append(text if text.startswith("result") else f"result{i}{text}")
     return names
+
+
+def path_of(name: str) -> str:
+    """The path of an argument's or a result's name, by which annotations know it.
+
+    >>> path_of("state['params'][0].w"), path_of('table["k"][(0, 1)]')
+    ('state/params/0/w', 'table/k/(0, 1)')
+    """
+    head = _HEAD.match(name)
+    assert head is not None  # it matches every text
+    keys = ["".join(found) for found in _KEY.findall(name[head.end() :])]
+    return "/".join([head[0], *[_QUOTED.sub(r"\1", key) for key in keys]])
 
 
 def type_text(value: Value) -> str:

@@ -192,6 +192,10 @@ def _tpu_devices(topology: Topology) -> list[Any]:
         raise errors.MissingCompilerError(
             f"compiling for {topology.spec} needs the TPU compiler, which is not installed: pip install 'meshrt[tpu]'"
         )
+    if _hosts(topology) > 1:
+        raise errors.ArgumentValueError(
+            f"{topology.spec} is of several slices; compile for one of them, and use partition(topology=...) for times"
+        )
     return _tpu_slice(topology.spec)
 
 
@@ -238,7 +242,11 @@ def _cuda_devices(topology: Topology) -> list[Any]:
             "see configs/topologies/h100.toml"
         )
     text = _gpu_description(topology.device, topology.memory, topology.memory_bandwidth)
-    return _gpu_host(library, topology.spec, text, topology.devices)
+    return _gpu_hosts(library, topology.spec, text, _hosts(topology), math.prod(topology.shape) // _hosts(topology))
+
+
+def _hosts(topology: Topology) -> int:
+    return 1 if topology.network is None else topology.network.hosts(topology.shape)
 
 
 def _gpu_description(device: Mapping[str, Any], memory: float, bandwidth: float) -> str:
@@ -250,9 +258,9 @@ def _gpu_description(device: Mapping[str, Any], memory: float, bandwidth: float)
 
 
 @functools.lru_cache(8)
-def _gpu_host(library: str, spec: str, description: str, count: int) -> list[Any]:
+def _gpu_hosts(library: str, spec: str, description: str, hosts: int, each: int) -> list[Any]:
     jaxlib_api.load_plugin("cuda", library)
-    options = {"target_config": description, "topology": f"1x1x{count}"}
+    options = {"target_config": description, "topology": f"1x{hosts}x{each}"}
     try:
         return jaxlib_api.compile_only_devices(jaxlib_api.topology("cuda", spec, options))
     except jaxlib_api.XlaError as e:

@@ -37,7 +37,9 @@ def test_every_figure_of_a_file_has_its_source_and_the_date_it_was_read(name):
     with known()[name].open("rb") as f:
         data = tomllib.load(f)
     assert data["compiler"] == topology.compiler
-    rows = [*data.get("network", {}).items(), *data.get("device", {}).items(), *data.get("default", {}).items()]
+    network = data.get("network", {})
+    between = network.pop("between", {})
+    rows = [r for table in (network, between, data.get("device", {}), data.get("default", {})) for r in table.items()]
     for row, value in rows:
         assert row == "name" or (value["source"] and value["read_on"] and "value" in value), row
 
@@ -75,6 +77,40 @@ def test_rings_lines_and_shared_links():
     everything = seconds("all_gather", 16, 1e9, ring)
     assert seconds("all_to_all", 16, 16e9, ring) > seconds("all_to_all", 16, 1e9, ring)
     assert math.isclose(seconds("all_to_all", 16, 1e9, ring) / everything, 1 / 4, rel_tol=1e-3)
+
+
+def test_devices_of_one_host_come_before_those_of_the_next():
+    hosts = load("h100:8x4").on(mesh(data=8, model=4))
+    assert hosts.places == {"model": (Digit(0, 1, 4),), "data": (Digit(1, 1, 4), Digit(0, 4, 2))}
+    assert (hosts.spec, hosts.devices) == ("h100:8x4", 32)
+    inner, across = hosts.network, hosts.network.between
+    assert hosts.link(["model"]) == Link(inner.latency, inner.bandwidth)
+    assert load("h100:8x4").on(mesh(data=4, model=8)).link(["data"]) == across
+    # 8 members on each host send 8 times what one can, or what their own switch gives; in an all-to-all 24 of 31 parts
+    # leave the host.
+    everybody = hosts.link(["data", "model"])
+    assert everybody.bandwidth == min(inner.bandwidth, 8 * across.bandwidth) and everybody.shift == across.bandwidth
+    assert math.isclose(everybody.exchange, across.bandwidth * 31 / 24) and everybody.latency == across.latency
+    slices = load("v5e:16x16x2").on(mesh(dcn=2, data=16, model=16))
+    assert slices.link(["dcn"]) == slices.network.between and slices.link(["model"]).rounds == 8
+    assert slices.link(["dcn", "model"]).rounds == 9 and slices.link(["data"]) == load("v5e:16x16").on(
+        mesh(data=16, model=16)
+    ).link(["data"])
+
+
+@settings(deadline=None)
+@given(st.integers(0, 3), st.integers(0, 5), st.floats(1e3, 1e9))
+def test_hosts_send_no_faster_than_their_ports(members, hosts, sent):
+    """A hierarchical all-reduce sends each port's share once around; nothing on a host is slower for more hosts."""
+    g, h = 2**members, 2**hosts
+    network = Network("switch", (8,), 0.0, 4e11, between=Link(0.0, 5e10))
+    link = network.link((8, 64), [Digit(0, 1, g), Digit(1, 1, h)])
+    if h == 1:
+        assert link == network.link((8,), [Digit(0, 1, g)])
+    else:
+        assert seconds_to_send("all_reduce", g * h, sent, link) >= sent / (5e10 * g) * (1 - 1e-12)
+        through_a_port = sent * (g * h - g) / (g * h - 1) / 5e10  # of what goes to everybody
+        assert math.isclose(seconds_to_send("all_to_all", g * h, sent, link), through_a_port)
 
 
 def test_what_has_one_position_needs_no_links():
@@ -128,8 +164,9 @@ def test_shapes_are_made_in_any_order_up_to_the_limits(shape):
     for larger in ((5, 8), (8, 5), (9, 1), (1, 9), (8, 8)):
         with pytest.raises(TopologyError, match="x is made up to 4x8, not"):
             small.check("x", larger)
-    with pytest.raises(TopologyError, match="x has 2 dimensions, '4' has 1"):
-        small.check("x", (4,))
+    for none in ((4,), (4, 8, 2)):
+        with pytest.raises(TopologyError, match=r"x has no shape 4.*; write a shape of up to 4x8"):
+            small.check("x", none)
 
 
 def test_seconds_are_latencies_and_bytes_over_the_rate_of_the_pattern():
@@ -178,10 +215,12 @@ def test_time_grows_with_bytes_and_falls_with_bandwidth(kind, n, operand, bandwi
 
 @pytest.mark.smoke
 def test_a_mesh_of_another_size_is_refused_with_sizes_and_a_shape_that_fits():
-    with pytest.raises(TopologyError, match=r"v5e:4x4 has 16 devices, the mesh \(d=8, m=4\) has 32; use v5e:4x8"):
+    with pytest.raises(TopologyError, match=r"v5e:4x4 and the mesh \(d=8, m=4\) .*, 16 and 32; use v5e:4x8"):
         load("v5e:4x4").on(mesh(d=8, m=4))
-    with pytest.raises(TopologyError, match="no shape up to h100:8 has 64 devices"):
+    with pytest.raises(TopologyError, match="use h100:8x8, or"):
         load("h100:8").on(mesh(d=64))
+    with pytest.raises(TopologyError, match="no shape up to h100:8 is as large"):
+        load("h100:8").on(mesh(d=9))
     with pytest.raises(TopologyError, match="axis 'b' of size 6 cannot be laid over v5e:6x4"):
         load("v5e:6x4").on(mesh(a=4, b=6))
 
@@ -189,11 +228,12 @@ def test_a_mesh_of_another_size_is_refused_with_sizes_and_a_shape_that_fits():
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ("v5e:16", "2 dimensions"),
+        ("v5e:16", "no shape 16; write a shape of up to 16x16, and of several hosts x their number, as in v5e:16x16x2"),
         ("v5e:32x32", "up to 16x16"),
         ("v5e:0x4", "no machine has"),
         ("v5e:99999999999x4", "no machine has"),
-        ("h100:2x4", "1 dimensions"),
+        ("h100:8x4x2", "no shape 8x4x2"),
+        ("h100:16x2", "made up to 8, not 16x2; use several hosts, as in h100:8x2"),
         ("nope", "one of cpu, h100, h200, v5e, v5p, v6e"),
         ("nope.toml", "cannot read"),
         ("", "no topology"),

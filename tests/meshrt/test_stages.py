@@ -317,8 +317,10 @@ def test_propagated_explains_a_dimension(mesh):
     assert "<%" not in text and "tensor<" not in text
     assert "got axis 'data' through" in text.splitlines()[0] and "annotated with axis 'data' by the user" in text
     assert "is not sharded" in propagated.explain("x:1")
-    with pytest.raises(errors.MeshrtError, match="nothing is called 'z'"):
-        propagated.explain("z:0")
+    assert propagated.explain("result/y:1") == propagated.explain('result["y"]:1') == text
+    for nothing in ("z:0", "result/z:0", "result/y/0"):
+        with pytest.raises(errors.MeshrtError, match="nothing is called"):
+            propagated.explain(nothing)
 
 
 def _step(lib, looked_at, params, ids):

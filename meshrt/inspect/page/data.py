@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from collectives.findings import human_time
-from meshrt.inspect.annotations import path_of
 from meshrt.inspect.changes import Comparison, compare
 from meshrt.inspect.model import Report
 from meshrt.inspect.page.folding import Tree, by_function, by_layer, by_line
@@ -20,6 +19,7 @@ from meshrt.inspect.scopes import layer_of
 from meshrt.inspect.totals import by_axes
 from meshrt.inspect.totals import by_layer as total_by_layer
 from meshrt.inspect.totals import by_line as total_by_line
+from meshrt.pipeline.names import path_of
 
 __all__ = ["page_data"]
 

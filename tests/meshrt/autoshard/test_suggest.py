@@ -192,7 +192,7 @@ def test_meshes_are_compared(tmp_path) -> None:
     assert sorted(tuple(r["mesh"].values()) for r in rows) == [(1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
     seconds = [r["figures"]["seconds"] for r in rows]
     assert seconds == sorted(seconds)
-    table = run_apart("plan", f"{path}:step", "--topology", "v5e:2x2", "--mesh", "data=4", "--mesh", "data=3")
+    table = run_apart("plan", f"{path}:step", "--topology", "v5e:2x2", "--mesh", "data=4", "--mesh", "other=4")
     assert table.returncode == 0 and "not possible" in table.stdout and "does not divide" not in table.stderr
 
 
@@ -200,11 +200,19 @@ def test_splits_and_sizes() -> None:
     assert mesh_splits(12, ["a", "b", "c"])[:3] == [dict(a=1, b=1, c=12), dict(a=1, b=2, c=6), dict(a=1, b=3, c=4)]
     assert len(mesh_splits(12, ["a", "b", "c"])) == 18
     assert sized("v5e", 32) == "v5e:4x8" and sized("h100:8", 4) == "h100:4"
-    with pytest.raises(InspectError, match="not made with 1024 devices"):
-        sized("v5e", 1024)
+    assert sized("h100", 32) == "h100:8x4" and sized("v5e", 512) == "v5e:16x16x2"
+    with pytest.raises(InspectError, match="not made with 12 devices"):
+        sized("h100", 12)
     assert bytes_of("16GiB") == 16 << 30 and bytes_of("1.5KB") == 1500
     with pytest.raises(InspectError, match="no number of bytes"):
         bytes_of("much")
+
+
+EXAMPLE = """
+from meshrt import NamedSharding, P, ShapeDtypeStruct
+def example_arguments(mesh):
+    return ShapeDtypeStruct((8, 8), "float32", sharding=NamedSharding(mesh, P("x")))
+"""
 
 
 @pytest.mark.parametrize(
@@ -213,7 +221,8 @@ def test_splits_and_sizes() -> None:
         (("suggest", "no.mlir", "--mesh", "x=2", "--topology", "v5e:2x2"), "no.mlir: No such file"),
         (("suggest", "s.py", "--mesh", "x=2", "--topology", "v5e:2x2"), "name a function of it"),
         (("suggest", "m.mlir", "--mesh", "x=2", "--topology", "v9:2"), "no topology 'v9:2'"),
-        (("suggest", "m.mlir", "--mesh", "x=2", "--topology", "v5e:2x2"), "has 4 devices, the mesh (x=2) has 2"),
+        (("suggest", "m.mlir", "--mesh", "x=2", "--topology", "v5e:2x2"), "the mesh (x=2) differ in their"),
+        (("suggest", "m.mlir", "--mesh", "x=4", "--topology", "v5e:2x2", "--budget", "0"), "a search takes some time"),
         (("plan", "none.py:step", "--topology", "v5e:2x2", "--axes", "x"), "none.py: no such file"),
         (("plan", "m.py:none", "--topology", "v5e:2x2", "--axes", "x"), "m.py has no none"),
         (("plan", "none.mlir", "--topology", "v5e:2x2", "--axes", "x"), "none.mlir: No such file"),
@@ -223,12 +232,14 @@ def test_splits_and_sizes() -> None:
         (("plan", "m.mlir", "--topology", "v9:4x4", "--mesh", "x=4"), "no topology 'v9:4x4'"),
         (("plan", "m.mlir", "--topology", "v5e:4x", "--mesh", "x=4"), "no topology 'v5e:4x'"),
         (("plan", "m.mlir", "--topology", "v5e", "--axes", "x", "--devices", "two"), "expected numbers"),
+        (("plan", "m.mlir", "--topology", "v5e:2x2", "--mesh", "x=4", "--mesh", "x=3"), "(x=3) differ in their numbers"),
+        (("plan", "m.py:split", "--topology", "v5e:2x2", "--mesh", "y=4"), "m.py:split over y=4: "),
     ],
 )
 def test_mistakes_are_one_line(args, message, tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)
     Path("m.mlir").write_text(layers(8))
-    Path("m.py").write_text("def step(x):\n    return x\n")
+    Path("m.py").write_text("def step(x):\n    return x\ndef split(x):\n    return x + 1\n" + EXAMPLE)
     done = run(capfd, *args)
     assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
 

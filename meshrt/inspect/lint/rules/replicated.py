@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from meshrt.inspect.annotations import path_of
 from meshrt.inspect.lint.changes import constrained, splits
 from meshrt.inspect.lint.rule import Hit, Rule, worth_telling
 from meshrt.inspect.lint.subject import Subject, size_of
+from meshrt.pipeline.names import path_of
 from propagation.locations import value_source
 from propagation.model import DimSharding, TensorSharding
 from propagation.program import Value
