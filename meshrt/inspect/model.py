@@ -14,6 +14,7 @@ from collectives.plan.timing import Timing
 from meshrt.inspect.program_rows import ProgramRow, program_from
 from meshrt.pipeline.names import argument_names, output_names, type_text
 from propagation import Propagated
+from propagation.gc_pause import collector_paused
 from propagation.model import TensorSharding
 from propagation.program import TensorType, Value
 
@@ -302,27 +303,29 @@ def report_of(
 
     `source` is the file that the module's text was read from, if any.
     """
-    main = propagated.program.main
-    arg_names = argument_names(propagated) if arg_names is None else arg_names
-    result_names = output_names(propagated) if result_names is None else result_names
-    values = lambda names, vs, shardings: tuple(
-        value_row(n, v, s) for n, v, s in zip(names, vs, shardings, strict=True)
-    )
-    return Report(
-        name,
-        partitioned.mesh.axes,
-        values(arg_names, main.args, partitioned.arg_shardings),
-        values(result_names, main.returned, partitioned.result_shardings),
-        collective_rows(partitioned.plan, source),
-        tuple(FindingRow(f.kind, f.message, place(f.where, source), f.bytes) for f in partitioned.findings),
-        tuple(explanations),
-        bytes=partitioned.plan.bytes,
-        least_bytes=partitioned.plan.bytes if partitioned.plan.least_bytes is None else partitioned.plan.least_bytes,
-        memory=memory_row(partitioned.memory, arg_names, result_names, source),
-        timing=None if partitioned.plan.exposed is None else _timing_row(partitioned.timing),
-        kernels=tuple(kernels),
-        alternatives=partitioned.plan.alternatives,
-    )
+    with collector_paused():
+        main = propagated.program.main
+        arg_names = argument_names(propagated) if arg_names is None else arg_names
+        result_names = output_names(propagated) if result_names is None else result_names
+        values = lambda names, vs, shardings: tuple(
+            value_row(n, v, s) for n, v, s in zip(names, vs, shardings, strict=True)
+        )
+        plan = partitioned.plan
+        return Report(
+            name,
+            partitioned.mesh.axes,
+            values(arg_names, main.args, partitioned.arg_shardings),
+            values(result_names, main.returned, partitioned.result_shardings),
+            collective_rows(plan, source),
+            tuple(FindingRow(f.kind, f.message, place(f.where, source), f.bytes) for f in partitioned.findings),
+            tuple(explanations),
+            bytes=plan.bytes,
+            least_bytes=plan.bytes if plan.least_bytes is None else plan.least_bytes,
+            memory=memory_row(partitioned.memory, arg_names, result_names, source),
+            timing=None if plan.exposed is None else _timing_row(partitioned.timing),
+            kernels=tuple(kernels),
+            alternatives=plan.alternatives,
+        )
 
 
 def _timing_row(timing: Timing) -> TimingRow:
