@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from .axes import contains, difference
+from .axes import contains, difference, overlaps
 from .dataflow import is_edge
 from .locations import source, value_source
 from .model import AxisRef, DimFactors, OpRule, TensorSharding
@@ -372,27 +372,33 @@ def _covers(sharding: TensorSharding | None, dim: int, axis: AxisRef) -> bool:
 
 def _origin(event: Event, tensor: int, dim: int, axis: AxisRef) -> tuple[AxisRef, Origin | None]:
     """The axis to follow, and (tensor, dimension, factor) from which it came in this event. Where only a part of the
-    axis is new, that part is followed."""
+    axis is new, or where it was put together of parts (as a reshape does that merges dimensions), one part is followed,
+    of several the major one."""
     old = event.before[tensor]
     new = difference((axis,), old.dims[dim].axes if old is not None and dim < len(old.dims) else ())
+    sources = list(_sources(event, tensor, dim))
     for candidate in dict.fromkeys((axis, *reversed(new))):
-        found = _source_of(event, tensor, dim, candidate)
+        found = next((at for at in sources if _covers(event.before[at[0]], at[1], candidate)), None)
         if found is not None:
             return candidate, found
-    return axis, None
+    parts = [(part, at) for at in sources for part in _parts(event.before[at[0]], at[1], axis)]
+    return min(parts, key=lambda found: found[0].pre, default=(axis, None))
 
 
-def _source_of(event: Event, tensor: int, dim: int, axis: AxisRef) -> Origin | None:
+def _sources(event: Event, tensor: int, dim: int) -> Iterator[Origin]:
+    """Where axes of a tensor's dimension may come from in an event."""
     if not isinstance(event.rule, OpRule):
-        other = 1 - tensor
-        factor = None if event.rule is None else dim
-        return (other, dim, factor) if _covers(event.before[other], dim, axis) else None
+        yield 1 - tensor, dim, None if event.rule is None else dim
+        return
     mappings = (*event.rule.operands, *event.rule.results)
     for f in mappings[tensor][dim]:
         for t, mapping in enumerate(mappings):
-            if t == tensor or event.slots[t] == event.slots[tensor]:
-                continue
-            for d, factors in enumerate(mapping):
-                if f in factors and _covers(event.before[t], d, axis):
-                    return t, d, f
-    return None
+            if t != tensor and event.slots[t] != event.slots[tensor]:
+                yield from ((t, d, f) for d, factors in enumerate(mapping) if f in factors)
+
+
+def _parts(sharding: TensorSharding | None, dim: int, axis: AxisRef) -> Iterator[AxisRef]:
+    """The parts of an axis that a dimension has."""
+    for own in () if sharding is None or dim >= len(sharding.dims) else sharding.dims[dim].axes:
+        if overlaps(own, axis):
+            yield from difference((axis,), difference((axis,), (own,)))

@@ -65,8 +65,8 @@ def command(
         raise click.UsageError("say which meshes: --axes data,model for all of them, or --mesh data=4,model=2")
     shape_of(topology)  # there is one of that name
     chosen = [(parse_mesh(m), topology) for m in meshes]
-    for mesh, _ in chosen:
-        laid(topology, mesh)  # it has as many devices
+    for named, _ in chosen:
+        laid(topology, named)  # it has as many devices
     names = [n.strip() for n in axes.split(",")] if axes else []
     if len(set(names)) < len(names) or not all(n.isidentifier() for n in names):
         raise click.UsageError(f"--axes {axes!r}: expected names that differ, such as data,model")
