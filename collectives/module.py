@@ -11,7 +11,7 @@ from jaxlib.mlir import ir
 
 from propagation import Propagated
 from propagation.gc_pause import collector_paused
-from propagation.model import Mesh, TensorSharding
+from propagation.model import AxisRef, Mesh, TensorSharding
 from propagation.parsing import parse
 from propagation.program import Block, Func, Op, Program, Value, source
 
@@ -22,7 +22,7 @@ from .findings import Finding, human
 from .heuristics import MESSAGE_BYTES
 from .ir.attributes import Attribute, Attributes, Flag
 from .ir.printer import program_text
-from .ir.program import ALIASED, DONATED, LocalFunction, LocalValue, ModuleBuilder
+from .ir.program import ALIASED, DONATED, Collective, LocalFunction, LocalValue, ModuleBuilder
 from .ir.walker import walk
 from .layout import Atoms, Dims
 from .layouts.provenance import asked
@@ -122,6 +122,16 @@ class PartitionedProgram:
             assert self._machine is not None, "programs are partitioned for a machine"
             self._timing = timing_of(self._builder.functions, self._machine)
         return self._timing
+
+    def axes(self, collective: Collective) -> tuple[AxisRef, ...]:
+        """The mesh axes that a collective of the program is over; none if the program gave its groups itself."""
+        assert self._machine is not None, "programs are partitioned for a machine"
+        return () if collective.atoms is None else self._machine.atoms.axes(collective.atoms)
+
+    def axes_text(self, collective: Collective) -> str:
+        """The same as text, `data,model:(2)2`."""
+        assert self._machine is not None, "as above"
+        return "" if collective.atoms is None else self._machine.atoms.axes_text(collective.atoms)
 
     def sent(self) -> list[Sent]:
         """The collectives of the plan with the operations of `propagated` that caused them."""

@@ -15,7 +15,7 @@ from .program import Block, Func, Value
 if TYPE_CHECKING:
     from .propagated import Propagated
 
-__all__ = ["Address", "function_of", "names_in_text", "resolve"]
+__all__ = ["Address", "function_of", "is_at", "names_in_text", "resolve"]
 
 _NUMBERED = re.compile(r"(arg|result)(?:\[(\d+)\]|(\d+))")
 
@@ -81,13 +81,13 @@ def _found(result: Propagated, func: Func, what: str) -> list[tuple[Value, int |
     if own:
         return [(own[0], None)]
     if ":" in what:
-        ops = [op for op in result.program.ops() if _ends_with(source(op), what)]
+        ops = [op for op in result.program.ops() if is_at(source(op), what)]
         return [(v, None) for op in ops for v in op.results if v.type.is_tensor]
     name = what if what.startswith("%") else f"%{what}"
     return [(v, None) for v, known in result.value_names.items() if known == (func.name, name)]
 
 
-def _ends_with(where: str | None, what: str) -> bool:
+def is_at(where: str | None, what: str) -> bool:
     """Whether a place is the one asked for: the same, or the same behind a folder."""
     return where is not None and (where == what or where.endswith(("/" + what, "\\" + what)))
 

@@ -21,7 +21,7 @@ from typing import Literal
 
 from .annotations import read_shardings
 from .edits import erase, replace_all_uses
-from .graph import Op, Program, Value
+from .graph import Func, Op, Program, Value
 from .locations import source, value_source
 from .log import ProvenanceStep
 from .model import TensorSharding
@@ -29,7 +29,7 @@ from .overrides import set_argument
 from .propagated import Propagated
 from .shardings import Shardings
 
-__all__ = ["Edit", "Said", "annotations_of", "origins", "saying_of"]
+__all__ = ["Edit", "Said", "annotations_of", "origin_of", "origins", "saying_of"]
 
 # What `run(..., annotate=)` takes.
 Edit = Callable[[Program, Shardings], None]
@@ -116,7 +116,7 @@ def origins(propagated: Propagated, value: Value, dim: int, said: list[Said]) ->
     found = []
     for chain in propagated.explain(value, dim):
         last = chain[-1]
-        origin = _origin(propagated, last, said)
+        origin = origin_of(propagated, last, said)
         if origin is not None:
             found.append((origin, last))
         elif last.value is not None and (outer := _handed_in(last.value)) is not None:
@@ -134,15 +134,20 @@ def _handed_in(value: Value) -> Value | None:
     return owner.operands[value.number]
 
 
-def _origin(propagated: Propagated, step: ProvenanceStep, said: list[Said]) -> Said | None:
+def _is_argument(value: Value, main: Func) -> bool:
+    """Whether a value is an argument of the entry function, in this propagation or an earlier one."""
+    owner = value.argument_of
+    return isinstance(owner, Func) and owner.name == main.name
+
+
+def origin_of(propagated: Propagated, step: ProvenanceStep, said: list[Said]) -> Said | None:
     """The annotation that a chain ends at. A function's result has no value; what was copied with a function that was
     inlined is known by its line."""
-    if step.op is not None or step.is_inserted:
+    if step.op is not None or step.is_inserted or step.is_chosen:
         return None
-    main = propagated.program.main
     begun = step.constraint or (step.value.op if step.value is not None else None)
-    if step.constraint is None and step.value in main.args:
-        return next((s for s in said if s.kind == "argument" and s.number == main.args.index(step.value)), None)
+    if step.constraint is None and step.value is not None and _is_argument(step.value, propagated.program.main):
+        return next((s for s in said if s.kind == "argument" and s.number == step.value.number), None)
     if step.value is None:
         return next((s for s in said if s.kind == "result" and _names(s, step)), None)
     numbers = {v.index for v in begun.results} if isinstance(begun, Op) else {step.value.index}

@@ -55,6 +55,10 @@ class Event(NamedTuple):
         return f"{head}: {'; '.join(changes)}"
 
 
+# What layouts are called that differ from those that were propagated first.
+CHOSEN = "the layouts that were chosen for the whole program"
+
+
 @dataclass(frozen=True, slots=True)
 class ProvenanceStep:
     """One link of an explanation: `axis` came to dimension `dim` of `value` through `op` along `factor` from
@@ -62,7 +66,10 @@ class ProvenanceStep:
     is None there and between members of a sharding group. `conflicts` are the tensors of `op` that did not take the
     axis in this visit, and what stood against it. `number` is the event's place in the log. `constraint` is the
     operation whose sharding `value` began with. `is_inserted`: the axis came after the decisions, when explicit
-    reshards were put around the operation of `value`; `op` is None too."""
+    reshards were put around the operation of `value`; `op` is None too. `is_chosen`: nobody annotated `value`,
+    which got the axis from whoever propagated the module again (`Propagated.again`); what follows is why it had the
+    axis before.
+    """
 
     value: Value | None
     dim: int
@@ -78,6 +85,7 @@ class ProvenanceStep:
     number: int | None = None
     constraint: Op | None = None
     is_inserted: bool = False
+    is_chosen: bool = False
 
     def text(self, name: Callable[[Value], str] = repr) -> str:
         """The sentence of this step, with values as `name` calls them."""
@@ -87,6 +95,8 @@ class ProvenanceStep:
             maker = None if self.value is None else self.value.op
             around = "reshards were put around " + ("it" if maker is None else maker.name)
             return f"dimension {self.dim} of {value} got axis {self.axis.name!r} when {around}{place}"
+        if self.is_chosen:
+            return f"dimension {self.dim} of {value} has axis {self.axis.name!r} in {CHOSEN}{place}"
         if self.op is None:
             who = "the user" if self.constraint is None else f"the {self.constraint.name} that uses it"
             return f"dimension {self.dim} of {value} is annotated with axis {self.axis.name!r} by {who}{place}"

@@ -14,6 +14,7 @@ from .addresses import Address, names_in_text, resolve
 from .errors import BadOptionError
 from .log import Log, Missing, ProvenanceStep
 from .model import DimSharding, TensorSharding
+from .ops import SHARDING_ATTRIBUTE
 from .pipeline import Options, Run, run_stage
 from .program import Program, Value, read
 from .reasons import missing_at_boundaries
@@ -29,6 +30,7 @@ class Propagated:
     program     the module as plain objects (see `propagation.program`), changed by the stage
     shardings   the sharding of each value; ask through `sharding(value)`
     log         every decision, in order
+    before      the propagation of the same module that this one was made `again` of; None for the first
 
     >>> import propagation
     >>> mesh = meshrt.sharding.AbstractMesh((4,), ("data",))
@@ -44,8 +46,10 @@ class Propagated:
         stage: str,
         original: Callable[[], Program] | None = None,
         annotate: Callable[[Program, Shardings], None] | None = None,
+        before: Propagated | None = None,
     ):
         self._run = run
+        self.before = before
         self._original, self._annotate = original, annotate
         self.stage = stage
         self.program: Program = run.program
@@ -92,7 +96,7 @@ class Propagated:
                 then(program, shardings)
 
         done = run_stage(self._original(), self.stage, replace(self.options, **changes), annotate)
-        return Propagated(done, self.stage, self._original, self._annotate)
+        return Propagated(done, self.stage, self._original, self._annotate, self)
 
     def _with_priorities(self, value: Value) -> TensorSharding | None:
         """The sharding of a value as an annotation from which the same priorities follow."""
@@ -140,7 +144,37 @@ class Propagated:
             return []
         stands_for = (value.op.data or {}).get("stands_for") if value.op is not None else None
         asked = stands_for[value.number] if stands_for else value
-        return self.log.explain(asked, dim, sharding.dims[dim].axes, most)
+        chains = self.log.explain(asked, dim, sharding.dims[dim].axes, most)
+        return chains if self.before is None else [self._from_before(self.before, chain) for chain in chains]
+
+    def _from_before(self, before: Propagated, chain: list[ProvenanceStep]) -> list[ProvenanceStep]:
+        """A chain that ends where this propagation began, from there on as the one `before` has it: what that decided
+        of arguments, and what somebody set for operations, is no annotation."""
+        last = chain[-1]
+        value = last.value
+        if value is None or last.op is not None or last.is_inserted or last.constraint is not None:
+            return chain
+        if value.op is None:
+            main = self.program.main
+            if value.argument_of is not main:
+                return chain
+            earlier = before._chain_over(before.program.main.args[value.number], last)
+            return [*chain[:-1], *earlier] if earlier else chain
+        if value.op.name in SHARDING_ATTRIBUTE or value.op.has_attr("sdy.sharding"):
+            return chain
+        same = before.program.values[value.index] if value.index < len(before.program.values) else None
+        is_there = same is not None and same.op is not None and same.op.name == value.op.name
+        earlier = before._chain_over(same, last) if same is not None and is_there and same.type == value.type else []
+        is_annotated = len(earlier) == 1 and earlier[0].op is None and earlier[0].dim == last.dim
+        return chain if is_annotated else [*chain[:-1], replace(last, is_chosen=True), *earlier]
+
+    def _chain_over(self, value: Value, step: ProvenanceStep) -> list[ProvenanceStep]:
+        """Why a value has the axis of a step, in that dimension or else in another; empty if it has not."""
+        for dim in sorted(range(value.type.rank), key=lambda d: d != step.dim):
+            for chain in self._explain_value(value, dim):
+                if chain[0].axis.name == step.axis.name:
+                    return chain
+        return []
 
     def missing(self) -> list[Missing]:
         """Every dimension of a value that stayed whole though another operand or result of an operation is sharded

@@ -26,6 +26,7 @@ _EPILOG = """\b
 Examples:
   meshrt inspect examples/train_lm.py:step --mesh data=8,model=4
   meshrt inspect examples/train_lm.py:step --mesh data=8,model=4 --explain 'tokens:0'
+  meshrt inspect examples/train_lm.py:step --mesh data=8,model=4 --explain all_gather
   meshrt inspect model.py:predict --mesh data=8 --args 'params.json,f32[64@data,128]'
   meshrt inspect program.mlir --json
   meshrt inspect program.mlir --stage partitioned > device.mlir
@@ -76,8 +77,9 @@ class _Command(click.Command):
 @click.option("--stage", type=_STAGES, help="Print the program at this stage instead of the report.")
 @click.option(
     "--explain",
-    metavar="VALUE[:DIM]",
-    help="Say why dimensions are sharded: of an argument, a result or FILE:LINE.",
+    metavar="WHAT",
+    help="Say why: of VALUE or VALUE:DIM (an argument, a result) how it is sharded, of FILE:LINE how its values are, "
+    "and what it sends; of a kind of collective, or of `collectives`, why they run.",
 )
 @click.option("--topology", metavar="FILE", help="Bandwidths and latencies, as in configs/topologies.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, which fits --schema.")

@@ -119,8 +119,9 @@ def report(
         propagated = propagation.run(program, xla_order=True)
         partitioned = collectives.partition(propagated, **options)
         names = argument_names(propagated), output_names(propagated)
-        made = report_of(name, propagated, partitioned, *names)
-        rows = partial(program_row, propagated, *names, partial(_own_text, name, program), name)
+        decided = partitioned.propagated or propagated  # another propagation may be what sends less
+        made = report_of(name, decided, partitioned, *names)
+        rows = partial(program_row, decided, *names, partial(_own_text, name, program), name)
         subject = lambda: subject_of_module(program, partitioned, machine)
     else:
         raise InspectError(

@@ -27,7 +27,7 @@ from meshrt.inspect.indivisible_annotations import replicas_finding, undivided_a
 from meshrt.inspect.lint import lint, subject_of_module
 from meshrt.inspect.model import FindingRow, place, report_of
 from meshrt.inspect.program_graph import program_row
-from meshrt.pipeline.explain import explain
+from meshrt.pipeline.explain_sent import explained
 from meshrt.pipeline.names import argument_names, output_names
 from propagation.annotation_sites import Edit
 from propagation.errors import PropagationError
@@ -48,17 +48,18 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
     if options["stage"] == "propagated":
         return {"text": propagated.as_text()}
     names = argument_names(propagated), output_names(propagated)
-    explanations = explain(propagated, options["explain"], *names) if options["explain"] else ()
     topology = load(options["topology"]) if options["topology"] else None
     partitioned = collectives.partition(propagated, topology)
+    decided = partitioned.propagated or propagated  # another propagation may be what sends less
+    explanations = explained(partitioned, decided, options["explain"], *names)
     if options["stage"] == "partitioned":
         return {"text": partitioned.module.operation.get_asm(enable_debug_info=False)}
     name = options["name"]
-    report = report_of(name, propagated, partitioned, *names, explanations, source=name)
+    report = report_of(name, decided, partitioned, *names, explanations, source=name)
     report = replace(report, findings=_findings(propagated, *names) + report.findings)
     if options.get("with_program"):
         own = lambda path: module if path == name and isinstance(module, str) else None
-        report = replace(report, program=program_row(propagated, *names, read or own, name))
+        report = replace(report, program=program_row(decided, *names, read or own, name))
     if options.get("lint") is not None:
         subject = subject_of_module(
             module, partitioned, topology, given=annotate, file=options["file"], place=lambda where: place(where, name)

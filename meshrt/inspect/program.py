@@ -17,7 +17,7 @@ from meshrt.inspect.model import report_of
 from meshrt.inspect.program_graph import loaded_source, program_row
 from meshrt.inspect.relative_paths import relative
 from meshrt.inspect.target import ForeignText, Hook, lower_target
-from meshrt.pipeline.explain import explain
+from meshrt.pipeline.explain_sent import explained
 from meshrt.pipeline.names import names_of
 from propagation.errors import PropagationError
 
@@ -61,19 +61,20 @@ def inspect_function(
         if stage == "propagated":
             return {"text": propagated.as_text()}
         names = names_of(lowered)
-        explanations = explain(propagated.result, query, *names) if query else ()
         machine = load(topology) if topology else None
         partitioned = propagated.partition(**({} if machine is None else {"topology": machine}))
+        decided = partitioned.result.propagated or propagated.result  # another propagation may be what sends less
+        explanations = explained(partitioned.result, decided, query, *names)
     except (PropagationError, CollectivesError) as e:
         raise InspectError(f"{path}:{name}: {e}") from e
     if stage == "partitioned":
         return {"text": partitioned.as_text()}
-    kernels = kernel_rows(lowered, propagated.result)
+    kernels = kernel_rows(lowered, decided)
     report = report_of(
-        f"{path}:{name}", propagated.result, partitioned.result, *names, explanations, kernels=kernels
+        f"{path}:{name}", decided, partitioned.result, *names, explanations, kernels=kernels
     )  # fmt: skip
     if with_program:
-        report = replace(report, program=program_row(propagated.result, *names))
+        report = replace(report, program=program_row(decided, *names))
     if rules is not None:
         from meshrt.inspect.lint import lint, subject_of_stage  # start-up time: few reports are asked for it
 

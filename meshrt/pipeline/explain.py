@@ -16,7 +16,7 @@ from meshrt.pipeline.names import path_of, type_text
 from propagation import Propagated
 from propagation.addresses import Address, resolve
 from propagation.errors import BadOptionError
-from propagation.log import Missing, ProvenanceStep
+from propagation.log import CHOSEN, Missing, ProvenanceStep
 from propagation.program import Func, Op, Value, source
 
 __all__ = ["Names", "explain", "missing"]
@@ -120,9 +120,13 @@ class Names:
     """What the user calls the values of a program, of which arguments and results have these names."""
 
     def __init__(self, propagated: Propagated, arg_names: Sequence[str], result_names: Sequence[str]):
-        main = propagated.program.main
-        self._named = {v.index: name for v, name in zip(main.returned, result_names)}
-        self._named |= {v.index: name for v, name in zip(main.args, arg_names)}
+        self._named: dict[Value, str] = {}
+        at: Propagated | None = propagated
+        while at is not None:  # chains go on in the propagation before
+            main = at.program.main
+            self._named |= dict(zip(main.returned, result_names))
+            self._named |= dict(zip(main.args, arg_names))
+            at = at.before
 
     def of(self, value: Value | None) -> str:
         """`x (f32[8,4])` for an argument or result, else `f32[8,4] of tanh (train.py:7)`."""
@@ -136,11 +140,15 @@ class Names:
 
     def given(self, value: Value) -> str | None:
         """The name of an argument or result of the program; None for what lies in between."""
-        return self._named.get(value.index)
+        return self._named.get(value)
 
     def line(self, step: ProvenanceStep) -> str:
         """The sentence of one step of an explanation."""
         head = f"dimension {step.dim} of {self.of(step.value)}"
+        if step.is_chosen:
+            return f"{head} has axis {step.axis.name!r} in {CHOSEN}, which send less"
+        if step.is_inserted:
+            return f"{head} got axis {step.axis.name!r} when reshards were put around it"
         if step.op is None:
             begun = step.constraint
             who = "the user" if begun is None else f"the {_called(begun)} that uses it{_place(begun)}"
