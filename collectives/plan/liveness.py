@@ -24,7 +24,7 @@ from .breadth import ENDING, by_breadth
 from .combined import combined
 from .copies import is_cut, is_joined, is_one, parts, reordered
 from .kernels import kernels
-from .work import is_cut_in_blocks, is_reduced_in_blocks
+from .work import is_cut_in_blocks, is_reduced_in_blocks, positions
 
 __all__ = ["Liveness", "Span", "totals"]
 
@@ -218,6 +218,11 @@ class _Block:
         if is_cut_in_blocks(item):
             return [Span(value, ref_bytes(value), i, i, True) for value in item.results]
         early = self.program.in_breadth
+        if early and item.name == "stablehlo.select_and_scatter":
+            ready, selected = positions(item)  # what depends on nothing is made first of all, the last in its place
+            spans = [Span(item.results[0], size, 0, i, True) for size in ready[:-1]]
+            spans += [Span(item.results[0], size, 0, i - 1, True) for size in ready[-1:] if i]
+            return spans + [Span(item.results[0], size, i, i, True) for size in selected]
         made = lambda value: min(self.made.get(self.origin(value), -1) + 1, i) if early else i
         read = [v for v in reordered(item) if v not in item.results and not self._is_written_for(v, item)]
         spans = [Span(value, ref_bytes(value), made(value), i, True) for value in read]

@@ -12,12 +12,13 @@ import math
 
 from propagation.attributes import integer, integers
 
+from ..cost import item_bytes
 from ..heuristics import COMPARISON_WORK, GROUPED_WORK, LIBRARY_WORK, MATRIX_UNIT_LANES, WINDOW_LONGEST, WINDOW_WORK
 from ..ir.attributes import Given, Integer, Integers, String
 from ..ir.program import LocalOp
-from ..machine import features, flops
+from ..machine import features, flops, ref_bytes
 
-__all__ = ["is_cut_in_blocks", "is_reduced_in_blocks", "work"]
+__all__ = ["is_cut_in_blocks", "is_reduced_in_blocks", "positions", "work"]
 
 # Parts of the names of libraries' kernels. Those that compute eigenvalues or singular values take several times the
 # other decompositions.
@@ -61,6 +62,19 @@ def is_reduced_in_blocks(item: LocalOp) -> bool:
         return False
     shape = item.operands[0].shape
     return any(shape[d] > WINDOW_LONGEST for d in _numbers(item, "dimensions"))
+
+
+def positions(item: LocalOp) -> tuple[list[float], list[float]]:
+    """Bytes of the arrays in which XLA's compilers keep where windows found the element that they select: those that
+    depend on nothing (numbers for each dimension of what the windows lie over, and the sums that begin with zeros), and
+    what each window selects, with that element."""
+    if item.name != "stablehlo.select_and_scatter":
+        return [], []
+    operand, source = item.operands[:2]
+    rank, number = len(operand.shape), item_bytes("i32")
+    windows = math.prod(source.shape)
+    numbers = [math.prod(operand.shape) * number] * rank
+    return [*numbers, ref_bytes(operand)], [*[windows * number] * rank, ref_bytes(source)]
 
 
 def _by_width(width: int, tiles: bool) -> float:
