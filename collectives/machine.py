@@ -14,6 +14,7 @@ from .ir.attributes import DotNumbers
 from .ir.program import Collective, LocalOp, LocalValue
 from .layout import Atoms
 from .network import Link
+from .options import Options
 from .topology import Topology
 
 __all__ = ["Machine", "dot_dimensions", "features", "flops", "machine_of", "ref_bytes"]
@@ -33,12 +34,14 @@ class Machine:
 
     memory  bytes that a device may use; None when unknown
     chosen  whether somebody chose the topology; the embedded default only compares plans
+    kernel_library  of which programs a compiler for CPUs hands reductions to a library (`Options.kernel_library`)
     """
 
     atoms: Atoms
     topology: Topology
     memory: float | None
     chosen: bool
+    kernel_library: str = "always"
     _links: dict[tuple[int, ...] | None, Link] = field(default_factory=dict, repr=False)
 
     @property
@@ -77,13 +80,14 @@ class Machine:
         return max(flops(item) / self.topology.flops, moved / self.topology.memory_bandwidth)
 
 
-def machine_of(atoms: Atoms, given: Topology | None, memory: int | None, compiler: str | None = None) -> Machine:
-    """The machine of a topology, or of none; `memory` overrides what the topology says of a device's, `compiler` is
-    that of a machine of which nothing else is known."""
-    topology = Topology(compiler=compiler) if given is None else given
+def machine_of(atoms: Atoms, given: Topology | None, options: Options) -> Machine:
+    """The machine of a topology, or of none, with what `options` say of its memory, and of the compiler of a machine of
+    which nothing else is known."""
+    topology = Topology(compiler=options.compiler) if given is None else given
+    memory = options.memory
     if memory is None and topology.memory is not None:
         memory = int(topology.memory * USABLE_MEMORY_SHARE)
-    return Machine(atoms, topology, memory, given is not None)
+    return Machine(atoms, topology, memory, given is not None, options.kernel_library)
 
 
 def dot_dimensions(item: LocalOp) -> DotDims:

@@ -37,6 +37,7 @@ from .passes.compilers.cpu import as_bits
 from .plan.capacity import Capacity
 from .plan.communication import CommunicationPlan, plan_of
 from .plan.decisions import Decisions
+from .plan.kernels import has_kernels
 from .plan.memory import MemoryPlan, memory_of
 from .plan.timing import Timing, timing_of
 from .plan.traffic import Sent, sent_by
@@ -97,8 +98,10 @@ class PartitionedProgram:
     def memory(self) -> MemoryPlan:
         """What one device holds over the course of the program, as far as that is known before it is compiled."""
         if self._memory is None:
-            in_breadth = self._machine is None or self._machine.topology.compiler in (None, "cpu")
-            self._memory = memory_of(self._builder.functions, self._builder.locations, in_breadth)
+            machine, functions = self._machine, self._builder.functions
+            in_breadth = machine is None or machine.topology.compiler in (None, "cpu")
+            library = in_breadth and has_kernels(functions, "always" if machine is None else machine.kernel_library)
+            self._memory = memory_of(functions, self._builder.locations, in_breadth, library)
         return self._memory
 
     @property
@@ -348,7 +351,7 @@ def _partition(
     builder.functions.sort(key=lambda f: f is not item)
     item.arg_attrs = _arg_attrs(ctx, main, item)
     item.result_attrs = [Attributes.of(_kept(ctx, attrs)) for attrs in main.result_attrs]
-    machine = machine_of(atoms, given, options.memory, options.compiler)
+    machine = machine_of(atoms, given, options)
     limit = machine.topology.memory if options.memory is None else options.memory
     called = machine.topology.spec if machine.chosen else "the memory of a device"
     capacity = Capacity(atoms, called, math.inf if limit is None else limit)

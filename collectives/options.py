@@ -15,6 +15,7 @@ __all__ = ["COMPILERS", "Options"]
 
 # Those of which something is known, and any other.
 COMPILERS = ("cpu", "cuda", "rocm", "tpu", "other")
+KERNEL_LIBRARY = ("always", "narrow", "never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Options:
     compiler           the compiler that the program is for, where no topology says: "cpu", "cuda", "rocm", "tpu" or
                        "other", for which nothing is done that only one of them needs; None: it may be any of them, so
                        that this is done as for CPUs
+    kernel_library     whether XLA's compiler for CPUs will hand reductions to a library of kernels, which estimates of
+                       memory follow: "always", as it does by itself, "never", or for programs with "narrow" types only
 
     Raises `OptionError` for a value that an option cannot have.
 
@@ -82,6 +85,7 @@ class Options:
     memory: int | None = None
     memory_growth: float = MEMORY_GROWTH_SHARE
     compiler: str | None = None
+    kernel_library: str = "always"
 
     @staticmethod
     def of(options: Mapping[str, Any]) -> Options:
@@ -116,6 +120,9 @@ class Options:
         growth = self.memory_growth
         if isinstance(growth, bool) or not isinstance(growth, int | float) or not 0 <= growth < math.inf:
             raise OptionError(f"option memory_growth is a share of a program's memory, 0 or more: {growth!r}")
+        if self.kernel_library not in KERNEL_LIBRARY:
+            known = ", ".join(KERNEL_LIBRARY)
+            raise OptionError(f"option kernel_library is one of {known}: {self.kernel_library!r}")
         if self.compiler is not None and self.compiler not in COMPILERS:
             near = difflib.get_close_matches(str(self.compiler), COMPILERS, 1)
             hint = f"; did you mean {near[0]}?" if near else ""

@@ -39,3 +39,7 @@ REMEMBERED_AXIS_NAMES = 4096
 
 # Names of attributes of which it is remembered whether MLIR reads them without quotes. Chosen, not measured.
 REMEMBERED_ATTRIBUTE_NAMES = 1024
+
+# Element types, as a pattern, that a library of kernels multiplies two to five times as fast as XLA's compiler for CPUs
+# does itself. Measured on AVX-512, sizes 64 to 2048.
+NARROW_TYPES = r"bf16|u?i[48]|f[4-8]\w+"

@@ -10,14 +10,18 @@ programs of the communication benchmark.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from propagation.heuristics import NARROW_TYPES
 
 from ..heuristics import KERNEL_ELEMENTS
-from ..ir.program import LocalOp, LocalValue
+from ..ir.program import LocalFunction, LocalOp, LocalValue
+from ..ir.walker import walk
 from ..machine import dot_dimensions
 from .copies import reordered
 
-__all__ = ["kernels"]
+__all__ = ["has_kernels", "kernels"]
 
 _named = lambda *names: frozenset(f"stablehlo.{n}" for n in names)
 _ELEMENTWISE = _named(
@@ -32,6 +36,16 @@ _REDUCERS = {
     "stablehlo.minimum": frozenset(["f32", "f64", "bf16", "f16"]),
 }
 _TYPES = frozenset(["f32", "f64", "bf16"])
+_NARROW = re.compile(NARROW_TYPES)
+
+
+def has_kernels(functions: Iterable[LocalFunction], library: str) -> bool:
+    """Whether the compiler uses the library for a program: "always", "never", or where it has "narrow" types."""
+    if library != "narrow":
+        return library == "always"
+    regions = (inner for function in functions for inner in walk(function.region))
+    values = (v for region in regions for v in (*region.args, *(r for item in region.items for r in item.results)))
+    return any(_NARROW.fullmatch(v.dtype) for v in values)
 
 
 def kernels(

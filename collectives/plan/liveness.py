@@ -67,11 +67,13 @@ def totals(spans: Sequence[Span], items: int) -> list[float]:
 
 class Liveness:
     """Buffers of the regions of a program, found once each. `functions` are those that calls may name; with
-    `in_breadth` items run in the order of XLA's compiler for CPUs, else in that of the program."""
+    `in_breadth` items run in the order of XLA's compiler for CPUs, which may hand reductions to a library
+    (`with_library`), else in that of the program."""
 
-    def __init__(self, functions: dict[str, LocalFunction], in_breadth: bool = False):
+    def __init__(self, functions: dict[str, LocalFunction], in_breadth: bool = False, with_library: bool = True):
         self._functions = functions
         self.in_breadth = in_breadth
+        self.with_library = in_breadth and with_library
         self._returned = {f.region: f.results for f in functions.values()}
         self._blocks: dict[Region, _Block] = {}
         self._found: dict[Region, tuple[list[Span], list[float]]] = {}
@@ -130,7 +132,7 @@ class _Block:
         self.aliases = {item for item in self.items if self._is_alias(item)}
         self.returned |= set(map(self.origin, results))
         self.kernels: dict[LocalOp, LocalOp] = {}
-        if program.in_breadth:
+        if program.with_library:
             self.kernels = kernels(self.items, self.readers, self.returned.__contains__)
         self.together: dict[LocalOp, list[LocalOp]] = {}
         self.place: dict[LocalOp, int] = {}

@@ -73,15 +73,18 @@ class MemoryPlan:
         return self.peak - self.arguments - self.results
 
 
-def memory_of(functions: Sequence[LocalFunction], locations: dict[str, str], in_breadth: bool = False) -> MemoryPlan:
+def memory_of(
+    functions: Sequence[LocalFunction], locations: dict[str, str], in_breadth: bool = False, with_library: bool = True
+) -> MemoryPlan:
     """The memory plan of a per-device program, whose first function is its main one.
 
     Args:
       locations: MLIR texts by the aliases that operations name.
       in_breadth: it is run as XLA's compiler for CPUs orders it, else as it is written.
+      with_library: that compiler hands reductions to a library of kernels.
     """
     main, by_name = functions[0], {f.name: f for f in functions}
-    lives = Liveness(by_name, in_breadth)
+    lives = Liveness(by_name, in_breadth, with_library)
     written = _written(main)
     spans, insides = lives.spans(main.region, written)
     items = lives.items(main.region)

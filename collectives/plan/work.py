@@ -67,14 +67,14 @@ def is_reduced_in_blocks(item: LocalOp) -> bool:
 def positions(item: LocalOp) -> tuple[list[float], list[float]]:
     """Bytes of the arrays in which XLA's compilers keep where windows found the element that they select: those that
     depend on nothing (numbers for each dimension of what the windows lie over, and the sums that begin with zeros), and
-    what each window selects, with that element."""
+    what each window selects, with that element and what is added there, in another order."""
     if item.name != "stablehlo.select_and_scatter":
         return [], []
     operand, source = item.operands[:2]
     rank, number = len(operand.shape), item_bytes("i32")
     windows = math.prod(source.shape)
     numbers = [math.prod(operand.shape) * number] * rank
-    return [*numbers, ref_bytes(operand)], [*[windows * number] * rank, ref_bytes(source)]
+    return [*numbers, ref_bytes(operand)], [*[windows * number] * rank, *[ref_bytes(source)] * 2]
 
 
 def _by_width(width: int, tiles: bool) -> float:

@@ -10,6 +10,7 @@ from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.propagated import Propagated, boundary_shardings
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime.executable import asked_ynnpack
 from meshrt.sharding.named import NamedSharding
 from propagation.gc_pause import collector_paused
 
@@ -31,6 +32,8 @@ def options_for(lowered: Lowered, options: Mapping[str, Any]) -> Mapping[str, An
         options = {**options, "unreduced_results": True}
     if lowered.request.platform == "cpu" and options.get("topology") is None:  # whose virtual devices share cores
         options = {"repeat": False, **options}
+    if lowered.request.platform == "cpu":
+        options = {"kernel_library": asked_ynnpack(), **options}
     return options
 
 

@@ -25,6 +25,7 @@ from meshrt.runtime.host_calls import Calls, HostFunction, busy_devices
 from meshrt.runtime.in_flight import flight_of
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
 from meshrt.sharding.layout import Layout
+from propagation.heuristics import NARROW_TYPES
 
 __all__ = ["LoadedExecutable", "PortableExecutable", "compile_program", "read_layouts"]
 
@@ -71,9 +72,18 @@ def compile_program(
     return make() if host_callbacks else compile_cache.cached(key, make)
 
 
-# Types for which YNNPACK multiplies matrices two to five times as fast as Eigen, as a module's text has them.
-_NARROW = re.compile(r"[x<](?:bf16|u?i[48]|f[4-8]\w+)>")
+# Types for which YNNPACK is faster than Eigen, as a module's text has them.
+_NARROW = re.compile(rf"[x<](?:{NARROW_TYPES})>")
 _NARROW_IN_BYTECODE = re.compile(rb"bf16|i[48]|f[4-8]E")
+
+
+def asked_ynnpack() -> str:
+    """Whether XLA's CPU compiler shall hand matrix products and reductions to YNNPACK, as the setting `cpu_ynnpack` and
+    XLA's flags say: "always", "never", or "narrow", for programs that have narrow types."""
+    wanted = config.settings.cpu_ynnpack
+    if wanted == "auto":
+        return "always" if "xla_cpu_experimental_ynn_fusion_type" in os.environ.get("XLA_FLAGS", "") else "narrow"
+    return wanted
 
 
 def _wants_ynnpack(module: str | bytes) -> bool:
@@ -83,9 +93,9 @@ def _wants_ynnpack(module: str | bytes) -> bool:
     apiece, half a second for six layers. Eigen needs no preparation, and is as fast with types of 16 bits and more
     except bfloat16 (measured on AVX-512, sizes 64 to 2048).
     """
-    wanted = config.settings.cpu_ynnpack
-    if wanted != "auto" or "xla_cpu_experimental_ynn_fusion_type" in os.environ.get("XLA_FLAGS", ""):
-        return bool(wanted != "never")
+    asked = asked_ynnpack()
+    if asked != "narrow":
+        return asked == "always"
     found = _NARROW.search(module) if isinstance(module, str) else _NARROW_IN_BYTECODE.search(module)
     return found is not None
 

@@ -167,13 +167,34 @@ def test_copies_for_contractions_are_made_when_their_operand_is_there():
         assert first // SIZE == early and last // SIZE == 1
 
 
-def check_beside_compiler(made: collectives.Partitioned) -> None:
+def check_beside_compiler(made: collectives.Partitioned, ynnpack: bool = True) -> None:
     """A plan of a program for one device is within 1 KiB of what the compiler for CPUs needs."""
     import jax
 
     devices = jax.devices()[:1]
-    compiled = jaxlib_api.compile_and_load(made.as_text(), devices, jaxlib_api.compile_options(devices))
+    options = jaxlib_api.compile_options(devices, ynnpack=ynnpack)
+    compiled = jaxlib_api.compile_and_load(made.as_text(), devices, options)
     assert made.memory.peak == pytest.approx(memory_stats_of(compiled).device_size_in_bytes, abs=KIB)
+
+
+def test_the_gradient_of_a_maximum_over_windows_keeps_positions():
+    """Of each element its place in every dimension, all of them at once, though they lie in a later part."""
+    body = """%0 = stablehlo.tanh %x : tensor<2x33x33x16xf32>
+    %z = stablehlo.constant dense<0.0> : tensor<f32>
+    %1 = "stablehlo.select_and_scatter"(%0, %s, %z) ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %c = stablehlo.compare GE, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+        stablehlo.return %c : tensor<i1>
+      }, {
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %c = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %c : tensor<f32>
+      }) {window_dimensions = array<i64: 1, 3, 3, 1>, window_strides = array<i64: 1, 2, 2, 1>}
+      : (tensor<2x33x33x16xf32>, tensor<2x16x16x16xf32>, tensor<f32>) -> tensor<2x33x33x16xf32>
+    return %1 : tensor<2x33x33x16xf32>"""
+    made = partitioned("%x: tensor<2x33x33x16xf32>, %s: tensor<2x16x16x16xf32>", body, "tensor<2x33x33x16xf32>")
+    assert made.memory.temporaries == 4 * (5 * 2 * 33 * 33 * 16 + 6 * 2 * 16 * 16 * 16)
+    check_beside_compiler(made)
 
 
 LARGE = "tensor<64x64xf32>"
@@ -230,6 +251,28 @@ def test_what_takes_little_is_computed_again_for_those_who_can():
       %r = stablehlo.add %e, %a : {LARGE}
       return %r : {LARGE}"""
     check_beside_compiler(partitioned(f"%x: {LARGE}", body, LARGE))
+
+
+def test_without_a_library_reductions_read_what_they_compute():
+    """As meshrt compiles programs that have no narrow types."""
+    body = f"""%0 = stablehlo.sine %x : {LARGE}
+    %b = stablehlo.broadcast_in_dim %m, dims = [0] : (tensor<64xf32>) -> {LARGE}
+    %1 = stablehlo.add %0, %b : {LARGE}
+    %2 = stablehlo.multiply %1, %x : {LARGE}
+    %z = stablehlo.constant dense<0.0> : tensor<f32>
+    %3 = stablehlo.reduce(%2 init: %z) applies stablehlo.add across dimensions = [1]
+         : ({LARGE}, tensor<f32>) -> tensor<64xf32>
+    %4 = stablehlo.dot_general %1, %x, contracting_dims = [1] x [0] : ({LARGE}, {LARGE}) -> {LARGE}
+    return %3, %4 : tensor<64xf32>, {LARGE}"""
+    text = f"func.func @main(%x: {LARGE}, %m: tensor<64xf32>) -> (tensor<64xf32>, {LARGE}) {{{body}}}"
+    options = ("always", "never", "narrow")
+    made = {o: collectives.partition(propagation.run(text), kernel_library=o) for o in options}
+    assert made["narrow"].memory == made["never"].memory
+    check_beside_compiler(made["always"])
+    check_beside_compiler(made["never"], ynnpack=False)
+    narrow = text.replace("f32", "bf16")
+    always, other = (collectives.partition(propagation.run(narrow), kernel_library=o) for o in ("always", "narrow"))
+    assert always.memory == other.memory
 
 
 def test_a_result_under_another_name_is_held_once():
