@@ -21,6 +21,7 @@ from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
 from ..ir.walker import inputs
 from ..machine import dot_dimensions, ref_bytes
 from .breadth import ENDING, by_breadth
+from .carried import Needs
 from .combined import combined
 from .copies import is_cut, is_joined, is_one, parts, reordered
 from .kernels import kernels
@@ -146,6 +147,8 @@ class _Block:
             self.made = {value: i for i, item in enumerate(self.items) for value in item.results}
             self.end = self._ends()
         self.carried = self._carried()
+        is_loop = program.in_breadth and region.kind == "loop" and self.carried
+        self.needs = Needs(region.args, self.items, self._is_run) if is_loop else None
 
     def _readers(self) -> dict[LocalValue, list[int]]:
         """Per value the items that read it."""
@@ -160,9 +163,11 @@ class _Block:
         return item.effect or item.collective is not None or any(value in self.kept for value in item.results)
 
     def _turns(self, item: LocalOp) -> int:
-        """How many operations an item is: one may copy its operand before, one its result after."""
+        """How many operations an item is: one may copy its operand before, one its result after; a loop takes a tuple
+        apart, and puts one together, as several arrays that are sorted are one."""
         if item.collective is None:
-            return 1 + any(not self._is_written_for(v, item) for v in reordered(item) if v not in item.results)
+            tuples = 2 * (item.name == "stablehlo.while") + (item.name == "stablehlo.sort" and len(item.results) > 1)
+            return 1 + tuples + any(not self._is_written_for(v, item) for v in reordered(item) if v not in item.results)
         return 1 + is_cut(item) + any(self._is_put_in_order(item, value) for value in item.results)
 
     def _is_buffer(self, item: LocalOp, value: LocalValue) -> bool:
@@ -403,7 +408,9 @@ class _Block:
         position = self.carried.get(value)
         if position is None or self.region.kind != "loop":
             return position is not None
-        argument = self.region.args[position]
+        argument, item = self.region.args[position], self.items[i]
+        if self.needs is not None and not self.needs.all_before(argument, item):
+            return False
         until = self.end.get(argument, -1)
         return until < i or (until == i and self._overwrites(self.items[i], value, argument))
 
