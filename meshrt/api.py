@@ -274,9 +274,10 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
     def cotangents(given: tuple[Any, ...]) -> list[Any]:
         if len(given) != 1:
             raise errors.ArgumentTypeError(
-                f"The function that jax.vjp returned when applied to {name} was called with {len(given)} arguments, "
-                f"but takes one, the cotangent of the one value that {name} returns, also where that is a tuple or "
-                "another container"
+                f"The function returned by `jax.vjp` applied to {name} was called with {len(given)} arguments, but "
+                "functions returned by `jax.vjp` must be called with a single argument corresponding to the single "
+                "value returned by the function being differentiated (even if that returned value is a tuple or other "
+                "container)."
             )
         return cotangent_leaves(given[0], out_tree, out_avals, name)
 
@@ -438,7 +439,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     def push(residuals: Sequence[Any], *tangents: Any) -> Any:
         given_leaves, tangent_tree = flatten(tangents)
         if tangent_tree != tree:
-            raise errors.TreeError(f"the linearized function takes tangents of structure {tree}, got {tangent_tree}")
+            raise errors.ArgumentTypeError(f"the linearized function expected {tree}, got {tangent_tree}")
         given = [t for t in tangent_leaves(in_avals, given_leaves, tree, fun, PUSHED) if t is not None]
         pushed = iter(eval_jaxpr(jaxpr, (), [*residuals, *given]))
         filled = [_tangent_or_zero(next(pushed) if d else None, a) for d, a in zip(depends, out_avals)]
@@ -471,9 +472,9 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
     for one, other in ((avals, closed.out_avals), (closed.out_avals, avals)):
         if any(a.is_differentiable for a in one) and not all(a.is_differentiable for a in other):
             raise errors.ArgumentTypeError(
-                "linear_transpose only supports functions from floating or complex to floating or complex numbers, and "
-                f"from integers to integers, but {fun_name(fun)} takes {', '.join(a.str_short() for a in avals)} to "
-                f"{', '.join(a.str_short() for a in closed.out_avals)}"
+                "linear_transpose only supports [float or complex] -> [float or complex], and integer -> integer "
+                f"functions, but got {[a.dtype for a in avals]} -> {[a.dtype for a in closed.out_avals]}. (in "
+                f"{fun_name(fun)})"
             )
 
     hoisted, name = hoist_consts(closed), fun_name(fun)

@@ -223,7 +223,7 @@ def check_user_dtype(dtype: Any, where: str | None = None) -> Any:
     if dtype is None:
         raise DTypeError(f"{place}: a dtype must be given, got None")
     if hasattr(dtype, "aval") or isinstance(dtype, np.ndarray):
-        raise DTypeError(f"{place}: an array was given as a dtype; pass its .dtype instead")
+        raise DTypeError(f"{place}: Cannot construct a dtype from an array; pass its .dtype instead")
     try:
         dt = np.dtype(dtype)
     except TypeError as e:

@@ -29,7 +29,8 @@ class _Unravel:
         sizes = [math.prod(s) for s in self.shapes]
         if given.shape != (sum(sizes),):
             raise errors.ArgumentShapeError(
-                f"unravel function needs a vector of shape ({sum(sizes)},), the sizes of its leaves, got {given.shape}"
+                f"Sum of sizes {sum(sizes)} must be equal to dimension 0 of the operand shape {list(given.shape)}: "
+                f"unravel function needs a vector of shape ({sum(sizes)},), the sizes of its leaves"
             )
         if self.dtypes is not None and given.dtype != self.dtype:
             raise errors.ArgumentTypeError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshrt import errors, tree_util
 from meshrt.api import jvp, vjp
-from meshrt.core.basic.pointwise import has_kind
+from meshrt.core.basic.kinds import has_kind
 from meshrt.core.basic.shapes import reshape
 from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.core.naming import wraps

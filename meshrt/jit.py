@@ -430,7 +430,7 @@ def jit(
         raise errors.ArgumentValueError(
             f"Getting the signature of function {fun_name(fun)} failed. Pass donate_argnums instead of donate_argnames."
         )
-    donated, donated_names = resolve_argnums(fun, donate_argnums, donate_argnames)
+    donated, donated_names = resolve_argnums(fun, donate_argnums, donate_argnames, "donate")
     overlap = set(nums) & set(donated)
     named = sorted(set(names) & set(donated_names))
     if overlap or named:

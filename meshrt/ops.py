@@ -10,7 +10,7 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors
 from meshrt.core.dimensions.expression import as_size
-from meshrt.core.trace import Tracer
+from meshrt.core.trace import NOT_CONCRETE, Tracer
 from meshrt.numpy.operands import operand
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
@@ -46,14 +46,15 @@ def _count(name: str, segment_ids: Any, num_segments: Any) -> int:
     if num_segments is None:
         if isinstance(segment_ids, Tracer):
             raise errors.ConcretizationTypeError(
-                f"{name} of traced segment_ids needs num_segments: the shape of the result depends on it"
+                f"{NOT_CONCRETE}: {segment_ids!r}\n{name}() `num_segments` argument. Without it the largest of "
+                "segment_ids decides, on which the shape of the result depends"
             )
         ids = np.asarray(segment_ids)
         return int(ids.max()) + 1 if ids.size else 0
     if isinstance(num_segments, Tracer):
         raise errors.ConcretizationTypeError(
-            f"the argument num_segments of {name} must be concrete, since the shape of the result depends on it; "
-            "mark it as static with static_argnames"
+            f"{NOT_CONCRETE}: {num_segments!r}\n{name}() `num_segments` argument. The shape of the result depends on "
+            "it; mark it as static with static_argnames"
         )
     count = as_size(num_segments)
     if count < 0:
@@ -77,9 +78,11 @@ def _segments(
     count = _count(name, segment_ids, num_segments)
     ids = jnp.asarray(operand(name, segment_ids, 1))
     if ids.shape != data.shape[: ids.ndim]:
+        wanted = ",".join(map(str, (*ids.shape, *data.shape[ids.ndim :])))
         raise errors.ArgumentValueError(
-            f"{name} needs an id for each element along the leading dimensions: data has shape {data.shape}, "
-            f"segment_ids {ids.shape}"
+            f"Incompatible types for broadcasting: input type={data.aval.str_short()} and requested "
+            f"type={data.dtype}[{wanted}]: {name} needs an id for each element along the leading dimensions; data has "
+            f"shape {data.shape}, segment_ids {ids.shape}"
         )
     tail, neutral = data.shape[ids.ndim :], kind.neutral(data.dtype)
     options = {

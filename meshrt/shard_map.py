@@ -372,7 +372,7 @@ def _closed_over_boxes(mapped: Mapped, args: Any, specs: list[Any]) -> list[Any]
         if spec is not None and not (isinstance(spec, PartitionSpec) and not spec.axes):
             raise errors.ArgumentValueError(
                 f"{mapped.called}: args{tree_util.keystr(path)} of {fun_name(mapped.fun)} is a mutable value of type "
-                f"{aval_of(box).str_short()}, and in_specs split it by {spec}. What it holds is whole on every device: "
+                f"{aval_of(box).short()}, and in_specs split it by {spec}. What it holds is whole on every device: "
                 "give PartitionSpec()"
             )
     return [None if i in boxes else s for i, s in enumerate(specs)] if boxes else specs

@@ -82,7 +82,7 @@ def _arrays(path: Path | None, names: list[str], avals: Any) -> list[Any]:
             raise ArgumentValueError(f"{path} is no .npz file of arrays: {e}") from None
     if all(key.startswith(_UNNAMED) for key in given):
         given = {n: given[f"{_UNNAMED}{i}"] for i, n in enumerate(names) if f"{_UNNAMED}{i}" in given}
-    wanted = ", ".join(f"{n}: {a.str_short()}" for n, a in zip(names, avals))
+    wanted = ", ".join(f"{n}: {a.short()}" for n, a in zip(names, avals))
     if set(given) != set(names):
         raise ArgumentValueError(
             f"the function takes {wanted or 'no arguments'}, and the inputs are {', '.join(given) or 'none'}; write "

@@ -70,7 +70,7 @@ AUTO = "let propagation decide here with `meshrt.sharding.auto_axes(f, out_shard
 
 def refusal(name: str, avals: Sequence[Any], why: str, fixes: str = "") -> errors.ShardingTypeError:
     """The error for shardings with which `name` cannot be applied; `fixes` says what to do beside the usual."""
-    types = ", ".join(a.str_short() for a in avals)
+    types = ", ".join(a.short() for a in avals)
     first = f"{fixes}, or " if fixes else ""
     return errors.ShardingTypeError(
         f"{why} This is {name} of {types} at {source.capture()}. To go on, {first}{RESHARD}, or {AUTO}"
@@ -88,7 +88,7 @@ def whole(dimensions: Callable[[dict[str, Any]], Sequence[int]], text: str) -> P
         for aval, spec in zip(app.avals, app.specs):
             for d in dimensions(app.params):
                 if spec and spec[d] is not None:
-                    app.refuse(text.format(entry=spec[d], spec=shown(spec), type=aval.str_short(), dim=d))
+                    app.refuse(text.format(entry=spec[d], spec=shown(spec), type=aval.short(), dim=d))
 
     return policy
 
@@ -115,7 +115,7 @@ def keeps(name: str) -> Policy:
                     app.refuse(
                         f"{name} on sharded dims where out dim ({m}) is not divisible by mesh axes "
                         f"({app.parts(entry)}) with spec ({shown_entry(entry)}) is not implemented. Got input type="
-                        f"{app.avals[0].str_short()} and output shape={out.shape}."
+                        f"{app.avals[0].short()} and output shape={out.shape}."
                     )
         return [spec] * len(app.types)
 
@@ -187,13 +187,13 @@ def alike_reduced(app: Application) -> Axes:
         if split & reduced:
             app.refuse(
                 "Inputs cannot be sharded/varying on the same axes that another input is reduced on. Got input type: "
-                f"{a.str_short()} and reduced spec: {sorted(reduced)}.",
+                f"{a.short()} and reduced spec: {sorted(reduced)}.",
                 "reshard the input which is reduced to be sharded on the mesh axes it is reduced on",
             )
         if a.ndim and reduced - split - unreduced_of(a) - reduced_of(a):
             app.refuse(
                 "Inputs cannot be replicated on the same axes that another input is reduced on. Got input type: "
-                f"{a.str_short()} and reduced spec: {sorted(reduced)}."
+                f"{a.short()} and reduced spec: {sorted(reduced)}."
             )
     return reduced
 
@@ -203,7 +203,7 @@ def copied(app: Application) -> tuple[Axes, Axes]:
     if any(unreduced_of(a) for a in app.avals):
         raise errors.UnsupportedError(
             f"unreduced rule for {app.primitive.name} is not implemented: it is not linear, so a partial sum has to be "
-            f"added up before, with meshrt.sharding.reshard. Got {', '.join(a.str_short() for a in app.avals)} at "
+            f"added up before, with meshrt.sharding.reshard. Got {', '.join(a.short() for a in app.avals)} at "
             f"{source.capture()}"
         )
     return NO_AXES, alike_reduced(app)
@@ -220,7 +220,7 @@ def joined(app: Application) -> tuple[Axes, Axes]:
     if len(found) > 1:
         app.refuse(
             f"All operands of {app.primitive.name} should be unreduced along the same mesh axes. Got "
-            f"{', '.join(a.str_short() for a in app.avals)}."
+            f"{', '.join(a.short() for a in app.avals)}."
         )
     return next(iter(found), NO_AXES), alike_reduced(app)
 
@@ -258,8 +258,8 @@ def multiplied(app: Application) -> tuple[Axes, Axes]:
     partial = lhs or rhs
     if other.ndim and partial != reduced_of(other):
         app.refuse(
-            f"{first} should be reduced along the same axes {second} is unreduced on. Got lhs={x.str_short()} and "
-            f"rhs={y.str_short()}."
+            f"{first} should be reduced along the same axes {second} is unreduced on. Got lhs={x.short()} and "
+            f"rhs={y.short()}."
         )
     return partial, NO_AXES
 

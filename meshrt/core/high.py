@@ -284,7 +284,7 @@ class TypeInState(HiType):
         return TypeInState(self.aval, self.state.normalize()) if hasattr(self.state, "normalize") else self
 
     def __str__(self) -> str:
-        return f"{self.aval.str_short()}{{{self.state}}}"
+        return f"{self.aval.short()}{{{self.state}}}"
 
     __repr__ = __str__
 
@@ -326,7 +326,7 @@ def unlike(got: Any, wanted: Any) -> bool:
     return bool(got.shape != wanted.shape or got.dtype != wanted.dtype)
 
 
-def told_apart(*kinds: Any, shown: Callable[[Any], str] = lambda kind: str(kind.str_short())) -> list[str]:
+def told_apart(*kinds: Any, shown: Callable[[Any], str] = lambda kind: str(kind.short())) -> list[str]:
     """How messages show types that differ: as `shown` says, and where that is the same text for two of them, with what
     values consist of too, their structure, weakness and shardings."""
     texts = list(map(shown, kinds))

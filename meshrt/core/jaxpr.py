@@ -55,7 +55,7 @@ class Var:
         self.aval = aval
 
     def __repr__(self) -> str:
-        return f"Var(id={id(self)}):{self.aval.str_short()}"
+        return f"Var(id={id(self)}):{self.aval.short()}"
 
 
 @final
@@ -71,7 +71,7 @@ class Literal:
         self.val, self.aval = val, aval
 
     def __repr__(self) -> str:
-        return f"{self.val}:{self.aval.str_short()}"
+        return f"{self.val}:{self.aval.short()}"
 
 
 Atom = Var | Literal
@@ -333,10 +333,10 @@ class _Printer:
         return self.names[v]
 
     def typed(self, v: Var) -> str:
-        return f"{self.var(v)}:{v.aval.str_short()}"
+        return f"{self.var(v)}:{v.aval.short()}"
 
     def result(self, v: Var) -> str:
-        return self.typed(v) if self.is_used(v) else f"_:{v.aval.str_short()}"
+        return self.typed(v) if self.is_used(v) else f"_:{v.aval.short()}"
 
     def is_used(self, v: Var) -> bool:
         """Whether something in the program takes a result; of a single equation nobody knows."""
@@ -417,7 +417,7 @@ class _Printer:
         for i, e in enumerate(j.eqns):
             eqns += [Break("; "), self.eqn(e)] if i else [self.eqn(e)]
         outs = ["(", self.row([self.atom(a) for a in j.outvars], ","), ",)" if len(j.outvars) == 1 else ")"]
-        written = [f"{self.var(v)}:{t.str_short()}" for v, t in j.mut_types.items()]
+        written = [f"{self.var(v)}:{t.short()}" for v, t in j.mut_types.items()]
         outs += [f" leaving {', '.join(written)}"] if written else []
         self.used = outer
         return Group([Nested(2, [*head, Nested(2, eqns), Break(), "in ", *outs]), " }"])
@@ -463,7 +463,7 @@ def _check_eqn(e: Eqn, defined: set[Var], jaxpr: Jaxpr) -> None:
     for v, aval in zip(e.outvars, outs):
         if v.aval.is_high or aval.is_high:
             if v.aval.normalize() != aval.normalize():
-                raise JaxprTypeError(f"{e} at {e.source} gives {aval.str_short()}, not {v.aval.str_short()}")
+                raise JaxprTypeError(f"{e} at {e.source} gives {aval.short()}, not {v.aval.short()}")
             continue
         if v.aval.shape != aval.shape or v.aval.dtype != aval.dtype:
-            raise JaxprTypeError(f"{e} at {e.source} gives {aval.str_short()}, not {v.aval.str_short()}")
+            raise JaxprTypeError(f"{e} at {e.source} gives {aval.short()}, not {v.aval.short()}")

@@ -124,7 +124,7 @@ class Undefined:
         self.aval = aval
 
     def __repr__(self) -> str:
-        return f"Undefined({self.aval.str_short()})"
+        return f"Undefined({self.aval.short()})"
 
 
 class NotLinearError(Exception):

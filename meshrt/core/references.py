@@ -253,8 +253,11 @@ class AbstractRef(AbstractValue):
         space = "" if own is DEVICE else f"<{own.name if isinstance(own, Space) else own}>"
         return f"Ref{space}{{{inner}}}"
 
-    def str_short(self) -> str:
-        return self._written(self.inner_aval.str_short())
+    def str_short(self, short_dtypes: bool = False, mesh_axis_types: bool = False) -> str:
+        return self.short() if short_dtypes else self._written(self.inner_aval.str_short())
+
+    def short(self) -> str:
+        return self._written(self.inner_aval.short())
 
     def __repr__(self) -> str:
         return self._written(str(self.inner_aval).lstrip("~"))

@@ -161,6 +161,9 @@ class JaxprTracer(Tracer):
     def __init__(self, trace: JaxprTrace, var: Var, where: Any):
         self._trace, self.aval, self._var, self.source = trace, var.aval, var, where
 
+    def __repr__(self) -> str:
+        return f"JitTracer({self.aval})"
+
     def concrete(self) -> Any:
         return self._trace.value_of(self)
 

@@ -72,8 +72,9 @@ class Tracer(ArrayOperators):
     @property
     def sharding(self) -> Any:
         raise AttributeError(
-            f"The 'sharding' attribute is not available on traced array with shape {self.aval} ({type(self).__name__}):"
-            " where a traced value lies is decided later. What its type says of it is meshrt.typeof(x).sharding"
+            "The 'sharding' attribute is not available on traced array with shape "
+            f"{str(self.aval).lstrip('~')}. Where a traced value lies is decided later. What its type says of it is "
+            "meshrt.typeof(x).sharding"
         )
 
     def concrete(self) -> Any:
@@ -141,7 +142,7 @@ class Tracer(ArrayOperators):
         return self.aval.shape[0]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}<{self.aval.str_short()}>"
+        return f"{type(self).__name__}({self.aval})"
 
     def block_until_ready(self) -> Tracer:
         return self
@@ -221,9 +222,10 @@ def _without_buffers(asked: str) -> Callable[..., Any]:
 
 # What everybody who looks for such an error looks for.
 NOT_CONCRETE = "Abstract tracer value encountered where concrete value is expected"
-_BRANCH = "Attempted boolean conversion (by if, while, assert, and, or, not) of traced array"
-_INDEX = "The __index__() method was called on traced array (by range(), a list index or a static argument)"
-_NUMPY = "The numpy.ndarray conversion method __array__() was called (by a NumPy function) on traced array"
+_NOT_AVAILABLE = "This concrete value was not available in Python because it depends on"
+_BRANCH = "Attempted boolean conversion of traced array"
+_INDEX = "The __index__() method was called on traced array"
+_NUMPY = "The numpy.ndarray conversion method __array__() was called on traced array"
 
 
 def _arguments(names: Sequence[str]) -> str:
@@ -234,9 +236,9 @@ def _arguments(names: Sequence[str]) -> str:
 
 def concretization_message(tracer: Tracer, what: str) -> str:
     made, behind = tracer.origin(), tracer.depends_on()
-    values = f"It depends on the value{'s' * (len(behind) > 1)} of {_arguments(behind)}. " if behind else ""
+    values = f"{_NOT_AVAILABLE} the value{'s' * (len(behind) > 1)} of the {_arguments(behind)}. " if behind else ""
     return (
-        f"{what} with shape {str(tracer.aval).lstrip('~')}. {'It ' + made + '. ' if made else ''}{values}"
+        f"{what} with shape {str(tracer.aval).lstrip('~')}.\n{'It ' + made + '. ' if made else ''}{values}"
         "A traced function is run once, without data, "
         "for all values of its arguments. Use meshrt.numpy.where or meshrt.lax.cond for branches, "
         "meshrt.lax.while_loop or fori_loop for loops, or make the argument static (jit(..., static_argnums=...))"

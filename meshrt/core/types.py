@@ -54,8 +54,12 @@ class AbstractValue:
         raise NotImplementedError(f"{type(self).__name__} has no tangent type")
 
     def str_short(self) -> str:
-        """The type as printed programs show it."""
+        """The type as users are shown it."""
         return str(self)
+
+    def short(self) -> str:
+        """The type as printed programs and messages show it."""
+        return self.str_short()
 
 
 class TypeSharding(Protocol):
@@ -340,11 +344,13 @@ class ShapedArray(LowType, AbstractValue):
         texts = [f"{k}:{axes[0] if len(axes) == 1 else '(' + ','.join(axes) + ')'}" for k, axes in found if axes]
         return f"{{{', '.join(texts)}}}" if texts else ""
 
-    def str_short(self, short_dtypes: bool = True, mesh_axis_types: bool = False) -> str:
-        """`f32[8,4]`, without `short_dtypes` `float32[8,4]`. `mesh_axis_types` is for JAX's sake: types name Explicit
+    def str_short(self, short_dtypes: bool = False, mesh_axis_types: bool = False) -> str:
+        """`float32[8,4]`, with `short_dtypes` `f32[8,4]`. `mesh_axis_types` is for JAX's sake: types name Explicit
         axes only."""
-        if not short_dtypes:
-            return dtypes_name(self.dtype) + self._dimensions()
+        return self.short() if short_dtypes else dtypes_name(self.dtype) + self._dimensions()
+
+    def short(self) -> str:
+        """`f32[8,4]`: the type as printed programs and messages show it."""
         if self._str is None:
             self._str = short_dtype(self.dtype) + self._dimensions()
         return self._str
@@ -431,7 +437,7 @@ def aval_of(value: Any) -> ShapedArray:
             f"jit, was given an object of type {type(value)}: call its method before, or register the type as a pytree"
         )
     raise errors.ArgumentTypeError(
-        f"value {reprlib.repr(value)} of type {type(value)} is not a valid JAX type: expected an array, a NumPy array "
+        f"Argument {reprlib.repr(value)} of type {type(value)} is not a valid JAX type. Expected an array, a NumPy array "
         "or scalar, or a Python bool, int, float or complex; convert it first (for example with meshrt.numpy.asarray)"
     )
 

@@ -69,7 +69,7 @@ class _Opaque:
         for aval in avals:
             if aval.is_high or aval.is_key:
                 raise errors.UnsupportedError(
-                    f"{fun_name(self.fun)} at {capture()} takes arrays of numbers, but got {aval.str_short()}; pass "
+                    f"{fun_name(self.fun)} at {capture()} takes arrays of numbers, but got {aval.short()}; pass "
                     "the arrays that it consists of (meshrt.random.key_data of a key)"
                 )
         call, partitioning = self._staged(static, fixed, tree, avals)
@@ -134,7 +134,7 @@ class _Opaque:
         captured = [c for c in call.consts if isinstance(c, Tracer)]
         if captured:
             raise errors.LeakedTracerError(
-                f"{name} at {capture()} uses a value of type {captured[0].aval.str_short()} that is traced outside of "
+                f"{name} at {capture()} uses a value of type {captured[0].aval.short()} that is traced outside of "
                 "it and that no sharding rule speaks of; pass it as an argument"
             )
         return call, self._partitioning(name, whole, fixed, tree, out_trees[-1])

@@ -94,7 +94,7 @@ class Embedding:
         except jaxlib_api.XlaError as e:
             raise errors.ArgumentValueError(
                 f"the exported function {self.exported.fun_name} cannot be called with arguments of types "
-                f"{', '.join(a.str_short() for a in args)}: {e}"
+                f"{', '.join(a.short() for a in args)}: {e}"
             ) from None
         return jaxlib_api.parse(refined)
 

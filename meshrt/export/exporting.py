@@ -147,7 +147,7 @@ def _refuse_boxes(record: TraceRecord) -> None:
     found = [] if record.high is None else [a for a in record.high.in_avals if a.mutable]
     if found:
         raise errors.UnsupportedError(
-            f"{record.fun_name} takes or closes over a mutable value of type {found[0].str_short()}, which no exported "
+            f"{record.fun_name} takes or closes over a mutable value of type {found[0].short()}, which no exported "
             "function can write to, as it may be called in another process: take and return what it holds"
         )
 

@@ -113,7 +113,7 @@ class _OfArrays:
         if captured:
             raise errors.LeakedTracerError(
                 f"the program of the primitive '{ctx.primitive.name}' captures a traced value of type "
-                f"{captured[0].aval.str_short()}; pass it as an operand"
+                f"{captured[0].aval.short()}; pass it as an operand"
             )
         constants = [context.array(np.asarray(c)) for c in closed.consts]
         return context.jaxpr(with_constants(closed.jaxpr), [*constants, *refs])

@@ -89,7 +89,7 @@ def broadcast_like(arr: Any, like_arr: Any) -> Any:
     missing = like.ndim - aval.ndim
     if missing < 0 or any(n not in (1, m) for n, m in zip(aval.shape, like.shape[missing:])):
         raise errors.ArgumentValueError(
-            f"broadcast_like cannot broadcast {aval.str_short()} to the shape of {like.str_short()}: dimensions, "
+            f"broadcast_like cannot broadcast {aval.short()} to the shape of {like.short()}: dimensions, "
             "aligned from the right, must be equal or 1"
         )
     dims = range(missing, like.ndim)

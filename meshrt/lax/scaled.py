@@ -51,7 +51,7 @@ def scaled_dot(
     for name, mine, other in (("batch", xb, yb), ("contracting", xc, yc)):
         if len(mine) != len(other) or any(x.shape[i] != y.shape[j] for i, j in zip(mine, other)):
             raise errors.ArgumentTypeError(
-                f"scaled_dot needs {name} dimensions of equal sizes, but got {x.str_short()} and {y.str_short()} with "
+                f"scaled_dot needs {name} dimensions of equal sizes, but got {x.short()} and {y.short()} with "
                 f"{name} dimensions {tuple(mine)} and {tuple(other)}"
             )
     scales = []
@@ -77,7 +77,7 @@ def scaled_dot(
 def _matrix_product(x: ShapedArray, y: ShapedArray) -> Any:
     if x.ndim != y.ndim or x.ndim < 2:
         raise errors.ArgumentTypeError(
-            f"scaled_dot of {x.str_short()} and {y.str_short()} needs dimension_numbers: without them it multiplies "
+            f"scaled_dot of {x.short()} and {y.short()} needs dimension_numbers: without them it multiplies "
             "two matrices, or two batches of them"
         )
     batch = tuple(range(x.ndim - 2))
@@ -91,7 +91,7 @@ def _check_scale(side: str, x: ShapedArray, scale: ShapedArray, contracting: Seq
     )
     if not fits:
         raise errors.ArgumentTypeError(
-            f"{side} {x.str_short()} does not match scale {scale.str_short()}: contracting dimensions "
+            f"{side} {x.short()} does not match scale {scale.short()}: contracting dimensions "
             f"{tuple(contracting)} must be divisible by the scale's, by 2 at least, and the others equal to them"
         )
 

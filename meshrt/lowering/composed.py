@@ -40,7 +40,7 @@ def write_composed(
     if captured:
         raise errors.LeakedTracerError(
             f"the program of the primitive '{eqn.primitive.name}' captures a traced value of type "
-            f"{captured[0].aval.str_short()}; pass it as an operand"
+            f"{captured[0].aval.short()}; pass it as an operand"
         )
     constants = [ctx.array(np.asarray(c)) for c in closed.consts]
     return ctx.jaxpr(with_constants(closed.jaxpr), [*constants, *operands])

@@ -133,7 +133,7 @@ def _sums(app: Application) -> tuple[frozenset[Any], frozenset[Any]]:
         return app.primitive.sums(app)
     raise errors.UnsupportedError(
         f"unreduced/reduced rule for {app.primitive.name} is not implemented. Got "
-        f"{', '.join(a.str_short() for a in app.avals)} at {source.capture()}; add the parts up before with "
+        f"{', '.join(a.short() for a in app.avals)} at {source.capture()}; add the parts up before with "
         "meshrt.sharding.reshard(x, P(...)), which names no unreduced and no reduced axes"
     )
 
@@ -146,8 +146,8 @@ def _checked(
     axes = [a for e in spec for a in axes_of(e)]
     if len(set(axes)) != len(axes):
         result = ",".join(str(n) if e is None else f"{n}@{_text(e)}" for n, e in zip(out.shape, spec))
-        head = out.bare().str_short().split("[")[0]
-        operands = ", ".join(a.str_short() for a in app.avals)
+        head = out.bare().short().split("[")[0]
+        operands = ", ".join(a.short() for a in app.avals)
         app.refuse(
             f"{app.primitive.name} operation with inputs: {operands} produces an illegally sharded result: "
             f"{head}[{result}]: one axis cannot split two dimensions.",

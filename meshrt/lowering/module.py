@@ -179,7 +179,7 @@ def _check_alive(passed: Sequence[tuple[Var, Any]]) -> None:
     """Refuses captured arrays whose buffers are gone: the program would be called with nothing."""
     for v, const in passed:
         if getattr(const, "is_deleted", bool)():
-            raise errors.DeletedArrayError(f"a captured array of type {v.aval.str_short()} was deleted or donated")
+            raise errors.DeletedArrayError(f"a captured array of type {v.aval.short()} was deleted or donated")
 
 
 class _Memories:

@@ -75,7 +75,7 @@ def array(
     Array([1., 2.], dtype=float32)
     """
     if order not in (None, "K"):
-        raise errors.UnsupportedError(f"array: order={order!r} is not supported: arrays have no memory order; leave it")
+        raise errors.UnsupportedError(f"array: order={order!r}: Only implemented for order='K': arrays have no memory order")
     if dtype is not None:
         dtype = dtypes.check_user_dtype(dtype, "array")
     if copy:
@@ -97,7 +97,7 @@ def _check_stays(given: Array, there: Array) -> None:
         here, others = ([d.id for d in x.sharding.device_assignment] for x in (given, there))
         raise errors.DeviceAssignmentMismatchError(
             f"Received incompatible devices for jitted computation. Got the argument of array with shape "
-            f"{given.aval.str_short()} and with device ids {here}, where it was committed to, and device ids {others} "
+            f"{given.aval.short()} and with device ids {here}, where it was committed to, and device ids {others} "
             "that it is asked for. Move it with meshrt.device_put(x, device)"
         )
 

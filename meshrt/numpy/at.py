@@ -18,7 +18,7 @@ from meshrt.numpy.arrays import asarray
 from meshrt.numpy.filled import ones_like
 from meshrt.numpy.index_plan import GatherPlan, StaticSlicePlan, plan_update, tokenize
 from meshrt.numpy.indexing import gather_indices, getitem, index_dtype, static_slice
-from meshrt.numpy.operands import ShapeError, broadcast_to_shape, size_as
+from meshrt.numpy.operands import broadcast_to_shape, refuse_broadcast, size_as
 from meshrt.primitives.axis_types import constrained, is_explicit, split_by
 from meshrt.primitives.dynamic_slice import dynamic_update_slice_p
 from meshrt.primitives.reshape import expand_dims
@@ -195,8 +195,7 @@ def _updates(values: Any, plan: GatherPlan) -> Any:
     shape = plan.slice_shape
     if values.ndim > len(shape) and all(n == 1 for n in values.shape[: values.ndim - len(shape)]):
         values = reshape_p.bind(values, new_sizes=values.shape[values.ndim - len(shape) :])
-    if values.ndim > len(shape) or any(m not in (1, n) for m, n in zip(values.shape[::-1], shape[::-1])):
-        raise ShapeError(f"values of shape {values.shape} cannot be broadcast to the selection of shape {shape}")
+    refuse_broadcast(values.aval, shape)
     values = broadcast_to_shape(values, shape)
     if plan.newaxis:
         kept = tuple(n for i, n in enumerate(shape) if i not in plan.newaxis)

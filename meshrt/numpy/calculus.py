@@ -114,7 +114,10 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     if not axes:
         return []
     if any(x.shape[i] < 2 for i in axes):
-        raise ShapeError(f"gradient needs at least 2 elements along each axis, got shape {x.shape} and axes {axes}")
+        raise ShapeError(
+            "Shape of array too small to calculate a numerical gradient, at least 2 elements are required. Got shape "
+            f"{x.shape} and axes {axes}"
+        )
     if len(spacing) not in (0, 1, len(axes)):
         raise errors.ArgumentTypeError(f"gradient: {len(spacing)} spacings for {len(axes)} axes; give none, one or all")
     distances = spacing if len(spacing) == len(axes) else (spacing or [1.0]) * len(axes)

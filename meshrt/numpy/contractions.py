@@ -248,7 +248,10 @@ def tensordot(
     a, b = _operands("tensordot", a, b)
     dims = _summed_axes(axes, a, b)
     if any(a.shape[i] != b.shape[j] for i, j in zip(*dims)):
-        raise ShapeError(f"tensordot: shapes {a.shape} and {b.shape} do not fit along {dims}")
+        raise ShapeError(
+            f"dot_general requires contracting dimensions to have the same shape, got {tuple(a.shape[i] for i in dims[0])} "
+            f"and {tuple(b.shape[i] for i in dims[1])}. (in tensordot of shapes {a.shape} and {b.shape})"
+        )
     dtype, weak = result_dtype("tensordot", (a, b), preferred_element_type)
     return _finish(contract(a, b, dims, ((), ()), dtype, precision, out_sharding), dtype, weak)
 
@@ -258,7 +261,7 @@ def _summed_axes(axes: Any, a: Any, b: Any) -> tuple[tuple[int, ...], tuple[int,
     if isinstance(axes, int):
         if axes > min(a.ndim, b.ndim):
             raise errors.ArgumentTypeError(
-                f"Number of tensordot axes ({axes}) exceeds input ranks: shapes {a.shape} and {b.shape}"
+                f"Number of tensordot axes (axes {axes}) exceeds input ranks ({a.shape} and {b.shape})"
             )
         return tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes))
     if not isinstance(axes, (tuple, list, np.ndarray)) or len(axes) != 2:
@@ -351,7 +354,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     a, b = _operands("cross", a, b)
     a, b = moveaxis(a, axisa, -1), moveaxis(b, axisb, -1)
     if a.shape[-1] not in (2, 3) or b.shape[-1] not in (2, 3):
-        raise ShapeError(f"cross needs vectors of 2 or 3 components, got shapes {a.shape} and {b.shape}")
+        raise ShapeError(f"Dimension must be either 2 or 3 for cross product, got shapes {a.shape} and {b.shape}")
     if a.shape[-1] == b.shape[-1] == 2:
         return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
     a0, a1, b0, b1 = a[..., 0], a[..., 1], b[..., 0], b[..., 1]

@@ -79,7 +79,7 @@ def _slide(name: str, x: Any, y: Any, mode: str, precision: Any, preferred: Any)
     n = y.shape[0]
     paddings = {"valid": (0, 0), "same": (n // 2, n - n // 2 - 1), "full": (n - 1, n - 1)}
     if mode not in paddings:
-        raise errors.ArgumentValueError(f"{name}: mode must be 'full', 'same' or 'valid', got {mode!r}")
+        raise errors.ArgumentValueError(f"mode must be one of ['full', 'same', 'valid']; {name} got {mode!r}")
     rows = (reshape(v, (1, 1, v.shape[0])) for v in (x, y))
     out = lax.conv_general_dilated(*rows, (1,), [paddings[mode]], precision=precision, preferred_element_type=preferred)
     return reshape(out, out.shape[2:])
@@ -100,9 +100,9 @@ def cov(
     Array(1., dtype=float32)
     """
     m, *rest = promoted_inexact("cov", m) if y is None else promoted_inexact("cov", m, y)
-    for x in (m, *rest):
+    for name, x in zip("my", (m, *rest)):
         if x.ndim > 2:
-            raise ShapeError(f"cov needs vectors or matrices, got shape {x.shape}")
+            raise ShapeError(f"{name} has more than 2 dimensions: shape {x.shape}")
     if dtype is not None and not dtypes.issubdtype(dtype, np.inexact):
         raise errors.ArgumentValueError(f"cov: dtype must be a subclass of float or complex; got {dtype}")
     x = atleast_2d(m)

@@ -135,7 +135,7 @@ def _static_scalar(name: str, value: Any, argument: str = "") -> Any:
         scalar = concrete[()]
     if isinstance(scalar, (complex, np.complexfloating)):
         raise errors.ArgumentValueError(
-            f"{name}: Passing complex start/stop/step to jnp.{name} is not supported, got {scalar}"
+            f"Passing complex start/stop/step to jnp.{name} is no longer supported, got {scalar}"
         )
     return scalar
 
@@ -185,7 +185,7 @@ def linspace(
 def _linspace(start: Any, stop: Any, num: int, endpoint: bool, retstep: bool, dtype: Any, axis: int) -> Any:
     num = static_size(num, "linspace: num")
     if num < 0:
-        raise ShapeError(f"linspace: the number of values must not be negative, got {num}")
+        raise ShapeError(f"Number of samples, {num}, must be non-negative.")
     start, stop = asarray(operand("linspace", start)), asarray(operand("linspace", stop, 1))
     if dtype is None:
         dtype = dtypes.to_inexact_dtype(dtypes.result_type(start, stop))
@@ -306,10 +306,12 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     [(3, 2), (3, 2)]
     """
     if indexing not in ("xy", "ij"):
-        raise errors.ArgumentValueError(f"meshgrid: Valid values for indexing are 'xy' and 'ij', got {indexing!r}")
+        raise errors.ArgumentValueError(f"Valid values for indexing are 'xy' and 'ij', got {indexing}")
+    if not copy:
+        raise errors.ArgumentValueError("jax.numpy.meshgrid only supports copy=True")
     args = [asarray(operand("meshgrid", x, i)) for i, x in enumerate(xi)]
     if any(a.ndim != 1 for a in args):
-        raise ShapeError(f"meshgrid: arguments must be vectors, got shapes {[a.shape for a in args]}")
+        raise ShapeError(f"Arguments to jax.numpy.meshgrid must be 1D, got shapes {[a.shape for a in args]}")
     order = list(range(len(args)))
     if indexing == "xy" and len(args) >= 2:
         order[:2] = 1, 0
@@ -406,14 +408,20 @@ def tri(N: Any, M: Any = None, k: Any = 0, dtype: Any = None) -> Any:
     """
     dtype = np.dtype("float32") if dtype is None else dtypes.check_user_dtype(dtype, "tri")
     n, m = shape_tuple((N, N if M is None else M), "tri")
+    k = _diagonal_number(k, "tri")
     if isinstance(k, int):  # one that no integer of ours can hold is refused; beyond the edges all diagonals are alike
         asarray(k)
         k = max_dim(-n, min_dim(k, m))
     return el.convert_element_type(_diagonal_mask(n, m, k, el.ge_p), dtype)
 
 
+def _diagonal_number(k: Any, name: str) -> Any:
+    """The number of a diagonal, which may be traced. A Python float is none."""
+    return static_int(k, f"{name}: the diagonal k") if isinstance(k, float | complex | str) else k
+
+
 def _triangle(name: str, m: Any, k: int, lower: bool) -> Any:
-    m = asarray(operand(name, m))
+    m, k = asarray(operand(name, m)), _diagonal_number(k, name)
     if m.ndim < 2:
         raise ShapeError(f"Argument to jax.numpy.{name} must be at least 2D, got shape {m.shape}")
     rows, columns = m.shape[-2:]

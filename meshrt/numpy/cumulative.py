@@ -106,7 +106,10 @@ def _array_api_cumulative(
 ) -> Any:
     x = operand_array(name, x)
     if x.ndim == 0:
-        raise ShapeError(f"{name}: The input must be non-scalar to take sums or products along a dimension")
+        raise ShapeError(
+            f"The input must be non-scalar to take a cumulative {'sum' if function is cumsum else 'product'}, however a "
+            f"scalar value or scalar array was given. (in {name})"
+        )
     if axis is None and x.ndim > 1:
         raise ShapeError(
             f"{name}: The input array has rank {x.ndim}, however no axis was given; only vectors need none"
@@ -136,9 +139,9 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     """
     x = operand_array("diff", a)
     if x.ndim == 0:
-        raise ShapeError("diff needs an array of at least one dimension")
+        raise ShapeError(f"diff requires input that is at least one dimensional; got {a}")
     if n < 0:
-        raise ShapeError(f"diff: the order n must be non-negative, got {n}")
+        raise ShapeError(f"order must be non-negative but got {n}")
     if n == 0:
         return x
     axis = canonical_axis(axis, x.ndim, "diff")

@@ -63,7 +63,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """
     x = operand_array("diagonal", a)
     if x.ndim < 2:
-        raise ShapeError(f"diagonal needs at least two dimensions, got shape {x.shape}")
+        raise ShapeError(f"diagonal requires an array of at least two dimensions. Got shape {x.shape}")
     x = moveaxis(x, _two_axes(x, axis1, axis2, "diagonal"), (-2, -1))
     *lead, n, m = x.shape
     count = non_negative_dim(min_dim(n + min(offset, 0), m - max(offset, 0)))

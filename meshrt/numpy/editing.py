@@ -263,10 +263,10 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
     """
     if inplace:
         raise errors.UnsupportedError(
-            "fill_diagonal cannot modify arrays in-place, because JAX arrays are immutable; use inplace=False"
+            "fill_diagonal: JAX arrays are immutable, must use inplace=False"
         )
     if wrap:
-        raise errors.UnsupportedError("fill_diagonal: wrap=True is not supported")
+        raise errors.UnsupportedError("fill_diagonal: wrap=True is not implemented, must use wrap=False")
     x, value = operand_array("fill_diagonal", a), operand_array("fill_diagonal", val, 1)
     if x.ndim < 2 or (x.ndim > 2 and len(set(x.shape)) != 1):
         raise ShapeError(f"fill_diagonal needs a matrix, or dimensions of one size, got shape {x.shape}")

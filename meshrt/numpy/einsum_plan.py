@@ -89,19 +89,19 @@ def _check_output(subscripts: str, inputs: list[str], out: str) -> None:
     known = set("".join(inputs))
     for c in out:
         if c not in known:
-            raise EinsumError(f"einsum subscripts {subscripts!r}: output index {c!r} is in no operand")
+            raise EinsumError(f"Output character {c!r} did not appear in the input: einsum {subscripts!r}")
         if out.count(c) > 1:
             raise EinsumError(f"einsum subscripts {subscripts!r}: output index {c!r} appears twice")
 
 
 def _sizes(subscripts: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for part, shape in zip(names, shapes):
+    for i, (part, shape) in enumerate(zip(names, shapes)):
         for c, n in zip(part, shape):
             if n != 1 and sizes.get(c, 1) not in (1, n):
                 raise EinsumError(
-                    f"einsum subscripts {subscripts!r}: index {c!r} has size {sizes[c]} in one operand and {n} in "
-                    f"another; shapes are {', '.join(map(str, shapes))}"
+                    f"Size of label {c!r} for operand {i} ({sizes[c]}) does not match previous terms ({n}). The shapes "
+                    f"of einsum {subscripts!r} are {', '.join(map(str, shapes))}"
                 )
             sizes[c] = n if n != 1 else sizes.get(c, 1)
     return sizes

@@ -106,7 +106,7 @@ def _scale(name: str, lengths: Sequence[int], norm: str, dtype: Any) -> Any:
                 factor = size if inverse else 1 / size
             case _:
                 raise errors.ArgumentValueError(
-                    f"fft.{name}: norm must be 'backward', 'ortho' or 'forward', got {norm!r}"
+                    f'Invalid norm value {norm}; should be "backward","ortho" or "forward". (in fft.{name})'
                 )
     return np.asarray(factor, dtype)[()]
 

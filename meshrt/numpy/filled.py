@@ -56,8 +56,7 @@ def _full(name: str, shape: Any, fill_value: Any, dtype: Any, device: Any, out_s
     own = aval_of(fill_value).shape
     if not own:
         return _fill(name, shape, fill_value, dtype, device, out_sharding)
-    if len(own) > len(shape) or any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1])):
-        raise ShapeError(f"{name}: a fill_value of shape {own} does not broadcast to the shape {shape}; pass a scalar")
+    refuse_broadcast(aval_of(fill_value) if dtype is None else aval_of(fill_value).update(dtype=dtype), shape)
     return placed(broadcast_to_shape(asarray(fill_value, dtype), shape), device, out_sharding)
 
 

@@ -136,7 +136,7 @@ def ix_(*args: Any) -> tuple[Any, ...]:
     for i, a in enumerate(args):
         x = operand_array("ix_", a, i)
         if x.ndim != 1:
-            raise ShapeError(f"Arguments to jax.numpy.ix_ must be 1-dimensional, but argument {i} has shape {x.shape}")
+            raise ShapeError(f"Arguments to jax.numpy.ix_ must be 1-dimensional, got shape {x.shape} of argument {i}")
         if x.dtype == np.bool_:
             raise errors.UnsupportedError("ix_ of booleans is not supported; pass jnp.nonzero(x)[0]")
         shape = [1] * len(args)
@@ -173,8 +173,10 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
     (Array([0, 1], dtype=int32), Array([0, 1], dtype=int32))
     """
     x = operand_array("diag_indices_from", arr)
-    if x.ndim < 2 or len(set(x.shape)) != 1:
-        raise ShapeError(f"diag_indices_from needs at least two dimensions of one size, got shape {x.shape}")
+    if x.ndim < 2:
+        raise ShapeError(f"input array must be at least 2-d, got shape {x.shape}")
+    if len(set(x.shape)) != 1:
+        raise ShapeError(f"All dimensions of input must be of equal length, got shape {x.shape}")
     return diag_indices(x.shape[0], x.ndim)
 
 
@@ -189,7 +191,7 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     >>> jnp.tril_indices(2)
     (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
     """
-    m = n if m is None else m
+    m, k = n if m is None else m, static_size(k, "tril_indices: the diagonal k")
     if is_symbolic_shape((n, k, m)):
         return nonzero(tri(n, m, k, dtype=bool), size=_below(n, m, k))
     return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.tril_indices(n, k, m))
@@ -206,7 +208,7 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     >>> jnp.triu_indices(2)
     (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """
-    m = n if m is None else m
+    m, k = n if m is None else m, static_size(k, "triu_indices: the diagonal k")
     if is_symbolic_shape((n, k, m)):
         return nonzero(logical_not(tri(n, m, k - 1, dtype=bool)), size=_above(n, m, k))
     return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.triu_indices(n, k, m))

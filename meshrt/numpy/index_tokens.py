@@ -108,7 +108,7 @@ def _token(entry: Any, operands: list[Any]) -> list[Token]:
 def _window(entry: Slice, operands: list[Any]) -> Token:
     start = aval_of(entry.start)
     if start.shape != () or not dtypes.issubdtype(start.dtype, np.integer):
-        raise IndexTypeError(f"the start of a slice must be an integer scalar, got {start.str_short()} in {entry}")
+        raise IndexTypeError(f"the start of a slice must be an integer scalar, got {start.short()} in {entry}")
     operands.append(entry.start)
     return ("w", len(operands) - 1, operator.index(entry.need_size()), entry.stride)
 
@@ -175,7 +175,7 @@ def _check_masks(tokens: Sequence[Token], shape: tuple[int, ...]) -> None:
     for t in tokens:
         if t[0] == "a" and len(t) == 5 and t[4] not in (0, shape[axis]):
             raise IndexingError(
-                f"boolean index did not match shape of the array along dimension {axis}: the mask has size {t[4]}, the "
-                f"array of shape {shape} has {shape[axis]}"
+                f"boolean index did not match shape of indexed array in index {axis}: got ({t[4]},), expected "
+                f"[{shape[axis]}]: the array has shape {shape}"
             )
         axis += t[0] in CONSUMING

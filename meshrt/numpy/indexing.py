@@ -276,7 +276,9 @@ def take_along_axis(
             raise ShapeError(f"take_along_axis with axis=None needs a vector of indices, got {indices.shape}")
         a, axis = reshape_p.bind(a, new_sizes=(a.size,)), 0
     if a.ndim != indices.ndim:
-        raise ShapeError(f"take_along_axis: indices have {indices.ndim} dimensions and the array has {a.ndim}")
+        raise ShapeError(
+            f"indices and arr must have the same number of dimensions; {indices.ndim} vs. {a.ndim} (in take_along_axis)"
+        )
     axis = canonical_axis(axis, a.ndim, "take_along_axis")
     by_product = mode == "one_hot"
     mode = None if by_product else _mode_name(mode)

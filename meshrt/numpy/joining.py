@@ -60,11 +60,6 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     if xs[0].ndim == 0:
         raise ShapeError("concatenate: arrays of zero dimensions cannot be joined; use stack")
     axis = canonical_axis(axis, xs[0].ndim, "concatenate")
-    for x in xs:
-        if x.ndim != xs[0].ndim or any(i != axis and m != n for i, (m, n) in enumerate(zip(x.shape, xs[0].shape))):
-            raise ShapeError(
-                f"concatenate: shapes must agree except along axis {axis}, got {', '.join(str(y.shape) for y in xs)}"
-            )
     return xs[0] if len(xs) == 1 else lax.concatenate(xs, axis)
 
 
@@ -124,7 +119,11 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> An
         return moveaxis(asarray(arrays, dtype), 0, axis)
     xs = _same_dtype("stack", arrays, dtype)
     if any(x.shape != xs[0].shape for x in xs):
-        raise ShapeError(f"stack: all arrays must have one shape, got {', '.join(str(x.shape) for x in xs)}")
+        differing = "different numbers of dimensions" if len({x.ndim for x in xs}) > 1 else "different shapes"
+        raise ShapeError(
+            f"Cannot stack arrays with {differing}: got {', '.join(str(x.shape) for x in xs)}. All input arrays must "
+            "have the same shape."
+        )
     axis = canonical_axis(axis, xs[0].ndim + 1, "stack")
     return lax.concatenate([expand_dims(x, axis) for x in xs], axis)
 

@@ -119,10 +119,14 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     >>> jnp.linalg.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
     Array([0, 0, 1], dtype=int32)
     """
-    for x in (x1, x2):
-        shape = np.shape(x)
-        if not -len(shape) <= axis < len(shape) or shape[axis] != 3:
-            raise ShapeError(f"cross needs vectors of 3 elements along axis {axis}, got shape {shape}")
+    first, second = np.shape(x1), np.shape(x2)
+    if any(not -len(shape) <= axis < len(shape) for shape in (first, second)):
+        raise AxisError(f"cross: axis {axis} is out of bounds for arrays of shapes {first} and {second}")
+    if first[axis] != 3 or second[axis] != 3:
+        raise ShapeError(
+            "Both input arrays must be (arrays of) 3-dimensional vectors, but they have "
+            f"x1.shape[axis]={first[axis]} and x2.shape[axis]={second[axis]}"
+        )
     return contractions.cross(x1, x2, axis=axis)
 
 
@@ -201,7 +205,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     if ord == 0:
         return reductions.sum(not_equal(x, 0), axis, size.dtype, keepdims=keepdims)
     if isinstance(ord, str):
-        raise errors.ArgumentValueError(f"norm: order {ord!r} is not one for vectors")
+        raise errors.ArgumentValueError(f"Invalid order {ord!r} for vector norm.")
     return power(reductions.sum(power(size, ord), axis, keepdims=keepdims), 1.0 / ord)
 
 
@@ -227,7 +231,7 @@ def _matrix_norm(x: Any, axes: tuple[int, ...], ord: Any, keepdims: bool) -> Any
         return _spectral_norm(x, axes, ord, keepdims)
     if ord not in (1, -1, np.inf, -np.inf):
         raise errors.ArgumentValueError(
-            f"norm: order {ord!r} is not one for matrices; those are 'fro', 'nuc', 1, -1, 2, -2, inf and -inf"
+            f"Invalid order {ord!r} for matrix norm. Those are 'fro', 'nuc', 1, -1, 2, -2, inf and -inf"
         )
     row, column = axes
     over, rest = (row, column) if ord in (1, -1) else (column, row)
@@ -263,7 +267,8 @@ def cond(x: Any, p: Any = None) -> Any:
     """
     x = operand_array("cond", x)
     if x.ndim < 2 or 0 in x.shape[-2:]:
-        raise ShapeError(f"cond needs matrices that are not empty, got shape {x.shape}")
+        what = "at least 2D" if x.ndim < 2 else "not empty along its last two dimensions"
+        raise ShapeError(f"jnp.linalg.cond: input array must be {what}; got arr.shape={x.shape}")
     if p in (None, 2, -2):
         s = svdvals(x)
         if p != -2:
@@ -318,8 +323,8 @@ def multi_dot(arrays: Any, *, precision: Any = None) -> Any:
     Array([12., 12.], dtype=float32)
     """
     xs = [asarray(a) for a in arrays]
-    if len(xs) < 2:
-        raise ShapeError("multi_dot needs at least two arrays")
+    if not xs:
+        raise ShapeError("multi_dot needs at least one array")
     names = [chr(ord_) for ord_ in range(97, 97 + len(xs) + 1)]
     parts = [names[i] + names[i + 1] for i in range(len(xs))]
     if xs[0].ndim == 1:

@@ -181,7 +181,7 @@ def vectorize(
 
     @wraps(pyfunc)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        context = f"of a vectorized function with excluded={excluded!r} and signature={signature!r}"
+        context = f"on vectorized function with excluded={excluded!r} and signature={signature!r}"
         ins, outs = ([()] * len(args), None) if signature is None else _parsed(signature)
         left_out = {i for i, a in enumerate(args) if i in excluded}
         if signature is not None and left_out:

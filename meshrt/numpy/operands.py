@@ -56,6 +56,8 @@ __all__ = [
     "same_dtype",
     "scalar_like",
     "shape_tuple",
+    "no_integer",
+    "refuse_broadcast",
     "static_int",
     "to_dtype",
     "unsupported_argument",
@@ -116,8 +118,8 @@ def unsupported_argument(name: str, argument: str, value: Any) -> None:
     """Raises if an argument that NumPy has and we do not is given."""
     if value is not None:
         raise errors.UnsupportedError(
-            f"the argument {argument!r} of {name} is not supported: arrays cannot be written in place; "
-            f"use the function's result"
+            f"The {argument!r} argument to jnp.{name} is not supported: arrays cannot be written in place; use the "
+            "function's result"
         )
 
 
@@ -333,10 +335,24 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
         return common_sizes(*shapes)
     except ValueError:
         listed = ", ".join(map(str, shapes))
+        raise ShapeError(f"Incompatible shapes for broadcasting: shapes=[{listed}]. {_ALIGNED}") from None
+
+
+_ALIGNED = (
+    "Dimensions, aligned from the right, must be equal or 1; add dimensions with x[:, None] or jnp.expand_dims"
+)
+
+
+def refuse_broadcast(aval: ShapedArray, shape: tuple[int, ...]) -> None:
+    """Raises ShapeError unless an array of a type broadcasts to a shape."""
+    own = aval.shape
+    if len(shape) < len(own):
+        raise ShapeError(f"Cannot broadcast to shape with fewer dimensions: arr_shape={own} shape={shape}")
+    if any(m not in (1, n) for m, n in zip(own[::-1], shape[::-1])):
+        wanted = ",".join(map(str, shape))
         raise ShapeError(
-            f"Incompatible shapes for broadcasting: {listed}. Dimensions, aligned from the right, must be equal or 1; "
-            "add dimensions with x[:, None] or jnp.expand_dims"
-        ) from None
+            f"Incompatible types for broadcasting: input type={aval.str_short()} and requested type={aval.dtype}[{wanted}]"
+        )
 
 
 def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
@@ -381,12 +397,27 @@ def ranked_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def common_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """As :func:`broadcast_shapes`, for the function ``name``."""
+    """As :func:`broadcast_shapes`, for the function ``name``. Of shapes of one rank the primitive's name is given."""
     try:
         return broadcast_shapes(*shapes)
     except ShapeError as e:
-        text = str(e)
-        raise ShapeError(f"{name} got {text[0].lower()}{text[1:]}") from None
+        if name in _ALL_TOGETHER or len({len(s) for s in shapes if s}) > 1:
+            raise ShapeError(f"{e} (in {name})") from None
+        listed = ", ".join(map(str, shapes))
+        named = _PRIMITIVES.get(name, name)
+        raise ShapeError(f"{named} got incompatible shapes for broadcasting: {listed}. {_ALIGNED}") from None
+
+
+# Functions that bring their operands to one shape before any operation meets them.
+_ALL_TOGETHER = frozenset(["where", "broadcast_arrays", "polyval", "linspace", "solve", "ldexp", "choose", "select"])
+# The operations that functions of other names are.
+_PRIMITIVES = {
+    "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "equal": "eq", "not_equal": "ne",
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "maximum": "max", "minimum": "min",
+    "arctan2": "atan2", "fmod": "rem", "remainder": "rem", "left_shift": "shift_left", "power": "pow",
+    "right_shift": "shift_right_arithmetic", "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
+    "float_power": "pow", "logical_and": "and", "logical_or": "or", "logical_xor": "xor",
+}  # fmt: skip
 
 
 def shape_tuple(shape: Any, name: str | None = None) -> tuple[int, ...]:
@@ -404,18 +435,19 @@ def shape_tuple(shape: Any, name: str | None = None) -> tuple[int, ...]:
         sizes = (shape,) if getattr(shape, "ndim", None) == 0 else tuple(shape)
     except TypeError:
         sizes = (shape,)
-    return tuple(_static_size(d, at) for d in sizes)
+    return tuple(_static_size(d, sizes, at) for d in sizes)
 
 
 STATIC_SHAPES = "Shapes must be 1D sequences of concrete values of integer type"
 
 
-def _static_size(size: Any, at: str) -> Any:
+def _static_size(size: Any, sizes: Any, at: str) -> Any:
     try:
         return as_size(size)
     except TypeError:
         if not is_unknown(size):
-            raise errors.ArgumentTypeError(f"{at}{STATIC_SHAPES}, got {size!r}") from None
+            given = sizes if isinstance(sizes, str) else tuple(sizes)
+            raise errors.ArgumentTypeError(f"{at}{STATIC_SHAPES}, got {given}.") from None
         raise errors.ConcretizationError(
             f"{at}{STATIC_SHAPES}, got the traced {size!r}.\n"
             f"If using `jit`, try using `static_argnums` or applying `jit` to smaller subfunctions."
@@ -438,13 +470,20 @@ def refuse_traced(name: str, *xs: Any) -> None:
             )
 
 
+def no_integer(x: Any) -> str:
+    """What Python says of something that is no integer where one belongs."""
+    kind = type(x)
+    place = "numpy." if kind.__module__ == "numpy" else ""
+    return f"'{place}{kind.__name__}' object cannot be interpreted as an integer"
+
+
 def static_int(x: Any, what: str) -> int:
     """``x`` as a Python int. ArgumentTypeError if it is no integer, or one that is traced."""
     try:
         return operator.index(x)
     except TypeError:
         if not is_unknown(x):
-            raise errors.ArgumentTypeError(f"{what} must be made of integers, got {x!r}") from None
+            raise errors.ArgumentTypeError(f"{what} must be made of integers, got {x!r}: {no_integer(x)}") from None
         raise errors.ConcretizationError(
             f"{NOT_CONCRETE}: {what} must be static integers, but it holds a traced value {x!r}; take sizes from "
             f".shape, or make the argument static with jit(..., static_argnums=...)"
@@ -467,7 +506,7 @@ def canonical_axis(axis: Any, rank: int, name: str = "axis") -> int:
     """``axis`` counted from the start. Raises AxisError if the array has not got it."""
     n = axis if type(axis) is int else static_int(axis, f"{name}: the axis")
     if not -rank <= n < rank:
-        raise AxisError(f"{name}: axis {n} is out of bounds for an array of {rank} dimensions")
+        raise AxisError(f"{name}: axis {n} is out of bounds for array of dimension {rank}")
     return n + rank if n < 0 else n
 
 

@@ -18,7 +18,7 @@ from meshrt.numpy.editing import concrete, trim_zeros
 from meshrt.numpy.filled import full, ones, zeros
 from meshrt.numpy.joining import concatenate, stack
 from meshrt.numpy.linalg import eigvals, inv, lstsq
-from meshrt.numpy.operands import ShapeError, common_shape, static_int
+from meshrt.numpy.operands import ShapeError, common_shape, refuse_broadcast, static_int
 from meshrt.numpy.reductions import all as all_
 from meshrt.numpy.reductions import argmin, prod
 from meshrt.numpy.shapes import atleast_1d, broadcast_to
@@ -68,6 +68,8 @@ def polyadd(a1: Any, a2: Any) -> Any:
     """
     x, y = promoted("polyadd", a1, a2)
     long, short = (x, y) if y.shape[0] <= x.shape[0] else (y, x)
+    if not short.shape[0]:
+        refuse_broadcast(short.aval, long.shape)
     return long.at[-short.shape[0] :].add(short) if short.shape[0] else long
 
 
@@ -144,7 +146,7 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     """
     m = static_int(m, "polyint: m")
     if m < 0:
-        raise errors.ArgumentValueError(f"polyint: the order m must not be negative, got {m}; see polyder")
+        raise errors.ArgumentValueError(f"Order of integral must be positive (see polyder), got {m}")
     p, k = promoted_inexact("polyint", p, 0 if k is None else k)
     _check_coefficients("polyint", p)
     k = atleast_1d(k)
@@ -168,7 +170,7 @@ def polyder(p: Any, m: int = 1) -> Any:
     """
     m = static_int(m, "polyder: m")
     if m < 0:
-        raise errors.ArgumentValueError(f"polyder: the order m must not be negative, got {m}; see polyint")
+        raise errors.ArgumentValueError(f"Order of derivative must be positive (see polyint), got {m}")
     (p,) = promoted_inexact("polyder", p)
     _check_coefficients("polyder", p)
     if m == 0:
@@ -197,7 +199,7 @@ def poly(seq_of_zeros: Any) -> Any:
     if x.ndim == 2 and x.shape[0] == x.shape[1] != 0:
         x = eigvals(x)
     if x.ndim != 1:
-        raise ShapeError(f"poly needs a vector of zeros or a square matrix, got shape {x.shape}")
+        raise ShapeError(f"input must be 1d or non-empty square 2d array. Got shape {x.shape}")
     if not x.shape[0]:
         return ones((), x.dtype)
     out = ones(1, x.dtype)
@@ -282,7 +284,7 @@ def polyfit(
 
 def _check_points(x: Any, y: Any, order: int) -> None:
     if order < 1:
-        raise errors.ArgumentValueError(f"polyfit: deg must not be negative, got {order - 1}")
+        raise errors.ArgumentValueError(f"expected deg >= 0, got {order - 1}")
     shapes = f"got {x.shape} and {y.shape}"
     if x.ndim != 1:
         raise errors.ArgumentTypeError(f"polyfit: expected 1D vector for x, {shapes}")

@@ -148,7 +148,9 @@ def compress(
     if size is None:
         positions = nonzero(condition)[0]
         if positions.size and int(positions[-1]) >= n:
-            raise ShapeError(f"compress: the condition has entries beyond the {n} of axis {axis} of shape {a.shape}")
+            raise ShapeError(
+                f"condition contains entries that are out of bounds: beyond the {n} of axis {axis} of shape {a.shape}"
+            )
         return take(a, positions, axis=axis)
     if not 0 <= size <= n:
         raise ShapeError(f"compress: size must be between 0 and {n}, the size of axis {axis}; got {size}")

@@ -88,7 +88,8 @@ def percentile(
     >>> jnp.percentile(jnp.array([1.0, 2.0, 3.0]), 50)
     Array(2., dtype=float32)
     """
-    (q,) = promoted_inexact("percentile", q)
+    a = operand_array("percentile", a)
+    (q,) = promoted_inexact("percentile", operand_array("percentile", q, 1))
     result = _checked("percentile", a, q / 100, axis, out, overwrite_input, method, keepdims, weights, skip_nan=False)
     return constrained(result, out_sharding, "percentile")
 
@@ -156,7 +157,10 @@ def _checked(
     if overwrite_input or out is not None:
         raise errors.ArgumentValueError(f"{name} does not support overwrite_input=True or out; use the result")
     if method not in _METHODS:
-        raise errors.ArgumentValueError(f"{name}: method must be one of {', '.join(_METHODS)}, got {method!r}")
+        raise errors.ArgumentValueError(
+            "method can only be 'linear', 'lower', 'higher', 'midpoint', 'nearest' or 'inverted_cdf'; "
+            f"{name} got {method!r}"
+        )
     if q.ndim > 1:
         raise ShapeError(f"{name}: q must be a number or a vector, got shape {q.shape}")
     if method != "inverted_cdf" and not dtypes.issubdtype(q.dtype, np.floating):
@@ -170,11 +174,12 @@ def _checked(
         x, weights = _weighted(name, a, operand_array(name, weights), method, axis, axes)
     if dtypes.issubdtype(x.dtype, np.complexfloating):
         raise errors.ArgumentValueError(
-            f"{name} does not support complex input, as the operation is poorly defined; got dtype {x.dtype}"
+            f"quantile does not support complex input, as the operation is poorly defined. {name} got dtype {x.dtype}"
         )
     result = _of_rows(_merged(x, axes), q, method, None if weights is None else _merged(weights, axes), skip_nan)
     if keepdims:
-        kept = tuple(1 if i in axes else n for i, n in enumerate(a.shape))
+        # (JAX makes a vector of a number before it looks for quantiles along no axis in particular.)
+        kept = tuple(1 if i in axes else n for i, n in enumerate(a.shape)) or ((1,) if axis is None else ())
         result = reshape_p.bind(result, new_sizes=(*q.shape, *kept))
     return el.convert_element_type(result, x.dtype)
 

@@ -222,6 +222,13 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
 # Extremes and truth.
 
 
+def no_identity(name: str) -> str:
+    """What is said of a mask for a reduction that has no value for no element."""
+    return (
+        f"reduction operation {name} does not have an identity, so to use a where mask one has to specify 'initial'"
+    )
+
+
 def _extreme(
     name: str, p: Primitive, combine: Callable[..., Any], identity: Callable[[Any], Any], doc: str, example: str
 ) -> Callable[..., Any]:
@@ -232,7 +239,7 @@ def _extreme(
         x = operand_array(name, a)
         if initial is None:
             if where is not None:
-                raise errors.ArgumentValueError(f"{name} has no identity: with where, give initial as well")
+                raise errors.ArgumentValueError(no_identity(name))
             empty = [i for i in reduced_axes(name, axis, x.ndim)[0] if x.shape[i] == 0]
             if empty:
                 raise ShapeError(

@@ -100,7 +100,7 @@ def spacing(x: Any, /) -> Any:
     """
     (x,) = promoted_inexact("spacing", x)
     if dtypes.issubdtype(x.dtype, np.complexfloating):
-        raise errors.ArgumentValueError(f"spacing is not defined for complex numbers, got {aval_of(x).str_short()}")
+        raise errors.ArgumentValueError(f"spacing is not defined for complex numbers, got {aval_of(x).short()}")
     x = to_dtype(x, x.dtype)  # not weak any more
     infinity = scalar_like(x, np.inf)
     if x.dtype == np.float16:  # as NumPy has it: towards infinity
@@ -116,7 +116,7 @@ def spacing(x: Any, /) -> Any:
 
 def _bit_positions(bitorder: str) -> np.ndarray:
     if bitorder not in ("little", "big"):
-        raise errors.ArgumentValueError(f"bitorder must be 'little' or 'big', got {bitorder!r}")
+        raise errors.ArgumentValueError(f"'order' must be either 'little' or 'big': bitorder is {bitorder!r}")
     positions = np.arange(8, dtype=np.uint8)
     return positions if bitorder == "little" else positions[::-1].copy()
 

@@ -175,6 +175,8 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Any:
     unsupported_argument("round", "out", out)
     a = asarray(operand("round", a))
     decimals = static_int(decimals, "round: decimals")
+    if a.dtype == np.bool_:
+        raise errors.ArgumentValueError("data type <class 'numpy.bool'> not inexact: round takes numbers")
     if not dtypes.issubdtype(a.dtype, np.inexact):
         if decimals < 0:
             raise errors.UnsupportedError("round: integers cannot be rounded to negative decimals")

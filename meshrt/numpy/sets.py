@@ -355,6 +355,11 @@ def intersect1d(
     Array([2, 3], dtype=int32)
     """
     x, y = (ravel(v) for v in promoted("intersect1d", ar1, ar2))
+    if size == 0 and fill_value is None:
+        raise ShapeError(
+            "zero-size array to reduction operation max which has no identity: intersect1d fills up with the least of "
+            "its results, and with size=0 there is none; give a fill_value"
+        )
     ordered, origin, valid = _joined(x, y, assume_unique, size)
     common = logical_and(ordered[1:] == ordered[:-1], valid[1:])
     values, at = _picked("intersect1d", ordered[:-1], common, size, fill_value)

@@ -20,6 +20,7 @@ from meshrt.numpy.operands import (
     AxisError,
     ShapeError,
     broadcast_to_shape,
+    refuse_broadcast,
     canonical_axes,
     canonical_axis,
     common_shape,
@@ -114,7 +115,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
     if order == "A":
         raise errors.UnsupportedError("reshape: order='A' is not supported; use 'C' or 'F'")
     if order != "C":
-        raise errors.ArgumentValueError(f"order {order!r} is not permitted for reshaping; use 'C' or 'F'")
+        raise errors.ArgumentValueError(f"Unexpected value for 'order' argument: {order}. Use 'C' or 'F'")
     if out_sharding is not None:
         return lax.reshape(x, sizes, out_sharding=out_sharding)
     return x if sizes == x.shape else reshape_p.bind(x, new_sizes=sizes)
@@ -125,7 +126,7 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
     unknown = [i for i, n in enumerate(sizes) if n < 0]
     if not unknown:
         if math.prod(sizes) != x.size:
-            raise ShapeError(f"cannot reshape an array of shape {x.shape} (size {x.size}) into shape {sizes}")
+            raise ShapeError(f"cannot reshape array of size {x.size} into shape {sizes}: its shape is {x.shape}")
         return sizes
     known = math.prod(n for n in sizes if n >= 0)
     if known and is_symbolic_dim(x.size % known) and x.size % -known == 0:
@@ -139,8 +140,10 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
         )
     if len(unknown) > 1 or sizes[unknown[0]] != -1 or not known or x.size % known:
         raise ShapeError(
-            f"cannot reshape an array of shape {x.shape} (size {x.size}) into shape {sizes}: one size may be -1, and "
-            f"the others must divide {x.size}"
+            f"can only specify one unknown dimension: shape {sizes} for an array of shape {x.shape}"
+            if len(unknown) > 1
+            else f"cannot reshape array of size {x.size} into shape ({', '.join(str(n) for n in sizes if n != -1)}): its "
+            f"shape is {x.shape}, and the sizes beside -1 must divide {x.size}"
         )
     return tuple(x.size // known if n == -1 else n for n in sizes)
 
@@ -158,7 +161,7 @@ def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
     Array([1, 2, 3, 4], dtype=int32)
     """
     if order == "K":
-        raise errors.UnsupportedError("ravel: order='K' is not supported: arrays have no memory order to keep")
+        raise errors.UnsupportedError("Ravel not implemented for order='K'. Arrays have no memory order to keep")
     return reshape(a, -1 if size(a) else 0, order, out_sharding=out_sharding)
 
 
@@ -248,9 +251,7 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     """
     x = operand_array("broadcast_to", array)
     target = shape_tuple(shape)
-    if len(target) < x.ndim or any(m not in (1, n) for m, n in zip(x.shape[::-1], target[::-1])):
-        fewer = "Cannot broadcast to shape with fewer dimensions" if len(target) < x.ndim else None
-        raise ShapeError(f"{fewer or 'Incompatible shapes for broadcasting'}: {x.shape} and requested shape {target}")
+    refuse_broadcast(x.aval, target)
     out = broadcast_to_shape(x, target)
     return constrained(out, out_sharding, "broadcast_to")
 
@@ -396,7 +397,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     src = canonical_axes(source, x.ndim, "moveaxis")
     dst = canonical_axes(destination, x.ndim, "moveaxis")
     if len(src) != len(dst):
-        raise AxisError(f"moveaxis: {len(src)} source axes but {len(dst)} destinations")
+        raise AxisError(f"Inconsistent number of elements: {len(src)} vs {len(dst)} (source and destination of moveaxis)")
     order = [i for i in range(x.ndim) if i not in src]
     for d, s in sorted(zip(dst, src)):
         order.insert(d, s)

@@ -28,9 +28,13 @@ __all__ = ["argpartition", "argsort", "lexsort", "partition", "searchsorted", "s
 
 
 def _prepared(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tuple[Any, int]:
-    if kind is not None or order is not None:
-        raise errors.ArgumentTypeError(f"{name}: kind and order are not supported; use stable=True or stable=False")
     x = asarray(operand(name, a))
+    for argument, value in (("kind", kind), ("order", order)):
+        if value is not None:
+            raise errors.ArgumentTypeError(
+                f"{argument!r} argument to {name} is not supported. Use stable=True or stable=False to specify sort "
+                "stability."
+            )
     if axis is None:
         return reshape_p.bind(x, new_sizes=(x.size,)), 0
     return x, canonical_axis(axis, x.ndim, name)

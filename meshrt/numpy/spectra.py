@@ -277,7 +277,7 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = Fal
     """
     a, b = promoted_inexact("lstsq", a, b)
     if not a.ndim or not b.ndim or a.shape[0] != b.shape[0]:
-        raise ShapeError(f"lstsq: the leading dimensions of {a.shape} and {b.shape} must match")
+        raise ShapeError(f"Leading dimensions of input arrays must match, got {a.shape} and {b.shape}")
     if a.ndim != 2 or b.ndim > 2:
         raise errors.ArgumentTypeError(f"lstsq needs a matrix and a vector or a matrix, got {a.shape} and {b.shape}")
     vector = b.ndim == 1

@@ -39,12 +39,12 @@ def _sections(name: str, n: int, parts: Any) -> list[int]:
     known = int(parts) if _is_known_float(parts) else parts
     count = static_int(known, f"{name}: the number of parts")
     if count <= 0:
-        raise NoPartsError(f"{name}: the number of parts must be positive, got {count}")
+        raise NoPartsError(f"{name}: integer division or modulo by zero: the number of parts is {count}")
     each, rest = divmod(n, count)
     if name == "array_split":
         return [each * i + min_dim(rest, i) for i in range(count + 1)]
     if rest:
-        raise ShapeError(f"{name}: a dimension of size {n} does not split into {count} equal parts; use array_split")
+        raise ShapeError(f"array split does not result in an equal division: rest is {rest}; use array_split")
     return [each * i for i in range(count + 1)]
 
 

@@ -33,10 +33,14 @@ from meshrt.transforms.custom_derivatives import custom_jvp
 __all__ = ["det", "inv", "slogdet", "solve", "tensorinv", "tensorsolve"]
 
 
+# How JAX writes them.
+_said = {"det": "_det()", "slogdet": "slogdet()"}
+
+
 def check_square(name: str, x: Any) -> None:
     """Raises unless ``x`` is a batch of square matrices."""
     if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
-        raise ShapeError(f"Argument to {name}() must have shape [..., n, n], got {x.shape}")
+        raise ShapeError(f"Argument to {_said.get(name, name)} must have shape [..., n, n], got {x.shape}")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -139,7 +143,10 @@ def tensorinv(a: Any, ind: int = 2) -> Any:
         raise errors.ArgumentValueError(f"tensorinv: ind must be positive, got {ind}")
     lead, rest = x.shape[:ind], x.shape[ind:]
     if math.prod(lead) != math.prod(rest):
-        raise ShapeError(f"tensorinv: the dimensions {lead} and {rest} of shape {x.shape} differ in number of elements")
+        raise ShapeError(
+            "tensorinv is only possible when the product of the first `ind` dimensions equals that of the remaining "
+            f"dimensions. got arr.shape={x.shape} with ind={ind}."
+        )
     return reshape(inv(reshape(x, (math.prod(lead), math.prod(rest)))), (*rest, *lead))
 
 

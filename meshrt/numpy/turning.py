@@ -104,7 +104,10 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     shape = np.shape(shift)
     count = max(len(axes), math.prod(shape))
     if len(shape) > 1 or any(n not in (1, count) for n in (*shape, len(axes))):
-        raise ShapeError(f"roll: shifts of shape {shape} do not match {len(axes)} axes; give one shift per axis")
+        raise ShapeError(
+            "shape mismatch: objects cannot be broadcast to a single shape. Mismatch is between arg 0 with shape "
+            f"{(len(axes),)} and arg 1 with shape {shape}. Give roll one shift per axis"
+        )
     axes = np.broadcast_to(axes, count).tolist()
     if isinstance(shift, ArrayOperators):
         return _roll_dynamic(x, broadcast_to(shift, (count,)), axes)

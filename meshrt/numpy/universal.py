@@ -78,7 +78,7 @@ class ufunc:
     def __call__(self, *args: Any, out: None = None, where: None = None) -> Any:
         if out is not None or where is not None:
             argument = "out" if out is not None else "where"
-            raise errors.UnsupportedError(f"the argument {argument!r} of {self.__name__} is not supported")
+            raise errors.UnsupportedError(f"{argument} argument of {self} is not supported")
         try:
             return self._call(*args)
         except Exception as e:
@@ -101,7 +101,7 @@ class ufunc:
         if where is not None:
             where = reductions.boolean_mask(name, where)
             if self._identity is None and initial is None:
-                raise errors.ArgumentValueError(f"{name} has no identity: with where, give initial as well")
+                raise errors.ArgumentValueError(reductions.no_identity(name))
         if self._reduce is not None:
             return self._reduce(x, axis=axis, dtype=dtype, keepdims=keepdims, initial=initial, where=where)
         return self._one_by_one(name, x, axis, dtype, keepdims, initial, where)

@@ -77,7 +77,7 @@ def check_aliases(arguments: Any, name: str) -> None:
             paths = leaf_paths(tree_util.tree_structure(arguments))
             first, second = (_place(paths[k]) for k in (seen[id(x)], i))
             raise errors.ArgumentValueError(
-                f"{name} was given one mutable value of type {aval_of(x).str_short()} twice, as {first} and as "
+                f"{name} was given one mutable value of type {aval_of(x).short()} twice, as {first} and as "
                 f"{second}: a program would not see that what is written to one is in the other. Pass it once"
             )
 

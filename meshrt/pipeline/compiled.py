@@ -328,7 +328,7 @@ class Compiled(Station):
             if found is not asked and (found is None or asked is None or not asked.agrees(found)):
                 required = Layout(tuple(range(x.ndim)), ()) if asked is None else asked
                 layouts.append(
-                    f"Argument {paths[i]} with shape {x.aval.str_short()}:\n  Passed layout: {x.layout}\n  Required "
+                    f"Argument {paths[i]} with shape {x.aval.short()}:\n  Passed layout: {x.layout}\n  Required "
                     f"layout: {required}"
                 )
         for what, wrong in (("shardings", shardings), ("layouts", layouts)):

@@ -84,7 +84,7 @@ class _Local(NamedTuple):
         return self.nbytes, self.memory
 
     def __str__(self) -> str:
-        return ShapedArray(self.shape, self.dtype).str_short()
+        return ShapedArray(self.shape, self.dtype).short()
 
 
 def _local(aval: ShapedArray, sharding: Any, memory: str) -> _Local:
@@ -139,7 +139,7 @@ def _reason(aval: ShapedArray, local: _Local, others: bool, memory: str) -> str:
     why = "every result of that size takes over another donated argument" if others else "no result has that size"
     if not others and memory != local.memory:
         why = f"the result of that size lies in the memory {memory!r}, the argument in {local.memory!r}"
-    return f"{aval.str_short()}, {size}: {why}"
+    return f"{aval.short()}, {size}: {why}"
 
 
 def warn_of_unusable(program: CompiledProgram) -> None:

@@ -218,7 +218,7 @@ class Entry:
                 if any(k in (first, i) for k, _ in self.donated):
                     paths = self.record.arg_paths()
                     raise errors.DonatedTwiceError(
-                        f"{self.name} was given one array (shape {x.aval.str_short()}) as argument {paths[first]} and "
+                        f"{self.name} was given one array (shape {x.aval.short()}) as argument {paths[first]} and "
                         f"as argument {paths[i]}, and donates it: it cannot be used twice. Pass a copy (x.copy()) as "
                         "one of them, or don't donate it (donate_argnums)"
                     )

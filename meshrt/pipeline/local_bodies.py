@@ -323,7 +323,7 @@ def _traced(
         call = mapped_call(call, level.axis._replace(size=size), level.operands)
     found = [(a.shape, a.dtype) for a in call.out_avals]
     if found != [(a.shape, a.dtype) for a in wanted]:
-        made, given, right = (", ".join(a.str_short() for a in avals) for avals in (call.out_avals, pieces, wanted))
+        made, given, right = (", ".join(a.short() for a in avals) for avals in (call.out_avals, pieces, wanted))
         what = "lower_fn" if how.partition is not None else "the function"
         raise site.error(
             errors.ShardingError,

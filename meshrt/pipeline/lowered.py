@@ -46,7 +46,7 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
     symbolic = next((a for a in record.in_avals if is_symbolic_shape(a.shape)), None)
     if symbolic is not None:
         raise errors.UnsupportedError(
-            f"{record.fun_name} has an argument of type {symbolic.str_short()}, whose symbolic size has no value here; "
+            f"{record.fun_name} has an argument of type {symbolic.short()}, whose symbolic size has no value here; "
             "programs with symbolic sizes are made by export.export(jit(f))(...)"
         )
     with collector_paused():

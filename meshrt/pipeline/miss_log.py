@@ -68,7 +68,7 @@ def _types(differences: Sequence[Difference]) -> Iterator[str]:
     yield "  different input types:"
     whole = {d.where: d.types for d in found if d.types is not None}
     for where, (before, now) in whole.items():
-        old, new = before.str_short(), now.str_short()
+        old, new = before.short(), now.short()
         if before.weak_type != now.weak_type:
             old, new = f"{old}{{weak_type={before.weak_type}}}", f"{new}{{weak_type={now.weak_type}}}"
         yield f"  * at {where.removeprefix('argument ')}, now {new} and before {old}"

@@ -60,22 +60,24 @@ def explainer(name: str, loaded: Loaded) -> Callable[[Sequence[Any], NonFinite, 
     def explain(buffers: Sequence[Any], what: NonFinite, number: int, sig: Signature) -> errors.NonFiniteError:
         if not isinstance(record, TraceRecord):
             return errors.NonFiniteError(
-                f"invalid value ({what}) encountered in result {number} of {name}, of type {sig.aval.str_short()}. It "
+                f"invalid value ({what}) encountered in result {number} of {name}, of type {sig.aval.short()}. It "
                 "was loaded from a file, which holds compiled code only; jit the function here to find the operation"
             )
         if hasattr(record.fun, "operation"):
             return errors.NonFiniteError(  # an operation by itself: see `meshrt.dispatch`
                 f"invalid value ({what}) encountered in {name} at {source.capture()}, in its result of type "
-                f"{sig.aval.str_short()} (settings debug_nans, debug_infs)"
+                f"{sig.aval.short()} (settings debug_nans, debug_infs)"
             )
         first = f"invalid value ({what}) encountered in result{_numbered(record, number)} of {name}"
         arrays = [None if b.is_deleted() else Array(b, s) for b, s in zip(buffers, signatures)]
         if any(a is None for a in arrays):
             return errors.NonFiniteError(
-                f"{first}, of type {sig.aval.str_short()}. Its arguments were donated, so it cannot be run again to "
+                f"{first}, of type {sig.aval.short()}. Its arguments were donated, so it cannot be run again to "
                 "find the operation: call it without donate_argnums"
             )
-        return errors.NonFiniteError(f"{first}: {_reason(record, program.kept, len(program.consts), arrays)}")
+        reason = _reason(record, program.kept, len(program.consts), arrays)
+        operation = reason.partition(" ")[0]
+        return errors.NonFiniteError(f"invalid value ({what}) encountered in {operation}: {first}: {reason}")
 
     return explain
 
@@ -108,7 +110,7 @@ def _reason(record: TraceRecord, kept: Sequence[int], num_consts: int, arrays: S
             "run again operation by operation it is finite, so the compiler's reordering or fusion made it; look at "
             "values near the limits of their type"
         )
-    operands = ", ".join([a.aval.str_short() for a in found.eqn.invars])
+    operands = ", ".join([a.aval.short() for a in found.eqn.invars])
     text = f"{found.eqn.primitive.name} at {found.eqn.source}{found.iteration} gave {found.what} from ({operands})"
     if found.before:
         text += f", of which operand {found.before[0]} had one already"

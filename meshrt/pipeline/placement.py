@@ -278,7 +278,7 @@ class Wanted:
             self.add_device(self.pinned, f"jit({by}=...)")
 
     def add_argument(self, i: int, leaf: Any, aval: ShapedArray, given: Any) -> None:
-        origin = lambda: f"argument {self.path(i)} of {self.function.name} with shape {aval.str_short()}"
+        origin = lambda: f"argument {self.path(i)} of {self.function.name} with shape {aval.short()}"
         sharding = getattr(leaf, "sharding", None) if type(leaf) is Array or not hasattr(leaf, "__array__") else None
         if isinstance(sharding, NamedSharding):
             if sharding.mesh.is_scalar:

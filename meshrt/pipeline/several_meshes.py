@@ -91,7 +91,7 @@ def _check(
     other = next(((m, a) for m, a in found if m is not expected), None)
     if other is None:
         return
-    mesh, shape = other[0], other[1].aval.str_short()
+    mesh, shape = other[0], other[1].aval.short()
     start = (
         f"Mesh for all inputs should be equal. Got one mesh: {expected} and another mesh: {mesh}"
         if context is None
@@ -101,7 +101,7 @@ def _check(
     from_where = " and ".join(said(origins[m]) for m in (expected, mesh) if m in origins)
     kind = errors.ShardingTypeError if context is None else errors.MeshMismatchError
     raise kind(
-        f"{start}. This is {eqn.primitive.name} of {', '.join(a.aval.str_short() for a in eqn.invars)} at "
+        f"{start}. This is {eqn.primitive.name} of {', '.join(a.aval.short() for a in eqn.invars)} at "
         f"{eqn.source}; the meshes are those of {from_where}. To go on, move one of the values to the other's mesh: "
         "meshrt.device_put(x, sharding) before the call, or meshrt.sharding.reshard(x, sharding) where its axes are "
         "Explicit"

@@ -311,9 +311,10 @@ def _check_outputs(outs: list[Any], tree: Any, name: str) -> None:
             aval = aval_of(o)
         except TypeError:
             path = tree_util.keystr(leaf_paths(tree)[i])
+            at = f" at output component {path}" if path else ""
             raise errors.ArgumentTypeError(
-                f"the jitted function {name} returned a value of type {type(o).__name__} at result{path}; results must "
-                "be arrays or pytrees of arrays"
+                f"function {name} traced for jit returned a value of type {type(o)}{at}, which is not a valid JAX "
+                "type: results must be arrays or pytrees of arrays"
             ) from None
         if is_ref_type(aval):
             refuse_returned("jit", name, o, "result" + tree_util.keystr(leaf_paths(tree)[i]))

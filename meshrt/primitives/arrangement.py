@@ -83,11 +83,11 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Any:
     avals = [aval_of(x) for x in operands]
     if not avals or any(a.shape != avals[0].shape for a in avals):
         raise errors.ArgumentValueError(
-            f"stack needs arrays of one shape, but got {', '.join(a.str_short() for a in avals) or 'none'}"
+            f"stack needs arrays of one shape, but got {', '.join(a.short() for a in avals) or 'none'}"
         )
     if any(a.dtype != avals[0].dtype for a in avals):
         raise errors.ArgumentTypeError(
-            f"stack needs arrays of one dtype, but got {', '.join(a.str_short() for a in avals)}; convert with astype"
+            f"stack needs arrays of one dtype, but got {', '.join(a.short() for a in avals)}; convert with astype"
         )
     axis = canonical_axis(axis, avals[0].ndim + 1)
     return concatenate([expand_dims(x, (axis,)) for x in operands], axis)
@@ -129,7 +129,7 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
     shape = aval.shape
     if len(counts) != len(shape):
         raise errors.ArgumentTypeError(
-            f"tile of {aval_of(operand).str_short()} needs {len(shape)} counts, one per dimension, but got {counts}"
+            f"tile of {aval_of(operand).short()} needs {len(shape)} counts, one per dimension, but got {counts}"
         )
     if any(n < 0 for n in counts):
         raise errors.ArgumentValueError(f"tile cannot lay out an array {counts} times; counts are 0 or more")

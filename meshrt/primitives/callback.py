@@ -309,7 +309,7 @@ def _batch_pure(size: int, args: Sequence[Any], dims: Sequence[Any], params: dic
     if method is None:
         raise errors.UnsupportedError(
             f"vmap is only supported for the pure_callback primitive when vmap_method is one of 'sequential', "
-            f"'sequential_unrolled', 'expand_dims', 'broadcast_all', 'legacy_vectorized'. Got {method=}. Say how "
+            f"'sequential_unrolled', 'expand_dims', 'broadcast_all', or 'legacy_vectorized'. Got vmap_method={method}. Say how "
             f"{params['callback'].__name__} is mapped (used at {capture()})"
         )
     moved = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
@@ -447,7 +447,7 @@ def pure_callback(
     """
     if vmap_method not in _VMAP_METHODS:
         raise errors.ArgumentValueError(
-            f"vmap_method must be one of the allowed methods {list(_VMAP_METHODS)}, but got: {vmap_method}"
+            f"vmap_method must be on of the allowed methods {list(_VMAP_METHODS)}, but got: {vmap_method}"
         )
     placed = _calling(sharding, "pure_callback")
     leaves, tree = tree_util.tree_flatten((opened(args), opened(kwargs)))

@@ -20,11 +20,16 @@ from meshrt.primitives.selection import select_n_p
 
 
 def _clamp_infer(lo: ShapedArray, x: ShapedArray, hi: ShapedArray) -> ShapedArray:
-    for bound in (lo, hi):
-        if bound.dtype != x.dtype or bound.shape not in ((), x.shape):
+    for name, bound in (("min", lo), ("max", hi)):
+        if bound.shape not in ((), x.shape):
             raise errors.ArgumentTypeError(
-                f"clamp needs bounds like its operand (or scalars) but got {lo.str_short()}, {x.str_short()}, "
-                f"{hi.str_short()}"
+                f"clamp requires {name}.shape == operand.shape or {name}.shape == (), got {name}.shape={bound.shape}, "
+                f"operand.shape={x.shape}"
+            )
+        if bound.dtype != x.dtype:
+            raise errors.ArgumentTypeError(
+                f"lax.clamp requires arguments to have the same dtypes, got {lo.dtype}, {x.dtype}, {hi.dtype}. (Tip: "
+                "jnp.clip promotes them)"
             )
     return ShapedArray(x.shape, x.dtype, lo.weak_type and x.weak_type and hi.weak_type)
 

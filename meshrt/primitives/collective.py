@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.basic.pointwise import binary_operands, has_kind
+from meshrt.core.basic.kinds import has_kind
+from meshrt.core.basic.pointwise import binary_operands
 from meshrt.core.basic.shapes import canonical_axis, linear_jvp, reduce_sum_p
 from meshrt.core.basic.sums import unreduced_psum_p
 from meshrt.core.basic.varying import psum_invariant

@@ -173,13 +173,13 @@ def _cast(x: Any, call: Call, to: str) -> Any:
     if len(states) > 1:
         raise errors.ArgumentValueError(
             f"{call.caller} can only accept axis_name which is in one state, varying, unreduced, reduced or not, but "
-            f"{aval.str_short()} is {' and '.join(sorted(states))} along {call.checked}; cast along some of them only"
+            f"{aval.short()} is {' and '.join(sorted(states))} along {call.checked}; cast along some of them only"
         )
     state = states.pop()
     primitive = _CAST_BY.get((state, to))
     if primitive is None:
         raise errors.ArgumentValueError(
-            f"Unsupported pcast from={state!r}, to={to!r} of {aval.str_short()} along {call.checked} at {capture()}; "
+            f"Unsupported pcast from={state!r}, to={to!r} of {aval.short()} along {call.checked} at {capture()}; "
             f"there is a cast from {' and '.join(f'{a} to {b}' for a, b in _CAST_BY)}"
         )
     more = {} if primitive is pvary_p else {"mesh": call.mesh}

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.basic.pointwise import has_kind
+from meshrt.core.basic.kinds import has_kind
 from meshrt.core.basic.shapes import linear_jvp, move_dim, reduce_sum_p, transpose
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn

@@ -148,7 +148,7 @@ def _check_parts(caller: str, which: str, aval: ShapedArray, d: int, size: int, 
                 "" if n % size else ", or cut this one into parts of several with tiled=True"
             )
         raise errors.ArgumentValueError(
-            f"{caller} over {call.names} at {capture()}: the size of {which} {d} of {aval.str_short()}, {n}, must "
+            f"{caller} over {call.names} at {capture()}: the size of {which} {d} of {aval.short()}, {n}, must "
             f"{must} that of the {'axis' if call.groups is None else 'groups'}, {size}; {fix}"
         )
 

@@ -363,7 +363,7 @@ def precv(token: Any, out_shape: Any, axis_name: Any, perm: Iterable[Sequence[in
     have, want = aval_of(token.value), (tuple(out_shape.shape), out_shape.dtype)
     if (have.shape, have.dtype) != want:
         raise errors.ArgumentTypeError(
-            f"precv over {call.names} got out_shape {want[1]}{list(want[0])}, but {have.str_short()} was sent; give "
+            f"precv over {call.names} got out_shape {want[1]}{list(want[0])}, but {have.short()} was sent; give "
             "the shape and dtype of what is sent"
         )
     return token.value

@@ -86,7 +86,7 @@ class Call:
         if partial and (len(partial) < len(self.names) or self.groups is not None):
             raise errors.ArgumentValueError(
                 f"{self.caller} can only accept axis names along which its operand is in one state, and no "
-                f"axis_index_groups, for partial sums; but {aval.str_short()} is unreduced over "
+                f"axis_index_groups, for partial sums; but {aval.short()} is unreduced over "
                 f"{sorted(map(str, partial))} of {self.names}: use one call for these"
             )
         return bool(partial)

@@ -247,17 +247,17 @@ def _check(operand: ShapedArray, output: ShapedArray, tables: dict[str, ShapedAr
     if not operand.ndim or operand.shape[1:] != output.shape[1:] or operand.ndim != output.ndim:
         raise errors.ArgumentValueError(
             "ragged_all_to_all needs an operand and an output of equal shapes but for the first dimension, but got "
-            f"{operand.str_short()} and {output.str_short()}"
+            f"{operand.short()} and {output.short()}"
         )
     if operand.dtype != output.dtype:
         raise errors.ArgumentValueError(
-            f"ragged_all_to_all needs an operand and an output of one dtype, but got {operand.str_short()} and "
-            f"{output.str_short()}; convert one with astype"
+            f"ragged_all_to_all needs an operand and an output of one dtype, but got {operand.short()} and "
+            f"{output.short()}; convert one with astype"
         )
     lengths = {}
     for name, aval in tables.items():
         if not dtypes.issubdtype(aval.dtype, np.integer):
-            raise errors.ArgumentValueError(f"ragged_all_to_all {name} must be integer type, but is {aval.str_short()}")
+            raise errors.ArgumentValueError(f"ragged_all_to_all {name} must be integer type, but is {aval.short()}")
         if aval.ndim != 1 or aval.shape[0] < 1:
             raise errors.ArgumentValueError(
                 f"ragged_all_to_all {name} must be rank 1 with positive dimension size, but got shape {aval.shape}"

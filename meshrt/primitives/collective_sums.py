@@ -29,7 +29,7 @@ def _gather_infer(x: ShapedArray, *, mesh: Any, **params: Any) -> ShapedArray:
     names = params["axis_name"]
     if not x.vma.issuperset(names) or reduced_of(x).intersection(names):
         raise errors.ArgumentValueError(
-            f"all_gather(to='reduced') takes what varies along all of {names}, but got {x.str_short()}"
+            f"all_gather(to='reduced') takes what varies along all of {names}, but got {x.short()}"
         )
     out = gather_type(False)(x, **params)
     return restated(out, mesh, x.vma.difference(names), unreduced_of(x), reduced_of(x).union(names))
@@ -39,7 +39,7 @@ def _scatter_infer(x: ShapedArray, *, mesh: Any, **params: Any) -> ShapedArray:
     names = params["axis_name"]
     if not unreduced_of(x).issuperset(names):
         raise errors.ArgumentValueError(
-            f"psum_scatter of partial sums takes what is unreduced along all of {names}, but got {x.str_short()}"
+            f"psum_scatter of partial sums takes what is unreduced along all of {names}, but got {x.short()}"
         )
     out = scatter_type(x, **params)
     return restated(out, mesh, x.vma.union(names), unreduced_of(x).difference(names), reduced_of(x))

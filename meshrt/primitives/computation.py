@@ -49,8 +49,8 @@ def scalar_jaxpr(name: str, computation: Callable[..., Any], avals: Sequence[Sha
     jaxpr = with_constants(name, closed.jaxpr, closed.consts)
     outs = [(o.shape, o.dtype) for o in jaxpr.out_avals]
     if outs != [(s.shape, s.dtype) for s in scalars]:
-        given = ", ".join(a.str_short() for a in jaxpr.out_avals)
-        wanted = ", ".join(s.str_short() for s in scalars)
+        given = ", ".join(a.short() for a in jaxpr.out_avals)
+        wanted = ", ".join(s.short() for s in scalars)
         raise errors.ArgumentTypeError(
             f"the computation of {name} must return scalars of the operands' dtypes, {wanted}, but gives {given}"
         )

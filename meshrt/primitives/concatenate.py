@@ -32,13 +32,28 @@ def _concatenate_infer(*operands: ShapedArray, dimension: int) -> ShapedArray:
         and x.shape[:dimension] == first.shape[:dimension] and x.shape[dimension + 1 :] == first.shape[dimension + 1 :]
         for x in operands
     ):  # fmt: skip
-        raise errors.ArgumentTypeError(
-            f"concatenate along dimension {dimension} needs operands of one dtype whose shapes differ in it "
-            f"only, but got {', '.join(x.str_short() for x in operands) or 'none'}"
-        )
+        raise errors.ArgumentTypeError(_not_joined(operands, dimension))
     total = sum([x.shape[dimension] for x in operands])
     shape = (*first.shape[:dimension], total, *first.shape[dimension + 1 :])
     return ShapedArray(shape, first.dtype, all(x.weak_type for x in operands))
+
+
+def _not_joined(operands: Sequence[ShapedArray], dimension: int) -> str:
+    """Why operands cannot be joined along a dimension."""
+    shapes = ", ".join(str(x.shape) for x in operands)
+    if len({x.ndim for x in operands}) > 1:
+        return f"Cannot concatenate arrays with different numbers of dimensions: got {shapes}."
+    if not operands or not 0 <= dimension < operands[0].ndim:
+        return f"concatenate dimension out of bounds: dimension {dimension} for shapes {shapes or 'of no operand'}."
+    if len({x.dtype for x in operands}) > 1:
+        return (
+            f"lax.concatenate requires arguments to have the same dtypes, got {', '.join(str(x.dtype) for x in operands)}"
+            ". (Tip: jnp.concatenate promotes them)"
+        )
+    return (
+        "Cannot concatenate arrays with shapes that differ in dimensions other than the one being concatenated: "
+        f"concatenating along dimension {dimension} for shapes {shapes}."
+    )
 
 
 def _concatenate_lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
@@ -94,7 +109,7 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
     """
     operands = list(operands)
     if not operands:
-        raise errors.ArgumentShapeError("concatenate needs at least one operand")
+        raise errors.ArgumentShapeError("concatenate requires a non-empty sequences of arrays")
     dimension = canonical_axis(dimension, aval_of(operands[0]).ndim)
     if len(operands) == 1 and not isinstance(operands[0], np.ndarray):
         return operands[0]
@@ -107,13 +122,13 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
 
 def _split_infer(x: ShapedArray, *, sizes: Sequence[int], axis: int) -> Any:
     if not 0 <= axis < x.ndim:
-        raise errors.ArgumentValueError(f"split: axis {axis} is out of bounds for {x.str_short()}")
+        raise errors.ArgumentValueError(f"split: axis {axis} is out of bounds for {x.short()}")
     if any(s < 0 for s in sizes):
         raise errors.ArgumentShapeError(f"Sizes passed to split must be nonnegative, got {tuple(sizes)}")
     if sum(sizes) != x.shape[axis]:
         raise errors.ArgumentShapeError(
             f"Sum of sizes {sum(sizes)} must be equal to dimension {axis} of the operand: "
-            f"split of {x.str_short()} along axis {axis} needs sizes that add up to that dimension, but got {sizes}"
+            f"split of {x.short()} along axis {axis} needs sizes that add up to that dimension, but got {sizes}"
         )
     return [x.with_shape((*x.shape[:axis], s, *x.shape[axis + 1 :])) for s in sizes]
 
@@ -183,7 +198,7 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> Sequence[Any]:
 
 def _rev_infer(x: ShapedArray, *, dimensions: tuple[int, ...]) -> Any:
     if len(set(dimensions)) != len(dimensions) or any(not 0 <= d < x.ndim for d in dimensions):
-        raise errors.ArgumentTypeError(f"rev of {x.str_short()} needs distinct dimensions of it but got {dimensions}")
+        raise errors.ArgumentTypeError(f"rev of {x.short()} needs distinct dimensions of it but got {dimensions}")
     return x
 
 

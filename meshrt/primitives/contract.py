@@ -45,8 +45,8 @@ def _dot_infer(
     for name, dims, other in (("contracting", xc, yc), ("batch", xb, yb)):
         if len(dims) != len(other) or any(x.shape[i] != y.shape[j] for i, j in zip(dims, other)):
             raise errors.ArgumentShapeError(
-                f"dot_general needs {name} dimensions of equal sizes, but {x.str_short()} has sizes "
-                f"{tuple(x.shape[i] for i in dims)} in dimensions {tuple(dims)} and {y.str_short()} has "
+                f"dot_general needs {name} dimensions of equal sizes, but {x.short()} has sizes "
+                f"{tuple(x.shape[i] for i in dims)} in dimensions {tuple(dims)} and {y.short()} has "
                 f"{tuple(y.shape[j] for j in other)} in {tuple(other)}"
             )
     dtype = _element_type(x, y, preferred_element_type, isinstance(precision, DotAlgorithm | DotAlgorithmPreset))
@@ -60,7 +60,7 @@ def _element_type(x: ShapedArray, y: ShapedArray, preferred: Any, by_algorithm: 
     ranks = _precision_rank(x.dtype), _precision_rank(y.dtype)
     if ranks[0] == ranks[1] and x.dtype != y.dtype:
         raise errors.ArgumentTypeError(
-            f"dot_general cannot tell which of the dtypes of {x.str_short()} and {y.str_short()} is the more precise; "
+            f"dot_general cannot tell which of the dtypes of {x.short()} and {y.short()} is the more precise; "
             "convert one with astype"
         )
     dtype = x.dtype if ranks[0] >= ranks[1] else y.dtype
@@ -173,7 +173,7 @@ def _dot_sums(app: Application) -> tuple[Any, Any]:
     if any(unreduced_of(a) for a in app.avals):
         app.refuse(
             "lhs or rhs passed to dot_general cannot be unreduced. Got "
-            f"lhs={app.avals[0].str_short()} and rhs={app.avals[1].str_short()}."
+            f"lhs={app.avals[0].short()} and rhs={app.avals[1].short()}."
         )
     return frozenset(), frozenset()
 
@@ -305,7 +305,7 @@ def _dimensions(dims: Sequence[int], aval: ShapedArray) -> tuple[int, ...]:
     if any(not 0 <= d < aval.ndim for d in found) or len(set(found)) < len(found):
         raise errors.ArgumentShapeError(
             f"dot_general requires dimension numbers that are distinct and less than the number of dimensions of "
-            f"{aval.str_short()}, but got {tuple(dims)}"
+            f"{aval.short()}, but got {tuple(dims)}"
         )
     return found
 
@@ -380,7 +380,7 @@ def dot(
     if dimension_numbers is None:
         x, y = aval_of(lhs), aval_of(rhs)
         if not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2 and x.shape[-1] == y.shape[0]):
-            raise errors.ArgumentShapeError(f"dot cannot multiply {x.str_short()} by {y.str_short()}")
+            raise errors.ArgumentShapeError(f"dot cannot multiply {x.short()} by {y.short()}")
         dimension_numbers = (((x.ndim - 1,), (0,)), ((), ()))
     return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type, out_sharding=out_sharding)
 

@@ -212,7 +212,7 @@ def unroll_factor(unroll: int | bool, length: int) -> int:
         return max(length, 1) if unroll else 1
     if unroll < 0:
         raise errors.ArgumentValueError(
-            f"`unroll` must be a whole number that is not negative, or a bool; not {unroll}"
+            f"`unroll` must be a `bool` or a non-negative `int`. Got {unroll}"
         )
     return int(unroll) or max(length, 1)
 

@@ -226,7 +226,8 @@ def _branch(
     for s, name in zip(staged[1:], names[1:]):
         if s.out_tree != staged[0].out_tree:
             raise errors.ArgumentTypeError(
-                f"{what} branch outputs must have the same pytree structure, but {names[0]} and {name} differ:\n"
+                f"{what} branch outputs must have the same pytree structure, but they differ:\n"
+                f"{names[0]} and {name}: "
                 + tree_difference(
                     (staged[0].out_tree, staged[0].out_avals),
                     (s.out_tree, s.out_avals),

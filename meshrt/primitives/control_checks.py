@@ -45,12 +45,16 @@ class Body(NamedTuple):
         check_distinct(self.what, fun_name(self.owner), args, captured, paths_of(self.owner, in_tree))
 
 
+def _shown_output(staged: Staged) -> str:
+    return str(staged.out_avals[0] if tree_util.treedef_is_leaf(staged.out_tree) else staged.out_tree)
+
+
 def check_pair(staged: Staged, what: str) -> None:
     children = tree_util.treedef_children(staged.out_tree)
     pair = staged.out_tree.node_data()
     if pair is None or pair[0] is not tuple or len(children) != 2:
         raise errors.ArgumentTypeError(
-            f"{what} body output must be a pair, got {staged.out_tree}; return (carry, y), with y=None for no output"
+            f"{what} body output must be a pair, got {_shown_output(staged)}. Return (carry, y), with y=None for no output"
         )
 
 

@@ -71,11 +71,11 @@ platform_index_p = Primitive(
 
 def _infer(index: ShapedArray, *avals: ShapedArray, branches: tuple[Jaxpr, ...], **chosen: Any) -> Any:
     if index.shape or index.dtype != np.int32:
-        raise errors.ArgumentTypeError(f"cond takes an int32 index, not {index.str_short()}")
+        raise errors.ArgumentTypeError(f"cond takes an int32 index, not {index.short()}")
     for got, want in zip(avals, branches[0].in_avals, strict=True):
         if unlike(got, want):
             raise errors.ArgumentTypeError(
-                f"cond: an operand of type {got.str_short()} where the branches take {want.str_short()}"
+                f"cond: an operand of type {got.short()} where the branches take {want.short()}"
             )
     return branches[0].out_avals
 
@@ -305,7 +305,7 @@ def _gated(size: int, taken: Any, x: Any, dim: int | None, singular: bool) -> tu
     if aval.is_high:
         if singular:
             raise errors.UnsupportedError(
-                f"vmap of a cond whose predicate is mapped, over an operand of the high type {aval.str_short()}, with "
+                f"vmap of a cond whose predicate is mapped, over an operand of the high type {aval.short()}, with "
                 "a branch whose derivative may be infinite: the members that do not take the branch would get NaN. "
                 "Give the cond the arrays that the operand stands for, or take the operation out of the branch"
             )

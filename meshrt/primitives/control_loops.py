@@ -167,8 +167,8 @@ def _bounds_dtype(lower: Any, upper: Any) -> np.dtype:
         return avals[0].dtype
     if weak[0] == weak[1] or not all(dtypes.issubdtype(a.dtype, np.signedinteger) for a in avals):
         raise errors.ArgumentTypeError(
-            f"lower and upper arguments to fori_loop must have equal types, got {avals[0]} and {avals[1]}; convert one "
-            "with astype"
+            f"lower and upper arguments to fori_loop must have equal types, got {avals[0].dtype} and {avals[1].dtype}. "
+            "Convert one with astype"
         )
     return avals[1].dtype if weak[0] else avals[0].dtype
 

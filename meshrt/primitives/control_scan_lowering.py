@@ -30,13 +30,13 @@ def infer(
     expected = split3(jaxpr.in_avals, num_consts, num_carry)
     for x in xs:
         if not x.is_high and (not x.shape or x.shape[0] != length):
-            raise errors.ArgumentTypeError(f"scan of length {length} over an array of type {x.str_short()}")
+            raise errors.ArgumentTypeError(f"scan of length {length} over an array of type {x.short()}")
     check_xs(xs)
     slices = [x.without(0) for x in xs]
     for got, want in zip((*consts, *carry, *slices), (a for part in expected for a in part), strict=True):
         if unlike(got, want):
             raise errors.ArgumentTypeError(
-                f"scan: an operand of type {got.str_short()} where the body takes {want.str_short()}"
+                f"scan: an operand of type {got.short()} where the body takes {want.short()}"
             )
     outs = jaxpr.out_avals
     return [*outs[:num_carry], *[y.batched(length) for y in outs[num_carry:]]]

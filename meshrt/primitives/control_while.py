@@ -40,7 +40,7 @@ def _infer(*avals: ShapedArray, cond_jaxpr: Jaxpr, cond_nconsts: int, body_jaxpr
     for got, want in zip(carry, body_jaxpr.in_avals[body_nconsts:], strict=True):
         if unlike(got, want):
             raise errors.ArgumentTypeError(
-                f"while: a carry of type {got.str_short()} where the body takes {want.str_short()}"
+                f"while: a carry of type {got.short()} where the body takes {want.short()}"
             )
     return body_jaxpr.out_avals
 

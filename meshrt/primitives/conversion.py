@@ -74,7 +74,7 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
     if isinstance(aval.dtype, dtypes.ExtendedDType) or isinstance(new_dtype, dtypes.ExtendedDType):
         if aval.dtype == new_dtype:
             return x
-        raise errors.ArgumentTypeError(f"cannot convert {aval.str_short()} to {new_dtype}: use meshrt.random.key_data")
+        raise errors.ArgumentTypeError(f"cannot convert {aval.short()} to {new_dtype}: use meshrt.random.key_data")
     if aval.dtype == new_dtype and aval.weak_type == weak_type and type(x) not in (bool, int, float):
         return x
     if isinstance(x, bool | int | float | np.generic):
@@ -85,12 +85,17 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
 
 def _bitcast_infer(x: ShapedArray, *, new_dtype: Any) -> ShapedArray:
     old, new = dtypes.itemsize_bits(x.dtype), dtypes.itemsize_bits(new_dtype)
+    if x.dtype != new_dtype and any(d == np.bool_ or d.kind == "c" for d in (x.dtype, new_dtype)):
+        raise errors.ArgumentTypeError(
+            "lax.bitcast_convert_type does not support bool or complex values unless the operand and destination types "
+            f"match. Got operand dtype={x.dtype}, new_dtype={new_dtype!r}. Consider using the arr.view() method instead."
+        )
     if old == new:
         return ShapedArray(x.shape, new_dtype)
     if old < new:
         if not x.shape or x.shape[-1] * old != new:
             raise errors.ArgumentShapeError(
-                f"bitcast_convert_type of {x.str_short()} to {new_dtype} needs a last dimension of size {new // old}"
+                f"bitcast_convert_type of {x.short()} to {new_dtype} needs a last dimension of size {new // old}"
             )
         return ShapedArray(x.shape[:-1], new_dtype)
     return ShapedArray((*x.shape, old // new), new_dtype)

@@ -104,7 +104,7 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, p: dict[str, Any]) -> None:
     for ok, text in problems:
         if not ok:
             raise errors.ArgumentShapeError(
-                f"conv_general_dilated of {lhs.str_short()} with kernel {rhs.str_short()}: {text}"
+                f"conv_general_dilated of {lhs.short()} with kernel {rhs.short()}: {text}"
             )
 
 

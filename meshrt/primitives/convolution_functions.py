@@ -277,7 +277,7 @@ def conv_transpose(
     if a.ndim != b.ndim or a.ndim < 2 or (dimension_numbers is None and a.ndim not in _TRANSPOSE_LAYOUTS):
         raise errors.ArgumentShapeError(
             f"conv_transpose needs an operand and a kernel of one rank (2 to 5 without dimension_numbers), but got "
-            f"{a.str_short()} and {b.str_short()}"
+            f"{a.short()} and {b.short()}"
         )
     names = _TRANSPOSE_LAYOUTS[a.ndim] if dimension_numbers is None else dimension_numbers
     numbers = conv_dimension_numbers(a.shape, b.shape, names)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors, tree_util
-from meshrt.core.basic.pointwise import has_kind
+from meshrt.core.basic.kinds import has_kind, not_accepted
 from meshrt.core.basic.shapes import canonical_axis, linear_jvp
 from meshrt.core.dimensions.expression import max_dim
 from meshrt.core.explicit import whole
@@ -119,9 +119,9 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 def _infer(name: str, kinds: str) -> Callable[..., ShapedArray]:
     def infer(x: ShapedArray, *, axis: int, reverse: bool) -> Any:
         if not has_kind(x.dtype, kinds):
-            raise errors.ArgumentTypeError(f"{name} does not accept dtype {x.dtype}; convert with astype")
+            raise errors.ArgumentTypeError(not_accepted(name, x.dtype, kinds))
         if not 0 <= axis < x.ndim:
-            raise errors.ArgumentTypeError(f"{name} of {x.str_short()} got axis {axis}")
+            raise errors.ArgumentTypeError(f"{name} of {x.short()} got axis {axis}")
         return x
 
     return infer
@@ -293,8 +293,8 @@ def _public(primitive: Primitive, what: str, example: str) -> Callable[..., Any]
         ndim = aval_of(operand).ndim
         if not 0 <= axis < ndim:
             raise errors.ArgumentValueError(
-                f"{primitive.name} along axis {axis} of {ndim} dimensions: XLA operations do not allow negative axes, "
-                "or such as there are not; meshrt.numpy counts negative ones from the end"
+                f"axis {axis} is out of bounds for array of shape {aval_of(operand).shape}: XLA operations do not allow "
+                f"negative axes ({primitive.name}); meshrt.numpy counts negative ones from the end"
             )
         return primitive.bind(operand, axis=int(axis), reverse=bool(reverse))
 

@@ -135,7 +135,7 @@ def _place_of(target: Any, leaf: Any) -> Sharding | Format | None:
         if target.is_auto:
             raise errors.ArgumentValueError(
                 f"sharding and layout in `Format` instance should be concrete. Got layout: {target} for input "
-                f"{aval_of(leaf).str_short()}; Layout.AUTO is for jit, which tells what it chose in "
+                f"{aval_of(leaf).short()}; Layout.AUTO is for jit, which tells what it chose in "
                 "lower(...).compile().input_formats"
             )
         return Format(target.layout, _sharding_of(target.sharding))

@@ -42,7 +42,7 @@ class _Checks:
         self.name, self.fields, self.operand, self.indices = name, fields, operand, indices
 
     def refuse(self, text: str) -> NoReturn:
-        where = f"{self.name} of {self.operand.str_short()} at indices {self.indices.str_short()}"
+        where = f"{self.name} of {self.operand.short()} at indices {self.indices.short()}"
         raise errors.ArgumentTypeError(f"{where}: {text}")
 
     def differ(self, field: str, dims: Sequence[int]) -> None:
@@ -106,10 +106,10 @@ class _Checks:
 
 def _check_integers(name: str, indices: ShapedArray) -> None:
     if indices.is_key or not dtypes.issubdtype(indices.dtype, np.integer):
-        raise errors.ArgumentTypeError(f"{name} needs integer indices but got {indices.str_short()}")
+        raise errors.ArgumentTypeError(f"{name} needs integer indices but got {indices.short()}")
     if indices.ndim < 1:
         raise errors.ArgumentTypeError(
-            f"{name} needs indices whose last dimension holds index vectors, but got a scalar {indices.str_short()}"
+            f"{name} needs indices whose last dimension holds index vectors, but got a scalar {indices.short()}"
         )
 
 
@@ -192,12 +192,12 @@ def check_scatter(
     bounds = [updates.shape[d] for d in window]
     if any(is_surely(lambda b=b, n=n: b > n) for b, n in zip(bounds, limits)):
         checks.refuse(
-            f"Bounds of the window dimensions of updates {updates.str_short()}, {tuple(bounds)}, exceed those of the "
+            f"Bounds of the window dimensions of updates {updates.short()}, {tuple(bounds)}, exceed those of the "
             f"operand, {tuple(limits)}"
         )
     places = tuple(n for i, n in enumerate(updates.shape) if i not in window)
     if places != indices.shape[:-1]:
         checks.refuse(
-            f"Bounds of the scatter dimensions of updates {updates.str_short()}, {places}, differ from those of the "
+            f"Bounds of the scatter dimensions of updates {updates.short()}, {places}, differ from those of the "
             f"indices, {indices.shape[:-1]}"
         )

@@ -46,14 +46,14 @@ __all__ = [
 def _check_starts(name: str, x: ShapedArray, starts: Sequence[ShapedArray], sizes: Sequence[int]) -> None:
     if len(starts) != x.ndim or len(sizes) != x.ndim or any(not 0 <= s <= n for s, n in zip(sizes, x.shape)):
         raise errors.ArgumentShapeError(
-            f"{name} of {x.str_short()} needs one start index and one size per dimension, no size larger than the "
+            f"{name} of {x.short()} needs one start index and one size per dimension, no size larger than the "
             f"dimension, but got {len(starts)} start indices and sizes {tuple(sizes)}"
         )
     for s in starts:
         if s.ndim or s.is_key or not dtypes.issubdtype(s.dtype, np.integer) or s.dtype != starts[0].dtype:
             raise errors.ArgumentTypeError(
                 f"{name} needs integer scalars of one dtype as start indices but got "
-                f"{', '.join(a.str_short() for a in starts)}"
+                f"{', '.join(a.short() for a in starts)}"
             )
 
 
@@ -134,8 +134,8 @@ dynamic_slice_p = Primitive(
 def _dus_infer(x: ShapedArray, update: ShapedArray, *starts: ShapedArray) -> ShapedArray:
     if update.ndim != x.ndim or update.dtype != x.dtype:
         raise errors.ArgumentTypeError(
-            f"dynamic_update_slice needs an update of the operand's rank and dtype: operand {x.str_short()}, "
-            f"update {update.str_short()}"
+            f"dynamic_update_slice needs an update of the operand's rank and dtype: operand {x.short()}, "
+            f"update {update.short()}"
         )
     _check_starts("dynamic_update_slice", x, starts, update.shape)
     return ShapedArray(x.shape, x.dtype, all(a.weak_type for a in (x, update, *starts)))
@@ -189,7 +189,7 @@ def _dus_explicit(app: Application) -> list[Spec]:
     if app.specs[0] != app.specs[1]:
         app.refuse(
             "dynamic_update_slice operand sharding must be equal to update sharding, got operand sharding "
-            f"{x.str_short()} and update sharding {update.str_short()}."
+            f"{x.short()} and update sharding {update.short()}."
         )
     return [app.specs[0]]
 
@@ -215,11 +215,11 @@ def _normalized_starts(
     if not isinstance(start_indices, list | tuple):
         vector = aval_of(start_indices)
         if vector.ndim != 1:
-            raise errors.ArgumentTypeError(f"start indices must be a sequence or a vector but got {vector.str_short()}")
+            raise errors.ArgumentTypeError(f"start indices must be a sequence or a vector but got {vector.short()}")
         start_indices = [reshape(slice_in_dim(start_indices, i, i + 1), ()) for i in range(vector.shape[0])]
     if len(start_indices) != operand.ndim:
         raise errors.ArgumentShapeError(
-            f"{len(start_indices)} start indices were given for {operand.str_short()} of {operand.ndim} dimensions"
+            f"{len(start_indices)} start indices were given for {operand.short()} of {operand.ndim} dimensions"
         )
     kinds = [aval_of(i).dtype for i in start_indices]
     if any(k != kinds[0] for k in kinds) or not all(dtypes.issubdtype(k, np.integer) for k in kinds):
@@ -388,8 +388,8 @@ def dynamic_update_index_in_dim(
     if aval_of(update).ndim != ndim:
         if aval_of(update).ndim + 1 != ndim:
             raise errors.ArgumentTypeError(
-                f"dynamic_update_index_in_dim of {aval_of(operand).str_short()} got an update "
-                f"{aval_of(update).str_short()}: it needs the same rank, or one less"
+                f"dynamic_update_index_in_dim of {aval_of(operand).short()} got an update "
+                f"{aval_of(update).short()}: it needs the same rank, or one less"
             )
         update = expand_dims(update, (axis,))
     return dynamic_update_slice_in_dim(operand, update, index, axis, allow_negative_indices=allow_negative_indices)

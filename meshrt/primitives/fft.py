@@ -49,7 +49,7 @@ def _infer(x: ShapedArray, *, fft_type: Any, fft_lengths: Any) -> ShapedArray:
     if x.is_key or not dtypes.issubdtype(x.dtype, kind) or x.dtype.itemsize < 4:
         raise errors.ArgumentValueError(
             f"{fft_type.name} needs a {'real' if want_real else 'complex'} operand of at least single precision, "
-            f"but got {x.str_short()}"
+            f"but got {x.short()}"
         )
     tail = list(fft_lengths)
     if fft_type is FftType.IRFFT and count:
@@ -57,7 +57,7 @@ def _infer(x: ShapedArray, *, fft_type: Any, fft_lengths: Any) -> ShapedArray:
     if not 1 <= count <= 3 or x.ndim < count or list(x.shape[x.ndim - count :]) != tail:
         raise errors.ArgumentShapeError(
             f"{fft_type.name} with fft_lengths {fft_lengths} needs 1 to 3 trailing dimensions of sizes {tuple(tail)}, "
-            f"but got {x.str_short()}"
+            f"but got {x.short()}"
         )
     lead = x.shape[: x.ndim - count]
     if fft_type is FftType.RFFT:
@@ -145,7 +145,7 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
     dtype = aval_of(x).dtype
     if kind is FftType.RFFT:
         if dtypes.issubdtype(dtype, np.complexfloating):
-            raise errors.ArgumentValueError(f"RFFT needs a real operand, but got {aval_of(x).str_short()}")
+            raise errors.ArgumentValueError(f"only real valued inputs supported for rfft, got {aval_of(x).short()}")
         x = convert_element_type(x, dtypes.to_inexact_dtype(dtype))
     else:
         x = convert_element_type(x, dtypes.to_complex_dtype(dtype))

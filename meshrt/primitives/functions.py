@@ -275,7 +275,7 @@ def integer_pow(x: Any, y: int) -> Any:
         return x if isinstance(x, ArrayOperators) else copy_p.bind(x)
     if y < 0 and dtypes.issubdtype(aval_of(x).dtype, np.integer):
         raise errors.ArgumentTypeError(
-            f"Integers cannot be raised to negative powers, got integer_pow({aval_of(x).str_short()}, {y}); convert "
+            f"Integers cannot be raised to negative powers, got integer_pow({aval_of(x).short()}, {y}); convert "
             "to a floating dtype"
         )
     return e.integer_pow_p.bind(x, y=int(y))
@@ -292,7 +292,7 @@ def conj(x: Any) -> Any:
     """
     if aval_of(x).dtype not in _WITH_CONJUGATES:
         raise errors.ArgumentTypeError(
-            f"conj does not accept operands such as {aval_of(x).str_short()}: it takes float32, float64 and complex "
+            f"conj does not accept operands such as {aval_of(x).short()}: it takes float32, float64 and complex "
             "numbers; use meshrt.numpy.conj"
         )
     if aval_of(x).dtype not in (np.float32, np.float64):
@@ -351,7 +351,7 @@ def pow(x: Any, y: Any) -> Any:
     """
     if not dtypes.issubdtype(aval_of(x).dtype, np.inexact):
         raise errors.ArgumentTypeError(
-            f"pow: the first operand must be floating or complex, not {aval_of(x).str_short()}; use lax.integer_pow, "
+            f"pow: the first operand must be floating or complex, not {aval_of(x).short()}; use lax.integer_pow, "
             "or meshrt.numpy.power, which promotes"
         )
     if isinstance(y, int) and not isinstance(y, bool):

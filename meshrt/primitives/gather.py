@@ -216,7 +216,7 @@ def _gather_explicit(app: Application) -> None:
         app.refuse(
             "Use `.at[...].get(out_sharding=)` to provide output PartitionSpec for the gather indexing as out sharding "
             "could not be resolved unambiguously (or would require collectives on inputs). Got "
-            f"operand={app.avals[0].str_short()}, indices={app.avals[1].str_short()}.",
+            f"operand={app.avals[0].short()}, indices={app.avals[1].short()}.",
             "give `x.at[...].get(out_sharding=P(...))`",
         )
 

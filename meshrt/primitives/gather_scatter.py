@@ -138,8 +138,8 @@ def _infer(name: str) -> Callable[..., ShapedArray]:
         d = dimension_numbers
         if operand.dtype != updates.dtype:
             raise errors.ArgumentTypeError(
-                f"{name} needs updates of the operand's dtype but got operand {operand.str_short()} and updates "
-                f"{updates.str_short()}; convert one of them"
+                f"{name} needs updates of the operand's dtype but got operand {operand.short()} and updates "
+                f"{updates.short()}; convert one of them"
             )
         check_scatter(
             name, operand, indices, updates, d.update_window_dims, d.inserted_window_dims,
@@ -245,7 +245,7 @@ def _scatter_explicit(app: Application) -> list[Spec] | None:
         app.refuse(
             "Use `.at[...].set/add/mul/...(out_sharding=)` to provide output PartitionSpec for the scatter update as "
             "out sharding could not be resolved unambiguously (or would require collectives on inputs). Got "
-            f"operand={x.str_short()}, indices={index.str_short()}, updates={u.str_short()}.",
+            f"operand={x.short()}, indices={index.short()}, updates={u.short()}.",
             "give `x.at[...].set(y, out_sharding=P(...))`",
         )
     out = list(operand)

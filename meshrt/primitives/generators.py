@@ -141,7 +141,7 @@ def _of_user(impl: dtypes.KeyImpl) -> Generator:
         if aval.shape != shape or aval.dtype != dtype:
             raise errors.ArgumentTypeError(
                 f"the function {what!r} of the random number generator {impl.name!r} must give "
-                f"{dtype}{list(shape)} but gave {aval.str_short()}"
+                f"{dtype}{list(shape)} but gave {aval.short()}"
             )
         return x
 

@@ -73,7 +73,7 @@ def _geqp3_infer(a: ShapedArray, order: ShapedArray, *, use_magma: bool | None) 
     batch = check_matrices("geqp3", [a], [2])
     m, n = a.shape[-2:]
     if order.shape != (*batch, n) or order.dtype != INFO:
-        raise errors.ArgumentTypeError(f"geqp3 of {a.str_short()} needs int32{[*batch, n]}, got {order.str_short()}")
+        raise errors.ArgumentTypeError(f"geqp3 of {a.short()} needs int32{[*batch, n]}, got {order.short()}")
     weak = a.weak_type and order.weak_type
     k: Any = min_dim(m, n)
     return [

@@ -120,7 +120,7 @@ class _Walk:
             first = f" It was first used on line {self.where[root]}." if root in self.where else ""
             raise errors.KeyReuseError(
                 f"In {eqn.primitive.name}, argument {sink.idx} is already consumed. It is a random key of type "
-                f"{given.aval.str_short()}, used on line {eqn.source}.{first} {_FIX}"
+                f"{given.aval.short()}, used on line {eqn.source}.{first} {_FIX}"
             )
         self.used[root] = np.logical_or(before, mask)
         self.where.setdefault(root, eqn.source)

@@ -59,7 +59,7 @@ def _lu_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
 
 def _order_infer(pivots: ShapedArray, *, permutation_size: int) -> ShapedArray:
     if pivots.is_key or pivots.dtype != INFO or not pivots.ndim:
-        raise errors.ArgumentTypeError(f"lu_pivots_to_permutation takes int32[..., k], got {pivots.str_short()}")
+        raise errors.ArgumentTypeError(f"lu_pivots_to_permutation takes int32[..., k], got {pivots.short()}")
     if permutation_size < pivots.shape[-1]:
         raise errors.ArgumentValueError(
             f"Output permutation size {permutation_size} has to exceed the trailing dimension of the pivots. Got "
@@ -240,8 +240,8 @@ def _factored_infer(
     fits = b.ndim == a.ndim and b.shape[:-1] == a.shape[:-1] == permutation.shape and factors.shape == a.shape
     if not fits or not a.dtype == b.dtype == factors.dtype:
         raise errors.ArgumentTypeError(
-            f"factored_solve of {a.str_short()} needs its own factors and right-hand sides of one batch and dtype, but "
-            f"got {factors.str_short()}, {permutation.str_short()} and {b.str_short()}"
+            f"factored_solve of {a.short()} needs its own factors and right-hand sides of one batch and dtype, but "
+            f"got {factors.short()}, {permutation.short()} and {b.short()}"
         )
     return ShapedArray(b.shape, b.dtype, a.weak_type and b.weak_type)
 

@@ -25,7 +25,7 @@ def check_matrices(
         if x.is_key or not dtypes.issubdtype(x.dtype, kind):
             what = "floating point" if kind is np.floating else "floating point or complex"
             raise errors.ArgumentTypeError(
-                f"{name} does not accept dtype {x.str_short().split('[')[0]} at position {i}: it takes {what} numbers"
+                f"{name} does not accept dtype {x.short().split('[')[0]} at position {i}: it takes {what} numbers"
             )
         if x.ndim < rank or (not batched and x.ndim > rank):
             how = "at least" if batched else "of exactly"

@@ -76,7 +76,7 @@ def _check_range(dim: int, aval: ShapedArray, what: str) -> None:
         side = what.split()[0]
         raise _refuse(
             f"requires {what} numbers to be nonnegative and less than the number of axes of the {side}, got {dim} for "
-            f"{aval.str_short()}"
+            f"{aval.short()}"
         )
 
 
@@ -94,7 +94,7 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, numbers: Ragg
     mode, ragged = _mode(lhs, numbers)
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
     if not dtypes.issubdtype(sizes.dtype, np.integer):
-        raise _refuse(f"needs group_sizes of an integer dtype, but they are {sizes.str_short()}; convert with astype")
+        raise _refuse(f"needs group_sizes of an integer dtype, but they are {sizes.short()}; convert with astype")
     wanted = tuple(lhs.shape[d] for d in _outer(mode, lhs.ndim, ragged, lhs_contracting, lhs_batch))
     if sizes.ndim == 0 or (sizes.ndim > 1 and sizes.shape[:-1] != wanted):
         raise _refuse(
@@ -121,7 +121,7 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, numbers: Ragg
         if rhs.shape[group] != sizes.shape[-1]:
             raise _refuse(
                 f"expected rhs group dimension size to be {sizes.shape[-1]}, got {rhs.shape[group]} in dimension "
-                f"{group} of {rhs.str_short()}"
+                f"{group} of {rhs.short()}"
             )
 
 

@@ -95,14 +95,14 @@ def _by_position() -> bool:
 def _check_keys(name: str, keys: ShapedArray) -> None:
     if not keys.is_key:
         raise errors.ArgumentTypeError(
-            f"{name} needs an array of PRNG keys but got {keys.str_short()}; make keys with meshrt.random.key, or "
+            f"{name} needs an array of PRNG keys but got {keys.short()}; make keys with meshrt.random.key, or "
             "meshrt.random.wrap_key_data for raw uint32 data"
         )
 
 
 def _seed_infer(seeds: ShapedArray, *, impl: Any) -> ShapedArray:
     if seeds.is_key or not dtypes.issubdtype(seeds.dtype, np.integer):
-        raise errors.ArgumentTypeError(f"a PRNG key seed must be an integer but is {seeds.str_short()}")
+        raise errors.ArgumentTypeError(f"a PRNG key seed must be an integer but is {seeds.short()}")
     return ShapedArray(seeds.shape, dtypes.KeyType(impl))
 
 
@@ -114,11 +114,11 @@ def _split_infer(keys: ShapedArray, *, shape: Any) -> ShapedArray:
 def _fold_in_infer(keys: ShapedArray, data: ShapedArray) -> ShapedArray:
     _check_keys("random_fold_in", keys)
     if data.is_key or not dtypes.issubdtype(data.dtype, np.integer):
-        raise errors.ArgumentTypeError(f"random_fold_in needs integers to fold in but got {data.str_short()}")
+        raise errors.ArgumentTypeError(f"random_fold_in needs integers to fold in but got {data.short()}")
     if keys.shape and data.shape and keys.shape != data.shape:
         raise errors.ArgumentTypeError(
-            f"random_fold_in needs keys and data of equal shapes (or a scalar) but got {keys.str_short()} and "
-            f"{data.str_short()}"
+            f"random_fold_in needs keys and data of equal shapes (or a scalar) but got {keys.short()} and "
+            f"{data.short()}"
         )
     return ShapedArray(keys.shape or data.shape, keys.dtype)
 

@@ -177,12 +177,12 @@ reduce_xor = _public(
 def _arg_infer(x: ShapedArray, *, axes: tuple[int], index_dtype: Any) -> ShapedArray:
     (axis,) = axes
     if dtypes.issubdtype(x.dtype, np.complexfloating):
-        raise errors.ArgumentTypeError(f"argmax and argmin do not accept complex operands such as {x.str_short()}")
+        raise errors.ArgumentTypeError(f"argmax and argmin do not accept complex operands such as {x.short()}")
     if not dtypes.issubdtype(index_dtype, np.integer):
         raise errors.ArgumentTypeError(f"index_dtype must be an integer type, but got {np.dtype(index_dtype)}")
     if not x.shape or x.shape[axis] == 0:
         raise errors.ArgumentValueError(
-            f"argmin and argmax require non-empty reduced dimension, got {x.str_short()} along {axis}"
+            f"argmin and argmax require non-empty reduced dimension, got {x.short()} along {axis}"
         )
     return ShapedArray(reduced_shape(x.shape, (axis,)), index_dtype)
 

@@ -45,16 +45,16 @@ def _infer(*avals: ShapedArray, jaxpr: Jaxpr, dimensions: tuple[int, ...]) -> li
     first = operands[0]
     if any(x.shape != first.shape for x in operands):
         raise errors.ArgumentTypeError(
-            f"reduce needs operands of one shape, but got {', '.join(x.str_short() for x in operands)}"
+            f"reduce needs operands of one shape, but got {', '.join(x.short() for x in operands)}"
         )
     if any(i.shape for i in inits):
         raise errors.ArgumentShapeError(
-            f"reduce found non-scalar initial value: init_values are {', '.join(i.str_short() for i in inits)}"
+            f"reduce found non-scalar initial value: init_values are {', '.join(i.short() for i in inits)}"
         )
     if any(x.dtype != i.dtype for x, i in zip(operands, inits)):
         raise errors.ArgumentTypeError(
             "reduce needs for each operand an init_value of its dtype, but operands are "
-            f"{', '.join(x.str_short() for x in operands)} and init_values {', '.join(i.str_short() for i in inits)}"
+            f"{', '.join(x.short() for x in operands)} and init_values {', '.join(i.short() for i in inits)}"
         )
     shape = reduced_shape(first.shape, dimensions)
     return [ShapedArray(shape, x.dtype, x.weak_type and i.weak_type) for x, i in zip(operands, inits)]

@@ -77,7 +77,7 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
         if aval.shape[d] != 1:
             raise errors.ArgumentValueError(
                 "cannot select an axis to squeeze out which has size not equal to one: axis "
-                f"{d} of {aval.str_short()} has size {aval.shape[d]}"
+                f"{d} of {aval.short()} has size {aval.shape[d]}"
             )
     return reshape(array, tuple(n for i, n in enumerate(aval.shape) if i not in drop))
 
@@ -189,7 +189,7 @@ def filling(shape: Sequence[int], fill_value: Any, dtype: Any) -> tuple[tuple[in
     """The canonical shape, and the scalar in the dtype of the array that it is to fill."""
     aval = aval_of(fill_value)
     if aval.ndim:
-        raise errors.ArgumentTypeError(f"full needs a scalar to fill with but got {aval.str_short()}")
+        raise errors.ArgumentTypeError(f"full needs a scalar to fill with but got {aval.short()}")
     weak = dtype is None and aval.weak_type
     dtype = aval.dtype if dtype is None else dtypes.canonicalize_dtype(dtypes.dtype(dtype))
     if isinstance(fill_value, bool | int | float | complex | np.generic | np.ndarray):

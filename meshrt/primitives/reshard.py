@@ -105,7 +105,7 @@ def _check_mesh(aval: ShapedArray, sharding: NamedSharding) -> None:
     own = aval.explicit
     if own is not None and own.mesh.size != sharding.mesh.size:
         raise errors.MeshMismatchError(
-            f"reshard of a value of type {aval.str_short()} over {own.mesh} to {sharding} at {source.capture()}: "
+            f"reshard of a value of type {aval.short()} over {own.mesh} to {sharding} at {source.capture()}: "
             f"inside of a program a value stays on its {own.mesh.size} devices; move it with meshrt.device_put before "
             "the call"
         )
@@ -117,7 +117,7 @@ def _check_sums(aval: ShapedArray, sharding: NamedSharding) -> None:
     more = sharding.spec.unreduced - have
     if more and not (sharding.spec.unreduced <= have | reduced_of(aval)):
         raise errors.ShardingError(
-            f"reshard: the result cannot be more unreduced than the input: {aval.str_short()} holds partial sums over "
+            f"reshard: the result cannot be more unreduced than the input: {aval.short()} holds partial sums over "
             f"{sorted(map(str, have))}, and {sharding.spec} asks for {sorted(map(str, more))} more at "
             f"{source.capture()}; ask dot_general or reduce_sum for partial sums with "
             "out_sharding=P(..., unreduced={...})"
@@ -141,7 +141,7 @@ def _move_array(x: Any, sharding: NamedSharding, mesh: Any = None) -> Any:
         mesh = next((m for m in around if m is not None and m.abstract_mesh.shape_tuple == wanted), None)
     if mesh is None or mesh.abstract_mesh.shape_tuple != sharding.mesh.shape_tuple:
         raise errors.MeshContextError(
-            f"reshard to {sharding} does not say on which devices, and the value of type {aval_of(x).str_short()} "
+            f"reshard to {sharding} does not say on which devices, and the value of type {aval_of(x).short()} "
             f"is on {own}: enter the mesh with meshrt.set_mesh, or give a NamedSharding over a Mesh"
         )
     concrete = NamedSharding(mesh.update_axis_types(sharding.mesh._types), sharding.spec)

@@ -44,15 +44,15 @@ def _infer(
             )
     if not len(window_dimensions) == len(window_strides) == len(padding) == operand.ndim:
         raise errors.ArgumentTypeError(
-            f"select_and_scatter of {operand.str_short()} needs one entry per dimension in window_dimensions, "
+            f"select_and_scatter of {operand.short()} needs one entry per dimension in window_dimensions, "
             f"window_strides and padding, got {window_dimensions}, {window_strides} and {padding}"
         )
     padded = [n + low + high for n, (low, high) in zip(operand.shape, padding)]
     expected = tuple(map(window_positions, padded, window_dimensions, window_strides))
     if source.shape != expected or init_value.shape or not operand.dtype == source.dtype == init_value.dtype:
         raise errors.ArgumentTypeError(
-            f"select_and_scatter of {operand.str_short()} needs a source of shape {expected} and a scalar init_value, "
-            f"both of its dtype, but got {source.str_short()} and {init_value.str_short()}"
+            f"select_and_scatter of {operand.short()} needs a source of shape {expected} and a scalar init_value, "
+            f"both of its dtype, but got {source.short()} and {init_value.short()}"
         )
     _check("select", select_jaxpr, operand.dtype, np.dtype(bool))
     _check("scatter", scatter_jaxpr, operand.dtype, operand.dtype)
@@ -63,7 +63,7 @@ def _check(name: str, jaxpr: Jaxpr, taken: Any, given: Any) -> None:
     """A computation takes two scalars of the operand's dtype and gives one, and does nothing else."""
     types = [(a.shape, a.dtype) for a in (*jaxpr.in_avals, *jaxpr.out_avals)]
     if types != [((), taken), ((), taken), ((), given)]:
-        shown = ", ".join([a.str_short() for a in (*jaxpr.in_avals, *jaxpr.out_avals)])
+        shown = ", ".join([a.short() for a in (*jaxpr.in_avals, *jaxpr.out_avals)])
         raise errors.ArgumentTypeError(
             f"the {name} computation of select_and_scatter takes two scalars of dtype {taken} and gives one of dtype "
             f"{given}, but its arguments and results are {shown}"

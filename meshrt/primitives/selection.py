@@ -22,17 +22,19 @@ def _select_infer(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:
     for c in cases:
         if c.shape != shape or c.dtype != cases[0].dtype:
             raise errors.ArgumentTypeError(
-                f"select_n needs cases of one type but got {', '.join(x.str_short() for x in cases)}"
+                f"select_n needs cases of one type but got {', '.join(x.short() for x in cases)}"
             )
     if which.shape != shape and which.shape:
         raise errors.ArgumentTypeError(
-            f"select_n: the predicate {which.str_short()} has another shape than the cases {cases[0].str_short()}"
+            f"select `which` must be scalar or have the same shape as cases, got `which` shape {which.shape} but case "
+            f"shape {shape}"
         )
-    if (which.dtype == np.bool_ and len(cases) > 2) or which.dtype not in (np.dtype(bool), np.dtype(np.int32)):
+    if which.dtype == np.bool_ and len(cases) > 2:
         raise errors.ArgumentTypeError(
-            f"select_n: a predicate {which.str_short()} cannot choose among {len(cases)} cases; use bool for 2, int32 "
-            "for more"
+            f"select with boolean `which` cannot have > 2 cases, got {len(cases)}; use int32 for more"
         )
+    if which.dtype not in (np.dtype(bool), np.dtype(np.int32)):
+        raise errors.ArgumentTypeError(f"select `which` must be boolean or int32 type, got {which.dtype}.")
     return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
 
 

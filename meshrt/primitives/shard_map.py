@@ -417,7 +417,7 @@ def _opened(every: bool) -> Callable[..., Any]:
             if differing:
                 raise errors.ReplicationError(
                     "a mutable value from outside of a shard_map is set to one that differs between devices along "
-                    f"{', '.join(map(repr, in_order(differing)))}: {final.str_short()}. Make it the same on all, "
+                    f"{', '.join(map(repr, in_order(differing)))}: {final.short()}. Make it the same on all, "
                     "with meshrt.lax.psum or pmean, or return it from the function"
                 )
         ins = tuple(s for s, types in zip(in_specs, opened.ins) for _ in types)

@@ -82,7 +82,7 @@ def check_sums_named(
         if left.intersection(region.manual_axes):
             path = tree_util.keystr(tree_util.tree_leaves_with_path(args)[i][0])
             raise errors.UnsupportedError(
-                f"args{path} of the shard_map of {fun_name(fun)} is {aval.str_short()}, unreduced or reduced over "
+                f"args{path} of the shard_map of {fun_name(fun)} is {aval.short()}, unreduced or reduced over "
                 f"axes that are made manual ({', '.join(region.manual_axes)}); that is implemented where all axes of "
                 "the mesh are, and are Explicit. meshrt.reshard it to a spec without unreduced and reduced axes before"
             )

@@ -114,7 +114,7 @@ def check_ranks(which: str, fun: Callable[..., Any], tree: Any, specs: Any, flat
         value = f"the passed args{path}{_bound(fun, tree, path)}" if is_in else f"{name}(*args){path}"
         n = len(spec.partitions)
         lines.append(
-            f"* {which}{spec_path} is {spec} which has length {n}, but {value} has shape {aval.str_short()}, which has "
+            f"* {which}{spec_path} is {spec} which has length {n}, but {value} has shape {aval.short()}, which has "
             f"rank {aval.ndim} (and {aval.ndim} < {n})"
         )
     what = "input" if is_in else "output"
@@ -153,7 +153,7 @@ def check_divisible(
                 up = n + -n % parts
                 near = f"{up - parts} or {up}" if n > parts else f"{up}"
                 lines.append(
-                    f"* the passed args{path} of shape {aval.str_short()}{_bound(fun, tree, path)} corresponds to "
+                    f"* the passed args{path} of shape {aval.short()}{_bound(fun, tree, path)} corresponds to "
                     f"in_specs{spec_path} of value {spec}, which maps array axis {d} (of size {n}) to mesh {along}, "
                     f"but {parts} does not evenly divide {n}; nearest sizes that it divides: {near}"
                 )
@@ -179,7 +179,7 @@ def check_sums(
     if not faults:
         return
     lines = [
-        f"* out_specs{spec_path} is {spec}, but the output value {fun_name(fun)}(*args){path} is {aval.str_short()}"
+        f"* out_specs{spec_path} is {spec}, but the output value {fun_name(fun)}(*args){path} is {aval.short()}"
         for spec_path, path, spec, aval in _places(tree, specs, flat, faults)
     ]
     raise errors.ShardingError(

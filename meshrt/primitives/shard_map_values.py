@@ -49,7 +49,7 @@ class ReadableTrace(JaxprTrace):
         differs = tracer.aval.mat.vur if self.region.check_vma else frozenset(self.region.manual_axes)
         if differs:
             axes = ", ".join(repr(a) for a in self.region.manual_axes if a in differs)
-            why = f"as its type {tracer.aval.str_short()} says" if self.region.check_vma else "as check_vma=False says"
+            why = f"as its type {tracer.aval.short()} says" if self.region.check_vma else "as check_vma=False says"
             raise errors.ConcretizationError(
                 f"a value of {self.name} that {tracer.origin() or 'was computed in it'} may differ between devices "
                 f"along {axes}, {why}: there is no one value to know. Make it one (meshrt.lax.psum, pmax, pmin or "

@@ -152,11 +152,11 @@ def _on_no_mesh(x: Any) -> errors.ShardingTypeError:
     if own is None:
         return errors.ShardingTypeError(
             "the target sharding contains a `meshrt.sharding.AbstractMesh`, which requires the input to be a "
-            f"`meshrt.Array`. Got {type(x)} with shape {aval_of(x).str_short()}: {fix}"
+            f"`meshrt.Array`. Got {type(x)} with shape {aval_of(x).short()}: {fix}"
         )
     return errors.ShardingTypeError(
         "the sharding of the input must be a `NamedSharding`, since the target sharding has an `AbstractMesh` in it. "
-        f"Got {own} for shape {aval_of(x).str_short()}: {fix}"
+        f"Got {own} for shape {aval_of(x).short()}: {fix}"
     )
 
 
@@ -361,7 +361,7 @@ def require_fit(x: Any, sharding: NamedSharding, called: str, is_hint: bool = Fa
         fitting = PartitionSpec(*spec.partitions[: aval.ndim])
         raise errors.RankMismatchError(
             f"{spec} is only valid for values of rank at least {len(spec.partitions)}, but was applied to a value of "
-            f"rank {aval.ndim} ({aval.str_short()}). Give at most one entry per dimension, as in {fitting}, or "
+            f"rank {aval.ndim} ({aval.short()}). Give at most one entry per dimension, as in {fitting}, or "
             "constrain the value before the dimension is removed"
         )
     refuse_manual(sharding)
@@ -411,7 +411,7 @@ def _mesh_of(x: Any, axes: AbstractMesh) -> Mesh:
     if mesh.shape_tuple != axes.shape_tuple:
         raise errors.MeshMismatchError(
             f"Mesh shape of the input {mesh.shape_tuple} does not match the mesh shape of the target sharding "
-            f"{axes.shape_tuple} for shape {aval_of(x).str_short()}; name its axes and sizes, or give a NamedSharding "
+            f"{axes.shape_tuple} for shape {aval_of(x).short()}; name its axes and sizes, or give a NamedSharding "
             "over a Mesh to move it to other devices"
         )
     return mesh
@@ -424,7 +424,7 @@ def _constrain_array(x: Any, sharding: NamedSharding | SingleDeviceSharding) -> 
     if type(x) is Array and x.committed and x.sharding.device_assignment != sharding.device_assignment:
         raise errors.DeviceAssignmentMismatchError(
             "Received incompatible devices for jitted computation with_sharding_constraint. Got its value of shape "
-            f"{x.aval.str_short()} with sharding {x.sharding} and the constraint {sharding}: a constraint lays a value "
+            f"{x.aval.short()} with sharding {x.sharding} and the constraint {sharding}: a constraint lays a value "
             "out over the devices that it is on, in their order. Move it with meshrt.device_put(x, sharding)"
         )
     if isinstance(sharding, NamedSharding) and any(e is PartitionSpec.UNCONSTRAINED for e in sharding.spec.partitions):

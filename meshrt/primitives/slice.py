@@ -47,7 +47,7 @@ def _slice_infer(
     )
     if not fits:
         raise errors.ArgumentTypeError(
-            f"slice of {x.str_short()} got start {start_indices}, limit {limit_indices}, strides {strides}: each needs "
+            f"slice of {x.short()} got start {start_indices}, limit {limit_indices}, strides {strides}: each needs "
             "one entry per dimension with 0 <= start <= limit <= size and a positive stride"
         )
     shape = tuple([-(-(b - a) // s) for a, b, s in zip(start_indices, limit_indices, steps)])
@@ -180,17 +180,17 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
 
 def _pad_infer(x: ShapedArray, value: ShapedArray, *, padding_config: Any) -> ShapedArray:
     if value.ndim:
-        raise errors.ArgumentShapeError(f"pad: padding_value must be a scalar; got {value.str_short()}")
+        raise errors.ArgumentShapeError(f"pad: padding_value must be a scalar; got {value.short()}")
     if x.is_key:
         raise errors.ArgumentTypeError(f"pad does not accept dtype {x.dtype}; join keys with concatenate")
     if value.dtype != x.dtype:
         raise errors.ArgumentTypeError(
-            f"pad needs a padding_value of the operand's dtype: operand {x.str_short()}, padding_value "
-            f"{value.str_short()}"
+            f"pad needs a padding_value of the operand's dtype: operand {x.short()}, padding_value "
+            f"{value.short()}"
         )
     if len(padding_config) != x.ndim or any(len(c) != 3 for c in padding_config):
         raise errors.ArgumentShapeError(
-            f"pad: padding_config must have one (low, high, interior) per dimension of {x.str_short()}; got "
+            f"pad: padding_config must have one (low, high, interior) per dimension of {x.short()}; got "
             f"{padding_config}"
         )
     if any(inner < 0 for _, _, inner in padding_config):
@@ -201,7 +201,7 @@ def _pad_infer(x: ShapedArray, value: ShapedArray, *, padding_config: Any) -> Sh
     shape = tuple([n + non_negative_dim(n - 1) * inner + low + high for n, (low, high, inner) in sizes])
     if any(is_surely(lambda n=n: n < 0) for n in shape):
         raise errors.ArgumentShapeError(
-            f"pad of {x.str_short()} by {padding_config}: Dimension size after padding is not at least 0, got {shape}"
+            f"pad of {x.short()} by {padding_config}: Dimension size after padding is not at least 0, got {shape}"
         )
     return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
 

@@ -36,7 +36,7 @@ def _sort_infer(*operands: ShapedArray, dimension: int, is_stable: bool, num_key
     if first is None or not 0 <= dimension < first.ndim or any(x.shape != first.shape for x in operands):
         raise errors.ArgumentTypeError(
             f"sort along dimension {dimension} needs operands of one shape that has this dimension, but got "
-            f"{', '.join(x.str_short() for x in operands) or 'none'}"
+            f"{', '.join(x.short() for x in operands) or 'none'}"
         )
     if not 1 <= num_keys <= len(operands):
         raise errors.ArgumentValueError(f"sort of {len(operands)} operands cannot have num_keys={num_keys}")
@@ -192,11 +192,11 @@ def _top_k_infer(x: ShapedArray, *, k: int, axis: int) -> list[ShapedArray]:
         raise errors.ArgumentTypeError(f"top_k does not accept dtype {x.dtype}; convert with astype")
     if not 0 <= axis < x.ndim or not 0 <= k <= x.shape[axis]:
         raise errors.ArgumentShapeError(
-            f"top_k of {x.str_short()} along axis {axis} cannot give {k} elements; k lies between 0 and the axis's size"
+            f"top_k of {x.short()} along axis {axis} cannot give {k} elements; k lies between 0 and the axis's size"
         )
     if isinstance(x.shape[axis], int) and x.shape[axis] > np.iinfo(np.int32).max:
         raise errors.ArgumentValueError(
-            f"top_k returns int32 indices, which will overflow along axis {axis} of {x.str_short()}"
+            f"top_k returns int32 indices, which will overflow along axis {axis} of {x.short()}"
         )
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     return [ShapedArray(shape, x.dtype, x.weak_type), ShapedArray(shape, np.dtype(np.int32), x.weak_type)]
@@ -301,12 +301,12 @@ def approx_max_k(
     """
     aval = aval_of(operand)
     if not aval.shape:
-        raise errors.ArgumentTypeError(f"approx_max_k needs an operand with a dimension, but got {aval.str_short()}")
+        raise errors.ArgumentTypeError(f"approx_max_k needs an operand with a dimension, but got {aval.short()}")
     axis = canonical_axis(reduction_dimension, aval.ndim)
     size = aval.shape[axis]
     if not dtypes.issubdtype(aval.dtype, np.floating):
         raise errors.ArgumentValueError(
-            f"approx_max_k needs a floating operand, but got {aval.str_short()}; convert it, or use top_k"
+            f"approx_max_k needs a floating operand, but got {aval.short()}; convert it, or use top_k"
         )
     if not 1 <= k <= size:
         raise errors.ArgumentValueError(f"k must be positive and at most the dimension's size {size}, but is {k}")
@@ -343,7 +343,7 @@ def approx_min_k(
     """
     if not dtypes.issubdtype(aval_of(operand).dtype, np.floating):
         raise errors.ArgumentValueError(
-            f"approx_min_k needs a floating operand, but got {aval_of(operand).str_short()}; convert it, or use sort"
+            f"approx_min_k needs a floating operand, but got {aval_of(operand).short()}; convert it, or use sort"
         )
     values, positions = approx_max_k(
         neg_p.bind(operand), k, reduction_dimension, recall_target, reduction_input_size_override, aggregate_to_topk

@@ -135,7 +135,7 @@ class Indexer(Step):
         if self.int_dims:
             raise errors.ArgumentTypeError(
                 f"sharded ref (array reference) can only be indexed by slices, not integers: it refers to "
-                f"{aval.str_short()}"
+                f"{aval.short()}"
             )
         for d, (s, n, axes) in enumerate(zip(self.indices, self.shape, aval.explicit.spec.partitions)):
             if axes is not None and s != Slice(0, n):
@@ -330,7 +330,7 @@ def _index(index: Any, size: int, dim: int) -> Any:
     aval = aval_of(index) if index is not None else None
     if aval is not None and aval.dtype == np.bool_:
         raise errors.NonConcreteBooleanIndexError(
-            f"Array boolean indices must be concrete; got {aval.str_short()} as index of dimension {dim} of a "
+            f"Array boolean indices must be concrete; got {aval.short()} as index of dimension {dim} of a "
             "reference, whose parts have sizes known while tracing: write meshrt.numpy.where(mask, value, ref[...])"
         )
     if aval is None or not dtypes.issubdtype(aval.dtype, np.integer):

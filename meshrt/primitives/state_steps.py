@@ -41,7 +41,7 @@ class Step:
 def _refuse_sharded(aval: ShapedArray, what: str) -> None:
     if aval.explicit is not None:
         raise errors.UnsupportedError(
-            f"{what} of a reference to {aval.str_short()}, which Explicit axes split, is not implemented: read the "
+            f"{what} of a reference to {aval.short()}, which Explicit axes split, is not implemented: read the "
             "whole with ref[...] and change the array"
         )
 
@@ -60,12 +60,12 @@ class Bitcast(Step):
             return aval.shape
         if aval.ndim < 2:
             raise errors.ArgumentValueError(
-                f"a bitcast of {aval.str_short()} to {self.dtype}, of another width, needs two dimensions or more"
+                f"a bitcast of {aval.short()} to {self.dtype}, of another width, needs two dimensions or more"
             )
         rows, *rest = aval.shape[-2:]
         if rows * old % new:
             raise errors.ArgumentValueError(
-                f"Expected input and output to have the same number of bytes: {aval.str_short()} as {self.dtype}"
+                f"Expected input and output to have the same number of bytes: {aval.short()} as {self.dtype}"
             )
         return (*aval.shape[:-2], rows * old // new, *rest)
 

@@ -168,7 +168,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **p: Any) -> tuple[Any
     m, n = aval.shape[-2:]
     if p["compute_uv"] and p["full_matrices"] and m != n:
         raise errors.UnsupportedError(
-            f"Singular value decomposition JVP not implemented for full matrices: of {aval.str_short()} pass "
+            f"Singular value decomposition JVP not implemented for full matrices: of {aval.short()} pass "
             "full_matrices=False"
         )
     s, u, vt = svd_p.bind(x, **{**p, "full_matrices": False, "compute_uv": True})

@@ -40,7 +40,7 @@ _PARITY = 0x1BD11BDA
 def _hash_infer(*avals: ShapedArray) -> Any:
     if any(a.dtype != _U32 or a.shape != avals[0].shape for a in avals):
         raise errors.ArgumentTypeError(
-            f"threefry2x32 needs four uint32 arrays of one shape but got {', '.join(a.str_short() for a in avals)}"
+            f"threefry2x32 needs four uint32 arrays of one shape but got {', '.join(a.short() for a in avals)}"
         )
     return [ShapedArray(avals[0].shape, _U32)] * 2
 
@@ -90,7 +90,7 @@ def threefry_2x32(keypair: tuple[Any, Any], count: Any) -> Any:
     if aval.dtype != _U32 or any(aval_of(k).dtype != _U32 or aval_of(k).ndim for k in keypair):
         raise errors.ArgumentTypeError(
             f"threefry_2x32 needs two uint32 scalars and a uint32 array but got "
-            f"{', '.join(aval_of(v).str_short() for v in (*keypair, count))}"
+            f"{', '.join(aval_of(v).short() for v in (*keypair, count))}"
         )
     flat, half = reshape(count, (aval.size,)), -(-aval.size // 2)
     if aval.size % 2:

@@ -84,7 +84,7 @@ def _after_all_types(*tokens: Any) -> Any:
         if type(t) is not AbstractToken:
             raise errors.ArgumentTypeError(
                 f"Arguments to after_all must be tokens, made by lax.create_token or lax.after_all; number {i} is of "
-                f"type {t.str_short()}"
+                f"type {t.short()}"
             )
     return AbstractToken()
 

@@ -65,7 +65,7 @@ def _window(params: dict[str, Any]) -> _Window:
 def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
     if any(len(v) != x.ndim for v in w):
         raise errors.ArgumentTypeError(
-            f"{name} of {x.str_short()} needs one entry per dimension in {', '.join(_KEYS)}, but got {tuple(w)}"
+            f"{name} of {x.short()} needs one entry per dimension in {', '.join(_KEYS)}, but got {tuple(w)}"
         )
     for key in ("window_dimensions", "window_strides", "base_dilation", "window_dilation"):
         values = getattr(w, key)
@@ -160,7 +160,7 @@ def _pair_infer(name: str) -> Callable[..., ShapedArray]:
         _check_numeric(name, operand)
         if tangents.shape != operand.shape:
             raise errors.ArgumentTypeError(
-                f"{name} needs tangents of the operand's shape: {tangents.str_short()}, {operand.str_short()}"
+                f"{name} needs tangents of the operand's shape: {tangents.short()}, {operand.short()}"
             )
         return ShapedArray(_output_shape(name, operand, _window(params)), tangents.dtype)
 
@@ -244,8 +244,8 @@ def _scatter_infer(
     )
     if source.shape != expected:
         raise errors.ArgumentTypeError(
-            f"select_and_scatter_add needs a source of shape {expected} for windows over {operand.str_short()}, "
-            f"but got {source.str_short()}"
+            f"select_and_scatter_add needs a source of shape {expected} for windows over {operand.short()}, "
+            f"but got {source.short()}"
         )
     return ShapedArray(operand.shape, source.dtype)
 

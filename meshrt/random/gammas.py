@@ -141,12 +141,12 @@ def _program(log_space: bool, impl: dtypes.KeyImpl, words: ShapedArray, a: Shape
 def _infer(keys: ShapedArray, a: ShapedArray, *, log_space: bool) -> ShapedArray:
     if not keys.is_key or not dtypes.issubdtype(a.dtype, np.floating):
         raise errors.ArgumentTypeError(
-            f"random_gamma needs keys and floating parameters but got {keys.str_short()} and {a.str_short()}"
+            f"random_gamma needs keys and floating parameters but got {keys.short()} and {a.short()}"
         )
     if a.shape[: keys.ndim] != keys.shape:
         raise errors.ArgumentTypeError(
-            f"random_gamma needs parameters whose first dimensions are those of the keys but got {keys.str_short()} "
-            f"and {a.str_short()}"
+            f"random_gamma needs parameters whose first dimensions are those of the keys but got {keys.short()} "
+            f"and {a.short()}"
         )
     return ShapedArray(a.shape, a.dtype)
 

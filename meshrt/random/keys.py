@@ -106,7 +106,7 @@ def _seeded(name: str, seed: Any, impl: Any) -> Any:
             )
         if not dtypes.issubdtype(aval.dtype, np.integer):
             raise errors.ArgumentTypeError(
-                f"random.{name}: PRNG key seed must be an integer; got {aval.str_short()}, use int(seed)"
+                f"random.{name}: PRNG key seed must be an integer; got {aval.short()}, use int(seed)"
             )
     return rn.random_seed(seed, resolve_impl(impl))
 
@@ -194,7 +194,7 @@ def fold_in(key: Any, data: Any) -> Any:
     aval = aval_of(data)
     if aval.ndim or aval.is_key:
         raise errors.ArgumentTypeError(
-            f"fold_in accepts a scalar, but was given an array of shape {aval.shape} != (), {aval.str_short()}. Use "
+            f"fold_in accepts a scalar, but was given an array of shape {aval.shape} != (), {aval.short()}. Use "
             "vmap "
             "for batching"
         )

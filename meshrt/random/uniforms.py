@@ -45,7 +45,7 @@ def checked_dtype(name: str, dtype: Any, *parameters: Any) -> np.dtype:
     for p in parameters:
         if aval_of(p).dtype != dtype and dtypes.result_type(p, dtype) != dtype:
             raise dtypes.TypePromotionError(
-                f"{name}: a parameter {aval_of(p).str_short()} cannot be cast to {dtype} without loss; ask for another "
+                f"{name}: a parameter {aval_of(p).short()} cannot be cast to {dtype} without loss; ask for another "
                 f"dtype, or convert the parameter with astype"
             )
     return dtype

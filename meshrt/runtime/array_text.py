@@ -53,7 +53,7 @@ def short(array: Any) -> str:
 def not_added_up(array: Any) -> errors.UnsupportedError:
     """Why the value of an array of addends cannot be read."""
     return errors.UnsupportedError(
-        f"the value of an array of type {array.aval.str_short()} is the sum of what its devices hold over "
+        f"the value of an array of type {array.aval.short()} is the sum of what its devices hold over "
         f"{sorted(map(str, array.sharding.unreduced_axes))}, and nobody has added it up: do so with "
         "meshrt.reshard(x, P(...)) to a spec without unreduced axes, or read the parts with `.addressable_shards`"
     )

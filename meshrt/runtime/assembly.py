@@ -153,7 +153,7 @@ def _wrong_part(value: Any, index: tuple[slice, ...], sig: Signature) -> errors.
     wanted = extents(index, sig.shape)
     return errors.ArgumentValueError(
         f"Expected shard shape {wanted} doesn't match the single device array shape {value.shape}. Shape of Array is "
-        f"{sig.aval.str_short()} with sharding {sig.sharding}: the callback of make_array_from_callback must give the "
+        f"{sig.aval.short()} with sharding {sig.sharding}: the callback of make_array_from_callback must give the "
         f"values at {index}"
     )
 
@@ -400,7 +400,7 @@ def make_array_from_single_device_arrays(
         if a.shape != wanted:
             raise errors.ArgumentValueError(
                 f"Expected shard shape {wanted} doesn't match the single device array shape {a.shape}. Shape of Array "
-                f"is {sig.aval.str_short()} with sharding {sharding}: the array on {a.device} is its part {indices[p]}"
+                f"is {sig.aval.short()} with sharding {sharding}: the array on {a.device} is its part {indices[p]}"
             )
     return _assembled(ordered, sig)
 
@@ -411,7 +411,7 @@ def _check_devices(arrays: Sequence[Array], sig: Signature) -> None:
         if a.sharding.num_devices != 1:
             raise errors.ArgumentValueError(
                 "When making an array from single-device arrays, each array must be on one device. Got one of type "
-                f"{a.aval.str_short()} with sharding {a.sharding!r}; pass its parts, "
+                f"{a.aval.short()} with sharding {a.sharding!r}; pass its parts, "
                 "[s.data for s in x.addressable_shards]"
             )
     if len(arrays) != expected:

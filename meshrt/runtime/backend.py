@@ -255,7 +255,7 @@ def _starter(name: str) -> Callable[[], Any]:
     if plugin is None:
         known = ", ".join([*_STARTERS, *plugins()])
         raise errors.BackendError(
-            f"unknown platform {name!r}; meshrt knows {known} (gpu is cuda). A plugin is made known with "
+            f"Unknown backend {name}. meshrt knows {known} (gpu is cuda). A plugin is made known with "
             "meshrt.extend.backend.register_plugin(name, library_path)"
         )
     info = _process

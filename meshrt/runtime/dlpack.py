@@ -78,7 +78,7 @@ def capsule_of(buffer: Any, sig: Signature, stream: Any, dl_device: Any, copy: b
         )
     if sig.aval.is_key or sig.physical.dtype not in _SUPPORTED:
         raise errors.ExchangeError(
-            f"DLPack has no code for the dtype {sig.aval.dtype} of this array ({sig.aval.str_short()}); convert it "
+            f"DLPack has no code for the dtype {sig.aval.dtype} of this array ({sig.aval.short()}); convert it "
             "with .astype, or of keys exchange meshrt.random.key_data(keys)"
         )
     here = device_of(sig)

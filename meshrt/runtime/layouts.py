@@ -53,7 +53,7 @@ def relayout(array: Array, layout: Layout | None) -> Array:
         return array
     if array.aval.is_key:
         raise errors.UnsupportedError(
-            f"an array of random keys ({array.aval.str_short()}) in the layout {layout}: keys lie row-major only"
+            f"an array of random keys ({array.aval.short()}) in the layout {layout}: keys lie row-major only"
         )
     if not array.sharding.is_in_default_memory:
         raise errors.UnsupportedError(

@@ -59,7 +59,7 @@ def _rebuild(shape: tuple[int, ...], dtype: Any, weak_type: bool, where: bytes |
     except errors.MeshError as e:
         out = _on_default(aval, parts)
         warnings.warn(
-            f"a pickled array of type {aval.str_short()} comes back on the default device, as its own devices are not "
+            f"a pickled array of type {aval.short()} comes back on the default device, as its own devices are not "
             f"here ({e}). Place it with meshrt.device_put, or start as many devices as it was written with",
             errors.PlacementWarning,
             stacklevel=user_stacklevel(),
@@ -81,7 +81,7 @@ def _piece(index: tuple[slice, ...], aval: ShapedArray, known: dict[Any, np.ndar
     bounds = _bounds(index, aval.shape)
     if bounds not in known:
         raise errors.NonAddressableError(
-            f"a pickled array of type {aval.str_short()} has the parts of another process only, not {index} of "
+            f"a pickled array of type {aval.short()} has the parts of another process only, not {index} of "
             f"{sharding}: read in each process what it wrote, or pickle the whole "
             "(meshrt.experimental.multihost_utils.process_allgather)"
         )
@@ -100,7 +100,7 @@ def _on_default(aval: ShapedArray, parts: Parts) -> Array:
         seen += int(np.prod(extents(index, aval.shape), dtype=np.int64))
     if seen != aval.size:
         raise errors.NonAddressableError(
-            f"a pickled array of type {aval.str_short()} spanned several processes, and this pickle has {seen} of its "
+            f"a pickled array of type {aval.short()} spanned several processes, and this pickle has {seen} of its "
             f"{aval.size} elements: read it with the devices it was written with, or pickle the whole "
             "(meshrt.experimental.multihost_utils.process_allgather)"
         )

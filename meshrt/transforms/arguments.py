@@ -63,7 +63,7 @@ def require_function(fun: Any) -> None:
         )
     if not callable(fun):
         raise errors.ArgumentTypeError(
-            f"the first argument must be callable. Expected a callable value, got {fun!r} of type {type(fun).__name__}"
+            f"the first argument must be callable. Expected a callable value, got {fun} of type {type(fun).__name__}"
         )
     if getattr(getattr(fun, "__code__", None), "co_flags", 0) & inspect.CO_GENERATOR:
         raise errors.ArgumentTypeError(
@@ -92,8 +92,13 @@ def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def resolve_argnums(fun: Callable[..., Any], nums: Any, names: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Positions and names of arguments, each inferred from the other through the signature where only one is given."""
+def resolve_argnums(
+    fun: Callable[..., Any], nums: Any, names: Any, what: str = "static"
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Positions and names of arguments, each inferred from the other through the signature where only one is given.
+
+    `what` arguments they are, "static" or "donate".
+    """
     signature = signature_of(fun)
     given_nums, given_names = as_tuple(nums), as_tuple(names)
     if signature is None:
@@ -105,8 +110,8 @@ def resolve_argnums(fun: Callable[..., Any], nums: Any, names: Any) -> tuple[tup
         for n in given_nums:
             if not -len(positional) <= n < len(positional):
                 raise errors.ArgumentValueError(
-                    f"argument number {n} was given for {fun_name(fun)}, which takes {len(positional)} positional "
-                    f"arguments ({', '.join(p.name for p in positional)})"
+                    f"Jitted function has {what}_argnums={given_nums}, but only accepts {len(positional)} positional "
+                    f"arguments. {fun_name(fun)} has {', '.join(p.name for p in positional) or 'none'}"
                 )
     has_kwargs = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values())
     for name in given_names:
@@ -118,8 +123,8 @@ def resolve_argnums(fun: Callable[..., Any], nums: Any, names: Any) -> tuple[tup
             )
         if known is None and not has_kwargs:
             raise errors.ArgumentValueError(
-                f"argument name {name!r} was given for {fun_name(fun)}, which has the parameters "
-                f"{', '.join(signature.parameters)}"
+                f"Jitted function has invalid argnames {{{name!r}}} in {what}_argnames. Function does not take these "
+                f"args. {fun_name(fun)} has {', '.join(signature.parameters) or 'none'}"
             )
     count = len(positional)
     nums_out = tuple(n % count if n < 0 and not has_varargs else n for n in given_nums)
@@ -179,7 +184,7 @@ def split_aux(fun: Callable[..., Any], out: Any) -> tuple[Any, Any]:
     """The pair (value, aux) that a function differentiated with `has_aux` returned; raises for anything else."""
     if not isinstance(out, tuple) or len(out) != 2:
         raise errors.ArgumentTypeError(
-            f"{fun_name(fun)} was differentiated with has_aux=True, so it must return a two-element tuple (value, "
-            f"aux), but it returned {type(out).__name__}"
+            "expected function with aux output to return a two-element tuple, but got type "
+            f"{type(out)} with value {out}: {fun_name(fun)} was differentiated with has_aux=True"
         )
     return out

@@ -56,6 +56,9 @@ class BatchTracer(Tracer):
         self._trace, self.value, self.dim = trace, value, dim
         self.aval = self.member(aval_of(value), dim, trace)
 
+    def __repr__(self) -> str:
+        return f"VmapTracer(aval={self.aval}, batched={aval_of(self.value)})"
+
     def origin(self) -> str:
         return self.value.origin() if isinstance(self.value, Tracer) else ""
 
@@ -157,7 +160,7 @@ class BatchTrace(Trace):
             return inlined_call(*args, jaxpr=primitive.applies(params)[0][0])
         kind, dim = odd[0]
         raise errors.UnsupportedError(
-            f"vmap of {primitive.name} over a value of the high type {kind.str_short()} that is mapped along {dim}: "
+            f"vmap of {primitive.name} over a value of the high type {kind.short()} that is mapped along {dim}: "
             f"loops and branches take batches along {batch_front(kind)}. Map the value along that"
         )
 

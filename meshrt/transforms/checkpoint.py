@@ -352,4 +352,4 @@ def print_saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) ->
     f32[] from the argument args[0]
     """
     for aval, where in saved_residuals(fun, *args, **kwargs):
-        print(f"{aval.str_short()} {where}")
+        print(f"{aval.short()} {where}")

@@ -50,7 +50,7 @@ class SymbolicZero:
     weak_type = property(lambda self: self.aval.weak_type)
 
     def __repr__(self) -> str:
-        return f"SymbolicZero({self.aval.str_short()})"
+        return f"SymbolicZero({self.aval.short()})"
 
     def instantiate(self) -> Any:
         """An array of zeros."""
@@ -138,8 +138,10 @@ def nondiff_positions(fun: Callable[..., Any], nums: Sequence[int], names: Itera
     return tuple(sorted(found))
 
 
-def positional(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """All arguments by position, defaults filled in."""
+def positional(
+    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str
+) -> tuple[Any, ...]:
+    """All arguments by position, defaults filled in; `kind` is what decorates the function."""
     signature = signature_of(fun)
     if signature is None:
         if kwargs:
@@ -147,15 +149,24 @@ def positional(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
                 f"{fun} has no signature to look keyword arguments up in; pass them by position"
             )
         return args
-    bound = signature.bind(*args, **kwargs)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as e:
+        raise errors.ArgumentTypeError(f"{_unbound(fun, kind)}: {e}") from None
     bound.apply_defaults()
     if bound.kwargs:
         raise errors.ArgumentTypeError(
-            f"the keyword-only arguments {', '.join(bound.kwargs)} of {getattr(fun, '__name__', fun)} "
-            "cannot be passed to a "
-            "function with custom derivatives; make them positional"
+            f"{_unbound(fun, kind)}: The following keyword arguments could not be resolved to positions: "
+            f"{', '.join(bound.kwargs)}. Keyword-only arguments cannot be passed to a function with custom derivatives"
         )
     return bound.args
+
+
+def _unbound(fun: Callable[..., Any], kind: str) -> str:
+    return (
+        f"The input arguments to the {kind}-decorated function {getattr(fun, '__name__', fun)} could not be resolved to "
+        "positional-only arguments. Binding failed with the error"
+    )
 
 
 class SplitArguments(NamedTuple):
@@ -193,10 +204,11 @@ def refuse_tracers(fixed: Sequence[Any], name: str, kind: str) -> None:
     for leaf in tree_util.tree_leaves(list(fixed)):
         if isinstance(leaf, Tracer):
             raise errors.LeakedTracerError(
-                f"a traced value of type {leaf.aval.str_short()} was passed to the {kind} function {name} as a "
-                "non-differentiable argument (nondiff_argnums). Those are for values that are no arrays, "
-                "such as functions; "
-                "pass arrays as ordinary arguments and return None or zeros for them in the rule"
+                f"Found a JAX Tracer object passed as an argument to a {kind} function in a position indicated by "
+                "nondiff_argnums as non-differentiable. Tracers cannot be passed as non-differentiable arguments to "
+                f"{kind} functions; those are for values that are no arrays, such as functions. {name} was given a "
+                f"traced value of type {leaf.aval.short()}: pass arrays as ordinary arguments and return None or zeros "
+                "for them in the rule"
             )
 
 

@@ -115,7 +115,7 @@ class custom_jvp(CustomFunction):
         name, jvp = fun_name(self.fun), self.jvp
         if jvp is None:
             raise errors.MissingRuleError(f"No JVP defined for custom_jvp function {name} using defjvp.")
-        split = split_arguments(positional(self.fun, args, kwargs), self.nondiff_argnums)
+        split = split_arguments(positional(self.fun, args, kwargs, "custom_jvp"), self.nondiff_argnums)
         leaves, tree = flatten(split.dynamic)
         call = lambda *dynamic: self.fun(*split.join(dynamic))
         check_distinct("custom_jvp", f"custom_jvp function {name}", leaves, (), paths_of(self.fun, tree))

@@ -147,7 +147,7 @@ class custom_vjp(CustomFunction):
         name, fwd, bwd = fun_name(self.fun), self.fwd, self.bwd
         if fwd is None or bwd is None:
             raise errors.MissingRuleError(f"No VJP defined for custom_vjp function {name} using defvjp.")
-        split = split_arguments(positional(self.fun, args, kwargs), self.nondiff_argnums)
+        split = split_arguments(positional(self.fun, args, kwargs, "custom_vjp"), self.nondiff_argnums)
         refuse_tracers(split.fixed, name, "custom_vjp")
         leaves, tree = flatten(split.dynamic)
         call = lambda *dynamic: self.fun(*split.join(dynamic))
@@ -210,9 +210,10 @@ class VjpRule(MappableRule):
         title = f"Custom VJP fwd rule {fun_name(self.fwd)} for function {self.name}"
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise errors.ArgumentTypeError(
-                f"{title} must produce a pair (list or tuple of length two) of the output of {self.name} "
-                "and residuals for the "
-                f"backward pass, but got {pair}"
+                f"{title} must produce a pair (list or tuple of length two) where the first element represents the "
+                f"primal output (equal to those of the custom_vjp-decorated function {self.name}) and the second "
+                "element represents residuals (i.e. values stored from the forward pass for use on the backward pass), "
+                f"but instead of a pair the fwd rule {fun_name(self.fwd)} produced {pair}."
             )
         outs, out_tree = flatten(pair[0])
         residuals, residual_tree = flatten(pair[1])
@@ -278,24 +279,38 @@ class Backward(NamedTuple):
         if isinstance(pulled, list) and len(pulled) == len(wanted):
             pulled = tuple(pulled)
         if not isinstance(pulled, tuple) or len(pulled) != len(wanted):
-            got = (
-                f"a tuple of length {len(pulled)}"
-                if isinstance(pulled, tuple)
-                else f"a value of type {type(pulled).__name__}"
-            )
-            raise errors.ArgumentTypeError(
-                f"{title} must produce a tuple of length {len(wanted)}, one cotangent (or None) per "
-                "differentiable argument, but "
-                f"got {got}"
-            )
+            raise errors.ArgumentTypeError(_unlike_arguments(title, pulled, rule.in_tree))
         flat: list[Any] = []
         for i, (part, tree) in enumerate(zip(pulled, wanted)):
-            flat += _match(part, tree, f"{title}: output[{i}]")
+            try:
+                flat += _match(part, tree, f"{title}: output[{i}]")
+            except errors.ArgumentTypeError as e:
+                raise errors.ArgumentTypeError(f"{_unlike_arguments(title, pulled, rule.in_tree)} {e}") from None
         paths = leaf_paths(rule.in_tree)
         return [
-            _checked(ct, aval, f"{title}: output{tree_util.keystr(p)}")
+            _checked(ct, aval, title, f"output{tree_util.keystr(p)}")
             for ct, aval, p in zip(flat, self.in_avals, paths)
         ]
+
+
+def _unlike_arguments(title: str, pulled: Any, in_tree: Any) -> str:
+    """What is said of cotangents of another structure than the arguments."""
+    found = tree_util.tree_structure(pulled, is_leaf=lambda x: isinstance(x, SymbolicZero))
+    return (
+        "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple of the "
+        "primal function, and in particular must produce a tuple of length equal to the number of arguments to the "
+        f"primal function, but got bwd output structure {found} for primal input structure {in_tree}. (in {title})"
+    )
+
+
+def _unlike_type(title: str, path: str, got: ShapedArray, want: ShapedArray, why: str) -> str:
+    """What is said of a cotangent of another type than its argument."""
+    expected, found = told_apart(want, got)
+    return (
+        "Custom VJP bwd rule must produce an output with the same type as the args tuple of the primal function, but at "
+        f"{path} the bwd rule produced an output of type {found} corresponding to an input of type {expected}, so the "
+        f"{why} (in {title})"
+    )
 
 
 def _match(part: Any, tree: Any, title: str) -> list[Any]:
@@ -323,30 +338,27 @@ def _match(part: Any, tree: Any, title: str) -> list[Any]:
     )
 
 
-def _checked(ct: Any, aval: ShapedArray, title: str) -> Any:
+def _checked(ct: Any, aval: ShapedArray, title: str, path: str) -> Any:
     if ct is None or isinstance(ct, SymbolicZero):
         return None
     want = aval.to_tangent_aval()
     if has_no_derivative(want):
         return None
-    got = leaf_aval(ct, title)
+    got = leaf_aval(ct, f"{title}: {path}")
     # A cotangent of another dtype (computed in fewer bits, say) is what the rule says that it is.
     both_arrays = not got.is_high and not want.is_high
     free = both_arrays and got.shape == want.shape and (dtypes.issubdtype(want.dtype, np.inexact) or got.is_key)
     if type_mismatch(got, want) and not free:
-        expected, found = told_apart(want, got)
-        raise errors.ArgumentValueError(
-            f"{title} must have the type of the argument that it belongs to, {expected}, but has type {found}"
-        )
+        why = "dtypes do not match" if got.shape == want.shape else "shapes do not match"
+        raise errors.ArgumentValueError(_unlike_type(title, path, got, want, why))
     if got.is_high:
         return ct
     more = got.vma.difference(want.vma)
     if more:
         axes = in_order(more)
         raise errors.ArgumentValueError(
-            f"{title} must have the type of the argument that it belongs to, {want.str_short()}, but has type "
-            f"{got.str_short()}, so the axes that they vary over do not match: the argument is one value along "
-            f"{', '.join(map(repr, axes))}. Return meshrt.lax.psum(ct, {axes}), or give the function "
+            f"{_unlike_type(title, path, got, want, 'axes that they vary over do not match')}: the argument is one "
+            f"value along {', '.join(map(repr, axes))}. Return meshrt.lax.psum(ct, {axes}), or give the function "
             f"meshrt.lax.pcast(argument, {axes}, to='varying')"
         )
     return vary(ct, in_order(want.vma))

@@ -67,7 +67,7 @@ class custom_vmap(CustomFunction):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name, rule = fun_name(self.fun), self.vmap_rule
         try:
-            args = positional(self.fun, args, kwargs)
+            args = positional(self.fun, args, kwargs, "custom_vmap")
         except TypeError as e:
             raise errors.ArgumentTypeError(f"the arguments do not fit the custom_vmap function {name}: {e}") from e
         if rule is None:
@@ -134,8 +134,8 @@ class _Rule(_FlatRule):
             )
         if out_tree != self.out_tree:
             raise errors.TreeError(
-                f"structure of output returned by custom vmap rule ({self}) does not match that of the function "
-                f"{self.name}: {out_tree} and {self.out_tree}"
+                f"structure of output returned by custom vmap rule ({self}) does not match that of original "
+                f"custom-vmapped function.\nOriginal output: {self.out_tree}\nRule output: {out_tree}\n(of {self.name})"
             )
         for out, flag in zip(outs, flags):
             shape = aval_of(out).shape

@@ -41,7 +41,7 @@ def check_inputs(
             if aval.is_differentiable:
                 continue
             raise errors.ArgumentTypeError(
-                f"grad requires inputs with derivatives, and {aval.str_short()} of {fun_name(fun)} has none: "
+                f"grad requires inputs with derivatives, and {aval.short()} of {fun_name(fun)} has none: "
                 "differentiate with respect to another argument (argnums=...)"
             )
         if aval.is_differentiable and (aval.dtype.kind == "c" or not holomorphic):
@@ -90,13 +90,18 @@ def tangent_leaves(
         else:
             got = aval_of(t)
         if want.is_high or got.is_high:
-            check_derivative(got, want, f"the tangent of {a.str_short()}, an argument of {fun_name(fun)},")
+            check_derivative(got, want, f"the tangent of {a.short()}, an argument of {fun_name(fun)},")
             out.append(t)
             continue
         fits = _converts(got, want)
         if got.shape != want.shape or not fits:
             path = argument_paths(fun, flatten((tree_unflatten(tree, avals), {}))[1])[i]
-            complaint = of_push or ("jvp called with different primal and tangent shapes" if fits else _DTYPES)
+            complaint = of_push or (
+                "jvp called with different primal and tangent shapes;"
+                f"Got primal shape {a.shape} and tangent shape as {got.shape}"
+                if fits
+                else _DTYPES
+            )
             raise errors.ArgumentShapeError(f"{complaint}: {path} is {a}, which needs a tangent {want}, and got {got}")
         if want.dtype == dtypes.float0:
             out.append(None)
@@ -127,13 +132,16 @@ def cotangent_leaves(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: str
             continue
         if got.shape != a.shape or not _converts(got, a):
             raise errors.ArgumentValueError(
-                f"unexpected JAX type: the cotangent of {name} has type {got} where its output has type {a}"
+                "unexpected JAX type (e.g. shape/dtype) for argument to VJP function: "
+                f"got {got.str_short()}, but expected {a.to_ct_aval().str_short()} because the corresponding output of "
+                f"the differentiated function had JAX type {a.str_short()}: the cotangent of {name} has the type of its "
+                "output"
             )
         more = in_order(got.vma.difference(a.vma))
         if more:
             raise errors.ArgumentValueError(
-                f"the cotangent of {name} has type {got.str_short()} where its output has type "
-                f"{a.str_short()}: that is one value along {', '.join(map(repr, more))}, and so is its cotangent. This "
+                f"the cotangent of {name} has type {got.short()} where its output has type "
+                f"{a.short()}: that is one value along {', '.join(map(repr, more))}, and so is its cotangent. This "
                 f"might be fixed by applying `meshrt.lax.pcast(..., {more}, to='varying')` to the primal value passed "
                 "to the transformation, which gives every device a derivative of its own; or by passing "
                 f"meshrt.lax.psum(cotangent, {more})"
@@ -147,6 +155,11 @@ def linear_cotangents(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: st
     try:
         return cotangent_leaves(ct, tree, avals, name, integers=True)
     except errors.TreeError as e:
-        raise errors.ArgumentShapeError(f"cotangent tree does not match function output: {e}") from None
+        found = flatten(ct)[1]
+        raise errors.ArgumentShapeError(
+            f"cotangent tree does not match function output, expected {tree} but got {found}: {e}"
+        ) from None
     except errors.ArgumentValueError as e:
-        raise errors.ArgumentShapeError(f"cotangent type does not match function output: {e}") from None
+        raise errors.ArgumentShapeError(
+            f"cotangent type does not match function output, expected {tuple(avals)} but got {flatten(ct)[0]}: {e}"
+        ) from None

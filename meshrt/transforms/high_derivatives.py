@@ -21,6 +21,6 @@ def check_derivative(got: Any, wanted: Any, what: str) -> None:
     """ArgumentShapeError where a derivative is not of the type that those of a value of a high type have."""
     if unlike(got, wanted):
         raise errors.ArgumentShapeError(
-            f"{what} has type {got.str_short()} where {wanted.str_short()} is needed: what derivatives of a high type "
+            f"{what} has type {got.short()} where {wanted.short()} is needed: what derivatives of a high type "
             "are is said by its to_tangent_aval and to_ct_aval"
         )

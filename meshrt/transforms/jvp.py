@@ -32,6 +32,11 @@ class JVPTracer(Tracer):
         self._trace, self.primal, self.tangent = trace, primal, tangent
         self.aval = primal.aval if isinstance(primal, Tracer) else aval_of(primal)
 
+    def __repr__(self) -> str:
+        if type(self._trace.parent) is LinearTrace:
+            return f"GradTracer(primal={self.primal}, typeof(tangent)={self.tangent.aval.short()})"
+        return f"JVPTracer(primal={self.primal}, tangent={self.tangent})"
+
     def concrete(self) -> Any:
         return self.primal.concrete() if isinstance(self.primal, Tracer) else self.primal
 

@@ -168,7 +168,7 @@ class LinearTrace(Trace):
         """The error for a result that depends on inputs and that nothing can be linear in, as it is no number."""
         step = next(s for s in self.tape if tracer._var in s.outvars)
         dependent = [a.aval for a in step.args if type(a) is Var]
-        return _not_linear(step.primitive, dependent, step.source, f"gives {tracer.aval.str_short()}")
+        return _not_linear(step.primitive, dependent, step.source, f"gives {tracer.aval.short()}")
 
     def to_jaxpr(
         self, inputs: Sequence[LinearTracer], outs: Sequence[LinearTracer], name: str = ""
@@ -259,7 +259,7 @@ def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
 
 
 def _not_linear(primitive: Primitive, avals: Sequence[Any], where: Any, why: str) -> errors.DifferentiationError:
-    shown = ", ".join(a.str_short() for a in avals)
+    shown = ", ".join(a.short() for a in avals)
     return errors.DifferentiationError(
         f"a function that is not linear cannot be transposed: {primitive.name} of {shown} at {where} {why}. "
         "Linearize it first (meshrt.linearize, meshrt.vjp), or make all operands but one constants"

@@ -37,7 +37,7 @@ class LinearMap:
     def __repr__(self) -> str:
         if self._types is None:
             return object.__repr__(self)
-        takes, gives = (", ".join(a.str_short() for a in types) for types in self._types)
+        takes, gives = (", ".join(a.short() for a in types) for types in self._types)
         return f"{type(self).__name__}(({takes}) -> ({gives}))"
 
     def parts(self) -> tuple[Run, Sequence[Any]]:

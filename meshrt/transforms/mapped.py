@@ -72,7 +72,7 @@ def mapped_size(
             continue
         if x.is_high:
             raise errors.ArgumentValueError(
-                f"{called} over a value of the non-array type {x.str_short()}, argument {argument_paths(fun, tree)[i]} "
+                f"{called} over a value of the non-array type {x.short()}, argument {argument_paths(fun, tree)[i]} "
                 f"of {fun_name(fun)}, needs to be told how it is laid out: give a MappingSpec of that type in in_axes, "
                 f"and axis_size. Got the dimension {d}"
             )
@@ -96,7 +96,10 @@ def mapped_size(
 
 def _nothing_mapped(called: str, fun: Callable[..., Any], tree: Any) -> str:
     if tree.num_leaves:
-        return f"{called} must have at least one non-None value in in_axes, or axis_size, for {fun_name(fun)}"
+        return (
+            f"{called} must have at least one non-None value in in_axes or axis_size must be specified (for "
+            f"{fun_name(fun)})"
+        )
     if called == "pmap":
         return f"pmap requires at least one argument with a mapped axis. {fun_name(fun)} was given no arrays"
     args, kwargs = tree.unflatten(())

@@ -100,7 +100,7 @@ def _offloaded(eqn: Eqn, values: Sequence[Var], answer: Offloadable) -> Split:
         if v.aval.memory_space is not space_of_kind(answer.src):
             raise errors.MemorySpaceError(
                 f"a checkpoint policy offloads from the memory {answer.src!r}, but the result of "
-                f"'{eqn.primitive.name}' at {eqn.source} has type {v.aval.str_short()}; name the memory where it lies"
+                f"'{eqn.primitive.name}' at {eqn.source} has type {v.aval.short()}; name the memory where it lies"
             )
     away = [Eqn(memory_put_p, [v], [t], {"kind": answer.dst}, eqn.source) for v, t in zip(values, there)]
     back = [Eqn(memory_put_p, [t], [v], {"kind": answer.src}, eqn.source) for v, t in zip(values, there)]

@@ -83,7 +83,7 @@ def refuse_returned(what: str, name: str, ref: Any, path: str = "") -> NoReturn:
 def refuse_mutable(what: str, name: str, aval: Any, path: str) -> NoReturn:
     """The error for a function that returns a mutable value of a high type, such as a Box, of type `aval` at `path`."""
     raise errors.ArgumentValueError(
-        f"function {name} traced for {what} returned a mutable value of type {aval.aval.str_short()} at output tree "
+        f"function {name} traced for {what} returned a mutable value of type {aval.aval.short()} at output tree "
         f"path {path}, but what is written to it later would not be seen by who else has it. Return what it holds (of "
         "a Box box.get()), and pass it as an argument or close over it"
     )

@@ -98,8 +98,8 @@ def _require_array(leaf: Any, tree: Any, i: int, name: str, kind: Any) -> None:
     except errors.ArgumentTypeError:
         where = tree_util.keystr(tree_util.tree_leaves_with_path(tree)[i][0])
         raise errors.ArgumentTypeError(
-            f"{name} returned a value of type {type(leaf).__name__}{f' at {where}' if where else ''}, which is not an "
-            "array; return arrays or scalars (in pytrees) only"
+            f"function {name} returned a value of type {type(leaf)}{f' at output component {where}' if where else ''}, "
+            "which is not a valid JAX type: return arrays or scalars (in pytrees) only"
         ) from None
     if is_ref_type(aval) or aval.mutable:
         what = (kind if isinstance(kind, str) else f"{kind[0]} primal function") or "staging"

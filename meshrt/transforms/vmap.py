@@ -125,7 +125,7 @@ def _along(avals: Any, dims: Any, fun: Callable[..., Any], tree: Any) -> Any:
         if d is None and s is not None and {*axes} & {*s.spec.axes}:
             raise errors.ShardingTypeError(
                 "Unmapped values passed to vmap cannot be sharded along the mesh axis you are vmapping over. Got type: "
-                f"{a.str_short()}, in_axes: None and vmapped mesh axis: {axes} for {fun_name(fun)}. Reshard "
+                f"{a.short()}, in_axes: None and vmapped mesh axis: {axes} for {fun_name(fun)}. Reshard "
                 "it with meshrt.sharding.reshard before, or map it too"
             )
     one = next(s for s, d in zip(known, dims) if s is not None and d is not None)
@@ -133,7 +133,7 @@ def _along(avals: Any, dims: Any, fun: Callable[..., Any], tree: Any) -> Any:
 
 
 def _types(avals: Any, fun: Callable[..., Any], tree: Any) -> str:
-    return ", ".join(f"{p}: {a.str_short()}" for p, a in zip(argument_paths(fun, tree), avals) if a is not None)
+    return ", ".join(f"{p}: {a.short()}" for p, a in zip(argument_paths(fun, tree), avals) if a is not None)
 
 
 def _refuse_mapped(
@@ -181,6 +181,6 @@ def _place_high(out: Any, dim: Any, wanted: Any, fun: Callable[..., Any]) -> Any
     if dim == wanted:
         return out
     raise errors.ArgumentValueError(
-        f"vmap: a result of the non-array type {aval_of(out).str_short()} of {fun_name(fun)} is laid out as {dim}, and "
+        f"vmap: a result of the non-array type {aval_of(out).short()} of {fun_name(fun)} is laid out as {dim}, and "
         f"out_axes asks for {wanted}: give out_axes={dim}, or lay it out in another way with operations on its type"
     )

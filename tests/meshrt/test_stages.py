@@ -48,7 +48,7 @@ def test_lower_accepts_anything_with_shape_and_dtype():
     lowered = meshrt.jit(lambda x: x + 1).lower(Duck())
     np.testing.assert_array_equal(lowered.compile()(np.zeros(3, np.float32)), np.ones(3))
     assert lowered.out_info.shape == (3,)
-    assert lowered.args_info[0][0].aval.str_short() == "f32[3]"
+    assert lowered.args_info[0][0].aval.str_short() == "float32[3]"
 
 
 @pytest.mark.smoke

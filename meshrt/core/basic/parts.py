@@ -52,7 +52,7 @@ def in_front(extent: int, value: Any, dim: Any) -> Any:
         return from_parts_p.bind(*same, kind=kind.inc_rank(int(extent), spec))
     if dim not in (0, spec):
         raise errors.UnsupportedError(
-            f"a value of the high type {kind.str_short()} that is mapped along {dim}, in a loop, branch or reference: "
+            f"a value of the high type {kind.short()} that is mapped along {dim}, in a loop, branch or reference: "
             f"those hold batches along {spec}. Map the value along that"
         )
     return value
@@ -67,7 +67,7 @@ def exchanged(value: Any, member: Any, outer: int, inner: int) -> Any:
     one = member.batched(inner)
     if [t.shape for t in one.lo_ty()] != [(inner, *t.shape) for t in member.lo_ty()]:
         raise errors.UnsupportedError(
-            f"vmap of a scan over values of the high type {member.str_short()}: its batches do not have their "
+            f"vmap of a scan over values of the high type {member.short()}: its batches do not have their "
             "dimension in front of each array, so that it cannot be told from that of the loop. Make `inc_rank` of the "
             "type, with its `leading_axis_spec`, put it there; or have the scan take and return arrays"
         )
@@ -100,7 +100,7 @@ def _tangent_kind(kind: Any) -> Any:
     tangent = kind.to_tangent_aval()
     if not has_parts_derivatives(kind):
         raise errors.UnsupportedError(
-            f"the derivatives of {kind.str_short()}, of type {tangent.str_short()}, do not consist of those of its "
+            f"the derivatives of {kind.short()}, of type {tangent.short()}, do not consist of those of its "
             "arrays, so they cannot be taken apart or put together here (at the boundary of a shard_map, or where a "
             "value is made of traced arrays): do that in an operation with a rule of its own (VJPHiPrimitive)"
         )
@@ -164,8 +164,8 @@ def _swap_derivative(x: Any, kind: Any, at: int) -> Any:
     moved = _swapped(x, at) if aval_of(x).ndim > at + 1 else x
     if aval_of(moved).shape != kind.shape:
         raise errors.UnsupportedError(
-            f"derivatives of a mapped loop over values of a high type: they have the type {aval_of(x).str_short()}, "
-            f"which with dimensions {at} and {at + 1} exchanged is not {kind.str_short()}. Make `to_tangent_aval` of "
+            f"derivatives of a mapped loop over values of a high type: they have the type {aval_of(x).short()}, "
+            f"which with dimensions {at} and {at + 1} exchanged is not {kind.short()}. Make `to_tangent_aval` of "
             "the type give batches the derivatives of their members, in front; or have the loop take and return arrays"
         )
     return moved

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.basic.kinds import has_kind, not_accepted
 from meshrt.core.basic.shapes import broadcast_in_dim, move_dim, reduce_sum_p, repeated
 from meshrt.core.explicit import Policy, Sums, added, copied
 from meshrt.core.high import has_high_types
@@ -22,7 +23,8 @@ from meshrt.core.types import ShapedArray, aval_of
 from propagation.asm import Ref
 
 __all__ = [
-    "add_p", "add_tangents", "binary_operands", "has_kind", "nary", "reduce_to", "same_dtype", "spread", "stretched",
+    "add_p", "add_tangents", "binary_operands", "nary", "reduce_to", "same_dtype", "spread",
+    "stretched",
 ]  # fmt: skip
 
 PYTHON_SCALARS = (bool, int, float, complex)
@@ -87,7 +89,7 @@ def _like(scalar: Any, other: Any) -> Any:
 def joint_shape(name: str, avals: Sequence[ShapedArray], kinds: str) -> tuple[int, ...]:
     """The shape that operands of `name` have together; raises if there is none, or for a dtype not among `kinds`."""
     shape: tuple[int, ...] = ()
-    for a in avals:
+    for i, a in enumerate(avals):
         if a.shape != shape and a.shape:
             wide = _stretched_shape(shape, a.shape) if shape else a.shape
             if wide is None:
@@ -97,7 +99,7 @@ def joint_shape(name: str, avals: Sequence[ShapedArray], kinds: str) -> tuple[in
                 )
             shape = wide
         if kinds and not has_kind(a.dtype, kinds):
-            raise errors.ArgumentTypeError(f"{name} does not accept dtype {a.dtype}; convert with astype")
+            raise errors.ArgumentTypeError(not_accepted(name, a.dtype, kinds, i if len(avals) > 1 else None))
     return shape
 
 
@@ -106,21 +108,6 @@ def _stretched_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] 
     if len(a) != len(b) or any(m != n and 1 not in (m, n) for m, n in zip(a, b)):
         return None
     return tuple(n if m == 1 else m for m, n in zip(a, b))
-
-
-def has_kind(dtype: Any, kinds: str) -> bool:
-    """`kinds`: b bool, i signed, u unsigned, f floating, c complex."""
-    if isinstance(dtype, dtypes.ExtendedDType):
-        return False
-    if dtype == np.bool_:
-        return "b" in kinds
-    if dtypes.issubdtype(dtype, np.complexfloating):
-        return "c" in kinds
-    if dtypes.issubdtype(dtype, np.floating):
-        return "f" in kinds
-    if dtypes.issubdtype(dtype, np.unsignedinteger):
-        return "u" in kinds
-    return "i" in kinds
 
 
 def spread(x: Any, shape: tuple[int, ...]) -> Any:

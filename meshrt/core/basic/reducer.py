@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import dtypes, errors
+from meshrt.core.basic.kinds import not_accepted
 from meshrt.core.completion import batched_asked
 from meshrt.core.explicit import Policy, Sums
 from meshrt.core.jaxpr import Eqn
@@ -54,9 +55,9 @@ def reducer(
 
     def infer(x: ShapedArray, *, axes: tuple[int, ...]) -> ShapedArray:
         if len(set(axes)) != len(axes) or any(not 0 <= a < x.ndim for a in axes):
-            raise errors.ArgumentTypeError(f"{name} got axes {axes} for an operand {x.str_short()}")
+            raise errors.ArgumentTypeError(f"{name} got axes {axes} for an operand {x.short()}")
         if isinstance(x.dtype, dtypes.ExtendedDType) or (x.dtype.kind not in kinds and x.dtype.kind != "V"):
-            raise errors.ArgumentTypeError(f"{name} does not accept dtype {x.dtype}; convert with astype")
+            raise errors.ArgumentTypeError(not_accepted(name, x.dtype, kinds))
         return ShapedArray(reduced_shape(x.shape, axes), x.dtype, x.weak_type and not is_bitwise)
 
     def lower(ctx: Any, eqn: Eqn, x: Any) -> Any:

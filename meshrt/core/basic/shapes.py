@@ -63,7 +63,7 @@ def canonical_shape(shape: Any, what: str = "shape") -> tuple[int, ...]:
         ) from None
     if any(d < 0 for d in result):
         raise errors.ArgumentTypeError(
-            f"a {what} must have every element be nonnegative, got {result}; negative dimensions are not allowed"
+            f"{what} must have every element be nonnegative, got {result}. Negative dimensions are not allowed"
         )
     return result
 
@@ -72,7 +72,7 @@ def canonical_axis(axis: Any, ndim: int) -> int:
     """A dimension number in [0, ndim); AxisError if out of range."""
     axis = operator.index(axis)
     if not -ndim <= axis < ndim:
-        raise errors.AxisError(f"axis {axis} is out of bounds for an array of {ndim} dimensions")
+        raise errors.AxisError(f"axis {axis} is out of bounds for array of dimension {ndim}")
     return int(axis % ndim)
 
 
@@ -84,7 +84,7 @@ def not_negative(name: str, shape: Sequence[int]) -> None:
     """Raises for a size below zero in the shape of a result of `name`."""
     if any(n < 0 for n in shape):
         raise errors.ArgumentShapeError(
-            f"{name} shape must have every element be nonnegative, but got {tuple(shape)}; negative dimensions are not "
+            f"{name} shape must have every element be nonnegative, got {tuple(shape)}. Negative dimensions are not "
             "allowed"
         )
 
@@ -108,7 +108,7 @@ def _broadcast_infer(x: ShapedArray, *, shape: tuple[int, ...], broadcast_dimens
     else:
         return ShapedArray(shape, x.dtype, x.weak_type)
     raise errors.ArgumentTypeError(
-        f"broadcast_in_dim cannot broadcast {x.str_short()} to shape {shape} with dimensions {dims}: {problem}"
+        f"broadcast_in_dim cannot broadcast {x.short()} to shape {shape} with dimensions {dims}: {problem}"
     )
 
 
@@ -206,7 +206,7 @@ def instantiate(tangent: Any, primal: Any) -> Any:
 def _reshape_infer(x: ShapedArray, *, new_sizes: tuple[int, ...]) -> ShapedArray:
     if math.prod(new_sizes) != x.size:
         raise errors.ArgumentTypeError(
-            f"reshape cannot turn {x.str_short()} ({x.size} elements) into shape {new_sizes} ({math.prod(new_sizes)} "
+            f"reshape cannot turn {x.short()} ({x.size} elements) into shape {new_sizes} ({math.prod(new_sizes)} "
             "elements)"
         )
     return ShapedArray(new_sizes, x.dtype, x.weak_type)
@@ -247,7 +247,7 @@ def _reshape_explicit(app: Application) -> list[Spec] | None:
 def _refuse_reshape(app: Application) -> NoReturn:
     app.refuse(
         "This reshape is not supported. Please specify the sharding of the output via the `out_sharding` argument of "
-        f"meshrt.lax.reshape. Got operand type: {app.avals[0].str_short()}, new sizes: {app.types[0].shape}.",
+        f"meshrt.lax.reshape. Got operand type: {app.avals[0].short()}, new sizes: {app.types[0].shape}.",
         "give `out_sharding=P(...)`",
     )
 
@@ -295,7 +295,7 @@ def reshape(
 def _transpose_infer(x: ShapedArray, *, permutation: tuple[int, ...]) -> ShapedArray:
     if sorted(permutation) != list(range(x.ndim)):
         raise errors.ArgumentTypeError(
-            f"transpose needs a permutation of the dimensions of {x.str_short()} but got {permutation}"
+            f"transpose needs a permutation of the dimensions of {x.short()} but got {permutation}"
         )
     return ShapedArray(tuple(x.shape[p] for p in permutation), x.dtype, x.weak_type)
 
@@ -422,7 +422,7 @@ def _sum_explicit(app: Application) -> None:
     if unreduced - summed:
         app.refuse(
             "out_sharding's unreduced axes should be in operand's specs that were summed over. Got operand="
-            f"{x.str_short()}, axes={axes}, unreduced_spec={sorted(unreduced)}."
+            f"{x.short()}, axes={axes}, unreduced_spec={sorted(unreduced)}."
         )
 
 

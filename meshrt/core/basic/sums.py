@@ -47,7 +47,7 @@ def restated(
 def _require(name: str, x: ShapedArray, axes: Axes, have: frozenset[Any], state: str, fix: str) -> None:
     if not have.issuperset(axes):
         raise errors.ArgumentValueError(
-            f"{name} takes what is {state} along all of {axes}, but got {x.str_short()}; {fix}"
+            f"{name} takes what is {state} along all of {axes}, but got {x.short()}; {fix}"
         )
 
 
@@ -55,7 +55,7 @@ def _preduced(x: ShapedArray, *, axes: Axes, mesh: Any) -> ShapedArray:
     taken = (x.vma | unreduced_of(x) | reduced_of(x)).intersection(axes)
     if taken:
         raise errors.ArgumentValueError(
-            f"preduced takes what is one value along all of {axes}, but got {x.str_short()}; cast along others only"
+            f"preduced takes what is one value along all of {axes}, but got {x.short()}; cast along others only"
         )
     return restated(x, mesh, x.vma, unreduced_of(x), reduced_of(x).union(axes))
 

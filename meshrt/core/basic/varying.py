@@ -75,7 +75,7 @@ def _from_sums(x: Any, aval: ShapedArray, axes: Axes) -> tuple[Any, Axes]:
     partial = unreduced_of(aval).intersection(axes)
     if partial:
         raise errors.ArgumentValueError(
-            f"pvary cannot accept args which are unreduced. Got {aval.str_short()} and axes={set(partial)}: it is a "
+            f"pvary cannot accept args which are unreduced. Got {aval.short()} and axes={set(partial)}: it is a "
             "partial sum beside a value that varies; add it up with psum or psum_scatter, or make both unreduced"
         )
     reduced = tuple(a for a in axes if a in reduced_of(aval))
@@ -108,7 +108,7 @@ def _psum_infer(x: ShapedArray, *, axes: Axes) -> ShapedArray:
     if not x.vma.issuperset(axes):
         raise errors.ArgumentValueError(
             "psum is a variant->invariant collective. This means that the axis names mentioned in `axes` passed to "
-            f"`psum` must be those over which its operand varies, but {x.str_short()} does not vary over all of "
+            f"`psum` must be those over which its operand varies, but {x.short()} does not vary over all of "
             f"{axes}; make it vary with meshrt.lax.pcast(x, axes, to='varying')"
         )
     return x.update(vma=x.vma.difference(axes))

@@ -90,7 +90,7 @@ class BoxTypeState:
         return self.with_avals(a.normalize() for a in self.leaf_avals)
 
     def __str__(self) -> str:
-        return ", ".join(a.str_short() for a in self.leaf_avals)
+        return ", ".join(a.short() for a in self.leaf_avals)
 
     __repr__ = __str__
 

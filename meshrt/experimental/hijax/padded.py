@@ -45,7 +45,7 @@ class PaddedType(HiType):
     length: ShapedArray
 
     def __str__(self) -> str:
-        return f"padded({self.rows.str_short()})"
+        return f"padded({self.rows.short()})"
 
     def lo_ty(self) -> list[ShapedArray]:
         return [self.rows, self.length]
@@ -86,7 +86,7 @@ def _counting(rows: Any, length: Any) -> Any:
 class _Pad(VJPHiPrimitive):
     def __init__(self, rows: ShapedArray, length: ShapedArray):
         if rows.ndim <= length.ndim:
-            raise errors.ArgumentTypeError(f"padded takes an array with rows, not {rows.str_short()}")
+            raise errors.ArgumentTypeError(f"padded takes an array with rows, not {rows.short()}")
         self.in_avals, self.out_aval, self.params = (rows, length), PaddedType(rows, length), {}
         super().__init__()
 
@@ -182,7 +182,7 @@ def padded(rows: Any, length: Any) -> Any:
     """
     length = np.int32(length) if isinstance(length, int) else length
     if aval_of(length).strong() != _LENGTH:
-        raise errors.ArgumentTypeError(f"padded takes a length of type int32[], not {aval_of(length).str_short()}")
+        raise errors.ArgumentTypeError(f"padded takes a length of type int32[], not {aval_of(length).short()}")
     return _Pad(aval_of(rows), _LENGTH)(rows, length)
 
 

@@ -159,7 +159,7 @@ class _Quantize(_StraightThrough):
     def __init__(self, aval: ShapedArray, axis: int):
         if not _is_matrix(aval):
             raise errors.ArgumentTypeError(
-                f"quantize takes a float32 matrix, or a stack of them, not {aval.str_short()}: reshape or astype"
+                f"quantize takes a float32 matrix, or a stack of them, not {aval.short()}: reshape or astype"
             )
         self.in_avals, self.params = (aval,), {"axis": axis}
         self.out_aval = QType.of(aval, axis)
@@ -210,7 +210,7 @@ class _Matmul(VJPHiPrimitive):
         if x.ndim < 2 or x.shape[-1] != kind.values.shape[-2]:
             raise errors.ArgumentTypeError(
                 f"quantized_matmul multiplies a matrix by a quantized one of as many rows as it has columns, not "
-                f"{x.str_short()} by {kind}"
+                f"{x.short()} by {kind}"
             )
         lead = np.broadcast_shapes(x.shape[:-2], kind.values.shape[:-2])
         self.in_avals, self.params = (x, kind), {}
@@ -331,7 +331,7 @@ def quantized_add(q: Any, other: Any) -> Any:
     result = dequantize(q) + addend
     if result.shape != kind.values.shape:
         raise errors.ArgumentTypeError(
-            f"quantized_add: {kind} and {aval_of(addend).str_short()} have a sum of shape {result.shape}, which is not "
+            f"quantized_add: {kind} and {aval_of(addend).short()} have a sum of shape {result.shape}, which is not "
             "that of the quantized matrix: reshape the other one"
         )
     return quantize(result.astype(_FLOAT), kind.axis)
@@ -340,5 +340,5 @@ def quantized_add(q: Any, other: Any) -> Any:
 def _type(q: Any, name: str) -> QType:
     kind = aval_of(q)
     if not isinstance(kind, QType):
-        raise errors.ArgumentTypeError(f"{name} takes a quantized matrix, not {kind.str_short()}: quantize it first")
+        raise errors.ArgumentTypeError(f"{name} takes a quantized matrix, not {kind.short()}: quantize it first")
     return kind

@@ -64,7 +64,7 @@ class TupleType(HiType):
     structure: Any = None
 
     def __str__(self) -> str:
-        inside = ",".join(a.str_short() for a in self.elements)
+        inside = ",".join(a.short() for a in self.elements)
         return f"Tuple{{{inside}}}" if self.structure is None else f"ImmutBox{{{inside}}}"
 
     def _of(self, elements: Any) -> TupleType:

@@ -56,7 +56,7 @@ def _infer(*avals: Any, asm: str, constraints: str, pack: int, out_types: tuple[
     if len(shapes) > 1:
         raise errors.ArgumentValueError(
             "All arguments of elementwise_inline_asm must have the same shape, and its results too; got "
-            f"{', '.join(a.str_short() for a in avals)} for {', '.join(o.str_short() for o in out_types)}"
+            f"{', '.join(a.short() for a in avals)} for {', '.join(o.short() for o in out_types)}"
         )
     if pack < 1:
         raise errors.ArgumentValueError(f"elementwise_inline_asm: pack is how many elements at a time, got {pack}")

@@ -242,7 +242,7 @@ def trace_kernel(
     closed = trace_to_jaxpr(flat, types, name or fun_name(kernel), requires_low=False)
     arrays = [c for c in closed.consts if not is_ref(c)]
     if arrays:
-        shown = ", ".join(aval_of(c).str_short() for c in arrays)
+        shown = ", ".join(aval_of(c).short() for c in arrays)
         raise errors.ArgumentValueError(
             f"The kernel function in the pallas_call {described(kernel)} captures constants [{shown}]. You should pass "
             "them as inputs."

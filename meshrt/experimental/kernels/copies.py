@@ -255,7 +255,7 @@ def _check(*avals: Any, tree: Any, **params: Any) -> list[Any]:
     types = [view_type(view, ref.inner_aval) for ref, view in (operands.source, operands.destination)]
     if types[0].shape != types[1].shape or types[0].dtype != types[1].dtype:
         raise errors.ArgumentValueError(
-            f"a copy from {types[0].str_short()} to {types[1].str_short()}: source and destination must have the same "
+            f"a copy from {types[0].short()} to {types[1].short()}: source and destination must have the same "
             "shape and element type; take views of them, ref.at[index]"
         )
     for sem in filter(None, (operands.arrived, operands.sent)):

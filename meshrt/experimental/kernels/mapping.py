@@ -87,7 +87,7 @@ class BlockMapping:
     replace = dataclasses.replace
 
     def __repr__(self) -> str:
-        return f"BlockMapping({self.origin}: {self.ref_aval} of {self.array_aval.str_short()})"
+        return f"BlockMapping({self.origin}: {self.ref_aval} of {self.array_aval.short()})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,7 +107,7 @@ def _seed(value: Any) -> Any:
         return np.int32(np.uint32(value & 0xFFFFFFFF).view(np.int32))
     aval = aval_of(value)
     if aval.shape or aval.dtype not in (_I32, _U32):
-        raise errors.ArgumentValueError(f"prng_seed takes int32 scalars, not {aval.str_short()}: use astype")
+        raise errors.ArgumentValueError(f"prng_seed takes int32 scalars, not {aval.short()}: use astype")
     return value if aval.dtype == _I32 else bitcast_convert_type(value, _I32)
 
 

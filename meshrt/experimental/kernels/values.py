@@ -106,10 +106,10 @@ def bitcast(x: Any, ty: Any) -> Any:
     wider."""
     kind, aval = dtypes.canonicalize_dtype(dtypes.dtype(ty)), aval_of(x)
     if aval.ndim < 2:
-        raise errors.ArgumentValueError(f"Not implemented: bitcast 1D, of {aval.str_short()}; reshape it to 2D")
+        raise errors.ArgumentValueError(f"Not implemented: bitcast 1D, of {aval.short()}; reshape it to 2D")
     if aval.shape[-2] * _bits(aval.dtype) % _bits(kind):
         raise errors.ArgumentValueError(
-            f"Not implemented: the 2nd minor dim can not be perfectly packed or unpacked: {aval.str_short()} as {kind}"
+            f"Not implemented: the 2nd minor dim can not be perfectly packed or unpacked: {aval.short()} as {kind}"
         )
     return bitcast_p.bind(x, ty=kind)
 

@@ -246,7 +246,7 @@ def _cond(spenv: SparsifyEnv, values: Values, params: dict[str, Any]) -> Values:
 
 def _check_alike(first: Any, other: Any) -> None:
     """That branches give the same sparse and dense arrays, with parts of the same types."""
-    types = [[aval_of(x).str_short() for x in tree_flatten(outs)[0]] for outs in (first, other)]
+    types = [[aval_of(x).short() for x in tree_flatten(outs)[0]] for outs in (first, other)]
     if tree_structure(first) != tree_structure(other) or types[0] != types[1]:
         raise errors.ArgumentTypeError(
             "sparsified true_fun and false_fun output must have the same type structure, that is the same sparse and "

@@ -100,7 +100,7 @@ def mapped_aval(size: int, axis: int | None, aval: Any) -> Any:
         return aval
     if aval.shape[axis] != size:
         raise _errors.ArgumentShapeError(
-            f"{aval.str_short()} has {aval.shape[axis]} along dimension {axis}, not {size}"
+            f"{aval.short()} has {aval.shape[axis]} along dimension {axis}, not {size}"
         )
     return aval.without(axis)
 

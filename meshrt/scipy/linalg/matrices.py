@@ -13,6 +13,7 @@ import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
 from meshrt.core.dimensions.expression import is_symbolic_shape, max_dim, min_dim
 from meshrt.jit import jit
+from meshrt.core.basic.shapes import not_negative
 from meshrt.numpy.operands import operand
 from meshrt.scipy.operands import inexact
 
@@ -266,7 +267,8 @@ def hilbert(n: int) -> Any:
     Array([[1.        , 0.5       ],
            [0.5       , 0.33333334]], dtype=float32)
     """
-    i = np.arange(operator.index(n))
+    not_negative("iota", (operator.index(n), 1))
+    i = np.arange(n)
     return jnp.asarray(1.0 / (i[:, None] + i + 1))
 
 

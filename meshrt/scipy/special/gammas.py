@@ -253,7 +253,7 @@ def polygamma(n: Any, x: Any) -> Any:
     """
     n_aval = aval_of(n)
     if n_aval.dtype.kind not in "iub":
-        raise errors.ArgumentValueError(f"polygamma: the order n must be of integers, got {n_aval.str_short()}")
+        raise errors.ArgumentValueError(f"polygamma: the order n must be of integers, got {n_aval.short()}")
     n, x = inexact("polygamma", n, x)
     return lax.polygamma(n, x)
 

@@ -73,7 +73,7 @@ def saved_by_jax(f, *args):
 
 
 def saved(f, *args):
-    found = [a.str_short() for a, _ in meshrt.ad_checkpoint.saved_residuals(f, *args)]
+    found = [a.short() for a, _ in meshrt.ad_checkpoint.saved_residuals(f, *args)]
     pairs = [re.match(r"(\w+)\[([\d,]*)\]", a).groups() for a in found]
     return sorted((t, tuple(map(int, filter(None, dims.split(","))))) for t, dims in pairs)
 

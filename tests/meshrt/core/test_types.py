@@ -80,7 +80,7 @@ def test_users_are_told_of_a_sharding_where_types_have_none() -> None:
     ],
 )
 def test_printing(aval: ShapedArray, short: str) -> None:
-    assert aval.str_short() == short
+    assert aval.short() == short
     assert str(aval) == short.replace("bf16", "bfloat16").replace("f32", "float32")
     assert repr(aval) == f"ShapedArray({aval})"
 

@@ -80,7 +80,7 @@ def test_000_05_programs_say_whether_they_are_high_and_are_checked_for_it():
     assert closed.is_high and str(closed).startswith("{ high lambda") and "q8[4,3]" in str(closed)
     check(closed)
     low = lower_to_lojax(closed)
-    assert not low.is_high and [a.str_short() for a in low.in_avals] == ["f32[2,4]", "i8[4,3]", "f32[4]"]
+    assert not low.is_high and [a.short() for a in low.in_avals] == ["f32[2,4]", "i8[4,3]", "f32[4]"]
     check(low)
     j = closed.jaxpr
     unmarked = Jaxpr((), j.invars, j.outvars, j.eqns, effects=j.effects)

@@ -55,7 +55,7 @@ HEAD = """| in a program | primitive | operand | result | kind | sends | transpo
 
 def state(aval):
     """`{V:x}`, of a type."""
-    text = aval.str_short()
+    text = aval.short()
     return f"`{text[text.index('{') :]}`" if "{" in text else "one value"
 
 

@@ -149,7 +149,7 @@ class Walk:
 
 def operands_text(eqn: Eqn) -> str:
     """The types of an equation's operands, for messages."""
-    return ", ".join(a.aval.str_short() for a in eqn.invars) or "no operands"
+    return ", ".join(a.aval.short() for a in eqn.invars) or "no operands"
 
 
 def location(source: Source | None, name: str) -> ir.Location:
