@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import errors, tree_util
+from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.memory import in_space
 from meshrt.core.basic.reshard import as_split, cotangent_type
 from meshrt.core.basic.shapes import zeros
@@ -137,7 +137,7 @@ def value_and_grad(
         flat = _Flat(call, tree, has_aux, fun)
         nonzeros = [aval_of(x).is_differentiable for x in leaves]
         value, aux, linear = _scalar_linearized(fun, flat, leaves, nonzeros, holomorphic)
-        ct = np.asarray(1, aval_of(value).dtype)[()]
+        ct = _one(aval_of(value))
         if type(value) is Array and value.committed:  # so that a constant gradient lies where the value does
             ct = put_leaf(ct, without_sums(value.sharding), False, None)
         cts = _pull_back(linear, [ct])
@@ -180,6 +180,14 @@ def grad(
     return wrapped
 
 
+def _one(aval: ShapedArray) -> Any:
+    """The cotangent that gradients start from: as weak as the value is."""
+    one = dtypes.scalar_type_of(aval.dtype)(1) if aval.weak_type else None
+    if one is not None and aval_of(one).dtype == aval.dtype:
+        return one
+    return np.asarray(1, aval.dtype)[()]
+
+
 def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):
     outs, linear = linearize_flat(flat, leaves, nonzeros)
     outs, aux = flat.split(outs)
@@ -210,19 +218,22 @@ def _pull_back(linear: LinearFunction, cts: Sequence[Any]) -> list[Any]:
 
 
 def _typed(value: Any, aval: ShapedArray) -> Any:
-    """A derivative (None for zero) of something of type `aval`: weak if that is, varying over the Manual axes over
-    which that does, and an Array outside of traces."""
+    """A derivative (None for zero, which is as weak as that is) of something of type `aval`: varying over the Manual
+    axes over which that does, and an Array outside of traces."""
     if value is None:
         value = zeros(aval)
+        if aval.weak_type:
+            return convert_element_type(value, aval.dtype, weak_type=True)
     else:
         if aval.memory_space is not DEVICE:
             value = in_space(value, aval.memory_space)
         if aval.vma:
             value = vary(value, in_order(aval.vma))
-    if aval.weak_type and not (aval_of(value).weak_type and hasattr(value, "weak_type")):
-        return convert_element_type(value, aval.dtype, weak_type=True)
-    if isinstance(value, np.generic) and context.trace is EVAL:
-        return from_numpy(value)
+    if context.trace is EVAL:
+        if isinstance(value, np.generic):
+            return from_numpy(value)
+        if isinstance(value, int | float | complex):
+            return convert_element_type(value, aval.dtype, weak_type=True)
     return value
 
 
@@ -404,12 +415,15 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     return (*result, aux) if has_aux else result
 
 
-def _tangent_or_zero(t: Any, aval: ShapedArray) -> Any:
+def _tangent_or_zero(t: Any, aval: ShapedArray, weak: bool = True) -> Any:
     if not aval.is_differentiable:
         return no_derivative(aval)
     if aval.is_high:
         return zeros(aval.to_tangent_aval()) if t is None else t
-    return _typed(t, aval)
+    t = _typed(t, aval)
+    # (A tangent is as weak as its value: the derivatives of JAX's functions are of the types of these.)
+    weak = weak and aval.weak_type and not aval_of(t).weak_type
+    return convert_element_type(t, aval.dtype, weak_type=True) if weak else t
 
 
 @boundary
@@ -442,7 +456,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
             raise errors.ArgumentTypeError(f"the linearized function expected {tree}, got {tangent_tree}")
         given = [t for t in tangent_leaves(in_avals, given_leaves, tree, fun, PUSHED) if t is not None]
         pushed = iter(eval_jaxpr(jaxpr, (), [*residuals, *given]))
-        filled = [_tangent_or_zero(next(pushed) if d else None, a) for d, a in zip(depends, out_avals)]
+        filled = [_tangent_or_zero(next(pushed) if d else None, a, weak=False) for d, a in zip(depends, out_avals)]
         return tree_unflatten(out_tree, filled)
 
     result = tree_unflatten(out_tree, outs)

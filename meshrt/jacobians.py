@@ -175,7 +175,8 @@ def _standard_basis(leaves: Sequence[Any]) -> list[Any]:
         return out
     eye = np.eye(total)
     for a in avals:
-        out.append(eye[:, start : start + a.size].reshape(total, *a.shape).astype(a.dtype))
+        part = eye[:, start : start + a.size].reshape(total, *a.shape).astype(a.dtype)
+        out.append(convert_element_type(part, a.dtype, weak_type=True) if a.weak_type else part)
         start += a.size
     return out
 

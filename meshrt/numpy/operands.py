@@ -300,7 +300,8 @@ def same_dtype(name: str, x: Any, y: Any) -> tuple[Any, Any]:
     if isinstance(x, ArrayOperators):
         ax = x.aval
         if isinstance(y, ArrayOperators):
-            if ax.dtype is y.aval.dtype and ax.dtype in _ORDINARY:
+            ay = y.aval
+            if ax.dtype is ay.dtype and ax.weak_type == ay.weak_type and ax.dtype in _ORDINARY:
                 return x, y
         elif type(y) in ADAPTING:
             scalar = _adapted(ax, y)

@@ -106,8 +106,15 @@ def tangent_leaves(
         if want.dtype == dtypes.float0:
             out.append(None)
         else:
-            out.append(np.asarray(t, want.dtype)[()] if isinstance(t, int | float | complex) else t)
+            out.append(_as_weak_as_given(t, got, want))
     return out
+
+
+def _as_weak_as_given(value: Any, got: ShapedArray, want: ShapedArray) -> Any:
+    """A derivative in the dtype that is wanted; a Python number that has it stays one, and so stays weak."""
+    if not isinstance(value, int | float | complex) or got.dtype == want.dtype:
+        return value
+    return np.asarray(value, want.dtype)[()]
 
 
 def cotangent_leaves(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: str, integers: bool = False) -> list[Any]:
@@ -146,7 +153,7 @@ def cotangent_leaves(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: str
                 "to the transformation, which gives every device a derivative of its own; or by passing "
                 f"meshrt.lax.psum(cotangent, {more})"
             )
-        out.append(np.asarray(c, a.dtype)[()] if isinstance(c, int | float | complex) else c)
+        out.append(_as_weak_as_given(c, got, a))
     return out
 
 
