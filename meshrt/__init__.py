@@ -40,6 +40,7 @@ with _collection.paused(), _interrupts.deferred():
     from meshrt.contexts import (
         allow_f16_reductions,
         array_garbage_collection_guard,
+        auto_pcast,
         check_tracer_leaks,
         checking_leaks,
         debug_infs,
@@ -117,7 +118,7 @@ with _collection.paused(), _interrupts.deferred():
 
 __all__ = [
     "Array", "Device", "NamedSharding", "P", "Ref", "ShapeDtypeStruct", "Shard", "ad_checkpoint",
-    "allow_f16_reductions", "array_garbage_collection_guard", "block_until_ready", "check_tracer_leaks",
+    "allow_f16_reductions", "array_garbage_collection_guard", "auto_pcast", "block_until_ready", "check_tracer_leaks",
     "checking_leaks", "checkpoint", "checkpoint_policies", "clear_backends", "clear_caches", "closure_convert",
     "config", "copy_to_host_async", "custom_derivatives", "custom_gradient", "custom_jvp", "custom_vjp", "debug",
     "debug_infs", "debug_key_reuse", "debug_nans", "default_backend", "default_device", "default_matmul_precision",

@@ -183,9 +183,7 @@ def grad(
 def _one(aval: ShapedArray) -> Any:
     """The cotangent that gradients start from: as weak as the value is."""
     one = dtypes.scalar_type_of(aval.dtype)(1) if aval.weak_type else None
-    if one is not None and aval_of(one).dtype == aval.dtype:
-        return one
-    return np.asarray(1, aval.dtype)[()]
+    return np.asarray(1, aval.dtype)[()] if one is None or aval_of(one).dtype != aval.dtype else one
 
 
 def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):

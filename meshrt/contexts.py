@@ -19,9 +19,9 @@ from meshrt import errors
 from meshrt.config import FIELDS, GUARDED, settings
 
 __all__ = [
-    "allow_f16_reductions", "array_garbage_collection_guard", "check_tracer_leaks", "checking_leaks", "debug_infs",
-    "debug_key_reuse", "debug_nans", "default_device", "default_matmul_precision", "default_prng_impl", "disable_jit",
-    "enable_checks", "enable_custom_prng", "enable_x64", "explain_cache_misses", "legacy_prng_key", "log_compiles",
+    "allow_f16_reductions", "array_garbage_collection_guard", "auto_pcast", "check_tracer_leaks", "checking_leaks",
+    "debug_infs", "debug_key_reuse", "debug_nans", "default_device", "default_matmul_precision", "default_prng_impl",
+    "disable_jit", "enable_checks", "enable_custom_prng", "enable_x64", "explain_cache_misses", "legacy_prng_key", "log_compiles",
     "make_user_context", "no_execution", "no_tracing", "numpy_dtype_promotion", "numpy_rank_promotion",
     "remove_size_one_mesh_axis_from_type", "softmax_custom_jvp", "thread_guard", "threefry_partitionable",
     "transfer_guard", "transfer_guard_device_to_device", "transfer_guard_device_to_host",
@@ -132,6 +132,7 @@ log_compiles = SettingContext("log_compiles")
 explain_cache_misses = SettingContext("explain_cache_misses")
 no_tracing = SettingContext("no_tracing")
 no_execution = SettingContext("no_execution")
+auto_pcast = SettingContext("auto_pcast")
 check_tracer_leaks = checking_leaks = SettingContext("check_tracer_leaks")
 enable_checks = SettingContext("enable_checks")
 legacy_prng_key = SettingContext("legacy_prng_key")

@@ -55,7 +55,7 @@ class Var:
         self.aval = aval
 
     def __repr__(self) -> str:
-        return f"Var(id={id(self)}):{self.aval.short()}"
+        return f"Var(id={id(self)}):{self.aval.str_short()}"
 
 
 @final
@@ -71,7 +71,7 @@ class Literal:
         self.val, self.aval = val, aval
 
     def __repr__(self) -> str:
-        return f"{self.val}:{self.aval.short()}"
+        return f"Literal({self.val})"
 
 
 Atom = Var | Literal
@@ -387,8 +387,14 @@ class _Printer:
 
     @staticmethod
     def shown(e: Eqn) -> list[tuple[str, Any]]:
-        """The parameters in order; of a call, its name first."""
-        return sorted(e.params.items(), key=lambda kv: (e.primitive.calls is None or kv[0] != "name", kv[0]))
+        """The parameters in order, those of a function's call behind its name. Without a rule of the primitive, those
+        that are None are left out."""
+        if e.primitive.shown is not None:
+            params = list(e.primitive.shown(e).items())
+        else:
+            params = [(k, v) for k, v in e.params.items() if v is not None]
+        by_name = e.primitive.calls is not None or e.primitive.shown is not None
+        return sorted(params, key=lambda kv: (not by_name or kv[0] != "name", kv[0]))
 
     def eqn(self, e: Eqn) -> Document:
         if e.primitive.printed is not None:
@@ -399,8 +405,8 @@ class _Printer:
             self.alike(called.jaxpr.invars, e.invars)
             self.alike(called.jaxpr.outvars, e.outvars)
         outs: list[Document] = [self.row([self.result(v) for v in e.outvars]), " = "] if e.outvars else []
-        given: list[Document] = [[f"{k}=", self.param(v)] for k, v in self.shown(e) if v is not None]
-        args: list[Document] = [" ", self.row([self.atom(a) for a in e.invars])] if e.invars else []
+        given: list[Document] = [[f"{k}=", self.param(v)] for k, v in self.shown(e)]
+        args: list[Document] = [" ", self.row([self.atom(a) for a in e.invars])]
         text: list[Document] = [*outs, e.primitive.name, self.enclosed("[", given, "]") if given else "", *args]
         return "".join(text) if all(type(part) is str for part in text) else text  # type: ignore[arg-type]  # all are str
 

@@ -89,8 +89,8 @@ from meshrt.core.trace import Trace, current_trace, set_trace
 from meshrt.core.types import ShapedArray, aval_of, register_aval
 
 __all__ = [
-    "NOT_LINEAR", "NotLinearError", "Primitive", "Undefined", "as_list", "is_undefined", "missing_rule",
-    "set_agreement",
+    "NOT_LINEAR", "NotLinearError", "Primitive", "Undefined", "also", "as_list", "is_undefined",
+    "missing_rule", "set_agreement",
 ]  # fmt: skip
 
 Rule = Callable[..., Any]
@@ -105,6 +105,13 @@ _WORDS = {"jvp": "jvp", "transpose": "transpose", "batch": "batching"}
 # Makes the operands of an application agree on the Manual axes over which they vary; None where none are in use, which
 # is what `bind` pays for.
 _agreement: Callable[[Primitive, Sequence[Any], dict[str, Any]], Sequence[Any]] | None = None
+
+
+def also(*names: str) -> Callable[[Eqn], dict[str, Any]]:
+    """A rule `shown` of a primitive: all its parameters are printed, and those that are called `names` where they are
+    None or not given, too."""
+    left_out = dict.fromkeys(names)
+    return lambda eqn: {k: v for k, v in {**left_out, **eqn.params}.items() if v is not None or k in left_out}
 
 
 def set_agreement(agree: Callable[[Primitive, Sequence[Any], dict[str, Any]], Sequence[Any]] | None) -> None:
@@ -195,6 +202,7 @@ class Primitive:
         "recompute",
         "repeats",
         "selects",
+        "shown",
         "space",
         "sums",
         "thread",
@@ -221,6 +229,7 @@ class Primitive:
     again: Final[Callable[[dict[str, Any]], Rule | None] | None]
     discharge: Final[Rule | None]
     printed: Final[Rule | None]
+    shown: Final[Callable[[Eqn], dict[str, Any]] | None]
     allocates: Final[bool]
     repeats: Final[bool]
     selects: Final[bool]
@@ -275,6 +284,7 @@ class Primitive:
         again: Callable[[dict[str, Any]], Rule | None] | None = None,
         discharge: Rule | None = None,
         printed: Rule | None = None,
+        shown: Callable[[Eqn], dict[str, Any]] | None = None,
         allocates: bool = False,
         repeats: bool = False,
         selects: bool = False,
@@ -318,7 +328,7 @@ class Primitive:
         self.transpose, self.batch, self.batch_axis = transpose, batch, batch_axis
         self.dce, self.recompute, self.effects_rule, self.impl = dce, recompute, effects, impl
         self.again = again
-        self.thread, self.discharge, self.printed = thread, discharge, printed
+        self.thread, self.discharge, self.printed, self.shown = thread, discharge, printed, shown
         self.allocates, self.on_cells, self.repeats, self.selects = allocates, on_cells, repeats, selects
         self.multiple_results, self.cache_types, self.literals = multiple_results, cache_types, literals
         self.typed = not cache_types if typed is None else typed

@@ -437,8 +437,9 @@ def aval_of(value: Any) -> ShapedArray:
             f"jit, was given an object of type {type(value)}: call its method before, or register the type as a pytree"
         )
     raise errors.ArgumentTypeError(
-        f"Argument {reprlib.repr(value)} of type {type(value)} is not a valid JAX type. Expected an array, a NumPy array "
-        "or scalar, or a Python bool, int, float or complex; convert it first (for example with meshrt.numpy.asarray)"
+        f"Argument {reprlib.repr(value)} of type {type(value)} is not a valid JAX type. Expected an array, a NumPy "
+        "array or scalar, or a Python bool, int, float or complex; convert it first (for example with "
+        "meshrt.numpy.asarray)"
     )
 
 

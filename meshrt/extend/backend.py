@@ -13,6 +13,7 @@ from meshrt.caches import register_cache as register_backend_cache
 from meshrt.numpy.names import missing as _missing
 from meshrt.runtime import backend as _backend
 from meshrt.runtime import compile_cache as _compile_cache
+from meshrt.runtime import jaxlib_api as _jaxlib_api
 from meshrt.runtime.backend import clear_backends
 from meshrt.runtime.backend import default_device as get_default_device
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "backend_xla_version", "backends", "capabilities", "clear_backends",
-    "clear_in_memory_compilation_cache", "get_backend", "get_default_device", "register_backend_cache",
-    "register_plugin", "supports",
+    "clear_in_memory_compilation_cache", "get_backend", "get_compile_options", "get_default_device",
+    "register_backend_cache", "register_backend_factory", "register_plugin", "supports",
 ]  # fmt: skip
 
 
@@ -90,6 +91,44 @@ def register_plugin(
       ArgumentValueError: a platform of meshrt's own, or of another plugin; neither or both of the two.
     """
     _backend.register_plugin(name, library_path, options, client=client, priority=priority)
+
+
+def register_backend_factory(
+    name: str, factory: Callable[[], Any], *, priority: int = 0, fail_quietly: bool = True, experimental: bool = False,
+    make_topology: Any = None, c_api: Any = None,
+) -> None:  # fmt: skip
+    """Makes a platform known whose client `factory()` makes when a device of it is first asked for.
+
+    Args:
+      name: the platform, as `meshrt.devices(name)` calls it.
+      factory: makes the client.
+      priority: which of several registered platforms is the default one.
+      fail_quietly: a platform that cannot be started is always passed over where the default one is looked for.
+      experimental, make_topology, c_api: of JAX; nothing depends on them.
+
+    Raises:
+      ArgumentValueError: a platform of meshrt's own, or of another plugin.
+    """
+    register_plugin(name, client=lambda options: factory(), priority=priority)
+
+
+def get_compile_options(
+    num_replicas: int, num_partitions: int, device_assignment: Any = None,
+    env_options_overrides: Mapping[str, str] | None = None, fdo_profile: bytes | None = None,
+    detailed_logging: bool = True, backend: Any = None,
+) -> Any:  # fmt: skip
+    """XLA's options for a program of so many replicas and partitions.
+
+    Args:
+      num_replicas: how many replicas run it. num_partitions: among how many devices each is split.
+      device_assignment: the devices, or their numbers, [replicas, partitions]; by default the first ones.
+      env_options_overrides: XLA's debug options.
+      fdo_profile: a profile for the compiler.
+      detailed_logging, backend: of JAX; nothing depends on them.
+    """
+    return _jaxlib_api.plain_compile_options(
+        num_replicas, num_partitions, device_assignment, env_options_overrides or {}, fdo_profile
+    )
 
 
 def supports(dialect: str, op: str | None = None, version: str | None = None, *, platform: str | None = None) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors, tree_util
+from meshrt.core.basic.pointwise import add_any_p as add_jaxvals_p
 from meshrt.core.basic.pointwise import add_tangents as _add
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.primitive import Primitive as _Record
@@ -26,7 +27,7 @@ from meshrt.transforms.jvp import JVPTrace, JVPTracer
 
 __all__ = [
     "GradAccum", "JVPTrace", "JVPTracer", "NullAccum", "RefAccum", "UndefinedPrimal", "ValAccum", "Zero",
-    "add_jaxvals", "add_tangents", "defbilinear", "defjvp", "defjvp2", "deflinear", "deflinear2",
+    "add_jaxvals", "add_jaxvals_p", "add_tangents", "defbilinear", "defjvp", "defjvp2", "deflinear", "deflinear2",
     "get_primitive_transpose", "instantiate_zeros", "is_undefined_primal", "primitive_jvps", "primitive_transposes",
     "zeros_like_aval",
 ]  # fmt: skip

@@ -75,7 +75,7 @@ def array(
     Array([1., 2.], dtype=float32)
     """
     if order not in (None, "K"):
-        raise errors.UnsupportedError(f"array: order={order!r}: Only implemented for order='K': arrays have no memory order")
+        raise errors.UnsupportedError(f"array: order={order!r}: Only implemented for order='K': arrays have no other")
     if dtype is not None:
         dtype = dtypes.check_user_dtype(dtype, "array")
     if copy:

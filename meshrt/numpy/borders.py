@@ -116,8 +116,8 @@ def _pairs(value: Any, rank: int, name: str) -> list[Any]:
         return [tuple(p) for p in np.broadcast_to(given, (rank, 2)).tolist()]
     except ValueError:
         raise ShapeError(
-            f"jnp.pad: {name} with nd={rank} has unsupported shape {given.shape}. Valid shapes are ({rank}, 2), (1, 2), "
-            "(2,), (1,), or ()."
+            f"jnp.pad: {name} with nd={rank} has unsupported shape {given.shape}. Valid shapes are ({rank}, 2), "
+            "(1, 2), (2,), (1,), or ()."
         ) from None
 
 

@@ -249,8 +249,9 @@ def tensordot(
     dims = _summed_axes(axes, a, b)
     if any(a.shape[i] != b.shape[j] for i, j in zip(*dims)):
         raise ShapeError(
-            f"dot_general requires contracting dimensions to have the same shape, got {tuple(a.shape[i] for i in dims[0])} "
-            f"and {tuple(b.shape[i] for i in dims[1])}. (in tensordot of shapes {a.shape} and {b.shape})"
+            "dot_general requires contracting dimensions to have the same shape, got "
+            f"{tuple(a.shape[i] for i in dims[0])} and {tuple(b.shape[i] for i in dims[1])}. (in "
+            f"tensordot of shapes {a.shape} and {b.shape})"
         )
     dtype, weak = result_dtype("tensordot", (a, b), preferred_element_type)
     return _finish(contract(a, b, dims, ((), ()), dtype, precision, out_sharding), dtype, weak)

@@ -107,8 +107,8 @@ def _array_api_cumulative(
     x = operand_array(name, x)
     if x.ndim == 0:
         raise ShapeError(
-            f"The input must be non-scalar to take a cumulative {'sum' if function is cumsum else 'product'}, however a "
-            f"scalar value or scalar array was given. (in {name})"
+            f"The input must be non-scalar to take a cumulative {'sum' if function is cumsum else 'product'}, however "
+            f"a scalar value or scalar array was given. (in {name})"
         )
     if axis is None and x.ndim > 1:
         raise ShapeError(

@@ -13,7 +13,7 @@ from meshrt.core.types import aval_of
 from meshrt.lax.filled import full as lax_full
 from meshrt.lax.filled import sharding_like, varying_like
 from meshrt.numpy.arrays import asarray, placed
-from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError, aval_for, broadcast_to_shape, operand, shape_tuple
+from meshrt.numpy.operands import PYTHON_SCALARS, aval_for, broadcast_to_shape, operand, refuse_broadcast, shape_tuple
 from meshrt.primitives.random import random_wrap
 from meshrt.sharding.typed import asked, check_divides, fitted
 

@@ -17,7 +17,7 @@ from meshrt.numpy.contractions import einsum, vecdot
 from meshrt.numpy.creation import eye
 from meshrt.numpy.logic import isnan, logical_and, logical_not
 from meshrt.numpy.names import missing
-from meshrt.numpy.operands import ShapeError, canonical_axes, promote_inexact, static_int
+from meshrt.numpy.operands import AxisError, ShapeError, canonical_axes, promote_inexact, static_int
 from meshrt.numpy.powers import power
 from meshrt.numpy.shapes import broadcast_to, expand_dims, matrix_transpose, moveaxis
 from meshrt.numpy.spectra import (

@@ -7,19 +7,16 @@ in the usual case (same dtype, same shape) nothing.
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable, Sequence
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt._lattice import COMPLEX, FLOAT, SIGNED, STRONG, UNSIGNED
-from meshrt.config import settings
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import broadcast_in_dim_p
-from meshrt.core.dimensions.arithmetic import broadcast_shapes as common_sizes
 from meshrt.core.dimensions.expression import DimExpr, as_size
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import EVAL, NOT_CONCRETE, Tracer, current_trace
@@ -27,6 +24,7 @@ from meshrt.core.tracebacks import is_boundary, strip
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dispatch import at_once
 from meshrt.heuristics import KEPT_OPERATIONS
+from meshrt.numpy.broadcasting import ShapeError, broadcast_shapes, common_shape, ranked_shape, refuse_broadcast
 from meshrt.primitives.conversion import convert_element_type_p
 from meshrt.runtime import backend, guards
 from meshrt.runtime.array import Array
@@ -47,25 +45,21 @@ __all__ = [
     "equal_sizes",
     "in_one_dtype",
     "is_array",
+    "no_integer",
     "operand",
     "pairwise",
     "promote",
     "promote_inexact",
     "promote_numeric",
     "promote_pair",
+    "refuse_broadcast",
     "same_dtype",
     "scalar_like",
     "shape_tuple",
-    "no_integer",
-    "refuse_broadcast",
     "static_int",
     "to_dtype",
     "unsupported_argument",
 ]
-
-
-class ShapeError(errors.ArgumentShapeError):
-    """Shapes that do not fit each other or the operation."""
 
 
 AxisError = errors.AxisError
@@ -329,33 +323,6 @@ def promote_pair(name: str, x: Any, y: Any) -> tuple[Any, Any, np.dtype]:
 # Shapes.
 
 
-@lru_cache(maxsize=4096)
-def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that all ``shapes`` broadcast to. Raises ShapeError if there is none."""
-    try:
-        return common_sizes(*shapes)
-    except ValueError:
-        listed = ", ".join(map(str, shapes))
-        raise ShapeError(f"Incompatible shapes for broadcasting: shapes=[{listed}]. {_ALIGNED}") from None
-
-
-_ALIGNED = (
-    "Dimensions, aligned from the right, must be equal or 1; add dimensions with x[:, None] or jnp.expand_dims"
-)
-
-
-def refuse_broadcast(aval: ShapedArray, shape: tuple[int, ...]) -> None:
-    """Raises ShapeError unless an array of a type broadcasts to a shape."""
-    own = aval.shape
-    if len(shape) < len(own):
-        raise ShapeError(f"Cannot broadcast to shape with fewer dimensions: arr_shape={own} shape={shape}")
-    if any(m not in (1, n) for m, n in zip(own[::-1], shape[::-1])):
-        wanted = ",".join(map(str, shape))
-        raise ShapeError(
-            f"Incompatible types for broadcasting: input type={aval.str_short()} and requested type={aval.dtype}[{wanted}]"
-        )
-
-
 def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
     """``x`` broadcast to ``shape``, which must be reachable."""
     own = aval_of(x).shape
@@ -377,48 +344,6 @@ def fit_shapes(name: str, args: list[Any]) -> list[Any]:
         return args
     shape = ranked_shape(name, *shapes)
     return [a if not s else broadcast_to_shape(a, shape) for a, s in zip(args, shapes)]
-
-
-def ranked_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """As :func:`common_shape`, if the setting `numpy_rank_promotion` allows to combine arrays of these ranks."""
-    what = settings.numpy_rank_promotion
-    if what != "allow" and len({len(s) for s in shapes if s}) > 1:
-        listed = " ".join(map(str, shapes))
-        if what == "raise":
-            raise ShapeError(
-                f"Operands could not be broadcast together for {name} on shapes {listed} and with the setting "
-                "numpy_rank_promotion='raise'; give them one rank with jnp.expand_dims or jnp.broadcast_to"
-            )
-        warnings.warn(
-            f"Following NumPy automatic rank promotion for {name} on shapes {listed}. Set numpy_rank_promotion to "
-            "'allow' to have no warning",
-            stacklevel=2,
-        )
-    return common_shape(name, *shapes)
-
-
-def common_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """As :func:`broadcast_shapes`, for the function ``name``. Of shapes of one rank the primitive's name is given."""
-    try:
-        return broadcast_shapes(*shapes)
-    except ShapeError as e:
-        if name in _ALL_TOGETHER or len({len(s) for s in shapes if s}) > 1:
-            raise ShapeError(f"{e} (in {name})") from None
-        listed = ", ".join(map(str, shapes))
-        named = _PRIMITIVES.get(name, name)
-        raise ShapeError(f"{named} got incompatible shapes for broadcasting: {listed}. {_ALIGNED}") from None
-
-
-# Functions that bring their operands to one shape before any operation meets them.
-_ALL_TOGETHER = frozenset(["where", "broadcast_arrays", "polyval", "linspace", "solve", "ldexp", "choose", "select"])
-# The operations that functions of other names are.
-_PRIMITIVES = {
-    "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "equal": "eq", "not_equal": "ne",
-    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "maximum": "max", "minimum": "min",
-    "arctan2": "atan2", "fmod": "rem", "remainder": "rem", "left_shift": "shift_left", "power": "pow",
-    "right_shift": "shift_right_arithmetic", "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
-    "float_power": "pow", "logical_and": "and", "logical_or": "or", "logical_xor": "xor",
-}  # fmt: skip
 
 
 def shape_tuple(shape: Any, name: str | None = None) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from meshrt.numpy.editing import concrete
 from meshrt.numpy.filled import full, full_like, ones, zeros
 from meshrt.numpy.joining import append, concatenate
 from meshrt.numpy.logic import isnan, logical_and, logical_not
-from meshrt.numpy.operands import canonical_axis, static_int
+from meshrt.numpy.operands import ShapeError, canonical_axis, static_int
 from meshrt.numpy.positions import nonzero
 from meshrt.numpy.reductions import all as all_
 from meshrt.numpy.reductions import any as any_

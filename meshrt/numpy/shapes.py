@@ -20,10 +20,10 @@ from meshrt.numpy.operands import (
     AxisError,
     ShapeError,
     broadcast_to_shape,
-    refuse_broadcast,
     canonical_axes,
     canonical_axis,
     common_shape,
+    refuse_broadcast,
     shape_tuple,
 )
 from meshrt.numpy.operands import broadcast_shapes as _broadcast_shapes
@@ -142,8 +142,8 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
         raise ShapeError(
             f"can only specify one unknown dimension: shape {sizes} for an array of shape {x.shape}"
             if len(unknown) > 1
-            else f"cannot reshape array of size {x.size} into shape ({', '.join(str(n) for n in sizes if n != -1)}): its "
-            f"shape is {x.shape}, and the sizes beside -1 must divide {x.size}"
+            else f"cannot reshape array of size {x.size} into shape ({', '.join(str(n) for n in sizes if n != -1)}): "
+            f"its shape is {x.shape}, and the sizes beside -1 must divide {x.size}"
         )
     return tuple(x.size // known if n == -1 else n for n in sizes)
 
@@ -397,7 +397,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     src = canonical_axes(source, x.ndim, "moveaxis")
     dst = canonical_axes(destination, x.ndim, "moveaxis")
     if len(src) != len(dst):
-        raise AxisError(f"Inconsistent number of elements: {len(src)} vs {len(dst)} (source and destination of moveaxis)")
+        raise AxisError(f"Inconsistent number of elements: {len(src)} vs {len(dst)} (of moveaxis)")
     order = [i for i in range(x.ndim) if i not in src]
     for d, s in sorted(zip(dst, src)):
         order.insert(d, s)

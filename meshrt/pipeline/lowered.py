@@ -34,7 +34,7 @@ __all__ = ["Lowered", "lower", "module_name"]
 
 
 def module_name(fun_name: str) -> str:
-    return "jit_" + re.sub(r"[^\w.-]", "_", fun_name)
+    return re.sub(r"[^\w.-]", "_", f"jit_{fun_name}").rstrip("_")
 
 
 def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:

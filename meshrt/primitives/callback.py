@@ -24,7 +24,7 @@ from meshrt.core.axes import axes_in_scope
 from meshrt.core.basic.shapes import broadcast_in_dim, move_dim
 from meshrt.core.effects import DEBUG, IO, ORDERED_DEBUG, ORDERED_IO
 from meshrt.core.jaxpr import Atom, Effects, Eqn, Jaxpr, Var
-from meshrt.core.primitive import Primitive
+from meshrt.core.primitive import Primitive, also
 from meshrt.core.source import capture
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
@@ -309,8 +309,8 @@ def _batch_pure(size: int, args: Sequence[Any], dims: Sequence[Any], params: dic
     if method is None:
         raise errors.UnsupportedError(
             f"vmap is only supported for the pure_callback primitive when vmap_method is one of 'sequential', "
-            f"'sequential_unrolled', 'expand_dims', 'broadcast_all', or 'legacy_vectorized'. Got vmap_method={method}. Say how "
-            f"{params['callback'].__name__} is mapped (used at {capture()})"
+            f"'sequential_unrolled', 'expand_dims', 'broadcast_all', or 'legacy_vectorized'. Got vmap_method={method}. "
+            f"Say how {params['callback'].__name__} is mapped (used at {capture()})"
         )
     moved = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
     if method != "legacy_vectorized":
@@ -346,7 +346,7 @@ debug_callback_p: Primitive = Primitive(
 )  # fmt: skip
 _PURE = "Pure callbacks do not support {}. Please use `meshrt.custom_{}` to use callbacks while taking gradients."
 pure_callback_p: Primitive = Primitive(
-    "pure_callback", _pure_infer, lower=_lower,
+    "pure_callback", _pure_infer, shown=also("sharding", "vmap_method"), lower=_lower,
     jvp=_no_derivative(lambda: pure_callback_p, _PURE.format("JVP", "jvp")),
     transpose=_no_transpose(_PURE.format("transpose", "vjp")), batch=_batch_pure, impl=_evaluate,
     multiple_results=True, cache_types=False, place=_caller("pure_callback"),

@@ -23,7 +23,7 @@ from meshrt.core.basic.shapes import canonical_axis, linear_jvp, reduce_sum_p
 from meshrt.core.basic.sums import unreduced_psum_p
 from meshrt.core.basic.varying import psum_invariant
 from meshrt.core.jaxpr import Eqn
-from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.primitive import NOT_LINEAR, Primitive, also
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
@@ -156,6 +156,7 @@ def _extremum(name: str, op: str, reduce: Primitive) -> Primitive:
 psum_p: Primitive = Primitive(
     "psum",
     _infer("psum", "biufc"),
+    shown=also("axis_index_groups"),
     lower=_lower("stablehlo.add"),
     jvp=linear_jvp(lambda: psum_p),
     transpose=lambda ct, x, **params: [psum_p.bind(ct, **params)],

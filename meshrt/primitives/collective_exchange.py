@@ -163,6 +163,7 @@ def _own_part(ct: Any, x: Any, *, all_gather_dimension: int, axis_name: Names, t
 all_gather_p: Primitive = Primitive(
     "all_gather",
     gather_type(False),
+    shown=lambda eqn: {"axis_index_groups": None, **{k: v for k, v in eqn.params.items() if k != "sizes"}},
     lower=_gather_lower,
     jvp=linear_jvp(lambda: all_gather_p),
     transpose=_gather_transpose,

@@ -46,9 +46,10 @@ def _not_joined(operands: Sequence[ShapedArray], dimension: int) -> str:
     if not operands or not 0 <= dimension < operands[0].ndim:
         return f"concatenate dimension out of bounds: dimension {dimension} for shapes {shapes or 'of no operand'}."
     if len({x.dtype for x in operands}) > 1:
+        given = ", ".join(str(x.dtype) for x in operands)
         return (
-            f"lax.concatenate requires arguments to have the same dtypes, got {', '.join(str(x.dtype) for x in operands)}"
-            ". (Tip: jnp.concatenate promotes them)"
+            f"lax.concatenate requires arguments to have the same dtypes, got {given}. (Tip: jnp.concatenate promotes "
+            "them)"
         )
     return (
         "Cannot concatenate arrays with shapes that differ in dimensions other than the one being concatenated: "

@@ -292,8 +292,16 @@ def _dot_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict
     return dot_general_p.bind(*args, dimension_numbers=((xc, yc), (xb, yb)), **rest), out
 
 
+def _dot_shown(eqn: Eqn) -> dict[str, Any]:
+    numbers = tuple(tuple(list(dims) for dims in pair) for pair in eqn.params["dimension_numbers"])
+    dtype = eqn.outvars[0].aval.dtype
+    given = {k: v for k, v in eqn.params.items() if v is not None}
+    return {"preferred_element_type": dtype, **given, "dimension_numbers": numbers}
+
+
 dot_general_p = Primitive(
-    "dot_general", _dot_infer, lower=_dot_lower, jvp=_dot_jvp, transpose=_dot_transpose, batch=_dot_batch,
+    "dot_general", _dot_infer, shown=_dot_shown, lower=_dot_lower, jvp=_dot_jvp, transpose=_dot_transpose,
+    batch=_dot_batch,
     explicit=_dot_explicit, sums=_dot_sums, contraction=True, finite=True,
     batch_dimensions=lambda params: params["dimension_numbers"][1][0], optional=("out_sharding",),
 )  # fmt: skip

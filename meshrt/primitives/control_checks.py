@@ -54,7 +54,8 @@ def check_pair(staged: Staged, what: str) -> None:
     pair = staged.out_tree.node_data()
     if pair is None or pair[0] is not tuple or len(children) != 2:
         raise errors.ArgumentTypeError(
-            f"{what} body output must be a pair, got {_shown_output(staged)}. Return (carry, y), with y=None for no output"
+            f"{what} body output must be a pair, got {_shown_output(staged)}. Return (carry, y), with y=None "
+            "for no output"
         )
 
 

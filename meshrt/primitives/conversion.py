@@ -88,7 +88,8 @@ def _bitcast_infer(x: ShapedArray, *, new_dtype: Any) -> ShapedArray:
     if x.dtype != new_dtype and any(d == np.bool_ or d.kind == "c" for d in (x.dtype, new_dtype)):
         raise errors.ArgumentTypeError(
             "lax.bitcast_convert_type does not support bool or complex values unless the operand and destination types "
-            f"match. Got operand dtype={x.dtype}, new_dtype={new_dtype!r}. Consider using the arr.view() method instead."
+            f"match. Got operand dtype={x.dtype}, new_dtype={new_dtype!r}. Consider using the arr.view() method "
+            "instead."
         )
     if old == new:
         return ShapedArray(x.shape, new_dtype)

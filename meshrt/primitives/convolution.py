@@ -15,7 +15,7 @@ from meshrt.core.basic.shapes import reshape, transpose
 from meshrt.core.completion import OUT_SHARDING, undeclared
 from meshrt.core.explicit import Application, Spec, keeps, shown
 from meshrt.core.jaxpr import Eqn
-from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.primitive import Primitive, also, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.axis_types import unsplit
@@ -303,6 +303,7 @@ def _explicit(app: Application) -> Sequence[Spec] | None:
 conv_general_dilated_p = Primitive(
     "conv_general_dilated",
     _infer,
+    shown=also("out_sharding", "precision", "preferred_element_type"),
     lower=_lower,
     jvp=_jvp,
     transpose=_transpose,

@@ -293,8 +293,8 @@ def _public(primitive: Primitive, what: str, example: str) -> Callable[..., Any]
         ndim = aval_of(operand).ndim
         if not 0 <= axis < ndim:
             raise errors.ArgumentValueError(
-                f"axis {axis} is out of bounds for array of shape {aval_of(operand).shape}: XLA operations do not allow "
-                f"negative axes ({primitive.name}); meshrt.numpy counts negative ones from the end"
+                f"axis {axis} is out of bounds for array of shape {aval_of(operand).shape}: XLA operations do not "
+                f"allow negative axes ({primitive.name}); meshrt.numpy counts negative ones from the end"
             )
         return primitive.bind(operand, axis=int(axis), reverse=bool(reverse))
 

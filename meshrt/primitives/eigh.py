@@ -15,7 +15,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.explicit import matrices
 from meshrt.core.jaxpr import Eqn
-from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.primitive import NOT_LINEAR, Primitive, also
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
@@ -103,6 +103,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **p: Any) -> tuple[Any
 eigh_p: Primitive = Primitive(
     "eigh",
     _infer,
+    shown=also("algorithm", "subset_by_index"),
     lower=_lower,
     jvp=_jvp,
     explicit=matrices,

@@ -17,7 +17,7 @@ from meshrt.core.completion import OUT_SHARDING
 from meshrt.core.dimensions.expression import DimExpr, min_dim
 from meshrt.core.explicit import Application
 from meshrt.core.jaxpr import Eqn
-from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.primitive import Primitive, also, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.dimension_numbers import check_gather
@@ -222,8 +222,8 @@ def _gather_explicit(app: Application) -> None:
 
 
 gather_p = Primitive(
-    "gather", _infer, lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch, explicit=_gather_explicit,
-    finite=True,
+    "gather", _infer, shown=also("fill_value"), lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch,
+    explicit=_gather_explicit, finite=True,
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from meshrt.core.basic.shapes import broadcast_in_dim, zeros
 from meshrt.core.dimensions.expression import min_dim
 from meshrt.core.explicit import matrices
 from meshrt.core.jaxpr import Eqn
-from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.primitive import NOT_LINEAR, Primitive, also
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.composed import write_composed
 from meshrt.lowering.context import LoweringContext
@@ -135,6 +135,7 @@ def _completing_jvp(q: Any, dq: Any) -> Any:
 qr_p: Primitive = Primitive(
     "qr",
     _infer,
+    shown=also("use_magma"),
     lower=_lower,
     jvp=_jvp,
     explicit=matrices,

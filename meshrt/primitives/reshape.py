@@ -22,7 +22,7 @@ from meshrt.core.basic.shapes import (
     transpose,
 )
 from meshrt.core.completion import asked
-from meshrt.core.primitive import Primitive
+from meshrt.core.primitive import Primitive, also
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
 
@@ -133,6 +133,7 @@ def _iota_infer(*, dtype: Any, shape: tuple[int, ...], dimension: int) -> Shaped
 iota_p = Primitive(
     "iota",
     _iota_infer,
+    shown=also("sharding"),
     lower=lambda ctx, eqn: ctx.op(
         "stablehlo.iota", [], eqn.outvars[0].aval, f"iota_dimension = {eqn.params['dimension']} : i64"),
     absent=dict.fromkeys(("jvp", "transpose", "batch"), "it has no operands"), finite=True,

@@ -25,7 +25,7 @@ from meshrt.core.dimensions.arithmetic import is_surely
 from meshrt.core.dimensions.expression import as_size, non_negative_dim
 from meshrt.core.explicit import keeps, moved
 from meshrt.core.jaxpr import Eqn
-from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.primitive import Primitive, also, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.elementwise import sub_p
@@ -93,8 +93,8 @@ def _slice_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: di
 
 
 slice_p: Primitive = Primitive(
-    "slice", _slice_infer, lower=_slice_lower, jvp=linear_jvp(lambda: slice_p), transpose=_slice_transpose,
-    batch=_slice_batch, explicit=keeps("slicing"), sums=moved, cheap=True, finite=True,
+    "slice", _slice_infer, shown=also("strides"), lower=_slice_lower, jvp=linear_jvp(lambda: slice_p),
+    transpose=_slice_transpose, batch=_slice_batch, explicit=keeps("slicing"), sums=moved, cheap=True, finite=True,
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from meshrt.core.basic.parts import batch_front, in_front
 from meshrt.core.basic.shapes import broadcast_in_dim, instantiate, zeros
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
-from meshrt.core.primitive import Primitive
+from meshrt.core.primitive import Primitive, also
 from meshrt.core.references import ACCUM, ALLOC, READ, WRITE, AbstractRef, HighRef, inner_type
 from meshrt.core.trace import Tracer, leaked
 from meshrt.core.types import ShapedArray, aval_of
@@ -376,7 +376,8 @@ def _not_lowered(ctx: Any, eqn: Eqn, *operands: Any) -> Any:
 
 
 new_ref_p = _RefPrimitive(
-    "new_ref", new_type, to_lojax=_new_low, impl=_new_now, jvp=_new_jvp, batch=_new_batch, batch_axis=True,
+    "new_ref", new_type, shown=also("kind", "memory_space"),
+    to_lojax=_new_low, impl=_new_now, jvp=_new_jvp, batch=_new_batch, batch_axis=True,
     typed=True, on_cells=True, allocates=True, discharge=lambda args, params: Cell(args[0]),
     effects=lambda *avals, **params: frozenset([ALLOC]),
     lower=_not_lowered,

@@ -18,7 +18,7 @@ from meshrt.core.basic.shapes import broadcast_in_dim
 from meshrt.core.dimensions.expression import min_dim
 from meshrt.core.explicit import matrices
 from meshrt.core.jaxpr import Eqn
-from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.primitive import NOT_LINEAR, Primitive, also
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.composed import write_composed
 from meshrt.lowering.context import LoweringContext
@@ -218,6 +218,7 @@ def _outside(basis: Any, change: Any, s: Any) -> Any:
 svd_p: Primitive = Primitive(
     "svd",
     _infer,
+    shown=also("algorithm", "subset_by_index"),
     lower=_lower,
     jvp=_jvp,
     explicit=matrices,

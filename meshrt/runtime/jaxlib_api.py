@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 # XLA logs the devices of each new client at level INFO unless told otherwise before it is loaded.
@@ -464,6 +464,24 @@ def compile_options(
     if not ynnpack:
         # An override cannot empty a list of XLA's.
         options = _xc.CompileOptions.ParseFromString(without(options.SerializeAsString(), _YNN_FUSIONS))
+    return options
+
+
+def plain_compile_options(
+    replicas: int, partitions: int, assignment: Any, overrides: Mapping[str, Any], profile: bytes | None
+) -> Any:
+    """Options as XLA has them, for programs that drive a client themselves; `assignment` holds devices or numbers."""
+    options = _xc.CompileOptions()
+    options.num_replicas, options.num_partitions = replicas, partitions
+    build = options.executable_build_options
+    build.num_replicas, build.num_partitions = replicas, partitions
+    build.use_spmd_partitioning = partitions > 1
+    if profile is not None:
+        build.fdo_profile = profile
+    if assignment is not None:
+        ids = np.vectorize(lambda d: getattr(d, "id", d), otypes=[np.int64])(np.asarray(assignment, dtype=object))
+        options.device_assignment = _xc.DeviceAssignment.create(ids.reshape(replicas, partitions))
+    options.env_option_overrides = list(overrides.items())
     return options
 
 

@@ -20,7 +20,7 @@ from meshrt.core.effects import CELLS, is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var, subjaxprs
 from meshrt.core.lojax import opened_call
 from meshrt.core.naming import wraps
-from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.primitive import Primitive, also, is_undefined
 from meshrt.core.references import RefEffect
 from meshrt.core.trace import EvalTrace, JaxprTrace, eval_jaxpr, set_trace
 from meshrt.core.tracebacks import boundary
@@ -288,7 +288,8 @@ def _bind(*args: Any, **params: Any) -> Any:
 
 
 checkpoint_p: Primitive = Primitive(
-    "checkpoint", lambda *avals, jaxpr, **_: jaxpr.out_avals, lower=_lower, jvp=_jvp, linearize=_linearize,
+    "remat2", lambda *avals, jaxpr, **_: jaxpr.out_avals, shown=also("policy"), lower=_lower, jvp=_jvp,
+    linearize=_linearize,
     transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, discharge=call_rule(lambda: checkpoint_p),
     impl=_evaluate, repeats=True, once=True, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,

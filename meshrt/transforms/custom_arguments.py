@@ -164,8 +164,8 @@ def positional(
 
 def _unbound(fun: Callable[..., Any], kind: str) -> str:
     return (
-        f"The input arguments to the {kind}-decorated function {getattr(fun, '__name__', fun)} could not be resolved to "
-        "positional-only arguments. Binding failed with the error"
+        f"The input arguments to the {kind}-decorated function {getattr(fun, '__name__', fun)} could not be resolved "
+        "to positional-only arguments. Binding failed with the error"
     )
 
 

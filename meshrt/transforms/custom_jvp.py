@@ -16,6 +16,7 @@ from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.high import told_apart
+from meshrt.core.jaxpr import Eqn
 from meshrt.core.lojax import inlined_call
 from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive, is_undefined
@@ -288,10 +289,19 @@ custom_jvp_known_p = known_call(
     "custom_jvp_known", jvp=lambda primals, tangents, call, rule: rule(primals, without_cells(tangents))
 )
 
+def _shown(eqn: Eqn) -> dict[str, Any]:
+    """What is printed of a call, under the names that JAX's programs have."""
+    rule = eqn.params["rule"]
+    return {
+        "name": getattr(rule, "name", rule), "call_jaxpr": eqn.params["jaxpr"], "jvp": rule,
+        "symbolic_zeros": getattr(rule, "symbolic_zeros", False),
+    }  # fmt: skip
+
+
 custom_jvp_call_p: Primitive = Primitive(
     "custom_jvp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
-    lower=lower_call,
+    lower=lower_call, shown=_shown,
     jvp=_jvp, transpose=_transpose, batch=batched_call(lambda: custom_jvp_call_p), batch_axis=True,
     discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,

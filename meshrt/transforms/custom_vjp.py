@@ -23,6 +23,7 @@ from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import reduce_sum_p
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.high import told_apart
+from meshrt.core.jaxpr import Eqn
 from meshrt.core.lojax import inlined_call
 from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive, is_undefined
@@ -297,19 +298,19 @@ def _unlike_arguments(title: str, pulled: Any, in_tree: Any) -> str:
     """What is said of cotangents of another structure than the arguments."""
     found = tree_util.tree_structure(pulled, is_leaf=lambda x: isinstance(x, SymbolicZero))
     return (
-        "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple of the "
-        "primal function, and in particular must produce a tuple of length equal to the number of arguments to the "
+        "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple of "
+        "the primal function, and in particular must produce a tuple of length equal to the number of arguments to the "
         f"primal function, but got bwd output structure {found} for primal input structure {in_tree}. (in {title})"
     )
 
 
 def _unlike_type(title: str, path: str, got: ShapedArray, want: ShapedArray, why: str) -> str:
     """What is said of a cotangent of another type than its argument."""
-    expected, found = told_apart(want, got)
+    expected, found = told_apart(want, got, shown=lambda kind: str(kind.str_short()))
     return (
-        "Custom VJP bwd rule must produce an output with the same type as the args tuple of the primal function, but at "
-        f"{path} the bwd rule produced an output of type {found} corresponding to an input of type {expected}, so the "
-        f"{why} (in {title})"
+        "Custom VJP bwd rule must produce an output with the same type as the args tuple of the primal function, but "
+        f"at {path} the bwd rule produced an output of type {found} corresponding to an input of type {expected}, so "
+        f"the {why} (in {title})"
     )
 
 
@@ -496,10 +497,19 @@ def _linear_transpose(cts, *operands, backward, num_residuals, nonzeros, out_ava
 
 custom_vjp_known_p = known_call("custom_vjp_known", jvp=_no_forward_mode, linearize=_linearize)
 
+def _shown(eqn: Eqn) -> dict[str, Any]:
+    """What is printed of a call, under the names that JAX's programs have."""
+    rule = eqn.params["rule"]
+    return {
+        "name": getattr(rule, "name", rule), "call_jaxpr": eqn.params["jaxpr"], "fwd": getattr(rule, "fwd", rule),
+        "bwd": getattr(rule, "bwd", rule), "symbolic_zeros": getattr(rule, "symbolic_zeros", False),
+    }  # fmt: skip
+
+
 custom_vjp_call_p: Primitive = Primitive(
     "custom_vjp_call",
     lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
-    lower=lower_call,
+    lower=lower_call, shown=_shown,
     jvp=_jvp, linearize=_linearize, batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,
     discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
     effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, thread=thread_call,
@@ -509,7 +519,7 @@ custom_vjp_call_p: Primitive = Primitive(
 )  # fmt: skip
 
 custom_vjp_linear_p = Primitive(
-    "custom_vjp_linear",
+    "custom_lin",
     lambda *avals, out_avals, **_: out_avals,
     lower=_no_forward_mode, jvp=_no_forward_mode, impl=_no_forward_mode, batch=_no_forward_mode,
     transpose=_linear_transpose, multiple_results=True, cache_types=False, pulls_zeros=True,

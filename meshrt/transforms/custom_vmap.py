@@ -12,6 +12,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import bring_to_front, instantiate, move_dim
+from meshrt.core.jaxpr import Eqn
 from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
@@ -226,9 +227,17 @@ def _batch(axis: MappedAxis, args: list[Any], dims: list[int | None], params: di
     return outs, [0 if f else None for f in flags]
 
 
+def _shown(eqn: Eqn) -> dict[str, Any]:
+    """What is printed of a call, under the names that JAX's programs have."""
+    rule = eqn.params["rule"]
+    in_tree = getattr(rule, "in_tree", None)
+    return {"call": eqn.params["jaxpr"], "in_tree": in_tree, "out_tree": getattr(rule, "out_tree", None), "rule": rule}
+
+
 custom_vmap_call_p = Primitive(
     "custom_vmap_call",
     lambda *avals, jaxpr, rule: jaxpr.out_avals,
+    shown=_shown,
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
     jvp=_jvp, linearize=_linearize, batch=_batch, batch_axis=True, effects=lambda *avals, jaxpr, rule: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,

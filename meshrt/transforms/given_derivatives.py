@@ -141,8 +141,8 @@ def cotangent_leaves(ct: Any, tree: Any, avals: Sequence[ShapedArray], name: str
             raise errors.ArgumentValueError(
                 "unexpected JAX type (e.g. shape/dtype) for argument to VJP function: "
                 f"got {got.str_short()}, but expected {a.to_ct_aval().str_short()} because the corresponding output of "
-                f"the differentiated function had JAX type {a.str_short()}: the cotangent of {name} has the type of its "
-                "output"
+                f"the differentiated function had JAX type {a.str_short()}: the cotangent of {name} has the type of "
+                "its output"
             )
         more = in_order(got.vma.difference(a.vma))
         if more:

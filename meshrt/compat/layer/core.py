@@ -11,6 +11,7 @@ from meshrt.core.trace import eval_jaxpr as _eval_jaxpr
 from meshrt.core.trace import set_trace as _set_trace
 from meshrt.core.types import AbstractValue, ShapedArray
 from meshrt.core.types import aval_rules as pytype_aval_mappings
+from meshrt.extend.core import DropVar
 from meshrt.numpy.names import missing as _missing
 from meshrt.sharding.mesh_caches import note_read as _note_read
 
@@ -19,10 +20,6 @@ __all__ = [
     "ensure_compile_time_eval", "eval_context", "eval_jaxpr", "max_dim", "min_dim",
     "pytype_aval_mappings",
 ]  # fmt: skip
-
-
-class DropVar:
-    """Variables of results that nobody reads, in Jaxprs of JAX. Those of meshrt have ordinary ones: none is this."""
 
 
 ParamDict = dict[str, Any]

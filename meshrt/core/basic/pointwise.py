@@ -23,7 +23,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from propagation.asm import Ref
 
 __all__ = [
-    "add_p", "add_tangents", "binary_operands", "nary", "reduce_to", "same_dtype", "spread",
+    "add_any_p", "add_p", "add_tangents", "binary_operands", "nary", "reduce_to", "same_dtype", "spread",
     "stretched",
 ]  # fmt: skip
 
@@ -285,6 +285,16 @@ def _add_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
 add_p = nary("add", "stablehlo.add", 2, jvp=_add_jvp, transpose=_add_transpose, cheap=True, finite=True, sums=added)
 
 
+def _add_any_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    return add_any_p.bind(*primals), add_tangents(*tangents)
+
+
+# The sum of derivatives: programs tell it from the sums that they were given.
+add_any_p: Primitive = nary(
+    "add_any", "stablehlo.add", 2, jvp=_add_any_jvp, transpose=_add_transpose, cheap=True, finite=True, sums=added
+)
+
+
 def add_tangents(a: Any, b: Any) -> Any:
     """The sum of two tangents or cotangents, either of which may be None."""
     if a is None:
@@ -295,4 +305,4 @@ def add_tangents(a: Any, b: Any) -> Any:
         kind: Any = aval_of(a)
         if kind.is_high:
             return kind.vspace_add(a, b)
-    return add_p.bind(a, b)
+    return add_any_p.bind(a, b)

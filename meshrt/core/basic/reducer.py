@@ -45,6 +45,7 @@ def reducer(
     explicit: Policy | None = None,
     sums: Sums | None = None,
     of_complex: Callable[[Any, tuple[int, ...]], Any] | None = None,
+    shown: Callable[[Eqn], dict[str, Any]] | None = None,
 ) -> Primitive:
     """Declares a reduction over `axes` with the binary StableHLO operation `op`, whose neutral element for a dtype is
     `identity(dtype)`; `kinds` are the accepted kinds of dtypes (as in `np.dtype.kind`).
@@ -78,6 +79,6 @@ def reducer(
         absent["jvp"] = "it takes integers or booleans only"
     primitive = Primitive(
         name, infer, lower=lower, jvp=jvp, transpose=transpose, batch=batch, finite=finite or jvp is None,
-        absent=absent, explicit=explicit, sums=sums, optional=("out_sharding",),
+        absent=absent, explicit=explicit, sums=sums, optional=("out_sharding",), shown=shown,
     )  # fmt: skip
     return primitive

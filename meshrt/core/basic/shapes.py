@@ -22,7 +22,7 @@ from meshrt.core.completion import OUT_SHARDING, asked, batched_asked, declared,
 from meshrt.core.dimensions.expression import DimExpr, as_size
 from meshrt.core.explicit import Application, Spec, axes_of, moved, unreduced_of
 from meshrt.core.jaxpr import Eqn, Literal
-from meshrt.core.primitive import Primitive
+from meshrt.core.primitive import Primitive, also
 from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray, aval_of, in_program
 from propagation.asm import i64_array
@@ -143,6 +143,7 @@ def _broadcast_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params
 broadcast_in_dim_p: Primitive = Primitive(
     "broadcast_in_dim", _broadcast_infer, lower=_broadcast_lower, jvp=linear_jvp(lambda: broadcast_in_dim_p),
     transpose=_broadcast_transpose, batch=_broadcast_batch, sums=moved, literals=True, cheap=True, finite=True,
+    shown=lambda eqn: {k: v for k, v in eqn.params.items() if k == "broadcast_dimensions" and v},
     optional=("sharding",),
 )  # fmt: skip
 
@@ -257,7 +258,8 @@ def _reshape_transpose(ct: Any, x: Any, *, new_sizes: tuple[int, ...], out_shard
 
 
 reshape_p: Primitive = Primitive(
-    "reshape", _reshape_infer, jvp=linear_jvp(lambda: reshape_p), batch=_reshape_batch, cheap=True,
+    "reshape", _reshape_infer, shown=also("dimensions", "sharding"), jvp=linear_jvp(lambda: reshape_p),
+    batch=_reshape_batch, cheap=True,
     lower=lambda ctx, eqn, x: ctx.op("stablehlo.reshape", [x], eqn.outvars[0].aval),
     transpose=_reshape_transpose, explicit=_reshape_explicit, sums=moved, finite=True,
     optional=("dimensions", "sharding"),
@@ -428,6 +430,7 @@ def _sum_explicit(app: Application) -> None:
 
 reduce_sum_p: Primitive = reducer(
     "reduce_sum", "stablehlo.add", lambda dtype: 0, "iufcb", jvp=linear_jvp(lambda: reduce_sum_p),
+    shown=also("out_sharding"),
     transpose=lambda ct, x, *, axes, out_sharding=None: [keep_dims(ct, axes, x.aval)], finite=True,
     explicit=_sum_explicit, sums=moved,
 )  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from meshrt.core.basic.pointwise import add_any_p
 from meshrt.core.jaxpr import Eqn, Jaxpr, Var
 from meshrt.core.references import AbstractRef
 from meshrt.core.trace import trace_to_jaxpr
@@ -215,7 +216,7 @@ _TRANSCENDENTAL = frozenset(
 )  # fmt: skip
 _ARITHMETIC = frozenset(
     [
-        elementwise.add_p, elementwise.sub_p, elementwise.mul_p, elementwise.div_p, elementwise.neg_p,
+        add_any_p, elementwise.add_p, elementwise.sub_p, elementwise.mul_p, elementwise.div_p, elementwise.neg_p,
         elementwise.max_p, elementwise.min_p, elementwise.abs_p, elementwise.integer_pow_p, elementwise.rem_p,
         compositions.square_p,
     ]

@@ -11,6 +11,7 @@ from typing import Any
 
 from meshrt import errors, lax
 from meshrt.core import source
+from meshrt.core.basic.pointwise import add_any_p
 from meshrt.core.jaxpr import Jaxpr, Literal
 from meshrt.core.primitive import Primitive, as_list
 from meshrt.core.types import aval_of
@@ -315,7 +316,8 @@ _ARRAYS: dict[Primitive, Callable[..., Any]] = {
     stack_p: _stack(shapes.bcoo_concatenate, shapes.bcoo_broadcast_in_dim),
 }
 RULES: dict[Primitive, Rule] = {
-    **_COMMON, **{p: _of_arrays(p, f) for p, f in _ARRAYS.items()}, lax.add_p: _add, lax.sub_p: _sub, lax.mul_p: _mul,
+    **_COMMON, **{p: _of_arrays(p, f) for p, f in _ARRAYS.items()}, lax.add_p: _add,
+    add_any_p: _add, lax.sub_p: _sub, lax.mul_p: _mul,
     lax.div_p: _div, lax.transpose_p: _transpose, lax.reduce_sum_p: _reduce_sum,
 }  # fmt: skip
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,14 +44,49 @@ from meshrt.numpy.names import missing as _missing
 from meshrt.primitives.tokens import AbstractToken, Token
 
 __all__ = [
-    "AbstractToken", "ClosedJaxpr", "Effect", "Effects", "InconclusiveDimensionOperation", "Jaxpr", "JaxprEqn",
-    "JaxprTypeError", "Literal", "Primitive", "Token", "TraceTag", "Var", "check_jaxpr", "concrete_or_error",
+    "AbstractToken", "CallPrimitive", "ClosedJaxpr", "DebugInfo", "DropVar", "Effect", "Effects",
+    "InconclusiveDimensionOperation", "Jaxpr", "JaxprEqn",
+    "JaxprTypeError", "Literal", "Primitive", "Token", "TraceTag", "Var", "array_types", "call_impl", "check_jaxpr",
+    "concrete_or_error",
     "find_top_trace", "gensym", "get_opaque_trace_state", "jaxpr_as_fun", "jaxprs_in_params", "mapped_aval",
     "new_jaxpr_eqn", "no_effects", "nonempty_axis_env_DO_NOT_USE",
     "primal_dtype_to_tangent_dtype", "primitives", "set_current_trace", "take_current_trace", "unmapped_aval",
     "unsafe_am_i_under_a_jit_DO_NOT_USE", "unsafe_am_i_under_a_vmap_DO_NOT_USE", "unsafe_get_axis_names_DO_NOT_USE",
     "valid_jaxtype",
 ]  # fmt: skip
+
+
+class DropVar:
+    """Variables of results that nobody reads, in Jaxprs of JAX. Those of meshrt have ordinary ones: none is this."""
+
+
+class CallPrimitive(Primitive):
+    """A primitive that calls a function of flat arrays (`meshrt.extend.linear_util.wrap_init`), its first operand."""
+
+    call_primitive = True
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.multiple_results = True
+        self.def_impl(call_impl)
+
+
+class DebugInfo(NamedTuple):
+    """What messages call a traced function: the transformation, the function and its line, arguments, results."""
+
+    traced_for: str
+    func_src_info: str
+    arg_names: tuple[str, ...] | None = None
+    result_paths: Any = None
+
+
+#: The classes of NumPy's values that are arrays.
+array_types = {np.ndarray, *(dtype.type for dtype in _dtypes.STRONG)}
+
+
+def call_impl(f: Any, *args: Any, **params: Any) -> Any:
+    """The results of a function of flat arrays (`meshrt.extend.linear_util.wrap_init`)."""
+    return f.call_wrapped(*args)
 
 
 def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr) -> Callable[..., list[Any]]:

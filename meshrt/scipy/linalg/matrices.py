@@ -11,9 +11,9 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.shapes import not_negative
 from meshrt.core.dimensions.expression import is_symbolic_shape, max_dim, min_dim
 from meshrt.jit import jit
-from meshrt.core.basic.shapes import not_negative
 from meshrt.numpy.operands import operand
 from meshrt.scipy.operands import inexact
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, math
 
+from meshrt.core.basic.pointwise import add_any_p
 from meshrt.core.basic.shapes import broadcast_in_dim
 from meshrt.core.basic.varying import pvary_p
 from meshrt.core.jaxpr import Eqn
@@ -241,6 +242,7 @@ def same(walk: Walk, eqn: Eqn, x: Any) -> Any:
 
 RULES: dict[Primitive, Rule] = {
     elementwise.add_p: by_kind(arith.addf, arith.addi, b=arith.ori),
+    add_any_p: by_kind(arith.addf, arith.addi, b=arith.ori),
     elementwise.sub_p: by_kind(arith.subf, arith.subi),
     elementwise.mul_p: by_kind(arith.mulf, arith.muli, b=arith.andi),
     elementwise.div_p: by_kind(arith.divf, arith.divsi, arith.divui, words="fiu"),

@@ -13,6 +13,7 @@ from jaxlib.mosaic.python import tpu
 from meshrt import numpy as jnp
 from meshrt import tree_util
 from meshrt.config import settings
+from meshrt.core.basic.pointwise import add_any_p
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.experimental.checkify.checks import check_p
@@ -156,6 +157,7 @@ def _neg(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
 # Bytes are added, subtracted and multiplied as words: the compilers of chips up to v5 refuse them.
 _BYTES: dict[Primitive, Rule] = {
     elementwise.add_p: by_kind(arith.addf, arith.addi, b=arith.ori, words="iu", least=16),
+    add_any_p: by_kind(arith.addf, arith.addi, b=arith.ori, words="iu", least=16),
     elementwise.sub_p: by_kind(arith.subf, arith.subi, words="iu", least=16),
     elementwise.mul_p: by_kind(arith.mulf, arith.muli, b=arith.andi, words="iu", least=16),
     elementwise.abs_p: by_kind(math.absf, math.absi, u=lambda x: x, words="i", least=16),
