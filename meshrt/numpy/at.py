@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.reshard import as_split
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.dimensions.expression import guessed
+from meshrt.core.explicit import refusal
 from meshrt.core.tracebacks import boundaries
-from meshrt.core.types import aval_of
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.filled import ones_like
@@ -208,11 +210,30 @@ def _update_window(x: Any, values: Any, window: StaticSlicePlan, plan: GatherPla
     sizes = tuple(b - a for a, b in zip(starts, window.limits))
     values = reshape_p.bind(_updates(values, plan), new_sizes=sizes)
     whole = StaticSlicePlan(window.starts, window.limits, None, (), (), (), sizes)
-    values = combine(static_slice(x, whole), values)
+    window = static_slice(x, whole)
+    values = _as_split(combine(window, values), aval_of(window))
     if sizes == x.shape:
         return values
     dtype = np.dtype("int32") if max(map(guessed, x.shape)) <= np.iinfo(np.int32).max else np.dtype("int64")
     return dynamic_update_slice_p.bind(x, values, *(size_as(s, dtype) for s in starts))
+
+
+def _as_split(values: Any, window: ShapedArray) -> Any:
+    """New values, split over Explicit axes as the window that they replace: of what they have whole each device takes
+    its part. ShardingTypeError where they are split in another way."""
+    have: Any = aval_of(values)
+    if have.explicit is window.explicit:
+        return values
+    own = () if have.explicit is None else have.explicit.spec.partitions
+    entries = (None,) * have.ndim if window.explicit is None else window.explicit.spec.partitions
+    if any(e not in (None, wanted) for e, wanted in zip(own, entries)):
+        raise refusal(
+            "at", (have, window),
+            f"Incompatible types for broadcasting: input type={have.str_short()} and requested "
+            f"type={window.str_short()}, that of the elements which the values replace.",
+        )  # fmt: skip
+    is_sum = have.explicit is not None and (have.explicit.spec.unreduced or have.explicit.spec.reduced)
+    return values if is_sum else as_split(values, window.explicit)
 
 
 def _scatter(x: Any, values: Any, plan: GatherPlan, operands: Any, scatter: Callable[..., Any], options: dict) -> Any:

@@ -47,7 +47,8 @@ def _barrier_transpose(cts: Sequence[Any], *xs: Any) -> list[Any]:
 
 
 optimization_barrier_p: Primitive = Primitive(
-    "optimization_barrier", lambda *xs: xs, multiple_results=True, jvp=_barrier_jvp, transpose=_barrier_transpose,
+    "optimization_barrier", lambda *xs: xs, multiple_results=True, typed=True, jvp=_barrier_jvp,
+    transpose=_barrier_transpose,
     batch=lambda size, args, dims, params: (optimization_barrier_p.bind(*args), dims),
     lower=lambda ctx, eqn, *xs: ctx.ops("stablehlo.optimization_barrier", xs, [v.aval for v in eqn.outvars]),
 )  # fmt: skip

@@ -393,6 +393,12 @@ CASES = [
             floats(8, 8),
         ),
     ),
+    Case("barrier", lambda o, x, y: o.lax.optimization_barrier((x, y)), (floats(8, 4), floats(8))),
+    Case("window_set", lambda o, x, v: x.at[2:4].set(v), (floats(8, 8), floats(2, 8))),
+    Case("window_row", lambda o, x, v: x.at[:, 2:4].add(v), (floats(8, 8), floats(2))),
+    Case("window_number", lambda o, x: x.at[1].set(2.0), (floats(8, 8),)),
+    Case("window_all", lambda o, x, v: x.at[:].set(v), (floats(8, 8), floats(1, 8))),
+    Case("window_max", lambda o, x, v: x.at[4:].max(v), (floats(8, 8), floats(8))),
     Case("fori", lambda o, x: o.lax.fori_loop(0, 3, lambda i, c: c * 2, x), (floats(8, 8),)),
 ]
 CASES += [Case(f"reshape {a} to {b}", lambda o, x, b=b: o.lax.reshape(x, b), (floats(*a),)) for a, b in RESHAPES]

@@ -21,6 +21,10 @@ MORE = {
     "cholesky": "JAX's own select for the lower triangle refuses a batch that is split",
     "scatadd": "JAX fails in a check of its own",
 }
+MORE |= dict.fromkeys(
+    ("window_set", "window_max", "window_row"),
+    "JAX scatters; a window along a dimension that it still divides is a dynamic_update_slice, which both take",
+)
 LESS = {
     "trisolve": "JAX does not look at what splits matrices",
     "where": "a mask and values split along different dimensions",
