@@ -51,9 +51,7 @@ def memory_of(asked: Any) -> str | None:
     return sharding.other_memory if isinstance(sharding, Sharding) else None
 
 
-_TO_MOVE = (
-    "Bring it into that layout with meshrt.device_put(x, Format(layout, sharding)), or leave the layout out"
-)
+_TO_MOVE = "Bring it into that layout with meshrt.device_put(x, Format(layout, sharding)), or leave the layout out"
 _TO_CHOOSE = (
     "An array has its layout already, so the compiler cannot choose one: lower the function for a "
     "meshrt.ShapeDtypeStruct, compile it, and bring the array into the layout that input_formats says"
@@ -113,8 +111,7 @@ def broadcast_in(name: str, given: Any, tree: Any) -> list[Any] | None:
     named = [k for k in kwargs if k != CLOSED_OVER]
     if named:
         raise errors.ArgumentValueError(
-            f"jit does not support kwargs when in_shardings is specified; pass {', '.join(named)} of "
-            f"{name} by position"
+            f"jit does not support kwargs when in_shardings is specified; pass {', '.join(named)} of {name} by position"
         )
     if isinstance(given, list):
         given = tuple(given)

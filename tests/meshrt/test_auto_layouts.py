@@ -90,8 +90,10 @@ _PROGRAMS = {
     ),
     "in a program": lambda lib: _said(lib.jit(lambda x: _factor(lib, in_shardings=_auto(lib))(x) * 2)(MATRICES[0])),
     "committed": lambda lib: _factor(lib, in_shardings=_auto(lib))(lib.device_put(MATRICES[0], lib.devices()[0])),
-    "committed to another": lambda lib: _factor(lib, in_shardings=_auto(lib)).lower(MATRICES[0]).compile()(
-        lib.device_put(MATRICES[0], lib.devices()[0])
+    "committed to another": lambda lib: (
+        _factor(lib, in_shardings=_auto(lib))
+        .lower(MATRICES[0])
+        .compile()(lib.device_put(MATRICES[0], lib.devices()[0]))
     ),
     "put back": lambda lib: _said(lib.device_put(_transposed(lib), lib.devices()[0])),
     "put elsewhere": lambda lib: _said(lib.device_put(_transposed(lib), lib.devices()[1])),

@@ -23,9 +23,7 @@ def _mapped(body, out=None):
 PROGRAMS = {
     "psum": (_mapped(lambda x: lax.psum(jnp.ones(2, jnp.complex64), "x")), [N, N]),
     "pmean": (_mapped(lambda x: lax.pmean(jnp.full((2,), 2j), "x")), [2j, 2j]),
-    "psum_scatter": (
-        _mapped(lambda x: lax.psum_scatter(jnp.ones(N, jnp.complex64), "x", tiled=True), P("x")), [N] * N
-    ),
+    "psum_scatter": (_mapped(lambda x: lax.psum_scatter(jnp.ones(N, jnp.complex64), "x", tiled=True), P("x")), [N] * N),
     "sum": (lambda x: jnp.ones_like(x).sum(), N),
     "gradient": (lambda x: meshrt.grad(lambda b: (x + b).real.sum())(jnp.complex64(1)), N),
     "gradient in a region": (
