@@ -419,8 +419,7 @@ def _tangent_or_zero(t: Any, aval: ShapedArray, weak: bool = True) -> Any:
     if aval.is_high:
         return zeros(aval.to_tangent_aval()) if t is None else t
     t = _typed(t, aval)
-    # (A tangent is as weak as its value: the derivatives of JAX's functions are of the types of these.)
-    weak = weak and aval.weak_type and not aval_of(t).weak_type
+    weak = weak and aval.weak_type and not aval_of(t).weak_type  # then a tangent is as weak as its value
     return convert_element_type(t, aval.dtype, weak_type=True) if weak else t
 
 

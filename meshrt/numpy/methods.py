@@ -43,7 +43,7 @@ from meshrt.numpy import (
 )
 from meshrt.numpy import prims as el
 from meshrt.numpy.at import IndexUpdateHelper
-from meshrt.numpy.operands import PYTHON_SCALARS, is_unknown
+from meshrt.numpy.operands import PYTHON_SCALARS, is_unknown, operand
 from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.references import METHODS, PROPERTIES, ref_get, ref_set
@@ -137,7 +137,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
     >>> jnp.astype(jnp.array([1.7, -1.7]), jnp.int32)
     Array([ 1, -1], dtype=int32)
     """
-    x = arrays.asarray(x)
+    x = arrays.asarray(operand("astype", x))
     if x.dtype != dtype or not isinstance(dtype, np.dtype):
         dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "astype")
     if x.dtype.kind == "c" and dtype.kind != "c" and dtype != np.bool_:

@@ -112,7 +112,7 @@ def unsupported_argument(name: str, argument: str, value: Any) -> None:
     """Raises if an argument that NumPy has and we do not is given."""
     if value is not None:
         raise errors.UnsupportedError(
-            f"The {argument!r} argument to jnp.{name} is not supported: arrays cannot be written in place; use the "
+            f"The {argument!r} argument to jnp.{name} is not supported. Arrays cannot be written in place; use the "
             "function's result"
         )
 

@@ -46,6 +46,8 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     (Array([ 1,  2, -1], dtype=int32),)
     """
     a = asarray(operand("nonzero", a))
+    if not isinstance(fill_value, tuple) and np.ndim(fill_value):
+        raise ShapeError(f"fill_value must be a scalar or a tuple of length {a.ndim}; got {fill_value}")
     if a.ndim == 0:
         raise ShapeError(
             "Calling nonzero on 0d arrays is not allowed. Use jnp.atleast_1d(scalar).nonzero(), or x != 0, instead"
@@ -70,7 +72,7 @@ def _nonzero_sized(a: Any, size: int, fill_value: Any) -> tuple[Any, ...]:
     mask = reshape_p.bind(a if a.dtype == np.bool_ else not_equal(a, 0), new_sizes=(a.size,))
     fills = fill_value if isinstance(fill_value, tuple) else (0 if fill_value is None else fill_value,) * a.ndim
     if len(fills) != a.ndim or any(np.ndim(fill) for fill in fills):
-        raise ShapeError(f"nonzero: fill_value must be a scalar or a tuple of length {a.ndim}; got {fill_value!r}")
+        raise ShapeError(f"fill_value must be a scalar or a tuple of length {a.ndim}; got {fill_value}")
     if a.size == 0 or size == 0:
         return tuple(full_like(mask, 0, dtype=dtypes.default_int_dtype(), shape=(size,)) for _ in fills)
     count = cumsum(mask)

@@ -219,5 +219,7 @@ def angle(z: Any, deg: bool = False) -> Any:
     """
     z = asarray(operand("angle", z))
     z = z if z.dtype.kind in "fc" else asarray(promote_inexact("angle", z)[0])
-    out = el.convert_element_type(arctan2(imag(z), real(z)), np.dtype(dtypes.finfo(z.dtype).dtype))
+    out = arctan2(imag(z), real(z))
+    weak = z.dtype.kind == "c" and z.weak_type  # of real numbers it is a constant, which is strong
+    out = el.convert_element_type(out, np.dtype(dtypes.finfo(z.dtype).dtype), weak_type=weak)
     return rad2deg(out) if deg else out

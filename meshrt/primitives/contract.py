@@ -404,6 +404,8 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
     >>> lax.batch_matmul(jnp.ones((5, 2, 3)), jnp.ones((5, 3, 4))).shape
     (5, 2, 4)
     """
-    n = aval_of(lhs).ndim
+    n, m = aval_of(lhs).ndim, aval_of(rhs).ndim
+    if n < 2 or m < 2:
+        raise errors.ArgumentValueError(f"Arguments to batch_matmul must be at least 2D, got {n}, {m}")
     batch = tuple(range(n - 2))
     return dot_general(lhs, rhs, (((n - 1,), (n - 2,)), (batch, batch)), precision)

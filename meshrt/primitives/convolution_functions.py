@@ -69,7 +69,8 @@ def conv_dimension_numbers(
     ndim = len(lhs_shape)
     if ndim != len(rhs_shape):
         raise errors.ArgumentShapeError(
-            f"convolution needs an operand and a kernel of one rank, but got shapes {lhs_shape} and {rhs_shape}"
+            f"convolution requires lhs and rhs ndim to be equal, got {ndim} and {len(rhs_shape)}. The shapes are "
+            f"{lhs_shape} and {rhs_shape}"
         )
     if dimension_numbers is None:
         same = tuple(range(ndim))

@@ -215,11 +215,11 @@ def _normalized_starts(
     if not isinstance(start_indices, list | tuple):
         vector = aval_of(start_indices)
         if vector.ndim != 1:
-            raise errors.ArgumentTypeError(f"start indices must be a sequence or a vector but got {vector.short()}")
+            raise errors.ArgumentTypeError(f"Slice indices must be a 1D sequence, got {vector.shape}")
         start_indices = [reshape(slice_in_dim(start_indices, i, i + 1), ()) for i in range(vector.shape[0])]
     if len(start_indices) != operand.ndim:
         raise errors.ArgumentShapeError(
-            f"{len(start_indices)} start indices were given for {operand.short()} of {operand.ndim} dimensions"
+            f"Length of slice indices must match number of operand dimensions ({len(start_indices)} vs {operand.shape})"
         )
     kinds = [aval_of(i).dtype for i in start_indices]
     if any(k != kinds[0] for k in kinds) or not all(dtypes.issubdtype(k, np.integer) for k in kinds):

@@ -190,7 +190,9 @@ def filling(shape: Sequence[int], fill_value: Any, dtype: Any) -> tuple[tuple[in
     """The canonical shape, and the scalar in the dtype of the array that it is to fill."""
     aval = aval_of(fill_value)
     if aval.ndim:
-        raise errors.ArgumentTypeError(f"full needs a scalar to fill with but got {aval.short()}")
+        raise errors.ArgumentTypeError(
+            f"full must be called with scalar fill_value, got fill_value.shape {aval.shape}."
+        )
     weak = dtype is None and aval.weak_type
     dtype = aval.dtype if dtype is None else dtypes.canonicalize_dtype(dtypes.dtype(dtype))
     if isinstance(fill_value, bool | int | float | complex | np.generic | np.ndarray):

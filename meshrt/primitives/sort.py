@@ -308,8 +308,10 @@ def approx_max_k(
         raise errors.ArgumentValueError(
             f"approx_max_k needs a floating operand, but got {aval.short()}; convert it, or use top_k"
         )
-    if not 1 <= k <= size:
-        raise errors.ArgumentValueError(f"k must be positive and at most the dimension's size {size}, but is {k}")
+    if k < 1:
+        raise errors.ArgumentValueError(f"k must be positive, got {k}")
+    if k > size:
+        raise errors.ArgumentValueError(f"k must be no larger than size along reduction dimension, got {k} of {size}")
     if not aggregate_to_topk:
         if is_symbolic_shape((size, k)):
             raise errors.UnsupportedError(

@@ -36,6 +36,12 @@ def _jit_of_index(library):
     return library.jit(operator.index)(1)
 
 
+def _vjp(library, backward, forward=lambda x: (x, 1)):
+    function = library.custom_vjp(lambda x: x)
+    function.defvjp(forward, backward)
+    return library.grad(function)(F32(1))
+
+
 REFUSALS = [
     # what jit takes
     (lambda j: j.jit(3), "Expected a callable value"),
@@ -133,6 +139,36 @@ REFUSALS = [
     (lambda j: j.tree.map(lambda *x: x, {"a": [1, 2]}, {"a": None}, is_leaf=lambda x: x is None),
      "pytree structure error: different types at key path\n"),
     (lambda j: j.ShapeDtypeStruct(4, "float32"), "'int' object is not iterable"),
+    # axes, shapes and dtypes
+    (lambda j: j.numpy.max(1.0, axis=0), "axis 0 is out of bounds for array of dimension 0"),
+    (lambda j: j.numpy.argsort(np.ones(3), axis=-3), "axis -3 is out of bounds for array of dimension 1"),
+    (lambda j: j.numpy.linspace(0, 1, 2.5), "'float' object cannot be interpreted as an integer"),
+    (lambda j: j.numpy.triu_indices(3, k=1.0), "'float' object cannot be interpreted as an integer"),
+    (lambda j: j.numpy.arctan2(np.ones((2, 3)), np.ones((0, 3))), "atan2 got incompatible shapes for broadcasting: "),
+    (lambda j: j.numpy.add(np.ones((2, 3, 4)), np.ones((0, 3))), "for broadcasting: shapes=[(2, 3, 4), (0, 3)]"),
+    (lambda j: j.numpy.where(np.ones(3, bool), np.ones(4), 0), "Incompatible shapes for broadcasting: shapes=[(3,), ("),
+    (lambda j: j.numpy.broadcast_to(np.ones((2, 3), F32), (3, 2, 2)), "input type=float32[2,3] and requested type="),
+    (lambda j: j.ops.segment_sum(np.ones(3, F32), np.array([0, 1]), 3), "input type=float32[3] and requested type="),
+    (lambda j: j.numpy.floor(np.ones(3) * 1j), "floor does not accept dtype complex64. Accepted dtypes are subtypes o"),
+    (lambda j: j.lax.bitwise_and(F32(1), F32(1)), "at position 0. Accepted dtypes at position 0 are subtypes of integ"),
+    (lambda j: j.lax.bitcast_convert_type(np.uint8(1), np.bool_), "does not support bool or complex values unless the"),
+    (lambda j: j.numpy.round(np.ones(2, bool)), "data type <class 'numpy.bool'> not inexact"),
+    (lambda j: j.numpy.meshgrid(np.ones(2), copy=None), "jax.numpy.meshgrid only supports copy=True"),
+    (lambda j: j.numpy.polyadd(np.ones(0), np.ones(3)), "Incompatible types for broadcasting: input type=float32[0]"),
+    (lambda j: j.numpy.intersect1d(np.ones(2), np.ones(2), size=0), "zero-size array to reduction operation max"),
+    (lambda j: j.scipy.linalg.hilbert(-1), "iota shape must have every element be nonnegative, got (-1, 1)."),
+    (lambda j: j.numpy.concatenate([np.ones(3), np.ones((2, 3))]), "different numbers of dimensions: got (3,), (2, 3)"),
+    (lambda j: j.lax.clamp(np.ones(3), np.ones((2, 3)), np.ones(3)), "clamp requires min.shape == operand.shape or mi"),
+    (lambda j: j.lax.select_n(np.ones(3, bool), *[np.ones(3)] * 3), "select with boolean `which` cannot have > 2 case"),
+    (lambda j: j.numpy.sum(np.ones(3), out=1), "The 'out' argument to jnp.sum is not supported."),
+    # rules of derivatives
+    (lambda j: _vjp(j, lambda r, g: g), "but got bwd output structure PyTreeDef(*) for primal input structure "),
+    (lambda j: _vjp(j, lambda r, g: (np.ones(3, F32),)), "produced an output of type float32[3] corresponding to an i"),
+    (lambda j: _vjp(j, lambda r, g: (g,), lambda x: x), "where the first element represents the primal output (equal "),
+    (lambda j: j.jvp(_double, (np.ones(3),), (np.ones(4),)), "Got primal shape (3,) and tangent shape as (4,)"),
+    (lambda j: j.vjp(_double, 2.0)[1](np.ones(3, F32)), "got float32[3], but expected float32[] because the corresp"),
+    (lambda j: j.jit(lambda x: 1 if x > 0 else 0)(1.0), "because it depends on the value of the argument x."),
+    (lambda j: j.jit(lambda x: "a")(1.0), "traced for jit returned a value of type <class 'str'>"),
 ]  # fmt: skip
 
 

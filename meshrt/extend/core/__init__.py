@@ -67,7 +67,6 @@ class CallPrimitive(Primitive):
 
     def __init__(self, name: str):
         super().__init__(name)
-        self.multiple_results = True
         self.def_impl(call_impl)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import meshrt.numpy as jnp
-from meshrt import errors
+from meshrt import dtypes, errors
 from meshrt.jit import jit
 from meshrt.scipy.operands import inexact, single_or_double
 from meshrt.scipy.special.gammas import bernoulli_number
@@ -74,7 +74,8 @@ def owens_t(h: Any, a: Any) -> Any:
     h, a = inexact("owens_t", h, a)
     if h.dtype.kind == "c":
         raise errors.ArgumentValueError("owens_t does not support complex-valued inputs; take jnp.real of them before")
-    return _owens_t_program(h, a)
+    single = dtypes.itemsize_bits(h.dtype) < 32  # what it is computed in is what it gives
+    return _owens_t_program(*[jnp.asarray(v, np.float32) for v in (h, a)] if single else (h, a))
 
 
 @custom_jvp

@@ -72,10 +72,10 @@ CASES = {
     "unroll": (
         lambda: lax.scan(lambda c, x: (c, x), 1.0, ONES, unroll=-1),
         ValueError,
-        ["`unroll` must be a whole number"],
+        ["`unroll` must be a `bool`"],
     ),
     "not a function": (lambda: lax.scan(3, 1.0, ONES), TypeError, ["lax.scan: f must be callable"]),
-    "no array": (lambda: lax.scan(lambda c, x: (c, "y"), 1.0, ONES), TypeError, ["type str at [1]"]),
+    "no array": (lambda: lax.scan(lambda c, x: (c, "y"), 1.0, ONES), TypeError, ["<class 'str'> at output component"]),
     "while condition": (
         lambda: lax.while_loop(lambda c: c, lambda c: c + 1, 1),
         TypeError,

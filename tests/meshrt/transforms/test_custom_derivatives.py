@@ -272,13 +272,13 @@ REFUSED = {
     "fwd tree": (lambda: _vjp_with(lambda x, y: ((x, x), 1), NO_BWD), TypeError, "of the structure that g returns"),
     "fwd shape": (lambda: _vjp_with(lambda x, y: (mnp.ones(2), 1), NO_BWD), TypeError, "expected f32[] but got f32[2]"),
     "fwd residual": (lambda: _vjp_with(lambda x, y: (x, "a"), NO_BWD), TypeError, "residuals must be arrays"),
-    "bwd no tuple": (lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: g), TypeError, "a tuple of length 2"),
-    "bwd length": (lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: (g,)), TypeError, "a tuple of length 2"),
+    "bwd no tuple": (lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: g), TypeError, "a tuple of length equal to"),
+    "bwd length": (lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: (g,)), TypeError, "a tuple of length equal to"),
     "bwd tree": (lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: (g, (g,))), TypeError, "output[1]"),
     "bwd shape": (
         lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: (mnp.ones(2), {"a": g})),
         ValueError,
-        "output[0] must have the type of the argument that it belongs to, f32[], but has type f32[2]",
+        "output[0] the bwd rule produced an output of type float32[2]",
     ),
     "bwd key": (
         lambda: _vjp_with(lambda x, y: (x, 1), lambda r, g: (g, {"a": mnp.ones(2)})),
