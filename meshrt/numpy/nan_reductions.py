@@ -40,8 +40,8 @@ def _nan_replaced(name: str, a: Any, value: Any) -> tuple[Any, Any]:
 
 
 def _inside(name: str, x: Any, axis: int | None) -> Any:
-    """An array, if it has the axis to run along: unlike without NaN in its name, a number has none."""
-    if axis is not None and dtypes.issubdtype(x.dtype, np.inexact):
+    """An array, if it has the axis to run along, which Python's numbers have."""
+    if axis is not None and not getattr(x, "weak_type", True) and dtypes.issubdtype(x.dtype, np.inexact):
         canonical_axis(axis, x.ndim, name)
     return x
 

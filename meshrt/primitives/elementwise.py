@@ -13,10 +13,10 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt._lattice import NARROW_SIGNED, NARROW_UNSIGNED
+from meshrt.core.basic.kinds import has_kind
 from meshrt.core.basic.pointwise import (
     add_p,
     binary_operands,
-    has_kind,
     nary,
     reduce_to,
     same_dtype,

@@ -1,6 +1,6 @@
 """`checkpoint` (`remat`): recomputing values in the backward pass instead of saving them.
 
-    checkpoint[jaxpr prevent_cse differentiated policy] arguments...  ->  results...
+    remat2[jaxpr prevent_cse differentiated policy] arguments...  ->  results...
 
 Linearizing the call runs it forward and keeps its arguments and the values that the policy allows to be saved. The
 linear equation holds a Jaxpr that computes the other residuals again and then applies the linear program; its transpose

@@ -67,6 +67,7 @@ class CallPrimitive(Primitive):
 
     def __init__(self, name: str):
         super().__init__(name)
+        object.__setattr__(self, "multiple_results", True)
         self.def_impl(call_impl)
 
 
