@@ -344,8 +344,6 @@ def type_state(value: Any, trace: Trace | None = None) -> Any:
     while isinstance(value, Tracer) and not isinstance(value, JaxprTracer):
         of_jvp = getattr(value, "primal", None)  # not by its truth: a tracer has none
         value = getattr(value, "value") if of_jvp is None else of_jvp  # noqa: B009  (of a trace that transforms)
-    if isinstance(value, Tracer):
-        return value.aval.state  # type: ignore[attr-defined]
     below = _current.get() if trace is None else trace
     passed: list[Any] = []
     state = _state_below(value, below, passed)
@@ -355,7 +353,8 @@ def type_state(value: Any, trace: Trace | None = None) -> Any:
 
 
 def _state_below(value: Any, below: Trace, passed: list[Any]) -> Any:
-    while below is not EVAL:
+    own = value._trace if isinstance(value, Tracer) else None
+    while below is not EVAL and below is not own:
         if isinstance(below, JaxprTrace):
             if below.cells is not None and id(value) in below.cells:
                 break

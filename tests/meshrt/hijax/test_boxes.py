@@ -291,3 +291,31 @@ def test_messages_tell_types_apart_that_look_alike():
                 call()
             assert "q8[8,8] of int8[8,8], float32[8] but" in str(caught.value)
             assert "q8[8,8] of int8[8@x,8], float32[8@x], so the types do not match" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "jit", "cond", "scan"])
+def test_a_box_of_a_mapped_function_is_one_member_s_for_the_functions_that_close_over_it(name):
+    """Also where the mapped function is traced, so that the box is a variable of the program around."""
+
+    def apply(f, x):
+        if name == "cond":
+            return lax.cond(x.sum() > -9, f, f, x)
+        if name == "scan":
+            return lax.scan(lambda c, _: (f(c), None), x, None, length=1)[0]
+        return {"checkpoint": meshrt.checkpoint, "jit": meshrt.jit}[name](f)(x)
+
+    def member(x):
+        box = Box(x / 2)
+
+        def f(x):
+            box.set(box.get() + x)
+            return x + box.get() / 10
+
+        return apply(f, x) + box.get()
+
+    x = jnp.arange(6.0).reshape(2, 3)
+    want = x + 1.5 * x / 10 + 1.5 * x
+    for run in (meshrt.vmap(member), meshrt.jit(meshrt.vmap(member))):
+        np.testing.assert_allclose(run(x), want, rtol=1e-6)
+        np.testing.assert_allclose(meshrt.jit(meshrt.grad(lambda x, run=run: run(x).sum()))(x), np.full((2, 3), 2.65))
+        np.testing.assert_allclose(meshrt.jit(lambda x, run=run: meshrt.jvp(run, (x,), (x,))[1])(x), want, rtol=1e-6)
