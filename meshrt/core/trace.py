@@ -325,7 +325,7 @@ class JaxprTrace(Trace):
             self.states = {}
         var: Any = self.atom(value)
         self.states[var] = state
-        if isinstance(value, JaxprTracer):
+        if isinstance(value, JaxprTracer) and value._trace is self:  # one from outside keeps what it has there
             value.aval = value.aval.in_state(state)  # type: ignore[attr-defined]
 
     def close(self, args: Sequence[JaxprTracer], outs: Sequence[Any]) -> ClosedJaxpr:
