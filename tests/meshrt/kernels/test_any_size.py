@@ -51,6 +51,15 @@ def test_operations_on_five_rows_of_three(at):
     close(evaluated("cuda", whole(f, *args), args), expected_of(f, args))
 
 
+def test_new_dimensions_stand_where_they_are_asked_for():
+    x = drawn([kind(1, 6, 3)])
+    for f in (
+        lambda x: x - lax.slice_in_dim(x, 0, 1, axis=2), lambda x: x[0, :, 1][None, :, None] + x,
+        lambda x: x[:, :, 0].reshape(1, 6, 1) * x, lambda x: x[0][:, None, None, :] + x[0, 0],
+    ):  # fmt: skip
+        close(evaluated("cuda", whole(f, *x), x), expected_of(f, x))
+
+
 PRODUCTS = {(5, 7, 3): np.float32, (1, 20, 64): np.float32, (40, 3, 1): ml_dtypes.bfloat16, (16, 16, 16): np.float32}
 
 

@@ -20,7 +20,14 @@ import propagation
 from collectives.topology import load
 from meshrt import errors
 from meshrt.runtime import hardware, jaxlib_api
-from meshrt.runtime.topology import TopologyExecutable, _chips_of_a_host, compile_for, devices_of, explained, topology_of
+from meshrt.runtime.topology import (
+    TopologyExecutable,
+    _chips_of_a_host,
+    compile_for,
+    devices_of,
+    explained,
+    topology_of,
+)
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding
 from meshrt.sharding import PartitionSpec as P
 from propagation.model import Mesh

@@ -67,15 +67,26 @@ class TritonWalk(Walk):
         shape = filled(shape)
         if old == list(shape):
             return value
-        if [n for n in shape if n != 1] == [n for n in old if n != 1] and len(shape) > len(old):
+        before, after = _runs_of_ones(old), _runs_of_ones(shape)
+        if [n for n in shape if n != 1] == [n for n in old if n != 1] and all(a >= b for a, b in zip(after, before)):
             at = 0
-            for d, n in enumerate(shape):
-                if at < len(old) and old[at] == n and (n != 1 or len(old) - at == len(shape) - d):
-                    at += 1
-                else:
-                    value = tt.expand_dims(value, d)
+            for had, has in zip(before, after):
+                for _ in range(has - had):
+                    value = tt.expand_dims(value, at)
+                at += has + 1
             return value
         return tt.reshape(self.like(shape, dtype), value)
+
+
+def _runs_of_ones(shape: Sequence[int]) -> list[int]:
+    """How many dimensions of size 1 there are before each other one, and at the end."""
+    found = [0]
+    for n in shape:
+        if n == 1:
+            found[-1] += 1
+        else:
+            found.append(0)
+    return found
 
 
 _MOST_ELEMENTS = 1 << 20  # what Triton takes
