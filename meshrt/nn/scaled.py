@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import warnings
 from collections.abc import Sequence
@@ -147,10 +148,8 @@ def _matrices(x: Any, dims: Dims) -> Any:
 
 def _by_kernel(x: Any, y: Any) -> Any:
     """The products of two batches of matrices (b, m, k) and (b, k, n), by the kernel for them."""
-    # Start-up time: kernels need all of this library.
-    from meshrt.experimental.pallas.ops import matmul
-
-    return vmap(matmul)(x, y)
+    kernels = importlib.import_module("meshrt.experimental.pallas.ops")  # it stands above, and most programs need none
+    return vmap(kernels.matmul)(x, y)
 
 
 def _scaled(x: Any, y: Any, x_scales: Any, y_scales: Any, preferred: Any, by_kernel: bool) -> Any:

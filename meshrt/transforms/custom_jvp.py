@@ -209,10 +209,10 @@ class JvpRule(MappableRule):
     def _check(self, out: Any, tangent: Any, want: ShapedArray) -> None:
         got = leaf_aval(out, self._title)
         if type_mismatch(got, want):
-            expected, found = told_apart(want, got)
+            wanted, found = told_apart(want, got)
             raise errors.ArgumentTypeError(
                 f"{self._title} must produce primal outputs of the types that {self.name} returns: expected "
-                f"{expected} but got {found}"
+                f"{wanted} but got {found}"
             )
         expected, t = got.to_tangent_aval(), leaf_aval(tangent, self._title)
         if type_mismatch(t, expected):

@@ -249,9 +249,9 @@ def _dma_start(walk: _Walk, eqn: Eqn, operands: list[Any]) -> list[Any]:
     copy, types = _unflattened(eqn, operands), _unflattened(eqn, [a.aval for a in eqn.invars])
     count = _size(types.source)
     if types.device is None:
-        walk.up(*copy.arrived, count, eqn.source)
+        walk.up(copy.arrived[0], copy.arrived[1], count, eqn.source)
     if types.sent is not None:
-        walk.up(*copy.sent, count, eqn.source)
+        walk.up(copy.sent[0], copy.sent[1], count, eqn.source)
     return []
 
 
@@ -259,7 +259,8 @@ def _dma_wait(walk: _Walk, eqn: Eqn, operands: list[Any]) -> list[Any]:
     copy, types = _unflattened(eqn, operands), _unflattened(eqn, [a.aval for a in eqn.invars])
     of_send = eqn.params["of_send"]
     count = _size(types.source if of_send else types.destination)
-    walk.down(*(copy.sent if of_send else copy.arrived), count, eqn.source, "the wait for a copy")
+    semaphores, view = copy.sent if of_send else copy.arrived
+    walk.down(semaphores, view, count, eqn.source, "the wait for a copy")
     return []
 
 

@@ -131,7 +131,8 @@ def _batch_captured(
     axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any], count: int
 ) -> tuple[Any, Any]:
     """Of a kernel that captured references: what they hold are arrays for it, and is written back behind it."""
-    written = {e.input_index for e in effects_by_position(params["jaxpr"]) if isinstance(e, WriteEffect | AccumEffect)}
+    effects = [e for e in effects_by_position(params["jaxpr"]) if isinstance(e, WriteEffect | AccumEffect)]
+    written = {i for i in range(count) if any(e.input_index == i for e in effects)}
     for i, (ref, d) in enumerate(zip(args[:count], dims)):
         if i in written and d is None:
             raise errors.ArgumentValueError(

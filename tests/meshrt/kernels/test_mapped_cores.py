@@ -106,3 +106,19 @@ def test_reverse_mode_of_a_pipeline_of_computed_length_names_its_line():
         errors.DifferentiationError, match=r"cores\.py:\d+ .*sizes that are Python ints"
     ):
         meshrt.grad(lambda x: call(n, x).sum())(x)
+
+
+def test_a_kernel_with_references_and_results_is_mapped():
+    @pl.kernel(out_type=meshrt.ShapeDtypeStruct((4,), np.float32), mesh=CORES)
+    def kernel(x, total, o):
+        half = pl.ds(2 * lax.axis_index("core"), 2)
+        o[half] = 2 * x[half]
+        total[lax.axis_index("core")] = x[half].sum()
+
+    def member(x):
+        total = meshrt.new_ref(jnp.zeros(2))
+        return kernel(x, total), total[...]
+
+    doubled, totals = meshrt.vmap(member)(X)
+    np.testing.assert_array_equal(doubled, 2 * X)
+    np.testing.assert_array_equal(totals, X.reshape(2, 2, 2).sum(-1))
