@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,10 @@ def command(
             f"{path}: {name} was jitted by jax; write it with jax.export, and read that with meshrt.export.from_jax"
         )
 
-    made = stage_target(path, name, parse_mesh(mesh or "device=1"), hook_of(factory, written), stage, refused)
-    if with_executable:
-        meshrt.config.update("num_cpu_devices", made.nr_devices)
+    axes = parse_mesh(mesh or "device=1")
+    if with_executable:  # it is compiled for so many devices
+        meshrt.config.update("num_cpu_devices", math.prod(axes.values()))
+    made = stage_target(path, name, axes, hook_of(factory, written), stage, refused)
     data = bytes(made.serialize(vjp_order, tier=tier, with_executable=with_executable))
     write_file(output, data)
     where = f"{counted(made.nr_devices, 'device')} of {', '.join(platforms)}"

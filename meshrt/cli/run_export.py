@@ -43,6 +43,8 @@ def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: 
     if axes is not None:
         meshrt.config.update("num_cpu_devices", max(1, int(np.prod(list(axes.values())))))
     exported = deserialize(read_file(file) if with_executable else file.read_bytes(), with_executable=with_executable)
+    if with_executable and not exported.executables:
+        click.echo(f"{file} has no code, which `meshrt export --with-executable` writes", err=True)
     for stored in exported.executables:
         if with_executable and not stored.is_used:
             click.echo(f"{file}: its code is not used: {'; '.join(stored.differences())}", err=True)

@@ -76,6 +76,8 @@ def export(
         where = chosen if chosen is not None else (default_export_platform(),)
         if not where or len(set(where)) != len(where):
             raise errors.ArgumentValueError(f"platforms must be different and at least one. Got {where}")
+        if "gpu" in where:
+            raise errors.ArgumentValueError(f"platforms {where}: 'gpu' is no platform; say which, 'cuda' or 'rocm'")
         _check_scopes(fun_jit, args, kwargs)
         traced = fun_jit.trace(*args, **kwargs)
         return _exported(traced, where, tuple(disabled_checks), target_version(stablehlo_version))

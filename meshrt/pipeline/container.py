@@ -125,7 +125,7 @@ def write_file(path: str | os.PathLike[str], content: bytes) -> None:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
         if isinstance(e, OSError):
-            raise errors.SavedProgramError(f"the program cannot be written to {target}: {e}") from e
+            raise errors.SavedProgramError(f"the program cannot be written to {target}: {e.strerror or e}") from e
         raise
 
 

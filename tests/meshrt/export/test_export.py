@@ -13,7 +13,7 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
-from meshrt import export
+from meshrt import errors, export
 from meshrt.sharding import AbstractMesh, Mesh, NamedSharding, P
 from tests.meshrt.export.exporting import X, spec, through_bytes
 
@@ -422,3 +422,8 @@ def test_004_13_no_experimental_export():
 def test_004_14_no_xla_computation():
     assert not hasattr(meshrt, "xla_computation")
     assert meshrt.jit(jnp.sin).lower(X).compiler_ir() is not None
+
+
+def test_a_gpu_has_a_maker():
+    with pytest.raises(errors.ArgumentValueError, match="'gpu' is no platform; say which, 'cuda' or 'rocm'"):
+        export.export(meshrt.jit(jnp.sin), platforms=["gpu"])(X)
