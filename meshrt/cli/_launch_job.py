@@ -99,6 +99,8 @@ def job_of(
     given = {k: v for k, v in options.items() if ctx.get_parameter_source(k) is not ParameterSource.DEFAULT}
     settings = launch_settings.override(base, **given)
     if not module and placing.scripts_are_here(settings) and not Path(target).is_file():
+        if Path(target).is_dir():
+            raise ConfigError(f"{target} is a folder; name the script in it")
         raise ConfigError(f"{target}: no such script. {_instead(ctx, target, subcommands)}")
     if arguments[:1] == ("--",):  # optional, between TARGET and its arguments
         arguments = arguments[1:]

@@ -101,4 +101,4 @@ def _row(host: Examined) -> list[str]:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:+.1f} s" if abs(value) >= 1 else f"{1000 * value:+.1f} ms"
+    return f"{value:+.1f} s" if abs(value) >= 1 else f"{round(1000 * value, 1) + 0.0:+.1f} ms"

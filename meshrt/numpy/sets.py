@@ -17,7 +17,7 @@ from meshrt.numpy.editing import concrete
 from meshrt.numpy.filled import full, full_like, ones, zeros
 from meshrt.numpy.joining import append, concatenate
 from meshrt.numpy.logic import isnan, logical_and, logical_not
-from meshrt.numpy.operands import ShapeError, canonical_axis, static_int
+from meshrt.numpy.operands import ShapeError, canonical_axis, static_size
 from meshrt.numpy.positions import nonzero
 from meshrt.numpy.reductions import all as all_
 from meshrt.numpy.reductions import any as any_
@@ -93,7 +93,7 @@ def unique(
     if size is None:
         concrete("unique", "ar", x, _FIX)
     else:
-        size = static_int(size, "unique: size")
+        size = static_size(size, "unique: size")
     flat, at = (ravel(x), 0) if axis is None else (x, canonical_axis(axis, x.ndim, "unique"))
     found = _unique(flat, at, equal_nan, size, fill_value)
     inverse = reshape(found.inverse, x.shape) if axis is None else found.inverse
@@ -297,7 +297,7 @@ def setdiff1d(
     if size is None:
         concrete("setdiff1d", "ar1", ar1, _FIX)
     else:
-        size = static_int(size, "setdiff1d: size")
+        size = static_size(size, "setdiff1d: size")
     fill = asarray(0 if fill_value is None else fill_value).astype(x.dtype)
     if not x.size:
         return full_like(x, fill, shape=(size or 0,))
@@ -404,7 +404,7 @@ def _picked(name: str, values: Any, wanted: Any, size: int | None, fill_value: A
         at = np.flatnonzero(concrete(name, "its operands", wanted, _FIX))
         at = asarray(at.astype(dtypes.default_int_dtype()))
         return values[at], at
-    size = static_int(size, f"{name}: size")
+    size = static_size(size, f"{name}: size")
     if not values.shape[0]:
         return _sized(values, wanted, size, fill_value), zeros(size, dtypes.default_int_dtype())
     (at,) = nonzero(wanted, size=size)

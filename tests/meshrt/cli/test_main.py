@@ -51,6 +51,7 @@ def test_no_command_shows_the_help_and_fails(capsys):
             "engine = 'cloud': there is no such engine; known are: kubernetes, local",
         ),
         (["launch", "missing.py"], "missing.py: no such script. To run a module, write -m before its name."),
+        (["launch", "."], ". is a folder; name the script in it"),
         (["launch", "stop2.py"], "stop2.py: no such script. To run a module, write -m before its name."),
         (["launch", "stauts"], "stauts: no such script. Did you mean `meshrt launch status`?"),
         (["launch", "--nproc", "2", "logs"], "logs: no such script. Did you mean `meshrt launch logs`?"),

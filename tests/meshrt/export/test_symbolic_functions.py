@@ -11,8 +11,10 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors, export, lax, random
 from tests.meshrt.export.symbolic_families import FAMILIES
-from tests.meshrt.export.symbolic_rows import ROWS
+from tests.meshrt.export.symbolic_rows import ROWS as FIRST_ROWS
+from tests.meshrt.export.symbolic_rows_more import MORE
 
+ROWS = [*FIRST_ROWS, *MORE]
 DOCUMENT = Path(__file__).parents[3] / "docs" / "export.md"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from meshrt.cli import doctor as doctor_command
 from meshrt.cli.main import main
 from meshrt.launch.doctor import visit
 from meshrt.launch.doctor.diagnosis import Examined, diagnose
@@ -124,3 +125,8 @@ def test_ctrl_c_ends_it_and_what_it_started(tmp_path, signals_are_heard):
     assert process.returncode == 130 and "Traceback" not in said
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-1e-5, "+0.0 ms"), (-0.0123, "-12.3 ms"), (61.0, "+61.0 s")])
+def test_how_far_a_clock_is_off(seconds, text):
+    assert doctor_command._seconds(seconds) == text
