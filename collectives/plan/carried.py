@@ -1,8 +1,8 @@
 """What a loop carries on in one buffer, and what it copies because the old value is still read when the new one may be
 there already.
 
-XLA decides it before it puts operations in order: the new value may take the buffer of the old one if all that reads the
-old one is needed for the new one, so that it runs before in any order.
+XLA decides it before it puts operations in order: the new value may take the buffer of the old one if all that reads
+the old one is needed for the new one, so that it runs before in any order.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Needs:
         self._bits: dict[LocalOp, int] = {}  # of those that read arguments from memory, one each
         self._readers: dict[LocalValue, int] = {}  # per argument the bits of its readers
         self._before: dict[LocalOp, int] = {}
-        args = dict.fromkeys(args)
+        arguments = set(args)
         reads: dict[LocalOp, list[LocalValue]] = {}  # what an item that is not written reads of them
         for item in items:
             before, read = 0, []
             for value in dict.fromkeys(inputs(item)):
-                if value in args:
+                if value in arguments:
                     read.append(value)
                 elif value.item in self._before:
                     before |= self._before[value.item] | self._bits.get(value.item, 0)

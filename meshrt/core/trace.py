@@ -26,7 +26,7 @@ from meshrt.core.completion import Completion
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.high import has_high_types, is_open_value
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var, check
-from meshrt.core.tracer import NOT_CONCRETE, Tracer, concretization_message
+from meshrt.core.tracer import NOT_CONCRETE, Tracer, concretization_message, named_operands
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dtypes import float0
 
@@ -216,7 +216,7 @@ class JaxprTrace(Trace):
             return None
         return f"argument {self.paths()[self.inputs.index(tracer._var)]}"
 
-    def names_behind(self, var: Var) -> list[str]:
+    def names_behind(self, var: Atom) -> list[str]:
         """The names of the arguments from which the value of a variable was computed, as far as names are known."""
         if self.paths is None:
             return []
@@ -282,7 +282,10 @@ class JaxprTrace(Trace):
         for a in args:
             atoms.append(a._var if type(a) is JaxprTracer and a._trace is self else self.atom(a))
         avals = tuple([a.aval for a in atoms])
-        types = primitive.infer(avals, params)
+        try:
+            types = primitive.infer(avals, params)
+        except errors.ShardingTypeError as e:
+            raise named_operands(e, map(self.names_behind, atoms)) from None
         where = source.capture()
         outvars = [Var(t) for t in types]
         effects = NO_EFFECTS if primitive.effects_rule is None else primitive.effects(avals, params)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -232,6 +232,14 @@ def _arguments(names: Sequence[str]) -> str:
     """`argument x`, `arguments x, y and z`."""
     *first, last = names
     return f"arguments {', '.join(first)} and {last}" if first else f"argument {last}"
+
+
+def named_operands(error: errors.ShardingTypeError, behind: Iterable[Sequence[str]]) -> errors.ShardingTypeError:
+    """An error about the operands of an operation, which says from which arguments each was computed."""
+    told = [f"operand {i} depends on {_arguments(names)}" for i, names in enumerate(behind) if names]
+    if told:
+        error.args = (f"{error}. Here {', '.join(told)}", *error.args[1:])
+    return error
 
 
 def concretization_message(tracer: Tracer, what: str) -> str:

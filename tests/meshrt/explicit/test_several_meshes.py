@@ -10,6 +10,8 @@ import pytest
 import meshrt
 import meshrt.numpy
 from meshrt import errors
+from meshrt.sharding import NamedSharding
+from meshrt.sharding import PartitionSpec as P
 
 X = np.arange(64, dtype=np.float32).reshape(8, 8) / 10
 SHAPES = {"m42": ((4, 2), "xy"), "m24": ((2, 4), "ab"), "m8": ((8,), "x"), "m222": ((2, 2, 2), "pqr")}
@@ -194,6 +196,16 @@ def test_eager_operations_of_two_meshes_name_their_line() -> None:
     with pytest.raises(errors.ShardingTypeError, match=r"Mesh for all inputs.*add of .*test_several_meshes\.py"):
         lib.put("auto", "x") + lib.put("m42", "x")
     assert (lib.put("auto", "x") + 1.0).sharding.mesh is lib.meshes["auto"]
+
+
+def test_a_clash_of_meshes_names_the_arguments() -> None:
+    first, second = (
+        meshrt.ShapeDtypeStruct((8, 8), "float32", sharding=NamedSharding(meshrt.make_mesh(n, a), P(a[0])))
+        for n, a in (((8,), ("x",)), ((4, 2), ("a", "b")))
+    )
+    told = r"operand 0 depends on argument p\['w'\], operand 1 depends on arguments p\['b'\] and y"
+    with pytest.raises(errors.ShardingTypeError, match=told):
+        meshrt.jit(lambda p, y: p["w"] @ (y + p["b"])).trace({"w": first, "b": second}, second)
 
 
 # What a value over Auto axes may be given to where the mesh in context has Explicit ones; else operations refuse it.
