@@ -72,7 +72,6 @@ def compile_program(
     return make() if host_callbacks else compile_cache.cached(key, make)
 
 
-# Types for which YNNPACK is faster than Eigen, as a module's text has them.
 _NARROW = re.compile(rf"[x<](?:{NARROW_TYPES})>")
 _NARROW_IN_BYTECODE = re.compile(rb"bf16|i[48]|f[4-8]E")
 
@@ -90,8 +89,7 @@ def _wants_ynnpack(module: str | bytes) -> bool:
     """Whether XLA's CPU compiler shall hand matrix products to YNNPACK.
 
     It prepares each of them once more for every device, at the first execution on each set of devices: 2 to 5 ms
-    apiece, half a second for six layers. Eigen needs no preparation, and is as fast with types of 16 bits and more
-    except bfloat16 (measured on AVX-512, sizes 64 to 2048).
+    apiece, half a second for six layers. Eigen needs no preparation, and is as fast except with narrow types.
     """
     asked = asked_ynnpack()
     if asked != "narrow":
