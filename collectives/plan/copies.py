@@ -16,7 +16,7 @@ from ..ir.attributes import ConvNumbers, Given
 from ..ir.program import LocalOp, LocalValue
 from ..machine import dot_dimensions, ref_bytes
 
-__all__ = ["is_cut", "is_joined", "is_one", "parts", "reordered"]
+__all__ = ["is_cut", "is_joined", "is_one", "loses_dimension", "parts", "reordered"]
 
 _EXCHANGES = "stablehlo.all_to_all"
 # The dimension along which a collective cuts what it sends, or joins what arrives.
@@ -63,6 +63,15 @@ def _moves(value: LocalValue, order: Sequence[int]) -> bool:
     """Whether an order of a value's dimensions is not that in which they lie; those of one element lie anywhere."""
     moved = [d for d in order if value.shape[d] > 1]
     return moved != sorted(moved)
+
+
+def loses_dimension(value: LocalValue) -> bool:
+    """Whether a value is a product with a batch dimension of one element, which the compiler drops: who reads it puts
+    the dimension back, and so reads it as another array than it writes."""
+    maker = value.item
+    if maker is None or maker.name != "stablehlo.dot_general":
+        return False
+    return any(maker.operands[0].shape[d] == 1 for d in dot_dimensions(maker)[0])
 
 
 def is_cut(item: LocalOp) -> bool:

@@ -23,7 +23,7 @@ from ..machine import dot_dimensions, ref_bytes
 from .breadth import ENDING, by_breadth
 from .carried import Needs
 from .combined import combined
-from .copies import is_cut, is_joined, is_one, parts, reordered
+from .copies import is_cut, is_joined, is_one, loses_dimension, parts, reordered
 from .kernels import kernels
 from .work import is_cut_in_blocks, is_reduced_in_blocks, positions
 
@@ -365,7 +365,8 @@ class _Block:
             return None
         for c in map(self.origin, candidates):
             span = live.get(c)
-            if span is not None and self.end[c] == i and span.bytes == size and span.first < i:
+            fits = span is not None and self.end[c] == i and span.bytes == size and span.first < i
+            if fits and (item.name in _SAME_PLACE or not self.program.in_breadth or not loses_dimension(c)):
                 return c
         return None
 

@@ -275,6 +275,21 @@ def test_without_a_library_reductions_read_what_they_compute():
     assert always.memory == other.memory
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_who_reads_a_product_of_a_batch_of_one_writes_elsewhere(batch):
+    kind, flat = f"tensor<{batch}x64x64xf32>", "tensor<64xf32>"
+    body = f"""%0 = stablehlo.dot_general %x, %y, batching_dims = [0] x [0], contracting_dims = [2] x [1]
+         : ({kind}, {kind}) -> {kind}
+    %1 = stablehlo.sine %0 : {kind}
+    %2 = stablehlo.dot_general %1, %y, batching_dims = [0] x [0], contracting_dims = [2] x [1]
+         : ({kind}, {kind}) -> {kind}
+    %3 = stablehlo.slice %2 [0:1, 0:1, 0:64] : ({kind}) -> tensor<1x1x64xf32>
+    %4 = stablehlo.reshape %3 : (tensor<1x1x64xf32>) -> {flat}
+    return %4 : {flat}"""
+    text = f"func.func @main(%x: {kind}, %y: {kind}) -> {flat} {{{body}}}"
+    check_beside_compiler(collectives.partition(propagation.run(text), kernel_library="never"), ynnpack=False)
+
+
 def test_a_result_under_another_name_is_held_once():
     body = f"""
       %d = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : ({LARGE}, {LARGE}) -> {LARGE}
