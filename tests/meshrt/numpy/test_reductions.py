@@ -127,7 +127,7 @@ def test_cumulative():
 
 
 def test_errors():
-    with pytest.raises(IndexError, match="sum: axis 3 is out of bounds for an array of 3 dimensions"):
+    with pytest.raises(IndexError, match="sum: axis 3 is out of bounds for array of dimension 3"):
         mj.sum(mj.asarray(X), axis=3)
     with pytest.raises(ValueError, match="repeated axis"):
         mj.sum(mj.asarray(X), axis=(0, -3))
