@@ -10,7 +10,6 @@ programs of the communication benchmark.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from propagation.heuristics import NARROW_TYPES
@@ -36,7 +35,6 @@ _REDUCERS = {
     "stablehlo.minimum": frozenset(["f32", "f64", "bf16", "f16"]),
 }
 _TYPES = frozenset(["f32", "f64", "bf16"])
-_NARROW = re.compile(NARROW_TYPES)
 
 
 def has_kernels(functions: Iterable[LocalFunction], library: str) -> bool:
@@ -45,7 +43,7 @@ def has_kernels(functions: Iterable[LocalFunction], library: str) -> bool:
         return library == "always"
     regions = (inner for function in functions for inner in walk(function.region))
     values = (v for region in regions for v in (*region.args, *(r for item in region.items for r in item.results)))
-    return any(_NARROW.fullmatch(v.dtype) for v in values)
+    return any(v.dtype in NARROW_TYPES for v in values)
 
 
 def kernels(

@@ -28,7 +28,7 @@ from meshrt.primitives.reshape import broadcasted_iota
 from meshrt.primitives.selection import select_n
 from meshrt.primitives.slice import pad, slice_in_dim
 
-__all__ = ["polar"]
+__all__: list[str] = []
 
 # Up to this c the matrix 1 + c u^H u is conditioned well enough for its Cholesky decomposition.
 _CHOLESKY_CUTOFF = 100.0

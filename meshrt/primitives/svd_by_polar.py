@@ -25,7 +25,7 @@ from meshrt.primitives.selection import select_n
 from meshrt.primitives.slice import pad
 from meshrt.transforms.batching import MappedAxis, batch_flat
 
-__all__ = ["svd_by_polar"]
+__all__: list[str] = []
 
 
 def svd_by_polar(x: Any, *, full_matrices: bool, compute_uv: bool) -> Sequence[Any]:

@@ -72,7 +72,7 @@ def compile_program(
     return make() if host_callbacks else compile_cache.cached(key, make)
 
 
-_NARROW = re.compile(rf"[x<](?:{NARROW_TYPES})>")
+_NARROW = re.compile(rf"[x<](?:{'|'.join(sorted(NARROW_TYPES))})>")
 _NARROW_IN_BYTECODE = re.compile(rb"bf16|i[48]|f[4-8]E")
 
 

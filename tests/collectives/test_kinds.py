@@ -138,7 +138,7 @@ for dtype in ("f32", "bf16"):
         for x in main.region.args
     ]
     assert all(not found for r, found in varying(main).items() if r.item is not None)  # nothing is known of it
-    machine = machine_of(atoms, Topology(default=Link(1e-3, 1e12)), None)
+    machine = machine_of(atoms, Topology(default=Link(1e-3, 1e12)), Options())
     optimize(builder, realiser, machine, Options())
     plan = plan_of(main, {"main": main}, machine)
     (entry,) = plan

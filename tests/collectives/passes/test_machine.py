@@ -15,6 +15,7 @@ import propagation
 from collectives.__main__ import main
 from collectives.layout import Atoms
 from collectives.machine import flops, machine_of
+from collectives.options import Options
 from collectives.passes.memory import boundary, need_of
 from collectives.passes.schedule import simulate
 from collectives.passes.varying import varying
@@ -60,7 +61,7 @@ def test_time_counts_loops_and_overlap():
         return lambda x: jax.lax.fori_loop(0, 5, lambda i, h: jnp.tanh(h) + jnp.sum(h), x)
 
     result = partitioned({"x": 8}, build, (np.zeros((64, 64), "float32"),), P("x", None), topology=SLOW_START)
-    machine = machine_of(Atoms(result.mesh), SLOW_START, None)
+    machine = machine_of(Atoms(result.mesh), SLOW_START, Options())
     total, computing = simulate(result._builder.functions[0].region.items, machine, {})
     (entry,) = result.plan
     assert entry.times == 5 and total - computing == pytest.approx(result.plan.exposed)
