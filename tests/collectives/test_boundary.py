@@ -74,7 +74,8 @@ def test_sizes_that_do_not_divide_at_the_boundary(argument, result, wanted):
 
 
 def test_a_topology_of_another_size_names_the_program():
-    with pytest.raises(errors.TopologyError, match=r"v5e:2x2 and the mesh .* numbers of devices, 4 and 8; use v5e:2x4") as found:
+    wanted = r"v5e:2x2 and the mesh .* numbers of devices, 4 and 8; use v5e:2x4"
+    with pytest.raises(errors.TopologyError, match=wanted) as found:
         collectives.partition(program(ONE, "@one, [{}, {}]", "@one, [{}, {}]"), "v5e:2x2")
     assert found.value.where
 
