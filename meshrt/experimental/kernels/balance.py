@@ -13,6 +13,7 @@ neither, a chip stands still, and the next kernel begins with what is left.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -25,15 +26,19 @@ from meshrt import errors, tree_util
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 from meshrt.core.references import is_ref_type
 from meshrt.experimental.kernels.mapping import GridMapping
-from meshrt.experimental.kernels.memory import is_semaphore
+from meshrt.experimental.kernels.memory import copied_bytes, is_semaphore
 from meshrt.experimental.kernels.simulator.arithmetic import computed, is_computed
 from meshrt.experimental.kernels.simulator.machine import Semaphores
 from meshrt.primitives.state_views import view_type
 
 __all__ = ["check_balance"]
 
-# Chosen: some tenths of a second in Python. Of longer kernels only single turns are looked at.
+# Chosen: some tenths of a second in Python. Of longer loops single turns are looked at, longer kernels no further.
 EQUATIONS = 20_000
+
+
+class _Exhausted(Exception):
+    """More operations than are looked at have been: of what follows nothing is said."""
 
 
 @dataclass(eq=False)
@@ -71,6 +76,8 @@ class _Walk:
         read = lambda a: np.asarray(a.val, a.aval.dtype) if type(a) is Literal else env[a]
         for eqn in jaxpr.eqns:
             self.left -= 1
+            if self.left < 0:
+                raise _Exhausted
             env.update(zip(eqn.outvars, self._results(eqn, [read(a) for a in eqn.invars])))
         return [read(a) for a in jaxpr.outvars]
 
@@ -193,11 +200,6 @@ def _scan(walk: _Walk, eqn: Eqn, operands: list[Any]) -> list[Any]:
         return [*refs, *[None] * (len(eqn.outvars) - len(carry))]
     for _ in range(length):
         carry = walk.run(body, [*consts, *carry, *[None] * len(xs)])[: p["num_carry"]]
-        if walk.left <= 0:
-            for x in operands:
-                if isinstance(x, _Counter):
-                    x.forget()
-            break
     return [*carry, *[None] * (len(eqn.outvars) - len(carry))]
 
 
@@ -207,7 +209,7 @@ def _while(walk: _Walk, eqn: Eqn, operands: list[Any]) -> list[Any]:
     before, consts, carry = operands[:first], operands[first:second], list(operands[second:])
     if not any(isinstance(x, _Counter) for x in operands):
         return [None] * len(eqn.outvars)
-    while walk.left > 0:
+    while True:
         (going,) = walk.run(p["cond_jaxpr"], [*before, *carry])
         if going is None:
             break
@@ -239,10 +241,11 @@ def _unflattened(eqn: Eqn, leaves: Sequence[Any]) -> Any:
     return tree_util.tree_unflatten(eqn.params["tree"], leaves)
 
 
-def _size(pair: tuple[Any, Any]) -> np.int32:
-    """How many elements the view of a reference of this type shows."""
+def _size(pair: tuple[Any, Any]) -> int:
+    """How many bytes the view of a reference of this type shows."""
     ref, view = pair
-    return np.int32(view_type(view, ref.inner_aval).size)
+    shown = view_type(view, ref.inner_aval)
+    return copied_bytes(shown.size, shown.dtype)
 
 
 def _dma_start(walk: _Walk, eqn: Eqn, operands: list[Any]) -> list[Any]:
@@ -305,7 +308,11 @@ def check_balance(jaxpr: Jaxpr, mapping: GridMapping, kernel: str, external: fro
       KernelDeadlockError: a wait for more than is started or signalled before.
       MissingWaitError: less is waited for than is started or signalled.
     """
-    walk = _Walk(kernel, external)
+    with contextlib.suppress(_Exhausted):
+        _check(_Walk(kernel, external), jaxpr, mapping)
+
+
+def _check(walk: _Walk, jaxpr: Jaxpr, mapping: GridMapping) -> None:
     lead = mapping.num_leading
     first = len(jaxpr.invars) - len(mapping.scratch_avals)
     named = [(v, f"the semaphore scratch_shapes[{i - first}]") for i, v in enumerate(jaxpr.invars)]
@@ -318,8 +325,6 @@ def check_balance(jaxpr: Jaxpr, mapping: GridMapping, kernel: str, external: fro
     else:
         for point in itertools.product(*map(range, dims)):
             walk.run(jaxpr, [*map(np.int32, point), *unknown, *own])
-            if walk.left <= 0:
-                return
     for counter in own:
         if counter is not None:
             walk.finish(counter, "when it ends")

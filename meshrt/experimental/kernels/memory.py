@@ -21,8 +21,8 @@ from meshrt.core.types import ShapedArray, aval_of
 
 __all__ = [
     "BarrierSemaphoreType", "CoreMemorySpace", "DmaSemaphoreType", "MemoryRef", "MemorySpace", "RegularSemaphoreType",
-    "SemaphoreDType", "SemaphoreType", "TpuMemorySpace", "barrier_semaphore", "dma_semaphore", "is_semaphore",
-    "semaphore", "semaphore_dtype",
+    "SemaphoreDType", "SemaphoreType", "TpuMemorySpace", "barrier_semaphore", "copied_bytes", "dma_semaphore",
+    "is_semaphore", "semaphore", "semaphore_dtype",
 ]  # fmt: skip
 
 
@@ -87,6 +87,11 @@ class BarrierSemaphoreType(SemaphoreDType):
     __slots__ = ()
     type: ClassVar[Any] = barrier_semaphore
     name = "barrier_semaphore"
+
+
+def copied_bytes(size: int, dtype: Any) -> int:
+    """How far a semaphore counts for a copy of `size` elements: its bytes, whatever type either end is seen as."""
+    return -(-size * dtypes.itemsize_bits(dtype) // 8)
 
 
 def is_semaphore(aval: Any) -> bool:

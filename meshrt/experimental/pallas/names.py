@@ -19,23 +19,36 @@ __all__ = ["EARLIER", "EARLIER_TPU", "absent"]
 
 
 @boundary
-def load(x_ref_or_view: Any, idx: Any, *, mask: Any = None, other: Any = None, **hints: Any) -> Any:
+def load(
+    x_ref_or_view: Any, idx: Any, *, mask: Any = None, other: Any = None, cache_modifier: str | None = None,
+    eviction_policy: str | None = None, volatile: bool = False,
+) -> Any:  # fmt: skip
     """What a reference shows at an index; where `mask` is False anything, or `other` if that is given.
 
-    `hints` (cache_modifier, eviction_policy, volatile) change no value, and are not passed on.
+    `cache_modifier`, `eviction_policy` and `volatile` change no value, and are not passed on.
     """
     return loads.load(x_ref_or_view.at[idx], mask=mask, other=other)
 
 
 @boundary
-def swap(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None, **hints: Any) -> Any:
-    """Replaces what a reference shows at an index, where `mask` is True; returns what was there."""
+def swap(
+    x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None, eviction_policy: str | None = None
+) -> Any:  # fmt: skip
+    """Replaces what a reference shows at an index, where `mask` is True; returns what was there.
+
+    `eviction_policy` changes no value, and is not passed on.
+    """
     return loads.swap(x_ref_or_view.at[idx], val, mask=mask)
 
 
 @boundary
-def store(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None, **hints: Any) -> None:
-    """Replaces what a reference shows at an index, where `mask` is True."""
+def store(
+    x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None, eviction_policy: str | None = None
+) -> None:  # fmt: skip
+    """Replaces what a reference shows at an index, where `mask` is True.
+
+    `eviction_policy` changes no value, and is not passed on.
+    """
     loads.store(x_ref_or_view.at[idx], val, mask=mask)
 
 

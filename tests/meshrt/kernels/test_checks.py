@@ -123,14 +123,14 @@ def _scoped_and_left(x, o, sem):
 @pytest.mark.parametrize(
     ("kernel", "scratch", "wanted"),
     [
-        (_two_copies, DMA, "leaves the semaphore scratch_shapes.0. at 4 when it ends"),
-        (_no_copy, DMA, "waits until .* has counted 4, and what is started .* makes 0"),
+        (_two_copies, DMA, "leaves the semaphore scratch_shapes.0. at 16 when it ends"),
+        (_no_copy, DMA, "waits until .* has counted 16, and what is started .* makes 0"),
         (_two_signals, REGULAR, "at 1 when it ends"),
         (_no_signal, REGULAR, "semaphore_wait waits until .* counted 1, .* makes 0"),
         (_another_signalled, REGULAR((2,)), "waits for ever"),
         (_counted_by_a_loop, REGULAR, "counted 7, .* makes 6, the last at"),
-        (_never_the_last_step, DMA, "at 4 when it ends"),
-        (_scoped_and_left, DMA, "at 4 where it ends"),
+        (_never_the_last_step, DMA, "at 16 when it ends"),
+        (_scoped_and_left, DMA, "at 16 where it ends"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
@@ -175,11 +175,29 @@ def _pipelines(x, o, sem):
     pltpu.emit_pipeline(body, grid=(4,), in_specs=[spec], out_specs=[spec])(x, o)
 
 
+def _seen_as_another_type(x, o, sem):
+    pltpu.make_async_copy(x, o, sem).start()
+    narrow = lambda ref: ref.reshape(1, 4).bitcast(meshrt.numpy.int16)
+    pltpu.make_async_copy(narrow(x), narrow(o), sem).wait()
+
+
+def _longer_than_is_looked_at(x, o, sem):
+    def inner(i, c):
+        pl.semaphore_signal(sem)
+        pl.semaphore_wait(sem)
+        return c
+
+    turns = lambda i, n: meshrt.lax.fori_loop(0, 100, inner, n) + 1
+    n = meshrt.lax.fori_loop(0, 300, turns, 0)
+    pl.semaphore_signal(sem, n)
+    pl.semaphore_wait(sem, 300)
+
+
 @pytest.mark.parametrize(
     ("kernel", "scratch"),
     [
         (_over_steps, DMA), (_as_far_as_read, REGULAR), (_chosen_by_values, DMA), (_others_count_too, REGULAR),
-        (_pipelines, DMA),
+        (_pipelines, DMA), (_seen_as_another_type, DMA), (_longer_than_is_looked_at, REGULAR),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )  # fmt: skip

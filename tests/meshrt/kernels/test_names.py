@@ -57,5 +57,7 @@ def test_earlier_names_read_and_write_by_an_index():
     doubled, total = pl.pallas_call(kernel, out)(np.arange(1, 5, dtype=np.float32), np.array([2], np.int32))
     np.testing.assert_array_equal(doubled, [2, 4, 6, 1.5])
     assert total[0] == 7
+    with pytest.raises(TypeError, match="maks"):
+        pl.pallas_call(lambda x, o: pl.store(o, (0,), x[0], maks=False), out[0])(np.zeros(4, np.float32))
     assert pltpu.ANY is pl.ANY and pltpu.TPUCompilerParams is pltpu.CompilerParams
     assert pltpu.TPUMemorySpace.VMEM is pltpu.VMEM and pl.Unblocked is pl.Element

@@ -143,3 +143,10 @@ def test_products_by_a_kernel_on_request(mode):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     with pytest.warns(DeprecationWarning, match="implementation='cudnn' is ignored"):
         nn.scaled_dot_general(x, y, DIMS, implementation="cudnn")
+
+
+@pytest.mark.parametrize("rows, summed", [(0, 4), (3, 0)])
+def test_a_kernel_has_no_part_in_products_without_elements(rows, summed):
+    x, y = np.ones((1, rows, summed), np.float32), np.ones((1, 5, summed), np.float32)
+    product = nn.scaled_dot_general(x, y, DIMS, implementation="pallas")
+    np.testing.assert_array_equal(product, np.zeros((1, rows, 5), np.float32))

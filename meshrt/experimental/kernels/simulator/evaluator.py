@@ -14,7 +14,7 @@ import numpy as np
 from meshrt import errors, tree_util
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal
 from meshrt.experimental.checkify.failures import JaxRuntimeError
-from meshrt.experimental.kernels.memory import MemorySpace, TpuMemorySpace
+from meshrt.experimental.kernels.memory import MemorySpace, TpuMemorySpace, copied_bytes
 from meshrt.experimental.kernels.simulator.arithmetic import computed
 from meshrt.experimental.kernels.simulator.machine import Copy, Core, Semaphores, Wait
 from meshrt.experimental.kernels.simulator.memory import Actor, Memory
@@ -99,7 +99,8 @@ def _dma_wait(core: Core, eqn: Eqn, operands: Sequence[Any]) -> Run:
     copy = tree_util.tree_unflatten(eqn.params["tree"], operands)
     semaphores, view = copy.sent if eqn.params["of_send"] else copy.arrived
     memory, seen = copy.source if eqn.params["of_send"] else copy.destination
-    at, count = semaphores.place(view, eqn.source), memory.elements(seen).size
+    at = semaphores.place(view, eqn.source)
+    count = copied_bytes(memory.elements(seen).size, memory.data.dtype)
     yield from _await(core, semaphores, at, count, eqn.source)
     semaphores.take(at, count, core.actor)
     return []

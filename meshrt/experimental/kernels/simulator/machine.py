@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.types import ShapedArray
+from meshrt.experimental.kernels.memory import copied_bytes
 from meshrt.experimental.kernels.simulator.memory import Actor, Clock, Memory, join
 from meshrt.primitives.state_views import View
 
@@ -90,7 +91,7 @@ class Copy:
             values = values + self.target[0].read(self.target[1], self.actor, self.where)
         self.target[0].write(self.target[1], values, self.actor, self.where)
         for semaphores, at in filter(None, (self.sent, self.arrived)):
-            semaphores.signal(at, values.size, self.actor.clock, self.where)
+            semaphores.signal(at, copied_bytes(values.size, values.dtype), self.actor.clock, self.where)
 
 
 @dataclass(eq=False)
