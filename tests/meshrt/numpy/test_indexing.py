@@ -186,7 +186,7 @@ def test_gradients_of_indexing():
         (1.5, TypeError, "Indexer must have integer or boolean type"),
         (np.array([1.0]), TypeError, "Indexer must have integer or boolean type, got indexer with type float32"),
         ([0, 1], TypeError, "Using a non-tuple sequence"),
-        (np.ones(3, bool), IndexError, "mask has size 3, the array of shape"),
+        (np.ones(3, bool), IndexError, r"boolean index did not match shape of indexed array in index 0: got \(3,\)"),
         ("a", TypeError, "JAX does not support string indexing"),
         (np.s_[1.5:], TypeError, "Slice entries must be static integers"),
         ((np.zeros(2, int), np.zeros(3, int)), IndexError, "cannot be broadcast together"),

@@ -146,7 +146,7 @@ def test_a_program_over_high_types_lowers_to_one_over_arrays() -> None:
     avals = [ScaledType(VECTOR, SCALAR), VECTOR, VECTOR]
     closed = trace_to_jaxpr(program, avals, "program", requires_low=False)
     assert closed.is_high and [e.primitive.name for e in closed.eqns] == ["scaled_dot", "scale", "scaled_dot"]
-    assert str(closed.jaxpr.invars[0].aval) == "scaled(f32[3])" and "scaled(f32[3])" in str(closed)
+    assert str(closed.jaxpr.invars[0].aval) == "scaled(float32[3])" and "scaled(float32[3])" in str(closed)
     low = lower_to_lojax(closed)
     assert not low.is_high and low.in_avals == [VECTOR, SCALAR, VECTOR, VECTOR]
     assert low.out_avals == [VECTOR, SCALAR, SCALAR]
