@@ -140,8 +140,8 @@ def test_labels_are_any_characters(subscripts):
     "call, text",
     [
         (lambda a, b: mj.matmul(a, a), r"contracting dimensions to have the same shape, got \(3,\) and \(2,\)"),
-        (lambda a, b: mj.einsum("ij,jk->ik", a, a), r"index 'j' has size 3 in one operand and 2 in another"),
-        (lambda a, b: mj.einsum("ij->ijk", a), "output index 'k' is in no operand"),
+        (lambda a, b: mj.einsum("ij,jk->ik", a, a), r"Size of label 'j' for operand 1"),
+        (lambda a, b: mj.einsum("ij->ijk", a), "Output character 'k' did not appear in the input"),
         (lambda a, b: mj.einsum("ijk->i", a), "'ijk' does not fit an operand of 2 dimensions"),
         (lambda a, b: mj.einsum("ij,jk->ik", a), "describe 2 operands, but 1 were given"),
         (lambda a, b: mj.einsum("i.->i", a), "may hold labels and one '...', not '.'"),
