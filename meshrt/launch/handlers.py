@@ -116,23 +116,27 @@ def _without_host(state: State, event: HostLost | HostLeaving, what: str) -> Res
 
 
 def host_leaving_running(state: State, event: HostLeaving) -> Result:
-    return leave_together(host_leaving(state, event)[0], event)
+    after, _ = host_leaving(state, event)
+    told_before = event.host in state.leaving  # an agent says it in each session
+    return (after, ()) if told_before else leave_together(after, event)
 
 
 def leave_together(state: State, event: Event) -> Result:
-    """What becomes of the ranks of a host that leaves, while they still can.
+    """What becomes of the ranks of a host that leaves, while they still can; its agent leaves it to the coordinator to
+    ask them.
 
     Where ranks come and go, they hand their part of the state over, and the others go on. Ranks that save when they are
-    asked to do so together, all of them: what they return then is not the end of their work.
+    asked to do so together, all of them: what they return then is not the end of their work. Without the host of the
+    coordination service nobody goes on, and where others would have, all start again. Other ranks end with their host.
     """
     if not state.leaving:
         return state, ()
     if (departing := shrinking.depart(state, event)) is not None:
         return departing
-    going = sorted({h for r in state.live - state.coming if (h := state.host_of(r)) is not None and h in state.leaving})
+    going = _going(state)
     if not going:
         return state, ()
-    if not state.attentive:
+    if not (state.attentive or (state.policy.elastic and state.service_host in going)):
         return state, _end_there(state, going)
     why = f" ({event.why})" if isinstance(event, HostLeaving) else ""
     who = f"host {going[0]} leaves" if len(going) == 1 else f"hosts {', '.join(going)} leave"
@@ -140,10 +144,18 @@ def leave_together(state: State, event: Event) -> Result:
     return stop(open_incident(state, event, IncidentKind.RESIZE, detail), int(signal.SIGTERM))
 
 
+def _going(state: State) -> list[str]:
+    """The hosts that leave with something that is needed, but for ranks that were asked to leave the others before."""
+    ranks = state.live - state.coming - state.departed - state.parting
+    needed = {state.host_of(rank) for rank in ranks}
+    if state.service_live and not state.finished:  # else the others are about to end, too
+        needed.add(state.service_host)
+    return sorted(host for host in needed if host in state.leaving)
+
+
 def _end_there(state: State, hosts: list[str]) -> tuple[SignalWorkers, ...]:
-    """An agent that leaves waits for ranks that come and go to be asked; those that nobody can ask end."""
     ranks = tuple(sorted(r for r in state.live - state.parting if state.host_of(r) in hosts))
-    return (SignalWorkers(ranks=ranks, signal=int(signal.SIGTERM)),) if state.growable and ranks else ()
+    return (SignalWorkers(ranks=ranks, signal=int(signal.SIGTERM)),) if ranks else ()
 
 
 def regrow(state: State, event: TimerFired | ResizeRequested) -> Result:

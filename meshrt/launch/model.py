@@ -473,6 +473,11 @@ class State:
         of all ranks or of some beside the others."""
         return self.restarts + self.replaced - self.forgiven
 
+    @property
+    def service_host(self) -> str | None:
+        """Where the coordination service of this generation runs, with the door; None in a job of one machine."""
+        return self.chosen[0] if self.chosen else None
+
     def host_of(self, rank: int) -> str | None:
         """Where a rank of this generation runs; None in a job of one machine."""
         if rank >= self.first_size:

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import signal
 
-__all__ = ["LEAVE", "await_request", "is_asked"]
+__all__ = ["GRACE_S", "LEAVE", "await_request", "host_stays_s", "is_asked"]
 
 LEAVE = int(signal.SIGURG)
+GRACE_S = 5.0  # from an agent's SIGTERM to the SIGKILL to ranks that neither save nor hand over what they hold
+
+
+def host_stays_s(checkpoint_s: float) -> float:
+    """How long the agent of a host that leaves gives ranks that save, or hand over what they hold, when asked to."""
+    return max(GRACE_S, checkpoint_s)
 
 
 def await_request() -> None:

@@ -311,7 +311,7 @@ class _Shell:
         self._logs.append = True
         self._console.say(f"meshrt launch: taking up the job where it was {state.phase.value}")
         if state.service_live:
-            self._start([self._service(state.chosen)])
+            self._start([self._service()])
         if state.live:
             self._start(self._workers(sorted(state.live)))
             if parting := (state.parting - state.parted) & state.live:
@@ -395,7 +395,7 @@ class _Shell:
     def _perform(self, command: Command) -> None:
         match command:
             case StartService():
-                self._start([self._service(command.hosts)])
+                self._start([self._service()])
             case StartWorkers():
                 self._start(self._workers(range(self._state.size)))
             case StartNewcomers():
@@ -422,11 +422,11 @@ class _Shell:
         self._deadlines.pop(timer, None)
         self._queue = deque(e for e in self._queue if not (isinstance(e, TimerFired) and e.timer is timer))
 
-    def _service(self, hosts: Sequence[str]) -> Spec:
+    def _service(self) -> Spec:
         settings = self._job.settings
         return ServiceSpec(
             self._state.generation, self._state.size, secret=self._secret, silent_s=settings.heartbeat_timeout,
-            stall_s=settings.stall_timeout, host=hosts[0] if hosts else None,
+            stall_s=settings.stall_timeout, host=self._state.service_host,
         )  # fmt: skip
 
     def _workers(self, ranks: Iterable[int]) -> list[Spec]:

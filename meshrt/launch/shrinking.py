@@ -2,8 +2,8 @@
 
 The ranks of the hosts that are too many get a signal which ends nobody. Each of them says at the door that it wants to
 leave; all of the job's ranks leave off at the same step, those that leave hand over what they alone hold of the state,
-and end with exit code 0 (`meshrt.distributed.elastic.grows`). If they have not within ``--start-timeout``, all ranks
-start again on fewer hosts.
+and end with exit code 0 (`meshrt.distributed.elastic.grows`). If they have not within ``--start-timeout``, or half of
+the time for which a host that leaves stays, all ranks start again on fewer hosts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from meshrt.launch import growing
 from meshrt.launch.model import (
     Command,
     Event,
+    HostLeaving,
     Phase,
     SetTimer,
     SignalWorkers,
@@ -27,7 +28,7 @@ from meshrt.launch.model import (
     WorkerGrowable,
     WorkerLeft,
 )
-from meshrt.launch.parting import LEAVE
+from meshrt.launch.parting import LEAVE, host_stays_s
 from meshrt.launch.ranks import Ranks
 from meshrt.launch.transitions import Result, most_hosts
 
@@ -47,13 +48,17 @@ def adapt(state: State, event: Event) -> Result:
 
 def depart(state: State, event: Event) -> Result | None:
     """A host that leaves takes no part of the state along: its ranks are asked to leave the others, which go on. None
-    where they cannot: the script lets nobody go, or too few hosts would be left."""
+    where they cannot: the script lets nobody go, too few hosts would be left, or the coordination service leaves with
+    its host, without which nobody goes on."""
     gone = {h for h in state.leaving if h in {state.host_of(r) for r in state.live - state.departed - state.parting}}
     least = 1 if state.policy.nodes is None else state.policy.nodes[0]
     if state.phase is not Phase.RUNNING or state.finished or not growing.in_process(state):
         return None
-    if not gone or growing.used_hosts(state) - len(gone) < least:
+    if state.service_host in state.leaving or growing.used_hosts(state) - len(gone) < least:
         return None
+    if not gone:  # ranks that were to leave in any case have less time from now on
+        asked = {state.host_of(r) for r in state.parting & state.live}
+        return (state, patience(state)) if isinstance(event, HostLeaving) and event.host in asked else None
     return _ask(state, Ranks(r for r in state.live - state.departed - state.parting if state.host_of(r) in gone))
 
 
@@ -108,8 +113,14 @@ def _who(state: State, ranks: tuple[int, ...]) -> str:
 
 
 def patience(state: State) -> tuple[SetTimer, ...]:
-    """How long those that are to leave may take, where there are any."""
-    return (SetTimer(timer=Timer.SHRINK, seconds=state.policy.form_s),) if state.parting & state.live else ()
+    """How long those that are to leave may take, where there are any: on a host that leaves half of what its agent
+    gives them, for all save in the other half if they have not left by then."""
+    asked = state.parting & state.live
+    if not asked:
+        return ()
+    leaves = any(state.host_of(rank) in state.leaving for rank in asked)
+    half = host_stays_s(state.policy.checkpoint_s) / 2
+    return (SetTimer(timer=Timer.SHRINK, seconds=min(state.policy.form_s, half) if leaves else state.policy.form_s),)
 
 
 def late(state: State, event: TimerFired) -> Result:

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshrt.errors import DistributedError
@@ -24,11 +24,13 @@ from meshrt.launch.hosts.outbound import Outbound
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.membership.frames import new_nonce
 from meshrt.launch.model import ExitStatus, signal_name
+from meshrt.launch.parting import GRACE_S, host_stays_s
 
 __all__ = ["Options", "run", "versions"]
 
 _TICK_S = 0.5
-_GRACE_S = 5.0  # from being told to stop to SIGKILL
+_LAST_CALL_S = 2.5  # before SIGKILL; Chosen: half of the shortest time from being told to stop to it
+_SERVICE_S = 0.5  # for a coordination service to put things in order
 _FAREWELL_S = 1.0
 _END_S = 10.0  # for SIGKILL to take effect
 _NOT_STARTED = ExitStatus(reason="the agent of its host was told to stop")
@@ -97,8 +99,8 @@ class _Agent:
         self._lost_at = time.monotonic()
         self._leaving: tuple[int, float] | None = None  # by which signal, and until when
         self._kill_at = 0.0
-        self._saving: set[Task] = set()  # those that save when they are asked to end
-        self._movable: set[Task] = set()  # those that hand over what they hold when they are asked to leave
+        self._heeding: set[Task] = set()  # those that save, or hand over what they hold, when they are asked to
+        self._asked: dict[Task, int] = {}  # the last signal that they got
         self._checkpoint_s = 0.0
         self._code: int | None = None
 
@@ -134,7 +136,8 @@ class _Agent:
             self._told_to_end(number)
 
     def _told_to_end(self, number: int) -> None:
-        """Its processes are asked to stop, and what becomes of them is still reported; once more, it ends at once."""
+        """Its ranks are asked to leave or to end, and what becomes of them is still reported; once more, it ends at
+        once."""
         now = time.monotonic()
         if self._leaving is not None:
             self._engine.signal(tuple(self._duties.running), int(signal.SIGKILL))
@@ -144,31 +147,50 @@ class _Agent:
         self._leaving = (number, now + grace_s + _FAREWELL_S)
         self._kill_at = now + grace_s
         self._send(Leaving(f"its agent was stopped by {signal_name(number)}"))
-        if not self._coordinator_asks():
-            self._engine.signal(tuple(self._duties.running), int(signal.SIGTERM))
+        self._ask_those_left(now)
 
-    def _coordinator_asks(self) -> bool:
-        """Whether the ranks here can leave the others with what they hold, which the coordinator asks them for."""
-        return self._session is not None and bool(self._duties.running) and self._duties.running <= self._movable
+    def _ask_those_left(self, now: float) -> None:
+        """The coordinator asks the ranks here to leave the others, to save or to end, as it knows what they can, and
+        retires the service when nobody uses it. Ranks that it has not asked when it is out of touch, and those that are
+        left shortly before SIGKILL, are asked to end here."""
+        ranks = [task for task in self._duties.running if task.rank is not None]
+        if now > self._kill_at - _LAST_CALL_S:
+            self._signal([task for task in ranks if self._asked.get(task) != signal.SIGTERM], int(signal.SIGTERM))
+        elif self._session is None:
+            self._signal([task for task in ranks if task not in self._asked], int(signal.SIGTERM))
+
+    def _kill_those_left(self, now: float) -> None:
+        """The service, which others may use as long as it can be, goes last."""
+        services = [task for task in self._duties.running if task.rank is None]
+        self._signal([task for task in self._duties.running if task.rank is not None], int(signal.SIGKILL))
+        if now > self._kill_at + _SERVICE_S:
+            self._signal(services, int(signal.SIGKILL))
+        else:
+            self._signal([task for task in services if task not in self._asked], int(signal.SIGTERM))
+
+    def _signal(self, tasks: Sequence[Task], number: int) -> None:
+        if tasks:
+            self._asked |= dict.fromkeys(tasks, number)
+            self._engine.signal(tuple(tasks), number)
 
     def _grace_s(self) -> float:
-        """From SIGTERM to SIGKILL: ranks that save, or hand over what they hold, have the time that the job gives them
-        for it."""
-        if not (self._saving or self._coordinator_asks()) or self._checkpoint_s <= _GRACE_S:
-            return _GRACE_S
-        hands = self._coordinator_asks()
-        what = "the ranks here to hand over what they hold" if hands else "the checkpoint of the ranks here"
-        self._say(
-            f"waiting up to {self._checkpoint_s:g} s for {what} (--checkpoint-timeout); "
-            "another signal ends them at once"
-        )
-        return self._checkpoint_s
+        """From being told to stop to SIGKILL: ranks that save, or hand over what they hold, have the time that the job
+        gives them for it."""
+        seconds = host_stays_s(self._checkpoint_s) if self._heeding else GRACE_S
+        if seconds > GRACE_S:
+            self._say(
+                f"waiting up to {seconds:g} s for the ranks here to save, or to hand over what they hold "
+                "(--checkpoint-timeout); another signal ends them at once"
+            )
+        return seconds
 
     def _look_at_the_clock(self, now: float) -> None:
         if self._leaving is not None:
             number, until = self._leaving
-            if now > self._kill_at and self._duties.running:
-                self._engine.signal(tuple(self._duties.running), int(signal.SIGKILL))
+            if now > self._kill_at:
+                self._kill_those_left(now)
+            else:
+                self._ask_those_left(now)
             settled = not self._duties.running and (not self._duties.unsettled or self._session is None)
             if settled or now > until:
                 self._code = 128 + number
@@ -246,7 +268,7 @@ class _Agent:
                         for spec in specs:
                             self._report(Exited(spec.task, time.monotonic(), _NOT_STARTED))
                 case Kill(tasks=tasks, number=number):
-                    self._engine.signal(tasks, number)
+                    self._signal(tasks, number)
                 case EndAll(why=why):
                     self._end_all(why, self._wake)
                     if self._link is not None and self._session is not None:
@@ -281,12 +303,10 @@ class _Agent:
 
     def _note_kind(self, found: Said | Exited) -> None:
         if isinstance(found, Exited):
-            self._saving.discard(found.task)
-            self._movable.discard(found.task)
-        elif b"attentive" in found.line and _says(found.line, wire.Attentive):
-            self._saving.add(found.task)
-        elif b"growable" in found.line and _says(found.line, wire.Growable):
-            self._movable.add(found.task)
+            self._heeding.discard(found.task)
+            self._asked.pop(found.task, None)
+        elif (b"attentive" in found.line or b"growable" in found.line) and _heeds(found.line):
+            self._heeding.add(found.task)
 
 
 def _with_secret(spec: Spec, trust: Trust) -> Spec:
@@ -295,9 +315,9 @@ def _with_secret(spec: Spec, trust: Trust) -> Spec:
     return replace(spec, place=replace(spec.place, secret=trust.of_ranks(spec.place.secret)))
 
 
-def _says(line: bytes, what: type) -> bool:
+def _heeds(line: bytes) -> bool:
     try:
-        return isinstance(wire.decode(line), what)
+        return isinstance(wire.decode(line), wire.Attentive | wire.Growable)
     except wire.WireError:  # the coordinator gets it, and says so
         return False
 

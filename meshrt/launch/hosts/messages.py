@@ -79,7 +79,8 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """It was told to end, and ends its processes."""
+    """It was told to end, and does so a little later: meanwhile the coordinator asks its ranks to leave the others, to
+    save, or to end, as the job wants it."""
 
     why: str
 

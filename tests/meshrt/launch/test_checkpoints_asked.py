@@ -71,7 +71,7 @@ def test_an_agent_that_is_stopped_gives_its_ranks_the_time_to_save_and_the_job_g
     wait_for(hosts.coordinator, "training")
     hosts.agents["b"].send_signal(signal.SIGTERM)
     left = hosts.ends("b")
-    assert left.code == 128 + signal.SIGTERM and "waiting up to 300 s for the checkpoint" in left.err
+    assert left.code == 128 + signal.SIGTERM and "waiting up to 300 s for the ranks here to save" in left.err
     result = hosts.finish()
     assert result.code == 0 and result.err.count("starting again, generation 1") == 1, result.err
     assert "host b leaves (its agent was stopped by SIGTERM); the job goes on without it" in result.err

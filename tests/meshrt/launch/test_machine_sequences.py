@@ -47,7 +47,7 @@ from meshrt.launch.model import (
 )
 from meshrt.launch.parting import LEAVE
 from meshrt.launch.transitions import exit_code
-from tests.meshrt.launch.stepping import GLOO, KILL, OK
+from tests.meshrt.launch.stepping import GLOO, KILL, OK, TERM
 
 
 class World:
@@ -100,7 +100,8 @@ class World:
                 case SignalWorkers(signal=number):
                     for rank in command.ranks:
                         assert rank in self.workers
-                        if number != LEAVE:
+                        ends_with_host = number == TERM and self.state.phase in (Phase.FORMING, Phase.RUNNING)
+                        if number != LEAVE and not ends_with_host:
                             self.asked.add(rank)
                         self.workers[rank] |= number == KILL
                 case RetireService():

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
+import time
 import types
 
 import pytest
 
 from meshrt.launch import parting, shell
-from meshrt.launch.engines.protocol import Capabilities
+from meshrt.launch.engines.protocol import Capabilities, Said, Task
+from meshrt.launch.hosts import agent
+from meshrt.launch.hosts.duties import Kill
+from meshrt.launch.hosts.security import Trust
 from meshrt.launch.model import (
     ExitStatus,
     HostJoined,
@@ -88,9 +93,14 @@ def test_the_ranks_of_hosts_that_are_too_many_leave_and_the_others_end_the_work(
 def test_a_host_that_leaves_takes_no_part_of_the_state_along():
     do = running(max_restarts=0)
     signals, told = do(HostLeaving, host="b", why="its agent was stopped by SIGTERM")
-    assert (signals.ranks, signals.signal) == ((2, 3), LEAVE) and do.clocks == {Timer.SHRINK: 300.0}
+    assert (signals.ranks, signals.signal) == ((2, 3), LEAVE)
+    assert do.clocks == {Timer.SHRINK: 150.0}  # all still have time to save before the agent ends its ranks
     assert told.text == "the ranks 2, 3 on b are to leave; the others go on with the state"
-    leave(do, 2, 3)
+    assert do(HostLeaving, host="b", why="in another session") == [] and not do.clocks
+    leave(do, 2)
+    do(WorkerLeft, rank=3)
+    assert do(WorkerAttentive, rank=0) == []  # the others go on, and ask whether to save, before it has ended
+    do(WorkerExited, rank=3, status=OK)
     do(HostLost, host="b", why="its agent was stopped by SIGTERM")
     assert do.state.phase is Phase.RUNNING and do.state.live == {0, 1} and do.state.charged == 0
     for rank in (0, 1):
@@ -115,6 +125,37 @@ def test_where_too_few_hosts_would_be_left_its_ranks_end_or_all_save(attentive):
         do(WorkerAttentive, rank=0)
     (signals,) = [c for c in do(HostLeaving, host="b", why="SIGTERM") if isinstance(c, SignalWorkers)]
     assert (signals.ranks, signals.signal) == (((0, 1, 2, 3) if attentive else (2, 3)), TERM)
+
+
+@pytest.mark.parametrize("attentive", [False, True])
+def test_nobody_goes_on_without_the_host_of_the_service_and_all_start_again_on_the_others(attentive):
+    do = running(max_restarts=0)
+    if attentive:
+        do(WorkerAttentive, rank=0)
+    signals = do(HostLeaving, host="a", why="SIGTERM")[0]
+    assert (signals.ranks, signals.signal) == ((0, 1, 2, 3), TERM) and do.state.phase is Phase.STOPPING
+    assert do.clocks[Timer.GRACE] == (300.0 if attentive else 5.0) and do.state.incident.kind is IncidentKind.RESIZE
+    do(ServiceExited, status=ExitStatus(lost="SIGTERM"))
+    last = [do(WorkerExited, rank=rank, status=OK) for rank in range(4)][-1][-1]
+    assert last.hosts == ("b",) and do.state.charged == 0
+
+
+def test_nobody_goes_on_without_the_service_either_where_no_rank_is_left_beside_it():
+    do = running(each=1, max_restarts=0)
+    do(WorkerExited, rank=0, status=ExitStatus(code=1))
+    do(WorkerMeshed, rank=1, round=1)
+    assert do(HostLeaving, host="a", why="SIGTERM")[0].ranks == (1,) and do.state.phase is Phase.STOPPING
+    do = running(each=1, max_restarts=0)
+    do(WorkerExited, rank=0, status=OK)
+    assert do(HostLeaving, host="a", why="SIGTERM") == []  # the others are about to end, too
+
+
+def test_ranks_that_are_to_leave_in_any_case_have_less_time_on_a_host_that_leaves():
+    do = running("abc", checkpoint_s=1.0)
+    do(ResizeRequested, nodes=2)
+    assert do.clocks == {Timer.SHRINK: 300.0}
+    assert do(HostLeaving, host="c", why="SIGTERM") == [] and do.clocks == {Timer.SHRINK: 2.5}
+    assert kinds(do(HostLeaving, host="b", why="SIGTERM")) == [SignalWorkers, Tell] and do.state.parting == {2, 3, 4, 5}
 
 
 def test_hosts_that_were_left_are_used_again():
@@ -387,6 +428,56 @@ def test_who_does_not_expect_the_signal_does_not_notice_it():
     assert not parting.is_asked()
 
 
+# --- what an agent does beside it.
+
+
+class Signalled:
+    """An engine whose tasks run until they are told to end by SIGKILL."""
+
+    def __init__(self):
+        self.got = []
+
+    def signal(self, tasks, number):
+        self.got += [(task.rank, number) for task in tasks]
+
+
+def stopped_agent(*tasks, in_touch, heeding=False):
+    """One of which these ranks' processes run, from the moment at which it was told to end."""
+    found = agent._Agent(agent.Options("127.0.0.1:1", Trust(), "a", "127.0.0.1"), {}, lambda text: None)
+    found._engine.close()
+    found._engine, found._session, found._checkpoint_s = Signalled(), 1 if in_touch else None, 60.0
+    found._duties.running |= {Task(0, rank) for rank in tasks}
+    if heeding:
+        found._report(Said(Task(0, 0), 0.0, b'{"kind": "growable"}'))
+    found._told_to_end(TERM)
+    return found
+
+
+@pytest.mark.parametrize("heeding", [False, True])
+def test_an_agent_leaves_it_to_the_coordinator_to_ask_its_ranks_and_the_service_goes_last(heeding):
+    found = stopped_agent(None, 0, 1, in_touch=True, heeding=heeding)
+    found._do([Kill((Task(0, 1),), TERM)])
+    assert found._engine.got == [(1, TERM)]  # nothing of its own
+    ends_at = found._kill_at
+    assert round(ends_at - time.monotonic()) == (60 if heeding else 5)
+    for at in (ends_at - 3, ends_at - 2, ends_at - 1, ends_at + 0.1, ends_at + 0.6):
+        found._look_at_the_clock(at)
+    assert found._engine.got[1] == (0, TERM)
+    killed = [(rank, KILL) for rank in (0, 1)]
+    assert sorted(found._engine.got[2:4]) == killed and found._engine.got[4] == (None, TERM)
+    assert sorted(found._engine.got[5:7]) == killed and found._engine.got[7:] == [(None, KILL)]
+
+
+def test_an_agent_out_of_touch_ends_the_ranks_that_nobody_has_asked():
+    found = stopped_agent(None, 0, 1, in_touch=False)
+    assert sorted(found._engine.got) == [(0, TERM), (1, TERM)]
+    found = stopped_agent(0, 1, in_touch=True)
+    found._do([Kill((Task(0, 1),), LEAVE)])
+    found._session = None  # those that hand over do so without the coordinator
+    found._look_at_the_clock(time.monotonic())
+    assert found._engine.got == [(1, LEAVE), (0, TERM)]
+
+
 # --- a real job.
 
 
@@ -411,8 +502,39 @@ def test_an_agent_that_is_stopped_has_its_ranks_hand_over_what_they_hold(hosts):
     hosts.until("stepping")
     hosts.agents["b"].send_signal(TERM)
     gone = hosts.ends("b")
-    assert gone.code == 128 + TERM and "for the ranks here to hand over what they hold" in gone.err, gone.err
+    assert gone.code == 128 + TERM and "for the ranks here to save, or to hand over" in gone.err, gone.err
     result = hosts.finish()
     assert result.code == 0, result.err
     assert "[a:0] 0 [(2, None), (1, True)] 1 True ('of 0', [0, 0], 'int16', 0.0)" in result.out.splitlines()
     assert "rank 1 on b is to leave" in result.err and "starting again" not in result.err
+
+
+SAVES = """\
+import meshrt
+meshrt.distributed.initialize()
+job = meshrt.distributed.elastic()
+with job:
+    for step in range(1, 9 if generation else 9000):
+        time.sleep(0.01)
+        if meshrt.distributed.checkpoint_requested(step):
+            sys.exit(print("saved", step, flush=True))
+        assert not job.grows()
+        if step == 3:
+            print("stepping", file=sys.stderr, flush=True)
+print("done", flush=True)
+"""
+
+
+def test_all_save_where_the_agent_of_the_first_host_is_stopped_and_start_again_on_the_others(hosts):
+    hosts.start("--nodes", "1:2", "--nproc", 1, "--devices-per-process", 1, "--elastic", body=SAVES)
+    hosts.agent("a", "b")
+    hosts.until("stepping")
+    hosts.until("stepping")
+    hosts.agents["a"].send_signal(TERM)
+    assert hosts.ends("a").code == 128 + TERM
+    result = hosts.finish()
+    assert result.code == 0, result.err
+    at = re.search(r"saved (\d+)", result.out)[1]
+    assert sorted(result.out.splitlines()) == [f"[a:0] saved {at}", "[b:0] done", f"[b:1] saved {at}"]
+    assert "host a leaves (its agent was stopped by SIGTERM); the job goes on without it" in result.err
+    assert "is to leave" not in result.err and "was lost" not in result.err
