@@ -23,7 +23,6 @@ _MULTIHOST = "jaxlib's client takes its own default"
 #: Name without "jax_" -> (default, why it changes nothing).
 WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
     "softmax_custom_jvp": (False, "nn.softmax always has the derivative that it asks for"),
-    "auto_pcast": (True, "values are always made to vary where that is needed"),
     "use_direct_linearize": (True, _ONE_WAY),
     "use_simplified_jaxpr_constants": (False, _ONE_WAY),
     "refs_to_pins": (False, "references are values in compiled programs"),

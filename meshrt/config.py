@@ -147,6 +147,8 @@ FIELDS: dict[str, Field] = {
         Field("random_seed_offset", int, 0, "trace", "added to every seed of a random key"),
         Field("remove_size_one_mesh_axis_from_type", bool, False, "trace",
               "leave mesh axes of size 1 out of the shardings in types"),
+        Field("auto_pcast", bool, True, "trace",
+              "make operands in a shard_map vary where others do; otherwise a cast has to be written"),
         Field("compute_type", str, None, "trace", "which of a device's processors computes, as compute_on says",
               optional=True),
         Field("xla_metadata", object, None, "trace", "names and values that compilers read at operations",

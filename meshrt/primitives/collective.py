@@ -229,7 +229,7 @@ def _psum_leaf(call: Call, x: Any) -> Any:
         return psum_p.bind(x, axes=call.names, axis_index_groups=call.groups)
     if call.unchecked:
         x = psum_p.bind(x, axes=call.unchecked, axis_index_groups=None)
-    return psum_invariant(x, call.checked)
+    return psum_invariant(call.vary(x), call.checked)
 
 
 def _grouped(call: Call) -> errors.UnsupportedError:

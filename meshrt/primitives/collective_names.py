@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors, tree_util
+from meshrt.config import settings
 from meshrt.core.axes import NamedAxis, axis_names, find_axes, manual_mesh
 from meshrt.core.basic.shapes import broadcast_in_dim, reshape
-from meshrt.core.basic.varying import vary
+from meshrt.core.basic.varying import cast_needed, vary
 from meshrt.core.explicit import unreduced_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.trace import trace_to_jaxpr
@@ -92,7 +93,13 @@ class Call:
         return bool(partial)
 
     def vary(self, x: Any) -> Any:
-        """`x` as a value that varies over the named axes, where types say so."""
+        """`x` as a value that varies over the named axes, where types say so.
+
+        ArgumentValueError where it does not yet, and the setting `auto_pcast` is off.
+        """
+        kind = aval_of(x)
+        if not settings.auto_pcast and not kind.vma.issuperset(self.checked):
+            raise cast_needed(self.caller, [kind], self.checked)
         return vary(x, self.checked)
 
     def one_size(self) -> int:

@@ -270,19 +270,21 @@ def _same_types(staged: list[Staged], names: Sequence[str], what: str, chosen: f
 
     A result varies over what that of any branch varies over, and over the axes along which the choice does (`chosen`).
     """
-    _check_branch_types(staged, names, what)
+    _check_branch_types(staged, names, what, chosen)
     columns = list(zip(*[s.out_avals for s in staged]))
     wanted = [wanted_of(c[0], chosen.union(*[a.vma for a in c])) for c in columns]
     return [converted(s, tuple(wanted)) for s in staged]
 
 
-def _check_branch_types(staged: Sequence[Staged], names: Sequence[str], what: str) -> None:
+def _check_branch_types(staged: Sequence[Staged], names: Sequence[str], what: str, chosen: frozenset[Any]) -> None:
     tree = staged[0].out_tree
     paths = leaf_paths(tree)
     lines = []
     for s, name in zip(staged[1:], names[1:]):
         for path, a, b in zip(paths, staged[0].out_avals, s.out_avals):
             why = describe_difference(a, b)
+            if why is None and not config.settings.auto_pcast and a.vma | chosen != b.vma | chosen:
+                why = "the manual axis types do not match: auto_pcast is off, write meshrt.lax.pcast(..., to='varying')"
             if why is not None:
                 first, second = told_apart(a, b, shown=str)
                 where = f" at {tree_util.keystr(path)}" if path else ""

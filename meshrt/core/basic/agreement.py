@@ -11,7 +11,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from meshrt.core.basic.varying import in_order, vary
+from meshrt.config import settings
+from meshrt.core.basic.varying import cast_needed, in_order, vary
 from meshrt.core.primitive import Primitive, set_agreement
 from meshrt.core.trace import Tracer
 from meshrt.core.types import aval_of
@@ -24,6 +25,9 @@ def agree(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any])
 
     Constants stay as they are: they have no cotangents, and a result varies over what any operand varies over.
     Operands of Jaxprs vary over what the types of their arguments say.
+
+    Raises:
+      ArgumentValueError: traced operands differ in it, and the setting `auto_pcast` is off.
     """
     if primitive.typed:
         return operands if primitive.varies is None else _as_declared(operands, primitive.varies(params))
@@ -39,6 +43,8 @@ def agree(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any])
         return operands
     union = frozenset[Any]().union(*[x.aval.vma for x in operands if isinstance(x, Tracer)])
     axes = in_order(union)
+    if not settings.auto_pcast:
+        raise cast_needed(primitive.name, [x.aval for x in operands if isinstance(x, Tracer)], axes)
     return [vary(x, axes) if isinstance(x, Tracer) else x for x in operands]
 
 

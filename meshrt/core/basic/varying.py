@@ -23,7 +23,7 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
 
-__all__ = ["in_order", "into_branch", "psum_invariant", "psum_invariant_p", "pvary_p", "vary"]
+__all__ = ["cast_needed", "in_order", "into_branch", "psum_invariant", "psum_invariant_p", "pvary_p", "vary"]
 
 Axes = tuple[Hashable, ...]
 
@@ -68,6 +68,23 @@ def vary(x: Any, axes: Iterable[Hashable]) -> Any:
     if missing and aval.explicit is not None:
         x, missing = _from_sums(x, aval, missing)
     return pvary_p.bind(x, axes=missing) if missing else x
+
+
+def cast_needed(name: str, kinds: Sequence[ShapedArray], axes: Iterable[Hashable]) -> errors.ArgumentValueError:
+    """The error for operands of these types, some of which do not vary over all of `axes` as the operation `name` needs
+    it, where the setting `auto_pcast` is off."""
+    axes = tuple(axes)
+    missing = [tuple(a for a in axes if a not in kind.vma) for kind in kinds]
+    casts = [
+        f"meshrt.lax.pcast(x, {names}, to='varying') of {'its operand' if len(kinds) == 1 else f'traced operand {i}'}"
+        for i, names in enumerate(missing)
+        if names
+    ]
+    return errors.ArgumentValueError(
+        f"Primitive {name} requires varying manual axes to match, but got "
+        f"{' and '.join(str(kind.short()) for kind in kinds)}, which do not all vary over {axes}. The setting "
+        f"auto_pcast is off, so that no cast is put in: write {', and '.join(casts)}"
+    )
 
 
 def _from_sums(x: Any, aval: ShapedArray, axes: Axes) -> tuple[Any, Axes]:

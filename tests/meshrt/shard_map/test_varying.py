@@ -159,6 +159,51 @@ def test_constants_of_a_body_need_no_cast():
     assert "pvary" not in str(stage(lambda a, w: jnp.sin(a * 2.0) + 1.0))
 
 
+WITHOUT_CASTS = {  # whether JAX takes it where auto_pcast is off
+    "added": (lambda L, a, w: a + w[0], False),
+    "cast and added": (lambda L, a, w: a + L.lax.pcast(w[0], "x", to="varying"), True),
+    "put together": (lambda L, a, w: L.np.concatenate([a, w]), False),
+    "in a jitted function": (lambda L, a, w: L.jit(lambda a, w: a * w[0])(a, w), False),
+    "in a mapped one": (lambda L, a, w: L.vmap(lambda r: r + w[0])(a), False),
+    "tangents": (lambda L, a, w: L.jvp(lambda w: a * w[0], (w,), (w,)), False),
+    "psum": (lambda L, a, w: L.lax.psum(w, "x"), False),
+    "pmax": (lambda L, a, w: L.lax.pmax(w, "x"), False),
+    "psum of what varies": (lambda L, a, w: L.lax.psum(a, "x"), True),
+    "all_gather": (lambda L, a, w: L.lax.all_gather(w, "x"), False),
+    "branches": (lambda L, a, w: L.lax.cond(True, lambda: a[:1], lambda: w[:1]), False),
+    "branches that vary": (lambda L, a, w: L.lax.cond(True, lambda: a, lambda: -a), True),
+    "result": (lambda L, a, w: w, True),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_CASTS)
+def test_without_auto_pcast_casts_have_to_be_written(name):
+    program, fits = WITHOUT_CASTS[name]
+    for L in (ours(), theirs()):
+
+        def body(a, w, L=L):
+            program(L, a, w)
+            return a
+
+        if name != "branches" or L.api is meshrt:  # JAX never casts these
+            stage(body, L)  # what was traced while casts were put in does not count
+        with L.api.auto_pcast(False):
+            if fits:
+                stage(body, L)
+                continue
+            with pytest.raises(TypeError if name == "branches" else ValueError) as e:
+                stage(body, L)
+        assert L.api is not meshrt or "write meshrt.lax.pcast(" in str(e.value)
+
+
+def test_a_region_is_traced_anew_where_casts_are_no_longer_put_in():
+    f = meshrt.jit(mapped(lambda a, w: a + w[0]))
+    same(f(A, W), A + W[0])
+    with meshrt.auto_pcast(False), pytest.raises(ValueError, match="varying manual axes"):
+        f(A, W)
+    same(meshrt.jit(mapped(lambda a, w: a + w[0], check_vma=False))(A, W), A + W[0])
+
+
 def test_carries_that_begin_to_vary_are_told_what_to_do():
     loops = {
         "scan": lambda L, a: L.lax.scan(lambda c, _: (c + a, None), L.np.zeros((2, 4)), None, length=2)[0],
