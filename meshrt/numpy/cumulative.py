@@ -24,7 +24,7 @@ __all__ = ["cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "diff"]
 def _cumulative(name: str, p: Callable[..., Any], a: Any, axis: Any, dtype: Any, out: Any) -> Any:
     unsupported_argument(name, "out", out)
     x = operand_array(name, a)
-    if axis is None or x.ndim == 0:
+    if axis is None or (x.ndim == 0 and x.weak_type):  # Python's numbers, which are weak, have the axis of a vector
         x, axis = reshape_p.bind(x, new_sizes=(x.size,)), 0 if axis is None else axis
     axis = canonical_axis(axis, x.ndim, name)
     if dtype is None:

@@ -13,7 +13,7 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.averages import mean, var
 from meshrt.numpy.choose import choose
 from meshrt.numpy.cumulative import cumprod, cumsum
-from meshrt.numpy.operands import broadcast_to_shape, canonical_axis, operand, unsupported_argument
+from meshrt.numpy.operands import broadcast_to_shape, operand, unsupported_argument
 from meshrt.numpy.reductions import any, argmax, argmin, boolean_mask, max, min, operand_array, prod, sum
 
 __all__ = [
@@ -36,14 +36,7 @@ def _nan_replaced(name: str, a: Any, value: Any) -> tuple[Any, Any]:
     if not dtypes.issubdtype(x.dtype, np.inexact):
         return x, None
     valid = el.eq_p.bind(x, x)
-    return choose(valid, x, np.asarray(value, x.dtype)[()]), valid
-
-
-def _inside(name: str, x: Any, axis: int | None) -> Any:
-    """An array, if it has the axis to run along, which Python's numbers have."""
-    if axis is not None and not getattr(x, "weak_type", True) and dtypes.issubdtype(x.dtype, np.inexact):
-        canonical_axis(axis, x.ndim, name)
-    return x
+    return choose(valid, x, value if x.weak_type else np.asarray(value, x.dtype)[()]), valid
 
 
 def nansum(
@@ -280,7 +273,7 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
     >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
     Array([2., 2., 6.], dtype=float32)
     """
-    return cumprod(_inside("nancumprod", _nan_replaced("nancumprod", a, 1)[0], axis), axis, dtype, out)
+    return cumprod(_nan_replaced("nancumprod", a, 1)[0], axis, dtype, out)
 
 
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
@@ -295,4 +288,4 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
     >>> jnp.nancumsum(jnp.array([2.0, jnp.nan, 3.0]))
     Array([2., 2., 5.], dtype=float32)
     """
-    return cumsum(_inside("nancumsum", _nan_replaced("nancumsum", a, 0)[0], axis), axis, dtype, out)
+    return cumsum(_nan_replaced("nancumsum", a, 0)[0], axis, dtype, out)

@@ -69,3 +69,22 @@ def test_matrices_of_no_rows() -> None:
 def test_names_of_types_of_arguments() -> None:
     assert meshrt.lax.Precision in meshrt.lax.PrecisionLike.__args__
     assert meshrt.lax.ConvDimensionNumbers in meshrt.lax.ConvGeneralDilatedDimensionNumbers.__args__
+
+
+@pytest.mark.parametrize("x", [3.0, 3, 1j, float("nan")], ids=str)
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "nancumsum", "nancumprod"])
+def test_numbers_of_python_have_the_axis_of_a_vector(name: str, x: Any) -> None:
+    assert_alike(lambda m: getattr(m.numpy, name)(x, axis=0))
+
+
+@pytest.mark.parametrize("k", [np.uint8(1), np.int8(-1), np.uint8(2)], ids=str)
+@pytest.mark.parametrize("name", ["tril", "triu", "diagonal", "trace", "diagflat"])
+def test_diagonals_are_numbered_by_any_integer(name: str, k: Any) -> None:
+    assert_alike(lambda m: getattr(m.numpy, name)(np.arange(9.0, dtype=np.float32).reshape(3, 3), k))
+
+
+@pytest.mark.parametrize("name", ["eye", "tri", "trace"])
+def test_the_number_of_a_diagonal_may_be_traced(name: str) -> None:
+    x = np.arange(9.0, dtype=np.float32).reshape(3, 3)
+    call = {"eye": lambda n, k: n.eye(3, k=k), "tri": lambda n, k: n.tri(3, k=k), "trace": lambda n, k: n.trace(x, k)}
+    assert_alike(lambda m: m.jit(lambda k: call[name](m.numpy, k))(np.int8(-1)))
