@@ -14,7 +14,7 @@ from meshrt.core.source import capture
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
-from meshrt.numpy.einsum_plan import EinsumPlan, Pair, Reduce, contraction_path, from_sublists, parse, plan_einsum
+from meshrt.numpy.einsum_plan import EinsumPlan, Pair, Reduce, described_path, from_sublists, plan_einsum
 from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.joining import stack
 from meshrt.numpy.operands import ShapeError, canonical_axes, equal_sizes, operand, unsupported_argument
@@ -491,10 +491,5 @@ def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> t
     if not isinstance(subscripts, str):
         subscripts, sequence = from_sublists((subscripts, *operands))
         operands = tuple(sequence)
-    shapes = [tuple(np.shape(x)) for x in operands]
-    inputs, result = parse(subscripts, shapes)
-    sizes = {c: max(n, 1) for names, shape in zip(inputs, shapes) for c, n in zip(names, shape)}
-    if isinstance(optimize, list):
-        optimize = tuple(optimize)
-    path = contraction_path(inputs, result, sizes, optimize)
-    return list(path), f"{','.join(inputs)}->{result}: contract {', '.join(map(str, path))}"
+    path, text = described_path(subscripts, [tuple(np.shape(x)) for x in operands], optimize)
+    return list(path), text

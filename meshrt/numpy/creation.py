@@ -23,6 +23,7 @@ from meshrt.numpy.operands import (
     ShapeError,
     broadcast_to_shape,
     canonical_axis,
+    diagonal_number,
     is_unknown,
     operand,
     ranked_shape,
@@ -374,6 +375,7 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
     """
     dtype = dtypes.check_user_dtype(float if dtype is None else dtype, "eye")
     n, m = shape_tuple((N, N if M is None else M), "eye")
+    k = diagonal_number(int(k) if isinstance(k, bool) else k, "eye")
     if isinstance(k, int):  # beyond the edges all diagonals are alike
         k = max_dim(-n, min_dim(k, m))
     return placed(el.convert_element_type(_diagonal_mask(n, m, k, el.eq_p), dtype), device, None)
@@ -408,20 +410,15 @@ def tri(N: Any, M: Any = None, k: Any = 0, dtype: Any = None) -> Any:
     """
     dtype = np.dtype("float32") if dtype is None else dtypes.check_user_dtype(dtype, "tri")
     n, m = shape_tuple((N, N if M is None else M), "tri")
-    k = _diagonal_number(k, "tri")
+    k = diagonal_number(k, "tri")
     if isinstance(k, int):  # one that no integer of ours can hold is refused; beyond the edges all diagonals are alike
         asarray(k)
         k = max_dim(-n, min_dim(k, m))
     return el.convert_element_type(_diagonal_mask(n, m, k, el.ge_p), dtype)
 
 
-def _diagonal_number(k: Any, name: str) -> Any:
-    """The number of a diagonal, which may be traced. A Python float is none."""
-    return static_int(k, f"{name}: the diagonal k") if isinstance(k, float | complex | str) else k
-
-
 def _triangle(name: str, m: Any, k: int, lower: bool) -> Any:
-    m, k = asarray(operand(name, m)), _diagonal_number(k, name)
+    m, k = asarray(operand(name, m)), diagonal_number(k, name)
     if m.ndim < 2:
         raise ShapeError(f"Argument to jax.numpy.{name} must be at least 2D, got shape {m.shape}")
     rows, columns = m.shape[-2:]
@@ -456,7 +453,7 @@ def triu(m: Any, k: int = 0) -> Any:
     Array([[1, 2],
            [0, 4]], dtype=int32)
     """
-    return _triangle("triu", m, k, False)
+    return _triangle("triu", m, int(k) if isinstance(k, bool | np.bool_) else k, False)
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:

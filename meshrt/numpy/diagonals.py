@@ -13,7 +13,14 @@ from meshrt.core.types import aval_of
 from meshrt.numpy.arrays import operand_array
 from meshrt.numpy.choose import choose
 from meshrt.numpy.creation import arange, eye
-from meshrt.numpy.operands import ShapeError, canonical_axis, unsupported_argument
+from meshrt.numpy.operands import (
+    ShapeError,
+    canonical_axis,
+    diagonal_number,
+    is_unknown,
+    static_diagonal,
+    unsupported_argument,
+)
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.shapes import moveaxis
 
@@ -35,11 +42,11 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     Array(5, dtype=int32)
     """
     unsupported_argument("trace", "out", out)
-    x = operand_array("trace", a)
-    split = aval_of(x).explicit
-    if x.ndim >= 2 and split is not None:
-        axes = _two_axes(x, axis1, axis2, "trace")
-        if any(split.spec.partitions[d] is not None for d in axes):  # devices hold parts of the diagonal only
+    x, offset = operand_array("trace", a), diagonal_number(offset, "trace", "offset")
+    if x.ndim >= 2:
+        split, axes = aval_of(x).explicit, _two_axes(x, axis1, axis2, "trace")
+        in_parts = split is not None and any(split.spec.partitions[d] is not None for d in axes)
+        if in_parts or is_unknown(offset):  # devices hold parts of the diagonal only; or nobody knows yet which it is
             x = moveaxis(x, axes, (-2, -1))
             n, m = x.shape[-2:]
             on_it = eye(n, m, offset, bool)
@@ -66,6 +73,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
         raise ShapeError(f"diagonal requires an array of at least two dimensions. Got shape {x.shape}")
     x = moveaxis(x, _two_axes(x, axis1, axis2, "diagonal"), (-2, -1))
     *lead, n, m = x.shape
+    offset = static_diagonal(offset, "diagonal", "offset")
     count = non_negative_dim(min_dim(n + min(offset, 0), m - max(offset, 0)))
     if is_symbolic_dim(count):  # how far the last element lies behind the first is no size where there is none
         k = arange(count)
@@ -102,6 +110,7 @@ def diag(v: Any, k: int = 0) -> Any:
         return diagonal(x, k)
     if x.ndim != 1:
         raise ShapeError(f"diag input must be 1d or 2d, got shape {x.shape}")
+    k = static_diagonal(k, "diag")
     n = x.size + abs(k)
     padded = lax.pad(x, np.zeros((), x.dtype)[()], [(max(0, -k), max(0, k), 0)])
     return choose(eye(n, k=k, dtype=bool), reshape_p.bind(padded, new_sizes=(n, 1)), np.zeros((), x.dtype)[()])

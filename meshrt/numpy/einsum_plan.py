@@ -95,13 +95,16 @@ def _check_output(subscripts: str, inputs: list[str], out: str) -> None:
 
 
 def _sizes(subscripts: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    """The size of each label; EinsumError where operands differ in it."""
     sizes: dict[str, int] = {}
     for i, (part, shape) in enumerate(zip(names, shapes)):
         for c, n in zip(part, shape):
             if n != 1 and sizes.get(c, 1) not in (1, n):
+                # The sentence of JAX, which has the two sizes the other way round, and what they are.
                 raise EinsumError(
-                    f"Size of label {c!r} for operand {i} ({sizes[c]}) does not match previous terms ({n}). The shapes "
-                    f"of einsum {subscripts!r} are {', '.join(map(str, shapes))}"
+                    f"Size of label {c!r} for operand {i} ({sizes[c]}) does not match previous terms ({n}). In einsum "
+                    f"{subscripts!r} of shapes {', '.join(map(str, shapes))} {c!r} has size {n} in operand {i}, and "
+                    f"{sizes[c]} before"
                 )
             sizes[c] = n if n != 1 else sizes.get(c, 1)
     return sizes
@@ -134,6 +137,14 @@ def contraction_path(inputs: Sequence[str], out: str, sizes: dict[str, int], opt
     if optimize == "greedy" or n > 8:
         return _greedy([frozenset(i) for i in inputs], frozenset(out), sizes)
     return _optimal([frozenset(i) for i in inputs], frozenset(out), sizes)
+
+
+def described_path(subscripts: str, shapes: Sequence[tuple[int, ...]], optimize: Any) -> tuple[Path, str]:
+    """The path of an einsum over operands of these shapes, and a line that says what it contracts."""
+    inputs, out = parse(subscripts, shapes)
+    sizes = {c: max(guessed(n), 1) for c, n in _sizes(subscripts, inputs, shapes).items()}
+    path = contraction_path(inputs, out, sizes, optimize)
+    return path, f"{','.join(inputs)}->{out}: contract {', '.join(map(str, path))}"
 
 
 def _checked(path: Path, n: int) -> Path:

@@ -19,7 +19,7 @@ from meshrt.core.references import AbstractRef
 from meshrt.core.trace import NOT_CONCRETE
 from meshrt.core.tracebacks import boundaries, is_boundary, strip
 from meshrt.core.tracer import ask_types
-from meshrt.core.types import ShapedArray
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.jit import jit
 from meshrt.numpy import (
     arrays,
@@ -45,6 +45,7 @@ from meshrt.numpy import prims as el
 from meshrt.numpy.at import IndexUpdateHelper
 from meshrt.numpy.operands import PYTHON_SCALARS, is_unknown, operand
 from meshrt.primitives.axis_types import unsplit
+from meshrt.primitives.conversion import no_key_bits
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.references import METHODS, PROPERTIES, ref_get, ref_set
 from meshrt.runtime.array import Array
@@ -178,6 +179,8 @@ def _view(self: ArrayOperators, dtype: Any = None) -> Any:
     new = dtypes.check_user_dtype(dtype, "view")
     if new == self.dtype:
         return self
+    if isinstance(self.dtype, dtypes.ExtendedDType) or isinstance(new, dtypes.ExtendedDType):
+        raise no_key_bits("view", aval_of(self), new)
     if self.dtype == np.bool_:
         return _view(_astype(self, np.uint8), new)
     if new == np.bool_:

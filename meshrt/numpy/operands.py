@@ -416,6 +416,34 @@ def static_int(x: Any, what: str) -> int:
         ) from None
 
 
+class DiagonalError(errors.ArgumentTypeError, errors.ArgumentValueError):
+    """What is to number a diagonal is no integer."""
+
+
+def diagonal_number(k: Any, function: str, name: str = "k") -> Any:
+    """The number of a diagonal: an int, a symbolic size, or an int32 that is traced. DiagonalError for anything else,
+    bools too."""
+    if type(k) is int or isinstance(k, DimExpr):
+        return k
+    dtype = getattr(k, "dtype", None)
+    if is_unknown(k) and dtypes.issubdtype(dtype, np.integer) and k.ndim == 0:
+        return convert_element_type_p.bind(k, new_dtype=np.dtype("int32"), weak_type=False)
+    try:
+        if isinstance(k, bool) or is_unknown(k):
+            raise TypeError
+        return operator.index(k)
+    except TypeError:
+        raise DiagonalError(
+            f"{function}: {name} must be a scalar integer; got {k!r} as the number of a diagonal: {no_integer(k)}"
+        ) from None
+
+
+def static_diagonal(k: Any, function: str, name: str = "k") -> Any:
+    """As :func:`diagonal_number`, of what must not be traced; True is 1."""
+    k = diagonal_number(int(k) if isinstance(k, bool) else k, function, name)
+    return static_size(k, f"{function}: {name}, the number of a diagonal,")
+
+
 def static_size(x: Any, what: str) -> Any:
     """As :func:`static_int`, of what may be the symbolic size of a dimension."""
     return x if isinstance(x, DimExpr) else static_int(x, what)

@@ -38,8 +38,10 @@ def _sections(name: str, n: int, parts: Any) -> list[int]:
         )
     known = int(parts) if _is_known_float(parts) else parts
     count = static_int(known, f"{name}: the number of parts")
-    if count <= 0:
-        raise NoPartsError(f"{name}: integer division or modulo by zero: the number of parts is {count}")
+    if count == 0:
+        raise NoPartsError(f"{name}: integer division or modulo by zero: the number of parts is 0")
+    if count < 0:
+        raise ShapeError(f"{name}: the number of parts must be at least 1, got {count}; [p] cuts at position p")
     each, rest = divmod(n, count)
     if name == "array_split":
         return [each * i + min_dim(rest, i) for i in range(count + 1)]

@@ -74,7 +74,7 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
     if isinstance(aval.dtype, dtypes.ExtendedDType) or isinstance(new_dtype, dtypes.ExtendedDType):
         if aval.dtype == new_dtype:
             return x
-        raise errors.ArgumentTypeError(f"cannot convert {aval.short()} to {new_dtype}: use meshrt.random.key_data")
+        raise no_key_bits("convert_element_type", aval, new_dtype)
     if aval.dtype == new_dtype and aval.weak_type == weak_type and type(x) not in (bool, int, float):
         return x
     if isinstance(x, bool | int | float | np.generic):
@@ -83,7 +83,21 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
     return convert_element_type_p.bind(x, new_dtype=new_dtype, weak_type=weak_type)
 
 
+class KeyConversionError(errors.ArgumentTypeError, errors.ArgumentValueError):
+    """Random keys are no numbers, and numbers no keys."""
+
+
+def no_key_bits(function: str, x: ShapedArray, new_dtype: Any) -> KeyConversionError:
+    """The error for keys of which the words are asked in passing, and for numbers that are to be keys."""
+    fix = "meshrt.random.key_data(key) gives the words of keys"
+    if not isinstance(x.dtype, dtypes.ExtendedDType):
+        fix = "meshrt.random.wrap_key_data(words, impl=...) makes keys of words"
+    return KeyConversionError(f"{function} cannot make {new_dtype} of {x.short()}: {fix}")
+
+
 def _bitcast_infer(x: ShapedArray, *, new_dtype: Any) -> ShapedArray:
+    if isinstance(x.dtype, dtypes.ExtendedDType) or isinstance(new_dtype, dtypes.ExtendedDType):
+        raise no_key_bits("bitcast_convert_type", x, new_dtype)
     old, new = dtypes.itemsize_bits(x.dtype), dtypes.itemsize_bits(new_dtype)
     if x.dtype != new_dtype and any(d == np.bool_ or d.kind == "c" for d in (x.dtype, new_dtype)):
         raise errors.ArgumentTypeError(

@@ -9,7 +9,7 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
-from meshrt import errors, lax
+from meshrt import errors, export, lax
 from meshrt.dtypes import DTypeError
 from meshrt.sharding import NamedSharding
 from meshrt.sharding import PartitionSpec as P
@@ -51,6 +51,14 @@ OTHERS = [
     (lambda: jnp.mean(jnp.ones(2), axis=0.0), errors.ArgumentTypeError, "mean: the axis must be made of integers"),
     (lambda: meshrt.random.key("a"), errors.ArgumentTypeError, "random.key: PRNG key seed must be an integer: "),
     (lambda: meshrt.random.key(1.5), errors.ArgumentTypeError, "random.key: PRNG key seed must be an integer; "),
+    (lambda: jnp.split(jnp.ones(2), -1), errors.ArgumentShapeError, "the number of parts must be at least 1, got -1"),
+    (lambda: jnp.einsum("ij,jk->ik", np.ones((2, 3)), np.ones((4, 2))), errors.MeshrtError, "of shapes (2, 3), (4, 2) "
+     "'j' has size 4 in operand 1, and 3 before"),
+    (lambda: lax.bitcast_convert_type(meshrt.random.key(0), np.uint32), errors.ArgumentValueError,
+     "bitcast_convert_type cannot make uint32 of key<fry>[]: meshrt.random.key_data(key) gives the words of keys"),
+    (lambda: jnp.zeros(2, np.uint32).view(meshrt.random.key(0).dtype), errors.ArgumentValueError, "wrap_key_data"),
+    (lambda: jnp.eye(3, k=1.5), errors.ArgumentValueError, "eye: k must be a scalar integer; got 1.5 as the number of"),
+    (lambda: export.SymbolicScope("a >= 8"), errors.ArgumentValueError, "Got 'a >= 8'; write ['a >= 8']"),
     (lambda: meshrt.ShapeDtypeStruct("ab", "float32"), errors.ArgumentTypeError, "such as (8, 4), got 'ab'"),
 ]  # fmt: skip
 

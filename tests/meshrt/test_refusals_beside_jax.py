@@ -106,7 +106,44 @@ SHAPES = {
     "repeat": lambda l: l.numpy.repeat(X, -1),
     "one_hot": lambda l: l.nn.one_hot(np.array([1]), -1),
     "bitcast": lambda l: l.lax.bitcast_convert_type(np.ones(3, np.int8), np.int32),
+    "split into less than none": lambda l: l.numpy.split(A, -1),
+    "array_split into less than none": lambda l: l.numpy.array_split(A, -2),
+    "einsum": lambda l: l.numpy.einsum("ij,jk", A, X[:2, None]),
+    "einsum_path": lambda l: l.numpy.einsum_path("ij,jk", A, X[:2, None]),
     "out_shardings": lambda l: l.jit(lambda x: x, out_shardings=open_sharding(l))(np.ones(8)),
+}
+# What numbers a diagonal is an integer, whatever class it is of and whether or not it is traced.
+NO_DIAGONALS = {
+    "float": lambda l: 1.5, "NumPy float": lambda l: np.float32(1.5), "float array": lambda l: l.numpy.array(1.5),
+    "NumPy array of a float": lambda l: np.array(1.0), "NumPy bool": lambda l: np.bool_(True), "text": lambda l: "1",
+    "bool array": lambda l: l.numpy.array(True), "vector": lambda l: np.array([1]), "complex": lambda l: 1j,
+}  # fmt: skip
+NUMBERED = {
+    "tri": lambda l, k: l.numpy.tri(3, k=k), "tril": lambda l, k: l.numpy.tril(A, k),
+    "eye": lambda l, k: l.numpy.eye(3, k=k), "diagonal": lambda l, k: l.numpy.diagonal(A, k),
+    "trace": lambda l, k: l.numpy.trace(A, k),
+}  # fmt: skip
+DIAGONALS = {
+    **{f"{f} {n}": lambda l, f=f, n=n: NUMBERED[f](l, NO_DIAGONALS[n](l)) for f in NUMBERED for n in NO_DIAGONALS},
+    **{f"{f} traced": lambda l, f=f: l.jit(lambda k: NUMBERED[f](l, k))(1.5) for f in NUMBERED},
+    "triu": lambda l: l.numpy.triu(A, np.float32(1.5)),
+    "triu traced": lambda l: l.jit(l.numpy.triu)(A, 1.5),
+    "tri bool": lambda l: l.numpy.tri(3, k=True),
+    "trace bool": lambda l: l.numpy.trace(A, True),
+    "tri traced bool": lambda l: l.jit(lambda k: l.numpy.tri(3, k=k))(True),
+}
+KEYS = {
+    "bits": lambda l: l.lax.bitcast_convert_type(l.random.key(0), np.uint32),
+    "bits, traced": lambda l: l.jit(lambda k: l.lax.bitcast_convert_type(k, np.uint32))(l.random.key(0)),
+    "bits of a key": lambda l: l.lax.bitcast_convert_type(np.zeros(2, np.uint32), l.random.key(0).dtype),
+    "conversion": lambda l: l.lax.convert_element_type(l.random.key(0), np.uint32),
+    "conversion to a key": lambda l: l.numpy.zeros(2, np.uint32).astype(l.random.key(0).dtype),
+    "view as a key": lambda l: l.numpy.zeros(2, np.uint32).view(l.random.key(0).dtype),
+}
+CUMULATIVE = {
+    f"{f} of {type(x).__name__}, axis {axis}": lambda l, f=f, x=x, axis=axis: getattr(l.numpy, f)(x, axis=axis)
+    for f in ("cumsum", "cumprod", "nancumsum", "nancumprod")
+    for x, axis in ((np.int32(3), 0), (np.float32(3), -1), (np.array(3.0), 0), (True, 0), (3.0, 1))
 }
 
 
@@ -134,6 +171,7 @@ EVERYTHING = {
     for group, programs in {
         "dimensions twice": DIMENSIONS, "indices": INDICES, "derivatives": DERIVATIVES, "vmap": MAPPED,
         "masks": MASKS, "numbers": NUMBERS, "shapes": SHAPES, "functions": FUNCTIONS,
+        "diagonals": DIAGONALS, "keys": KEYS, "cumulative": CUMULATIVE,
     }.items()
     for name, program in programs.items()
 }  # fmt: skip

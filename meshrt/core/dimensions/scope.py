@@ -32,7 +32,7 @@ class SymbolicScope:
     """The scope of dimension variables: sizes that meet in one program have to be of one scope.
 
     Args:
-      constraints: what is known of the variables beside that each is at least 1: strings such as ``"a >= 8"``,
+      constraints_str: what is known of the variables beside that each is at least 1: strings such as ``"a >= 8"``,
         ``"a <= 2*b"``, ``"mod(a, 4) == 0"``. The left side of an equality is one term, which is replaced by the right
         side wherever it occurs.
 
@@ -50,7 +50,7 @@ class SymbolicScope:
         if isinstance(constraints_str, str):
             raise errors.ArgumentValueError(
                 f"The symbolic constraints should be a sequence of strings. Got {constraints_str!r}; "
-                f"write constraints=[{constraints_str!r}]"
+                f"write [{constraints_str!r}]"
             )
         self._where = source.capture()
         self.constraints: list[Constraint] = []
