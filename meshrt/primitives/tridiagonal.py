@@ -59,6 +59,8 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
 def by_elimination(dl: Any, d: Any, du: Any, b: Any) -> Any:
     """The x with a x = b where there is no kernel: row by row, without exchanging any."""
     last = aval_of(d).ndim - 1
+    # The first element below and the last one above count for nothing, and may be anything, NaN too.
+    dl, du = _moved(_moved(dl, -1, last), 1, last), _moved(_moved(du, 1, last), -1, last)
     lower, middle, upper, right = (move_dim(x, last, 0) for x in (dl, d, du, b))
 
     def spread(x: Any, like: Any) -> Any:
