@@ -328,9 +328,9 @@ def unlike(got: Any, wanted: Any) -> bool:
 
 def told_apart(*kinds: Any, shown: Callable[[Any], str] = lambda kind: str(kind.short())) -> list[str]:
     """How messages show types that differ: as `shown` says, and where that is the same text for two of them, with what
-    values consist of too, their structure, weakness and shardings."""
+    values consist of too: their structure, weakness and shardings; at last with the type's own text."""
     texts = list(map(shown, kinds))
-    for further in (_structure, _arrays, repr):
+    for further in (_structure, _arrays, _whole):
         if all(one == two or a != b for one, a in zip(kinds, texts) for two, b in zip(kinds, texts)):
             break
         texts = [f"{shown(kind)}{more}" if (more := further(kind)) else text for kind, text in zip(kinds, texts)]
@@ -347,6 +347,10 @@ def _arrays(kind: Any) -> str:
         return f" ({kind})"
     parts = ", ".join(str(t) for t in kind.lo_ty())
     return f"{_structure(kind)} of {parts}"
+
+
+def _whole(kind: Any) -> str:
+    return f" ({kind!r})"
 
 
 class aval_method:

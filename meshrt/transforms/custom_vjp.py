@@ -1,7 +1,7 @@
 """`custom_vjp`: functions whose reverse-mode derivative is given by a pair of rules.
 
     custom_vjp_call[jaxpr num_consts rule] consts... arguments...  ->  results...
-    custom_vjp_linear[backward num_residuals ...] residuals... tangents...  ->  tangents of the results
+    custom_lin[backward num_residuals ...] residuals... tangents...  ->  tangents of the results
 
 The function is staged to a Jaxpr; the rules stay Python functions. Linearizing the call runs `fwd` and records the
 second primitive, which has nothing but a transpose: `bwd`.

@@ -67,10 +67,7 @@ class custom_vmap(CustomFunction):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name, rule = fun_name(self.fun), self.vmap_rule
-        try:
-            args = positional(self.fun, args, kwargs, "custom_vmap")
-        except TypeError as e:
-            raise errors.ArgumentTypeError(f"the arguments do not fit the custom_vmap function {name}: {e}") from e
+        args = positional(self.fun, args, kwargs, "custom_vmap")
         if rule is None:
             raise errors.MissingRuleError(f"No batching rule defined for custom_vmap function {name} using def_vmap.")
         leaves, tree = flatten(args)

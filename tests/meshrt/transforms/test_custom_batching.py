@@ -132,3 +132,9 @@ def _ruled(lib, rule):
 )  # fmt: skip
 def test_what_is_refused(program):
     assert_alike(program)
+
+
+def test_arguments_that_do_not_fit_are_told_once():
+    with pytest.raises(TypeError, match="missing a required argument: 'y'") as e:
+        marked(meshrt)(1.0)
+    assert str(e.value).startswith("The input arguments to the custom_vmap-decorated function f could not be resolved")

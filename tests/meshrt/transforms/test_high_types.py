@@ -218,3 +218,18 @@ def test_b21_high_values_through_shard_map(registered):
     np.testing.assert_allclose(grad.values, [8, 8, 8])
     last, _ = lax.scan(lambda c, _: (f(c), None), value, None, length=2)
     np.testing.assert_array_equal(last.values, [0, 4, 8])
+
+
+def test_types_that_only_their_whole_text_tells_apart():
+    @dataclass(frozen=True, repr=False)
+    class Named(ScaledType):
+        name: str = ""
+
+        def __repr__(self) -> str:
+            return f"Named {self.name}"
+
+        def short(self) -> str:
+            return "Named"
+
+    kinds = [Named(aval_of(1.0), aval_of(1.0), name) for name in "ab"]
+    assert high.told_apart(*kinds) == ["Named (Named a)", "Named (Named b)"]
