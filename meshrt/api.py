@@ -24,6 +24,7 @@ from meshrt.jit import jit
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.gradient_refs import deliver, state_cotangents, targets_of
 from meshrt.primitives.state import whole_read, whole_write
+from meshrt.primitives.traced_scalars import as_traced
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import from_numpy, put_leaf
 from meshrt.sharding.typed import abstract, without_sums
@@ -137,16 +138,11 @@ def value_and_grad(
         flat = _Flat(call, tree, has_aux, fun)
         nonzeros = [aval_of(x).is_differentiable for x in leaves]
         value, aux, linear = _scalar_linearized(fun, flat, leaves, nonzeros, holomorphic)
-        ct = _one(aval_of(value))
-        if type(value) is Array and value.committed:  # so that a constant gradient lies where the value does
-            ct = put_leaf(ct, without_sums(value.sharding), False, None)
-        cts = _pull_back(linear, [ct])
+        cts = _pull_back(linear, [_one(value)])
         filled = [_cotangent(c, aval_of(x)) if nz else _float0(x) for c, x, nz in zip(cts, leaves, nonzeros)]
         gradient = tree_unflatten(tree, filled)
         gradient = gradient[0] if single else gradient
-        if has_aux:
-            return (value, aux), gradient
-        return value, gradient
+        return (value, aux) if has_aux else value, gradient
 
     return wrapped
 
@@ -180,10 +176,14 @@ def grad(
     return wrapped
 
 
-def _one(aval: ShapedArray) -> Any:
-    """The cotangent that gradients start from: as weak as the value is."""
+def _one(value: Any) -> Any:
+    """The cotangent that gradients start from: an array as weak as the value is, to which it belongs."""
+    aval = aval_of(value)
     one = dtypes.scalar_type_of(aval.dtype)(1) if aval.weak_type else None
-    return np.asarray(1, aval.dtype)[()] if one is None or aval_of(one).dtype != aval.dtype else one
+    one = np.asarray(1, aval.dtype)[()] if one is None or aval_of(one).dtype != aval.dtype else one
+    if type(value) is Array and value.committed:  # so that a constant gradient lies where the value does
+        return put_leaf(one, without_sums(value.sharding), False, None)
+    return as_traced(one)
 
 
 def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):

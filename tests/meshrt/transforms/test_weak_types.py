@@ -12,6 +12,14 @@ import meshrt.numpy
 
 X = np.linspace(-1, 1, 8, dtype=np.float32)
 
+
+def _with_a_rule(library):
+    """A function whose rule for derivatives takes its cotangent for an array."""
+    rule = library.custom_vjp(lambda y: y)
+    rule.defvjp(lambda y: (y, None), lambda _, ct: (ct.reshape(1).at[0].mul(2)[0],))
+    return rule
+
+
 PROGRAMS = {
     "power of a Python scalar": lambda l, j: l.grad(lambda x: x**2)(3.0),
     "negative power": lambda l, j: l.value_and_grad(lambda x: x**-2 + x**3)(2.0),
@@ -22,6 +30,18 @@ PROGRAMS = {
     "grad of a constant": lambda l, j: l.grad(lambda x, y: x * 1, argnums=(0, 1))(2.0, 3.0),
     "grad of both kinds": lambda l, j: l.value_and_grad(lambda x, y: x * y, argnums=(0, 1))(j.bfloat16(2), 3.0),
     "grad in jit": lambda l, j: l.jit(l.grad(lambda x: j.exp(x) * 2 + x**2))(2.0),
+    "grad of identity in jit": lambda l, j: l.jit(lambda x: l.grad(lambda y: y)(x).astype(j.int32))(3.0),
+    "value_and_grad of a sum in jit": lambda l, j: l.jit(
+        lambda x: [y.reshape(1) for y in l.value_and_grad(lambda y: y + 1)(x)]
+    )(3.0),
+    "grad of a first power in jit": lambda l, j: l.jit(lambda x: l.grad(lambda y: y**1)(x).at[()].add(1))(3.0),
+    "grad of identity in vmap": lambda l, j: l.vmap(lambda x: l.grad(lambda y: y)(3.0).reshape(1) * x)(X),
+    "grad of identity in grad": lambda l, j: l.grad(lambda x: l.grad(lambda y: y)(x).reshape(1)[0] * x)(3.0),
+    "grad of identity, half in jit": lambda l, j: l.jit(lambda x: l.grad(lambda y: y)(x).at[()].mul(x))(j.bfloat16(3)),
+    "complex grad in jit": lambda l, j: l.jit(lambda x: l.grad(lambda y: y, holomorphic=True)(x).conj().real)(3j),
+    "rule": lambda l, j: l.grad(_with_a_rule(l))(3.0),
+    "rule in jit": lambda l, j: l.jit(l.grad(_with_a_rule(l)))(3.0),
+    "rule in vmap": lambda l, j: l.vmap(lambda x: l.grad(_with_a_rule(l))(j.float32(3)) * x)(X),
     "grad of grad": lambda l, j: l.grad(l.grad(lambda x: x**3))(2.0),
     "jvp": lambda l, j: l.jvp(lambda x: x * x, (2.0,), (1.0,)),
     "jvp of both kinds": lambda l, j: l.jvp(lambda x, y: x * y, (j.bfloat16(2), 3.0), (j.bfloat16(2), 3.0)),
