@@ -397,7 +397,8 @@ def jit(
       static_argnums, static_argnames: arguments that are Python values; each new value means a new trace.
       donate_argnums, donate_argnames: arguments whose buffers may be reused for results; they are deleted by the call.
       keep_unused: arguments that nothing depends on are passed to the program all the same.
-      device, backend: the one device that the function runs on, wherever its arguments lie; of a platform the first.
+      device, backend: the one device that the function runs on, wherever its arguments lie; of a platform the first of
+        this process.
       inline: whether the operations, not a call of them, stand in programs that call the function.
       compiler_options: XLA options for this function, which then cannot be called inside another program.
       max_traces: how often the function may be traced. A call that would trace it once more raises RetraceError, which

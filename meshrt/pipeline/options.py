@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from meshrt import errors
-from meshrt.runtime.backend import devices
+from meshrt.runtime.backend import local_devices
 
 __all__ = ["CompilerOptions", "JitOptions", "compiler_option_items"]
 
@@ -32,11 +32,12 @@ class JitOptions(NamedTuple):
 
     @property
     def place(self) -> Any:
-        """The one device that the function runs on: `device`, or the first one of `backend`; None where neither says.
+        """The one device that the function runs on: `device`, or of `backend` the first one of this process; None where
+        neither says.
 
         BackendError for a platform that is not here.
         """
-        return devices(self.backend)[0] if self.backend is not None else self.device
+        return local_devices(backend=self.backend)[0] if self.backend is not None else self.device
 
 
 def compiler_option_items(options: Mapping[str, Any] | None) -> CompilerOptions:

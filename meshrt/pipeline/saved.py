@@ -203,7 +203,8 @@ def _default_devices(said: Mapping[str, Any], mesh: AbstractMesh | None, count: 
             f"{origin} is for the platform {platform!r}, which is not here: {e}"
         ) from e
     if count == 1:
-        return (backend.default_device(),) if backend.default_device() in every else every[:1]
+        default = backend.default_device()
+        return (default,) if default in every else backend.local_devices(backend=platform)[:1]
     return every[:count]
 
 

@@ -114,18 +114,9 @@ class PortableExecutable:
     )  # fmt: skip
 
     def __init__(
-        self,
-        fingerprint: str,
-        module: str | bytes,
-        num_devices: int,
-        mode: str,
-        shardy: bool,
-        platform: str,
-        xla_options: tuple,
-        host_callbacks: tuple,
-        ynnpack: bool,
-        name: str,
-    ):
+        self, fingerprint: str, module: str | bytes, num_devices: int, mode: str, shardy: bool, platform: str,
+        xla_options: tuple, host_callbacks: tuple, ynnpack: bool, name: str,
+    ):  # fmt: skip
         self.fingerprint, self.module, self.num_devices = fingerprint, module, num_devices
         self.mode, self.shardy, self.platform = mode, shardy, platform
         self.xla_options, self.host_callbacks = xla_options, host_callbacks
@@ -172,9 +163,8 @@ class PortableExecutable:
         if len(devices) != self.num_devices:
             raise errors.MeshMismatchError(
                 f"the program was compiled for {errors.counted(self.num_devices, 'device')} and cannot be loaded onto "
-                f"{len(devices)}; "
-                "call the "
-                "function with arguments on a mesh of that size, which compiles a program for it"
+                f"{len(devices)}; call the function with arguments on a mesh of that size, which compiles a program "
+                "for it"
             )
         hardware = backend.elsewhere(devices)
         if hardware is not None:
@@ -196,8 +186,10 @@ class PortableExecutable:
         if self.platform == "cpu":
             jaxlib_api.prepare_cpu_kernels(self.module or self._blobs.get(kind, b""))
         if not (self.host_callbacks or kind in self._first or kind in self._blobs):
-            code = offers.code_for(self, kind)
-            self._blobs |= {} if code is None else {kind: code}
+            offered = offers.bound(self, kind, devices, self._options(devices))
+            if offered is not None:
+                bound, self._blobs[kind] = offered
+                return bound
         if kind in self._first or kind in self._blobs:
             try:
                 bound = jaxlib_api.deserialize(self._blob(kind), devices, self._options(devices), calls.functions())
@@ -309,10 +301,8 @@ class PortableExecutable:
         if len(devices) < self.num_devices:
             raise errors.BackendError(
                 f"the program is for {errors.counted(self.num_devices, f'{self.platform} device')}, but there are "
-                f"{len(devices)}; set "
-                f"meshrt.config.update('num_cpu_devices', {self.num_devices}) at the start, or compile on a machine "
-                "that "
-                "has them"
+                f"{len(devices)}; set meshrt.config.update('num_cpu_devices', {self.num_devices}) at the start, or "
+                "compile on a machine that has them"
             )
         return self.load(devices[: self.num_devices]).executable
 

@@ -34,7 +34,13 @@ def chosen_layouts(
 
 def _default(sig: Signature) -> Layout:
     device = sig.local_devices[0]
-    minor, tiling, bits = jaxlib_api.default_layout(sig.stored.dtype, sig.shard_shape, device)
+    try:
+        minor, tiling, bits = jaxlib_api.default_layout(sig.stored.dtype, sig.shard_shape, device)
+    except jaxlib_api.XlaError as e:
+        raise errors.UnsupportedError(
+            f"the runtime of {device.platform} does not tell in what layout an array of type {sig.aval.short()} lies "
+            f"({e}), so what Layout.AUTO chose cannot be told from it: give a layout in its place, or none"
+        ) from e
     return Layout(minor[::-1], tiling, bits)
 
 

@@ -6,20 +6,26 @@ other code, so calls of one function under several names find the same.
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 import weakref
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from meshrt.runtime import compile_cache, events, jaxlib_api
 
-__all__ = ["Offer", "code_for", "key_of", "offer"]
+__all__ = ["Offer", "bound", "key_of", "offer"]
+
+_log = logging.getLogger("meshrt.compile")
 
 _NAMES = re.compile(r'^module @\S+|(?:, )?jax\.result_info = "(?:[^"\\]|\\.)*"', re.MULTILINE)
 
 
 class Program(Protocol):
-    """What of a program decides its code."""
+    """A program with what decides its code."""
 
+    fingerprint: str
     module: str | bytes
     num_devices: int
     mode: str
@@ -31,28 +37,48 @@ class Program(Protocol):
 class Offer:
     """Code for a key; it stands for as long as this object is kept."""
 
-    __slots__ = ("__weakref__", "code")
+    __slots__ = ("__weakref__", "code", "key")
 
-    def __init__(self, code: bytes):
-        self.code = code
+    def __init__(self, key: str, code: bytes):
+        self.key, self.code = key, code
 
 
-_offers: weakref.WeakValueDictionary[str, Offer] = weakref.WeakValueDictionary()
+# Several may stand for one key, as several files may hold code for one program.
+_offers: weakref.WeakSet[Offer] = weakref.WeakSet()
+_lock = threading.Lock()
 
 
 def offer(key: str, code: bytes) -> Offer:
     """Offers code to programs of this key, for as long as the result is kept."""
-    made = _offers[key] = Offer(code)
+    made = Offer(key, code)
+    with _lock:
+        _offers.add(made)
     return made
 
 
-def code_for(program: Program, kind: str) -> bytes | None:
-    """The code that is offered to a program for devices of this kind."""
-    found = _offers.get(key_of(program, kind)) if _offers else None
-    if found is None:
+def bound(program: Program, kind: str, devices: Sequence[Any], options: Any) -> tuple[Any, bytes] | None:
+    """A program bound to devices of this kind from code that is offered to it, and that code; None where none is that
+    the runtime takes."""
+    if not _offers:
         return None
-    events.record("offered", program=program)
-    return found.code
+    key = key_of(program, kind)
+    with _lock:
+        standing = list(_offers)
+    for code in {o.code for o in standing if o.key == key}:
+        try:
+            found = jaxlib_api.deserialize(code, devices, options)
+        except jaxlib_api.XlaError as e:
+            _log.warning(
+                "code that a file brought along for program %s is refused by the runtime (%s); it is compiled here "
+                "unless another file has some",
+                program.fingerprint[:12],
+                e,
+            )
+            continue
+        events.record("offered", program=program)
+        events.record("rebind", program=program, devices=devices)
+        return found, code
+    return None
 
 
 def key_of(program: Program, kind: str) -> str:

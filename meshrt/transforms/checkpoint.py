@@ -230,7 +230,7 @@ def _run_forward(forward: Jaxpr, count: int, operands: Sequence[Any], params: di
 
 def _without_results(forward: Jaxpr, count: int) -> Jaxpr:
     flags = (False,) * count + (True,) * (len(forward.outvars) - count)
-    found: Jaxpr = _dce_cache.get(forward, flags, lambda: dce(forward, flags))[0]
+    found: Jaxpr = _live(forward, flags, True)[0]
     return found
 
 
@@ -255,9 +255,13 @@ def _batch(axis, args, dims, params):
 _dce_cache: WeakCache = WeakCache()
 
 
+def _live(jaxpr: Jaxpr, used: tuple[bool, ...], keep_inputs: bool) -> Any:
+    return _dce_cache.get(jaxpr, (used, keep_inputs), lambda: dce(jaxpr, used, keep_inputs))
+
+
 def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
     used = tuple(used)
-    body, needed = _dce_cache.get(eqn.params["jaxpr"], used, lambda: dce(eqn.params["jaxpr"], used, keep_inputs=False))
+    body, needed = _live(eqn.params["jaxpr"], used, False)
     invars = [a for a, n in zip(eqn.invars, needed) if n]
     return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {**eqn.params, "jaxpr": body})
 

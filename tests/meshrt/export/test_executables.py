@@ -99,6 +99,37 @@ def test_code_of_another_program_is_not_taken(blob, process):
     assert n.compile == 1 and n.offered == 0
 
 
+def _refused(stored):
+    """Code for the same program with which the runtime can do nothing."""
+    return replace(stored, code=b"no code").offered()
+
+
+def test_of_code_that_the_runtime_refuses_nothing_is_left(blob, process, caplog):
+    kept = _refused(export.deserialize(blob, with_executable=True).executables[0])
+    gc.collect()
+    read = export.deserialize(blob)
+    with events.count() as n:
+        compiled = meshrt.jit(read.call).lower(X).compile()
+        np.testing.assert_array_equal(compiled(X)["y"], np.cumsum(X) + 1)
+    assert kept.is_used and n.compile == 1 and n.offered == 0
+    assert "brought along for program" in caplog.text and "cannot move" not in caplog.text
+    np.testing.assert_array_equal(meshrt.stages.load(compiled.serialize())(X)["y"], np.cumsum(X) + 1)
+
+
+@pytest.mark.parametrize("ends", ["the same code", "code that is refused", "nothing"])
+def test_offers_of_one_program_end_one_by_one(blob, process, ends):
+    first = export.deserialize(blob, with_executable=True)
+    second = export.deserialize(blob, with_executable=True).executables[0]
+    if ends != "the same code":
+        second = _refused(second)
+    if ends != "nothing":
+        del second
+    gc.collect()
+    with events.count() as n:
+        np.testing.assert_array_equal(first.call(X)["y"], np.cumsum(X) + 1)
+    assert n.compile == 0 and n.offered == 1
+
+
 @pytest.mark.parametrize("tier", ["stable", "bytecode", "text"])
 def test_of_every_tier(process, tier):
     exported = export.export(meshrt.jit(lambda x: jnp.cumsum(x) - 2))(X)

@@ -121,6 +121,15 @@ def mapped(me, n, local):
     assert again.shape == (local,) and float(scale) == 3
 
 
+def on_one_device():
+    """A platform stands for a device of this process, not of the job."""
+    mine = set(backend.local_devices()[:1])
+    double = meshrt.jit(lambda x: 2 * x, backend="cpu")
+    x, inside = double(VALUE), meshrt.jit(lambda x: double(x) + 1)(VALUE)
+    assert x.devices() == inside.devices() == mine
+    check(x, 2 * VALUE)
+
+
 def saved(mesh):
     """A program written by each process runs where processes share devices in the same way."""
     put = lambda mesh: meshrt.device_put(VALUE, NamedSharding(mesh, P("x", "y")))
@@ -148,6 +157,7 @@ def main(me, n, local, port):
     saved(mesh)
     by_hand(mesh)
     mapped(me, n, local)
+    on_one_device()
     steps(mesh, 200)
     assert "jax" not in sys.modules
     client.wait_at_barrier("done", 60_000)
