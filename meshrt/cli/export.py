@@ -15,6 +15,7 @@ _EPILOG = """\b
 Examples:
   meshrt export train.py:step --mesh data=8 -o step.mexp
   meshrt export model.py:predict -o predict.mexp --platform cpu --platform cuda --vjp-order 1
+  meshrt export model.py:predict -o predict.mexp --with-executable --sizes b=8 --sizes b=64
 """
 
 
@@ -29,6 +30,8 @@ Examples:
 @click.option("--stablehlo-version", metavar="VERSION", help="Of the artifact: 1.9.0, 4 or 12 (weeks), or current.")
 @click.option("--with-executable", is_flag=True,
               help="Compile it for what is here and write that as well, for run-export --with-executable.")  # fmt: skip
+@click.option("--sizes", multiple=True, metavar="NAME=N,...",
+              help="A number for each symbolic size, for --with-executable; several may be given.")  # fmt: skip
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file.")
 @click.argument("target")
 def command(
@@ -41,6 +44,7 @@ def command(
     tier: str,
     stablehlo_version: str | None,
     with_executable: bool,
+    sizes: tuple[str, ...],
     output: Path,
 ) -> int:
     """Exports TARGET, FILE.py:FUNCTION or FILE.py:CLASS.METHOD, with a function example_arguments(mesh) beside it.
@@ -51,13 +55,16 @@ def command(
     # Start-up time: `meshrt --help` shows every command.
     import meshrt
     from meshrt.export import export
-    from meshrt.inspect.target import parse_mesh, split_target, stage_target
+    from meshrt.inspect.target import parse_mesh, parse_sizes, split_target, stage_target
     from meshrt.pipeline.container import write_file
 
     python = split_target(target)
     if python is None:
         raise click.UsageError(f"{target} names no function; write FILE.py:FUNCTION")
     path, name = python
+    if sizes and not with_executable:
+        raise click.UsageError("--sizes are those that --with-executable compiles for; give both")
+    numbers = [parse_sizes(text) for text in sizes]
     version: str | int | None = stablehlo_version
     if stablehlo_version is not None and stablehlo_version.isdigit():
         version = int(stablehlo_version)
@@ -74,7 +81,10 @@ def command(
     if with_executable:  # it is compiled for so many devices
         meshrt.config.update("num_cpu_devices", math.prod(axes.values()))
     made = stage_target(path, name, axes, hook_of(factory, written), stage, refused)
-    data = bytes(made.serialize(vjp_order, tier=tier, with_executable=with_executable))
+    if with_executable and not sizes and (names := sorted(made.solution.values)):
+        example = ",".join(f"{n}=8" for n in names)
+        raise click.UsageError(f"{made.fun_name} has symbolic sizes, for which nothing is compiled: give --sizes {example}")
+    data = bytes(made.serialize(vjp_order, tier=tier, with_executable=numbers or with_executable))
     write_file(output, data)
     where = f"{counted(made.nr_devices, 'device')} of {', '.join(platforms)}"
     click.echo(f"{output}: {made.fun_name} for {where}, {len(data):,} bytes")

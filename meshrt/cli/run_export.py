@@ -37,6 +37,7 @@ def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: 
     from meshrt.export.record import argument_names
     from meshrt.inspect.target import parse_mesh
     from meshrt.pipeline.container import read_file, write_file
+    from meshrt.runtime import events
     from meshrt.transforms.high import leaf_paths
 
     axes = parse_mesh(mesh) if mesh is not None else None
@@ -46,8 +47,8 @@ def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: 
     if with_executable and not exported.executables:
         click.echo(f"{file} has no code, which `meshrt export --with-executable` writes", err=True)
     for stored in exported.executables:
-        if with_executable and not stored.is_used:
-            click.echo(f"{file}: its code is not used: {'; '.join(stored.differences())}", err=True)
+        if with_executable and not stored.is_offered:
+            click.echo(f"{file}: its code does not fit: {'; '.join(stored.differences())}", err=True)
     leaves = _arrays(inputs, argument_names(exported.in_tree), exported.in_avals)
     if axes is not None:
         devices = meshrt.make_mesh(tuple(axes.values()), tuple(axes))
@@ -56,7 +57,10 @@ def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: 
         asked = exported.in_shardings_jax(devices) if known else [None] * len(leaves)
         leaves = [meshrt.device_put(x, s or whole) for x, s in zip(leaves, asked)]
     args, kwargs = meshrt.tree_util.tree_unflatten(exported.in_tree, leaves)
-    results = exported.call(*args, **kwargs)
+    with events.count("offered") as taken:
+        results = exported.call(*args, **kwargs)
+    if any(stored.is_offered for stored in exported.executables):
+        click.echo(f"{file}: {_said_of_code(exported.executables, bool(taken.offered))}", err=True)
     names = ["result" + meshrt.tree_util.keystr(p) for p in leaf_paths(exported.out_tree)]
     leaves = meshrt.tree_util.tree_leaves(results)
     found: dict[str, Any] = {n: np.asarray(r) for n, r in zip(names, leaves, strict=True)}
@@ -69,6 +73,15 @@ def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: 
         if output is None:
             click.echo(np.array2string(value, threshold=20))
     return 0
+
+
+def _said_of_code(executables: tuple[Any, ...], taken: bool) -> str:
+    """Whether the call took some of the code that was offered to it, and what that is for."""
+    if taken:
+        return "the call ran its code"
+    sizes = [", ".join(f"{n}={k}" for n, k in e.sizes.items()) for e in executables if e.is_offered]
+    known = f" with {' or '.join(sizes)}" if all(sizes) else ""
+    return f"the call was compiled, for its code is that of calls{known} whose arguments lie as they were exported"
 
 
 def _arrays(path: Path | None, names: list[str], avals: Any) -> list[Any]:

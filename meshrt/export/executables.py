@@ -7,11 +7,12 @@ where it would compile the very same program, for the very same compiler and har
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from meshrt import errors, tree_util
+from meshrt import config, errors, tree_util
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.types import ShapedArray
 from meshrt.export.calling import call_exported
@@ -21,9 +22,10 @@ from meshrt.jit import jit
 from meshrt.pipeline.program import mesh_over
 from meshrt.pipeline.saved import target_of
 from meshrt.runtime import backend, compile_cache, offers
+from meshrt.runtime.executable import asked_ynnpack
 from meshrt.shape_dtype import ShapeDtypeStruct
 
-__all__ = ["Sizes", "StoredExecutable", "executables_of", "from_sections", "shape_with", "to_sections"]
+__all__ = ["Sizes", "StoredExecutable", "executables_of", "from_sections", "numbers_for", "shape_with", "to_sections"]
 
 # Which calls are compiled: those without symbolic sizes, or of each of these.
 Sizes = bool | Mapping[str, int] | Sequence[Mapping[str, int]]
@@ -35,7 +37,7 @@ class StoredExecutable:
 
     sizes      a number for each symbolic size
     devices    for how many devices it is
-    target     what it was compiled by and for: versions, platform, kind of device, instruction set, flags
+    target     what it was compiled by and for: versions, platform, kind of device, instruction set, flags, settings
     key        of the program: see `meshrt.runtime.offers`
     code       machine code
     """
@@ -48,16 +50,18 @@ class StoredExecutable:
     _offer: offers.Offer | None = field(default=None, repr=False, compare=False)
 
     @property
-    def is_used(self) -> bool:
-        """Whether calls with these sizes run this code: it was asked for when the file was read, and fits."""
+    def is_offered(self) -> bool:
+        """Whether it was asked for when the file was read, and fits. A call takes it if its program is that of `key`:
+        one with these sizes and the shardings of the export, of the function alone. `meshrt.runtime.events` counts as
+        `offered` what calls have taken."""
         return self._offer is not None
 
     def differences(self) -> list[str]:
         """In what this process is another than what the code is for: names, with what is said there and here."""
         try:
-            devices = backend.devices(str(self.target.get("platform")))
+            devices = backend.devices(self.target["platform"])
         except errors.BackendError:
-            return [f"platform {self.target.get('platform')!r} is not here"]
+            return [f"platform {self.target['platform']!r} is not here"]
         if len(devices) < self.devices:
             return [f"devices {self.devices}, here {len(devices)}"]
         here, there = _target(devices[: self.devices]), self.target
@@ -65,12 +69,16 @@ class StoredExecutable:
         return [f"{k} {there.get(k)!r}, here {here.get(k)!r}" for k in names if there.get(k) != here.get(k)]
 
     def offered(self) -> StoredExecutable:
-        """Itself, used where it fits. No compiler is given a byte of what does not."""
+        """Itself, offered to calls where it fits. No compiler is given a byte of what does not."""
         return self if self.differences() else replace(self, _offer=offers.offer(self.key, self.code))
 
 
 def _target(devices: Sequence[Any]) -> dict[str, Any]:
-    return {**target_of(devices), "flags": compile_cache.xla_flags()}
+    """What has to be the same here for the code to be that of a call: hardware, compiler, and what is asked of it."""
+    target = {**target_of(devices), "flags": compile_cache.xla_flags()}
+    if target["platform"] == "cpu":
+        target["cpu_ynnpack"] = asked_ynnpack()
+    return {**target, "partitioner": config.settings.partitioner, "propagator": config.settings.propagator}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -81,8 +89,9 @@ def executables_of(exported: Record, asked: Sizes) -> list[StoredExecutable]:
     """What is asked for, compiled here.
 
     Raises:
-      ArgumentTypeError: it is neither.
-      ArgumentValueError: the function is not for this platform or has more devices than are here; sizes are missing.
+      ArgumentTypeError: it is neither, or a size is no int.
+      ArgumentValueError: the function is not for this platform or has more devices than are here; sizes are missing,
+        or are of no symbolic size.
     """
     chosen = [{}] if asked is True else [asked] if isinstance(asked, Mapping) else asked
     if not isinstance(chosen, Sequence) or not all(isinstance(sizes, Mapping) for sizes in chosen):
@@ -106,30 +115,56 @@ def _compiled(exported: Record, sizes: Mapping[str, int]) -> StoredExecutable:
             f"are here, {len(devices)}: meshrt.config.update('num_cpu_devices', {exported.nr_devices}) at the start "
             "makes as many of a CPU"
         )
+    numbers = numbers_for(exported, sizes, "with_executable={{{0!r}: 8}}")
     shardings: Sequence[Any] = [None] * len(exported.in_avals)
     if exported.mesh is not None:
         shardings = exported.in_shardings_jax(mesh_over(exported.mesh, devices))
     specs = [
-        ShapeDtypeStruct(shape_with(exported, a, sizes, "with_executable={{{0!r}: 8}}"), a.dtype, sharding=s)
+        ShapeDtypeStruct(shape_with(a, numbers), a.dtype, sharding=s)
         for a, s in zip(exported.in_avals, shardings)
     ]
     args, kwargs = tree_util.tree_unflatten(exported.in_tree, specs)
     compiled = jit(lambda *a, **k: call_exported(exported, a, k)).lower(*args, **kwargs).compile()
     program = compiled.program.executable
     return StoredExecutable(
-        dict(sizes), program.num_devices, _target(program.first_devices()), program.offer_key(), program.serialize()
+        numbers, program.num_devices, _target(program.first_devices()), program.offer_key(), program.serialize()
     )
 
 
-def shape_with(exported: Record, aval: ShapedArray, sizes: Mapping[str, int], advice: str) -> tuple[int, ...]:
-    """A shape with numbers for symbolic sizes. ArgumentValueError, with the advice, where one is missing."""
-    names = set(exported.solution.values)
-    if missing := sorted(names.difference(sizes)):
+def numbers_for(exported: Record, sizes: Mapping[str, Any], advice: str) -> dict[str, int]:
+    """A number for each symbolic size, of those given by name; the advice says how one is given.
+
+    Raises:
+      ArgumentTypeError: one that is no int.
+      ArgumentValueError: one is missing, or is of no symbolic size.
+    """
+    names = sorted(exported.solution.values)
+    if missing := [n for n in names if n not in sizes]:
         raise errors.ArgumentValueError(
-            f"{exported.fun_name} has the symbolic sizes {', '.join(sorted(names))}, and a number is needed for each: "
+            f"{exported.fun_name} has the symbolic sizes {', '.join(names)}, and a number is needed for each: "
             f"{advice.format(missing[0])}"
         )
-    found = [n.evaluate(sizes) if isinstance(n, DimExpr) else n for n in aval.shape]
+    if unknown := [n for n in sizes if n not in names]:
+        raise errors.ArgumentValueError(
+            f"{exported.fun_name} has no symbolic size {unknown[0]!r}; it has {', '.join(names) or 'none'}"
+        )
+    return {name: _number(exported, name, sizes[name]) for name in names}
+
+
+def _number(exported: Record, name: str, given: Any) -> int:
+    try:
+        if isinstance(given, bool):
+            raise TypeError
+        return operator.index(given)
+    except TypeError:
+        raise errors.ArgumentTypeError(
+            f"the symbolic size {name} of {exported.fun_name} is an int. Got {given!r}, a {type(given).__name__}"
+        ) from None
+
+
+def shape_with(aval: ShapedArray, numbers: Mapping[str, int]) -> tuple[int, ...]:
+    """A shape with numbers for symbolic sizes."""
+    found = [n.evaluate(numbers) if isinstance(n, DimExpr) else n for n in aval.shape]
     return tuple(map(int, found))
 
 
@@ -149,16 +184,30 @@ def to_sections(executables: Sequence[StoredExecutable]) -> dict[str, bytes]:
 
 
 def from_sections(rows: Any, code: memoryview) -> tuple[StoredExecutable, ...]:
-    """What the sections hold. ValueError, KeyError or TypeError for descriptions that make no sense."""
+    """What the sections hold. ValueError, KeyError, TypeError or AttributeError for descriptions without sense."""
+    if not isinstance(rows, list):
+        raise TypeError(f"descriptions of compiled code are a list. Got {rows!r}")
     found, end = [], 0
     for row in rows:
-        at, length, devices = row["place"], row["length"], row["devices"]
-        if any(type(n) is not int or n < 0 for n in (at, length, devices)) or at != end or length > len(code) - at:
+        at, length, devices = (_int(row, name) for name in ("place", "length", "devices"))
+        if at != end or length > len(code) - at:
             raise ValueError(f"compiled code at {at!r} of {length!r} bytes, among {len(code)}")
+        if devices < 1:
+            raise ValueError(f"compiled code for {devices} devices")
         end = at + length
-        sizes = {str(k): int(n) for k, n in row["sizes"].items()}
-        target = {str(k): v for k, v in row["target"].items()}
-        found.append(StoredExecutable(sizes, devices, target, str(row["key"]), bytes(code[at:end])))
+        sizes = {name: _int(row["sizes"], name) for name in row["sizes"].keys()}
+        target, key = dict(row["target"].items()), row["key"]
+        if not isinstance(key, str) or not isinstance(target["platform"], str):
+            raise TypeError(f"compiled code of key {key!r} for {target}")
+        found.append(StoredExecutable(sizes, devices, target, key, bytes(code[at:end])))
     if end != len(code):
         raise ValueError(f"{len(code) - end} bytes of compiled code that nothing describes")
     return tuple(found)
+
+
+def _int(row: Mapping[str, Any], name: str) -> int:
+    """A number that counts something, of what a file says."""
+    found = row[name]
+    if type(found) is not int or found < 0:
+        raise ValueError(f"{name} of compiled code is {found!r}")
+    return found

@@ -56,7 +56,8 @@ class Exported(Record):
           sizes: a number for each variable in symbolic sizes, by its name.
 
         Raises:
-          ArgumentValueError: a variable without a number, or numbers that no size allows.
+          ArgumentValueError: a variable without a number, a name of no variable, or numbers that no size allows.
+          ArgumentTypeError: a number that is no int.
           MeshMismatchError: another number of devices.
         """
         return plan_of(self, mesh, sizes)
@@ -77,7 +78,8 @@ class Exported(Record):
         Raises:
           TreeError: the arguments or results have nodes of a class that was not registered for files.
           ArgumentValueError: an unknown tier or version; more derivatives than there are; code for a platform or more
-            devices than are here, or for sizes that are not all given.
+            devices than are here, or for sizes that are not all given, or not the function's.
+          ArgumentTypeError: sizes that are no ints.
         """
         return serialize(
             self, vjp_order, tier=tier, stablehlo_version=stablehlo_version, with_executable=with_executable

@@ -36,8 +36,8 @@ def deserialize(blob: bytes | bytearray | memoryview, *, with_executable: bool =
 
     Args:
       with_executable: whether calls may run compiled code that the file has (`serialize(with_executable=True)`) instead
-        of compiling. It is used where everything that it was compiled by and for is the same here (`executables` of the
-        result tells). Machine code runs with your rights: say so only of files from those you trust.
+        of compiling. It is offered to them where everything that it was compiled by and for is the same here
+        (`executables` of the result tells), and taken by those of the program that it was compiled of. Machine code runs with your rights: say so only of files from those you trust.
 
     Raises:
       SavedProgramError: damaged, cut off, or no such bytes. IncompatibleProgramError: bytecode or text of another
@@ -58,7 +58,7 @@ def _read(sections: Mapping[str, memoryview], depth: int) -> Exported:
         made = _exported(manifest, trees, types, shard, sections, depth)
     except (errors.SavedProgramError, errors.TreeError, errors.UnsupportedError):
         raise
-    except (errors.MeshrtError, KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as e:
+    except (errors.MeshrtError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as e:
         raise errors.SavedProgramError(
             f"the exported function has a description that this meshrt cannot read ({type(e).__name__}: {e}); write it "
             "again with Exported.serialize()"

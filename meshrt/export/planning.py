@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from meshrt import errors, tree_util
 from meshrt.export.calling import call_exported
-from meshrt.export.executables import shape_with
+from meshrt.export.executables import numbers_for, shape_with
 from meshrt.export.record import Record
 from meshrt.jit import jit
 from meshrt.shape_dtype import ShapeDtypeStruct
@@ -30,7 +30,8 @@ def plan_of(exported: Record, mesh: Mesh | AbstractMesh, sizes: Mapping[str, int
             f"{exported.fun_name} was exported for {errors.counted(exported.nr_devices, 'device')}, and {over} has "
             f"{over.size}; give a mesh of as many"
         )
-    shapes = [shape_with(exported, a, sizes, "plan(mesh, {0}=8)") for a in exported.in_avals]
+    numbers = numbers_for(exported, sizes, "plan(mesh, {0}=8)")
+    shapes = [shape_with(a, numbers) for a in exported.in_avals]
     if exported.mesh is None:  # it names no mesh: all of it runs everywhere
         asked = [NamedSharding(over, PartitionSpec())] * len(shapes)
     elif exported.mesh.axis_sizes == over.axis_sizes:

@@ -38,7 +38,7 @@ from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, use_abstract_mesh
 from meshrt.tree_util import tree_flatten, tree_map, tree_unflatten
 
-__all__ = ["ForeignText", "Hook", "lower_target", "parse_mesh", "split_target", "stage_target"]
+__all__ = ["ForeignText", "Hook", "lower_target", "parse_mesh", "parse_sizes", "split_target", "stage_target"]
 
 
 Hook = str | WrittenArguments  # what the file calls the arguments' factory, or the arguments
@@ -57,15 +57,28 @@ def parse_mesh(text: str) -> dict[str, int]:
     >>> parse_mesh("data=4,model=2")
     {'data': 4, 'model': 2}
     """
-    axes: dict[str, int] = {}
+    return _numbers(text, "mesh", "axis", "axes with their sizes, such as data=4,model=2")
+
+
+def parse_sizes(text: str) -> dict[str, int]:
+    """`b=8,c=2`, numbers for symbolic sizes, as {"b": 8, "c": 2}. InspectError as `parse_mesh`.
+
+    >>> parse_sizes("b=8,c=2")
+    {'b': 8, 'c': 2}
+    """
+    return _numbers(text, "sizes", "size", "symbolic sizes with their numbers, such as b=8,c=2")
+
+
+def _numbers(text: str, what: str, one: str, expected: str) -> dict[str, int]:
+    found: dict[str, int] = {}
     for part in text.split(","):
-        name, sign, size = part.strip().partition("=")
-        if not sign or not name.isidentifier() or not size.strip().isdigit() or int(size) < 1:
-            raise InspectError(f"mesh {text!r}: expected axes with their sizes, such as data=4,model=2")
-        if name in axes:
-            raise InspectError(f"mesh {text!r}: the axis {name!r} stands twice; give each axis once")
-        axes[name] = int(size)
-    return axes
+        name, sign, number = part.strip().partition("=")
+        if not sign or not name.isidentifier() or not number.strip().isdecimal() or int(number) < 1:
+            raise InspectError(f"{what} {text!r}: expected {expected}")
+        if name in found:
+            raise InspectError(f"{what} {text!r}: the {one} {name!r} stands twice; give each {one} once")
+        found[name] = int(number)
+    return found
 
 
 def split_target(target: str) -> tuple[Path, str] | None:

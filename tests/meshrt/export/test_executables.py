@@ -61,14 +61,14 @@ def test_the_first_call_compiles_nothing(blob, process, way):
         np.testing.assert_array_equal(call(X)["y"], np.cumsum(X) + 1)
     assert n.compile == 0 and n.offered == 1
     (stored,) = read.executables
-    assert stored.is_used and stored.differences() == [] and (stored.devices, stored.sizes) == (1, {})
+    assert stored.is_offered and stored.differences() == [] and (stored.devices, stored.sizes) == (1, {})
 
 
 def test_nobody_runs_code_that_was_not_asked_for(blob, process):
     read = export.deserialize(blob)
     with events.count() as n:
         np.testing.assert_array_equal(read.call(X)["y"], np.cumsum(X) + 1)
-    assert n.compile == 1 and n.offered == 0 and not read.executables[0].is_used
+    assert n.compile == 1 and n.offered == 0 and not read.executables[0].is_offered
 
 
 def test_other_programs_are_compiled(blob, process):
@@ -85,11 +85,22 @@ def test_other_programs_are_compiled(blob, process):
 def test_code_for_something_else_reaches_no_compiler(blob, process, monkeypatch, field, value):
     monkeypatch.setattr(jaxlib_api, "deserialize", lambda *a: pytest.fail("XLA was given the code"))
     read = export.deserialize(changed(blob, **{field: value}), with_executable=True)
-    assert not read.executables[0].is_used
+    assert not read.executables[0].is_offered
     assert field in "\n".join(read.executables[0].differences())
     with events.count() as n:
         np.testing.assert_array_equal(read.call(X)["y"], np.cumsum(X) + 1)
     assert n.compile == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("cpu_ynnpack", "always"), ("partitioner", "xla"), ("propagator", "shardy")])
+def test_code_of_other_settings_is_not_offered(blob, process, name, value):
+    """And the differences name the setting: what the program is compiled with is none of the file's."""
+    with meshrt.config.override(**{name: value}):
+        (stored,) = export.deserialize(blob, with_executable=True).executables
+        assert not stored.is_offered
+        (difference,) = stored.differences()
+        assert difference.startswith(name) and difference.endswith(f"here {value!r}")
+    assert stored.differences() == []
 
 
 def test_code_of_another_program_is_not_taken(blob, process):
@@ -181,12 +192,44 @@ def test_what_cannot_be_compiled_here_is_said():
 
 
 @pytest.mark.parametrize(("field", "value"), [
-    ("place", 1), ("length", 1 << 62), ("length", -1), ("length", 3), ("devices", "many"), ("sizes", 3),
-    ("sizes", {"b": "x"}),
+    ("place", 1), ("length", 1 << 62), ("length", -1), ("length", 3), ("devices", "many"), ("devices", 0),
+    ("devices", True), ("sizes", 3), ("sizes", {"b": "x"}), ("sizes", {"b": float("inf")}), ("sizes", {"b": 8.7}),
+    ("sizes", {"b": True}), ("sizes", {"b": -1}), ("key", 3), ("target", {}), ("target", 3), ("platform", ["cpu"]),
 ])  # fmt: skip
-def test_descriptions_of_code_that_make_no_sense(blob, field, value):
+@pytest.mark.parametrize("asked", [False, True])
+def test_descriptions_of_code_that_make_no_sense(blob, field, value, asked):
     with pytest.raises(errors.SavedProgramError):
-        export.deserialize(changed(blob, **{field: value}))
+        export.deserialize(changed(blob, **{field: value}), with_executable=asked)
+
+
+def test_other_numbers_that_make_no_sense(blob):
+    """JSON's reader takes infinities."""
+    sections = {name: bytes(view) for name, view in container.unpack(blob).items()}
+    manifest = sections["manifest"].replace(b'"calling convention":10', b'"calling convention":1e999')
+    assert manifest != sections["manifest"]
+    with pytest.raises(errors.SavedProgramError, match="OverflowError"):
+        export.deserialize(container.pack({**sections, "manifest": manifest}))
+
+
+@pytest.mark.parametrize("number", [8.7, "8", True, np.bool_(True), None, np.float32(8)])
+def test_symbolic_sizes_are_ints(number):
+    exported = export.export(meshrt.jit(lambda x: x + 1))(spec("b, 2"))
+    mesh = meshrt.sharding.AbstractMesh((2,), ("x",))
+    for use in (lambda: exported.serialize(with_executable={"b": number}), lambda: exported.plan(mesh, b=number)):
+        with pytest.raises(errors.ArgumentTypeError, match="the symbolic size b of .* is an int. Got"):
+            use()
+
+
+def test_sizes_are_those_of_the_function(process):
+    exported = export.export(meshrt.jit(lambda x: x + 1))(spec("b, 2"))
+    mesh = meshrt.sharding.AbstractMesh((2,), ("x",))
+    for use in (lambda: exported.serialize(with_executable={"b": 8, "c": 3}), lambda: exported.plan(mesh, b=8, c=3)):
+        with pytest.raises(errors.ArgumentValueError, match="has no symbolic size 'c'; it has b"):
+            use()
+    with pytest.raises(errors.ArgumentValueError, match="has no symbolic size 'b'; it has none"):
+        export.export(meshrt.jit(lambda x: x + 1))(X).serialize(with_executable={"b": 8})
+    blob = exported.serialize(with_executable={"b": np.int64(8)})
+    assert export.deserialize(blob).executables[0].sizes == {"b": 8}
 
 
 @pytest.mark.parametrize("name", ["execs", "code"])
@@ -199,5 +242,5 @@ def test_code_without_a_description_and_the_other_way(blob, name):
 def test_golden_file_with_code():
     """`lambda x: {"y": cumsum(x) + 1}` of `f32[4]`; its code is used where it fits, and the program elsewhere."""
     read = export.deserialize(GOLDEN.read_bytes(), with_executable=True)
-    assert read.executables[0].is_used == (not read.executables[0].differences())
+    assert read.executables[0].is_offered == (not read.executables[0].differences())
     np.testing.assert_array_equal(read.call(X)["y"], np.cumsum(X) + 1)

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import functools
 import random
+import re
 import struct
 import sys
 import tracemalloc
@@ -44,7 +46,7 @@ def jax_file():
 
 # How each is read, how long its head is, and where lengths stand in it: (place, struct format).
 KINDS = {
-    "exported": (exported_file, export.deserialize, 56 + 56 * 8,
+    "exported": (exported_file, functools.partial(export.deserialize, with_executable=True), 56 + 56 * 8,
                  [(12, "<I"), (16, "<Q"), *((56 + 56 * i + j, "<Q") for i in range(8) for j in (8, 16))]),
     "compiled": (compiled_file, meshrt.stages.load, 64, [(12, "<I"), (16, "<Q"), (24, "<Q")]),
     "jax": (jax_file, export.from_jax, 400, [(4 * i, "<I") for i in range(100)]),
@@ -73,24 +75,35 @@ def changed(data, rng, head, lengths):
     return bytes(out)
 
 
+VALUE = re.compile(rb'(?<=:)(?:-?\d+|"[^"]*"|true|false|null)')
+VALUES = (b"0", b"-1", b"1", b"8.5", b"1e999", b"NaN", b"1" + b"0" * 30, b"true", b"null", b'""', b'"x"', b"[]", b"{}")
+
+
+def text_otherwise(text, rng):
+    """A description of which a byte is another or missing, or a value is another."""
+    out, values = bytearray(text), list(VALUE.finditer(text))
+    if values and rng.random() < 0.5:
+        chosen = rng.choice(values)
+        out[chosen.start() : chosen.end()] = rng.choice(VALUES)
+    else:
+        at = rng.randrange(len(out))
+        out[at : at + rng.randrange(2)] = bytes([rng.choice(b'0129-"[]{},:abnull')])
+    return bytes(out)
+
+
 def described_otherwise(data, rng):
-    """A variant of an exported function with right checksums, of whose descriptions a byte is another or missing."""
+    """A variant of an exported function with right checksums and another description."""
     sections = {name: bytes(view) for name, view in container.unpack(data).items()}
     name = rng.choice(["manifest", "trees", "types", "shard", "execs"])
-    out = bytearray(sections[name])
-    at = rng.randrange(len(out))
-    out[at : at + rng.randrange(2)] = bytes([rng.choice(b'0129-"[]{},:abnull')])
-    return bytes(container.pack({**sections, name: bytes(out)}))
+    return bytes(container.pack({**sections, name: text_otherwise(sections[name], rng)}))
 
 
 def compiled_otherwise(data, rng):
     """The same of a compiled program."""
     description, code, captured = compiled_container.unpack(data, "it")
-    text = bytearray(compiled_container.json.dumps(description).encode())
-    at = rng.randrange(len(text))
-    text[at : at + rng.randrange(2)] = bytes([rng.choice(b'0129-"[]{},:abnull')])
+    text = text_otherwise(compiled_container.json.dumps(description, separators=(",", ":")).encode(), rng)
     head = struct.pack("<8sIIQQ", b"MESHRTAO", compiled_container.VERSION, len(text), len(code), len(captured))
-    parts = head, bytes(text), code, captured
+    parts = head, text, code, captured
     digest = compiled_container.hashlib.sha256(b"".join(parts)).digest()
     return b"".join((head, digest, *parts[1:]))
 
