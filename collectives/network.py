@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from .errors import TopologyError
@@ -116,11 +116,23 @@ class Network:
 
     def shape_for(self, devices: int) -> tuple[int, ...] | None:
         """The most nearly square shape of as many devices, on one host if that is made; None if none is."""
-        found = _shape_within(devices, self.limits)
-        hosts, rest = divmod(devices, math.prod(self.limits))
-        if found is None and self.between is not None and not rest:
-            return (*self.limits, hosts)
-        return found
+        return next(self.shapes_for(devices), None)
+
+    def shapes_for(self, devices: int) -> Iterator[tuple[int, ...]]:
+        """The shapes of as many devices, the one on fewest hosts first: the most nearly square one of each size of
+        hosts. Hosts are alike, and need not be full: 12 devices are 2 hosts with 6 of their 8, or 3 with 4.
+
+        >>> network = Network("switch", (8,), latency=1e-6, bandwidth=4.5e10, between=Link())
+        >>> list(network.shapes_for(12))
+        [(6, 2), (4, 3), (3, 4), (2, 6), (1, 12)]
+        """
+        most = math.prod(self.limits) if self.between is not None else devices
+        for each in range(min(most, devices), 0, -1):
+            shape = None if devices % each else _shape_within(each, self.limits)
+            if shape is not None:
+                yield shape if each == devices else (*shape, devices // each)
+            if self.between is None:
+                return
 
     def link(self, shape: tuple[int, ...], digits: Iterable[Digit]) -> Link:
         """What a group gets whose members differ in these digits of their positions.

@@ -11,6 +11,7 @@ what a group over some axes gets from them.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import tomllib
@@ -123,13 +124,22 @@ class Topology:
     def _misfit(self, mesh: Mesh) -> str:
         axes = ", ".join(f"{n}={s}" for n, s in mesh.axes)
         text = f"{self.spec} and the mesh ({axes}) differ in their numbers of devices, {self.devices} and {mesh.size}"
-        limits = self.network.limits if self.network is not None else self.shape
-        fitting = (mesh.size,) if self.network is None else self.network.shape_for(mesh.size)
-        base = self.name
+        fitting = self._shape_for(mesh)
         if fitting is None:
-            most = "x".join(map(str, limits))
-            return f"{text}; no shape up to {base}:{most} is as large, so change the mesh to {self.shape}"
-        return f"{text}; use {base}:{'x'.join(map(str, fitting))}, or a mesh as large as {self.spec}"
+            assert self.network is not None
+            most = "x".join(map(str, self.network.limits))
+            return f"{text}; no shape up to {self.name}:{most} has as many, so change the mesh to {self.shape}"
+        return f"{text}; use {self.name}:{'x'.join(map(str, fitting))}, or a mesh as large as {self.spec}"
+
+    def _shape_for(self, mesh: Mesh) -> tuple[int, ...] | None:
+        """A shape of this hardware that holds the mesh, the one on fewest hosts; where none does, one of its size."""
+        if self.network is None:
+            return (mesh.size,)
+        for shape in self.network.shapes_for(mesh.size):
+            with contextlib.suppress(TopologyError):  # an axis that lies across the hardware
+                _places(self.spec, shape, mesh, self.network.hosts(shape) > 1)
+                return shape
+        return self.network.shape_for(mesh.size)
 
     def __hash__(self) -> int:
         return hash(self.key())

@@ -93,13 +93,14 @@ def shape_of(topology: str) -> tuple[int, ...]:
 
 
 def sized(topology: str, devices: int) -> str:
-    """The topology of that name with as many devices, as nearly square as it is made: `v5e` and 16 give `v5e:4x4`.
+    """The topology of that name with as many devices, as nearly square and on as few hosts as it is made: `v5e` and 16
+    give `v5e:4x4`, `h100` and 12 `h100:6x2`.
 
     Raises:
       InspectError: there is no such topology, or it is not made in this size.
 
-    >>> sized("v5e", 16)
-    'v5e:4x4'
+    >>> sized("v5e", 16), sized("h100", 12)
+    ('v5e:4x4', 'h100:6x2')
     """
     base = topology.partition(":")[0] if not topology.endswith(".toml") else topology
     shape_of(base)
@@ -108,7 +109,7 @@ def sized(topology: str, devices: int) -> str:
     if shape is None:
         assert network is not None
         largest = "x".join(map(str, network.limits))
-        raise InspectError(f"{base} is not made with {counted(devices, 'device')}; a host of it has up to {largest}")
+        raise InspectError(f"{base} is not made with {counted(devices, 'device')}, but in shapes up to {largest}")
     return f"{base}:{'x'.join(map(str, shape))}"
 
 

@@ -81,9 +81,10 @@ def command(
     if with_executable:  # it is compiled for so many devices
         meshrt.config.update("num_cpu_devices", math.prod(axes.values()))
     made = stage_target(path, name, axes, hook_of(factory, written), stage, refused)
-    if with_executable and not sizes and (names := sorted(made.solution.values)):
-        example = ",".join(f"{n}=8" for n in names)
-        raise click.UsageError(f"{made.fun_name} has symbolic sizes, for which nothing is compiled: give --sizes {example}")
+    names = sorted(made.solution.values)
+    if with_executable and any(sorted(given) != names for given in numbers or [{}]):
+        wanted = f"--sizes {','.join(f'{n}=8' for n in names)}" if names else "no --sizes"
+        raise click.UsageError(f"code is for a number for each symbolic size of {made.fun_name}: give {wanted}")
     data = bytes(made.serialize(vjp_order, tier=tier, with_executable=numbers or with_executable))
     write_file(output, data)
     where = f"{counted(made.nr_devices, 'device')} of {', '.join(platforms)}"

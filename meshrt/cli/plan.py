@@ -101,6 +101,6 @@ def command(
 def _numbers(text: str | None) -> list[int]:
     """`4,8` as [4, 8]."""
     found = [t.strip() for t in text.split(",")] if text else []
-    if not all(t.isdigit() and int(t) for t in found):
+    if not all(t.isdecimal() and int(t) for t in found):
         raise click.UsageError(f"--devices {text!r}: expected numbers, such as 4,8,16")
     return [int(t) for t in found]

@@ -139,14 +139,14 @@ def numbers_for(exported: Record, sizes: Mapping[str, Any], advice: str) -> dict
       ArgumentValueError: one is missing, or is of no symbolic size.
     """
     names = sorted(exported.solution.values)
+    if unknown := [n for n in sizes if n not in names]:
+        raise errors.ArgumentValueError(
+            f"{exported.fun_name} has no symbolic size {unknown[0]!r}; it has {', '.join(names) or 'none'}"
+        )
     if missing := [n for n in names if n not in sizes]:
         raise errors.ArgumentValueError(
             f"{exported.fun_name} has the symbolic sizes {', '.join(names)}, and a number is needed for each: "
             f"{advice.format(missing[0])}"
-        )
-    if unknown := [n for n in sizes if n not in names]:
-        raise errors.ArgumentValueError(
-            f"{exported.fun_name} has no symbolic size {unknown[0]!r}; it has {', '.join(names) or 'none'}"
         )
     return {name: _number(exported, name, sizes[name]) for name in names}
 

@@ -219,10 +219,30 @@ def test_a_mesh_of_another_size_is_refused_with_sizes_and_a_shape_that_fits():
         load("v5e:4x4").on(mesh(d=8, m=4))
     with pytest.raises(TopologyError, match="use h100:8x8, or"):
         load("h100:8").on(mesh(d=64))
-    with pytest.raises(TopologyError, match="no shape up to h100:8 is as large"):
-        load("h100:8").on(mesh(d=9))
+    for devices, shape in ((12, "6x2"), (9, "3x3"), (11, "1x11")):  # hosts need not be full
+        with pytest.raises(TopologyError, match=f"use h100:{shape}, or"):
+            load("h100:8").on(mesh(d=devices))
+    with pytest.raises(TopologyError, match="use h100:4x3, or"):  # over 6x2 an axis of 4 would lie across
+        load("h100:8").on(mesh(a=3, b=4))
     with pytest.raises(TopologyError, match="axis 'b' of size 6 cannot be laid over v5e:6x4"):
         load("v5e:6x4").on(mesh(a=4, b=6))
+
+
+def test_a_mesh_larger_than_machines_without_a_network_between_them(tmp_path):
+    path = write(tmp_path, ALONE)
+    with pytest.raises(TopologyError, match="16 and 17; no shape up to mine:4x4 has as many"):
+        load(f"{path}:4x4").on(mesh(d=17))
+    with pytest.raises(TopologyError, match="made up to 4x4"):
+        load(f"{path}:1x17")
+
+
+@pytest.mark.parametrize("name", ["h100", "v5e", "v5p"])
+@pytest.mark.parametrize("devices", [1, 7, 8, 12, 34, 96, 257, 384, 10007])
+def test_shapes_are_made_and_hold_as_many(name, devices):
+    """What is advised is what `load` takes, and a mesh of one axis lies over it."""
+    shape = load(name).network.shape_for(devices)
+    topology = load(f"{name}:{'x'.join(map(str, shape))}")
+    assert topology.on(mesh(d=devices)).devices == devices
 
 
 @pytest.mark.parametrize(
@@ -242,6 +262,9 @@ def test_a_mesh_of_another_size_is_refused_with_sizes_and_a_shape_that_fits():
 def test_names_that_say_nothing(what, says):
     with pytest.raises(TopologyError, match=says):
         load(what)
+
+
+ALONE = 'name = "mine"\n[network]\nkind = "torus"\nlimits = [4, 4]\nlatency = 1e-6\nbandwidth = 1e9\n'
 
 
 def write(tmp_path, text):

@@ -196,13 +196,16 @@ def test_meshes_are_compared(tmp_path) -> None:
     assert table.returncode == 0 and "not possible" in table.stdout and "does not divide" not in table.stderr
 
 
-def test_splits_and_sizes() -> None:
+def test_splits_and_sizes(tmp_path: Path) -> None:
     assert mesh_splits(12, ["a", "b", "c"])[:3] == [dict(a=1, b=1, c=12), dict(a=1, b=2, c=6), dict(a=1, b=3, c=4)]
     assert len(mesh_splits(12, ["a", "b", "c"])) == 18
     assert sized("v5e", 32) == "v5e:4x8" and sized("h100:8", 4) == "h100:4"
     assert sized("h100", 32) == "h100:8x4" and sized("v5e", 512) == "v5e:16x16x2"
-    with pytest.raises(InspectError, match="not made with 12 devices"):
-        sized("h100", 12)
+    assert sized("h100", 12) == "h100:6x2"  # hosts need not be full
+    alone = tmp_path / "alone.toml"
+    alone.write_text('[network]\nkind = "torus"\nlimits = [4, 4]\nlatency = 1e-6\nbandwidth = 1e9\n')
+    with pytest.raises(InspectError, match="not made with 17 devices, but in shapes up to 4x4"):
+        sized(str(alone), 17)
     assert bytes_of("16GiB") == 16 << 30 and bytes_of("1.5KB") == 1500
     with pytest.raises(InspectError, match="no number of bytes"):
         bytes_of("much")
