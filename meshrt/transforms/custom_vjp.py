@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from meshrt import dtypes, errors, tree_util
+from meshrt import errors, tree_util
 from meshrt.core import source
 from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import reduce_sum_p
-from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.basic.varying import into_branch
 from meshrt.core.high import told_apart
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.lojax import inlined_call
@@ -47,6 +45,7 @@ from meshrt.transforms.custom_arguments import (
     split_arguments,
     type_mismatch,
 )
+from meshrt.transforms.custom_cotangents import checked, matched, unlike_arguments
 from meshrt.transforms.custom_eager import Call, closed_over, is_known, known_call
 from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten, leaf_paths
@@ -280,89 +279,18 @@ class Backward(NamedTuple):
         if isinstance(pulled, list) and len(pulled) == len(wanted):
             pulled = tuple(pulled)
         if not isinstance(pulled, tuple) or len(pulled) != len(wanted):
-            raise errors.ArgumentTypeError(_unlike_arguments(title, pulled, rule.in_tree))
+            raise errors.ArgumentTypeError(unlike_arguments(title, pulled, rule.in_tree))
         flat: list[Any] = []
         for i, (part, tree) in enumerate(zip(pulled, wanted)):
             try:
-                flat += _match(part, tree, f"{title}: output[{i}]")
+                flat += matched(part, tree, f"{title}: output[{i}]")
             except errors.ArgumentTypeError as e:
-                raise errors.ArgumentTypeError(f"{_unlike_arguments(title, pulled, rule.in_tree)} {e}") from None
+                raise errors.ArgumentTypeError(f"{unlike_arguments(title, pulled, rule.in_tree)} {e}") from None
         paths = leaf_paths(rule.in_tree)
         return [
-            _checked(ct, aval, title, f"output{tree_util.keystr(p)}")
+            checked(ct, aval, title, f"output{tree_util.keystr(p)}")
             for ct, aval, p in zip(flat, self.in_avals, paths)
         ]
-
-
-def _unlike_arguments(title: str, pulled: Any, in_tree: Any) -> str:
-    """What is said of cotangents of another structure than the arguments."""
-    found = tree_util.tree_structure(pulled, is_leaf=lambda x: isinstance(x, SymbolicZero))
-    return (
-        "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple of "
-        "the primal function, and in particular must produce a tuple of length equal to the number of arguments to the "
-        f"primal function, but got bwd output structure {found} for primal input structure {in_tree}. (in {title})"
-    )
-
-
-def _unlike_type(title: str, path: str, got: ShapedArray, want: ShapedArray, why: str) -> str:
-    """What is said of a cotangent of another type than its argument."""
-    expected, found = told_apart(want, got, shown=lambda kind: str(kind.str_short()))
-    return (
-        "Custom VJP bwd rule must produce an output with the same type as the args tuple of the primal function, but "
-        f"at {path} the bwd rule produced an output of type {found} corresponding to an input of type {expected}, so "
-        f"the {why} (in {title})"
-    )
-
-
-def _match(part: Any, tree: Any, title: str) -> list[Any]:
-    """The leaves of `part`, a tree of structure `tree` in which one leaf, or None, may stand for any subtree."""
-    if part is None:
-        return [None] * tree.num_leaves
-    is_leaf = lambda x: isinstance(x, SymbolicZero)
-    leaves, found = tree_util.tree_flatten(part, is_leaf=is_leaf)
-    if len(leaves) == 1 and tree_util.treedef_is_leaf(found):
-        return leaves * tree.num_leaves
-    if not (tree_util.treedef_is_leaf(tree) and tree.num_leaves == 1):  # (not a container without children)
-        skeleton = tree_util.tree_unflatten(tree, [0] * tree.num_leaves)
-        try:
-            expected = [(k, tree_util.tree_structure(v)) for k, v in tree_util.flatten_one_level_with_keys(skeleton)[0]]
-            given = dict(tree_util.flatten_one_level_with_keys(part)[0]) if type(part) is type(skeleton) else {}
-        except (TypeError, ValueError):
-            expected, given = [], {}
-        if expected and [k for k, _ in expected] == list(given):
-            return [leaf for k, sub in expected for leaf in _match(given[k], sub, f"{title}{tree_util.keystr((k,))}")]
-        if not expected and tree.num_leaves == 0:
-            return []
-    raise errors.ArgumentTypeError(
-        f"{title} must have the structure of the argument it belongs to, {tree}, but has "
-        f"{tree_util.tree_structure(part, is_leaf=is_leaf)}"
-    )
-
-
-def _checked(ct: Any, aval: ShapedArray, title: str, path: str) -> Any:
-    if ct is None or isinstance(ct, SymbolicZero):
-        return None
-    want = aval.to_tangent_aval()
-    if has_no_derivative(want):
-        return None
-    got = leaf_aval(ct, f"{title}: {path}")
-    # A cotangent of another dtype (computed in fewer bits, say) is what the rule says that it is.
-    both_arrays = not got.is_high and not want.is_high
-    free = both_arrays and got.shape == want.shape and (dtypes.issubdtype(want.dtype, np.inexact) or got.is_key)
-    if type_mismatch(got, want) and not free:
-        why = "dtypes do not match" if got.shape == want.shape else "shapes do not match"
-        raise errors.ArgumentValueError(_unlike_type(title, path, got, want, why))
-    if got.is_high:
-        return ct
-    more = got.vma.difference(want.vma)
-    if more:
-        axes = in_order(more)
-        raise errors.ArgumentValueError(
-            f"{_unlike_type(title, path, got, want, 'axes that they vary over do not match')}: the argument is one "
-            f"value along {', '.join(map(repr, axes))}. Return meshrt.lax.psum(ct, {axes}), or give the function "
-            f"meshrt.lax.pcast(argument, {axes}, to='varying')"
-        )
-    return vary(ct, in_order(want.vma))
 
 
 class BatchedVjpRule(MappableRule):
