@@ -93,8 +93,8 @@ def source_at(text: str | None, near: Iterable[Source]) -> Source | None:
         for start, _, here in code.co_lines():
             if here == line:
                 return Source(code, start)
-    nowhere = {"co_name": "<unknown>", "co_qualname": "<unknown>"}
-    return Source(compile("", file, "exec").replace(co_firstlineno=line, **nowhere), -1)
+    there = compile("", file, "exec").replace(co_firstlineno=line, co_name="<unknown>", co_qualname="<unknown>")
+    return Source(there, -1)
 
 
 class _State(threading.local):

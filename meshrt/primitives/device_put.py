@@ -8,6 +8,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.memory import in_space, memory_put_p
+from meshrt.core.high import has_high_types
 from meshrt.core.source import capture
 from meshrt.core.spaces import DEVICE, kind_of_space
 from meshrt.core.trace import EVAL, Tracer, context
@@ -54,10 +55,12 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     Array([0, 1], dtype=int32)
     """
     staged = context.trace is not EVAL
-    if any(isinstance(leaf, Tracer) and leaf.aval.is_high for leaf in tree_util.tree_leaves(x)):
-        return _put_high(x, device, donate, may_alias)
-    x = taken_apart(x)
     leaves, treedef = tree_util.tree_flatten(x)
+    if (staged or has_high_types()) and any(isinstance(leaf, Tracer) and leaf.aval.is_high for leaf in leaves):
+        return _put_high(x, device, donate, may_alias)
+    if (apart := taken_apart(x)) is not x:
+        x = apart
+        leaves, treedef = tree_util.tree_flatten(x)
     targets, donated, aliases = _asked(device, donate, may_alias, x, len(leaves))
     out = []
     for i, (leaf, target) in enumerate(zip(leaves, targets)):

@@ -8,6 +8,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, move_dim
 from meshrt.core.naming import wraps
+from meshrt.core.references import AbstractRef
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.spec import PartitionSpec, axes_of
@@ -61,9 +62,10 @@ def vmap(
         if not by_specs:
             args, kwargs = opened((args, kwargs))
         leaves, tree = tree_flatten((args, kwargs))
-        check_distinct("vmap", fun_name(fun), leaves, (), lambda: argument_paths(fun, tree))
         dims = mapped_dims("vmap", fun, in_axes, args, kwargs)
         avals = [_type(x) if d is None else aval_of(x) for x, d in zip(leaves, dims)]
+        if AbstractRef in set(map(type, avals)):  # most calls have none, and many leaves
+            check_distinct("vmap", fun_name(fun), leaves, (), lambda: argument_paths(fun, tree))
         size = mapped_size("vmap", fun, avals, dims, axis_size, tree)
         dims = [None if d is None or a is None else d if a.is_high else d % a.ndim for d, a in zip(dims, avals)]
         along = _along(avals, dims, fun, tree)

@@ -194,3 +194,11 @@ def test_results_of_a_program_may_be_literals_constants_and_arguments():
     c, x, _, _ = good()
     one = Literal(np.float32(1), ShapedArray((), "float32"))
     assert eval_jaxpr(Jaxpr((c,), (x,), (one, c, x), []), ["c"], ["x"]) == [np.float32(1), "c", "x"]
+
+
+def test_a_line_in_no_known_function_is_told_without_one():
+    where = source.source_at("nowhere/it.py:7", [WHERE])
+    assert (where.file, where.line, where.function) == ("nowhere/it.py", 7, "<unknown>")
+    assert str(where) == "nowhere/it.py:7 (<unknown>)"
+    here = source.source_at(f"{WHERE.file}:{WHERE.line}", [WHERE])
+    assert (here.line, here.function) == (WHERE.line, WHERE.function)

@@ -12,6 +12,7 @@ from meshrt import errors
 from meshrt.experimental import pallas as pl
 from meshrt.experimental.kernels.checks import check_kernel
 from meshrt.experimental.pallas import tpu as pltpu
+from meshrt.extend.core.primitives import add_jaxvals_p
 
 ANYWHERE = pl.BlockSpec(memory_space=pl.ANY)
 
@@ -107,6 +108,11 @@ def _counted_by_a_loop(x, o, sem):
     pl.semaphore_wait(sem, 7)
 
 
+def _counted_by_a_cotangent(x, o, sem):
+    pl.semaphore_signal(sem, add_jaxvals_p.bind(np.int32(1), add_jaxvals_p.bind(np.int32(2), pl.program_id(0))))
+    pl.semaphore_wait(sem, 4)
+
+
 def _never_the_last_step(x, o, sem):
     pl.when(pl.program_id(0) == 0)(lambda: pltpu.make_async_copy(x, o, sem).start())
     pl.when(pl.program_id(0) == 3)(pltpu.make_async_copy(x, o, sem).wait)
@@ -129,6 +135,7 @@ def _scoped_and_left(x, o, sem):
         (_no_signal, REGULAR, "semaphore_wait waits until .* counted 1, .* makes 0"),
         (_another_signalled, REGULAR((2,)), "waits for ever"),
         (_counted_by_a_loop, REGULAR, "counted 7, .* makes 6, the last at"),
+        (_counted_by_a_cotangent, REGULAR, "counted 4, .* makes 3"),
         (_never_the_last_step, DMA, "at 16 when it ends"),
         (_scoped_and_left, DMA, "at 16 where it ends"),
     ],

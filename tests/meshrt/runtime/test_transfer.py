@@ -1,5 +1,7 @@
 """Transfers and reshards: any pair of shardings keeps the value; JAX's semantics of arguments and errors."""
 
+import importlib
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshrt
-from meshrt import errors
+from meshrt import errors, tree_util
+from meshrt.core import high
 from meshrt.runtime import events
 from meshrt.runtime.reshard import _by_program
 from meshrt.sharding import Mesh, NamedSharding, SingleDeviceSharding, make_mesh, set_mesh
@@ -172,3 +175,19 @@ def test_donation_never_writes_to_shared_memory():
     ):
         check(add(x), np.full(x.shape, 2, np.float32))
     assert owned.max() == 1 and np.asarray(source).max() == 1
+
+
+def test_a_tree_of_arrays_is_walked_once(monkeypatch):
+    """What few trees hold, references and values of high types, is not looked for leaf by leaf."""
+    walks, flatten = [], tree_util.tree_flatten
+    monkeypatch.setattr(high, "_classes", set())  # none are registered
+    monkeypatch.setattr(tree_util, "tree_flatten", lambda *a, **k: (walks.append("flatten"), flatten(*a, **k))[1])
+    monkeypatch.setattr(tree_util, "tree_leaves", lambda *a, **k: (walks.append("leaves"), flatten(*a, **k)[0])[1])
+    monkeypatch.setattr(
+        importlib.import_module("meshrt.transforms.vmap"), "check_distinct", lambda *a: walks.append("references")
+    )
+    arrays = [np.ones(2, np.float32), {"b": np.zeros(2, np.float32)}]
+    meshrt.device_put(arrays)
+    assert walks == ["flatten"]
+    meshrt.vmap(lambda tree: tree[0])(arrays)
+    assert "references" not in walks

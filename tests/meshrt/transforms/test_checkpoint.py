@@ -10,6 +10,7 @@ import meshrt
 import meshrt.ad_checkpoint
 import meshrt.numpy as mnp
 from meshrt import errors
+from meshrt.transforms import checkpoint
 from tests.meshrt.control.test_against_jax import jit
 from tests.meshrt.control.test_residuals import saved, saved_by_jax
 
@@ -130,3 +131,16 @@ def test_what_can_only_be_evaluated_is_evaluated():
     with meshrt.disable_jit():
         np.testing.assert_array_equal(meshrt.lax.map(with_value_p.bind, X[0]), X[0])
     np.testing.assert_array_equal(seen, X[0])
+
+
+@pytest.mark.parametrize("kept_first", [True, False])
+def test_a_body_is_pruned_with_and_without_its_arguments(kept_first):
+    closed = meshrt.make_jaxpr(meshrt.checkpoint(lambda x, y: (x * 2, y * 3)))(1.0, 2.0)
+    (eqn,) = closed.eqns
+    prune = {
+        True: lambda: checkpoint._without_results(eqn.params["jaxpr"], 1),
+        False: lambda: checkpoint._dce(eqn, [False, True]).params["jaxpr"],
+    }
+    pruned = {keeps: prune[keeps]() for keeps in (kept_first, not kept_first)}
+    assert [len(pruned[keeps].invars) for keeps in (True, False)] == [2, 1]
+    assert all(len(p.eqns) == len(p.outvars) == 1 for p in pruned.values())

@@ -187,7 +187,8 @@ def _converted(x: Any, *, new_dtype: Any, **_: Any) -> Any:
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 _RULES: dict[str, Callable[..., Any]] = {
-    "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div, "neg": np.negative, "abs": np.abs,
+    "add": np.add, "add_any": np.add, "sub": np.subtract,
+    "mul": np.multiply, "div": _div, "neg": np.negative, "abs": np.abs,
     "max": np.maximum, "min": _least, "sign": _wider(np.sign), "square": np.square,
     "rem": _remainder,
     "pow": _wider(np.power), "integer_pow": _integer_power,
