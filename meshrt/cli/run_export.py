@@ -57,10 +57,10 @@ def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: 
         asked = exported.in_shardings_jax(devices) if known else [None] * len(leaves)
         leaves = [meshrt.device_put(x, s or whole) for x, s in zip(leaves, asked)]
     args, kwargs = meshrt.tree_util.tree_unflatten(exported.in_tree, leaves)
-    with events.count("offered") as taken:
+    with events.count("offered", "compile") as happened:
         results = exported.call(*args, **kwargs)
     if any(stored.is_offered for stored in exported.executables):
-        click.echo(f"{file}: {_said_of_code(exported.executables, bool(taken.offered))}", err=True)
+        click.echo(f"{file}: {_said_of_code(exported.executables, happened)}", err=True)
     names = ["result" + meshrt.tree_util.keystr(p) for p in leaf_paths(exported.out_tree)]
     leaves = meshrt.tree_util.tree_leaves(results)
     found: dict[str, Any] = {n: np.asarray(r) for n, r in zip(names, leaves, strict=True)}
@@ -75,10 +75,12 @@ def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: 
     return 0
 
 
-def _said_of_code(executables: tuple[Any, ...], taken: bool) -> str:
-    """Whether the call took some of the code that was offered to it, and what that is for."""
-    if taken:
+def _said_of_code(executables: tuple[Any, ...], happened: Any) -> str:
+    """Whether the call took some of the code that was offered to it, and if not what that is for."""
+    if happened.offered:
         return "the call ran its code"
+    if not happened.compile:
+        return "the call took none of its code, for its program was compiled before"
     sizes = [", ".join(f"{n}={k}" for n, k in e.sizes.items()) for e in executables if e.is_offered]
     known = f" with {' or '.join(sizes)}" if all(sizes) else ""
     return f"the call was compiled, for its code is that of calls{known} whose arguments lie as they were exported"

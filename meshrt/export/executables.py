@@ -120,8 +120,7 @@ def _compiled(exported: Record, sizes: Mapping[str, int]) -> StoredExecutable:
     if exported.mesh is not None:
         shardings = exported.in_shardings_jax(mesh_over(exported.mesh, devices))
     specs = [
-        ShapeDtypeStruct(shape_with(a, numbers), a.dtype, sharding=s)
-        for a, s in zip(exported.in_avals, shardings)
+        ShapeDtypeStruct(shape_with(a, numbers), a.dtype, sharding=s) for a, s in zip(exported.in_avals, shardings)
     ]
     args, kwargs = tree_util.tree_unflatten(exported.in_tree, specs)
     compiled = jit(lambda *a, **k: call_exported(exported, a, k)).lower(*args, **kwargs).compile()
@@ -184,7 +183,7 @@ def to_sections(executables: Sequence[StoredExecutable]) -> dict[str, bytes]:
 
 
 def from_sections(rows: Any, code: memoryview) -> tuple[StoredExecutable, ...]:
-    """What the sections hold. ValueError, KeyError, TypeError or AttributeError for descriptions without sense."""
+    """What the sections hold. ValueError, KeyError or TypeError for descriptions that make no sense."""
     if not isinstance(rows, list):
         raise TypeError(f"descriptions of compiled code are a list. Got {rows!r}")
     found, end = [], 0
@@ -195,8 +194,8 @@ def from_sections(rows: Any, code: memoryview) -> tuple[StoredExecutable, ...]:
         if devices < 1:
             raise ValueError(f"compiled code for {devices} devices")
         end = at + length
-        sizes = {name: _int(row["sizes"], name) for name in row["sizes"].keys()}
-        target, key = dict(row["target"].items()), row["key"]
+        sizes = {name: _int(row["sizes"], name) for name in dict(row["sizes"])}
+        target, key = dict(row["target"]), row["key"]
         if not isinstance(key, str) or not isinstance(target["platform"], str):
             raise TypeError(f"compiled code of key {key!r} for {target}")
         found.append(StoredExecutable(sizes, devices, target, key, bytes(code[at:end])))

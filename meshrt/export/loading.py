@@ -22,6 +22,8 @@ from meshrt.sharding.named import NamedSharding
 __all__ = ["deserialize"]
 
 _MAX_DERIVATIVES = 32
+# What descriptions that make no sense raise where they are read.
+_SENSELESS = (errors.MeshrtError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _EFFECTS = {e.name: e for e in (effects.DEBUG, effects.ORDERED_DEBUG, effects.IO, effects.ORDERED_IO, effects.NO_DCE)}
 
 
@@ -37,7 +39,8 @@ def deserialize(blob: bytes | bytearray | memoryview, *, with_executable: bool =
     Args:
       with_executable: whether calls may run compiled code that the file has (`serialize(with_executable=True)`) instead
         of compiling. It is offered to them where everything that it was compiled by and for is the same here
-        (`executables` of the result tells), and taken by those of the program that it was compiled of. Machine code runs with your rights: say so only of files from those you trust.
+        (`executables` of the result tells), and taken by those of the program that it was compiled of. Machine code
+        runs with your rights: say so only of files from those you trust.
 
     Raises:
       SavedProgramError: damaged, cut off, or no such bytes. IncompatibleProgramError: bytecode or text of another
@@ -58,7 +61,7 @@ def _read(sections: Mapping[str, memoryview], depth: int) -> Exported:
         made = _exported(manifest, trees, types, shard, sections, depth)
     except (errors.SavedProgramError, errors.TreeError, errors.UnsupportedError):
         raise
-    except (errors.MeshrtError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as e:
+    except _SENSELESS as e:
         raise errors.SavedProgramError(
             f"the exported function has a description that this meshrt cannot read ({type(e).__name__}: {e}); write it "
             "again with Exported.serialize()"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -230,7 +231,31 @@ def annotated_for_xla(result: propagation.Propagated, uneven: bool) -> str:
         raise _no_uneven("partitioner", "XLA's one knows no arguments and results of parts that differ in size")
     # XLA's importer knows constraints but not reshards; for closed shardings they mean the same.
     text = _each_result_constrained(_RESHARD.sub(r"\1sdy.sharding_constraint ", result.as_text()))
-    return _each_result_whole(text)
+    return _addends_kept(_each_result_whole(text))
+
+
+_COMPLEX_SUM = re.compile(
+    r'^( *)(%\S+ = "stablehlo\.(?:all_reduce|reduce_scatter)")\(([^)\n]*)\)((?s:.*?)^\1\}\) : \(([^\n]*?)\) -> )',
+    re.MULTILINE,
+)
+
+
+def _addends_kept(text: str) -> str:
+    """The addends of complex sums over devices behind barriers, as our partitioner puts them: XLA's simplifier would
+    end the process where it finds one to be a constant (`collectives.passes.compilers.complex_sums`)."""
+    number = itertools.count()
+
+    def kept(found: re.Match[str]) -> str:
+        indent, head, operands, rest, types = found.groups()
+        if "complex<" not in types:
+            return found[0]
+        lines, names = [], []
+        for operand, kind in zip(operands.split(", "), types.split(", "), strict=True):
+            names.append(f"%addend_{next(number)}")
+            lines.append(f'{indent}{names[-1]} = "stablehlo.optimization_barrier"({operand}) : ({kind}) -> ({kind})\n')
+        return f"{''.join(lines)}{indent}{head}({', '.join(names)}){rest}"
+
+    return _COMPLEX_SUM.sub(kept, text) if "complex<" in text else text
 
 
 _MESH = re.compile(r"sdy\.mesh @([\w$.-]+) = <\[\"")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +13,9 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors, export
 from meshrt.export import container
-from meshrt.runtime import compile_cache, events, jaxlib_api
+from meshrt.runtime import events, jaxlib_api
 from meshrt.sharding import AxisType, NamedSharding, P
-from tests.meshrt.export.exporting import X, spec
+from tests.meshrt.export.exporting import X, forget, spec
 
 GOLDEN = Path(__file__).parent / "golden" / "version_1-executable.mexp"
 
@@ -28,14 +27,8 @@ def blob():
 
 @pytest.fixture
 def process():
-    """As another process: what was compiled before is not known."""
+    """As another process."""
     forget()
-
-
-def forget():
-    meshrt.clear_caches()
-    compile_cache.clear()
-    gc.collect()  # functions from files go, and what they brought along
 
 
 def changed(blob, **fields):
@@ -92,7 +85,9 @@ def test_code_for_something_else_reaches_no_compiler(blob, process, monkeypatch,
     assert n.compile == 1
 
 
-@pytest.mark.parametrize(("name", "value"), [("cpu_ynnpack", "always"), ("partitioner", "xla"), ("propagator", "shardy")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("cpu_ynnpack", "always"), ("partitioner", "xla"), ("propagator", "shardy")]
+)
 def test_code_of_other_settings_is_not_offered(blob, process, name, value):
     """And the differences name the setting: what the program is compiled with is none of the file's."""
     with meshrt.config.override(**{name: value}):
@@ -216,7 +211,7 @@ def test_symbolic_sizes_are_ints(number):
     exported = export.export(meshrt.jit(lambda x: x + 1))(spec("b, 2"))
     mesh = meshrt.sharding.AbstractMesh((2,), ("x",))
     for use in (lambda: exported.serialize(with_executable={"b": number}), lambda: exported.plan(mesh, b=number)):
-        with pytest.raises(errors.ArgumentTypeError, match="the symbolic size b of .* is an int. Got"):
+        with pytest.raises(errors.ArgumentTypeError, match=r"the symbolic size b of .* is an int. Got"):
             use()
 
 
