@@ -412,7 +412,7 @@ def _field_name(name: str) -> str:
         return "platforms"
     near = errors.did_you_mean(name, _OWN)
     raise errors.UnknownSettingError(
-        f"Unrecognized config option: {name}. There is no such setting.{near} The settings are {', '.join(_OWN)}"
+        f"Unrecognized config option: {name}{near or '.'} The settings are {', '.join(_OWN)}"
     )
 
 

@@ -62,7 +62,7 @@ def matched(part: Any, tree: Any, title: str) -> list[Any]:
 
 
 def checked(ct: Any, aval: ShapedArray, title: str, path: str) -> Any:
-    """A cotangent of an argument of type `aval`; None for zero. Raises `ArgumentValueError` if it is of another type."""
+    """A cotangent of an argument of type `aval`, None for zero. Raises `ArgumentValueError` if it has another type."""
     if ct is None or isinstance(ct, SymbolicZero):
         return None
     want = aval.to_tangent_aval()
