@@ -328,8 +328,8 @@ def multi_dot(arrays: Any, *, precision: Any = None) -> Any:
         raise ShapeError(f"multi_dot requires at least two arrays; got len(arrays)={len(xs)}")
     if any(x.ndim not in (1, 2) for x in (xs[0], xs[-1])) or any(x.ndim != 2 for x in xs[1:-1]):
         raise ShapeError(
-            "multi_dot: input arrays must all be two-dimensional, except for the first and last array which may be 1 or "
-            f"2 dimensional. Got array shapes {shapes}"
+            "multi_dot: input arrays must all be two-dimensional, except for the first and last array which may be 1 "
+            f"or 2 dimensional. Got array shapes {shapes}"
         )
     names = [chr(ord_) for ord_ in range(97, 97 + len(xs) + 1)]
     parts = [names[i] + names[i + 1] for i in range(len(xs))]

@@ -161,7 +161,7 @@ def calls_of_high_functions():
     }  # fmt: skip
 
 
-NAMES = {"checkpoint": "remat2"}  # as JAX prints them
+PRINTED = {"checkpoint": "remat2"}  # as JAX does
 CALLS = ["jit", "checkpoint", "custom_vjp_call", "custom_jvp_call", "cond", "while", "scan", "shard_map"]
 
 
@@ -170,7 +170,7 @@ def test_000_09_and_16_each_primitive_with_programs_inside_is_high_and_becomes_o
     f, q = calls_of_high_functions()[name], quantize(W)
     pick = lambda q: f(q) if name != "cond" else lax.cond(True, lambda q: quantize(2 * dequantize(q)), lambda q: q, q)
     program = meshrt.make_jaxpr(pick)(q)
-    (eqn,) = [e for e in program.eqns if e.primitive.name == NAMES.get(name, name)] or [None]
+    (eqn,) = [e for e in program.eqns if e.primitive.name == PRINTED.get(name, name)] or [None]
     assert program.is_high and program.in_avals == program.out_avals == [meshrt.typeof(q)] and eqn is not None
     low = lower_to_lojax(program)
     kinds = meshrt.typeof(q).lo_ty()

@@ -56,7 +56,7 @@ def test_every_field_says_which_caches_it_enters():
     ("name", "value", "text"),
     [
         ("enable_x65", True, "Unrecognized config option: enable_x65; did you mean enable_x64"),
-        ("no_such_thing_at_all", True, "'no_such_thing_at_all'; the settings are"),
+        ("no_such_thing_at_all", True, "no_such_thing_at_all. The settings are"),
         ("enable_x64", 1, "expected bool"),
         ("max_in_flight", 0, "at least"),
         ("max_in_flight", True, "expected int"),

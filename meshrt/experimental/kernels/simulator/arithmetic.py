@@ -40,7 +40,7 @@ def computed(eqn: Eqn, operands: Sequence[Any], skip_floats: bool = False) -> li
 
 def is_computed(eqn: Eqn) -> bool:
     """Whether NumPy computes an operation here, not the runtime."""
-    return eqn.primitive.name in _RULES
+    return _RULES.get(eqn.primitive.name) is not None
 
 
 def _is_float(dtype: Any) -> bool:
