@@ -31,7 +31,9 @@ REFUSED = {
         "index 7 is out of bounds for axis 0 with size 4",
     ),
     "too large a block": (lambda x, i: lax.dynamic_slice(x, (i, i), (2, 9)), [MATRIX, SCALAR], "no size larger"),
-    "too few starts": (lambda x, i: lax.dynamic_slice(x, (i,), (2, 2)), [MATRIX, SCALAR], "must match number of operand dimensions (1 vs"),
+    "too few starts": (
+        lambda x, i: lax.dynamic_slice(x, (i,), (2, 2)), [MATRIX, SCALAR], "number of operand dimensions (1 vs",
+    ),
     "float start": (
         lambda x, i: lax.dynamic_slice(x, (i, i), (2, 2)),
         [MATRIX, ((), F32)],
