@@ -24,6 +24,7 @@ def normal(*shape, seed=0):
 WRAPPERS = {"plain": lambda f: f, "jit": jax.jit, "checkpoint": jax.checkpoint, "nested": lambda f: jax.jit(jax.jit(f))}
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("gradient", [False, True])
 def test_a_residual_stream_is_read_in_every_round(wrapper, gradient):
@@ -51,6 +52,7 @@ def test_a_sum_that_nothing_reads_inside(wrapper):
     check(Case({"x": 8}, build, args, (P(None, None, "x"), P(None, "x"))))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("start", [0.0, 1.0])
 @pytest.mark.parametrize("more", [False, True], ids=["inner", "inner and outer"])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
@@ -150,6 +152,7 @@ SPECS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("name", SPECS)
 def test_states_of_recurrent_networks_take_the_layout_that_sends_least(name, gradient):

@@ -27,6 +27,7 @@ def again(a):
     return (vectors * values[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("f", [jnp.linalg.cholesky, again, jnp.linalg.inv, lambda a: jnp.linalg.qr(a)[1]])
 @pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P(None, None, "x")])
 def test_split_matrices_are_dealt_out_along_the_batch(f, spec):

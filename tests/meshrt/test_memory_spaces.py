@@ -95,6 +95,7 @@ CASES = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("partitioner", ["meshrt", "xla"])
 @pytest.mark.parametrize("kind", ["device", "pinned_host", "unpinned_host"])
 def test_values_lie_where_theirs_do(kind, partitioner):

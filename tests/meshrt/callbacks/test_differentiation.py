@@ -63,6 +63,7 @@ BODIES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
 @pytest.mark.parametrize("body", BODIES)
 def test_what_sees_nothing_of_an_iteration_is_called_once(body, ordered):

@@ -36,6 +36,7 @@ def _outcome(lib, way, seed):
     return out, sorted(lib.log), list(lib.debugged), list(lib.done)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("block", range(2))
 def test_calls_values_and_errors_are_those_of_jax(way, block):

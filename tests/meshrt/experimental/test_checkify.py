@@ -107,6 +107,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_same_errors_and_results_as_jax(name):
     make, args, kind = PROGRAMS[name]

@@ -37,6 +37,7 @@ def made(l: Any, *seed: int, **options: Any) -> Any:
     return l.experimental.random.stateful_rng(*seed, **options)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_in_jax(name):
     assert_alike(lambda l: PROGRAMS[name](l, made(l, 42)))

@@ -52,6 +52,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values_and_places_are_jaxs(name):
     for spec in SPECS:

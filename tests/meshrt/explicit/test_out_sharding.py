@@ -41,6 +41,7 @@ def outcome(lib, np_, name, kinds, split, spec, unreduced):
             return "refused"
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_types_and_refusals(name, kinds):

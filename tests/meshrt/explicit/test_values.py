@@ -56,7 +56,7 @@ def splits(case: Case, count: int) -> list[tuple]:
     return found
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("case", [c for c in FLOATS if c.name not in WITHOUT_GRADIENT], ids=lambda c: c.name)
 def test_gradients_are_those_of_one_device(case: Case) -> None:
     xs = draw(case)

@@ -50,6 +50,7 @@ def lengths(x):
 FUNCTIONS = [results, columns, operands, carried, tuples, lengths]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("f", FUNCTIONS)
 @pytest.mark.parametrize("size", [2, 3])  # 3 is the length too: only values tell the dimensions apart
 def test_a_mapped_scan_over_high_types(f, size):

@@ -123,6 +123,7 @@ LIBRARY = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("backwards", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("name", LIBRARY)
 def test_kernels_that_ship(name, backwards):

@@ -267,6 +267,7 @@ def _kinds(f, args):
     return f.trace(*args).lower().propagate().partition().plan.counts
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", PLACED)
 def test_propagation_and_partitioner_place_them(name):
     _check_placed(*PLACED[name], AxisType.Auto)

@@ -21,6 +21,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", CASES)
 def test_as_in_jax(name):
     with meshrt.enable_x64(True):

@@ -26,6 +26,7 @@ MODES = [
 ODD = [("reflect", 1), ("symmetric", 1), ("reflect", 2), ("symmetric", 2), ("reflect", 3), ("symmetric", 3)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("mode, arguments", MODES)
 def test_borders(mode, arguments):
     for x in (A, I, A.astype("bfloat16")):
@@ -161,6 +162,7 @@ def strictly(l, f):
         return f()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_as_in_jax(name):
     assert_alike(PROGRAMS[name])

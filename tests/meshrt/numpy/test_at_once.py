@@ -23,6 +23,7 @@ def counted(call):
     return out, misses.dispatch_miss
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "call",
     [

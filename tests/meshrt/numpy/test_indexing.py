@@ -98,6 +98,7 @@ UPDATES = [np.s_[0], np.s_[1:3], np.s_[::2], np.s_[::-1], np.s_[:, 1], np.s_[...
            (MASK,), (I[:3], None), (True,), (np.array([0, 0, 1]),), (slice(None, None, -2), I[:2])]  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["set", "add", "subtract", "multiply", "divide", "power", "min", "max"])
 def test_updates(name):
     cases = Cases()

@@ -49,6 +49,7 @@ def test_scalars_have_no_coefficients(name: str) -> None:
     assert_alike(lambda m: getattr(m.numpy, name)(2.0))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("size", [None, 5])
 @pytest.mark.parametrize("name", ["union1d", "intersect1d", "setdiff1d", "setxor1d"])
 def test_values_of_sets_have_derivatives_where_their_number_is_given(name: str, size: int | None) -> None:

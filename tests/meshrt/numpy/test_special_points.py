@@ -52,6 +52,7 @@ def test_binary(name):
     _same(run)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("vector", VECTORS)
 @pytest.mark.parametrize("name", REDUCED)
 def test_reductions(name, vector):

@@ -32,6 +32,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_as_in_jax(family):
     wrong = differences(FAMILIES[family])

@@ -27,7 +27,7 @@ def float0_free(results: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [(label, x) for label, x in results if getattr(x, "dtype", None) != jax.dtypes.float0]
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_against_jax(case: Case) -> None:
     args, batched = case.draw(), case.draw(programs.BATCH, salt=1)

@@ -65,6 +65,7 @@ def chosen(w, x):
 PROGRAMS = {straight: 2, scanned: 2 + 4, looped: 4, chosen: 2}
 
 
+@pytest.mark.sweep(2)
 @plain_or_jitted
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_programs_over_references_of_quantized_weights(program, wrap):

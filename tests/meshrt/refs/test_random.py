@@ -124,6 +124,7 @@ def program(steps: list[Step], kind: Any, library: Any) -> Callable[[Any], Any]:
     return run
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_programs(seed):
     draw = random.Random(seed)

@@ -16,6 +16,7 @@ def name_of(value):
     return getattr(value, "__name__", str(value))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=name_of)
 def test_as_jax(program):
     assert_alike(program)
@@ -34,6 +35,7 @@ def test_refused_as_by_jax(program):
     assert_alike(program)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_indices(index):
     whole = np.arange(24, dtype=np.float32).reshape(4, 6)
