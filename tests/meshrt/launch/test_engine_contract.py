@@ -16,6 +16,8 @@ from meshrt.launch import engines, wire
 from meshrt.launch.engines.protocol import Engine, Exited, Output, Report, Said, ServiceSpec, Task, WorkerSpec
 from meshrt.launch.environment import Place
 
+from .processes import gone
+
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc"),
     pytest.mark.parametrize("name", engines.names()),
@@ -75,13 +77,6 @@ def bench(name, tmp_path):
     made.engine.close()
     os.close(made.wake)
     os.close(made.waker)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 @pytest.mark.smoke

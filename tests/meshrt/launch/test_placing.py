@@ -23,6 +23,8 @@ from meshrt.launch.placing import _kubernetes_driver, _ray_driver, job, plans
 from meshrt.launch.placing.plans import Wanted, Work
 from meshrt.launch.shell import Job
 
+from .processes import gone
+
 SECRET = "0123456789abcdef"
 
 
@@ -364,13 +366,6 @@ def hold(told: object, **more) -> subprocess.Popen:
     return process
 
 
-def alive(pid: int) -> bool:
-    try:
-        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_end_of_stdin_ends_all_that_was_started_and_so_does_that_of_who_holds_it(killed):
@@ -380,15 +375,15 @@ def test_the_end_of_stdin_ends_all_that_was_started_and_so_does_that_of_who_hold
     )
     process = hold({"command": [sys.executable, "-c", body], "variables": {}, "directory": None, "grace": 0.2})
     pids = [int(pid) for pid in process.stdout.readline().split()]
-    assert all(map(alive, pids))
+    assert not any(map(gone, pids))
     if killed:
         process.kill()
     process.stdin.close()
     assert process.wait(20) == (-9 if killed else 137)
     deadline = time.monotonic() + 5
-    while any(map(alive, pids)) and time.monotonic() < deadline:
+    while not all(map(gone, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(map(alive, pids))
+    assert all(map(gone, pids))
 
 
 @pytest.mark.parametrize(
