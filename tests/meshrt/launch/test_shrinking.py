@@ -14,7 +14,6 @@ import pytest
 
 from meshrt.launch import parting, shell
 from meshrt.launch.engines.protocol import Capabilities, Said, Task
-from meshrt.launch.hosts import agent
 from meshrt.launch.hosts.duties import Kill
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.model import (
@@ -443,6 +442,7 @@ class Signalled:
 
 def stopped_agent(*tasks, in_touch, heeding=False):
     """One of which these ranks' processes run, from the moment at which it was told to end."""
+    agent = pytest.importorskip("meshrt.launch.hosts.agent", exc_type=ImportError)  # it needs grpcio
     found = agent._Agent(agent.Options("127.0.0.1:1", Trust(), "a", "127.0.0.1"), {}, lambda text: None)
     found._engine.close()
     found._engine, found._session, found._checkpoint_s = Signalled(), 1 if in_touch else None, 60.0
