@@ -10,7 +10,7 @@ from meshrt.core.trace import EVAL, JaxprTrace, JaxprTracer, context, literal_va
 from meshrt.core.types import aval_of
 from meshrt.runtime.transfer import from_numpy
 
-__all__ = ["as_traced"]
+__all__: list[str] = []
 
 
 def as_traced(scalar: Any) -> Any:

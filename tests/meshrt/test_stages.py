@@ -22,7 +22,7 @@ def test_the_stages_of_a_scalar_function():
     traced = f.trace(3, 4)
     lowered = traced.lower()
     text = lowered.as_text()
-    assert "module @jit__lambda_" in text and "func.func public @main" in text and "tensor<i32>" in text
+    assert "module @jit__lambda " in text and "func.func public @main" in text and "tensor<i32>" in text
     compiled = lowered.compile()
     assert int(compiled(3, 4)) == 10
     assert compiled.cost_analysis()["flops"] == 2.0

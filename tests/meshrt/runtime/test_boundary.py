@@ -238,7 +238,7 @@ def test_plugins_of_the_environment_and_of_packages_are_found(mock_plugin):
     site = mock_plugin.parent.parent.parent / "site"
     shutil.copytree(mock_plugin.parent, site / "jax_plugins" / "abacus")
     assert "the mock has no device;" in run(REFUSED, PYTHONPATH=str(site))
-    assert "unknown platform 'abacus'" in run(REFUSED)
+    assert "Unknown backend abacus" in run(REFUSED)
 
 
 def test_a_client_of_a_plugin_runs_programs():

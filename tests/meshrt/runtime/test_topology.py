@@ -222,8 +222,13 @@ def test_a_program_that_does_not_fit_a_tpu():
     """What is certain is told before the compiler runs, with what fills the memory; all else the compiler tells."""
     with pytest.raises(errors.DeviceMemoryError, match=r"does not fit v5e:2x2: a device needs .* has 16(\.00)? GiB"):
         lowered(batch=3 * 2**16, width=32768, hidden=32768).compile(topology="v5e:2x2")
-    with pytest.raises(errors.DeviceMemoryError, match=r"does not fit v5e:2x2: the all_reduce for .* needs 18 GiB"):
-        lowered(batch=2**18, width=32768, hidden=32768).compile(topology="v5e:2x2")
+    mesh = AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    x = meshrt.ShapeDtypeStruct((2**18, 2**15), "bfloat16", sharding=NamedSharding(mesh, P("data")))
+    w = meshrt.ShapeDtypeStruct((2**15, 256), "bfloat16", sharding=NamedSharding(mesh, P()))
+    whole = lambda x: meshrt.lax.with_sharding_constraint(x * 2, NamedSharding(mesh, P()))
+    gathering = meshrt.jit(lambda x, w: whole(x) @ w).trace(x, w).lower()
+    with pytest.raises(errors.DeviceMemoryError, match=r"does not fit v5e:2x2: the all_gather for .* needs 32.02 GiB"):
+        gathering.compile(topology="v5e:2x2")
 
 
 @pytest.mark.tpu
