@@ -52,6 +52,7 @@ def counted_in_numpy(u, w):
 UPDATES = [inner, strided, backwards, edges, transposed, taken, counted_in_numpy]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("f", UPDATES)
 @pytest.mark.parametrize(
     "axes, spec", [({"a": 8}, P("a", None)), ({"a": 4, "b": 2}, P("a", "b")), ({"a": 3}, P(None, "a"))]

@@ -57,7 +57,7 @@ def test_a_linear_recurrence_sends_totals_only(reverse):
     assert result.plan.counts.keys() == {"collective_permute"}
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("n", [8, 9, 13, 16, 24, 40, 63])
 @pytest.mark.parametrize("axes", [{"x": 8}, {"a": 3, "b": 2}, {"x": 5}], ids=["8", "3x2", "5"])
 def test_lengths_that_do_not_divide(n, axes):
@@ -74,6 +74,7 @@ def test_lengths_that_do_not_divide(n, axes):
     check(Case(axes, build, (normal(64, 3),), (P(),)), above_xla=True)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("fn,count", [(jnp.maximum, 1), (jnp.multiply, 1), (logaddexp, 1), (swapped, 2), (welford, 3)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_combining_functions(fn, count, reverse):

@@ -107,6 +107,7 @@ STABLE = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", STABLE)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_stable_sort_keeps_equals_in_their_order_to_the_last_bit(name, dtype):

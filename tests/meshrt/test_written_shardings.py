@@ -130,7 +130,7 @@ EACH_WAY = {
 }
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("way", EACH_WAY)
 @pytest.mark.parametrize("types", ["Auto Auto", "Explicit Explicit", "Explicit Auto", "Auto Explicit"])
 @pytest.mark.parametrize("shape", [(4, 2), (8, 1), (1, 1)])

@@ -44,6 +44,7 @@ def test_rules_equal_shardys(conservative):
     assert _compare(rule_cases.all_cases() + rule_cases_rest.all_cases(), conservative) > 300
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("conservative", [False, True])
 @pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
 def test_rules_of_drawn_attributes(draw, conservative):

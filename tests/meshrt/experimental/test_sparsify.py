@@ -45,6 +45,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sweep(2)
 @ways
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name, use_tracer):

@@ -57,7 +57,7 @@ def arguments(given):
     return [rng.random(a, dtype=np.float32) if isinstance(a, tuple) else a for a in given]
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize(("fun", "shapes", "given"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_symbolic_function(fun, shapes, given):
     args = arguments(given)

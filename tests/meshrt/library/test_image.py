@@ -31,6 +31,7 @@ def test_dtypes(method, dtype):
     assert_alike(program)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("method", "antialias"), CASES[1:])
 def test_scale_and_translate(method, antialias):
     def program(lib, scale, translation):

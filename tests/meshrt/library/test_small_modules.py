@@ -18,6 +18,7 @@ KINDS = ("segment_sum", "segment_prod", "segment_max", "segment_min")
 IDS = np.array([0, 2, 2, -1, 5, 0, 1])
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8, np.bool_])
 @pytest.mark.parametrize("options", [{}, {"bucket_size": 3}, {"num_segments": 3}, {"num_segments": 8}])

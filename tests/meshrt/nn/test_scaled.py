@@ -97,6 +97,7 @@ KERNEL = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", KERNEL)
 def test_attention_by_the_kernel_is_that_of_arrays(name):
     def attend(lib, **more):

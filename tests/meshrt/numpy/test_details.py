@@ -229,7 +229,7 @@ def _strict(l, function, *args, **kwargs):
         return function(*args, **kwargs)
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", ROWS)
 def test_as_in_jax(name):
     assert_alike(ROWS[name])

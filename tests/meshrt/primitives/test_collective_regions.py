@@ -231,6 +231,7 @@ def random_body(seed, sizes, rows):
 MESHES = [(8,), (4, 2), (2, 2, 2), (6,)]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_bodies(seed, partitioner):
     sizes = MESHES[seed % 4]

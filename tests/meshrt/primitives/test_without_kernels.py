@@ -25,6 +25,7 @@ def matrices(shape, dtype, rank=None, seed=0):
     return x.astype(dtype)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize(("shape", "dtype", "rank"), [
     ((5, 3), np.float32, None), ((3, 5), np.complex64, None), ((4, 4), np.float32, 2), ((6, 3), np.float32, 0),

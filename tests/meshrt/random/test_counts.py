@@ -31,6 +31,7 @@ def alike(got, want):
     np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", CASES)
 def test_samples(name):
     alike(CASES[name](mr, mr.key(3)), CASES[name](jr, jr.key(3)))

@@ -68,11 +68,13 @@ OF_KEYS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ON_KEYS)
 def test_a_key_of_each_implementation(name, impl):
     _same(lambda j, n: ON_KEYS[name](j, n, j.random.key(42, impl=impl)))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", OF_KEYS)
 def test_keys_of_each_implementation_are_mapped(name, impl):
     _same(lambda j, n: OF_KEYS[name](j, n, j.random.split(j.random.key(42, impl=impl), 4)))

@@ -122,6 +122,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_never_read_what_fills_parts_up(name):
     for rng, _, shape, sharding in cases(sum(map(ord, name)), 4):

@@ -43,7 +43,7 @@ def single(x):
     return x.astype(np.complex64 if x.dtype.kind == "c" else np.float32)
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_dtypes_are_those_of_jax(name):
     with jax.enable_x64(True), meshrt.enable_x64(True):

@@ -39,6 +39,7 @@ CALLS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_inside_of_the_library(name):
     with meshrt.numpy_rank_promotion("raise"), meshrt.numpy_dtype_promotion("strict"):

@@ -67,7 +67,7 @@ OUTER = {
 }
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("inner,outer", [*itertools.product(INNER, OUTER)])
 def test_equals_jax(inner, outer):
     ours, theirs = (l.tree_util.tree_leaves(OUTER[outer](l, INNER[inner](l))(X)) for l in (meshrt, jax))
