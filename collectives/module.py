@@ -33,6 +33,7 @@ from .options import Options
 from .overlapping_subaxes import CAUSE as OVERLAPS
 from .overlapping_subaxes import Overlapping
 from .partial_sums import unreduced
+from .passes.compilers.complex_sums import guard_complex_sums
 from .passes.compilers.cpu import as_bits
 from .plan.capacity import Capacity
 from .plan.communication import CommunicationPlan, plan_of
@@ -135,6 +136,10 @@ class PartitionedProgram:
         """The same as text, `data,model:(2)2`."""
         assert self._machine is not None, "as above"
         return "" if collective.atoms is None else self._machine.atoms.axes_text(collective.atoms)
+
+    def decided(self, first: Propagated) -> Propagated:
+        """The propagation that the layouts come from: `first`, or another one of the program that sends less."""
+        return first if self.propagated is None else self.propagated
 
     def sent(self) -> list[Sent]:
         """The collectives of the plan with the operations of `propagated` that caused them."""
@@ -358,8 +363,9 @@ def _partition(
     capacity.check_boundary(main, item, ins, outs)
     if options.optimize:
         optimize(builder, ctx.realiser, machine, options)
-    if machine.topology.compiler in (None, "cpu"):
-        for function in builder.functions:
+    for function in builder.functions:
+        guard_complex_sums(function)
+        if machine.topology.compiler in (None, "cpu"):
             as_bits(function)
     refused = None if limit is None else capacity.refused(item, builder)
     ctx.findings.extend([*unpropagated(known), *unresolved(known)])

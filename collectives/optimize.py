@@ -6,7 +6,6 @@ from .ir.program import ModuleBuilder
 from .machine import Machine
 from .options import Options
 from .passes.combine import combine
-from .passes.compilers.complex_sums import guard_complex_sums
 from .passes.compilers.tpu.kernels import kernels_first
 from .passes.compilers.tpu.listing import list_as_needed
 from .passes.compilers.tpu.transposed import transpose_first
@@ -44,5 +43,4 @@ def optimize(builder: ModuleBuilder, realiser: Realiser, machine: Machine, optio
             order(function, functions, machine, budget)
         kernels_first(function, machine)
         list_as_needed(function, machine)
-        guard_complex_sums(function)
         remove_dead_start(function, remove_dead(function) if changed else live)

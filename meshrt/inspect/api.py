@@ -119,7 +119,7 @@ def report(
         propagated = propagation.run(program, xla_order=True)
         partitioned = collectives.partition(propagated, **options)
         names = argument_names(propagated), output_names(propagated)
-        decided = partitioned.propagated or propagated  # another propagation may be what sends less
+        decided = partitioned.decided(propagated)
         made = report_of(name, decided, partitioned, *names)
         rows = partial(program_row, decided, *names, partial(_own_text, name, program), name)
         subject = lambda: subject_of_module(program, partitioned, machine)

@@ -50,7 +50,7 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
     names = argument_names(propagated), output_names(propagated)
     topology = load(options["topology"]) if options["topology"] else None
     partitioned = collectives.partition(propagated, topology)
-    decided = partitioned.propagated or propagated  # another propagation may be what sends less
+    decided = partitioned.decided(propagated)
     explanations = explained(partitioned, decided, options["explain"], *names)
     if options["stage"] == "partitioned":
         return {"text": partitioned.module.operation.get_asm(enable_debug_info=False)}

@@ -63,7 +63,7 @@ def inspect_function(
         names = names_of(lowered)
         machine = load(topology) if topology else None
         partitioned = propagated.partition(**({} if machine is None else {"topology": machine}))
-        decided = partitioned.result.propagated or propagated.result  # another propagation may be what sends less
+        decided = partitioned.result.decided(propagated.result)
         explanations = explained(partitioned.result, decided, query, *names)
     except (PropagationError, CollectivesError) as e:
         raise InspectError(f"{path}:{name}: {e}") from e

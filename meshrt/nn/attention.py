@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.nn.functions import logsumexp, softmax
+from meshrt.nn.kernels import shipped
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.contractions import einsum
 from meshrt.numpy.creation import arange
@@ -99,7 +99,7 @@ def _flash(
     window: Any,
 ) -> Any:  # fmt: skip
     """(results, logs of normalisers) by the kernel. Keys behind a sequence's end are a segment of their own."""
-    kernels = importlib.import_module("meshrt.experimental.pallas.ops")  # it stands above, and most programs need none
+    kernels = shipped()
     if scale is not None and not isinstance(scale, int | float | np.number):
         q, scale = (q * asarray(scale)).astype(q.dtype), 1.0  # a value of the program
     segments: dict[str, Any] = {}

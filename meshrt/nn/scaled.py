@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 import warnings
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.custom_derivatives import custom_vjp
 from meshrt.nn.functions import scaled_matmul, with_scales
+from meshrt.nn.kernels import shipped
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.reductions import amax
 from meshrt.numpy.selection import clip, where
@@ -150,7 +150,7 @@ def _by_kernel(x: Any, y: Any) -> Any:
     """The products of two batches of matrices (b, m, k) and (b, k, n), by the kernel for them."""
     if 0 in (*x.shape, *y.shape):  # a kernel has blocks, and no block is empty
         return lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,))))
-    kernels = importlib.import_module("meshrt.experimental.pallas.ops")  # it stands above, and most programs need none
+    kernels = shipped()
     return vmap(kernels.matmul)(x, y)
 
 

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import collectives
+import propagation
+
 from .jax_side import Case, check
 
 X = (np.arange(48) + 1j * np.arange(48)[::-1]).reshape(16, 3).astype(np.complex64)
@@ -45,3 +48,18 @@ def test_transforms_between_collectives_that_want_other_layouts(transform, after
         return f
 
     check(Case({"x": 8}, build, (x,), (P(None, "x"),), (P(), after)), above_xla=True)
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("dtype, kept", [("complex<f32>", 1), ("f32", 0)])
+def test_what_is_added_up_over_devices_is_behind_a_barrier(dtype, kept, optimize):
+    """Where XLA's simplifier would end the process, whichever passes run."""
+    zero = "(0.0, 0.0)" if kept else "0.0"
+    text = f"""sdy.mesh @m = <["x"=4]>
+func.func @main(%x: tensor<8x{dtype}> {{sdy.sharding = #sdy.sharding<@m, [{{"x"}}]>}}) -> tensor<{dtype}> {{
+  %0 = stablehlo.constant dense<{zero}> : tensor<{dtype}>
+  %1 = stablehlo.reduce(%x init: %0) applies stablehlo.add across dimensions = [0]
+       : (tensor<8x{dtype}>, tensor<{dtype}>) -> tensor<{dtype}>
+  return %1 : tensor<{dtype}> }}"""
+    made = collectives.partition(propagation.run(text), optimize=optimize).as_text()
+    assert made.count("stablehlo.all_reduce") == 1 and made.count("optimization_barrier") == kept

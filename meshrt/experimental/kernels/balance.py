@@ -62,7 +62,8 @@ class _Walk:
 
     def counter(self, var: Var, name: str) -> _Counter:
         """The counter of new semaphores, which begin at zero."""
-        inner: Any = var.aval.inner_aval  # type: ignore[attr-defined]
+        kind: Any = var.aval
+        inner = kind.inner_aval
         made = Semaphores(inner, name, name)
         found = _Counter(made, None if var in self.external else np.zeros(inner.size, np.int64))
         self.counters.append(found)
@@ -131,17 +132,19 @@ class _Walk:
     # -- counting
 
     def up(self, counter: _Counter, view: Any, count: Any, where: Any) -> None:
-        at = self._place(counter, view, count, where)
-        if at is not None:
-            counter.counts[at] += int(count)  # type: ignore[index]
+        found = self._place(counter, view, count, where)
+        if found is not None:
+            counts, at = found
+            counts[at] += int(count)
             counter.last[at] = where
 
     def down(self, counter: _Counter, view: Any, count: Any, where: Any, what: str, takes: bool = True) -> None:
         """A wait. KernelDeadlockError if nobody will count that far."""
-        at = self._place(counter, view, count, where)
-        if at is None:
+        found = self._place(counter, view, count, where)
+        if found is None:
             return
-        have = int(counter.counts[at])  # type: ignore[index]
+        counts, at = found
+        have = int(counts[at])
         if have < int(count):
             before = f", the last at {counter.last[at]}" if at in counter.last else ""
             raise errors.KernelDeadlockError(
@@ -149,19 +152,18 @@ class _Walk:
                 f"counted {int(count)}, and what is started or signalled before makes {have}{before}. Start the copy, "
                 "or signal, once for each wait"
             )
-        counter.counts[at] -= int(count) if takes else 0  # type: ignore[index]
+        counts[at] -= int(count) if takes else 0
 
-    def _place(self, counter: _Counter, view: Any, count: Any, where: Any) -> int | None:
-        """The number of the semaphore that a view shows; None, and nothing is known any more, if that is not known."""
-        if not isinstance(counter, _Counter):
-            return None
-        if counter.counts is None:
+    def _place(self, counter: Any, view: Any, count: Any, where: Any) -> tuple[np.ndarray, int] | None:
+        """The counts of which a view shows one, and its number; None, and nothing is known any more, if that is not
+        known."""
+        if not isinstance(counter, _Counter) or counter.counts is None:
             return None
         leaves = tree_util.tree_leaves(view, is_leaf=lambda x: x is None)
         if count is None or any(x is None for x in leaves):
             counter.forget()
             return None
-        return counter.semaphores.place(view, where)
+        return counter.counts, counter.semaphores.place(view, where)
 
     def finish(self, counter: _Counter, where: str) -> None:
         """MissingWaitError if semaphores that are no more, or stay for the next kernel, have counted something."""
