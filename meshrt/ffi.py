@@ -14,7 +14,7 @@ from meshrt import errors
 from meshrt.core.types import ShapedArray
 from meshrt.interpreters.building import aval_to_ir_types, flatten_ir_types, ir_attribute
 from meshrt.primitives.ffi import ffi_call
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_calls
 from meshrt.sharding.layout import Layout
 
 __all__ = [
@@ -32,7 +32,7 @@ def register_ffi_target(name: str, fn: Any, platform: str = "cpu", api_version: 
     `api_version` is 1 for the typed interface, 0 for the one before. Raises CompileError where XLA refuses it, as for a
     name that is taken by another function.
     """
-    jaxlib_api.register_target(name, fn, platform, api_version, **kwargs)
+    jaxlib_calls.register_target(name, fn, platform, api_version, **kwargs)
 
 
 def register_ffi_type(name: str, type_registration: Mapping[str, Any], platform: str = "cpu") -> None:
@@ -41,7 +41,7 @@ def register_ffi_type(name: str, type_registration: Mapping[str, Any], platform:
     `type_registration` has PyCapsules: "type_id", and "type_info" if there is one. Raises CompileError where XLA
     refuses it.
     """
-    jaxlib_api.register_type(name, type_registration, platform)
+    jaxlib_calls.register_type(name, type_registration, platform)
 
 
 def register_ffi_type_id(name: str, obj: Any, platform: str = "cpu") -> None:
@@ -54,7 +54,7 @@ def register_ffi_type_id(name: str, obj: Any, platform: str = "cpu") -> None:
 def register_ffi_target_as_batch_partitionable(name: str) -> None:
     """Tells XLA's partitioner that calls of a function may be split along leading dimensions (`meshrt.config`'s
     `partitioner="xla"`; for meshrt's own say so with `ffi_call(sharding_rule=...)`)."""
-    jaxlib_api.register_batch_partitionable(name)
+    jaxlib_calls.register_batch_partitionable(name)
 
 
 def pycapsule(funcptr: Any) -> Any:
@@ -70,7 +70,7 @@ def include_dir() -> str:
     >>> meshrt.ffi.include_dir().endswith("include")
     True
     """
-    return jaxlib_api.include_dir()
+    return jaxlib_calls.include_dir()
 
 
 def ffi_lowering(call_target_name: str, **options: Any) -> Callable[..., Sequence[ir.Value]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
-from meshrt.runtime import hardware, jaxlib_api, sockets
+from meshrt.runtime import hardware, jaxlib_api, jaxlib_plugins, sockets
 from meshrt.sharding import devices as lookup
 
 if TYPE_CHECKING:
@@ -160,13 +160,13 @@ def _start_cuda() -> Any:
     library = hardware.cuda_library()
     if library is None:
         raise errors.BackendError("Unknown backend cuda: no plugin is installed; install the extra `meshrt[cuda12]`")
-    options = jaxlib_api.gpu_plugin_options()
+    options = jaxlib_plugins.gpu_plugin_options()
     info = _process
     if info is not None and info.num_processes > 1:
         options["node_id"], options["num_nodes"] = info.process_id, info.num_processes
         if info.local_device_ids is not None:
             options["visible_devices"] = list(info.local_device_ids)
-    return jaxlib_api.plugin_client("cuda", library, options, info.client if info is not None else None)
+    return jaxlib_plugins.plugin_client("cuda", library, options, info.client if info is not None else None)
 
 
 def _start_tpu() -> Any:
@@ -174,7 +174,7 @@ def _start_tpu() -> Any:
         raise errors.BackendError("Unknown backend tpu: libtpu is not installed; install the extra `meshrt[tpu]`")
     import libtpu  # optional wheel
 
-    return jaxlib_api.plugin_client("tpu", libtpu.get_library_path(), {})
+    return jaxlib_plugins.plugin_client("tpu", libtpu.get_library_path(), {})
 
 
 def register_plugin(

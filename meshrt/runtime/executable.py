@@ -20,7 +20,7 @@ from jaxlib.mlir import ir
 
 from meshrt import config, errors
 from meshrt.heuristics import KEPT_DEVICE_SETS
-from meshrt.runtime import backend, compile_cache, events, jaxlib_api, offers, process_groups
+from meshrt.runtime import backend, compile_cache, events, jaxlib_api, jaxlib_calls, offers, process_groups
 from meshrt.runtime.host_calls import Calls, HostFunction, busy_devices
 from meshrt.runtime.in_flight import flight_of
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
@@ -184,7 +184,7 @@ class PortableExecutable:
     def _bind(self, devices: tuple[Any, ...], calls: Calls) -> Any:
         kind = _kind(devices)
         if self.platform == "cpu":
-            jaxlib_api.prepare_cpu_kernels(self.module or self._blobs.get(kind, b""))
+            jaxlib_calls.prepare_cpu_kernels(self.module or self._blobs.get(kind, b""))
         if not (self.host_callbacks or kind in self._first or kind in self._blobs):
             offered = offers.bound(self, kind, devices, self._options(devices))
             if offered is not None:

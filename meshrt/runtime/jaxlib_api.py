@@ -1,7 +1,7 @@
-"""The only door to jaxlib's private modules, for jaxlib 0.10.2 to 0.12.
+"""The door to jaxlib's private modules, for jaxlib 0.10.2 to 0.12.
 
-Everything that meshrt asks of XLA goes through here: clients and devices, buffers, compilation, execution,
-serialisation, the distributed runtime and pytrees. Nothing here sets one of jaxlib's process-wide hooks or changes
+What every program asks of XLA goes through here: clients and devices, buffers, compilation, execution, serialisation,
+the distributed runtime and pytrees. (Calls by name, plugins and profiles have doors beside it.) Nothing here sets one of jaxlib's process-wide hooks or changes
 one of its classes, so JAX may be imported in the same process, before or after.
 """
 
@@ -108,30 +108,6 @@ def approximate_top_k_size(size: int, rank: int, k: int, recall_target: float, s
 def gloo_collectives(distributed: Any, hostname: str | None = None, interface: str | None = None) -> Any:
     """Collectives over TCP between CPU clients; `hostname` is the address that peers reach this process at."""
     return _jax.make_gloo_tcp_collectives(distributed, hostname=hostname, interface=interface)
-
-
-def plugin_client(name: str, library: str, options: dict[str, Any], distributed: Any = None) -> Client:
-    """A client of the PJRT plugin in the shared object `library`; loads it unless it is loaded already."""
-    load_plugin(name, library)
-    return _xc.make_c_api_client(name, options, distributed)
-
-
-def load_plugin(name: str, library: str) -> None:
-    """Loads and initialises a PJRT plugin once per process."""
-    if not _xc.pjrt_plugin_loaded(name):
-        _xc.load_pjrt_plugin_dynamically(name, library)
-    if not _xc.pjrt_plugin_initialized(name):
-        _xc.initialize_pjrt_plugin(name)
-
-
-def gpu_plugin_options() -> dict[str, Any]:
-    """Allocator options for GPU clients, from the XLA_PYTHON_CLIENT_* environment variables."""
-    return dict(_xc.generate_pjrt_gpu_plugin_options())
-
-
-def topology(platform: str, name: str, options: dict[str, Any] | None = None) -> Any:
-    """A description of hardware that need not be present; the platform's plugin must be loaded."""
-    return _jax.get_default_c_api_topology(platform, name, options or {})
 
 
 def compile_only_devices(topology_description: Any) -> list[Any]:
@@ -647,68 +623,3 @@ def boundary_types(executable: Any) -> tuple[list[BoundaryType], list[BoundaryTy
 def hlo_text(executable: Any) -> str:
     """The optimised HLO."""
     return "\n".join(m.to_string() for m in executable.hlo_modules())
-
-
-def register_target(name: str, function: Any, platform: str, api_version: int, **more: Any) -> None:
-    """Makes a function known to a platform's compiler as a custom call."""
-    try:
-        _xc.register_custom_call_target(name, function, platform, api_version, **more)
-    except XlaError as e:
-        raise errors.CompileError(f"XLA does not register {name!r} for {platform}: {e}") from None
-
-
-def register_type(name: str, registration: Any, platform: str) -> None:
-    """Makes a type of values known that foreign functions keep between their stages."""
-    try:
-        _xc.register_custom_type(name, registration, platform=platform)
-    except XlaError as e:
-        raise errors.CompileError(f"XLA does not register the type {name!r} for {platform}: {e}") from None
-
-
-def register_batch_partitionable(name: str) -> None:
-    """Tells XLA's partitioner that a custom call may be split along its leading dimensions."""
-    _xc.register_custom_call_as_batch_partitionable(name)
-
-
-def include_dir() -> str:
-    """jaxlib's C++ headers."""
-    return os.path.join(os.path.dirname(jaxlib.version.__file__), "include")
-
-
-_LAPACK_CALLS = ("lapack_", "_perturbed_ffi")  # what the names of jaxlib's calls of LAPACK contain
-
-
-def prepare_cpu_kernels(program: str | bytes) -> None:
-    """Makes ready what a program (a module, or compiled code) calls by name on CPUs.
-
-    jaxlib's kernels know where LAPACK is only once somebody has looked for it. A program from a file calls them in a
-    process in which nobody has, and jumps to address 0.
-    """
-    if isinstance(program, bytes):  # bytecode and compiled code hold names as they are
-        calls = any(name.encode() in program for name in _LAPACK_CALLS)
-    else:
-        calls = any(name in program for name in _LAPACK_CALLS)
-    if calls:
-        lapack_kernel("getrf", np.float32)
-
-
-@functools.cache
-def _register_cpu_kernels() -> None:
-    """Makes jaxlib's LAPACK kernels known to the CPU compiler; JAX may have done so before."""
-    from jaxlib import lapack  # start-up time: loads LAPACK's kernels
-
-    for platform, targets in lapack.registrations().items():
-        for name, value, api_version in targets:
-            try:
-                _xc.register_custom_call_target(name, value, platform=platform, api_version=api_version)
-            except XlaError as e:
-                if "already" not in str(e).lower():
-                    raise
-
-
-def lapack_kernel(name: str, dtype: Any) -> str:
-    """The custom-call target of a LAPACK routine ("geqrf", ...) for a dtype, ready to be called on CPU."""
-    from jaxlib import lapack  # start-up time: loads LAPACK's kernels
-
-    _register_cpu_kernels()
-    return lapack.prepare_lapack_call(f"{name}_ffi", np.dtype(dtype))

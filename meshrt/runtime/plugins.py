@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from meshrt import errors
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_plugins
 
 __all__ = ["Plugin", "found", "names"]
 
@@ -60,7 +60,7 @@ class Plugin:
                 f"the plugin of the platform {self.name!r} is not at {library!r}; give register_plugin the path of its "
                 "shared object"
             )
-        return jaxlib_api.plugin_client(self.name, library, dict(self.options), distributed)
+        return jaxlib_plugins.plugin_client(self.name, library, dict(self.options), distributed)
 
 
 def found(name: str) -> Plugin | None:

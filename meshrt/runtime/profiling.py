@@ -6,8 +6,8 @@ import importlib
 from typing import Any
 
 __all__ = [
-    "ProfileData", "ProfileEvent", "ProfileOptions", "ProfilePlane", "Session", "TraceMe", "register_subprocess",
-    "set_metadata", "start_server",
+    "ProfileData", "ProfileEvent", "ProfileOptions", "ProfilePlane", "Session", "TraceMe", "register_plugin",
+    "register_subprocess", "set_metadata", "start_server",
 ]  # fmt: skip
 
 _profiler: Any = importlib.import_module("jaxlib._profiler")
@@ -19,6 +19,7 @@ ProfilePlane = _profile_data.ProfilePlane
 ProfileOptions = _profiler.ProfileOptions
 Session = _profiler.ProfilerSession
 TraceMe = _profiler.TraceMe
+register_plugin = _profiler.register_plugin_profiler
 start_server = _profiler.start_server
 register_subprocess = _profiler.register_subprocess
 

@@ -20,7 +20,7 @@ from collectives.topology import Topology, load
 from meshrt import errors
 from meshrt.lowering.capabilities import capabilities_of
 from meshrt.lowering.legalize import legalize
-from meshrt.runtime import backend, hardware, jaxlib_api
+from meshrt.runtime import backend, hardware, jaxlib_api, jaxlib_plugins
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.runtime.executable import read_layouts
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
@@ -207,14 +207,14 @@ def _tpu_slice(spec: str) -> list[Any]:
         for name, value in _NO_TPU_HERE.items():
             os.environ.setdefault(name, value)
     try:
-        jaxlib_api.load_plugin("tpu", libtpu.get_library_path())
+        jaxlib_plugins.load_plugin("tpu", libtpu.get_library_path())
     except jaxlib_api.XlaError as e:
         raise errors.BackendError(
             f"the TPU compiler does not start: {_first_line(e)}; a process that uses this machine's TPUs keeps libtpu "
             "to itself: compile in that process, or on a machine without TPUs"
         ) from None
     try:
-        return jaxlib_api.compile_only_devices(jaxlib_api.topology("tpu", spec, _chips_of_a_host(spec)))
+        return jaxlib_api.compile_only_devices(jaxlib_plugins.topology("tpu", spec, _chips_of_a_host(spec)))
     except jaxlib_api.XlaError as e:
         raise errors.ArgumentValueError(f"the TPU compiler knows no slice {spec}: {_first_line(e)}") from None
 
@@ -259,10 +259,10 @@ def _gpu_description(device: Mapping[str, Any], memory: float, bandwidth: float)
 
 @functools.lru_cache(8)
 def _gpu_hosts(library: str, spec: str, description: str, hosts: int, each: int) -> list[Any]:
-    jaxlib_api.load_plugin("cuda", library)
+    jaxlib_plugins.load_plugin("cuda", library)
     options = {"target_config": description, "topology": f"1x{hosts}x{each}"}
     try:
-        return jaxlib_api.compile_only_devices(jaxlib_api.topology("cuda", spec, options))
+        return jaxlib_api.compile_only_devices(jaxlib_plugins.topology("cuda", spec, options))
     except jaxlib_api.XlaError as e:
         raise errors.ArgumentValueError(f"the CUDA compiler does not take {spec}: {_first_line(e)}") from None
 

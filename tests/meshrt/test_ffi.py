@@ -13,7 +13,7 @@ import pytest
 import meshrt
 from meshrt import NamedSharding, P, config, errors
 from meshrt.core.types import ShapedArray
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_calls
 from meshrt.sharding.layout import Layout
 
 jax.ffi
@@ -24,7 +24,7 @@ L = np.linalg.cholesky(A)
 
 @pytest.fixture(autouse=True, scope="module")
 def _kernels():
-    jaxlib_api.lapack_kernel("potrf", np.float32)  # loads LAPACK itself
+    jaxlib_calls.lapack_kernel("potrf", np.float32)  # loads LAPACK itself
 
 
 def potrf(l, batch=(), **more):
