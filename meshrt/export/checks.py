@@ -89,7 +89,7 @@ def default_export_platform() -> str:
     >>> default_export_platform()
     'cpu'
     """
-    return backend.default_backend().replace("gpu", "cuda")
+    return backend.default_platform()
 
 
 def check_custom_calls(targets: Sequence[tuple[str, str]], disabled: Sequence[DisabledSafetyCheck]) -> None:

@@ -108,7 +108,7 @@ def _compiled(exported: Record, sizes: Mapping[str, int]) -> StoredExecutable:
             f"{exported.fun_name} was exported for {', '.join(exported.platforms)}, and code is compiled for what is "
             f"here, {platform}: serialize it there, or without with_executable"
         )
-    devices = backend.devices(backend.default_backend())[: exported.nr_devices]
+    devices = backend.devices()[: exported.nr_devices]
     if len(devices) < exported.nr_devices:
         raise errors.ArgumentValueError(
             f"{exported.fun_name} was exported for {exported.nr_devices} devices, and code is compiled for those that "

@@ -62,13 +62,18 @@ def check_devices(lowered: Lowered, devices: tuple[Any, ...]) -> Mesh | None:
             )
         mesh = mesh_over(axes, devices)
     if not is_platform_of(devices[0], platform):
-        raise not_here(lowered, devices[0].platform)
+        raise not_here(lowered, backend.platform_of(devices[0]))
     return mesh
 
 
 def is_platform_of(device: Any, platform: str) -> bool:
     """Whether a device is of a platform, by any of its names."""
-    return platform in (device.platform, device.client.platform_version, device.client.platform)
+    return platform in (
+        device.platform,
+        backend.platform_of(device),
+        device.client.platform_version,
+        device.client.platform,
+    )
 
 
 def not_here(lowered: Lowered, platform: str) -> errors.CompileError:

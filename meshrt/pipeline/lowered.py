@@ -142,7 +142,7 @@ class Lowered(UnboundStation):
 
         None where the platform is not here or has none; what a device does is in `compile().cost_analysis()`.
         """
-        if self.request.platform != backend.default_backend():
+        if self.request.platform != backend.default_platform():
             return None
         try:
             found = jaxlib_api.computation_cost(backend.client(self.request.platform), self.compiler_ir("hlo"))

@@ -449,8 +449,8 @@ class Wanted:
         meant = self.meant[0][0] if self.meant else context_device()
         open_ = placement.devices is None or (ahead and self.device is None and self.concrete is None)
         if meant is not None and open_:
-            return meant.platform
-        return placement.devices[0].platform if placement.devices else backend.default_backend()
+            return backend.platform_of(meant)
+        return backend.platform_of(placement.devices[0]) if placement.devices else backend.default_platform()
 
     def _placement(self, mesh: AbstractMesh | None) -> Placement:
         if mesh is not None:

@@ -63,7 +63,7 @@ class Road(NamedTuple):
         if lowered.request.platforms:
             lowered = self._on_one_platform(lowered, devices)
         if devices is None and not backend.is_here(lowered.request.platform):
-            raise not_here(lowered, backend.default_backend())
+            raise not_here(lowered, backend.default_platform())
         mesh = None if devices is None else check_devices(lowered, devices)  # before anything is made for them
         if devices is not None and (what := backend.elsewhere(devices)) is not None:
             return self._compile_ahead(lowered, what, options, devices)
@@ -79,7 +79,7 @@ class Road(NamedTuple):
         for platform in request.platforms:
             if backend.is_here(platform) if devices is None else is_platform_of(devices[0], platform):
                 return self.lower(lowered.record, request.on(platform))
-        raise not_here(lowered, backend.default_backend() if devices is None else devices[0].platform)
+        raise not_here(lowered, backend.default_platform() if devices is None else backend.platform_of(devices[0]))
 
     def _devices_of(self, lowered: Lowered) -> tuple[Any, ...] | None:
         if self.devices is not None:

@@ -167,7 +167,7 @@ def restore(content: Content, devices: Sequence[Any] | None, trees: tuple[Any, A
         chosen = tuple(_default_devices(said, mesh, count, origin) if devices is None else devices)
         _check_target(said, chosen, count, origin)
         record, shown = _record(said, trees), None
-        args, outs, request = None, None, _request(said, mesh, chosen[0].platform)
+        args, outs, request = None, None, _request(said, mesh, backend.platform_of(chosen[0]))
         if mesh is not None:
             args, outs, request, shown = _placed(said, request)
         elif said["layouts"] or said["argument_layouts"] or said.get("named"):

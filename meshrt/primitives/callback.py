@@ -48,7 +48,7 @@ __all__: list[str] = []
 
 _VMAP_METHODS = ("sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized", None)
 # How XLA's runtimes call Python, by platform.
-_TARGETS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "gpu": "gpu"}
+_TARGETS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu"}
 
 
 class Callback:

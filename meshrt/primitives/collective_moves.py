@@ -223,7 +223,7 @@ def _broadcast_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     groups = ctx.groups(p["axis_name"])
     if groups.shape[1] == 1:
         return x
-    if ctx.module.platform in ("cuda", "rocm", "gpu"):
+    if ctx.module.platform in ("cuda", "rocm"):
         first = np.roll(groups, -p["source"], axis=1)
         return ctx.collective("stablehlo.collective_broadcast", x, out, first)
     return lower_as(ctx, lambda y: psum_over(_masked(y, **p), eqn.invars[0].aval, p["axis_name"]), [x], eqn)

@@ -37,7 +37,7 @@ from meshrt.transforms.batching import MappedAxis, batch_flat
 __all__ = ["ragged_all_to_all"]
 
 _INDEX = np.dtype(np.int32)
-_NATIVE = ("tpu", "cuda", "rocm", "gpu")
+_NATIVE = ("tpu", "cuda", "rocm")
 _TABLES = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
 
 

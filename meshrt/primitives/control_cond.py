@@ -46,14 +46,13 @@ Platforms = tuple[tuple[str, ...] | None, ...]
 
 def branch_for(platform: str, platforms: Platforms) -> int:
     """The position of the branch for `platform`. UnsupportedError where there is none."""
-    name = "cuda" if platform == "gpu" else platform  # as jaxlib's devices call it
     for i, names in enumerate(platforms):
-        if names is None or name in names:
+        if names is None or platform in names:
             return i
     known = ", ".join(repr(n) for names in platforms for n in names or ())
     raise errors.UnsupportedError(
-        f"platform_dependent has a branch for {known or 'no platform'}, but the program is written for {name!r}; give "
-        f"a branch {name}=... or a default="
+        f"platform_dependent has a branch for {known or 'no platform'}, but the program is written for {platform!r}; "
+        f"give a branch {platform}=... or a default="
     )
 
 

@@ -84,6 +84,19 @@ def known_as(platform: str) -> str:
     return _ALIASES.get(platform, platform)
 
 
+def platform_of(device: Any) -> str:
+    """The platform whose compiler a device's programs are for: of a GPU, which says "gpu", "cuda" or "rocm".
+
+    >>> from meshrt.runtime import backend
+    >>> backend.platform_of(meshrt.devices()[0])
+    'cpu'
+    """
+    if device.platform != "gpu":
+        return known_as(device.platform)
+    version = getattr(device.client, "platform_version", "")
+    return "rocm" if "rocm" in version.lower() else "cuda"
+
+
 def set_process_info(info: ProcessInfo | None) -> None:
     """Says which processes the next clients join; before any device is asked for."""
     global _process
@@ -186,7 +199,7 @@ def register_plugin(
     priority: int = 400,
 ) -> None:
     """See `meshrt.extend.backend.register_plugin`."""
-    name = _ALIASES.get(name, name)
+    name = known_as(name)
     if name in _STARTERS or not name:
         raise errors.ArgumentValueError(
             f"the platform {name!r} is one of meshrt's own ({', '.join(_STARTERS)}); give the plugin another name"
@@ -224,7 +237,7 @@ def _candidates() -> list[str]:
     exists."""
     asked = config.settings.platforms
     if asked is not None:
-        return [_ALIASES.get(p.strip(), p.strip()) for p in asked.split(",") if p.strip()]
+        return [known_as(p.strip()) for p in asked.split(",") if p.strip()]
     found = []
     if hardware.has_tpu() and importlib.util.find_spec("libtpu") is not None:
         found.append("tpu")
@@ -236,7 +249,7 @@ def _candidates() -> list[str]:
 
 def client(platform: str | None = None) -> Any:
     """The client of a platform, started if need be. BackendError if it cannot be."""
-    name = default_backend() if platform is None else _ALIASES.get(platform, platform)
+    name = default_platform() if platform is None else known_as(platform)
     found = _clients.get(name)
     if found is not None:
         return found
@@ -311,18 +324,24 @@ def capabilities(platform: str | None = None) -> BackendCapabilities:
     """What the compiler of a platform takes, as its client says where it has been started; no client is."""
     from meshrt.lowering.capabilities import capabilities_of  # start-up time: programs from the disk cross no boundary
 
-    name = default_backend() if platform is None else _ALIASES.get(platform, platform)
+    name = default_platform() if platform is None else known_as(platform)
     found = _clients.get(name)
     told = ("stablehlo_current_version", "stablehlo_minimum_version")
     return capabilities_of(name, {} if found is None else {t: getattr(found, t, None) for t in told})
 
 
 def default_backend() -> str:
-    """The platform that arrays live on by default: "cpu", "cuda" or "tpu".
+    """The platform that arrays live on by default, as its devices call it: "cpu", "gpu" or "tpu".
 
     >>> meshrt.default_backend()
     'cpu'
     """
+    name = default_platform()
+    return "gpu" if name in ("cuda", "rocm") else name
+
+
+def default_platform() -> str:
+    """The platform that arrays live on by default, as compilers are told apart: "cpu", "cuda", "rocm", "tpu"."""
     global _default
     if _default is None:
         with _lock:
@@ -348,7 +367,7 @@ def devices(backend: str | None = None) -> list[Any]:
     >>> meshrt.devices()[0].platform
     'cpu'
     """
-    name = default_backend() if backend is None else _ALIASES.get(backend, backend)
+    name = default_platform() if backend is None else known_as(backend)
     client(name)
     return list(_devices[name])
 
@@ -381,8 +400,8 @@ def local_devices(
 
 def is_here(platform: str) -> bool:
     """Whether this process has devices of a platform: the default one, or one that has been started."""
-    name = _ALIASES.get(platform, platform)
-    return name == default_backend() or name in _clients or platform == client().platform
+    name = known_as(platform)
+    return name == default_platform() or name in _clients or platform == client().platform
 
 
 def device_count(backend: str | None = None) -> int:

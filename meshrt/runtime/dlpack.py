@@ -9,13 +9,14 @@ import ml_dtypes
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import backend, jaxlib_api
 from meshrt.runtime.host_memory import HostMemory, is_aligned
 from meshrt.runtime.signature import Signature
 
-__all__ = ["array_interface", "capsule_of", "device_of", "host_view", "is_supported_dtype"]
+__all__ = ["array_interface", "capsule_of", "device_of", "gpu_buffer", "host_view", "is_supported_dtype"]
 
-_CPU, _CUDA, _CUDA_HOST = 1, 2, 3
+_CPU, _CUDA, _CUDA_HOST, _ROCM = 1, 2, 3, 10
+_GPUS = {_CUDA: "cuda", _ROCM: "rocm"}
 # Those whose codes DLPack has, of NumPy and beyond.
 _SUPPORTED = {
     np.dtype(t)
@@ -55,9 +56,10 @@ def device_of(sig: Signature) -> tuple[int, int]:
     device = sig.sharding.device_assignment[0]
     if device.platform == "cpu":
         return _CPU, 0
-    if device.platform in ("gpu", "cuda"):
+    if device.platform in ("gpu", "cuda", "rocm"):
         pinned = sig.sharding.memory_kind == "pinned_host"
-        return (_CUDA_HOST if pinned else _CUDA), device.local_hardware_id
+        gpu = _ROCM if backend.platform_of(device) == "rocm" else _CUDA
+        return (_CUDA_HOST if pinned else gpu), device.local_hardware_id
     raise errors.ExchangeError(
         f"__dlpack__ device only supported for CPU and GPU, got platform: {device.platform}; move the array to a CPU "
         "first"
@@ -115,6 +117,33 @@ def array_interface(buffer: Any, sig: Signature) -> dict[str, Any]:
 # In
 
 
+def gpu_buffer(external: Any) -> tuple[Any, Any] | None:
+    """The buffer, and its device, of an object that lies in a GPU's memory, shared with it; None of others.
+
+    Raises:
+      UnsupportedError: this process does not use that GPU. ExchangeError: jaxlib refuses what the object hands over.
+    """
+    if not hasattr(external, "__dlpack__") or not hasattr(external, "__dlpack_device__"):
+        return None
+    kind, number = map(int, external.__dlpack_device__())
+    if kind not in _GPUS:
+        return None
+    platform = _GPUS[kind]
+    devices = backend.local_devices(backend=platform) if backend.is_here(platform) else ()
+    device = next((d for d in devices if d.local_hardware_id == number), None)
+    if device is None:
+        raise errors.UnsupportedError(
+            f"from_dlpack of an array on the {platform} device {number}, which meshrt does not use in this process: "
+            f"its devices are {backend.local_devices()}; copy it to the host in its own library first"
+        )
+    try:
+        return jaxlib_api.from_dlpack(external, device), device
+    except (jaxlib_api.XlaError, BufferError, RuntimeError, TypeError) as e:
+        raise errors.ExchangeError(
+            f"from_dlpack cannot take over a {type(external).__name__} of dtype {getattr(external, 'dtype', '?')}: {e}"
+        ) from e
+
+
 def host_view(external: Any) -> tuple[np.ndarray, bool]:
     """What an object that speaks DLPack has in host memory, not copied, and whether CPU devices can use that memory.
 
@@ -131,7 +160,7 @@ def host_view(external: Any) -> tuple[np.ndarray, bool]:
     if kind not in (_CPU, _CUDA_HOST):
         raise errors.UnsupportedError(
             f"from_dlpack of an array on device ({int(kind)}, {int(number)}) is not implemented, only of arrays in "
-            "host memory; copy it to the host in its own library first"
+            "host memory and on GPUs; copy it to the host in its own library first"
         )
     try:
         value = np.from_dlpack(external)

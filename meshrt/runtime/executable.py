@@ -20,9 +20,11 @@ from jaxlib.mlir import ir
 
 from meshrt import config, errors
 from meshrt.heuristics import KEPT_DEVICE_SETS
-from meshrt.runtime import backend, compile_cache, events, jaxlib_api, jaxlib_calls, offers, process_groups
+from meshrt.runtime import backend, compile_cache, events, jaxlib_api, offers, process_groups
 from meshrt.runtime.host_calls import Calls, HostFunction, busy_devices
 from meshrt.runtime.in_flight import flight_of
+from meshrt.runtime.jaxlib_calls import prepare_kernels
+from meshrt.runtime.jaxlib_plugins import deserialize
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
 from meshrt.sharding.layout import Layout
 from propagation.heuristics import NARROW_TYPES
@@ -99,7 +101,7 @@ def _wants_ynnpack(module: str | bytes) -> bool:
 
 
 def _platform(name: str | None) -> str:
-    return backend.default_backend() if name is None else name
+    return backend.default_platform() if name is None else backend.known_as(name)
 
 
 class PortableExecutable:
@@ -139,7 +141,8 @@ class PortableExecutable:
         key = compile_cache.fingerprint(code, kind)
 
         def make() -> PortableExecutable:
-            made = cls(fingerprint, b"", len(devices), mode, shardy, devices[0].platform, options, (), True, name)
+            where = backend.platform_of(devices[0])
+            made = cls(fingerprint, b"", len(devices), mode, shardy, where, options, (), True, name)
             made._blobs[kind] = code
             return made
 
@@ -183,8 +186,7 @@ class PortableExecutable:
 
     def _bind(self, devices: tuple[Any, ...], calls: Calls) -> Any:
         kind = _kind(devices)
-        if self.platform == "cpu":
-            jaxlib_calls.prepare_cpu_kernels(self.module or self._blobs.get(kind, b""))
+        prepare_kernels(self.platform, self.module or self._blobs.get(kind, b""))
         if not (self.host_callbacks or kind in self._first or kind in self._blobs):
             offered = offers.bound(self, kind, devices, self._options(devices))
             if offered is not None:
@@ -192,7 +194,7 @@ class PortableExecutable:
                 return bound
         if kind in self._first or kind in self._blobs:
             try:
-                bound = jaxlib_api.deserialize(self._blob(kind), devices, self._options(devices), calls.functions())
+                bound = deserialize(self.platform, self._blob(kind), devices, self._options(devices), calls.functions())
             except jaxlib_api.XlaError as e:
                 if not self.module:
                     raise self._no_module(f"the runtime refuses its code: {e}") from e
@@ -264,7 +266,7 @@ class PortableExecutable:
         if blob is None:
             return None
         try:
-            bound = jaxlib_api.deserialize(blob, devices, self._options(devices))
+            bound = deserialize(self.platform, blob, devices, self._options(devices))
         except jaxlib_api.XlaError as e:
             compile_cache.discard_entry(key, str(e))
             return None

@@ -1,8 +1,9 @@
 """The door to jaxlib's private modules, for jaxlib 0.10.2 to 0.12.
 
 What every program asks of XLA goes through here: clients and devices, buffers, compilation, execution, serialisation,
-the distributed runtime and pytrees. (Calls by name, plugins and profiles have doors beside it.) Nothing here sets one of jaxlib's process-wide hooks or changes
-one of its classes, so JAX may be imported in the same process, before or after.
+the distributed runtime and pytrees. (Calls by name, plugins and profiles have doors beside it.) Nothing here sets one
+of jaxlib's process-wide hooks or changes one of its classes, so JAX may be imported in the same process, before or
+after.
 """
 
 from __future__ import annotations
@@ -401,6 +402,12 @@ def block_until_ready(buffers: list[Buffer]) -> None:
 def to_dlpack(buffer: Buffer, stream: Any = None) -> Any:
     """A DLPack capsule of a single-device buffer."""
     return _jax.buffer_to_dlpack_managed_tensor(buffer, stream=stream)
+
+
+def from_dlpack(external: Any, device: Device) -> Buffer:
+    """The buffer of what an object that speaks DLPack has in the memory of `device`, a GPU, shared with it."""
+    stream = device.get_stream_for_external_ready_events()
+    return _jax.dlpack_managed_tensor_to_buffer(external.__dlpack__(stream=stream), device, stream)
 
 
 # ----------------------------------------------------------------------------------------------------------

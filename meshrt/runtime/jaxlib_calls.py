@@ -19,7 +19,7 @@ from meshrt import errors
 from meshrt.runtime.jaxlib_api import XlaError
 
 __all__ = [
-    "include_dir", "lapack_kernel", "prepare_cpu_kernels", "register_batch_partitionable", "register_gpu_calls",
+    "include_dir", "lapack_kernel", "prepare_kernels", "register_batch_partitionable", "register_gpu_calls",
     "register_target", "register_type",
 ]  # fmt: skip
 
@@ -66,18 +66,29 @@ def _register_all(targets: Iterable[tuple[str, Any, int]], platform: str) -> Non
 _LAPACK_CALLS = ("lapack_", "_perturbed_ffi")  # what the names of jaxlib's calls of LAPACK contain
 
 
-def prepare_cpu_kernels(program: str | bytes) -> None:
-    """Makes ready what a program (a module, or compiled code) calls by name on CPUs.
+def prepare_kernels(platform: str, program: str | bytes) -> None:
+    """Makes ready what a program (a module, or compiled code) calls by name on a platform.
 
     jaxlib's kernels know where LAPACK is only once somebody has looked for it. A program from a file calls them in a
     process in which nobody has, and jumps to address 0.
     """
-    if isinstance(program, bytes):  # bytecode and compiled code hold names as they are
-        calls = any(name.encode() in program for name in _LAPACK_CALLS)
-    else:
-        calls = any(name in program for name in _LAPACK_CALLS)
-    if calls:
+    if platform == "cpu" and _calls(program, _LAPACK_CALLS):
         lapack_kernel("getrf", np.float32)
+    elif platform in _GPUS and _calls(program, ("hybrid_",)):  # kernels that compute on the host in part
+        _initialize_hybrid_kernels()
+
+
+def _calls(program: str | bytes, names: Iterable[str]) -> bool:
+    if isinstance(program, bytes):  # bytecode and compiled code hold names as they are
+        return any(name.encode() in program for name in names)
+    return any(name in program for name in names)
+
+
+@functools.cache
+def _initialize_hybrid_kernels() -> None:
+    from jaxlib import gpu_solver  # start-up time: loads CUDA's libraries
+
+    gpu_solver.initialize_hybrid_kernels()
 
 
 @functools.cache

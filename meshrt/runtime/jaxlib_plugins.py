@@ -5,15 +5,18 @@ One of the doors to jaxlib's private modules, for programs for other platforms t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jaxlib._jax as _jax
 from jaxlib import xla_client as _xc
 
-from meshrt.runtime import jaxlib_calls
+from meshrt.runtime import jaxlib_api, jaxlib_calls
 from meshrt.runtime.jaxlib_api import Client
 
-__all__ = ["gpu_plugin_options", "load_plugin", "plugin_client", "topology"]
+__all__ = ["deserialize", "gpu_plugin_options", "load_plugin", "plugin_client", "topology"]
+
+_libraries: dict[str, str] = {}  # by platform, of the plugins that were loaded
 
 
 def _key(name: str) -> str:
@@ -28,6 +31,7 @@ def _key(name: str) -> str:
 def load_plugin(name: str, library: str) -> None:
     """Loads and initialises a PJRT plugin once per process; its profiler and its kernels are known from then on."""
     key = _key(name)
+    _libraries.setdefault(name, library)
     if not _xc.pjrt_plugin_loaded(key):
         from meshrt.runtime import profiling  # start-up time: most programs load no plugin
 
@@ -38,6 +42,20 @@ def load_plugin(name: str, library: str) -> None:
         jaxlib_calls.register_gpu_calls(name, api)
     if not _xc.pjrt_plugin_initialized(key):
         _xc.initialize_pjrt_plugin(key)
+
+
+def deserialize(
+    platform: str, code: bytes, devices: Sequence[Any], options: Any, host_callbacks: Sequence[Callable[..., Any]] = ()
+) -> Any:
+    """`jaxlib_api.deserialize`, of code for a plugin's devices too.
+
+    jaxlib looks for the plugin under its plain name, for the version that the code is of. JAX, where it starts on that
+    platform after this, finds the name taken and goes without.
+    """
+    if platform in _libraries and not _xc.pjrt_plugin_loaded(platform):
+        _xc.load_pjrt_plugin_dynamically(platform, _libraries[platform])
+        _xc.initialize_pjrt_plugin(platform)
+    return jaxlib_api.deserialize(code, devices, options, host_callbacks)
 
 
 def plugin_client(name: str, library: str, options: dict[str, Any], distributed: Any = None) -> Client:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from meshrt.runtime import compile_cache, events, jaxlib_api
+from meshrt.runtime import backend, compile_cache, events, jaxlib_api, jaxlib_plugins
 
 __all__ = ["Offer", "bound", "key_of", "offer"]
 
@@ -66,7 +66,7 @@ def bound(program: Program, kind: str, devices: Sequence[Any], options: Any) -> 
         standing = list(_offers)
     for code in {o.code for o in standing if o.key == key}:
         try:
-            found = jaxlib_api.deserialize(code, devices, options)
+            found = jaxlib_plugins.deserialize(backend.platform_of(devices[0]), code, devices, options)
         except jaxlib_api.XlaError as e:
             _log.warning(
                 "code that a file brought along for program %s is refused by the runtime (%s); it is compiled here "

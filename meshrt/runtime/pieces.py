@@ -8,7 +8,7 @@ from typing import Any
 
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.types import mlir_type
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import backend, jaxlib_api
 from meshrt.runtime.executable import PortableExecutable, compile_program
 from meshrt.runtime.signature import Signature, handlers
 from meshrt.sharding.layout import Layout
@@ -18,18 +18,18 @@ __all__ = ["cut", "fill", "relaid"]
 
 def cut(buffer: Any, whole: ShapedArray, part: ShapedArray, native: Any, device: Any) -> Any:
     """The leading `part` of a buffer of type `whole` on `device`, as a buffer of its own."""
-    return _run(_cutting(whole, part, device.platform), buffer, part, native, device)
+    return _run(_cutting(whole, part, backend.platform_of(device)), buffer, part, native, device)
 
 
 def fill(buffer: Any, part: ShapedArray, whole: ShapedArray, native: Any, device: Any) -> Any:
     """A buffer of type `whole` on `device` with `buffer`, of type `part`, at its start and zeros behind."""
-    return _run(_filling(part, whole, device.platform), buffer, whole, native, device)
+    return _run(_filling(part, whole, backend.platform_of(device)), buffer, whole, native, device)
 
 
 def relaid(buffer: Any, before: Signature, after: Signature) -> Any:
     """The parts of a buffer of `before` in new memory, in the layout of `after`, which is the same but for that."""
     part, devices = after.stored.with_shape(after.shard_shape), after.sharding.device_assignment
-    program = _relaying(part, _mode(before.layout), _mode(after.layout), len(devices), devices[0].platform)
+    program = _relaying(part, _mode(before.layout), _mode(after.layout), len(devices), backend.platform_of(devices[0]))
     return program.load(devices).runner(handlers([after]))([buffer])[0]
 
 

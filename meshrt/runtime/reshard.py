@@ -14,7 +14,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.types import mlir_type
-from meshrt.runtime import events, guards, jaxlib_api
+from meshrt.runtime import backend, events, guards, jaxlib_api
 from meshrt.runtime.array import Array, Signature, copied, copy_array, shard_slices, signature
 from meshrt.runtime.executable import compile_program
 from meshrt.runtime.layouts import relayout
@@ -137,14 +137,16 @@ def _by_program(array: Array, sig: Signature) -> Any:
     order = source.device_assignment
     if isinstance(source, NamedSharding) and isinstance(target, NamedSharding) and source.mesh is target.mesh:
         mesh = source.mesh.abstract_mesh
-        program = _program_over_mesh(_types(array, sig), mesh, source.spec, target.spec, order[0].platform)
+        program = _program_over_mesh(_types(array, sig), mesh, source.spec, target.spec, backend.platform_of(order[0]))
         return _run(program, order, array, sig, sig.native)
     # Two meshes over the same devices: the layouts are given device by device, in the order of the source.
     suffix = sig.physical.ndim - array.ndim
     tiling = target.tiling(array.ndim) + (1,) * suffix
     tiles = _padded(_reordered(target, order, array.ndim), suffix)
     before = (source.tiling(array.ndim) + (1,) * suffix, _padded(source.tile_indices(array.ndim), suffix).tobytes())
-    program = _program_over_devices(_types(array, sig), len(order), *before, tiling, tiles.tobytes(), order[0].platform)
+    program = _program_over_devices(
+        _types(array, sig), len(order), *before, tiling, tiles.tobytes(), backend.platform_of(order[0])
+    )
     out = _run(program, order, array, sig, jaxlib_api.native_sharding(order, tiling, tiles))
     if target.device_assignment == order:
         return jaxlib_api.rewrap(out, sig.stored, sig.native)

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.types import mlir_type
+from meshrt.runtime import backend
 from meshrt.runtime.executable import compile_program
 from meshrt.runtime.signature import Signature, handlers, signature
 
@@ -31,6 +32,6 @@ def widened(buffer: Any, sig: Signature) -> tuple[Any, Signature]:
       %y = stablehlo.convert %x : ({before}) -> {after}
       return %y : {after} }} }}"""
     devices = sharding.device_assignment
-    program = compile_program(text, num_devices=len(devices), backend=devices[0].platform)
+    program = compile_program(text, num_devices=len(devices), backend=backend.platform_of(devices[0]))
     result = signature(wide, sharding.with_memory_kind(None), True)  # programs return into the devices' own memory
     return program.load(devices).runner(handlers([result]))([buffer])[0], result

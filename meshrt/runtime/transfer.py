@@ -205,10 +205,13 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
     >>> meshrt.dlpack.from_dlpack(np.arange(3, dtype=np.float32))
     Array([0., 1., 2.], dtype=float32)
     """
-    value, shareable = dlpack.host_view(external_array)
     target = SingleDeviceSharding(device) if isinstance(device, jaxlib_api.Device) else device
     if target is not None and not isinstance(target, Sharding):
         raise errors.ArgumentTypeError(f"device of from_dlpack is a device, a Sharding or None. Got {device!r}")
+    on_gpu = dlpack.gpu_buffer(external_array)
+    if on_gpu is not None:
+        return _from_gpu(*on_gpu, target, copy)
+    value, shareable = dlpack.host_view(external_array)
     place = target if target is not None else SingleDeviceSharding(backend.default_device())
     first = place.device_assignment[0]
     if copy is False:
@@ -227,6 +230,28 @@ def from_dlpack(external_array: Any, device: Any = None, copy: bool | None = Non
     aval = ShapedArray(value.shape, dtypes.canonicalize_dtype(value.dtype))
     sig = signature(aval, place, True)
     return Array(buffer_of(value, sig, may_alias=shareable and not copy, explicit=True), sig)
+
+
+def _from_gpu(buffer: Any, device: Any, target: Sharding | None, copy: bool | None) -> Array:
+    """An array in a GPU's memory that another library has written, moved to `target` if that is elsewhere."""
+    here = SingleDeviceSharding(device)
+    dtype = dtypes.canonicalize_dtype(buffer.dtype)
+    if copy is False and (dtype != buffer.dtype or target not in (None, here)):
+        wanted = f"dtype {dtype}" if target in (None, here) else f"{target}"
+        raise errors.ArgumentValueError(
+            f"from_dlpack(copy=False) of an array of dtype {buffer.dtype} on {device} requires a copy for {wanted}. "
+            "Set copy=None to copy it"
+        )
+    parts = jaxlib_api.buffer_layout(buffer)
+    layout = None if parts is None else Layout(parts[0][::-1])
+    row_major = layout is None or layout.is_default
+    sig = signature(ShapedArray(buffer.shape, np.dtype(buffer.dtype)), here, True, None if row_major else layout)
+    found = relayout(Array(jaxlib_api.rewrap(buffer, sig.physical, sig.native), sig), None)
+    if dtype != buffer.dtype:
+        found = put_value(np.asarray(found).astype(dtype), here, may_alias=True)
+    elif copy and row_major:
+        found = copy_array(found)
+    return found if target is None else put_value(found, target, may_alias=True)
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -39,15 +39,14 @@ def backend_for(platform: str, kernel: str) -> Lower:
     Raises:
       UnsupportedError: it has none; `kernel` names what was to be lowered.
     """
-    name = "cuda" if platform == "gpu" else platform
-    found = _backends.get(name)
-    if found is None and name in _ROOMS:
+    found = _backends.get(platform)
+    if found is None and platform in _ROOMS:
         try:
-            importlib.import_module(_ROOMS[name])
+            importlib.import_module(_ROOMS[platform])
         except ModuleNotFoundError as e:
-            if e.name != _ROOMS[name]:
+            if e.name != _ROOMS[platform]:
                 raise
-        found = _backends.get(name)
+        found = _backends.get(platform)
     if found is None:
         raise errors.UnsupportedError(
             f"Cannot lower pallas_call on platform: {platform}. The kernel {kernel} has no back end there; "

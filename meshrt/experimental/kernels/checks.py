@@ -8,7 +8,6 @@ dimensions    dimension_semantics speak of each dimension of the grid
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,11 +22,12 @@ from meshrt.experimental.kernels.semaphores import semaphore_signal_p, semaphore
 from meshrt.experimental.kernels.simulator.evaluator import exhausted
 from meshrt.experimental.kernels.specs import Blocked, Element, Squeezed
 from meshrt.primitives.state_views import View
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 
 __all__ = ["check_kernel"]
 
-# Chosen: 4096 steps of an index map take some tens of milliseconds; of larger grids the corners are looked at.
-CHECKED_STEPS = 4096
+# Chosen: index maps of 65,536 steps take some milliseconds; of larger grids the corners are looked at.
+CHECKED_STEPS = 65536
 
 
 def check_kernel(params: dict[str, Any]) -> None:
@@ -102,18 +102,28 @@ def _equations(jaxpr: Jaxpr, roots: dict[Any, Any]) -> Iterator[tuple[Eqn, dict[
 
 
 def _check_block(block: BlockMapping, grid: Sequence[int], kernel: str) -> None:
-    if int(np.prod(grid, dtype=np.int64)) <= CHECKED_STEPS:
-        points: Any = itertools.product(*map(range, grid))
-    else:
-        points = itertools.product(*[sorted({0, n - 1}) for n in grid])
+    points, places = _places(block, grid)
+    for d, (index, dim, size) in enumerate(zip(places, block.block_shape, block.array_aval.shape)):
+        low, high = dim.padding if isinstance(dim, Element) else (0, 0)
+        start = index.astype(np.int64) * (dim.block_size if isinstance(dim, Blocked) else 1)
+        wrong = np.flatnonzero((start < 0) | (start >= size + low + high))
+        if size and wrong.size:
+            at = wrong[0]
+            raise errors.KernelBoundsError(
+                f"{block.origin} of the kernel {kernel}: at the step {tuple(int(p[at]) for p in points)} of the grid "
+                f"{tuple(grid)} the index map gives {tuple(int(p[at]) for p in places)}, which begins at element "
+                f"{int(start[at])} of dimension {d}, of size {size}"
+            )
+
+
+def _places(block: BlockMapping, grid: Sequence[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The steps of the grid, or the corners of a large one, and what the index map gives at each: int32[steps] for each
+    dimension of the grid, and of the block. The map is computed for all steps at once."""
+    is_small = int(np.prod(grid, dtype=np.int64)) <= CHECKED_STEPS
+    ranges = [np.arange(n) if is_small else np.unique([0, n - 1]) for n in grid]
+    points = [p.reshape(-1).astype(np.int32) for p in np.meshgrid(*ranges, indexing="ij")]
+    steps = int(np.prod([len(r) for r in ranges]))
+    mapped, _ = batch_jaxpr(block.index_map, MappedAxis(steps), (True,) * len(grid), force_out=True)
     core: Any = None  # index maps touch no memory
-    for point in points:
-        place = [int(i) for i in exhausted(core, block.index_map, [np.int32(i) for i in point])]
-        for d, (index, dim, size) in enumerate(zip(place, block.block_shape, block.array_aval.shape)):
-            low, high = dim.padding if isinstance(dim, Element) else (0, 0)
-            start = index * dim.block_size if isinstance(dim, Blocked) else index
-            if size and not 0 <= start < size + low + high:
-                raise errors.KernelBoundsError(
-                    f"{block.origin} of the kernel {kernel}: at the step {point} of the grid {tuple(grid)} the index "
-                    f"map gives {tuple(place)}, which begins at element {start} of dimension {d}, of size {size}"
-                )
+    places = exhausted(core, mapped.jaxpr, points)
+    return points, [np.asarray(p) for p in places]

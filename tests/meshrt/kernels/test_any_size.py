@@ -11,6 +11,7 @@ import meshrt
 from meshrt import errors, lax
 from meshrt.core.jaxpr import Literal, subjaxprs
 from meshrt.experimental.pallas import ops
+from meshrt.primitives.control_cond import branch_for
 from tests.meshrt.kernels.programs import OURS
 from tests.meshrt.kernels.test_evaluated import close, drawn, evaluated, expected_of
 
@@ -92,6 +93,8 @@ def on_gpus(jaxpr, args):
     for eqn in jaxpr.eqns:
         given = [np.asarray(read(a)) for a in eqn.invars]
         inner = [] if eqn.primitive.name == "pallas_call" else list(subjaxprs(eqn.params))
+        if "platforms" in eqn.params:  # the branch for GPUs, of operands behind the index
+            inner, given = inner[branch_for("cuda", eqn.params["platforms"]) :], given[1:]
         one = lambda *xs, e=eqn: e.primitive.bind(*xs, **e.params)
         outs = on_gpus(inner[0], given) if inner else None
         if outs is None and eqn.primitive.name == "pallas_call":

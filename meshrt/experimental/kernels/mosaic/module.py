@@ -18,6 +18,7 @@ from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.references import AbstractRef
 from meshrt.experimental.kernels.grid import DYNAMIC
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
+from meshrt.experimental.kernels.mlir.dialects import classes_are_in
 from meshrt.experimental.kernels.mlir.verify import verify
 from meshrt.experimental.kernels.mlir.words import in_words
 from meshrt.experimental.kernels.mosaic.types import Place, reference_type, space_of
@@ -27,6 +28,8 @@ from meshrt.experimental.kernels.specs import Blocked, Buffered, Element, Revisi
 from propagation.contexts import new_context
 
 __all__ = ["KernelModule", "kernel_module"]
+
+classes_are_in("tpu", tpu)
 
 # Memories of which a kernel gets the whole array and copies parts itself.
 _FAR = ("any", "hbm", "host", "semaphore_mem")

@@ -16,6 +16,7 @@ from meshrt.core.types import ShapedArray
 from meshrt.experimental.kernels.copies import dma_start_p, dma_wait_p
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
 from meshrt.experimental.kernels.memory import is_semaphore
+from meshrt.experimental.kernels.mlir.dialects import classes_are_in
 from meshrt.experimental.kernels.mlir.verify import verify
 from meshrt.experimental.kernels.mlir.walk import operands_text
 from meshrt.experimental.kernels.semaphores import (
@@ -31,6 +32,8 @@ from meshrt.transforms.discharge import discharged, settled
 from propagation.contexts import new_context
 
 __all__ = ["kernel_text", "launch_grid"]
+
+classes_are_in("tt", tt)
 
 _OTHER_CHIPS = (
     dma_start_p, dma_wait_p, semaphore_signal_p, semaphore_wait_p, semaphore_read_p, get_barrier_semaphore_p,

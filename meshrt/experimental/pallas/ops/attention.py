@@ -15,7 +15,7 @@ from meshrt.experimental.pallas.ops import heuristics
 from meshrt.experimental.pallas.ops.attention_backward import of_keys, of_queries
 from meshrt.experimental.pallas.ops.attention_forward import attend
 from meshrt.experimental.pallas.ops.attention_plan import Plan
-from meshrt.experimental.pallas.ops.placement import Split, placed
+from meshrt.experimental.pallas.ops.placement import Split, sized
 from meshrt.experimental.pallas.ops.tiles import accumulator, agreeing
 
 __all__ = ["flash_attention"]
@@ -76,7 +76,12 @@ def flash_attention(
     before, after = window if isinstance(window, tuple) else (window, window)
     if causal:
         after = 0 if after is None else min(after, 0)
-    how = (1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), before, after, block_sizes)
+    how = (
+        1 / math.sqrt(q.shape[-1]) if scale is None else float(scale),
+        before,
+        after,
+        block_sizes and tuple(block_sizes),
+    )
     q, k, v, bias, *own = agreeing(q, k, v, bias, *(segments or ()))
     out, log = _attention(q, k, v, bias, tuple(own) or None, how)
     return (out, log) if return_residual else out
@@ -174,19 +179,18 @@ class _Rule:
         banded = how[1] is not None or how[2] is not None
         whole = [f for f in ("s", "d", *(["t"] if banded else [])) if f in self.operands.replace("(", " ").split()]
         self.statics = {
-            "how": how, "whole": tuple(whole), "has_bias": bias is not None,
+            "how": how[:3], "blocks": how[3], "whole": tuple(whole), "has_bias": bias is not None,
             "factor_sizes": () if shared == 1 else (("r", shared),),
         }  # fmt: skip
 
 
-def _plan(q: Any, k: Any, bias: Any, segments: Any, how: Any) -> Plan:
-    scale, before, after, blocks = how
+def _plan(q: Any, k: Any, bias: Any, segments: Any, how: Any, blocks: tuple[int, int]) -> Plan:
+    scale, before, after = how
     batch, heads, queries, width = q.shape
     keys = k.shape[2]
-    wanted = blocks or (heuristics.ATTENTION_QUERIES, heuristics.ATTENTION_KEYS)
     return Plan(
-        batch, heads, k.shape[1], queries, keys, width, heuristics.block_of(queries, wanted[0]),
-        heuristics.block_of(keys, wanted[1]), scale, before, after, None if bias is None else tuple(bias.shape),
+        batch, heads, k.shape[1], queries, keys, width, heuristics.block_of(queries, blocks[0]),
+        heuristics.block_of(keys, blocks[1]), scale, before, after, None if bias is None else tuple(bias.shape),
         segments is not None, accumulator(q),
     )  # fmt: skip
 
@@ -196,7 +200,7 @@ def _turned(*arrays: Any) -> list[Any]:
     return [jnp.swapaxes(x, 1, 2) for x in arrays]
 
 
-def _operands(how: Any, has_bias: bool, q: Any, k: Any, v: Any, *beside: Any) -> tuple[Plan, list[Any]]:
+def _operands(how: Any, blocks: Any, has_bias: bool, q: Any, k: Any, v: Any, *beside: Any) -> tuple[Plan, list[Any]]:
     """(plan, operands of the kernels) of one device's pieces."""
     rest = list(beside)
     bias = rest.pop(0) if has_bias else None
@@ -205,20 +209,20 @@ def _operands(how: Any, has_bias: bool, q: Any, k: Any, v: Any, *beside: Any) ->
     operands = [q, k, v] if bias is None else [q, k, v, bias]
     if segments is not None:
         operands += [segments[0][:, :, None], segments[1][:, None, :]]
-    return _plan(q, k, bias, segments, how), operands
+    return _plan(q, k, bias, segments, how, blocks), operands
 
 
-@placed
-def _forward(split: Split, *arrays: Any, how: Any, has_bias: bool) -> tuple[Any, Any]:
-    plan, operands = _operands(how, has_bias, *arrays)
+@sized("attention")
+def _forward(split: Split, *arrays: Any, how: Any, blocks: Any, has_bias: bool) -> tuple[Any, Any]:
+    plan, operands = _operands(how, blocks, has_bias, *arrays)
     out, log = attend(plan, *operands)
     return jnp.swapaxes(out, 1, 2), jnp.swapaxes(log[..., 0], 1, 2)
 
 
-@placed
-def _backward(split: Split, *arrays: Any, how: Any, has_bias: bool, of_bias: bool) -> tuple[Any, ...]:
+@sized("attention")
+def _backward(split: Split, *arrays: Any, how: Any, blocks: Any, has_bias: bool, of_bias: bool) -> tuple[Any, ...]:
     *own, cotangent, log, delta = arrays
-    plan, operands = _operands(how, has_bias, *own)
+    plan, operands = _operands(how, blocks, has_bias, *own)
     given = [*_turned(cotangent), *(x[..., None] for x in _turned(log, delta))]
     dq, *of_scores = of_queries(plan, *operands, given=given, with_bias=of_bias)
     dk, dv = of_keys(plan, *operands, given=given)

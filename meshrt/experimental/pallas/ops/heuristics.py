@@ -1,44 +1,60 @@
 """Block sizes of the kernels that ship, and why.
 
 A block is a window that a core holds at once. Larger ones do more work for each element that they fetch and have fewer
-turns; what bounds them is a core's memory, of which a TPU grants a kernel 16 MiB by default (v5e, v5p) and keeps two
-buffers of each window. The last two dimensions of a window must be multiples of (8, 128) there, or whole, hence powers
-of two, and whole dimensions where these are smaller.
+turns; what bounds them is the memory beside the unit that computes. A TPU grants a kernel 16 MiB of its core's by
+default (v5e, v5p) and keeps two buffers of each window. The last two dimensions of a window must be multiples of
+(8, 128) there, or whole, hence powers of two, and whole dimensions where these are smaller.
 """
 
 from __future__ import annotations
 
-__all__ = [
-    "ATTENTION_KEYS", "ATTENTION_QUERIES", "LOSS_TOKENS", "LOSS_VOCABULARY", "MATMUL_COLUMNS", "MATMUL_DEPTH",
-    "MATMUL_ROWS", "NORM_ELEMENTS", "RING_BYTES", "SCAN_CHANNELS", "SCAN_STEPS", "block_of", "columns_beside",
-    "rows_of",
-]  # fmt: skip
+from typing import NamedTuple
 
-# Rows, columns and summed dimension of a product. Chosen: 512 cubed does 512 operations per element fetched, twice what
-# a v5e's memory needs to keep its unit busy (197 TFLOP/s by 819 GB/s is 240 operations a byte, of bfloat16), and holds
-# 5 MiB of bfloat16 operands, accumulator and results. Measured on a CPU, f32 of 1024 cubed: blocks of 128 to 512 take
-# the time of one product, blocks of 64 twice that.
-MATMUL_ROWS = 512
-MATMUL_COLUMNS = 512
-MATMUL_DEPTH = 512
+__all__ = ["CORES", "GPUS", "RING_BYTES", "Sizes", "block_of", "columns_beside", "rows_of"]
 
-# Queries and keys of a block of scores. Chosen: scores and weights of 512 x 512 are 1 MiB each in f32, and the backward
-# pass has four of them at a time.
-ATTENTION_QUERIES = 512
-ATTENTION_KEYS = 512
 
-# Elements of a block of rows that are normalised. Chosen: 1 MiB in f32, several buffers of which fit.
-NORM_ELEMENTS = 256 * 1024
+class Sizes(NamedTuple):
+    """The blocks of each kernel.
 
-# Tokens and classes of a block of logits. Chosen: as scores of attention; classes are many, tokens wait for all.
-LOSS_TOKENS = 256
-LOSS_VOCABULARY = 1024
+    matmul     rows, columns and summed dimension of a product
+    attention  queries and keys of a block of scores
+    norm       elements of a block of rows that are normalised, and how many rows it has at least
+    loss       tokens and classes of a block of logits
+    head       tokens and classes of a block of logits that are computed from a head
+    scan       steps and channels of a block of a selective scan
+    """
 
-# Steps and channels of a block of a selective scan. Chosen: the states of a block, which the backward pass keeps, are
-# steps x states x channels: 4 MiB in f32 with 16 states.
-SCAN_STEPS = 128
-SCAN_CHANNELS = 512
+    matmul: tuple[int, int, int]
+    attention: tuple[int, int]
+    norm: tuple[int, int]
+    loss: tuple[int, int]
+    head: tuple[int, int]
+    scan: tuple[int, int]
 
+
+# Cores of TPUs, and CPUs.
+#
+# matmul: 512 cubed does 512 operations per element fetched, twice what a v5e's memory needs to keep its unit busy (197
+# TFLOP/s by 819 GB/s is 240 operations a byte, of bfloat16), and holds 5 MiB of bfloat16 operands, accumulator and
+# results. Measured on a CPU, f32 of 1024 cubed: blocks of 128 to 512 take the time of one product, blocks of 64 twice
+# that. The others are chosen: scores and weights of 512 x 512 are 1 MiB each in f32, and the backward pass has four of
+# them at a time; rows that are normalised take 1 MiB in f32, several buffers of which fit; of logits, classes are many,
+# and tokens wait for all; the states of a block of a scan, which the backward pass keeps, are steps x states x
+# channels, 4 MiB in f32 with 16 states.
+CORES = Sizes(
+    matmul=(512, 512, 512),
+    attention=(512, 512),
+    norm=(256 * 1024, 8),
+    loss=(256, 1024),
+    head=(256, 1024),
+    scan=(128, 512),
+)
+
+# GPUs, where a program holds its blocks in the registers and the shared memory of one multiprocessor (64 Ki registers
+# and 227 KiB on an H100). Logits from a head are computed by whole products, of all tokens.
+GPUS = Sizes(
+    matmul=(128, 128, 64), attention=(64, 64), norm=(4 * 1024, 1), loss=(16, 256), head=(0, 8192), scan=(16, 64)
+)
 
 # Bytes of a core's memory that the windows of a ring's kernel may take. Chosen: what a v5e grants less a quarter, for
 # what the compiler keeps on its stack. Measured on its compiler: 8 MiB of rows beside 8 MiB of columns were refused.
@@ -47,7 +63,7 @@ RING_BYTES = 12 << 20
 
 def columns_beside(held: int, column: int) -> int:
     """Columns of a block beside `held` bytes, where one takes `column` bytes: a power of two of at least 128."""
-    columns = MATMUL_COLUMNS
+    columns = CORES.matmul[1]
     while columns > 128 and held + columns * column > RING_BYTES:
         columns //= 2
     return columns
@@ -58,7 +74,9 @@ def block_of(size: int, wanted: int) -> int:
     return max(1, min(size, wanted))
 
 
-def rows_of(rows: int, width: int, elements: int = NORM_ELEMENTS) -> int:
-    """How many rows of `width` elements a block has: a power of two of at least 8, with about `elements` elements."""
-    wanted = max(8, elements // max(1, width))
-    return block_of(rows, 1 << (wanted.bit_length() - 1))
+def rows_of(rows: int, width: int, wanted: tuple[int, int]) -> int:
+    """How many rows of `width` elements a block has: the largest power of two with at most `wanted[0]` elements, but
+    `wanted[1]` rows at least."""
+    elements, least = wanted
+    fitting = elements // max(1, width)
+    return block_of(rows, max(least, (1 << fitting.bit_length()) >> 1))

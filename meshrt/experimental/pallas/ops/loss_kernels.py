@@ -23,14 +23,13 @@ __all__ = ["normalisers", "of_head", "of_hidden", "of_logits"]
 Blocks = tuple[int, int] | None
 
 
-def _sizes(x: Any, head: Any, blocks: Blocks) -> tuple[int, int, int]:
+def _sizes(x: Any, head: Any, blocks: tuple[int, int]) -> tuple[int, int, int]:
     """(classes, rows of a block, classes of a block)."""
     classes = x.shape[1] if head is None else head.shape[0]
-    wanted = blocks or (heuristics.LOSS_TOKENS, heuristics.LOSS_VOCABULARY)
-    return classes, heuristics.block_of(x.shape[0], wanted[0]), heuristics.block_of(classes, wanted[1])
+    return classes, heuristics.block_of(x.shape[0], blocks[0]), heuristics.block_of(classes, blocks[1])
 
 
-def normalisers(x: Any, head: Any, labels: Any, blocks: Blocks) -> tuple[Any, Any, Any]:
+def normalisers(x: Any, head: Any, labels: Any, blocks: tuple[int, int]) -> tuple[Any, Any, Any]:
     """For each row its largest logit, the sum of exponentials above it, and its label's logit (0 if it is not among
     these classes), each (rows, 1)."""
     rows, acc = x.shape[0], accumulator(x)
@@ -53,7 +52,7 @@ def normalisers(x: Any, head: Any, labels: Any, blocks: Blocks) -> tuple[Any, An
     return top, total, label
 
 
-def of_logits(x: Any, labels: Any, log: Any, cotangent: Any, blocks: Blocks) -> Any:
+def of_logits(x: Any, labels: Any, log: Any, cotangent: Any, blocks: tuple[int, int]) -> Any:
     """The cotangent of logits: (softmax - one hot) * cotangent."""
     classes, br, bc = _sizes(x, None, blocks)
     one, block = pl.BlockSpec((br, 1), lambda i, j: (i, 0)), pl.BlockSpec((br, bc), lambda i, j: (i, j))
@@ -69,7 +68,7 @@ def of_logits(x: Any, labels: Any, log: Any, cotangent: Any, blocks: Blocks) -> 
     )(x, labels, log, cotangent)
 
 
-def of_hidden(x: Any, head: Any, labels: Any, log: Any, cotangent: Any, blocks: Blocks) -> Any:
+def of_hidden(x: Any, head: Any, labels: Any, log: Any, cotangent: Any, blocks: tuple[int, int]) -> Any:
     """The cotangent of x: that of the logits times the head."""
     classes, br, bc = _sizes(x, head, blocks)
     one = pl.BlockSpec((br, 1), lambda i, j: (i, 0))
@@ -87,7 +86,7 @@ def of_hidden(x: Any, head: Any, labels: Any, log: Any, cotangent: Any, blocks: 
     )(x, head, labels, log, cotangent)
 
 
-def of_head(x: Any, head: Any, labels: Any, log: Any, cotangent: Any, blocks: Blocks) -> Any:
+def of_head(x: Any, head: Any, labels: Any, log: Any, cotangent: Any, blocks: tuple[int, int]) -> Any:
     """The cotangent of the head: that of the logits, transposed, times x."""
     classes, br, bc = _sizes(x, head, blocks)
     one = pl.BlockSpec((br, 1), lambda j, i: (i, 0))

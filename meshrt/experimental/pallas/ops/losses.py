@@ -11,7 +11,8 @@ from meshrt import dtypes, errors
 from meshrt import numpy as jnp
 from meshrt.custom_derivatives import custom_vjp
 from meshrt.experimental.pallas.ops import loss_kernels as kernels
-from meshrt.experimental.pallas.ops.placement import Split, placed
+from meshrt.experimental.pallas.ops import loss_loops as loops
+from meshrt.experimental.pallas.ops.placement import Split, sized
 from meshrt.experimental.pallas.ops.tiles import accumulator, agreeing
 
 __all__ = ["linear_cross_entropy", "softmax_cross_entropy"]
@@ -131,21 +132,45 @@ def _of_logits_backward(blocks: Blocks, kept: Any, cotangent: Any) -> Any:
 _of_logits.defvjp(_of_logits_forward, _of_logits_backward)
 
 
-@placed
-def _logits_forward(split: Split, logits: Any, labels: Any, *, blocks: Blocks) -> Any:
+@sized("loss")
+def _logits_forward(split: Split, logits: Any, labels: Any, *, blocks: tuple[int, int]) -> Any:
     x, own = _flat(logits, labels)
     parts = kernels.normalisers(x, None, _own(split, own, x.shape[1]), blocks)
     return tuple(v.reshape(labels.shape) for v in _combined(split, *parts))
 
 
-@placed
-def _logits_backward(split: Split, logits: Any, labels: Any, log: Any, cotangent: Any, *, blocks: Blocks) -> Any:
+@sized("loss")
+def _logits_backward(
+    split: Split, logits: Any, labels: Any, log: Any, cotangent: Any, *, blocks: tuple[int, int]
+) -> Any:
     x, own = _flat(logits, labels)
     out = kernels.of_logits(x, _own(split, own, x.shape[1]), log.reshape(-1, 1), cotangent.reshape(-1, 1), blocks)
     return out.reshape(logits.shape)
 
 
 # Of a product
+
+
+def _products_forward(split: Split, hidden: Any, head: Any, labels: Any, *, blocks: tuple[int, int]) -> Any:
+    x, own = _flat(hidden, labels)
+    parts = loops.normalisers(x, head, _own(split, own, head.shape[0]), blocks[1])
+    return tuple(v.reshape(labels.shape) for v in _combined(split, *parts))
+
+
+def _products_backward(
+    split: Split, hidden: Any, head: Any, labels: Any, log: Any, cotangent: Any, *, blocks: tuple[int, int]
+) -> Any:
+    x, own = _flat(hidden, labels)
+    given = (_own(split, own, head.shape[0]), log.reshape(-1, 1), cotangent.reshape(-1, 1))
+    return _summed(split, hidden, head, labels, *loops.cotangents(x, head, *given, blocks[1]))
+
+
+def _summed(split: Split, hidden: Any, head: Any, labels: Any, dx: Any, dhead: Any) -> tuple[Any, Any]:
+    rows = [f"m{i}" for i in range(labels.ndim)]
+    acc = accumulator(hidden)
+    dx = split.sum(dx.astype(acc), "v") if split.along("v") else dx
+    dhead = split.sum(dhead.astype(acc), *rows) if split.along(*rows) else dhead
+    return dx.astype(hidden.dtype).reshape(hidden.shape), dhead.astype(head.dtype)
 
 
 @functools.partial(custom_vjp, nondiff_argnums=(3,))
@@ -174,23 +199,19 @@ def _of_product_backward(blocks: Blocks, kept: Any, cotangent: Any) -> Any:
 _of_product.defvjp(_of_product_forward, _of_product_backward)
 
 
-@placed
-def _product_forward(split: Split, hidden: Any, head: Any, labels: Any, *, blocks: Blocks) -> Any:
+@sized("head", on_gpus=_products_forward)
+def _product_forward(split: Split, hidden: Any, head: Any, labels: Any, *, blocks: tuple[int, int]) -> Any:
     x, own = _flat(hidden, labels)
     parts = kernels.normalisers(x, head, _own(split, own, head.shape[0]), blocks)
     return tuple(v.reshape(labels.shape) for v in _combined(split, *parts))
 
 
-@placed
+@sized("head", on_gpus=_products_backward)
 def _product_backward(
-    split: Split, hidden: Any, head: Any, labels: Any, log: Any, cotangent: Any, *, blocks: Blocks
+    split: Split, hidden: Any, head: Any, labels: Any, log: Any, cotangent: Any, *, blocks: tuple[int, int]
 ) -> Any:
     x, own = _flat(hidden, labels)
     own = _own(split, own, head.shape[0])
     given = (own, log.reshape(-1, 1), cotangent.reshape(-1, 1))
     dx, dhead = kernels.of_hidden(x, head, *given, blocks), kernels.of_head(x, head, *given, blocks)
-    rows = [f"m{i}" for i in range(labels.ndim)]
-    acc = accumulator(x)
-    dx = split.sum(dx.astype(acc), "v") if split.along("v") else dx
-    dhead = split.sum(dhead.astype(acc), *rows) if split.along(*rows) else dhead
-    return dx.astype(hidden.dtype).reshape(hidden.shape), dhead.astype(head.dtype)
+    return _summed(split, hidden, head, labels, dx, dhead)

@@ -13,7 +13,7 @@ from meshrt.custom_derivatives import custom_vjp
 from meshrt.experimental import pallas as pl
 from meshrt.experimental.pallas import tpu as pltpu
 from meshrt.experimental.pallas.ops import heuristics
-from meshrt.experimental.pallas.ops.placement import Split, placed
+from meshrt.experimental.pallas.ops.placement import Split, sized
 from meshrt.experimental.pallas.ops.tiles import accumulator, agreeing, within
 from meshrt.shape_dtype import ShapeDtypeStruct
 
@@ -45,28 +45,28 @@ def rms_norm(x: Any, scale: Any, *, epsilon: float = 1e-6, block_rows: int | Non
     for what, v in (("x", x), ("scale", scale)):
         if not dtypes.issubdtype(v.dtype, np.floating):
             raise errors.ArgumentTypeError(f"rms_norm takes floating-point arrays, but {what} is {v.dtype}; convert it")
-    return _rms_norm(*agreeing(x, scale), float(epsilon), block_rows)
+    return _rms_norm(*agreeing(x, scale), float(epsilon), None if block_rows is None else (0, int(block_rows)))
 
 
 @functools.partial(custom_vjp, nondiff_argnums=(2, 3))
-def _rms_norm(x: Any, scale: Any, epsilon: float, block: int | None) -> Any:
-    return _normalise(x, scale, epsilon, block)[0]
+def _rms_norm(x: Any, scale: Any, epsilon: float, blocks: Any) -> Any:
+    return _normalise(x, scale, epsilon, blocks)[0]
 
 
-def _normalise(x: Any, scale: Any, epsilon: float, block: int | None) -> Any:
+def _normalise(x: Any, scale: Any, epsilon: float, blocks: Any) -> Any:
     rows = _rows(x)
-    return _forward.rule(f"{rows} d, d -> {rows} d, {rows}", whole=("d",), epsilon=epsilon, block=block)(x, scale)
+    return _forward.rule(f"{rows} d, d -> {rows} d, {rows}", whole=("d",), epsilon=epsilon, blocks=blocks)(x, scale)
 
 
-def _rms_norm_forward(x: Any, scale: Any, epsilon: float, block: int | None) -> Any:
-    out, inverse = _normalise(x, scale, epsilon, block)
+def _rms_norm_forward(x: Any, scale: Any, epsilon: float, blocks: Any) -> Any:
+    out, inverse = _normalise(x, scale, epsilon, blocks)
     return out, (x, scale, inverse)
 
 
-def _rms_norm_backward(epsilon: float, block: int | None, kept: Any, cotangent: Any) -> Any:
+def _rms_norm_backward(epsilon: float, blocks: Any, kept: Any, cotangent: Any) -> Any:
     rows = _rows(kept[0])
     rule = f"{rows} d, d, {rows}, {rows} d -> {rows} d, d"
-    return tuple(_backward.rule(rule, whole=("d",), block=block)(*kept, cotangent))
+    return tuple(_backward.rule(rule, whole=("d",), blocks=blocks)(*kept, cotangent))
 
 
 _rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
@@ -76,13 +76,13 @@ def _rows(x: Any) -> str:
     return " ".join(f"m{i}" for i in range(x.ndim - 1))
 
 
-@placed
-def _forward(split: Split, x: Any, scale: Any, *, epsilon: float, block: int | None) -> Any:
+@sized("norm")
+def _forward(split: Split, x: Any, scale: Any, *, epsilon: float, blocks: tuple[int, int]) -> Any:
     """(results, the inverse of each row's root mean square)."""
     flat = x.reshape(-1, x.shape[-1])
     rows, width = flat.shape
     acc = accumulator(x)
-    size = block or heuristics.rows_of(rows, width)
+    size = heuristics.rows_of(rows, width, blocks)
     whole, one = pl.BlockSpec((size, width), lambda i: (i, 0)), pl.BlockSpec((size, 1), lambda i: (i, 0))
     out, inverse = pl.pallas_call(
         functools.partial(_forward_kernel, epsilon=epsilon, acc=acc),
@@ -104,12 +104,12 @@ def _forward_kernel(x_ref: Any, scale_ref: Any, out_ref: Any, inverse_ref: Any, 
     inverse_ref[...] = inverse
 
 
-@placed
-def _backward(split: Split, x: Any, scale: Any, inverse: Any, cotangent: Any, *, block: int | None) -> Any:
+@sized("norm")
+def _backward(split: Split, x: Any, scale: Any, inverse: Any, cotangent: Any, *, blocks: tuple[int, int]) -> Any:
     flat, g = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, x.shape[-1])
     rows, width = flat.shape
     acc = accumulator(x)
-    size = block or heuristics.rows_of(rows, width)
+    size = heuristics.rows_of(rows, width, blocks)
     whole, one = pl.BlockSpec((size, width), lambda i: (i, 0)), pl.BlockSpec((size, 1), lambda i: (i, 0))
     single = pl.BlockSpec((1, width), lambda i: (0, 0))
     dx, dscale = pl.pallas_call(

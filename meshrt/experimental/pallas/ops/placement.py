@@ -20,13 +20,14 @@ from typing import Any
 
 from meshrt import lax
 from meshrt.experimental.custom_partitioning import custom_partitioning
+from meshrt.experimental.pallas.ops.heuristics import CORES, GPUS
 from meshrt.heuristics import KEPT_OVER_JAXPRS
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.rules import ArrayMapping, CompoundFactor, ShardingRule, parse_rule
 from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.tree_util import tree_leaves, tree_structure, tree_unflatten
 
-__all__ = ["WHOLE", "Split", "placed"]
+__all__ = ["WHOLE", "Split", "placed", "sized"]
 
 
 class Split:
@@ -60,15 +61,22 @@ class Split:
 WHOLE = Split({})
 
 
+def sized(name: str, on_gpus: Callable[..., Any] | None = None) -> Callable[[Callable[..., Any]], placed]:
+    """The decorator `placed` for a function whose blocks have the sizes of the row `name` of `heuristics.Sizes`;
+    `on_gpus` is what takes its place in programs for GPUs, unless sizes are given."""
+    return functools.partial(placed, sizes=name, on_gpus=on_gpus)
+
+
 class placed:
     """A function of a `Split` and arrays as an operation with a sharding rule.
 
     `function.rule(text, **statics)` gives the function of arrays alone: `text` as in `parse_rule`, `statics` hashable
-    keyword arguments of the function.
+    keyword arguments of the function. With `sizes`, the name of a row of `heuristics.Sizes`, the function has a keyword
+    `blocks`; where that is None it is what the table says for the platform that the program is written for.
     """
 
-    def __init__(self, fun: Callable[..., Any]):
-        self.fun, self.__doc__ = fun, fun.__doc__
+    def __init__(self, fun: Callable[..., Any], sizes: str | None = None, on_gpus: Any = None):
+        self.fun, self.on_gpus, self.sizes, self.__doc__ = fun, on_gpus or fun, sizes, fun.__doc__
         self._made = functools.lru_cache(maxsize=KEPT_OVER_JAXPRS)(self._make)
 
     def rule(
@@ -85,9 +93,23 @@ class placed:
         """
         return self._made(text, factor_sizes, whole, summed, tuple(sorted(statics.items())))
 
+    def _sized(self, statics: dict[str, Any]) -> Callable[..., Any]:
+        if self.sizes is None or statics["blocks"] is not None:
+            return functools.partial(self.fun, **statics)
+        on_cores, on_gpus = (
+            functools.partial(fun, **{**statics, "blocks": getattr(table, self.sizes)})
+            for fun, table in ((self.fun, CORES), (self.on_gpus, GPUS))
+        )
+
+        def by_platform(split: Split, *arrays: Any) -> Any:
+            cores, gpus = functools.partial(on_cores, split), functools.partial(on_gpus, split)
+            return lax.platform_dependent(*arrays, cuda=gpus, default=cores)
+
+        return by_platform
+
     def _make(self, text: str, sizes: Any, whole: Any, summed: Any, statics: Any) -> Callable[..., Any]:
         rule = parse_rule(text, need_replication_factors=whole, reduction_factors=summed, **dict(sizes))
-        fun = functools.partial(self.fun, **dict(statics))
+        fun = self._sized(dict(statics))
 
         def unsplit(*arrays: Any) -> Any:
             return fun(WHOLE, *arrays)

@@ -14,7 +14,7 @@ from meshrt.custom_derivatives import custom_vjp
 from meshrt.experimental import pallas as pl
 from meshrt.experimental.pallas import tpu as pltpu
 from meshrt.experimental.pallas.ops import heuristics
-from meshrt.experimental.pallas.ops.placement import Split, placed
+from meshrt.experimental.pallas.ops.placement import Split, sized
 from meshrt.experimental.pallas.ops.tiles import accumulator, agreeing, contract, within
 from meshrt.shape_dtype import ShapeDtypeStruct
 
@@ -130,7 +130,7 @@ def _forward(x: Any, w: Any, bias: Any, activation: str | None, blocks: Any, kee
     return made[0], made[1] if keep else None
 
 
-@placed
+@sized("matmul")
 def _product(
     split: Split, x: Any, w: Any, bias: Any = None, *, form: Form, activation: str | None, blocks: Any, keep: bool
 ) -> tuple[Any, ...]:
@@ -165,8 +165,7 @@ def call(
     """The kernel over two matrices, laid out as `form` says; one result, or two with what the activation was given."""
     depth, rows = x.shape if form.left_transposed else x.shape[::-1]
     columns = w.shape[0] if form.right_transposed else w.shape[1]
-    wanted = blocks or (heuristics.MATMUL_ROWS, heuristics.MATMUL_COLUMNS, heuristics.MATMUL_DEPTH)
-    bm, bn, bk = (heuristics.block_of(n, b) for n, b in zip((rows, columns, depth), wanted))
+    bm, bn, bk = (heuristics.block_of(n, b) for n, b in zip((rows, columns, depth), blocks))
     acc = accumulator(x, w)
     in_specs = [
         _window((bm, bk), lambda i, j, k: (i, k), form.left_transposed),

@@ -14,6 +14,7 @@ from meshrt import dtypes, errors, lax
 from meshrt import numpy as jnp
 from meshrt.custom_derivatives import custom_vjp
 from meshrt.experimental.pallas.ops import ring_kernels as kernels
+from meshrt.experimental.pallas.ops.heuristics import CORES
 from meshrt.experimental.pallas.ops.products import Form, call
 from meshrt.experimental.pallas.ops.tiles import accumulator, agreeing
 
@@ -118,7 +119,7 @@ def _of_weights(arrived: Any, rows: Any, axis: str, turned: bool) -> Any:
     rows = rows.reshape(count, m, -1)[order].reshape(count * m, -1)
     flat = arrived.reshape(count * m, k)
     operands = (rows, flat) if turned else (flat, rows)
-    return call(*operands, None, Form(True, False), None, None, False, accumulator(rows))[0]
+    return call(*operands, None, Form(True, False), None, CORES.matmul, False, accumulator(rows))[0]
 
 
 @functools.partial(custom_vjp, nondiff_argnums=(2,))

@@ -40,8 +40,7 @@ class _Walk:
     @staticmethod
     def over(x: Any, a: Any, blocks: Any, backwards: bool = False) -> _Walk:
         batch, steps, channels = x.shape
-        wanted = blocks or (heuristics.SCAN_STEPS, heuristics.SCAN_CHANNELS)
-        rows, width = heuristics.block_of(steps, wanted[0]), heuristics.block_of(channels, wanted[1])
+        rows, width = heuristics.block_of(steps, blocks[0]), heuristics.block_of(channels, blocks[1])
         return _Walk(batch, steps, channels, a.shape[0], rows, width, accumulator(x, a), backwards)
 
     @property

@@ -11,7 +11,7 @@ from meshrt import dtypes, errors
 from meshrt import numpy as jnp
 from meshrt.custom_derivatives import custom_vjp
 from meshrt.experimental.pallas.ops import scan_kernels as kernels
-from meshrt.experimental.pallas.ops.placement import Split, placed
+from meshrt.experimental.pallas.ops.placement import Split, sized
 from meshrt.experimental.pallas.ops.tiles import agreeing
 
 __all__ = ["selective_scan"]
@@ -80,12 +80,12 @@ def _scan_backward(blocks: Any, kept: Any, cotangent: Any) -> Any:
 _scan.defvjp(_scan_forward, _scan_backward)
 
 
-@placed
+@sized("scan")
 def _forward(split: Split, x: Any, delta: Any, a: Any, b: Any, c: Any, *, blocks: Any) -> Any:
     return kernels.forward(x, delta, a.T, b[..., None], c[..., None], blocks)
 
 
-@placed
+@sized("scan")
 def _backward(split: Split, x: Any, delta: Any, a: Any, b: Any, c: Any, cotangent: Any, *, blocks: Any) -> Any:
     dx, ddelta, da, db, dc = kernels.backward(x, delta, a.T, b[..., None], c[..., None], cotangent, blocks)
     da = split.sum(jnp.sum(da, 0), "m").T.astype(a.dtype)
