@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 NEWEST ?= $(shell for p in python3.13 python3.12 $(HOME)/.pyenv/versions/3.13*/bin/python $(HOME)/.pyenv/versions/3.12*/bin/python; \
 	do $$p --version >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-# The compilers whose tests `make test-tpu` runs; with cuda12 too where jaxlib and the CUDA plugin are of one version.
+# The compilers whose tests `make test-tpu` runs; with cuda12-compiler too where jaxlib and the CUDA plugin are of one version.
 COMPILERS ?= tpu
 
 .PHONY: demo docs page test test-all test-libraries test-tpu smoke lint bench bench-communication bench-kernels bench-launch protos clean

@@ -28,7 +28,7 @@ Examples:
 @click.option("--search", "budget", type=seconds_of, default="0", metavar="TIME",
               help="Search for shardings of the arguments for so long on each mesh, as suggest does.")  # fmt: skip
 @click.option("--compile", "is_compiled", is_flag=True,
-              help="Ask the hardware's own compiler too (the extras tpu and cuda12).")  # fmt: skip
+              help="Ask the hardware's own compiler too (extras tpu, cuda12-compiler).")  # fmt: skip
 @argument_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.argument("target")

@@ -172,7 +172,9 @@ def collectives_port() -> int | None:
 def _start_cuda() -> Any:
     library = hardware.cuda_library()
     if library is None:
-        raise errors.BackendError("Unknown backend cuda: no plugin is installed; install the extra `meshrt[cuda12]`")
+        raise errors.BackendError(
+            "Unknown backend cuda: no plugin is installed; install the extra `meshrt[cuda12]` or `meshrt[cuda13]`"
+        )
     options = jaxlib_plugins.gpu_plugin_options()
     info = _process
     if info is not None and info.num_processes > 1:

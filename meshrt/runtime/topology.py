@@ -233,7 +233,7 @@ def _cuda_devices(topology: Topology) -> list[Any]:
     if library is None:
         raise errors.MissingCompilerError(
             f"compiling for {topology.spec} needs the CUDA compiler, which is not installed: "
-            "pip install 'meshrt[cuda12]'"
+            "pip install 'meshrt[cuda12-compiler]'"
         )
     missing = sorted(_DEVICE_ROWS - set(topology.device))
     if missing or topology.memory is None:

@@ -54,7 +54,7 @@ def lowered(shape=(2, 2), dtype="bfloat16", **sizes):
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize(("spec", "extra"), [("v5e:2x2", "tpu"), ("h100:4", "cuda12")])
+@pytest.mark.parametrize(("spec", "extra"), [("v5e:2x2", "tpu"), ("h100:4", "cuda12-compiler")])
 def test_a_missing_compiler_is_named_with_its_install_command(monkeypatch, spec, extra):
     monkeypatch.setattr(hardware, "cuda_library", lambda: None)
     found = importlib.util.find_spec

@@ -104,7 +104,19 @@ def _forward_kernel(x_ref: Any, scale_ref: Any, out_ref: Any, inverse_ref: Any, 
     inverse_ref[...] = inverse
 
 
-@sized("norm")
+def _plain_backward(split: Split, x: Any, scale: Any, inverse: Any, cotangent: Any, *, blocks: Any) -> Any:
+    """For GPUs: the sum over rows, for which a kernel would walk through them one block after the other, is one of the
+    compiler's reductions. Of 8192 x 4096 in bfloat16 on an H200 0.11 ms, by the kernel 7."""
+    acc = accumulator(x)
+    normal, g = x.astype(acc) * inverse[..., None], cotangent.astype(acc)
+    scaled = g * scale.astype(acc)
+    along = jnp.mean(scaled * normal, axis=-1, keepdims=True)
+    dx = (inverse[..., None] * (scaled - normal * along)).astype(x.dtype)
+    rows = tuple(range(x.ndim - 1))
+    return dx, split.sum(jnp.sum(g * normal, rows), *[f"m{i}" for i in rows]).astype(scale.dtype)
+
+
+@sized("norm", on_gpus=_plain_backward)
 def _backward(split: Split, x: Any, scale: Any, inverse: Any, cotangent: Any, *, blocks: tuple[int, int]) -> Any:
     flat, g = x.reshape(-1, x.shape[-1]), cotangent.reshape(-1, x.shape[-1])
     rows, width = flat.shape

@@ -1,0 +1,72 @@
+"""GPUs: what is known of them without one, and what their compiler takes (`make test-tpu`)."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import errors
+from meshrt.runtime import backend, jaxlib_plugins
+from tests.meshrt.kernels.test_hardware import needs_cuda
+
+
+def device(platform, version=""):
+    return types.SimpleNamespace(platform=platform, client=types.SimpleNamespace(platform_version=version))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(("gpu", "PJRT C API\ncuda 13000"), "cuda"), (("gpu", "rocm 60000"), "rocm"), (("cuda",), "cuda"),
+     (("cpu",), "cpu"), (("tpu", "rocm"), "tpu"), (("mine",), "mine")],
+)  # fmt: skip
+def test_programs_are_written_for_the_compiler_of_a_gpu(given, expected):
+    assert backend.platform_of(device(*given)) == expected
+
+
+def test_the_default_backend_is_called_as_devices_call_themselves(monkeypatch):
+    monkeypatch.setattr(backend, "_default", "cuda")
+    assert meshrt.default_backend() == "gpu" and backend.default_platform() == "cuda"
+    monkeypatch.setattr(backend, "_default", "tpu")
+    assert meshrt.default_backend() == backend.default_platform() == "tpu"
+
+
+class OnGpu:
+    """An array of another library on a GPU that this process does not use."""
+
+    def __dlpack_device__(self):
+        return (2, 3)
+
+    def __dlpack__(self, **_):
+        raise AssertionError("nobody may ask for it")
+
+
+def test_arrays_on_gpus_that_are_not_used_are_refused():
+    with pytest.raises(errors.UnsupportedError, match="cuda device 3, which meshrt does not use"):
+        jnp.from_dlpack(OnGpu())
+
+
+def test_plugins_leave_their_names_to_jax():
+    assert jaxlib_plugins._key("cuda") != "cuda" and jaxlib_plugins._key("tpu") == "tpu"
+
+
+def decompositions():
+    spd = lambda x: x @ x.T + 8 * jnp.eye(8)
+    return {
+        "qr": lambda x: jnp.linalg.qr(x)[1], "cholesky": lambda x: jnp.linalg.cholesky(spd(x)),
+        "svd": lambda x: jnp.linalg.svd(x)[1], "eigh": lambda x: jnp.linalg.eigh(spd(x))[0], "lu": jnp.linalg.inv,
+        "eig": lambda x: jnp.linalg.eigvals(x), "pivoted qr": lambda x: meshrt.scipy.linalg.qr(x, pivoting=True)[1],
+    }  # fmt: skip
+
+
+@pytest.mark.tpu
+@needs_cuda
+@pytest.mark.parametrize("name", list(decompositions()))
+def test_the_compiler_knows_the_kernels_that_programs_call(name):
+    x = meshrt.ShapeDtypeStruct((8, 8), np.float32)
+    lowered = meshrt.jit(decompositions()[name]).trace(x).lower(lowering_platforms=("cuda",))
+    assert "custom_call" in lowered.as_text()
+    assert lowered.compile(topology="h100:1").memory_analysis().output_size_in_bytes > 0
