@@ -17,7 +17,7 @@ __all__ = [
     "CompileOnlyError", "ConcretizationError", "ConfigError", "DamagedCheckpointError", "DeletedArrayError",
     "DeviceAssignmentMismatchError", "DeviceMemoryError", "DifferentiationError", "DistributedError",
     "DivergenceWarning", "DonationWarning", "DuplicateAxisError", "DuplicateSpecError", "ExchangeError",
-    "ExecutionError", "ForkedProcessError", "ForwardModeError", "IncompatibleProgramError",
+    "ExecutionError", "ForkedProcessError", "ForwardModeError", "ImmutableError", "IncompatibleProgramError",
     "InconclusiveDimensionOperation", "IndivisibleError", "InspectError", "IntegerOverflowError", "InternalError",
     "JAXIndexError", "JAXTypeError", "JaxImportedError", "JaxRuntimeError", "JaxprTypeError", "KernelBoundsError",
     "KernelDeadlockError", "KernelError", "KernelRaceError", "KeyReuseError", "LeakedTracerError", "MemorySpaceError",
@@ -166,6 +166,10 @@ DuplicateSpecError = DuplicateAxisError
 
 class RankMismatchError(ShardingError):
     """A spec has more entries than its value has dimensions."""
+
+
+class ImmutableError(MeshrtError, AttributeError):
+    """A mesh, spec or sharding, which everything equal to it shares, was to be changed."""
 
 
 class ShardingRuleError(ShardingError):

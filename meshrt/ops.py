@@ -9,6 +9,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors
+from meshrt.core.dimensions.arithmetic import ceil_div
 from meshrt.core.dimensions.expression import as_size
 from meshrt.core.trace import NOT_CONCRETE, Tracer
 from meshrt.numpy.operands import operand
@@ -94,7 +95,7 @@ def _segments(
         return getattr(start.at[ids], kind.method)(data, out_sharding=out_sharding, **options)
     if out_sharding is not None:
         raise errors.UnsupportedError(f"{name}: out_sharding does not go together with bucket_size")
-    buckets = -(-ids.size // bucket_size)
+    buckets = ceil_div(ids.size, bucket_size)
     start = jnp.full((buckets, count, *tail), neutral, data.dtype)
     where = jnp.arange(ids.shape[0]) // bucket_size
     return kind.along(getattr(start.at[where, ids], kind.method)(data, **options), axis=0).astype(data.dtype)

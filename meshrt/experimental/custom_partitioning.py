@@ -298,4 +298,4 @@ def _check_rule(rule: Any, keywords: dict[str, Any]) -> None:
             "function returns (text, keywords)"
         )
     if rule is not None and not isinstance(rule, ShardingRule) and not callable(rule):
-        raise errors.ShardingRuleError(f"sharding_rule must be text, a SdyShardingRule or a function, got {rule!r}")
+        raise errors.ArgumentTypeError(f"sharding_rule must be text, a SdyShardingRule or a function, got {rule!r}")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.dimensions.arithmetic import ceil_div
 from meshrt.core.dimensions.expression import is_symbolic_dim, min_dim
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.trace import NOT_CONCRETE
@@ -73,7 +74,7 @@ def not_in_place(name: str, inplace: bool) -> None:
 
 def _repeated_to(x: Any, size: int) -> Any:
     """A vector of ``size`` elements, those of ``x`` again and again."""
-    return tile(x, -(-size // x.size))[:size]
+    return tile(x, ceil_div(size, x.size))[:size]
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -262,9 +263,7 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
            [0., 1.]], dtype=float32)
     """
     if inplace:
-        raise errors.UnsupportedError(
-            "fill_diagonal: JAX arrays are immutable, must use inplace=False"
-        )
+        raise errors.UnsupportedError("fill_diagonal: JAX arrays are immutable, must use inplace=False")
     if wrap:
         raise errors.UnsupportedError("fill_diagonal: wrap=True is not implemented, must use wrap=False")
     x, value = operand_array("fill_diagonal", a), operand_array("fill_diagonal", val, 1)

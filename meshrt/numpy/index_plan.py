@@ -17,7 +17,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from meshrt.core.dimensions.arithmetic import broadcast_shapes, count_of_steps, is_surely, slice_bounds, steps_down
+from meshrt.core.dimensions.arithmetic import (
+    broadcast_shapes,
+    ceil_div,
+    count_of_steps,
+    is_surely,
+    slice_bounds,
+    steps_down,
+)
 from meshrt.core.dimensions.expression import is_symbolic_shape, max_dim, min_dim
 from meshrt.numpy.index_tokens import (
     CONSUMING,
@@ -120,7 +127,7 @@ def _static_plan(tokens: Sequence[Token], shape: tuple[int, ...], wrap: bool) ->
             starts.append(start)
             limits.append(limit)
             strides.append(stride)
-            kept.append(-(-(limit - start) // stride))
+            kept.append(ceil_div(limit - start, stride))
             if back:
                 reverse.append(axis)
     whole = all(n == 0 for n in starts) and tuple(limits) == shape and all(s == 1 for s in strides)

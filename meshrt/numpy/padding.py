@@ -11,6 +11,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
+from meshrt.core.dimensions.arithmetic import ceil_div
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.explicit import refusal
 from meshrt.core.operators import ArrayOperators
@@ -159,4 +160,4 @@ def resize(a: Any, new_shape: Any) -> Any:
     count = math.prod(target)
     if x.size == 0 or count == 0:
         return zeros(target, x.dtype)
-    return reshape(tile(x, -(-count // x.size))[:count], target)
+    return reshape(tile(x, ceil_div(count, x.size))[:count], target)

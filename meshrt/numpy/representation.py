@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.dimensions.arithmetic import ceil_div
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
@@ -147,7 +148,7 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     positions = _bit_positions(bitorder)
     x, axis = _axis_last(x, axis, "packbits")
     bits = el.convert_element_type(not_equal(x, np.zeros((), x.dtype)[()]), np.uint8)
-    count = -(-x.shape[-1] // 8)
+    count = ceil_div(x.shape[-1], 8)
     bits = lax.pad(bits, np.uint8(0), [*[(0, 0, 0)] * (x.ndim - 1), (0, 8 * count - x.shape[-1], 0)])
     bits = lax.reshape(bits, (*x.shape[:-1], count, 8))
     shifted = el.shift_left_p.bind(bits, broadcast_to_shape(asarray(positions), bits.shape))

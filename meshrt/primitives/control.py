@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from meshrt import config, errors, tree_util
 from meshrt.core.basic.shapes import reshape
 from meshrt.core.basic.varying import into_branch
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.primitives.carried_refs import Apart, set_apart
@@ -164,7 +165,7 @@ def _scan_length(xs: Any, length: int | None, what: str = "scan") -> int:
         sizes.append(aval.shape[0])
     if length is not None:
         try:
-            length = int(length)
+            length = length if isinstance(length, DimExpr) else int(length)
         except TypeError:
             raise errors.ArgumentTypeError(
                 f"the length of a {what} must be a concrete whole number, not {length}"
@@ -211,9 +212,7 @@ def unroll_factor(unroll: int | bool, length: int) -> int:
     if isinstance(unroll, bool):
         return max(length, 1) if unroll else 1
     if unroll < 0:
-        raise errors.ArgumentValueError(
-            f"`unroll` must be a `bool` or a non-negative `int`. Got {unroll}"
-        )
+        raise errors.ArgumentValueError(f"`unroll` must be a `bool` or a non-negative `int`. Got {unroll}")
     return int(unroll) or max(length, 1)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.shapes import transpose
 from meshrt.core.completion import asked
+from meshrt.core.dimensions.arithmetic import ceil_div
 from meshrt.core.types import aval_of
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.concatenate import rev_p
@@ -225,7 +226,7 @@ def transposed_pads(extent: int, stride: int, padding: Any) -> tuple[int, int]:
     """The padding of a transposed convolution, from that of the forward one."""
     if padding == "SAME":
         total = extent + stride - 2
-        before = extent - 1 if stride > extent - 1 else -(-total // 2)
+        before = extent - 1 if stride > extent - 1 else ceil_div(total, 2)
         return before, total - before
     if padding == "VALID":
         total = extent + stride - 2 + max(extent - stride, 0)

@@ -21,7 +21,7 @@ from meshrt.core.basic.shapes import (
     reduce_sum_p,
     reshape,
 )
-from meshrt.core.dimensions.arithmetic import is_surely
+from meshrt.core.dimensions.arithmetic import ceil_div, is_surely
 from meshrt.core.dimensions.expression import as_size, non_negative_dim
 from meshrt.core.explicit import keeps, moved
 from meshrt.core.jaxpr import Eqn
@@ -50,7 +50,7 @@ def _slice_infer(
             f"slice of {x.short()} got start {start_indices}, limit {limit_indices}, strides {strides}: each needs "
             "one entry per dimension with 0 <= start <= limit <= size and a positive stride"
         )
-    shape = tuple([-(-(b - a) // s) for a, b, s in zip(start_indices, limit_indices, steps)])
+    shape = tuple([ceil_div(b - a, s) for a, b, s in zip(start_indices, limit_indices, steps)])
     return ShapedArray(shape, x.dtype, x.weak_type)
 
 
@@ -185,8 +185,7 @@ def _pad_infer(x: ShapedArray, value: ShapedArray, *, padding_config: Any) -> Sh
         raise errors.ArgumentTypeError(f"pad does not accept dtype {x.dtype}; join keys with concatenate")
     if value.dtype != x.dtype:
         raise errors.ArgumentTypeError(
-            f"pad needs a padding_value of the operand's dtype: operand {x.short()}, padding_value "
-            f"{value.short()}"
+            f"pad needs a padding_value of the operand's dtype: operand {x.short()}, padding_value {value.short()}"
         )
     if len(padding_config) != x.ndim or any(len(c) != 3 for c in padding_config):
         raise errors.ArgumentShapeError(

@@ -17,6 +17,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import batch_together, broadcast_in_dim, canonical_shape, reshape
+from meshrt.core.dimensions.arithmetic import ceil_div
 from meshrt.core.dimensions.expression import DimExpr, guessed
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -92,7 +93,7 @@ def threefry_2x32(keypair: tuple[Any, Any], count: Any) -> Any:
             f"threefry_2x32 needs two uint32 scalars and a uint32 array but got "
             f"{', '.join(aval_of(v).short() for v in (*keypair, count))}"
         )
-    flat, half = reshape(count, (aval.size,)), -(-aval.size // 2)
+    flat, half = reshape(count, (aval.size,)), ceil_div(aval.size, 2)
     if aval.size % 2:
         flat = concatenate([flat, full((1,), 0, _U32)], 0)
     blocks = reshape(flat, (2, half))
@@ -220,7 +221,7 @@ def _hash_sequence(keys: Any, count: int) -> Any:
             f"{count} words of random bits from one key: without threefry_partitionable at most 2**32 are drawn; draw "
             "in parts, each with a key of its own, or set threefry_partitionable"
         )
-    lead, half = aval_of(keys).shape[:-1], -(-count // 2)
+    lead, half = aval_of(keys).shape[:-1], ceil_div(count, 2)
     rank, total = len(lead), (*lead, half)
     first = iota_p.bind(dtype=_U32, shape=(half,), dimension=0)
     second = ew.add_p.bind(first, _scalar(half, _U32))
@@ -244,7 +245,7 @@ def _is_odd(count: Any) -> bool:
 def _bits_of_sequence(bit_width: int, shape: tuple[int, ...], keys: Any) -> Any:
     """Words of one sequence: two halves of it joined to 64 bits, or each cut into pieces, the lowest bits first."""
     lead, size = aval_of(keys).shape[:-1], math.prod(shape)
-    rank, count = len(lead), -(-bit_width * size // 32)
+    rank, count = len(lead), ceil_div(bit_width * size, 32)
     words = _hash_sequence(keys, count)
     if bit_width == 64:
         high, low = (_convert(slice_in_dim(words, a, a + size, axis=rank), _U64) for a in (0, size))

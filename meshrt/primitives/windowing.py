@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
+from meshrt.core.dimensions.arithmetic import ceil_div
 from meshrt.core.dimensions.expression import as_size, non_negative_dim
 from propagation.asm import i64_array
 
@@ -70,7 +71,7 @@ def padtype_to_pads(
     pads = []
     for n, window, stride in zip(in_shape, window_shape, window_strides):
         n, window, stride = map(as_size, (n, window, stride))
-        total = non_negative_dim((-(-n // stride) - 1) * stride + window - n) if n != 0 else 0
+        total = non_negative_dim((ceil_div(n, stride) - 1) * stride + window - n) if n != 0 else 0
         small, large = total // 2, total - total // 2
         pads.append((large, small) if name == "SAME_LOWER" else (small, large))
     return pads

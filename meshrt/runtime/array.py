@@ -341,7 +341,8 @@ class Array(ArrayOperators, metaclass=_ArrayType):
                 f"JAX array with PRNGKey dtype cannot be converted to a NumPy array. Its dtype is {self.dtype}; use "
                 "meshrt.random.key_data(keys)"
             )
-        return np.array(self._value, dtype=dtype, copy=copy) if copy else np.asarray(self._value, dtype=dtype)
+        # (NumPy's asarray has no such keyword before NumPy 2.)
+        return np.asarray(self._value, dtype=dtype) if copy is None else np.array(self._value, dtype=dtype, copy=copy)
 
     def __buffer__(self, flags: int) -> memoryview:
         """The elements on the host, for `memoryview(x)` (from Python 3.12 on)."""

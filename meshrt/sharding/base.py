@@ -6,12 +6,13 @@ A sharding is a value: interned, compared by identity, and never holding an arra
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from meshrt import errors
 from meshrt.runtime import jaxlib_api
+from meshrt.sharding.set_once import SetOnce
 
 __all__ = ["Sharding", "fitting_sizes"]
 
@@ -25,10 +26,11 @@ def fitting_sizes(size: int, parts: int) -> str:
     above = size + -size % parts
     return f"{above - parts} or {above}" if size > parts else f"{above}"
 
+
 Index = tuple[slice, ...]
 
 
-class Sharding:
+class Sharding(SetOnce):
     """How an array is laid out over devices, and which ones: what NamedSharding and SingleDeviceSharding share.
 
     >>> sharding = meshrt.NamedSharding(meshrt.make_mesh((4,), ("x",)), meshrt.P("x"))
@@ -96,12 +98,6 @@ class Sharding:
     def has_addressable_devices(self) -> bool:
         """Whether this process has one of the devices."""
         return bool(self.addressable_devices)
-
-    def __copy__(self) -> Self:
-        return self  # it never changes
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        return self
 
     @property
     def is_fully_addressable(self) -> bool:

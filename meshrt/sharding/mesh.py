@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from meshrt.runtime import jaxlib_api
 from meshrt.sharding import _state
 from meshrt.sharding.axes import AbstractDevice, AxisType, axis_names_of, axis_sizes_of, axis_types_of
 from meshrt.sharding.devices import lookup_by_id
+from meshrt.sharding.set_once import SetOnce
 
 __all__ = ["AbstractMesh", "AxisType", "Mesh", "empty_abstract_mesh", "empty_mesh"]
 
@@ -33,7 +34,7 @@ def _replaced_types(mesh: BaseMesh, changes: Mapping[Hashable, AxisType]) -> tup
     return tuple(changes.get(n, t) for n, t in zip(mesh.axis_names, mesh.axis_types))
 
 
-class BaseMesh:
+class BaseMesh(SetOnce):
     """What Mesh and AbstractMesh share: names, sizes and types of the axes."""
 
     # `_shardings` holds the NamedShardings over this mesh by (spec, memory kind), so that they are made once.
@@ -50,9 +51,12 @@ class BaseMesh:
         self.axis_names, self.axis_sizes, self.axis_types = names, sizes, types
         self._sizes: dict[Hashable, int] = dict(zip(names, sizes))
         self._types: dict[Hashable, AxisType] = dict(zip(names, types))
-        self.size = math.prod(sizes) if sizes else 0  # a Mesh of one device and no axes says 1
+        self.size = self._size_of(sizes)
         self._str: str | None = None
         self._shardings: dict[tuple[Any, ...], Any] = {}
+
+    def _size_of(self, sizes: tuple[int, ...]) -> int:
+        return math.prod(sizes) if sizes else 0
 
     @property
     def shape(self) -> OrderedDict[Hashable, int]:
@@ -139,12 +143,6 @@ class BaseMesh:
     _are_all_axes_explicit_or_manual = property(
         lambda self: bool(self.axis_types) and not self._any(AxisType.Auto)
     )  # fmt: skip
-
-    def __copy__(self) -> Self:
-        return self  # it never changes
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        return self
 
     def __str__(self) -> str:
         if self._str is None:
@@ -340,14 +338,17 @@ class Mesh(BaseMesh):
             found = cls._interned.get(key)
             if found is None:
                 found = object.__new__(cls)
-                found._init_axes(names, array.shape, types)
                 array.flags.writeable = False
-                found._devices, found.flat_devices, found.size = array, flat, len(flat)
+                found._devices, found.flat_devices = array, flat
+                found._init_axes(names, array.shape, types)
                 found._abstract = AbstractMesh(array.shape, names, types) if names else empty_abstract_mesh
                 found.source = capture()
                 found._entered = threading.local()
                 cls._interned[key] = found
         return found
+
+    def _size_of(self, sizes: tuple[int, ...]) -> int:
+        return len(self.flat_devices)  # one, where there is one device and no axes
 
     def __repr__(self) -> str:
         types = f", axis_types={self.axis_types!r}" if self.axis_names else ""
@@ -493,6 +494,6 @@ def _unpickle(
 
 empty_abstract_mesh = AbstractMesh((), ())
 empty_mesh = object.__new__(Mesh)
-empty_mesh._init_axes((), (), ())
 empty_mesh._devices, empty_mesh.flat_devices = np.empty((0,), dtype=object), ()
+empty_mesh._init_axes((), (), ())
 empty_mesh._abstract, empty_mesh._entered, empty_mesh.source = empty_abstract_mesh, threading.local(), UNKNOWN

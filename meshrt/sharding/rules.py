@@ -170,12 +170,12 @@ class ShardingRule:
     def _check_sizes(self) -> None:
         alone = self._is_alone()
         for factor, size in self.factor_sizes.items():
+            if isinstance(size, bool) or not isinstance(size, int):
+                raise errors.ArgumentTypeError(f"the size of factor {factor} must be an int, but got {size!r}")
             if factor not in alone:
                 raise _error(f"Factor {factor} is not used in the rule, but size is provided; drop {factor}={size}")
             if alone[factor]:
                 raise _error(f"Factor {factor} represents a whole dimension; do not specify its size ({size})")
-            if isinstance(size, bool) or not isinstance(size, int):
-                raise errors.ArgumentTypeError(f"the size of factor {factor} must be an int, but got {size!r}")
             if size < 1:
                 raise _error(f"the size of factor {factor} must be positive, but got {size}")
         for factor, is_alone in alone.items():

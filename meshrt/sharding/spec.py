@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from meshrt import errors
+from meshrt.sharding.set_once import SetOnce
 
 __all__ = ["UNCONSTRAINED", "Infer", "P", "PartitionSpec", "UnreducedKind"]
 
@@ -121,7 +122,7 @@ def axes_of(entry: Any) -> tuple[Hashable, ...]:
 _NONE: frozenset[Hashable] = frozenset()
 
 
-class PartitionSpec:
+class PartitionSpec(SetOnce):
     """One entry per dimension: None (not split), an axis name, a tuple of names (major first) or `P.UNCONSTRAINED`.
 
     Missing trailing entries mean None. Interned, so equality is identity; not a tuple, but with a length, and without
@@ -188,12 +189,6 @@ class PartitionSpec:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (self.partitions, self.unreduced, self.reduced, self.unreduced_kind))
-
-    def __copy__(self) -> PartitionSpec:
-        return self  # it never changes
-
-    def __deepcopy__(self, memo: Any) -> PartitionSpec:
-        return self
 
     def update(
         self, partitions: Any = None, unreduced: Any = None, reduced: Any = None, unreduced_kind: Any = None

@@ -10,7 +10,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.dimensions.expression import DimExpr, is_symbolic_shape, max_dim, min_dim, non_negative_dim
 
-__all__ = ["broadcast_shapes", "count_of_steps", "is_surely", "slice_bounds", "steps_down"]
+__all__ = ["broadcast_shapes", "ceil_div", "count_of_steps", "is_surely", "slice_bounds", "steps_down"]
 
 
 def broadcast_shapes(*shapes: Sequence[Any]) -> tuple[Any, ...]:
@@ -39,11 +39,22 @@ def is_surely(decide: Any) -> bool:
         return False
 
 
+def ceil_div(n: Any, step: Any) -> Any:
+    """`n / step` rounded up, of a positive step: in the form in which users write such sizes, so that they are equal.
+
+    >>> ceil_div(7, 2), ceil_div(-7, 2)
+    (4, -3)
+    """
+    return (n + step - 1) // step
+
+
 def count_of_steps(start: Any, stop: Any, step: Any) -> Any:
     """How many numbers there are from `start` in steps of `step` before `stop`."""
     if not any(isinstance(n, DimExpr) for n in (start, stop, step)):
         return len(range(start, stop, step))
-    return non_negative_dim(-(-(stop - start) // step))
+    if is_surely(lambda: step < 0):
+        start, stop, step = stop, start, -step
+    return non_negative_dim(ceil_div(stop - start, step))
 
 
 def slice_bounds(start: Any, stop: Any, step: Any, size: Any) -> tuple[Any, Any, Any, bool]:

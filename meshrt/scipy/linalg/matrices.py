@@ -12,9 +12,10 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import not_negative
-from meshrt.core.dimensions.expression import is_symbolic_shape, max_dim, min_dim
+from meshrt.core.dimensions.expression import is_symbolic_dim, is_symbolic_shape, max_dim, min_dim
 from meshrt.jit import jit
 from meshrt.numpy.operands import operand
+from meshrt.scipy.linalg import sized
 from meshrt.scipy.operands import inexact
 
 __all__ = [
@@ -267,9 +268,10 @@ def hilbert(n: int) -> Any:
     Array([[1.        , 0.5       ],
            [0.5       , 0.33333334]], dtype=float32)
     """
-    not_negative("iota", (operator.index(n), 1))
-    i = np.arange(n)
-    return jnp.asarray(1.0 / (i[:, None] + i + 1))
+    if not is_symbolic_dim(n):
+        not_negative("iota", (operator.index(n), 1))
+    i = _numbers(n)
+    return (1.0 / jnp.asarray(i[:, None] + i + 1)).astype(jnp.result_type(float))
 
 
 def invhilbert(n: int) -> Any:
@@ -279,6 +281,8 @@ def invhilbert(n: int) -> Any:
     Array([[ 4., -6.],
            [-6., 12.]], dtype=float32)
     """
+    if is_symbolic_dim(n):
+        return sized.inverse_of_hilbert(n)
     n = operator.index(n)
 
     def entry(i: int, j: int) -> float:
@@ -297,10 +301,14 @@ def _triangle(n: int, kind: str | None, signed: bool) -> Any:
     kind = "symmetric" if kind is None else kind
     if kind not in _KINDS:
         raise errors.ArgumentValueError(f"Expected kind to be one of: {list(_KINDS)}; got {kind}")
-    n = max(operator.index(n), 0)
-    lower = np.array(
-        [[float(math.comb(i, j)) * (-1 if signed and (i - j) % 2 else 1) for j in range(n)] for i in range(n)], float
-    ).reshape(n, n)
+    if is_symbolic_dim(n):
+        lower = sized.binomials(n, signed)
+    else:
+        n = max(operator.index(n), 0)
+        lower = np.array(
+            [[float(math.comb(i, j)) * (-1 if signed and (i - j) % 2 else 1) for j in range(n)] for i in range(n)],
+            float,
+        ).reshape(n, n)
     whole = lower.T @ lower if signed else lower @ lower.T
     return {"symmetric": whole, "lower": lower, "upper": lower.T}[kind]
 
@@ -352,6 +360,8 @@ def helmert(n: int, full: bool = False) -> Any:
     """
     if n < 1:
         raise errors.ArgumentValueError(f"n must be a positive integer; got {n}.")
+    if is_symbolic_dim(n):
+        return sized.helmert_rows(n)[0 if full else 1 :]
     i, j = np.arange(n)[:, None], np.arange(n)
     scale = np.sqrt(np.maximum(i * (i + 1.0), 1))
     rows = np.where(j < i, 1 / scale, np.where(j == i, -i / scale, 0.0))
@@ -373,6 +383,7 @@ def hadamard(n: int, dtype: Any = int) -> Any:
     Array([[ 1,  1],
            [ 1, -1]], dtype=int32)
     """
+    n = operator.index(n)
     if n < 1 or n & (n - 1):
         raise errors.ArgumentValueError(f"n must be a positive power of 2; got {n}.")
     pair = np.array([[1, 1], [1, -1]])
@@ -398,8 +409,9 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
         raise errors.ArgumentValueError(f"scale must be None, 'sqrtn', or 'n'; got {scale!r}.")
     if dtype is not None and not dtypes.issubdtype(dtype, np.complexfloating):
         raise errors.ArgumentValueError(f"dtype must be a complex floating-point type; got {dtype}.")
+    wanted = jnp.result_type(complex) if dtype is None else dtype
+    if is_symbolic_dim(n):
+        return sized.fourier(n, scale).astype(wanted)
     turns = np.outer(np.arange(n), np.arange(n)) % max(n, 1) / max(n, 1)
     divisor = {None: 1.0, "sqrtn": math.sqrt(n), "n": float(n)}[scale]
-    return lax.convert_element_type(
-        np.exp(-2j * np.pi * turns) / divisor, jnp.result_type(complex) if dtype is None else dtype
-    )
+    return lax.convert_element_type(np.exp(-2j * np.pi * turns) / divisor, wanted)

@@ -97,6 +97,10 @@ MORE = [
      ((4, 4), (4,))),
     ("scipy.linalg.leslie", lambda x: scipy.linalg.leslie(x, x[1:]), ("a + 1",), VECTOR),
     ("scipy.linalg.convolution_matrix", lambda x: scipy.linalg.convolution_matrix(x, 3), ("a + 3",), VECTOR),
+    *((f"scipy.linalg.{n}", lambda x, n=n: getattr(scipy.linalg, n)(x.shape[0]), A, VECTOR)
+      for n in ("dft", "helmert", "hilbert", "invhilbert", "invpascal", "pascal")),
+    ("lax.scan, over nothing", lambda x: lax.scan(lambda c, _: (c + 1, 2 * c), 0.0, length=x.shape[0]), A, VECTOR),
+    ("x[::2] + ones((n + 1) // 2)", lambda x: x[::2] + jnp.ones((x.shape[0] + 1) // 2), A, VECTOR),
     ("scipy.special.multigammaln", lambda x: scipy.special.multigammaln(x + 3, 2), A, VECTOR),
     ("random.permutation", keyed(random.permutation), A, VECTOR),
     ("random.choice", keyed(lambda k, x: random.choice(k, x, x.shape)), A, VECTOR),

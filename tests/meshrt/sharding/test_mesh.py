@@ -1,5 +1,6 @@
 """Meshes and specs: interning, attributes and the texts of their errors; JAX's objects are the judge."""
 
+import copy
 import pickle
 
 import jax
@@ -206,3 +207,22 @@ def test_texts_and_kinds_of_axes_equal_jax(types):
         return repr(mesh), str(mesh), about, repr(spread)
 
     assert program(meshrt) == program(jax)
+
+
+def test_what_is_interned_is_not_changed():
+    mesh = meshrt.make_mesh((4, 2), ("x", "y"))
+    spec, sharding = meshrt.P("x"), meshrt.NamedSharding(mesh, meshrt.P("x"))
+    one = meshrt.sharding.SingleDeviceSharding(meshrt.devices()[0])
+    places = [
+        (mesh, "axis_names"), (mesh, "size"), (mesh, "devices"), (mesh.abstract_mesh, "axis_sizes"),
+        (spec, "partitions"), (spec, "unreduced"), (sharding, "spec"), (sharding, "mesh"), (sharding, "memory_kind"),
+        (one, "device"),
+    ]  # fmt: skip
+    for value, name in places:
+        before = getattr(value, name)
+        with pytest.raises(errors.ImmutableError, match=f"cannot assign to '{name}'"):
+            setattr(value, name, None)
+        with pytest.raises(errors.ImmutableError, match=f"cannot delete '{name}'"):
+            delattr(value, name)
+        assert getattr(value, name) is before
+        assert copy.copy(value) is value and copy.deepcopy(value) is value

@@ -1,0 +1,39 @@
+"""Interned values whose public attributes are set once.
+
+Meshes, specs and shardings are shared by everything that is equal to them: who changed one would change all, and the
+caches that are keyed by it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from meshrt import errors
+
+__all__ = ["SetOnce"]
+
+
+class SetOnce:
+    """Refuses to set a public attribute that is set, and to delete one. Its copies are itself."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and hasattr(self, name):
+            raise self._refusal("assign to", name)
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise self._refusal("delete", name)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def _refusal(self, what: str, name: str) -> errors.ImmutableError:
+        return errors.ImmutableError(
+            f"cannot {what} {name!r} of {self!r}: all that is equal to it is the same object. Make another one"
+            f"{', as with .update(...)' if hasattr(self, 'update') else ''}"
+        )
