@@ -18,6 +18,7 @@ from meshrt import errors
 from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.core.types import ShapedArray
 from meshrt.export.record import Record
+from meshrt.export.regions import has_regions, specialised
 from meshrt.export.shardings import ShardingTexts
 from meshrt.heuristics import EXPORTED_CALLS
 from meshrt.lowering.context import ModuleLowering
@@ -80,23 +81,28 @@ class Embedding:
         if any(op.name == "stablehlo.composite" for op in operations(module)):
             # What specialises knows calls of functions, and leaves decompositions as they are.
             module = jaxlib_api.expanded(module, "composite")
-        with module.context, ir.Location.unknown():
-            main = _function(module, "main")
-            inner = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
-            ir.SymbolTable(module.operation).set_symbol_name(main, _INNER)
-            main.attributes["sym_visibility"] = ir.StringAttr.get("private")
-            text = _caller(inner, [mlir_type(a) for a in args], [mlir_type(a) for a in outs], index)
-            wrapper = ir.Module.parse(text)
-            module.body.append(next(op for op in wrapper.body.operations if _name(op) == "main").detach_from_parent())
-            data = str(module.operation.get_asm(enable_debug_info=True))
+
+        def entry(module: ir.Module) -> str:
+            with module.context, ir.Location.unknown():
+                main = _function(module, "main")
+                inner = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+                ir.SymbolTable(module.operation).set_symbol_name(main, _INNER)
+                main.attributes["sym_visibility"] = ir.StringAttr.get("private")
+                text = _caller(inner, [mlir_type(a) for a in args], [mlir_type(a) for a in outs], index)
+                wrapper = ir.Module.parse(text)
+                made = next(op for op in wrapper.body.operations if _name(op) == "main")
+                module.body.append(made.detach_from_parent())
+                return str(module.operation.get_asm(enable_debug_info=True))
+
         try:
-            refined = jaxlib_api.refined_shapes(data)
+            if has_regions(module):
+                return specialised(str(module.operation.get_asm(enable_debug_info=True)), entry)
+            return jaxlib_api.parse(jaxlib_api.refined_shapes(entry(module)))
         except jaxlib_api.XlaError as e:
             raise errors.ArgumentValueError(
                 f"the exported function {self.exported.fun_name} cannot be called with arguments of types "
                 f"{', '.join(a.short() for a in args)}: {e}"
             ) from None
-        return jaxlib_api.parse(refined)
 
 
 def _caller(inner: ir.FunctionType, args: Sequence[str], outs: Sequence[str], index: int | None) -> str:

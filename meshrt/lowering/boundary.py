@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from meshrt.config import settings
 from meshrt.core.dimensions.expression import Dim, DimExpr, is_symbolic_dim
 from meshrt.core.dimensions.solving import Requirement, Solution
-from meshrt.lowering.sizes import PLATFORM_INDEX, GlobalConstants, SizeWriter, plain, with_global_constants
+from meshrt.lowering.size_writer import SizeWriter
+from meshrt.lowering.sizes import PLATFORM_INDEX, GlobalConstants, plain, with_global_constants
 from propagation.asm import FunctionWriter, ModuleWriter, Ref
 from propagation.quoting import quote
 

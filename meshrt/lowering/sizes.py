@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors
 from meshrt.core.basic import sizes as _sizes  # noqa: F401  (the primitive that writes `meshrt.size`)
-from meshrt.core.dimensions.expression import FLOORDIV, MAX, MIN, MOD, Dim, DimExpr
+from meshrt.core.dimensions.expression import Dim
 from meshrt.core.dimensions.grammar import parse_shape
 from meshrt.core.dimensions.scope import SymbolicScope
-from meshrt.core.dimensions.terms import Factor, Term
+from meshrt.lowering.size_writer import SizeWriter
 from propagation.asm import Body, FunctionWriter, Item, ModuleWriter, Ref
 
-__all__ = ["PLATFORM_INDEX", "GlobalConstants", "SizeWriter", "with_global_constants"]
+__all__ = ["PLATFORM_INDEX", "GlobalConstants", "with_global_constants"]
 
 PLATFORM_INDEX = "_platform_index"
 
@@ -40,6 +40,8 @@ _COUNT = re.compile(r"k = ([^:]+) : i64")
 _LAYOUTS = re.compile(r"(operand_layouts = \[(?:[^\]]|\](?=>))*)(\])")
 # What calls a function, for which sizes are arguments before the others.
 _CALLS = ("func.call", "stablehlo.composite")
+# The mesh in the shardings of a region's values.
+_MESH = re.compile(r'<(@(?:"(?:[^"\\]|\\.)*"|[\w.$-]+)), \[')
 _CALLEE = re.compile(r"(?:callee|decomposition) = @([\w.$-]+)")
 
 
@@ -79,93 +81,6 @@ class GlobalConstants:
         if matched is None:
             raise errors.InternalError(f"{kind} has no sizes")
         return self.read(", ".join([s.strip("{}") for s in _SIZE.findall(matched[1])]))
-
-
-class SizeWriter:
-    """Writes operations that compute sizes, each size once, into a body where the variables are `values`."""
-
-    def __init__(self, body: Body, values: Mapping[str, Ref], integer: str):
-        self.body, self.values, self.kind, self.integer = body, values, f"tensor<{integer}>", integer
-        self._sizes: dict[Dim, Ref] = {}
-        self._vectors: dict[tuple[Any, ...], Ref] = {}
-
-    def size(self, dim: Dim) -> Ref:
-        """A scalar."""
-        found = self._sizes.get(dim)
-        if found is None:
-            found = self._sizes[dim] = self._expression(dim) if isinstance(dim, DimExpr) else self.constant(dim)
-        return found
-
-    def vector(self, dims: Sequence[Dim]) -> Ref:
-        """A vector of sizes."""
-        key = tuple(dims)
-        found = self._vectors.get(key)
-        if found is None:
-            one = f"tensor<1x{self.integer}>"
-            parts = [self.body.op("stablehlo.reshape", [self.size(d)], [one]) for d in dims]
-            whole = f"tensor<{len(dims)}x{self.integer}>"
-            found = parts[0] if len(parts) == 1 else (
-                self.body.op("stablehlo.concatenate", parts, [whole], "dimension = 0 : i64") if parts else
-                self.body.op("stablehlo.constant", (), [whole], f"value = dense<> : {whole}")
-            )  # fmt: skip
-            self._vectors[key] = found
-        return found
-
-    def constant(self, n: int) -> Ref:
-        return self.body.op("stablehlo.constant", (), [self.kind], f"value = dense<{n}> : {self.kind}")
-
-    def op(self, name: str, *operands: Ref) -> Ref:
-        return self.body.op(f"stablehlo.{name}", operands, [self.kind])
-
-    def compare(self, x: Ref, y: Ref, direction: str) -> Ref:
-        attrs = (
-            f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
-            "compare_type = #stablehlo<comparison_type SIGNED>"
-        )
-        return self.body.op("stablehlo.compare", [x, y], ["tensor<i1>"], attrs)
-
-    def _expression(self, dim: DimExpr) -> Ref:
-        total: Ref | None = None
-        for term, k in dim.terms:
-            value = self._term(term, k)
-            total = value if total is None else self.op("add", total, value)
-        assert total is not None  # an expression has terms
-        return total
-
-    def _term(self, term: Term, k: int) -> Ref:
-        product = None if k == 1 and term.factors else self.size(k)
-        for factor, n in term.factors:
-            value = self._factor(factor)
-            for _ in range(n):
-                product = value if product is None else self.op("multiply", product, value)
-        assert product is not None  # a factor, or the coefficient
-        return product
-
-    def _factor(self, factor: Factor) -> Ref:
-        if factor.is_variable:
-            try:
-                return self.values[factor.name]
-            except KeyError:
-                raise errors.UnsolvableDimensionError(
-                    f"Encountered dimension variable '{factor.name}' that is not appearing in the shapes of the "
-                    f"function arguments. Those that are: {sorted(self.values)}. Add an argument of which it is a "
-                    "dimension"
-                ) from None
-        x, y = (self.size(o) for o in factor.operands)
-        if factor.name in (MAX, MIN):
-            return self.op("maximum" if factor.name == MAX else "minimum", x, y)
-        return self._division(factor.name, x, y)
-
-    def _division(self, name: str, x: Ref, y: Ref) -> Ref:
-        """Rounds down, where StableHLO's operations round towards zero."""
-        rest, zero = self.op("remainder", x, y), self.size(0)
-        differs = self.compare(self.op("sign", rest), self.op("sign", y), "NE")
-        is_off = self.body.op("stablehlo.and", [self.compare(rest, zero, "NE"), differs], ["tensor<i1>"])
-        if name == FLOORDIV:
-            whole = self.op("divide", x, y)
-            return self.op("select", is_off, self.op("subtract", whole, self.size(1)), whole)
-        assert name == MOD
-        return self.op("select", is_off, self.op("add", rest, y), rest)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -223,23 +138,18 @@ def _has_names(text: str) -> bool:
     return any(c.isalpha() for c in text)
 
 
-class _Unseen(dict[str, Ref]):
-    """The variables in a region that sees no value of outside.
+class _Passed(dict[str, Ref]):
+    """The variables in a region that sees no value of outside: those that it asks for become its arguments."""
 
-    Computed there from its own arguments' sizes they would be valid, but what specialises programs for known sizes
-    (jaxlib's refinement) ends the process on such regions.
-    """
-
-    def __init__(self, where: str):
+    def __init__(self, fresh: Callable[[], str], constants: GlobalConstants):
         super().__init__()
-        self.where = where
+        self.fresh, self.constants = fresh, constants
 
     def __missing__(self, name: str) -> Ref:
-        raise errors.UnsupportedError(
-            f"the per-device program of the shard_map at {self.where or 'an unknown line'} computes with the symbolic "
-            f"size {name}, which exported programs cannot: compute with it outside of shard_map, and pass what "
-            "that gives as an argument"
-        )
+        if name not in self.constants.names:
+            raise KeyError(name)
+        found = self[name] = Ref(self.fresh(), self.constants.type_of(name))
+        return found
 
 
 class _Rewriter:
@@ -268,22 +178,35 @@ class _Rewriter:
         body.args = [self.plain_ref(a) for a in body.args]
         items, body.items = body.items, []
         for item in items:
-            for inner in item[4]:
-                if item[0] == "sdy.manual_computation":
-                    self.isolated(inner, item[5])
-                else:
+            if item[0] == "sdy.manual_computation":
+                item = self.isolated(item)
+            else:
+                for inner in item[4]:
                     self.body(inner)
             self.at_hand = body
             self.item(body, item)
 
-    def isolated(self, body: Body, loc: str) -> None:
-        """A region that sees no value of outside: sizes that are numbers are written into it."""
+    def isolated(self, item: Item) -> Item:
+        """An operation whose region sees no value of outside: the variables that are needed in it are its first
+        operands, of which all devices have the same."""
+        name, operands, results, attrs, (body,), loc, discardable = item
         outside = self.head, self.sizes
+        passed = _Passed(self.function.fresh, self.constants)
         self.head = body.body([])
-        self.sizes = SizeWriter(self.head, _Unseen(self.writer.locations.get(loc, "")), self.constants.integer)
+        self.sizes = SizeWriter(self.head, passed, self.constants.integer)
         self.body(body)
         body.items[:0] = self.head.items
+        body.args[:0] = passed.values()
         self.head, self.sizes = outside
+        if passed:
+            mesh = _MESH.search(attrs)
+            if mesh is None:
+                raise errors.InternalError(f"a region of devices without arguments and results: {attrs}")
+            whole = ", ".join([f"<{mesh[1]}, []>"] * len(passed))
+            between = "" if "in_shardings = #sdy.sharding_per_value<[]>" in attrs else ", "
+            attrs = attrs.replace("per_value<[", f"per_value<[{whole}{between}", 1)
+            operands = (*(self.sizes.values[n] for n in passed), *operands)
+        return (name, operands, results, attrs, (body,), loc, discardable)
 
     def plain_ref(self, ref: Ref) -> Ref:
         if "{" not in ref.type:
@@ -301,7 +224,7 @@ class _Rewriter:
             body.items.append(self.global_value(attrs, results, loc))
             return
         if name in _CALLS and (m := _CALLEE.search(attrs)) is not None and m[1] in self.needing:
-            operands = [*self.globals, *operands]
+            operands = [*(self.sizes.values[n] for n in self.constants.names), *operands]
         arrays = _symbolic_arrays(attrs)
         rule = _RULES.get(name)
         self.regions, self.discardable = regions, ""

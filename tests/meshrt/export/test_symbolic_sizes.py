@@ -120,25 +120,100 @@ def test_orders_of_symbolic_sizes(size):
         np.testing.assert_array_equal(exported.call(key, x), f(key, x), err_msg=name)
 
 
-def test_symbolic_sizes_within_shard_map():
-    """Values of such sizes are computed with, as in JAX; the sizes themselves are not, which is said with the line."""
+def rows(mesh, *axes):
+    return NamedSharding(mesh, P(*axes))
+
+
+def over_devices(body, mesh, ins, out, *args):
+    """`shard_map` of `body`, exported for `4 * b` rows, through bytes: it gives what it gives for known sizes."""
     (b,) = export.symbolic_shape("b")
+    mapped = meshrt.jit(meshrt.shard_map(body, mesh=mesh, in_specs=ins, out_specs=out))
+    specs = [
+        meshrt.ShapeDtypeStruct((4 * b, *a.shape[1:]) if a.ndim else (), a.dtype, sharding=rows(mesh, *i))
+        for a, i in zip(args, ins)
+    ]
+    exported = export.deserialize(export.export(mapped)(*specs).serialize())
+    placed = [meshrt.device_put(a, rows(mesh, *i)) for a, i in zip(args, ins)]
+    expected = mapped(*placed)
+    for found in (exported.call(*placed), meshrt.jit(exported.call)(*placed)):
+        for x, y in zip(meshrt.tree.leaves(found), meshrt.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-6)
+            assert x.sharding.is_equivalent_to(y.sharding, y.ndim)
+    return exported
+
+
+def nested(x):
+    inner = meshrt.shard_map(
+        lambda y: y * 2 + y.shape[1], in_specs=P(None, "y"), out_specs=P(None, "y"), axis_names={"y"}
+    )
+    return inner(x * 3) + x.shape[0]
+
+
+BODIES = {
+    "sizes": lambda x: x * x.shape[0] + jnp.ones(x.shape),
+    "a sum": lambda x: meshrt.lax.psum(jnp.sin(x) * 2, "x").sum(0, keepdims=True) + x * 0,
+    "the place": lambda x: x + meshrt.lax.axis_index("x") * x.shape[0],
+    "a scan": lambda x: meshrt.lax.scan(lambda c, a: (c + a * x.shape[0], c * 2), x[0] * 0, x)[1],
+    "a function": lambda x: meshrt.jit(lambda y: y * 2 + y.shape[0])(x),
+    "more rows": lambda x: jnp.concatenate([x, x * 2]),
+    "two results": lambda x: (x * 2, x[:1] * x.shape[0]),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_symbolic_sizes_within_shard_map(name):
     mesh = meshrt.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
-    split = NamedSharding(mesh.abstract_mesh, P("x"))
-    x = meshrt.device_put(np.arange(16, dtype=np.float32).reshape(8, 2), NamedSharding(mesh, P("x")))
+    x = np.arange(16, dtype=np.float32).reshape(8, 2)
+    exported = over_devices(BODIES[name], mesh, (P("x"),), P("x"), x)
+    if name == "more rows":
+        assert str(exported.out_avals[0].shape) == "(8*b, 2)"
 
-    def exported(body, *axes):
-        mapped = meshrt.shard_map(body, mesh=mesh.abstract_mesh, in_specs=(P("x"),), out_specs=P(*axes))
-        made = export.export(meshrt.jit(mapped))(meshrt.ShapeDtypeStruct((4 * b, 2), np.float32, sharding=split))
-        return export.deserialize(made.serialize())
 
-    np.testing.assert_allclose(exported(jnp.sin, "x").call(x), np.sin(x), rtol=1e-6)
-    total = exported(lambda x: meshrt.lax.psum(x.sum(0) + jnp.zeros(2), "x"))
-    np.testing.assert_allclose(total.call(x), np.sum(x, axis=0))
-    assert str(exported(lambda x: jnp.concatenate([x, x]), "x").out_avals[0].shape) == "(8*b, 2)"
-    for body in (lambda x: x * x.shape[0], lambda x: x + jnp.ones(x.shape)):
-        with pytest.raises(errors.UnsupportedError, match=r"shard_map at .*test_symbolic_sizes\.py.*symbolic size b"):
-            exported(body, "x")
+@pytest.mark.parametrize("number", [np.float32(3), np.int32(3)])
+def test_symbolic_sizes_beside_scalars_within_shard_map(number):
+    mesh = meshrt.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    x = np.arange(16, dtype=np.float32).reshape(8, 2)
+    over_devices(lambda x, s: x * s + jnp.ones(x.shape), mesh, (P("x"), P()), P("x"), x, number)
+
+
+def test_symbolic_sizes_within_regions_of_some_axes():
+    mesh = meshrt.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    x = np.arange(32, dtype=np.float32).reshape(8, 4)
+    spec = meshrt.ShapeDtypeStruct(export.symbolic_shape("4*b, 2*c"), np.float32, sharding=NamedSharding(mesh, P("x")))
+    f = meshrt.shard_map(nested, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    placed = meshrt.device_put(x, NamedSharding(mesh, P("x")))
+    exported = export.export(meshrt.jit(f))(spec)
+    np.testing.assert_allclose(exported.call(placed), meshrt.jit(f)(placed), rtol=1e-6)
+
+
+def test_functions_with_shard_map_for_two_sizes_and_their_derivatives():
+    mesh = meshrt.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    f = meshrt.jit(meshrt.shard_map(
+        lambda x: jnp.sin(x) * 2 + x.shape[0], mesh=mesh, in_specs=P("x"), out_specs=P("x")
+    ))  # fmt: skip
+    x = meshrt.device_put(np.arange(8, dtype=np.float32), NamedSharding(mesh, P("x")))
+    spec = meshrt.ShapeDtypeStruct(export.symbolic_shape("4*b"), np.float32, sharding=NamedSharding(mesh, P("x")))
+    both = meshrt.jit(lambda x: f(jnp.concatenate([f(x), f(x)])))
+    np.testing.assert_allclose(export.export(both)(spec).call(x), both(x), rtol=1e-6)
+    exported = export.deserialize(export.export(f)(spec).serialize(vjp_order=1))
+    np.testing.assert_allclose(
+        meshrt.grad(lambda x: exported.call(x).sum())(x), meshrt.grad(lambda x: f(x).sum())(x), rtol=1e-6
+    )
+
+
+def test_jaxs_files_with_symbolic_sizes_within_shard_map():
+    """JAX writes such files, and does not run them."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    f = jax.jit(jax.shard_map(
+        lambda x: jax.lax.psum(x * 2 + x.shape[0], "x"), mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P()
+    ))  # fmt: skip
+    split = jax.NamedSharding(mesh, jax.P("x"))
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("4*b, 2"), np.float32, sharding=split)
+    exported = export.from_jax(jax.export.export(f)(spec).serialize())
+    here = meshrt.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    x = np.arange(16, dtype=np.float32).reshape(8, 2)
+    found = exported.call(meshrt.device_put(x, NamedSharding(here, P("x"))))
+    np.testing.assert_allclose(found, f(x), rtol=1e-6)
 
 
 def test_results_with_expressions():
