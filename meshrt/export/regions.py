@@ -283,7 +283,7 @@ def _as_function(module: ir.Module, op: Any, name: str) -> None:
     op.erase()
 
 
-def _custom_call(target: str, config: str, operands: Sequence[Any], results: Sequence[Any], **attributes: str) -> Any:
+def _custom_call(target: str, config: str, operands: Sequence[Any], results: Sequence[Any], **attributes: Any) -> Any:
     """One with effects, so that it is neither dropped nor made one with another."""
     return _op(
         "stablehlo.custom_call", results, operands, call_target_name=f'"{target}"', backend_config=f'"{config}"',

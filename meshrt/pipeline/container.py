@@ -129,8 +129,10 @@ def write_file(path: str | os.PathLike[str], content: bytes) -> None:
         raise
 
 
-def read_file(path: str | os.PathLike[str]) -> bytes:
+def read_file(path: str | os.PathLike[str], if_trusted: str) -> bytes:
     """The bytes of a file that only its owner, this user or root, can have written.
+
+    `if_trusted` says what else can be done with one that others can write, `{path!r}` in it being the path.
 
     Raises:
       SavedProgramError: there is none, it is no regular file, too large, or someone else can write it.
@@ -139,7 +141,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     try:
         handle = os.open(target, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
         with os.fdopen(handle, "rb") as file:
-            problem = _problem(os.fstat(file.fileno()), target)
+            problem = _problem(os.fstat(file.fileno()), target, if_trusted)
             if problem is not None:
                 raise errors.SavedProgramError(f"{target} cannot be loaded: {problem}")
             return file.read()
@@ -147,15 +149,12 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
         raise errors.SavedProgramError(f"{target} cannot be read: {e}") from e
 
 
-def _problem(status: os.stat_result, target: Path) -> str | None:
+def _problem(status: os.stat_result, target: Path, if_trusted: str) -> str | None:
     if not stat.S_ISREG(status.st_mode):
         return "it is not a regular file"
     if status.st_size > _START + _MAX_DESCRIPTION + _MAX_CODE + _MAX_DATA:
         return f"it is too large ({status.st_size} bytes)"
-    trust = (
-        "It is code that would run with your rights. If you trust it, pass its bytes: "
-        f"load(open({str(target)!r}, 'rb').read())"
-    )
+    trust = f"It is code that would run with your rights. If you trust it, {if_trusted.format(path=str(target))}"
     if status.st_uid not in (os.getuid(), 0):
         return f"it belongs to user id {status.st_uid}, not to you ({os.getuid()}). {trust}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -54,7 +54,7 @@ def load(
                 f"load takes a path or bytes. Got {source!r} of type {type(source).__name__}"
             )
         origin = f"the program in {os.fspath(source)}"
-        source = read_file(source)
+        source = read_file(source, "pass its bytes: load(open({path!r}, 'rb').read())")
     chosen = devices.flat_devices if isinstance(devices, Mesh) else devices
     found = restore(unpack(bytes(source), origin), chosen, trees, origin)
     compiled = Compiled(None, found.program, found.mesh, found.devices, SavedLoads(), found.written)

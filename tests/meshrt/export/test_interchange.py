@@ -422,6 +422,9 @@ def test_files_are_written_run_and_inspected_from_the_command_line(tmp_path, mon
         said = meshrt_does(*run)
     assert "[8. 8. 8. 8.]" in said and "code.mexp: the call ran its code" in said
     assert n.compile == 0 and "all_reduce" in meshrt_does("inspect", "code.mexp")
+    (tmp_path / "code.mexp").chmod(0o666)
+    refused = meshrt_does(*run, code=2)
+    assert "chmod go-w" in refused and "without --with-executable" in refused and "load(" not in refused
     assert "args[0]: f32[8,4]" in meshrt_does("run-export", "step.mexp", code=2)
     (tmp_path / "cut.mexp").write_bytes((tmp_path / "step.mexp").read_bytes()[:200])
     assert "write it again" in meshrt_does("inspect", "cut.mexp", code=2)
