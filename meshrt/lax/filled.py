@@ -42,6 +42,11 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
     >>> lax.full((2,), 7)
     Array([7, 7], dtype=int32, weak_type=True)
     """
+    return filled(shape, fill_value, dtype, sharding, keeps_weak=False)
+
+
+def filled(shape: Sequence[int], fill_value: Any, dtype: Any, sharding: Any, *, keeps_weak: bool) -> Any:
+    """As `full`. A placed array is weakly typed only where its sharding is its type's (`keeps_weak`), as in JAX."""
     shape, value = filling(shape, fill_value, dtype)
     if sharding is None:
         return _broadcast(value, shape)
@@ -49,7 +54,8 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: 
         if isinstance(sharding, NamedSharding | PartitionSpec) and is_explicit(sharding):
             return broadcast_in_dim(value, shape, (), out_sharding=sharding)
         return constrained_to(_broadcast(value, shape), sharding)
-    value = np.asarray(value, aval_of(value).dtype)[()]  # a placed array is not weakly typed
+    if not keeps_weak:
+        value = np.asarray(value, aval_of(value).dtype)[()]
     if isinstance(sharding, NamedSharding | PartitionSpec):
         return _filler(shape, sharding)(value)  # each device makes its own part: the whole may fit on none
     return device_put(_broadcast(value, shape), sharding)
@@ -107,8 +113,8 @@ def _broadcast(value: Any, shape: tuple[int, ...]) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _filler(shape: tuple[int, ...], sharding: Any) -> Callable[[Any], Any]:
-    filled: Callable[[Any], Any] = jit(lambda value: _broadcast(value, shape), out_shardings=sharding)
-    return filled
+    fill: Callable[[Any], Any] = jit(lambda value: _broadcast(value, shape), out_shardings=sharding)
+    return fill
 
 
 backend.on_clear(_filler.cache_clear)  # their shardings hold devices

@@ -10,7 +10,7 @@ from meshrt import dtypes, errors
 from meshrt._keytypes import KeyType
 from meshrt.core.basic.shapes import canonical_shape
 from meshrt.core.types import aval_of
-from meshrt.lax.filled import full as lax_full
+from meshrt.lax.filled import filled
 from meshrt.lax.filled import sharding_like, varying_like
 from meshrt.numpy.arrays import asarray, placed
 from meshrt.numpy.operands import PYTHON_SCALARS, aval_for, broadcast_to_shape, operand, refuse_broadcast, shape_tuple
@@ -68,7 +68,8 @@ def _fill(name: str, shape: tuple[int, ...], value: Any, dtype: Any, device: Any
         if wanted is not None and not getattr(out_sharding, "uneven", False):
             check_divides(wanted, shape, f"jnp.{name}")
         out_sharding = fitted(out_sharding, len(shape))
-    return lax_full(shape, value, dtype, sharding=device if device is not None else out_sharding)
+    where = device if device is not None else out_sharding
+    return filled(shape, value, dtype, where, keeps_weak=out_sharding is not None)
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
