@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from meshrt import errors
 from meshrt.core.basic import sizes as _sizes  # noqa: F401  (the primitive that writes `meshrt.size`)
@@ -40,6 +40,8 @@ _COUNT = re.compile(r"k = ([^:]+) : i64")
 _LAYOUTS = re.compile(r"(operand_layouts = \[(?:[^\]]|\](?=>))*)(\])")
 # What calls a function, for which sizes are arguments before the others.
 _CALLS = ("func.call", "stablehlo.composite")
+# A file and a line in a location.
+_LINE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):\d+')
 # The mesh in the shardings of a region's values.
 _MESH = re.compile(r'<(@(?:"(?:[^"\\]|\\.)*"|[\w.$-]+)), \[')
 _CALLEE = re.compile(r"(?:callee|decomposition) = @([\w.$-]+)")
@@ -235,11 +237,19 @@ class _Rewriter:
                 arrays, regions = [], self.regions
                 discardable = ", ".join(filter(None, (discardable, self.discardable)))
         if arrays:
-            raise errors.UnsupportedError(
-                f"{name} cannot be exported with the symbolic sizes in {', '.join(arrays)} of ({attrs}), written at "
-                f"{loc or 'an unknown line'}: give these dimensions numbers"
-            )
+            self.refuse(name, attrs, loc)
         body.items.append((name, operands, results, attrs, regions, loc, discardable))
+
+    def refuse(self, name: str, attrs: str, loc: str) -> NoReturn:
+        """UnsupportedError for an operation that has symbolic sizes among its attributes."""
+        sizes = [
+            f"{m[1]} is ({m[2]})" for m in (*_ARRAY.finditer(attrs), *_PAIRS.finditer(attrs)) if _has_names(m[2] or "")
+        ]
+        place = _LINE.search(self.writer.locations.get(loc, ""))
+        raise errors.UnsupportedError(
+            f"{name} at {f'{place[1]}:{place[2]}' if place else 'an unknown line'} is exported with numbers only, and "
+            f"its {', '.join(sizes)}: give these dimensions numbers"
+        )
 
     def global_value(self, attrs: str, results: tuple[Ref, ...], loc: str) -> Item:
         text = attrs.partition('"')[2].rpartition('"')[0]

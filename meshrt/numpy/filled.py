@@ -10,8 +10,7 @@ from meshrt import dtypes, errors
 from meshrt._keytypes import KeyType
 from meshrt.core.basic.shapes import canonical_shape
 from meshrt.core.types import aval_of
-from meshrt.lax.filled import filled
-from meshrt.lax.filled import sharding_like, varying_like
+from meshrt.lax.filled import filled, sharding_like, varying_like
 from meshrt.numpy.arrays import asarray, placed
 from meshrt.numpy.operands import PYTHON_SCALARS, aval_for, broadcast_to_shape, operand, refuse_broadcast, shape_tuple
 from meshrt.primitives.random import random_wrap

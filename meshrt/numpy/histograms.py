@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.dimensions.expression import DimExpr
+from meshrt.core.dimensions.expression import DimExpr, is_symbolic_dim
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
@@ -112,7 +112,7 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     dtype = dtypes.to_inexact_dtype(x.dtype)
     if given.ndim == 1:
         return asarray(given, dtype)
-    count = static_int(bins, "histogram: bins")
+    count = bins if is_symbolic_dim(bins) else static_int(bins, "histogram: bins")
     ends = asarray([x.min(), x.max()] if range is None else range, dtype)
     if ends.shape != (2,):
         raise errors.ArgumentValueError(f"histogram: range must be a pair of numbers, got {range}")

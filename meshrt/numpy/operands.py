@@ -407,6 +407,11 @@ def static_int(x: Any, what: str) -> int:
     """``x`` as a Python int. ArgumentTypeError if it is no integer, or one that is traced."""
     try:
         return operator.index(x)
+    except errors.InconclusiveDimensionOperation:
+        raise errors.InconclusiveDimensionOperation(
+            f"{what} must be known, and '{x}' is a symbolic size, whose value is not known before the exported program "
+            "is called. Give the dimension a number"
+        ) from None
     except TypeError:
         if not is_unknown(x):
             raise errors.ArgumentTypeError(f"{what} must be made of integers, got {x!r}: {no_integer(x)}") from None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.dimensions.expression import is_symbolic_dim, non_negative_dim
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, promoted_inexact
 from meshrt.numpy.operands import static_int
@@ -17,20 +18,37 @@ from meshrt.transforms.custom_derivatives import custom_jvp
 __all__ = ["bartlett", "blackman", "hamming", "hanning", "i0", "kaiser"]
 
 
-def _points(name: str, M: Any) -> int:
+def _points(name: str, M: Any) -> Any:
     """A static number of points; one that is no integer is cut off."""
+    if is_symbolic_dim(M):
+        return non_negative_dim(M)
     size = int(M) if isinstance(M, float) else static_int(M, f"{name}: M")
     if size < 0:
         raise errors.ArgumentTypeError(f"{name}: the number of points M must not be negative, got {size}")
     return size
 
 
-def _window(name: str, values: Callable[[int], np.ndarray], doc: str, example: str) -> Callable[[int], Any]:
-    """A window whose values are known where it is written: NumPy computes them."""
+def _places(size: Any, dtype: Any) -> Any:
+    """Where the points of a window of symbolic size lie between -1 and 1; a single one at 0."""
+    last = asarray(size, dtype) - 1
+    return (2 * lax.iota(dtype, size) - last) / lax.max(last, asarray(1, dtype))
+
+
+def _cosines(*factors: float) -> Callable[[Any], Any]:
+    return lambda x: sum(f * lax.cos(k * np.pi * x) for k, f in enumerate(factors))
+
+
+def _window(
+    name: str, values: Callable[[int], np.ndarray], formula: Callable[[Any], Any], doc: str, example: str
+) -> Callable[[int], Any]:
+    """A window whose values are known where it is written: NumPy computes them. Those of a window of symbolic size
+    follow from the `formula` of `_places`."""
 
     def function(M: int) -> Any:
         size = _points(name, M)
         dtype = dtypes.default_float_dtype()
+        if is_symbolic_dim(size):
+            return formula(_places(size, dtype)).astype(dtype)
         return asarray(np.ones(size, dtype) if size <= 1 else values(size).astype(dtype))
 
     function.__name__ = function.__qualname__ = name
@@ -38,10 +56,15 @@ def _window(name: str, values: Callable[[int], np.ndarray], doc: str, example: s
     return function
 
 
-bartlett = _window("bartlett", np.bartlett, "Bartlett (triangular)", ">>> print(jnp.bartlett(3))\n[0. 1. 0.]")
-blackman = _window("blackman", np.blackman, "Blackman", ">>> print(jnp.blackman(3).round(3))\n[-0.  1. -0.]")
-hamming = _window("hamming", np.hamming, "Hamming", ">>> print(jnp.hamming(3))\n[0.08 1.   0.08]")
-hanning = _window("hanning", np.hanning, "Hann", ">>> print(jnp.hanning(3))\n[0. 1. 0.]")
+bartlett = _window(
+    "bartlett", np.bartlett, lambda x: 1 - lax.abs(x), "Bartlett (triangular)", ">>> print(jnp.bartlett(3))\n[0. 1. 0.]"
+)
+blackman = _window(
+    "blackman", np.blackman, _cosines(0.42, 0.5, 0.08), "Blackman",
+    ">>> print(jnp.blackman(3).round(3))\n[-0.  1. -0.]",
+)  # fmt: skip
+hamming = _window("hamming", np.hamming, _cosines(0.54, 0.46), "Hamming", ">>> print(jnp.hamming(3))\n[0.08 1.   0.08]")
+hanning = _window("hanning", np.hanning, _cosines(0.5, 0.5), "Hann", ">>> print(jnp.hanning(3))\n[0. 1. 0.]")
 
 
 def kaiser(M: int, beta: Any) -> Any:
@@ -56,6 +79,9 @@ def kaiser(M: int, beta: Any) -> Any:
     """
     size = _points("kaiser", M)
     dtype = dtypes.default_float_dtype()
+    if is_symbolic_dim(size):
+        places = _places(size, dtype)
+        return i0(beta * lax.sqrt(lax.max(asarray(0, dtype), 1 - places * places))) / i0(beta)
     if size <= 1:
         return asarray(np.ones(size, dtype))
     half = 0.5 * (size - 1)

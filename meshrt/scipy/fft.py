@@ -11,6 +11,7 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
 from meshrt.contexts import usual_promotion
+from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.core.tracebacks import offer as _offer
 from meshrt.jit import jit
 from meshrt.numpy.names import missing as _missing
@@ -122,6 +123,11 @@ def _transformed(x: Any, step: Step, axes: tuple[int, ...], lengths: Any, norm: 
         ends = [(0, missing.get(i, size) - size, 0) for i, size in enumerate(x.shape)]
         x = lax.pad(x, jnp.zeros((), x.dtype), ends)
     for axis in axes:
+        if is_symbolic_dim(x.shape[axis]):
+            raise errors.UnsupportedError(
+                f"cosine transforms are Fourier transforms, whose length is a number in every program, but dimension "
+                f"{axis} has the symbolic size {x.shape[axis]}: give this dimension a number"
+            )
         x = step(x, axis, norm)
     return x
 

@@ -100,6 +100,10 @@ MORE = [
     *((f"scipy.linalg.{n}", lambda x, n=n: getattr(scipy.linalg, n)(x.shape[0]), A, VECTOR)
       for n in ("dft", "helmert", "hilbert", "invhilbert", "invpascal", "pascal")),
     ("lax.scan, over nothing", lambda x: lax.scan(lambda c, _: (c + 1, 2 * c), 0.0, length=x.shape[0]), A, VECTOR),
+    *((f"numpy.{n}", lambda x, n=n: getattr(jnp, n)(x.shape[0]), A, VECTOR)
+      for n in ("bartlett", "blackman", "hamming", "hanning")),
+    ("numpy.kaiser", lambda x: jnp.kaiser(x.shape[0], x[0]), A, VECTOR),
+    ("numpy.histogram, symbolic bins", lambda x: jnp.histogram(x, bins=x.shape[0]), A, VECTOR),
     ("x[::2] + ones((n + 1) // 2)", lambda x: x[::2] + jnp.ones((x.shape[0] + 1) // 2), A, VECTOR),
     ("scipy.special.multigammaln", lambda x: scipy.special.multigammaln(x + 3, 2), A, VECTOR),
     ("random.permutation", keyed(random.permutation), A, VECTOR),

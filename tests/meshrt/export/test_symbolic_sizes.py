@@ -260,3 +260,13 @@ def test_symbolic_arguments_have_the_dtypes_of_arrays():
     given = {"a": np.ones(2), "b": np.ones((2, 3), np.int64), "c": 1.0}
     shapes = {"a": "n", "b": "m, 3", "c": ""}
     assert str(export.symbolic_args_specs(given, shapes)) == str(jax.export.symbolic_args_specs(given, shapes))
+
+
+def test_what_needs_numbers_says_so_with_its_line_and_the_sizes():
+    line = rf"{re.escape(__file__)}:\d+ is exported with numbers only, and its fft_length is \(b\)"
+    with pytest.raises(errors.UnsupportedError, match=line):
+        export.export(meshrt.jit(lambda x: jnp.fft.fft(x)))(spec("b"))
+    with pytest.raises(errors.UnsupportedError, match="dimension 0 has the symbolic size b"):
+        export.export(meshrt.jit(lambda x: meshrt.scipy.fft.dct(x)))(spec("b"))
+    with pytest.raises(errors.InconclusiveDimensionOperation, match="n must be known, and 'b' is a symbolic size"):
+        export.export(meshrt.jit(lambda x: jnp.linalg.matrix_power(x, x.shape[0])))(spec("b, b"))
