@@ -9,7 +9,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -415,6 +415,13 @@ def _of_references(methods: dict[str, Any]) -> dict[str, Any]:
     return {n: method(n) if n in methods else only(n) for n in names} | {n: prop(n) for n in PROPERTIES}
 
 
+def _flat(self: Any) -> NoReturn:
+    raise errors.MissingFunctionError(
+        f"'{type(self).__name__}' object has no attribute 'flat', an iterator that writes: take x.flatten() or x.ravel(), "
+        "and x.at[...] to change elements"
+    )
+
+
 def attach_all() -> None:
     """Defines everything on arrays and tracers."""
     methods: dict[str, Any] = {}
@@ -438,6 +445,7 @@ def attach_all() -> None:
         "compress": _compress, "byteswap": _byteswap,
         "T": property(shapes.transpose), "mT": property(_matrix_transpose),
         "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),
+        "flat": property(_flat),
     }  # fmt: skip
     methods |= _of_references(methods)
     # The length needs no time, and says itself what is wrong.

@@ -190,3 +190,21 @@ def test_what_is_not_copied_to_the_host():
             patch.setattr(meshrt.Array, "_shard_numpy", lambda self, i: fetched.append(i) or one(self, i))
             np.testing.assert_array_equal(np.asarray(x), value)
         assert len(fetched) == parts
+
+
+def test_arrays_have_no_flat():
+    x = meshrt.numpy.arange(4.0)
+    assert not hasattr(x, "flat")
+    with pytest.raises(NotImplementedError, match=r"x\.flatten\(\)"):
+        _ = x.flat
+
+
+def test_numpy_gets_copies_where_it_may():
+    """`copy=False` shares memory, or says that the elements are of another type."""
+    x = meshrt.numpy.arange(4.0)
+    assert np.shares_memory(x.__array__(copy=False), x.__array__())
+    assert not np.shares_memory(x.__array__(copy=True), x.__array__())
+    np.testing.assert_array_equal(x.__array__(np.int32), [0, 1, 2, 3])
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+        with pytest.raises(ValueError, match="avoid copy"):
+            x.__array__(np.int32, copy=False)
