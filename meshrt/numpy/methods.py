@@ -417,8 +417,8 @@ def _of_references(methods: dict[str, Any]) -> dict[str, Any]:
 
 def _flat(self: Any) -> NoReturn:
     raise errors.MissingFunctionError(
-        f"'{type(self).__name__}' object has no attribute 'flat', an iterator that writes: take x.flatten() or x.ravel(), "
-        "and x.at[...] to change elements"
+        f"'{type(self).__name__}' object has no attribute 'flat', an iterator that writes: take x.flatten() or "
+        "x.ravel(), and x.at[...] to change elements"
     )
 
 
