@@ -25,7 +25,7 @@ from meshrt.runtime.transfer import from_numpy
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.sharding.typed import check_out_sharding, fitted
+from meshrt.sharding.typed import check_mesh, check_out_sharding, fitted
 
 __all__ = ["array", "asarray", "copy", "from_dlpack"]
 
@@ -124,6 +124,8 @@ def placed(out: Any, device: Any, out_sharding: Any) -> Any:
         raise errors.ArgumentTypeError("give either device or out_sharding, not both")
     if out_sharding is not None:
         check_out_sharding(out_sharding, "jnp.array")
+        if isinstance(out_sharding, NamedSharding):
+            check_mesh(out_sharding.mesh.abstract_mesh, "jnp.array")
         out_sharding = fitted(out_sharding, aval_of(out).ndim)
     where = device if device is not None else out_sharding
     if where is None:

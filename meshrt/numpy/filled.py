@@ -63,7 +63,7 @@ def _fill(name: str, shape: tuple[int, ...], value: Any, dtype: Any, device: Any
     if device is not None and out_sharding is not None:
         raise errors.ArgumentTypeError("give either device or out_sharding, not both")
     if out_sharding is not None:
-        wanted = asked(out_sharding, len(shape), f"jnp.{name}", is_consistent=False)
+        wanted = asked(out_sharding, len(shape), f"jnp.{name}")
         if wanted is not None and not getattr(out_sharding, "uneven", False):
             check_divides(wanted, shape, f"jnp.{name}")
         out_sharding = fitted(out_sharding, len(shape))

@@ -22,7 +22,7 @@ reshard: Callable[..., Any]
 
 __all__ = [
     "AbstractDevice", "AbstractMesh", "AxisType", "AxisTypes", "Infer", "ManualAxisType", "Mesh", "NamedSharding", "P",
-    "PartitionSpec", "Sharding", "SingleDeviceSharding", "UnreducedKind", "create_device_mesh", "get_abstract_mesh",
-    "get_mesh", "make_mesh", "make_single_device_sharding", "mesh_to_sdy_text", "set_mesh", "spec_from_sdy",
-    "spec_from_sdy_text", "to_sdy_text", "use_abstract_mesh",
+    "PartitionSpec", "Sharding", "SingleDeviceSharding", "UnreducedKind", "auto_axes", "create_device_mesh",
+    "explicit_axes", "get_abstract_mesh", "get_mesh", "make_mesh", "make_single_device_sharding", "mesh_to_sdy_text",
+    "reshard", "set_mesh", "spec_from_sdy", "spec_from_sdy_text", "to_sdy_text", "use_abstract_mesh",
 ]  # fmt: skip

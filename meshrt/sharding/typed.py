@@ -27,8 +27,8 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
 __all__ = [
-    "abstract", "asked", "check_divides", "check_out_sharding", "described", "entries_of", "fitted", "mesh_of", "on",
-    "sharding_of", "told_sharding", "type_sharding", "typed", "without_sums",
+    "abstract", "asked", "check_divides", "check_mesh", "check_out_sharding", "described", "entries_of", "fitted",
+    "mesh_of", "on", "sharding_of", "told_sharding", "type_sharding", "typed", "without_sums",
 ]  # fmt: skip
 
 Entry = Any
@@ -172,14 +172,22 @@ def asked(out_sharding: Any, ndim: int, function: str, is_consistent: bool = Tru
     if isinstance(out_sharding, PartitionSpec):
         out_sharding = NamedSharding(around, out_sharding)
     mesh, spec = out_sharding.mesh.abstract_mesh, out_sharding.spec
-    if is_consistent and not around.empty and mesh is not around.abstract_mesh:
+    if is_consistent:
+        check_mesh(mesh, function)
+    entries = [None if e is UNCONSTRAINED else e for e in spec.fitted(ndim).padded(ndim)]
+    return NamedSharding(mesh, spec.update(partitions=entries))
+
+
+def check_mesh(mesh: AbstractMesh, function: str) -> None:
+    """MeshMismatchError if there is a mesh in context, and the one that `function` was given a sharding over is
+    another."""
+    around = get_abstract_mesh()
+    if not around.empty and mesh is not around.abstract_mesh:
         raise errors.MeshMismatchError(
             f"Context mesh {around} (set at {context_source()}) should match the mesh of sharding {mesh} passed to "
             f"{function}. This error occurs at source: {source.capture()}. Build the sharding over the mesh in "
             "context, or give a PartitionSpec"
         )
-    entries = [None if e is UNCONSTRAINED else e for e in spec.fitted(ndim).padded(ndim)]
-    return NamedSharding(mesh, spec.update(partitions=entries))
 
 
 def check_divides(sharding: NamedSharding, shape: Sequence[Any], function: str) -> None:

@@ -246,3 +246,18 @@ def test_arguments_over_another_mesh_than_that_in_context(case, around, own) -> 
                 assert "test_several_meshes.py" in str(e.value) and "the mesh in context (set at" in str(e.value)
     for ours, theirs in zip(*results) if results else ():
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["zeros", "full", "array", "asarray", "arange"])
+def test_arrays_made_over_another_mesh_than_that_in_context(name: str) -> None:
+    calls = {
+        "zeros": lambda np, s: np.zeros(8, out_sharding=s),
+        "full": lambda np, s: np.full((8,), np.arange(8), out_sharding=s),
+        "array": lambda np, s: np.array([1.0] * 8, out_sharding=s),
+        "asarray": lambda np, s: np.asarray([1.0] * 8, out_sharding=s),
+        "arange": lambda np, s: np.arange(8, out_sharding=s),
+    }
+    for lib in (jax, meshrt):
+        here, there = lib.make_mesh((4, 2), ("x", "y")), lib.make_mesh((2, 4), ("x", "y"))
+        with lib.set_mesh(here), pytest.raises(ValueError, match="should match the mesh of sharding"):
+            calls[name](lib.numpy, lib.NamedSharding(there, lib.P("x")))
