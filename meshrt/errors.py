@@ -21,14 +21,13 @@ __all__ = [
     "InconclusiveDimensionOperation", "IndivisibleError", "InspectError", "IntegerOverflowError", "InternalError",
     "JAXIndexError", "JAXTypeError", "JaxImportedError", "JaxRuntimeError", "JaxprTypeError", "KernelBoundsError",
     "KernelDeadlockError", "KernelError", "KernelRaceError", "KeyReuseError", "LeakedTracerError", "MemorySpaceError",
-    "MeshContextError", "MeshError", "MeshMismatchError", "MeshrtError", "MissingCompilerError",
-    "MissingFunctionError", "MissingRuleError", "MissingWaitError", "NonAddressableError",
-    "NonConcreteBooleanIndexError", "NonFiniteError", "PeerLost", "PhysicalMeshError", "PlacementWarning",
-    "ProcessFailureError", "ProcessesDisagreeError", "ProgramsDifferError", "RankMismatchError",
-    "ReferenceOperandError", "ReplicationError", "ShardingError", "ShardingRuleError", "ShardingTypeError",
-    "TargetError", "TracerArrayConversionError", "TracerBoolConversionError", "TracerIntegerConversionError",
-    "TransferGuardError", "TreeError", "UnboundAxisError", "UninitializedReadError", "UnknownAxisError",
-    "UnsolvableDimensionError", "UnsupportedByBackendError", "UnsupportedError",
+    "MeshContextError", "MeshError", "MeshMismatchError", "MeshrtError", "MissingCompilerError", "MissingFunctionError",
+    "MissingRuleError", "MissingWaitError", "NonAddressableError", "NonConcreteBooleanIndexError", "NonFiniteError",
+    "PeerLost", "PhysicalMeshError", "PlacementWarning", "ProcessFailureError", "ProcessesDisagreeError",
+    "ProgramsDifferError", "RankMismatchError", "ReferenceOperandError", "ReplicationError", "ShardingError",
+    "ShardingRuleError", "ShardingTypeError", "TargetError", "TracerArrayConversionError", "TracerBoolConversionError",
+    "TracerIntegerConversionError", "TransferGuardError", "TreeError", "UnboundAxisError", "UninitializedReadError",
+    "UnknownAxisError", "UnsolvableDimensionError", "UnsupportedByBackendError", "UnsupportedError",
 ]  # fmt: skip
 
 
@@ -472,9 +471,8 @@ class PeerLost(DistributedError, ExecutionError):
     def __init__(self, message: str, processes: Any = ()):
         super().__init__(message)
         self.processes = frozenset(p for p in processes if p >= 0)  # the service has no number of a process
-        self.causes: dict[int, str] = {}
-        if isinstance(processes, Mapping):
-            self.causes = {process: processes[process] for process in self.processes}
+        known = processes if isinstance(processes, Mapping) else {}
+        self.causes: dict[int, str] = {process: known[process] for process in self.processes if process in known}
 
 
 class ProgramsDifferError(DistributedError, ExecutionError):

@@ -46,8 +46,8 @@ def command(file: Path, inputs: Path | None, mesh: str | None, with_executable: 
     copied = (
         "make it yours (`cp {path} mine.mexp`), or run its program without --with-executable, which compiles it here"
     )
-    data = read_file(file, copied) if with_executable else file.read_bytes()
-    exported = deserialize(data, with_executable=with_executable)
+    stored_bytes = read_file(file, copied) if with_executable else file.read_bytes()
+    exported = deserialize(stored_bytes, with_executable=with_executable)
     if with_executable and not exported.executables:
         click.echo(f"{file} has no code, which `meshrt export --with-executable` writes", err=True)
     for stored in exported.executables:
