@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from meshrt import errors
 from meshrt.core import source
 from meshrt.core.completion import OUT_SHARDING
+from meshrt.core.dimensions.numbers import numbered
 from meshrt.core.explicit import (
     NO_AXES,
     Application,
@@ -248,7 +249,7 @@ class _Reader:
 
 def by_rule(app: Application, rule: OpRule) -> list[Spec]:
     """How results are split by a rule of the application's own."""
-    step = Step(app.primitive.name, (), (), tuple(t.shape for t in app.types), rule)
+    step = Step(app.primitive.name, (), (), numbered(tuple(t.shape for t in app.types)), rule)
     try:
         outs = _through(step, [tuple(map(axes_of, spec)) for spec in app.specs], app.sizes)
     except Refused as e:
@@ -257,8 +258,9 @@ def by_rule(app: Application, rule: OpRule) -> list[Spec]:
 
 
 def _by_rules(app: Application) -> list[Spec]:
-    bare = [a.bare() for a in app.avals]
-    rules = operation_rules(app.primitive, bare, app.params, app.types)
+    # Rules say which dimensions are alike, whatever their sizes: symbolic ones are numbers for them.
+    bare, params, types = numbered(([a.bare() for a in app.avals], app.params, list(app.types)))
+    rules = operation_rules(app.primitive, bare, params, types)
     values: list[Split] = [()] * rules.places
     for i, (aval, spec) in enumerate(zip(bare, app.specs)):
         hidden = aval.physical().ndim - aval.ndim
