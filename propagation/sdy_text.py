@@ -30,7 +30,7 @@ from .quoting import quote, quote_symbol, unquote
 
 __all__ = [
     "AxisText", "DimText", "MeshText", "ShardingText", "axes_in", "axis_text", "dim_text", "mesh_text", "read_mesh",
-    "read_sharding", "read_shardings", "sharding_text",
+    "read_sharding", "read_shardings", "sharding_text", "texts_per_value",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -127,6 +127,25 @@ def read_shardings(text: str, where: str | None = None) -> tuple[ShardingText, .
     found = reader.sequence("[", reader.sharding, "]")
     reader.take(">")
     return reader.ended(found)
+
+
+def texts_per_value(text: str) -> list[str]:
+    """The texts of the shardings in `#sdy.sharding_per_value<[<...>, <...>]>`.
+
+    >>> texts_per_value('#sdy.sharding_per_value<[<@mesh, [{"a"}]>, <@mesh, []>]>')
+    ['<@mesh, [{"a"}]>', '<@mesh, []>']
+    """
+    found, depth, begin = [], 0, 0
+    inside = text.partition("[")[2].rpartition("]")[0]
+    for i, c in enumerate(inside):
+        if c == "<":
+            begin = i if not depth else begin
+            depth += 1
+        elif c == ">":
+            depth -= 1
+            if not depth:
+                found.append(inside[begin : i + 1])
+    return found
 
 
 def read_mesh(text: str, where: str | None = None) -> MeshText:

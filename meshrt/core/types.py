@@ -165,7 +165,7 @@ class ShapedArray(LowType, AbstractValue):
     ) -> ShapedArray:
         if not isinstance(dtype, dtypes.ExtendedDType):
             dtype = np.dtype(dtype)
-        shape = tuple([d if type(d) is DimExpr else int(d) for d in shape])
+        shape = tuple([d.plain if isinstance(d, DimExpr) else int(d) for d in shape])
         weak_type = bool(weak_type)
         key: tuple[Any, ...] = (shape, dtype, weak_type)
         if sharding is not None or vma or memory_space is not DEVICE:

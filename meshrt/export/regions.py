@@ -22,7 +22,7 @@ from jaxlib.mlir import ir
 
 from meshrt import errors
 from meshrt.runtime import jaxlib_api
-from propagation.sdy_text import read_mesh, read_shardings
+from propagation.sdy_text import read_mesh, read_shardings, texts_per_value
 
 __all__ = ["has_regions", "specialised"]
 
@@ -211,7 +211,7 @@ def _put_back(module: ir.Module, call: Any, whole: str, region: _Region, said: M
         main = next(op.operation for op in parsed.body.operations if _name(op) == "main")
         block = main.regions[0].blocks[0]
         kept = [i for i in range(len(call.operands)) if i not in region.constants]
-        ins = _entries(said["in_shardings"])
+        ins = texts_per_value(said["in_shardings"])
         attributes = {**said, "in_shardings": f"#sdy.sharding_per_value<[{', '.join(ins[i] for i in kept)}]>"}
         operands = [call.operands[i] for i in kept]
         results = [v.type for v in call.results]
@@ -244,21 +244,6 @@ def _entry(name: str, ins: Sequence[str], outs: Sequence[str], region: _Region) 
         f"module {{\nfunc.func private @{name}({kinds}) -> ({results})\n"
         f"func.func public @main({', '.join(declared)}) -> ({results}) {{\n{body}\n}}\n}}"
     )
-
-
-def _entries(shardings: str) -> list[str]:
-    """The texts in `#sdy.sharding_per_value<[<...>, <...>]>`."""
-    found, depth, begin = [], 0, 0
-    inside = shardings.partition("[")[2].rpartition("]")[0]
-    for i, c in enumerate(inside):
-        if c == "<":
-            begin = i if not depth else begin
-            depth += 1
-        elif c == ">":
-            depth -= 1
-            if not depth:
-                found.append(inside[begin : i + 1])
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ __all__ = ["CONSTANTS", "pinned"]
 
 # They are copied to their uses, each of which has its own sharding.
 CONSTANTS = frozenset({"stablehlo.constant"})
-_SIZES = re.compile(r"tensor<((?:[0-9]+x)*)")
+_SIZES = re.compile(r"tensor<((?:(?:\{[^}]*\}|[0-9]+)x)*)")  # symbolic ones in braces
+_SIZE = re.compile(r"\{[^}]*\}x|[0-9]+x")
 
 
 def pinned(ctx: LoweringContext, eqn: Eqn, outs: Sequence[Ref], start: int, region: AbstractMesh) -> list[Ref]:
@@ -57,5 +58,5 @@ def pinned(ctx: LoweringContext, eqn: Eqn, outs: Sequence[Ref], start: int, regi
 def _open_text(ctx: LoweringContext, ref: Ref, region: AbstractMesh) -> str:
     """The sharding that says nothing, of a value of a tensor type."""
     sizes = _SIZES.match(ref.type)
-    rank = sizes[1].count("x") if sizes is not None else 0
+    rank = len(_SIZE.findall(sizes[1])) if sizes is not None else 0
     return f"<@{ctx.module.mesh_symbol(ctx.module.mesh or region)}, [{', '.join(['{?}'] * rank)}]>"

@@ -26,6 +26,7 @@ from meshrt.core.dimensions.grammar import parse_shape
 from meshrt.core.dimensions.scope import SymbolicScope
 from meshrt.lowering.size_writer import SizeWriter
 from propagation.asm import Body, FunctionWriter, Item, ModuleWriter, Ref
+from propagation.sdy_text import texts_per_value
 
 __all__ = ["PLATFORM_INDEX", "GlobalConstants", "with_global_constants"]
 
@@ -40,6 +41,8 @@ _COUNT = re.compile(r"k = ([^:]+) : i64")
 _LAYOUTS = re.compile(r"(operand_layouts = \[(?:[^\]]|\](?=>))*)(\])")
 # What calls a function, for which sizes are arguments before the others.
 _CALLS = ("func.call", "stablehlo.composite")
+# How the results of an operation are split.
+_SHARDING = re.compile(r"sdy\.sharding = (#sdy\.sharding_per_value<\[.*?\]>)(?=, \w|$)")
 # A file and a line in a location.
 _LINE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):\d+')
 # The mesh in the shardings of a region's values.
@@ -235,10 +238,30 @@ class _Rewriter:
             if written is not None:
                 name, operands, attrs = written
                 arrays, regions = [], self.regions
+                if "@stablehlo.dynamic_" in attrs or '"stablehlo.dynamic_' in attrs:
+                    self.dynamic(body, (name, operands, results, attrs, regions, loc, discardable))
+                    return
                 discardable = ", ".join(filter(None, (discardable, self.discardable)))
         if arrays:
             self.refuse(name, attrs, loc)
         body.items.append((name, operands, results, attrs, regions, loc, discardable))
+
+    def dynamic(self, body: Body, item: Item) -> None:
+        """A custom call that stands for an operation of StableHLO: who knows it takes no other attributes, so how its
+        results are split stands behind it."""
+        name, operands, results, attrs, regions, loc, discardable = item
+        shardings = _SHARDING.search(discardable)
+        if shardings is None:
+            rest = ", ".join(filter(None, (discardable, self.discardable)))
+            body.items.append((name, operands, results, attrs, regions, loc, rest))
+            return
+        made = tuple([Ref(self.function.fresh(), r.type) for r in results]) if len(results) == 1 else results
+        rest = ", ".join(filter(None, (_SHARDING.sub("", discardable).strip(", "), self.discardable)))
+        body.items.append((name, operands, made, attrs, regions, loc, rest))
+        for before, after, text in zip(made, results, texts_per_value(shardings[1])):
+            if before is not after:
+                attribute = f"sharding = #sdy.sharding{text}"
+                body.items.append(("sdy.sharding_constraint", [before], (after,), attribute, (), loc, ""))
 
     def refuse(self, name: str, attrs: str, loc: str) -> NoReturn:
         """UnsupportedError for an operation that has symbolic sizes among its attributes."""

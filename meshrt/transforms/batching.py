@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from meshrt import errors
 from meshrt.core.axes import UNNAMED, NamedAxis, bind_axes
 from meshrt.core.basic.parts import batch_front, in_front
-from meshrt.core.basic.shapes import SplitSize
+from meshrt.core.basic.shapes import split_size
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.lojax import inlined_call, may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
@@ -40,7 +40,8 @@ class MappedAxis(NamedTuple):
     @property
     def extent(self) -> int:
         """The size, which says how the dimension is split where it is."""
-        return self.size if self.along is None else SplitSize(self.size, self.along)
+        size: int = self.size if self.along is None else split_size(self.size, self.along)
+        return size
 
     def hidden_by(self, names: Collection[Hashable]) -> MappedAxis:
         """The axis as it is to be mapped over inside a region that binds `names` itself: there it has none of them."""

@@ -28,6 +28,7 @@ from meshrt.core.types import ShapedArray, aval_of, in_program
 from propagation.asm import i64_array
 
 __all__ = [
+    "SplitDim",
     "SplitSize",
     "batch_together",
     "bring_to_front",
@@ -364,16 +365,36 @@ class SplitSize(int):
         return made
 
 
+class SplitDim(DimExpr):
+    """The same of a symbolic size, which is `plain` in types."""
+
+    __slots__ = ("_plain", "along")
+
+    def __init__(self, size: DimExpr, along: Any):
+        super().__init__(size.terms, size.scope)
+        self._plain, self.along = size.plain, along
+
+    @property
+    def plain(self) -> DimExpr:
+        return self._plain
+
+
+def split_size(size: Any, along: Any) -> Any:
+    """A size that says how the dimension is split."""
+    return SplitDim(size, along) if isinstance(size, DimExpr) else SplitSize(size, along)
+
+
 def repeated(size: int, value: Any, position: int) -> Any:
     """`value` along a new dimension at `position`: that of a batch of `size`, split as the batch is."""
     aval = aval_of(value)
     dims = tuple(i if i < position else i + 1 for i in range(aval.ndim))
     wanted = {}
-    if isinstance(size, SplitSize):
+    if isinstance(size, SplitSize | SplitDim):
         own = aval.explicit if aval.explicit is not None else size.along.replicated(aval.ndim)
         entries = insert(own.spec.partitions, position, size.along.spec.partitions[0])
         wanted = {OUT_SHARDING: own.update(spec=own.spec.update(partitions=entries))}
-    plain = size if isinstance(size, DimExpr) else int(size)  # a SplitSize says more than types do
+    # What says how it is split says more than types do.
+    plain = size.plain if isinstance(size, DimExpr) else int(size)
     return broadcast_in_dim_p.bind(
         value, shape=insert(aval.shape, position, plain), broadcast_dimensions=dims, **wanted
     )

@@ -89,6 +89,11 @@ class DimExpr(Sum):
         self.scope = scope
         self._hash: int | None = None
 
+    @property
+    def plain(self) -> DimExpr:
+        """What stands in types: without what a subclass says beside the size."""
+        return self
+
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The expression where variables have `values`: ints, sizes, or anything with their arithmetic.
 
