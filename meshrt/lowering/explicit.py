@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from meshrt import errors
 from meshrt.core import source
 from meshrt.core.completion import OUT_SHARDING
-from meshrt.core.dimensions.numbers import numbered
 from meshrt.core.explicit import (
     NO_AXES,
     Application,
@@ -38,6 +37,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.source import UNKNOWN
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext, ModuleLowering
+from meshrt.lowering.size_numbers import numbered
 from meshrt.lowering.types import mlir_type
 from meshrt.sharding.typed import entries_of, type_sharding
 from propagation.gc_pause import collector_paused
