@@ -12,6 +12,7 @@ from dataclasses import asdict
 
 from propagation import read
 from propagation.errors import PropagationError
+from propagation.quoting import printable
 
 from . import PartitionedProgram, partition
 from .errors import CollectivesError
@@ -58,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
             options[name] = getattr(args, name)
         text = _output(partition(program, topology, **options), args)
     except (CollectivesError, PropagationError) as e:
-        print(f"{args.file}: {e}", file=sys.stderr)
+        print(f"{args.file}: {printable(str(e))}", file=sys.stderr)
         return 2
     except OSError as e:
         print(f"{e.filename or args.file}: {e.strerror or e}", file=sys.stderr)

@@ -81,7 +81,7 @@ def prefix_mismatch(name: str, prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf
 
 def _at(title: str, path: KeyPath, difference: str, text: str) -> errors.TreeError:
     error = errors.TreeError(f"pytree structure error: {difference} at key path\n    {title}{keystr(path)}\n{text}")
-    error.path = keystr(path)
+    error.path, error.keys, error.title = keystr(path), path, title
     return error
 
 

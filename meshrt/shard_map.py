@@ -360,7 +360,8 @@ def _flat_specs(mapped: Mapped, args: Any) -> list[Any]:
         return [None if s is _STATIC else s for s in specs]
     except errors.TreeError as e:
         raise errors.TreeError(
-            f"{mapped.called} in_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its arguments: {e}"
+            f"{mapped.called} in_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its arguments: "
+            f"{e.calling('in_specs')}"
         ) from None
 
 
@@ -435,7 +436,8 @@ def _broadcast_out(mapped: Mapped, out: Any) -> list[Any]:
         return resolved(spread_specs(mapped.out_specs, out, _no_leaf), out)
     except errors.TreeError as e:
         raise errors.TreeError(
-            f"{mapped.called} out_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its result: {e}"
+            f"{mapped.called} out_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its result: "
+            f"{e.calling('out_specs')}"
         ) from None
 
 

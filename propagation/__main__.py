@@ -12,6 +12,7 @@ import sys
 
 from . import Propagated, errors, run
 from .pipeline import STAGES
+from .quoting import printable
 from .report import explain, explained_json, shardings_json
 
 
@@ -39,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         )
         text = _output(result, args)
     except errors.PropagationError as e:
-        print(f"propagation: {e}", file=sys.stderr)
+        print(f"propagation: {printable(str(e))}", file=sys.stderr)
         return 2
     except OSError as e:
         print(f"propagation: {e.filename or file}: {e.strerror or e}", file=sys.stderr)

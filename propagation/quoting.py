@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["quote", "quote_symbol", "unquote"]
+__all__ = ["printable", "quote", "quote_symbol", "unquote"]
 
 _ESCAPE = re.compile(rb"\\(?:([0-9A-Fa-f]{2})|(.))", re.DOTALL)
 
@@ -17,6 +17,15 @@ def quote(text: str) -> str:
     for byte in text.encode("utf-8"):
         out.append(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}")
     return '"' + "".join(out) + '"'
+
+
+def printable(text: str) -> str:
+    """`text` with what does not print escaped: a name in a program must not steer the terminal that shows it.
+
+    >>> printable("red: \x1b[31m")
+    'red: \\x1b[31m'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def quote_symbol(name: str) -> str:

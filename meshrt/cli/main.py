@@ -132,5 +132,7 @@ def _meaning(error: click.UsageError) -> str:
 
 
 def _fail(message: str) -> None:
-    click.echo(f"meshrt: error: {' '.join(message.split())}", err=True)
+    from propagation.quoting import printable  # help needs none of it
+
+    click.echo(f"meshrt: error: {printable(' '.join(message.split()))}", err=True)
     sys.exit(USER_ERROR)

@@ -24,6 +24,7 @@ from meshrt.inspect.changes import Change, CollectiveChange, Comparison
 from meshrt.inspect.grid import Column, Grid
 from meshrt.inspect.model import CollectiveRow, KernelRow, LintRow, MemoryRow, RemedyRow, Report, ValueRow
 from meshrt.inspect.totals import by_axes, by_line
+from propagation.quoting import printable as clean
 
 __all__ = [
     "COLLECTIVES_NOTE", "clean", "collectives_table", "console", "figures_text", "memory_table", "render",
@@ -48,11 +49,6 @@ def console(stderr: bool = False) -> Console:
     if stream.isatty():
         return Terminal(stderr=stderr, highlight=False)
     return Terminal(stderr=stderr, highlight=False, width=_UNLIMITED, soft_wrap=True, color_system=None)
-
-
-def clean(text: str) -> str:
-    """`text` with control characters escaped."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def shorten(where: str | None) -> str:
@@ -120,7 +116,7 @@ def values_table(out: Console, title: str, rows: Sequence[ValueRow]) -> Grid:
     """
     total, local = (human(sum(size)) for size in ([r.global_bytes for r in rows], [r.device_bytes for r in rows]))
     name, kind, sharding, _, part = _VALUES
-    wide = [(r.name, r.type, r.sharding, human(r.global_bytes), human(r.device_bytes)) for r in rows]
+    wide = [(clean(r.name), r.type, r.sharding, human(r.global_bytes), human(r.device_bytes)) for r in rows]
     return fitting(out, (
         _table(title, _VALUES, wide, ("total", "", "", total, local)),
         _table(title, (name, kind, sharding, part), [(*r[:3], r[4]) for r in wide], ("total", "", "", local)),
@@ -163,8 +159,8 @@ def _collective_cells(row: CollectiveRow, count: int) -> list[tuple[str, ...]]:
     """The cells of a collective, and those of each member of a combined one below."""
     times = "?" if row.times is None else str(row.times * count)
     sizes = (f"{row.groups} of {row.group_size}", human(row.bytes), times, human(row.total * count))
-    cause = lambda text: text.replace("stablehlo.", "")
-    whole = (row.kind, row.axes or "-", *sizes, shorten(row.where), cause(row.cause))
+    cause = lambda text: clean(text).replace("stablehlo.", "")
+    whole = (row.kind, clean(row.axes) or "-", *sizes, shorten(row.where), cause(row.cause))
     members = [("  of", "", "", human(m.bytes), "", "", shorten(m.where), cause(m.cause)) for m in row.members]
     return [whole, *members]
 

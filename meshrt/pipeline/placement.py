@@ -80,7 +80,7 @@ def resolve(function: Jitted, leaves: Sequence[Any], avals: Sequence[ShapedArray
     wanted = Wanted(function, tree, avals, static)
     wanted.add_context()
     wanted.within = wanted.traced_for
-    given = broadcast_in(function.name, function.options.in_shardings, tree)
+    given = broadcast_in(function.name, function.options.in_shardings, tree, wanted.path)
     for i, (leaf, aval) in enumerate(zip(leaves, avals)):
         wanted.add_argument(i, leaf, aval, given[i] if given is not None else None)
     wanted.add_out_shardings(function.options.out_shardings)
@@ -474,9 +474,10 @@ class Wanted:
         try:
             flat = spread(given, result_of(numbered(record.out_tree)), is_sharding)
             flat += [None] * (len(avals) - len(flat))  # what the function writes to its arguments
-        except ValueError as e:
+        except errors.TreeError as e:
             raise errors.TreeError(
-                f"out_shardings of {self.function.name} must be a pytree prefix of its result: {e}"
+                f"out_shardings of {self.function.name} must be a pytree prefix of its result: "
+                f"{e.calling('out_shardings')}"
             ) from None
         outs: list[NamedSharding | None] = []
         for i, (s, aval) in enumerate(zip(flat, avals)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
@@ -98,8 +98,9 @@ def is_sharding(x: Any) -> bool:
     return x is None or x is AUTO or isinstance(x, Sharding | PartitionSpec | Format | Layout)
 
 
-def broadcast_in(name: str, given: Any, tree: Any) -> list[Any] | None:
-    """The `in_shardings` that the function `name` was given, one for each argument of structure `tree`; None if none.
+def broadcast_in(name: str, given: Any, tree: Any, path: Callable[[int], str]) -> list[Any] | None:
+    """The `in_shardings` that the function `name` was given, one for each argument of structure `tree`, which `path`
+    names by position; None if none.
 
     ArgumentValueError for keyword arguments. TreeError if they are no prefix of the positional ones.
     """
@@ -117,17 +118,31 @@ def broadcast_in(name: str, given: Any, tree: Any) -> list[Any] | None:
         given = tuple(given)
     try:
         return [*spread(given, args, is_sharding), *held]
-    except ValueError as e:
-        why = str(e)
+    except errors.TreeError as e:
+        why = e.calling("in_shardings")
         if type(given) is tuple and len(given) != len(args):
             sizes = f"a tuple or list of length {len(given)} for an args tuple of length {len(args)}"
             why = f"it is the wrong length: {sizes}"
+        elif e.keys:
+            why += f"\nin_shardings{e.path} is for {_argument_at(args, e.keys, path)} of {name}"
         elif not isinstance(given, tuple) or hasattr(given, "_fields"):
-            why = f"in_shardings is not a tuple, and might need to be wrapped in one: {e}"
+            why = f"in_shardings is not a tuple, and might need to be wrapped in one: {why}"
         raise errors.TreeError(
             f"in_shardings of {name} must be a pytree prefix of its positional arguments, one sharding or a "
             f"tuple with an entry for each: {why}"
         ) from None
+
+
+def _argument_at(args: Any, keys: Sequence[Any], path: Callable[[int], str]) -> str:
+    """`argument params['w']`: what the user calls the part of the arguments at some keys."""
+    node = args
+    for key in keys:
+        node = next(child for k, child in tree_util.flatten_one_level_with_keys(node)[0] if k == key)
+    leaves = tree_util.tree_leaves_with_path(node)
+    if not leaves:
+        return f"argument {keys[0].idx}"
+    below, first = leaves[0]
+    return path(first.index).removesuffix(tree_util.keystr(below))
 
 
 def at_boundary(sharding: NamedSharding, aval: ShapedArray, origin: Origin) -> NamedSharding:

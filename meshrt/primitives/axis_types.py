@@ -314,7 +314,8 @@ def _split_outs(fun: Any, wanted: Any, out_tree: Any, avals: Sequence[Any]) -> t
         flat = spread(wanted, dummy, _is_sharding)
     except errors.TreeError as e:
         raise errors.TreeError(
-            f"out_sharding of auto_axes of {fun_name(fun)} must be a pytree prefix of its result: {e}"
+            f"out_sharding of auto_axes of {fun_name(fun)} must be a pytree prefix of its result: "
+            f"{e.calling('out_sharding')}"
         ) from None
     outs = []
     for i, (s, aval) in enumerate(zip(flat, avals)):

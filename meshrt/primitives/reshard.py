@@ -80,7 +80,8 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
         leaves, tree, wanted = said_of_arrays(xs, out_shardings, is_leaf)
     except errors.TreeError as e:
         raise errors.TreeError(
-            f"the out_shardings of reshard at {source.capture()} must be a pytree prefix of its value: {e}"
+            f"the out_shardings of reshard at {source.capture()} must be a pytree prefix of its value: "
+            f"{e.calling('out_shardings')}"
         ) from None
     return tree_util.tree_unflatten(tree, [of_arrays(_resharded, x, wanted) for x in leaves])
 

@@ -271,7 +271,9 @@ def constrain(x: Any, shardings: Any, called: str, given: str, optional: bool = 
     try:
         leaves, tree, asked = said_of_arrays(x, shardings, is_leaf)
     except errors.TreeError as e:
-        raise errors.TreeError(f"{given} at {capture()} must be a pytree prefix of its value x: {e}") from None
+        raise errors.TreeError(
+            f"{given} at {capture()} must be a pytree prefix of its value x: {e.calling('shardings')}"
+        ) from None
 
     def constrained(value: Any, path: Callable[[], str], sharding: Any) -> Any:
         try:

@@ -63,6 +63,10 @@ class _Place:
     def __init__(self, index: int):
         self.index = index
 
+    def tree_description(self) -> str:
+        """What messages about structures call it."""
+        return "a leaf"
+
 
 # Whether nodes stay when structures are filled (`kept_apart`).
 _numbering: ContextVar[bool] = ContextVar("meshrt_numbering", default=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -78,20 +79,31 @@ def _changes_for(subject: Subject, annotations: Sequence[Said]) -> Iterator[Chan
                 yield change
 
 
-def gathered_whole(subject: Subject, collective: Collective) -> Value | None:
-    """The value that a collective gathers whole onto each device; None if it does something else."""
-    facts, op = collective.facts, collective.op
-    if facts.reduces or facts.joins is None or facts.splits is not None or op is None:
-        return None
-    for value in values_at(op):
-        sharding = subject.propagated.sharding(value)
-        if sharding is None or sharding.is_fully_replicated:
-            continue
-        parts = 1
-        for dim in sharding.dims:
-            parts *= dim.factor
-        whole = size_of(value)
-        # (A dimension that does not divide is sent padded.)
-        if parts == collective.groups[1] and 0.99 * whole * (parts - 1) / parts <= collective.bytes <= 1.1 * whole:
-            return value
-    return None
+def gathered_whole(subject: Subject, each: Caused) -> list[Value]:
+    """The values that an operation has gathered whole onto each device: by one collective, or by several that follow
+    one another, each over some of the axes that a value is split over."""
+    gathers = [s.collective for s in each.sent if _only_gathers(s.collective)]
+    found: dict[Value, None] = {}
+    for i in range(len(gathers)):
+        for j in range(i + 1, len(gathers) + 1):
+            value = next((v for v in values_at(each.op) if _bring_whole(subject, gathers[i:j], v)), None)
+            if value is not None:
+                found[value] = None
+    return list(found)
+
+
+def _bring_whole(subject: Subject, gathers: Sequence[Collective], value: Value) -> bool:
+    """Whether these send what a value takes to be whole everywhere. One that propagation left whole may be computed
+    in parts all the same."""
+    sharding = subject.propagated.sharding(value)
+    parts = math.prod(c.groups[1] for c in gathers)
+    if sharding is None or not (sharding.is_fully_replicated or math.prod(d.factor for d in sharding.dims) == parts):
+        return False
+    whole = size_of(value)
+    # (A dimension that does not divide is sent padded.)
+    return 0.99 * whole * (parts - 1) / parts <= sum(c.bytes for c in gathers) <= 1.1 * whole
+
+
+def _only_gathers(collective: Collective) -> bool:
+    facts = collective.facts
+    return not facts.reduces and facts.joins is not None and facts.splits is None

@@ -73,6 +73,16 @@ def two_products(x, w, v):
 
 TABLE = np.arange(1024 * 512, dtype=np.float32).reshape(1024, 512)
 
+
+def made_whole(x, w):
+    return at(x @ w) * 2.0
+
+
+def turned_and_back(x):
+    there = at(jnp.tanh(x), None, "data")
+    return at(jnp.cos(there), "data")
+
+
 X = held((64, 64), "data")
 ROWS, FULL = held((64, 256), "data"), held((64, 64), "data", "model")
 BATCHES = held((5, 128, 64), None, "data")
@@ -86,6 +96,13 @@ CASES = {
     "weights": (two_products, [ROWS, bare(256, 512), FULL], "replicated", 'w as P(None, "model")'),
     "axis": (jnp.tanh, [X], "unused-axis", '"model"'),
     "constraint": (lambda x: at(jnp.tanh(x), "data", "model") * 2, [FULL], "redundant", "remove the constraint"),
+    "not kept": (turned_and_back, [X], "redundant", 'remove the constraint P(None, "data")'),
+    "gathered in two steps": (
+        made_whole,
+        [held((256, 64), "data"), held((64, 64), None, "model")],
+        "whole-gather",
+        "remove the constraint P()",
+    ),
     "captured": (lambda x: x.sum() * jnp.asarray(TABLE), [FULL], "constant", 'captured0 as P("data")'),
 }
 
@@ -94,8 +111,7 @@ CASES = {
 def test_each_rule_finds_what_it_is_about(case):
     function, args, rule, remedy = CASES[case]
     found = linted(function, *args)
-    (row,) = [r for r in found.lint if r.rule == rule]
-    assert remedy in row.remedy.text
+    row = next(r for r in found.lint if r.rule == rule and r.remedy is not None and remedy in r.remedy.text)
     before, after = row.remedy, row.remedy
     assert (before.bytes_before, before.peak_before) == (found.bytes, found.memory.peak_bytes)
     assert after.bytes_after <= after.bytes_before or rule == "unused-axis"
@@ -103,6 +119,14 @@ def test_each_rule_finds_what_it_is_about(case):
         assert after.bytes_after < after.bytes_before and row.bytes > 0
     if rule == "replicated":
         assert after.peak_after < after.peak_before
+
+
+def test_a_constraint_that_is_not_kept_is_no_constraint_that_propagation_finds():
+    texts = {r.remedy.text: r.message for r in linted(turned_and_back, X).lint if r.rule == "redundant"}
+    (turned,) = [m for text, m in texts.items() if 'P(None, "data")' in text]
+    assert " nothing: values lie otherwise there" in turned
+    (kept,) = [r.message for r in linted(*CASES["constraint"][:1], FULL).lint if r.rule == "redundant"]
+    assert "says what propagation finds anyway" in kept
 
 
 @pytest.mark.parametrize(
