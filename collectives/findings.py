@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Finding", "human", "human_time"]
+__all__ = ["Finding", "human", "human_time", "humans"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,18 @@ def human(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.4g} {unit}"
         n /= 1024
     raise AssertionError
+
+
+def humans(*sizes: float) -> list[str]:
+    """Sizes as `human` writes them, or to the byte where that would make different ones look alike.
+
+    >>> humans(538118, 538144), humans(1024, 4096)
+    (['538,118 B', '538,144 B'], ['1 KiB', '4 KiB'])
+    """
+    short = list(map(human, sizes))
+    if len(set(short)) < len({round(n) for n in sizes}):
+        return [f"{n:,.0f} B" for n in sizes]
+    return short
 
 
 def human_time(seconds: float) -> str:

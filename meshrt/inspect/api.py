@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import html
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from rich.console import Console
 
 import collectives
 import propagation
 from collectives.findings import human
 from collectives.kinds import kinds
 from collectives.topology import load
-from meshrt.errors import InspectError
+from meshrt.errors import InspectError, did_you_mean
 from meshrt.inspect.containers import module_in
 from meshrt.inspect.kernels import kernel_rows
 from meshrt.inspect.lint import Subject, subject_of_module, subject_of_stage
@@ -23,7 +26,8 @@ from meshrt.inspect.model import CollectiveRow, Report, report_of
 from meshrt.inspect.page.document import document
 from meshrt.inspect.program_graph import program_row
 from meshrt.inspect.program_rows import ProgramRow
-from meshrt.inspect.render import clean
+from meshrt.inspect.render import clean, render
+from meshrt.inspect.target import split_target
 from meshrt.inspect.totals import by_kind
 from meshrt.jit import jit
 from meshrt.pipeline.lowered import Lowered
@@ -36,6 +40,7 @@ __all__ = ["NotebookReport", "assert_communication", "report"]
 
 # A notebook keeps what its cells show: of a page that is larger than this only the tables are kept.
 MOST_KEPT = 4 << 20
+_WIDTH = 100  # of the tables where there is neither a page nor a terminal
 
 
 class NotebookReport(Report):
@@ -57,6 +62,11 @@ class NotebookReport(Report):
             against = against.with_program()
         return document(self.with_program(), against)
 
+    def __repr__(self) -> str:
+        out = io.StringIO()
+        render(self, Console(file=out, width=_WIDTH, color_system=None, highlight=False))
+        return out.getvalue().rstrip()
+
     def _repr_html_(self) -> str | None:
         page = self.to_html()
         if len(page) > MOST_KEPT:
@@ -77,13 +87,14 @@ def report(
     """What a program communicates and holds. Nothing is compiled or run.
 
     Args:
-      program: a stage (`f.lower(...)`, `.propagate()`, `.partition()`), what JAX lowered, an exported function (ours or
-        JAX's, serialized or not), or a StableHLO module with `sdy` shardings as text, bytecode or an `ir.Module`.
+      program: a stage (`f.trace(...)`, `.lower()`, `.propagate()`, `.partition()`), what JAX traced or lowered, an
+        exported function (ours or JAX's, serialized or not), or a StableHLO module with `sdy` shardings as text,
+        bytecode or an `ir.Module`.
       name: what the report calls the program.
       topology: bandwidths and latencies: a name such as `v5e:4x4`, or a file as in configs/topologies. What is
         partitioned already has the one that it was partitioned for.
       lint: whether `.lint` of the report says what costs more than it need, or the names of the rules that are asked
-        for (`meshrt inspect --help` lists them).
+        for (`meshrt inspect --lint-rules` lists them).
 
     Raises:
       InspectError: `program` is none of these, or was partitioned from shardings of its own; `lint` names no rule.
@@ -143,6 +154,10 @@ def _opened(program: Any, name: str) -> Any:
         data = bytes(program)
         exported = module_in(data, name)
         return data if exported is None else exported
+    if isinstance(program, str) and split_target(program) is not None:
+        raise InspectError(f"report takes a program, not where it is: `meshrt inspect {program}` reads it")
+    if hasattr(program, "jaxpr") and hasattr(program, "lower"):  # what was traced, by us or by JAX
+        program = program.lower()
     if not isinstance(program, Lowered) and hasattr(program, "compiler_ir"):
         return program.compiler_ir("stablehlo")
     return program
@@ -183,7 +198,8 @@ def assert_communication(
     """
     for kind in counts:
         if kind not in kinds():
-            raise InspectError(f"assert_communication: {kind} is no collective; there are {', '.join(kinds())}")
+            known = [*kinds(), "max_bytes", "max_memory"]
+            raise InspectError(f"assert_communication: {kind} is none of {', '.join(known)}{did_you_mean(kind, known)}")
     jitted = function if hasattr(function, "lower") else jit(function)
     found = report(jitted.lower(*args, **(kwargs or {})))
     run = {total.key: total.count for total in by_kind(found)}

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collectives.findings import human
+from collectives.findings import human, humans
 from collectives.kinds import kinds
 from meshrt.errors import InspectError
 from meshrt.inspect.lint.rules import rule_names
@@ -56,10 +56,9 @@ class Excess:
     lines: tuple[str, ...]
 
     def __str__(self) -> str:
-        sizes = (
-            f"{n:.0f}" if self.what in kinds() or self.what in rule_names() else human(n)
-            for n in (self.found, self.limit)
-        )
+        both = (self.found, self.limit)
+        is_count = self.what in kinds() or self.what in rule_names()
+        sizes = [f"{n:.0f}" for n in both] if is_count else humans(*both)
         head = "{}: {}, budget {}".format(self.what.replace("_", " "), *sizes)
         return "\n".join([head, *(f"  {line}" for line in self.lines)])
 

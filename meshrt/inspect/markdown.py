@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collectives.findings import human, human_time
+from collectives.findings import human, human_time, humans
 from meshrt.errors import counted
 from meshrt.inspect.changes import FIGURES, Change, CollectiveChange, Comparison
 from meshrt.inspect.model import LintRow, Report, ValueRow
@@ -14,7 +14,7 @@ from meshrt.inspect.totals import Total, by_axes, by_line
 __all__ = ["comparison_markdown", "report_markdown"]
 
 _SHOWN = 30  # rows of a table; the rest is counted
-_SPECIAL = "\\`*_{}[]<>#|!~&$@"
+_ESCAPED = {c: f"\\{c}" for c in "\\`*_{}[]<>|!~&$"} | {c: f"{c}&#8203;" for c in "@#"}
 
 
 def report_markdown(report: Report) -> str:
@@ -76,7 +76,7 @@ def comparison_markdown(comparison: Comparison) -> str:
     lines = [f"### {_text(comparison.after)}", ""]
     if comparison.is_equal:
         return "\n".join([*lines, f"Shardings, communication and memory are those of {_text(comparison.before)}.", ""])
-    figures = [(c.what, *(_figure(c.what, v) for v in (c.before, c.after)), _share(c)) for c in comparison.figures]
+    figures = [(c.what, *_figures(c), _share(c)) for c in comparison.figures]
     lines += _table(("", "before", "after", "change"), figures) if figures else []
     collectives = [
         (c.kind, c.axes or "-", *_counts(c), shorten(c.where), c.cause, "; ".join(c.because))
@@ -92,7 +92,15 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 def _counts(change: CollectiveChange) -> tuple[str, str]:
     runs, sent = change.count, change.bytes
-    return f"{runs[0]} → {runs[1]}", f"{human(sent[0])} → {human(sent[1])}"
+    return f"{runs[0]} → {runs[1]}", " → ".join(humans(*sent))
+
+
+def _figures(change: Change) -> list[str]:
+    before, after = change.before, change.after
+    numbers = [v for v in (before, after) if isinstance(v, int | float)]
+    if change.what == FIGURES["devices"] or len(numbers) < 2:
+        return [_figure(change.what, v) for v in (before, after)]
+    return humans(*numbers)
 
 
 def _figure(what: str, value: object) -> str:
@@ -137,5 +145,6 @@ def _folded(title: str, table: list[str], is_open: bool = False) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Text of a program, in which nothing is markup."""
-    return "".join(f"\\{c}" if c in _SPECIAL else c for c in clean(text))
+    """Text of a program, in which nothing is markup. What follows an `@` or a `#` would be looked up as a person or an
+    issue even behind a backslash, so a space without width stands between."""
+    return "".join(_ESCAPED.get(c, c) for c in clean(text))

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from collectives.findings import human, human_time
+from collectives.findings import human, human_time, humans
 from meshrt.errors import counted
 from meshrt.inspect.changes import Change, CollectiveChange, Comparison
 from meshrt.inspect.grid import Column, Grid
@@ -323,7 +323,7 @@ def render_changes(changes: Comparison, out: Console) -> None:
         rows = [
             (
                 f"{c.kind} {c.axes}".strip(), f"{c.count[0]} -> {c.count[1]}",
-                f"{human(c.bytes[0])} -> {human(c.bytes[1])}", f"{shorten(c.where)}\n{_reasons(c)}",
+                " -> ".join(humans(*c.bytes)), f"{shorten(c.where)}\n{_reasons(c)}",
             )
             for c in changes.collectives
         ]  # fmt: skip
@@ -346,7 +346,9 @@ def _changes_table(title: str, changes: Sequence[Change]) -> Table:
     for name in ("", "before", "after"):
         made.add_column(name, overflow="fold")
     for c in changes:
-        cells = [human(v) if isinstance(v, float) else str("-" if v is None else v) for v in (c.before, c.after)]
+        both = [v for v in (c.before, c.after) if isinstance(v, float)]
+        sizes = iter(humans(*both))
+        cells = [next(sizes) if isinstance(v, float) else str("-" if v is None else v) for v in (c.before, c.after)]
         made.add_row(*(Text(clean(cell)) for cell in (c.what, *cells)))
     return made
 

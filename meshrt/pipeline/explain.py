@@ -15,14 +15,21 @@ from meshrt.errors import InspectError
 from meshrt.pipeline.names import path_of, type_text
 from propagation import Propagated
 from propagation.addresses import Address, resolve
+from propagation.calls import original_name
+from propagation.dataflow import EDGE
 from propagation.errors import BadOptionError
 from propagation.log import CHOSEN, Missing, ProvenanceStep
 from propagation.program import Func, Op, Value, source
 
-__all__ = ["Names", "explain", "missing"]
+__all__ = ["CONSTRAINTS", "Names", "explain", "missing"]
 
-# What the operations that carry values into and out of control flow are to the user.
-_NAMES = {"sdy.data_flow_edge": "the loop or branch", "stablehlo.while": "the loop", "stablehlo.case": "the branch"}
+_CALL = "sdy.named_computation"  # a call, as propagation sees it
+CONSTRAINTS = ("sdy.sharding_constraint", "sdy.reshard")
+# What operations are to the user whose own names are not the user's.
+_NAMES = {
+    "stablehlo.while": "the loop", "stablehlo.case": "the branch", "stablehlo.if": "the branch",
+    "sdy.manual_computation": "the manual computation",
+} | dict.fromkeys(CONSTRAINTS, "the constraint")  # fmt: skip
 
 
 def explain(propagated: Propagated, query: str, arg_names: Sequence[str], result_names: Sequence[str]) -> list[str]:
@@ -136,7 +143,7 @@ class Names:
         if name is not None:
             return f"{name} ({type_text(value)})"
         op = value.op
-        return f"{type_text(value)} of {_called(op) + _place(op) if op is not None else 'the body of a loop or branch'}"
+        return f"{type_text(value)} of {_entered(value) if op is None else _called(op) + _place(op)}"
 
     def given(self, value: Value) -> str | None:
         """The name of an argument or result of the program; None for what lies in between."""
@@ -151,9 +158,13 @@ class Names:
             return f"{head} got axis {step.axis.name!r} when reshards were put around it"
         if step.op is None:
             begun = step.constraint
-            who = "the user" if begun is None else f"the {_called(begun)} that uses it{_place(begun)}"
-            place = f" ({step.where})" if step.where and begun is None else ""
-            return f"{head} is annotated with axis {step.axis.name!r} by {who}{place}"
+            by = begun if begun is not None or step.value is None else step.value.op
+            inside = "" if by is None or (called := _function_around(by)) is None else f", in {called}"
+            if begun is not None:
+                who = f"{_called(begun)} that uses it{_place(begun)}"
+            else:
+                who = "the user" + (f" ({step.where})" if step.where else "")
+            return f"{head} is annotated with axis {step.axis.name!r} by {who}{inside}"
         through = _called(step.op) if isinstance(step.op, Op) else f"the return of {step.op.name}"
         text = f"{head} got axis {step.axis.name!r} through {through}{_place(step.op)}"
         text += f" from dimension {step.source_dim} of {self.of(step.source)}"
@@ -173,7 +184,34 @@ def _order(step: ProvenanceStep) -> str:
 
 
 def _called(op: Op) -> str:
+    if op.name == EDGE:  # stands for what carries values into and out of it
+        op = op.data["edge"].op
+    if op.name == _CALL:
+        return f"the call of {op.data['name']}"
     return _NAMES.get(op.name) or op.name.rpartition(".")[2]
+
+
+def _entered(value: Value) -> str:
+    """What a value that no operation makes is to the user: an argument of a called function, or what a loop or branch
+    begins with."""
+    owner = value.argument_of
+    if isinstance(owner, Func):
+        return f"argument {value.number} of {original_name(owner)}"
+    if not isinstance(owner, Op):
+        return "an argument"
+    if owner.name == _CALL:
+        return f"argument {value.number} of {owner.data['name']}{_place(owner)}"
+    return f"an argument of {_called(owner)}{_place(owner)}"
+
+
+def _function_around(op: Op) -> str | None:
+    """The called function in which an operation stands; None for one of the entry function."""
+    around = op.parent_op
+    while isinstance(around, Op):
+        if around.name == _CALL:
+            return str(around.data["name"])
+        around = around.parent_op
+    return original_name(around) if isinstance(around, Func) and around.name != "main" else None
 
 
 def _place(op: Op | Func) -> str:

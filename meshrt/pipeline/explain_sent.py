@@ -18,11 +18,13 @@ from collectives.module import PartitionedProgram
 from collectives.plan.communication import origin
 from collectives.plan.traffic import Sent
 from meshrt.errors import InspectError
-from meshrt.pipeline.explain import Names, explain
+from meshrt.pipeline.explain import CONSTRAINTS, Names, explain
+from meshrt.pipeline.names import type_text
 from propagation import Propagated
 from propagation.addresses import is_at
 from propagation.log import ProvenanceStep
 from propagation.program import Func, Op, Value, source
+from propagation.reasons import axes_text
 
 __all__ = ["chains_behind", "explain_sent", "explained"]
 
@@ -92,7 +94,19 @@ def _because(propagated: Propagated, sent: Sent, axes: frozenset[str], names: Na
     chains = [] if op is None else chains_behind(propagated, op, axes)
     if not chains:
         return ["  no annotation is behind it: nothing nearby is split over what it is over"]
-    return ["  " * (1 + (i > 0)) + names.line(step) for chain in chains for i, step in enumerate(chain)]
+    lines = ["  " * (1 + (i > 0)) + names.line(step) for chain in chains for i, step in enumerate(chain)]
+    return [*_constrained(propagated, op), *lines]
+
+
+def _constrained(propagated: Propagated, op: Op | Func | None) -> Iterator[str]:
+    """What a constraint that has values moved asks for."""
+    if not isinstance(op, Op) or op.name not in CONSTRAINTS:
+        return
+    sharding, where = propagated.sharding(op.results[0]), source(op)
+    split = [(d, entry.axes) for d, entry in enumerate(sharding.dims if sharding is not None else ()) if entry.axes]
+    what = ", ".join(f"dimension {d} split over {axes_text(axes)}" for d, axes in split)
+    place = f" ({where})" if where else ""
+    yield f"  the constraint{place} asks for {type_text(op.results[0])} with {what or 'no dimension split'}"
 
 
 def _asked_for(op: Op | Func | None, axes: frozenset[str]) -> Op | None:

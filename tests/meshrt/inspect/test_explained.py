@@ -20,7 +20,9 @@ from tests.collectives.test_alternatives import case
 
 HEAD = 'sdy.mesh @mesh = <["data"=4, "model"=2]>\n'
 SPEC = "{sdy.sharding = #sdy.sharding<@mesh, [%s]>}"
-MLP = HEAD + f"""func.func @main(
+MLP = (
+    HEAD
+    + f"""func.func @main(
     %x: tensor<32x16xf32> {SPEC % '{"data"}, {}'}, %w: tensor<16x64xf32> {SPEC % '{}, {"model"}'},
     %u: tensor<64x8xf32>) -> tensor<32x8xf32> {{
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
@@ -30,7 +32,10 @@ MLP = HEAD + f"""func.func @main(
        : (tensor<32x64xf32>, tensor<64x8xf32>) -> tensor<32x8xf32>
   %3 = sdy.sharding_constraint %2 <@mesh, [{{}}, {{}}]> : tensor<32x8xf32>
   return %3 : tensor<32x8xf32> }}"""
-MANUAL = HEAD + f"""func.func @main(%x: tensor<32xf32> {SPEC % '{"data"}'}) -> tensor<8xf32> {{
+)
+MANUAL = (
+    HEAD
+    + f"""func.func @main(%x: tensor<32xf32> {SPEC % '{"data"}'}) -> tensor<8xf32> {{
   %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{{"data"}}]>] out_shardings=[<@mesh, [{{}}]>]
       manual_axes={{"data"}} (%y: tensor<8xf32>) {{
     %1 = "stablehlo.all_reduce"(%y) <{{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
@@ -42,6 +47,7 @@ MANUAL = HEAD + f"""func.func @main(%x: tensor<32xf32> {SPEC % '{"data"}'}) -> t
     sdy.return %1 : tensor<8xf32>
   }} : (tensor<32xf32>) -> tensor<8xf32>
   return %0 : tensor<8xf32> }}"""
+)
 
 
 class Program(NamedTuple):
@@ -120,9 +126,12 @@ def test_without_what_is_named_nothing_is_sent(text):
 
 def test_arguments_of_layouts_that_send_less_keep_their_own_reasons():
     """Another propagation is given what the first one decided of arguments: that is nobody's annotation."""
-    text = HEAD + f"""func.func @main(%x: tensor<8x16xf32>) -> (tensor<8x16xf32> {SPEC % '{"data"}, {}'}) {{
+    text = (
+        HEAD
+        + f"""func.func @main(%x: tensor<8x16xf32>) -> (tensor<8x16xf32> {SPEC % '{"data"}, {}'}) {{
   %0 = stablehlo.tanh %x : tensor<8x16xf32>
   return %0 : tensor<8x16xf32> }}"""
+    )
     first = propagation.run(text)
 
     def hold(read_program, shardings):
@@ -133,3 +142,28 @@ def test_arguments_of_layouts_that_send_less_keep_their_own_reasons():
     assert [str(s) for s in again.explain("arg0", 0)[0]] == [str(s) for s in first.explain("arg0", 0)[0]]
     (chain,) = again.explain(again.program.main.returned[0], 0)
     assert chain[0].is_chosen and [str(s) for s in chain[1:]] == [str(s) for s in first.explain("result0", 0)[0]]
+
+
+CALLED = (
+    HEAD
+    + """func.func @main(%x: tensor<32x16xf32>) -> tensor<32x16xf32> {
+  %0 = stablehlo.sine %x : tensor<32x16xf32>
+  %1 = call @layer(%0) : (tensor<32x16xf32>) -> tensor<32x16xf32>
+  return %1 : tensor<32x16xf32> }
+func.func private @layer(%h: tensor<32x16xf32>) -> tensor<32x16xf32> {
+  %0 = sdy.sharding_constraint %h <@mesh, [{"data"}, {}]> : tensor<32x16xf32>
+  %1 = stablehlo.tanh %0 : tensor<32x16xf32>
+  return %1 : tensor<32x16xf32> }"""
+)
+
+
+def test_a_constraint_in_a_called_function_is_told_where_it_stands():
+    lines = program(CALLED).lines("arg0:0")
+    assert "through the call of layer (-:4) from dimension 0 of f32[32,16] of argument 0 of layer" in lines[1]
+    assert lines[-1].endswith("of the constraint (-:7) is annotated with axis 'data' by the user (-:7), in layer")
+    assert not any("loop" in line or "reshard" in line for line in lines)
+
+
+def test_a_collective_of_a_constraint_names_what_it_asks_for():
+    lines = program(MLP).lines("all_gather")
+    assert lines[1] == "  the constraint (-:10) asks for f32[32,8] with no dimension split"

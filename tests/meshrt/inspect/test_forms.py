@@ -113,6 +113,22 @@ def test_markdown_shows_names_as_they_are():
     assert made._repr_markdown_() == text
 
 
+def test_nobody_is_called_by_a_comment():
+    made = report(meshrt.jit(lambda x: x["@octocat #7"].sum(0)).lower({"@octocat #7": struct((8, 4), "data")}))
+    text = report_markdown(made)
+    assert "@octocat" not in text and "#7" not in text and "@&#8203;octocat #&#8203;7" in text
+
+
+def test_sizes_that_differ_never_look_alike():
+    before = of_layers(None, "model")
+    after = dataclasses.replace(before, bytes=before.bytes + 1e6, least_bytes=None)
+    before = dataclasses.replace(after, bytes=after.bytes - 3)
+    both = [f"{r.bytes:,.0f} B" for r in (before, after)]
+    assert f"{both[0]} | {both[1]}" in comparison_markdown(compare(before, after))
+    (excess,) = check(after, Budget(bytes_sent=before.bytes))
+    assert str(excess).startswith(f"bytes sent: {both[1]}, budget {both[0]}")
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_tables_of_changes_and_memory_fit(width):
     out = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width, highlight=False)
@@ -171,7 +187,7 @@ def test_communication_is_asserted():
         assert_communication(layers, (x, w), max_bytes=1)
     with pytest.raises(AssertionError, match="a device holds"):
         assert_communication(layers, (x, w), max_memory=1)
-    with pytest.raises(InspectError, match="allgather is no collective"):
+    with pytest.raises(InspectError, match=r"allgather is none of .* did you mean all_gather"):
         assert_communication(layers, (x, w), allgather=0)
 
 
@@ -181,8 +197,18 @@ def test_reports_of_every_stage_and_of_text():
     stages = [report(s) for s in (lowered, propagated, propagated.partition(), lowered.as_text(debug_info=True))]
     assert all(s.collectives == stages[0].collectives for s in stages[1:3])
     assert [(c.kind, c.bytes) for c in stages[3].collectives] == [(c.kind, c.bytes) for c in stages[0].collectives]
+    traced = report(layers.trace(struct((64, 32), "data"), struct((32, 128), None, "model")))
+    assert traced.collectives == stages[0].collectives
     with pytest.raises(InspectError, match="takes a stage"):
         report(layers)
+    with pytest.raises(InspectError, match=r"`meshrt inspect train.py:step` reads it"):
+        report("train.py:step")
+
+
+def test_where_there_is_no_page_a_report_is_its_tables():
+    shown = repr(of_layers(None, "model"))
+    assert shown.startswith("layers.py:layers: 8 devices") and "Collectives" in shown
+    assert max(map(len, shown.splitlines())) <= 100 and shown.isascii() is False and "\x1b" not in shown
 
 
 def test_reports_of_exports_and_of_what_jax_lowered():
