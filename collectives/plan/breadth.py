@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from ..ir.program import LocalOp, LocalValue, Region
+from ..ir.program import LocalOp, LocalValue
 from ..ir.walker import inputs
 
 __all__ = ["ENDING", "by_breadth"]
@@ -19,31 +19,35 @@ ENDING = frozenset(["stablehlo.return", "func.return"])  # what ends a region, w
 
 
 def by_breadth(
-    region: Region,
+    region_items: Sequence[LocalOp],
+    args: Sequence[LocalValue],
     readers: Mapping[LocalValue, Sequence[int]],
     is_run: Callable[[LocalOp], bool],
     together: Mapping[LocalOp, Sequence[LocalOp]] = MappingProxyType({}),
     turns: Callable[[LocalOp], int] = lambda item: 1,
+    reads: Callable[[LocalOp], Sequence[LocalValue]] = inputs,
 ) -> list[LocalOp]:
     """The items of a region in that order.
 
     Args:
-      region: whose items; its arguments are there first, in their order.
+      region_items: the items of a region.
+      args: its arguments, which are there first, in their order.
       readers: per value the positions of the items that read it.
       is_run: whether an item runs by itself; others become part of what reads them and wait for no turn.
       together: the items that each item runs with, once the operands of all are there.
       turns: how many operations of the compiler's, one after the other, an item is.
+      reads: what each item needs.
 
     Returns:
       All items, each behind what it reads; what ends the region stays last.
     """
-    items = [item for item in region.items if item.name not in ENDING]
-    here, arguments = set(items), set(region.args)
+    items = [item for item in region_items if item.name not in ENDING]
+    here, arguments = set(items), set(args)
     made = lambda value: value.item in here or value in arguments
-    waits = {item: sum(map(made, dict.fromkeys(inputs(item)))) for item in items}
+    waits = {item: sum(map(made, dict.fromkeys(reads(item)))) for item in items}
     missing = {id(members): len(members) for members in together.values()}
     left: dict[LocalOp, int] = {}
-    queue: deque[LocalOp | LocalValue] = deque(region.args)
+    queue: deque[LocalOp | LocalValue] = deque(args)
     order: list[LocalOp] = []
 
     def begin(item: LocalOp) -> None:
@@ -59,7 +63,7 @@ def by_breadth(
         """What needs no turn once a value is there; what does is put in the queue."""
         at_once = []
         for i in readers.get(value, ()):
-            item = region.items[i]
+            item = region_items[i]
             if item.name in ENDING:
                 continue
             waits[item] -= 1
@@ -95,4 +99,4 @@ def by_breadth(
         for item in started:
             begin(item)
     assert len(order) == len(items), "every item of a region runs once"
-    return [*order, *(item for item in region.items if item.name in ENDING)]
+    return [*order, *(item for item in region_items if item.name in ENDING)]

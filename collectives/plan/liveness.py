@@ -25,6 +25,7 @@ from .carried import Needs
 from .combined import combined
 from .copies import is_cut, is_joined, is_one, loses_dimension, parts, reordered
 from .kernels import kernels
+from .narrowed import narrowed
 from .work import is_cut_in_blocks, is_reduced_in_blocks, positions
 
 __all__ = ["Liveness", "Span", "totals"]
@@ -127,8 +128,9 @@ class _Block:
 
     def __init__(self, program: Liveness, region: Region, results: Sequence[LocalValue]):
         self.program, self.region = program, region
-        self.items: Sequence[LocalOp] = region.items
         self.returned = set(results)
+        self.narrowed = narrowed(region.items, self.returned.__contains__)
+        self.items: Sequence[LocalOp] = self.narrowed.items
         self.readers = self._readers()
         self.aliases = {item for item in self.items if self._is_alias(item)}
         self.returned |= set(map(self.origin, results))
@@ -141,7 +143,9 @@ class _Block:
         self.end = self._ends()
         if program.in_breadth:
             self.together = combined(region.items)
-            self.items = by_breadth(region, self.readers, self._is_run, self.together, self._turns)
+            self.items = by_breadth(
+                self.items, region.args, self.readers, self._is_run, self.together, self._turns, self._inputs
+            )
             self.readers = self._readers()
             self.place = {item: i for i, item in enumerate(self.items)}
             self.made = {value: i for i, item in enumerate(self.items) for value in item.results}
@@ -154,9 +158,14 @@ class _Block:
         """Per value the items that read it."""
         readers: dict[LocalValue, list[int]] = {}
         for i, item in enumerate(self.items):
-            for value in dict.fromkeys(inputs(item)):
+            for value in dict.fromkeys(self._inputs(item)):
                 readers.setdefault(value, []).append(i)
         return readers
+
+    def _inputs(self, item: LocalOp) -> Sequence[LocalValue]:
+        """Everything an item needs."""
+        value = self.narrowed.reads.get(item)
+        return inputs(item) if value is None else (value,)
 
     def _is_run(self, item: LocalOp) -> bool:
         """Whether an item runs by itself, rather than as part of what reads it."""
@@ -209,7 +218,7 @@ class _Block:
         for i in self.readers.get(value, ()):
             item = self.items[i]
             if item in self.aliases:
-                for operand, other in zip(item.operands, item.results):
+                for operand, other in zip(self._inputs(item), item.results):
                     if operand is value:
                         yield from self._read_by(other)
             else:
@@ -279,7 +288,7 @@ class _Block:
             # A copy that is made early is what reads its operand.
             early = self._read_early(item, i) if self.made else {}
             fuses = self.program.in_breadth and self._fuses(item)
-            for value in inputs(item):
+            for value in self._inputs(item):
                 ends = again if fuses and self._is_computed_again(value) else end
                 ends[value] = max(ends.get(value, 0), early.get(value, until))
         return end
@@ -308,6 +317,8 @@ class _Block:
 
     def _is_alias(self, item: LocalOp) -> bool:
         """Whether an item gives a buffer another name; contractions of matrices read them in either order."""
+        if item in self.narrowed.whole:
+            return True
         return item.name in _ALIAS or (self.program.in_breadth and self._is_folded(item))
 
     def _is_folded(self, item: LocalOp) -> bool:
@@ -320,7 +331,7 @@ class _Block:
     def origin(self, value: LocalValue) -> LocalValue:
         """The value whose buffer another name of it stands for."""
         while value.item is not None and value.item in self.aliases:
-            value = value.item.operands[value.number]
+            value = self._inputs(value.item)[value.number]
         return value
 
     def spans(self) -> tuple[list[Span], list[float]]:
@@ -442,7 +453,22 @@ def _is_spread(value: LocalValue) -> bool:
 def _is_dear(item: LocalOp) -> bool:
     """Whether an item takes long enough that it is computed once for all its readers. A division by a value that is
     spread over the result is a multiplication by its reciprocal."""
-    return item.name in _DEAR and not (item.name == "stablehlo.divide" and _is_spread(item.operands[1]))
+    if item.name == "stablehlo.divide":
+        return not _is_spread(item.operands[1])
+    return item.name in _DEAR and not _is_padding(item)
+
+
+def _is_padding(item: LocalOp) -> bool:
+    """Whether an item puts one number beside a value, which compilers make a padding."""
+    if item.name != "stablehlo.concatenate" or len(item.operands) != 2:
+        return False
+    return any(_is_one_number(value) for value in item.operands)
+
+
+def _is_one_number(value: LocalValue) -> bool:
+    """Whether all elements of a value are a scalar's."""
+    maker = value.item
+    return maker is not None and maker.name == "stablehlo.broadcast_in_dim" and not maker.operands[0].shape
 
 
 def _reads_either_way(reader: LocalOp, value: LocalValue) -> bool:
