@@ -64,10 +64,10 @@ def cheapest(known: KnownShardings, given: Topology | None, options: Options) ->
     first = partition_program(known.program, known, given, options)
     contest = _Contest(known, given, options, first)
     final = is_final(known)
-    if first.plan.entries and not final:
+    if first.plan.entries and not final and options.compare:
         for wanted in preferences(known, first, given, options.repeat):
             contest.offer(wanted)
-    if contest.best.exceeds_memory:
+    if contest.best.exceeds_memory and options.compare:
         contest.fit(final)
     return contest.settled()
 

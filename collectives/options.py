@@ -38,6 +38,8 @@ class Options:
     reorder            whether values, where two of their dimensions want one axis, are laid out as propagation in XLA's
                        order decides it (`reordered.py`); arguments and results stay as they are. If False every value
                        starts from the sharding that was handed in
+    compare            whether whole programs in other layouts are made beside the one that was propagated, and the
+                       cheapest is taken; if False none is, which takes half as long
     repeat             whether every device may compute the same where operands would be gathered over and over, and the
                        arithmetic takes less time than the bytes that are saved (`replicated_chains.py`): on a topology,
                        or without one on a TPU v5e. Virtual CPU devices share cores, so they are slower by it
@@ -75,6 +77,7 @@ class Options:
     uneven_boundary: bool = False
     distribute: bool | None = None
     reorder: bool = True
+    compare: bool = True
     repeat: bool = True
     optimize: bool = True
     combine: bool = True
@@ -103,6 +106,7 @@ class Options:
             "allow_full_gather",
             "gather_custom_calls",
             "reorder",
+            "compare",
             "repeat",
             "optimize",
             "combine",

@@ -85,6 +85,11 @@ def _at(title: str, path: KeyPath, difference: str, text: str) -> errors.TreeErr
     return error
 
 
+def calling(error: errors.TreeError, title: str) -> str:
+    """The message of an error of `prefix_errors`, with the tree under the name that its user knows."""
+    return str(error).replace(f"\n    {error.title}{error.path}\n", f"\n    {title}{error.path}\n", 1)
+
+
 def _describe(tree: Any) -> str:
     if tree is None:
         return "None"

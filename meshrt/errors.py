@@ -249,16 +249,11 @@ class IntegerOverflowError(MeshrtError, OverflowError):
 
 
 class TreeError(MeshrtError, ValueError):
-    """Two pytrees whose structures must agree do not. `path` is the key path of the place, if it is known, `keys` its
-    entries, `title` what the message calls the tree that is to fit."""
+    """Two pytrees that must agree do not: at `path`, if it is known, of entries `keys`, in what is called `title`."""
 
     path: str = ""
     keys: tuple[Any, ...] = ()
     title: str = ""
-
-    def calling(self, title: str) -> str:
-        """The message, with the tree under the name that its user knows."""
-        return str(self).replace(f"\n    {self.title}{self.path}\n", f"\n    {title}{self.path}\n", 1)
 
 
 class TransposeError(TreeError, TypeError):

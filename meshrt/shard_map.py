@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt._tree_paths import calling
 from meshrt.core.basic.varying import into_branch
 from meshrt.core.high import has_high_types, is_mutable
 from meshrt.core.naming import wraps
@@ -361,7 +362,7 @@ def _flat_specs(mapped: Mapped, args: Any) -> list[Any]:
     except errors.TreeError as e:
         raise errors.TreeError(
             f"{mapped.called} in_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its arguments: "
-            f"{e.calling('in_specs')}"
+            f"{calling(e, 'in_specs')}"
         ) from None
 
 
@@ -437,7 +438,7 @@ def _broadcast_out(mapped: Mapped, out: Any) -> list[Any]:
     except errors.TreeError as e:
         raise errors.TreeError(
             f"{mapped.called} out_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its result: "
-            f"{e.calling('out_specs')}"
+            f"{calling(e, 'out_specs')}"
         ) from None
 
 

@@ -97,9 +97,12 @@ class Judges:
             raise InspectError(f"{self.name}: {reply['error']}")
         return reply
 
-    def ask(self, mesh: Mapping[str, int], arguments: Sequence[ArgumentAxes | None]) -> Future[Figures]:
-        """The figures of a candidate, once they are there. Arguments of which None is said stay as they are."""
-        line = json.dumps({"mesh": dict(mesh), "arguments": arguments}).encode() + b"\n"
+    def ask(
+        self, mesh: Mapping[str, int], arguments: Sequence[ArgumentAxes | None], is_first: bool = False
+    ) -> Future[Figures]:
+        """The figures of a candidate, once they are there: at a first look, or thoroughly. Arguments of which None is
+        said stay as they are."""
+        line = json.dumps({"mesh": dict(mesh), "arguments": arguments, "is_first": is_first}).encode() + b"\n"
         return self._threads.submit(self._answer, line)
 
     def _answer(self, line: bytes) -> Figures:

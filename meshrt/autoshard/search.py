@@ -23,6 +23,8 @@ __all__ = ["Candidate", "Found", "Space", "search"]
 # Layouts that each round goes on from. Chosen; measured over a 4x4 mesh on v5e: on blocks of GPT, Llama, experts and
 # DLRM 1, 2, 4 and 8 find the same times, with 45, 60, 100 and 129 layouts judged for GPT.
 BEAM = 2
+# Layouts of a round that are judged thoroughly, those that look best at first. Chosen.
+THOROUGH = 3 * BEAM
 # How much faster a layout has to be for the search to prefer it to one with fewer changes: predictions differ by more.
 # Chosen, not measured.
 WORTH = 0.002
@@ -134,6 +136,7 @@ class _Desk:
 
     def __init__(self, space: Space, judges: Judges, until: float, progress: Progress | None):
         self.space, self.judges, self.until, self.progress = space, judges, until, progress
+        self.seen: set[tuple[ArgumentAxes, ...]] = set()
         self.judged: dict[tuple[ArgumentAxes, ...], Candidate] = {}
         self.best_yet: Candidate | None = None  # for the progress that is shown
 
@@ -142,19 +145,30 @@ class _Desk:
         return time.monotonic() < self.until
 
     def judge(self, layouts: Sequence[Layout]) -> list[Candidate]:
-        """The candidates of layouts that were not judged before, as far as time allows."""
+        """The candidates of layouts that were not looked at before, as far as time allows: all at a first look, and
+        those that look best thoroughly, which alone are given. Where time ends before, the first look counts."""
         todo: dict[tuple[ArgumentAxes, ...], Layout] = {}
         for layout in layouts:
             axes = self.space.axes(layout)
-            if axes not in self.judged:
+            if axes not in self.seen:
                 todo.setdefault(axes, layout)
+        self.seen.update(todo)
+        if len(todo) > THOROUGH:
+            looked = self._asked(todo, True)
+            looked.sort(key=lambda c: self.space.rank(c.figures))
+            promising = looked[:THOROUGH]
+            self._asked({c.axes: c.layout for c in promising}, False)
+            return [self.judged[c.axes] for c in promising]
+        return self._asked(todo, False)
+
+    def _asked(self, todo: Mapping[tuple[ArgumentAxes, ...], Layout], is_first: bool) -> list[Candidate]:
         waiting = list(todo.items())[::-1]
         asked: dict[Future[Figures], tuple[tuple[ArgumentAxes, ...], Layout]] = {}
         found = []
         while waiting or asked:
             while waiting and len(asked) < 2 * self.judges.count and (self.has_time or not self.judged):
                 axes, layout = waiting.pop()
-                asked[self.judges.ask(self.space.mesh, axes)] = axes, layout
+                asked[self.judges.ask(self.space.mesh, axes, is_first)] = axes, layout
             if not asked:
                 break
             for done in wait(asked, return_when=FIRST_COMPLETED).done:

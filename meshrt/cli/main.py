@@ -132,7 +132,7 @@ def _meaning(error: click.UsageError) -> str:
 
 
 def _fail(message: str) -> None:
-    from propagation.quoting import printable  # help needs none of it
+    from propagation.quoting import printable  # start-up time: help needs none of it
 
     click.echo(f"meshrt: error: {printable(' '.join(message.split()))}", err=True)
     sys.exit(USER_ERROR)

@@ -15,9 +15,9 @@ from meshrt.errors import InspectError
 from meshrt.pipeline.names import path_of, type_text
 from propagation import Propagated
 from propagation.addresses import Address, resolve
-from propagation.calls import original_name
 from propagation.dataflow import EDGE
 from propagation.errors import BadOptionError
+from propagation.functions import original_name
 from propagation.log import CHOSEN, Missing, ProvenanceStep
 from propagation.program import Func, Op, Value, source
 

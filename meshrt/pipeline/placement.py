@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from meshrt import errors, tree_util
+from meshrt._tree_paths import calling
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.box_contents import result_of
 from meshrt.pipeline.options import JitOptions
@@ -477,7 +478,7 @@ class Wanted:
         except errors.TreeError as e:
             raise errors.TreeError(
                 f"out_shardings of {self.function.name} must be a pytree prefix of its result: "
-                f"{e.calling('out_shardings')}"
+                f"{calling(e, 'out_shardings')}"
             ) from None
         outs: list[NamedSharding | None] = []
         for i, (s, aval) in enumerate(zip(flat, avals)):

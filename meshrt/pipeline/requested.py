@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt._tree_paths import calling
 from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.box_contents import CLOSED_OVER
@@ -119,7 +120,7 @@ def broadcast_in(name: str, given: Any, tree: Any, path: Callable[[int], str]) -
     try:
         return [*spread(given, args, is_sharding), *held]
     except errors.TreeError as e:
-        why = e.calling("in_shardings")
+        why = calling(e, "in_shardings")
         if type(given) is tuple and len(given) != len(args):
             sizes = f"a tuple or list of length {len(given)} for an args tuple of length {len(args)}"
             why = f"it is the wrong length: {sizes}"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import config, errors, tree_util
+from meshrt._tree_paths import calling
 from meshrt.core import source
 from meshrt.core.naming import wraps
 from meshrt.core.operators import ArrayOperators
@@ -315,7 +316,7 @@ def _split_outs(fun: Any, wanted: Any, out_tree: Any, avals: Sequence[Any]) -> t
     except errors.TreeError as e:
         raise errors.TreeError(
             f"out_sharding of auto_axes of {fun_name(fun)} must be a pytree prefix of its result: "
-            f"{e.calling('out_sharding')}"
+            f"{calling(e, 'out_sharding')}"
         ) from None
     outs = []
     for i, (s, aval) in enumerate(zip(flat, avals)):

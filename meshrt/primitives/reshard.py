@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt._tree_paths import calling
 from meshrt.core import source
 from meshrt.core.basic.reshard import reshard_p
 from meshrt.core.completion import Completion
@@ -81,7 +82,7 @@ def reshard(xs: Any, out_shardings: Any) -> Any:
     except errors.TreeError as e:
         raise errors.TreeError(
             f"the out_shardings of reshard at {source.capture()} must be a pytree prefix of its value: "
-            f"{e.calling('out_shardings')}"
+            f"{calling(e, 'out_shardings')}"
         ) from None
     return tree_util.tree_unflatten(tree, [of_arrays(_resharded, x, wanted) for x in leaves])
 

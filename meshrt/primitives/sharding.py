@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from meshrt import errors, tree_util
+from meshrt._tree_paths import calling
 from meshrt.core.jaxpr import Eqn, Jaxpr, subjaxprs
 from meshrt.core.primitive import Primitive
 from meshrt.core.source import Source, capture
@@ -272,7 +273,7 @@ def constrain(x: Any, shardings: Any, called: str, given: str, optional: bool = 
         leaves, tree, asked = said_of_arrays(x, shardings, is_leaf)
     except errors.TreeError as e:
         raise errors.TreeError(
-            f"{given} at {capture()} must be a pytree prefix of its value x: {e.calling('shardings')}"
+            f"{given} at {capture()} must be a pytree prefix of its value x: {calling(e, 'shardings')}"
         ) from None
 
     def constrained(value: Any, path: Callable[[], str], sharding: Any) -> Any:
