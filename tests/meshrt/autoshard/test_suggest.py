@@ -7,13 +7,14 @@ import json
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from collectives.topology import load
-from meshrt.autoshard.figures import subject_of
+from meshrt.autoshard.figures import Figures, subject_of
 from meshrt.autoshard.judge import described, judge
 from meshrt.autoshard.judges import Judges
 from meshrt.autoshard.layouts import Argument, Layout, argument_axes, decisions_of
@@ -103,6 +104,35 @@ def test_nothing_is_better_among_all_layouts(batch) -> None:
         assert found.best.figures.seconds <= best * 1.02
     else:
         assert all(axes[0] for axes in (found.best.axes[0],)), "a large batch is split"
+
+
+class Glances:
+    """Judges to whom everything looks a third slower at first."""
+
+    count = 1
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, bool]] = []
+
+    def ask(self, mesh, axes, is_first=False) -> Future[Figures]:
+        self.asked.append((axes, is_first))
+        seconds = 10.0 - sum(len(a) * (n + 1) for n, dims in enumerate(axes) for a in dims)
+        found: Future[Figures] = Future()
+        found.set_result(Figures(seconds * (1.5 if is_first else 1.0), seconds, 0.0, 0.0, 1.0, 1.0, {}))
+        return found
+
+
+def test_only_what_looks_best_is_judged_thoroughly() -> None:
+    arguments = tuple(Argument(f"w{i}", (8, 8), "f32") for i in range(3))
+    classes = [DimensionClass((ArgumentDim(i, d, 8),), False, 1) for i in range(3) for d in (0, 1)]
+    space = Space(arguments, tuple(decisions_of(classes, arguments)), {"x": 2, "y": 2}, None)
+    judges = Glances()
+    found = search(space, judges, 1e6)
+    assert found.is_complete
+    assert found.best.figures.seconds == 10.0 - 2 * (1 + 2 + 3), "both axes on each argument, judged thoroughly"
+    first, thorough = ({axes for axes, is_first in judges.asked if is_first is kind} for kind in (True, False))
+    assert len(first) + len(thorough) == len(judges.asked), "nothing is asked twice in one way"
+    assert 3 * len(thorough) < len(first)
 
 
 def test_a_module_is_described() -> None:
