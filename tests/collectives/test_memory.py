@@ -391,7 +391,8 @@ PROGRAMS = [
     "permutation", "ring attention", "convolution gradient", "mixture of experts", "decode, cache sharded by position",
     "gradient accumulation", "running sum", "mlp gradient", "data-parallel sgd", "trace and triangle",
     "merge into the minor", "matrix product in two dimensions", "attention with heads moved in and out",
-    "Maxwell's equations", "strided convolution split in space, gradient", "patch embedding, gradient", "layer norm over a sharded dimension", "attention block, heads and batch",
+    "Maxwell's equations", "strided convolution split in space, gradient",
+    "patch embedding, gradient", "layer norm over a sharded dimension", "attention block, heads and batch",
 ]  # fmt: skip
 
 
