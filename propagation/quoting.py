@@ -20,10 +20,10 @@ def quote(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with what does not print escaped: a name in a program must not steer the terminal that shows it.
+    r"""`text` with what does not print escaped: a name in a program must not steer the terminal that shows it.
 
-    >>> printable("red: \x1b[31m")
-    'red: \\x1b[31m'
+    >>> printable("red: " + chr(27) + "[31m") == r"red: \x1b[31m"
+    True
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
