@@ -17,6 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from meshrt import errors
 from meshrt._dtype_kinds import (
     DTypeError,
     float0,
@@ -223,7 +224,7 @@ def check_user_dtype(dtype: Any, where: str | None = None) -> Any:
     if dtype is None:
         raise DTypeError(f"{place}: a dtype must be given, got None")
     if hasattr(dtype, "aval") or isinstance(dtype, np.ndarray):
-        raise DTypeError(f"{place}: Cannot construct a dtype from an array; pass its .dtype instead")
+        raise errors.ArgumentValueError(f"{place}: Cannot construct a dtype from an array; pass its .dtype instead")
     try:
         dt = np.dtype(dtype)
     except TypeError as e:

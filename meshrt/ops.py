@@ -78,6 +78,8 @@ def _segments(
     data = jnp.asarray(operand(name, data))
     count = _count(name, segment_ids, num_segments)
     ids = jnp.asarray(operand(name, segment_ids, 1))
+    if data.ndim < ids.ndim:
+        data = jnp.broadcast_to(data, ids.shape)
     if ids.shape != data.shape[: ids.ndim]:
         wanted = ",".join(map(str, (*ids.shape, *data.shape[ids.ndim :])))
         raise errors.ArgumentValueError(

@@ -89,6 +89,11 @@ class Tracer(ArrayOperators):
         """The names of the traced function's arguments from which the value was computed, for error messages."""
         return []
 
+    @property
+    def has_tangent(self) -> bool:
+        """Whether a derivative with respect to what the value is computed from is being taken."""
+        return False
+
     def _need(self, what: str, error: type[errors.ConcretizationError] = errors.ConcretizationError) -> Any:
         value = self.concrete()
         if value is None:
@@ -128,6 +133,8 @@ class Tracer(ArrayOperators):
         if self.aval.shape:
             raise errors.ArgumentTypeError(f"Only scalar arrays can be converted to Python scalars. Got {self.aval}")
         what = f"{NOT_CONCRETE}: {kind}() was applied (try using `x.astype({kind})`) to a traced array"
+        if kind != "int" and self.has_tangent:  # the number would have no derivative, and nobody would see that
+            raise errors.ConcretizationError(concretization_message(self, what))
         return self._need(what)
 
     def __copy__(self) -> Tracer:

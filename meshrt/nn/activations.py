@@ -249,9 +249,12 @@ def gelu(x: Any, approximate: bool = True) -> Any:
         )
     if approximate:
         cubic = el.mul_p.bind(scalar_like(x, 0.044715), el.integer_pow_p.bind(x, y=3))
-        inner = el.mul_p.bind(np.asarray(math.sqrt(2 / math.pi), x.dtype)[()], el.add_p.bind(x, cubic))
+        total = el.add_p.bind(x, cubic)
+        inner = el.mul_p.bind(
+            np.asarray(math.sqrt(2 / math.pi), x.dtype)[()], el.convert_element_type(total, total.dtype)
+        )
         cdf = el.mul_p.bind(scalar_like(x, 0.5), el.add_p.bind(scalar_like(x, 1), el.tanh_p.bind(inner)))
-        return el.mul_p.bind(x, cdf)
+        return el.mul_p.bind(el.convert_element_type(x, x.dtype), cdf)
     tail = el.erfc_p.bind(el.mul_p.bind(el.neg_p.bind(x), np.asarray(math.sqrt(0.5), x.dtype)[()]))
     return el.mul_p.bind(el.mul_p.bind(scalar_like(x, 0.5), x), tail)
 

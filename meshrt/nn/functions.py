@@ -68,7 +68,7 @@ def _shifted(x: Any, axes: tuple[Any, ...], where: Any) -> Any:
     if where is None:
         named = any(type(a) is not int for a in axes)
         top = rd.max(fixed, axes, initial=-np.inf) if named else reduce_max_p.bind(fixed, axes=axes)
-        return el.sub_p.bind(x, _along(x, top, axes))
+        return el.sub_p.bind(el.convert_element_type(x, x.dtype), _along(x, top, axes))
     top = rd.max(fixed, axes, where=where, initial=-np.inf)
     return uf.subtract(select(where, x, -np.inf), _along(x, top, axes))
 
@@ -85,7 +85,7 @@ def _softmax_over(axes: tuple[Any, ...]) -> Any:
     @softmax.defjvp
     def derivative(primals: Any, tangents: Any) -> Any:
         (x,), (t,) = primals, tangents
-        y = softmax.fun(x)
+        y, t = softmax.fun(x), el.convert_element_type(t, t.dtype)  # whose transpose has the weak type of x
         mean = _along(y, rd.sum(el.mul_p.bind(y, t), axes), axes)
         return y, el.mul_p.bind(y, el.sub_p.bind(t, mean))
 
@@ -154,7 +154,7 @@ def logsumexp(
     axes = _axes("logsumexp", axis, a)
     top = rd.max(lax.stop_gradient(uf.real(a)), axes, where=where, initial=-np.inf)
     top = select(logic.isfinite(top), top, scalar_like(top, 0))
-    powers = uf.exp(uf.subtract(a, el.convert_element_type(_along(a, top, axes), a.dtype)))
+    powers = uf.exp(el.sub_p.bind(a, el.convert_element_type(_along(a, top, axes), a.dtype)))
     powers = powers if b is None else uf.multiply(powers, b)
     total = rd.sum(powers, axes, where=where, keepdims=keepdims)
     sign = uf.sign(total)

@@ -48,7 +48,7 @@ def asarray(
     Array([1., 2.], dtype=float32)
     """
     if isinstance(a, ArrayOperators) and dtype is None and device is None and out_sharding is None and not copy:
-        if not a.aval.is_high:
+        if not a.aval.is_high and order in (None, "K"):
             return a
     return array(a, dtype, copy=bool(copy), order=order, device=device, out_sharding=out_sharding)
 

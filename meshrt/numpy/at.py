@@ -23,6 +23,7 @@ from meshrt.numpy.indexing import gather_indices, getitem, index_dtype, static_s
 from meshrt.numpy.operands import broadcast_to_shape, refuse_broadcast, size_as
 from meshrt.primitives.axis_types import constrained, is_explicit, split_by
 from meshrt.primitives.dynamic_slice import dynamic_update_slice_p
+from meshrt.primitives.gather_scatter import GatherScatterMode
 from meshrt.primitives.reshape import expand_dims
 
 __all__ = ["IndexUpdateHelper", "IndexUpdateRef"]
@@ -151,6 +152,7 @@ def update(
             wrap_negative_indices=wrap_negative_indices,
         )  # fmt: skip
         return split_by(update, (x, index, values, scatter, combine), options, out_sharding)
+    mode = None if mode is None else GatherScatterMode.from_any(mode)  # of windows, which need none, too
     tokens, operands = tokenize(index)
     plan = plan_update(tokens, x.shape, wrap_negative_indices)
     if plan.gather.empty:
@@ -206,6 +208,8 @@ def _updates(values: Any, plan: GatherPlan) -> Any:
 
 
 def _update_window(x: Any, values: Any, window: StaticSlicePlan, plan: GatherPlan, combine: Callable[..., Any]) -> Any:
+    if aval_of(x).weak_type or aval_of(values).weak_type:  # what comes back to them is as weak as they are
+        x, values = el.convert_element_type(x, x.dtype), el.convert_element_type(values, values.dtype)
     starts = window.starts or (0,) * x.ndim
     sizes = tuple(b - a for a, b in zip(starts, window.limits))
     values = reshape_p.bind(_updates(values, plan), new_sizes=sizes)

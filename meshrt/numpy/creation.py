@@ -337,6 +337,8 @@ def indices(dimensions: Any, dtype: Any = None, sparse: bool = False) -> Any:
     Array([[0, 0],
            [1, 1]], dtype=int32)
     """
+    if not np.iterable(dimensions):
+        raise errors.ArgumentTypeError(f"indices: dimensions must be a sequence of sizes, got {dimensions!r}")
     dims = shape_tuple(dimensions)
     dtype = dtypes.check_user_dtype(int if dtype is None else dtype, "indices")
     shapes = [tuple(n if i == j else 1 for j in range(len(dims))) if sparse else dims for i, n in enumerate(dims)]
@@ -472,6 +474,8 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     x = asarray(operand("vander", x))
     if x.ndim != 1:
         raise ShapeError(f"vander: x must be a one-dimensional array, got shape {x.shape}")
+    if x.dtype == np.bool_:
+        raise errors.ArgumentTypeError("vander does not accept dtype bool: powers are of numbers; convert with astype(int)")
     n = x.size if N is None else static_int(N, "vander: N")
     dtype = x.dtype if dtypes.issubdtype(x.dtype, np.integer) else np.dtype("int32")
     exponents = iota_p.bind(dtype=dtype, shape=(n,), dimension=0)

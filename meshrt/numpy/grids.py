@@ -191,7 +191,7 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     >>> jnp.tril_indices(2)
     (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
     """
-    m, k = n if m is None else m, static_size(k, "tril_indices: the diagonal k")
+    n, m, k = _rows_columns_diagonal("tril_indices", n, m, k)
     if is_symbolic_shape((n, k, m)):
         return nonzero(tri(n, m, k, dtype=bool), size=_below(n, m, k))
     return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.tril_indices(n, k, m))
@@ -208,10 +208,18 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
     >>> jnp.triu_indices(2)
     (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """
-    m, k = n if m is None else m, static_size(k, "triu_indices: the diagonal k")
+    n, m, k = _rows_columns_diagonal("triu_indices", n, m, k)
     if is_symbolic_shape((n, k, m)):
         return nonzero(logical_not(tri(n, m, k - 1, dtype=bool)), size=_above(n, m, k))
     return tuple(asarray(i.astype(dtypes.default_int_dtype())) for i in np.triu_indices(n, k, m))
+
+
+def _rows_columns_diagonal(name: str, n: Any, m: Any, k: Any) -> tuple[Any, Any, Any]:
+    n = static_size(n, f"{name}: n")
+    m, k = n if m is None else static_size(m, f"{name}: m"), static_size(k, f"{name}: the diagonal k")
+    if any(isinstance(size, int) and size < 0 for size in (n, m)):
+        raise errors.ArgumentTypeError(f"{name}: sizes must have every element be nonnegative, got {(n, m)}")
+    return n, m, k
 
 
 def _below(n: Any, m: Any, k: Any) -> Any:

@@ -322,7 +322,7 @@ def multi_dot(arrays: Any, *, precision: Any = None) -> Any:
     >>> jnp.linalg.multi_dot([jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.ones(4)])
     Array([12., 12.], dtype=float32)
     """
-    xs = [asarray(a) for a in arrays]
+    xs = [operand_array("multi_dot", a, i) for i, a in enumerate(arrays)]
     shapes = [x.shape for x in xs]
     if len(xs) < 2:
         raise ShapeError(f"multi_dot requires at least two arrays; got len(arrays)={len(xs)}")

@@ -295,6 +295,21 @@ def _tobytes(self: ArrayOperators, order: Literal["C", "F", "A", "K"] | None = "
     return np.asarray(self).tobytes(order)
 
 
+def _contains(self: ArrayOperators, value: Any) -> bool:
+    """Whether an element of a vector equals a scalar."""
+    if self.ndim != 1:
+        raise errors.ArgumentValueError(
+            f"Array.__contains__: search array must be one-dimensional, got arr.shape={self.shape}; ask "
+            "(array == value).any()"
+        )
+    if isinstance(value, str | bytes) or value is None:
+        raise errors.ArgumentTypeError(f"Array.__contains__: unsupported operand type {type(value)}.")
+    found = ufuncs.equal(self, value)
+    if found.ndim != 1 or np.shape(value):
+        raise errors.ArgumentValueError(f"Array.__contains__: query value must be a scalar, got shape {np.shape(value)}")
+    return bool(found.any())
+
+
 def _matrix_transpose(self: ArrayOperators) -> Any:
     return shapes.matrix_transpose(self)
 
@@ -434,7 +449,7 @@ def attach_all() -> None:
         "__pow__": _power, "__neg__": ufuncs.negative, "__pos__": ufuncs.positive, "__abs__": ufuncs.absolute,
         "__invert__": logic.invert, "__round__": _round,
         "__getitem__": _choose_getitem, "__setitem__": _choose_setitem, "__iter__": _iterate,
-        "__len__": _contains_length,
+        "__len__": _contains_length, "__contains__": _contains,
     }  # fmt: skip
     methods |= {name: _function_method(f) for name, f in _PLAIN.items()}
     methods["conj"] = methods["conjugate"] = _function_method(ufuncs.conjugate)

@@ -328,6 +328,8 @@ def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
     own = aval_of(x).shape
     if own == shape:
         return x
+    if len(own) > len(shape):
+        raise ShapeError(f"Cannot broadcast to shape with fewer dimensions: arr_shape={own} shape={shape}")
     dims = tuple(range(len(shape) - len(own), len(shape)))
     return broadcast_in_dim_p.bind(x, shape=shape, broadcast_dimensions=dims)
 

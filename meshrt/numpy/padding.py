@@ -26,6 +26,7 @@ from meshrt.numpy.operands import (
     canonical_axis,
     operand,
     shape_tuple,
+    static_int,
     static_size,
 )
 from meshrt.numpy.shapes import broadcast_to, ravel, reshape
@@ -118,7 +119,7 @@ def repeat(
         if isinstance(repeats, DimExpr):
             out = _repeat_evenly(x, repeats, axis)
         elif counts.ndim == 0:
-            out = _repeat_evenly(x, int(counts), axis)
+            out = _repeat_evenly(x, static_int(repeats, "repeat: repeats"), axis)
         else:
             out = take_static(x, np.repeat(np.arange(n), np.broadcast_to(counts.ravel(), (n,))), axis)
     return constrained(out, out_sharding, "repeat")

@@ -161,6 +161,12 @@ def _checked(
             "method can only be 'linear', 'lower', 'higher', 'midpoint', 'nearest' or 'inverted_cdf'; "
             f"{name} got {method!r}"
         )
+    if dtypes.issubdtype(a.dtype, np.complexfloating):
+        raise errors.ArgumentValueError(
+            f"quantile does not support complex input, as the operation is poorly defined. {name} got dtype {a.dtype}"
+        )
+    if weights is not None and method != "inverted_cdf":
+        raise errors.UnsupportedError(f"{name}: {method} doesn't support weights. Only method 'inverted_cdf' does")
     if q.ndim > 1:
         raise ShapeError(f"{name}: q must be a number or a vector, got shape {q.shape}")
     if method != "inverted_cdf" and not dtypes.issubdtype(q.dtype, np.floating):
@@ -172,10 +178,6 @@ def _checked(
         (x,) = promoted_inexact(name, a)
     else:
         x, weights = _weighted(name, a, operand_array(name, weights), method, axis, axes)
-    if dtypes.issubdtype(x.dtype, np.complexfloating):
-        raise errors.ArgumentValueError(
-            f"quantile does not support complex input, as the operation is poorly defined. {name} got dtype {x.dtype}"
-        )
     result = _of_rows(_merged(x, axes), q, method, None if weights is None else _merged(weights, axes), skip_nan)
     if keepdims:
         # (JAX makes a vector of a number before it looks for quantiles along no axis in particular.)

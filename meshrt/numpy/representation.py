@@ -41,6 +41,7 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
 
 @custom_jvp
 def _frexp(x: Any) -> tuple[Any, Any]:
+    x = asarray(x)  # what `grad` is asked at may be a Python number
     info = dtypes.finfo(x.dtype)
     bits = np.dtype(f"int{info.bits}")
     tiny = el.lt_p.bind(el.abs_p.bind(x), scalar_like(x, info.tiny))
@@ -59,7 +60,7 @@ def _frexp(x: Any) -> tuple[Any, Any]:
 
 @_frexp.defjvp
 def _frexp_jvp(primals: tuple[Any], tangents: tuple[Any]) -> Any:
-    (x,), (t,) = primals, tangents
+    t, x = el.convert_element_type(tangents[0], tangents[0].dtype), asarray(primals[0])
     mantissa, exponent = _frexp(x)
     scale = el.exp2_p.bind(el.neg_p.bind(el.convert_element_type(exponent, x.dtype)))
     return (mantissa, exponent), (el.mul_p.bind(t, scale), np.zeros(exponent.shape, dtypes.float0))

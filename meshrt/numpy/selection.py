@@ -80,6 +80,8 @@ def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
     Array([0. , 0.5, 1. ], dtype=float32)
     """
 
+    if arr is None:
+        raise errors.ArgumentValueError("No input was provided to the clip function: give arr")
     for i, v in enumerate((arr, min, max)):
         if (v is not None or not i) and _is_complex(v, i):
             raise errors.ArgumentValueError(
@@ -285,7 +287,12 @@ def array_equiv(a1: Any, a2: Any) -> Any:
     Array(True, dtype=bool)
     """
 
+    a1, a2 = asarray(a1), asarray(a2)
     try:
-        return _all(equal(asarray(a1), asarray(a2)))
-    except (ShapeError, dtypes.TypePromotionError):  # no equal dtypes under numpy_dtype_promotion="strict"
+        return _all(equal(a1, a2))
+    except dtypes.TypePromotionError:  # no equal dtypes under numpy_dtype_promotion="strict"
+        return asarray(False)
+    except ShapeError:
+        if a1.ndim == a2.ndim:  # JAX takes it for a mistake
+            raise
         return asarray(False)

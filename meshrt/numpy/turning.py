@@ -111,7 +111,9 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     axes = np.broadcast_to(axes, count).tolist()
     if isinstance(shift, ArrayOperators):
         return _roll_dynamic(x, broadcast_to(shift, (count,)), axes)
-    for ax, by in zip(axes, np.broadcast_to(np.asarray(shift), count)):
+    steps = np.asarray(shift)
+    steps = steps.astype(int) if steps.dtype.kind in "bf" else steps  # towards zero, as at run time
+    for ax, by in zip(axes, np.broadcast_to(steps, count)):
         n = x.shape[ax]
         at = -as_size(by) % max_dim(n, 1)
         if at != 0:

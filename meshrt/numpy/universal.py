@@ -187,7 +187,7 @@ class ufunc:
         """The dtype of results of elements of these arrays, unless one is given."""
         if dtype is not None:
             return dtypes.check_user_dtype(dtype, self.__name__)
-        return eval_shape(self._func, *(lax.full((), 1, x.dtype) for x in xs)).dtype
+        return eval_shape(self._func, *(lax.full_like(x, 1, shape=()) for x in xs)).dtype
 
     def _one_by_one(self, name: str, x: Any, axis: Any, dtype: Any, keepdims: bool, initial: Any, where: Any) -> Any:
         if isinstance(axis, tuple):

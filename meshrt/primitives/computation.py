@@ -89,4 +89,10 @@ def starts_from(init: Any, identity: Any, dtype: Any) -> bool:
     if init is None or isinstance(dtype, dtypes.ExtendedDType):
         return False
     value = np.asarray(init)
+    if value.dtype.kind == "f" and not value.shape and dtypes.issubdtype(dtype, np.integer):
+        if np.isinf(value):  # of integers, the largest and the smallest
+            info = dtypes.iinfo(dtype)
+            return bool(int(identity) == (info.max if value > 0 else info.min))
+        if value != np.trunc(value):
+            return False
     return not value.shape and bool(value.astype(dtype) == np.asarray(identity).astype(dtype))

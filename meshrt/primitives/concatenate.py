@@ -111,6 +111,8 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
     operands = list(operands)
     if not operands:
         raise errors.ArgumentShapeError("concatenate requires a non-empty sequences of arrays")
+    if len({aval_of(x).ndim for x in operands}) > 1:  # before their dimensions are counted
+        raise errors.ArgumentTypeError(_not_joined([aval_of(x) for x in operands], dimension))
     dimension = canonical_axis(dimension, aval_of(operands[0]).ndim)
     if len(operands) == 1 and not isinstance(operands[0], np.ndarray):
         return operands[0]

@@ -308,12 +308,11 @@ dot_general_p = Primitive(
 
 
 def _dimensions(dims: Sequence[int], aval: ShapedArray) -> tuple[int, ...]:
-    """Dimension numbers of an operand, counted from the start."""
-    found = tuple(int(d) + aval.ndim if d < 0 else int(d) for d in dims)
+    found = tuple(map(int, dims))
     if any(not 0 <= d < aval.ndim for d in found) or len(set(found)) < len(found):
         raise errors.ArgumentShapeError(
-            f"dot_general requires dimension numbers that are distinct and less than the number of dimensions of "
-            f"{aval.short()}, but got {tuple(dims)}"
+            "dot_general requires dimension numbers to be nonnegative, distinct and less than the number of dimensions "
+            f"of {aval.short()}, but got {tuple(dims)}"
         )
     return found
 

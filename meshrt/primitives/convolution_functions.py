@@ -17,6 +17,7 @@ from meshrt.primitives.concatenate import rev_p
 from meshrt.primitives.convolution import ConvDimensionNumbers, conv_general_dilated_p, taken
 from meshrt.primitives.precision import canonical_precision
 from meshrt.primitives.windowing import (
+    PaddingNameError,
     canonical_pads,
     dilated,
     padtype_to_pads,
@@ -232,7 +233,7 @@ def transposed_pads(extent: int, stride: int, padding: Any) -> tuple[int, int]:
         total = extent + stride - 2 + max(extent - stride, 0)
         return extent - 1, total - (extent - 1)
     if isinstance(padding, str):
-        raise errors.ArgumentShapeError(f"conv_transpose knows the paddings 'SAME' and 'VALID', not {padding!r}")
+        raise PaddingNameError(f"conv_transpose knows the paddings 'SAME' and 'VALID', not {padding!r}")
     low, high = padding
     return extent - 1 - low, extent - 1 - high
 

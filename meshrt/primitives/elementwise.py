@@ -22,6 +22,7 @@ from meshrt.core.basic.pointwise import (
     same_dtype,
     spread,
 )
+from meshrt.core.basic.shapes import broadcast_in_dim_p, constant
 from meshrt.core.explicit import added, moved, multiplied
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
@@ -29,7 +30,6 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.precision import accuracy_attribute
-from meshrt.primitives.reshape import full
 from meshrt.primitives.selection import select_n, select_n_p
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -98,7 +98,8 @@ div_p: Primitive = nary(
 
 
 def _scalar(x: Any, value: float) -> Any:
-    return np.asarray(value, aval_of(x).dtype)[()]
+    aval = aval_of(x)
+    return constant(value, aval.dtype, aval.weak_type)
 
 
 def unary(name: str, op: str, derivative: Any = None, kinds: str = "fc", **kw: Any) -> Primitive:
@@ -213,8 +214,7 @@ def _write_sign(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
 
 
 def _ones(x: Any) -> Any:
-    aval = aval_of(x)
-    return full(aval.shape, 1, aval.dtype)
+    return broadcast_in_dim_p.bind(_scalar(x, 1), shape=aval_of(x).shape, broadcast_dimensions=())
 
 
 def _abs_derivative(t: Any, o: Any, x: Any) -> Any:
@@ -337,14 +337,14 @@ def _extremum(name: str, op: str) -> Primitive:
     def side(index: Any) -> Callable[..., Any]:
         def derivative(t: Any, o: Any, x: Any, y: Any) -> Any:
             mine, other = (x, y) if index == 0 else (y, x)
-            half = mul(0.5, eq_mask(x, y, t))
+            half = mul(0.5, share(eq_p.bind(x, y), t, o))
             return mul_p.bind(
-                t, add_p.bind(spread(winner(mine, other, t), aval_of(o).shape), spread(half, aval_of(o).shape))
+                t, add_p.bind(spread(winner(mine, other, t, o), aval_of(o).shape), spread(half, aval_of(o).shape))
             )
 
         return derivative
 
-    def winner(mine: Any, other: Any, t: Any) -> Any:
+    def winner(mine: Any, other: Any, t: Any, o: Any) -> Any:
         compare = gt_p if name == "max" else lt_p
         if has_kind(aval_of(mine).dtype, "c"):
             by_real, by_imag = (compare.bind(part.bind(mine), part.bind(other)) for part in (real_p, imag_p))
@@ -352,10 +352,10 @@ def _extremum(name: str, op: str) -> Primitive:
             wins = or_p.bind(by_real, and_p.bind(tie, by_imag))
         else:
             wins = compare.bind(mine, other)
-        return convert_element_type(wins, aval_of(t).dtype)
+        return share(wins, t, o)
 
-    def eq_mask(x: Any, y: Any, t: Any) -> Any:
-        return convert_element_type(eq_p.bind(x, y), aval_of(t).dtype)
+    def share(which: Any, t: Any, o: Any) -> Any:
+        return convert_element_type(which, aval_of(t).dtype, aval_of(o).weak_type)
 
     return nary(name, op, 2, kinds="biufc", write=write, derivatives=[side(0), side(1)], cheap=True, finite=True)
 
@@ -377,6 +377,7 @@ def _lower_pow(ctx: LoweringContext, eqn: Eqn, x: Any, y: Any) -> Any:
 
 
 def _pow_x(t: Any, o: Any, x: Any, y: Any) -> Any:
+    x = convert_element_type(x, aval_of(x).dtype)  # no weak type, as in JAX, whatever the exponent's is
     if _is_integer(aval_of(y)):
         # x**0 is constant, at zero and at infinity too: its power is taken to be 0, and not -1, there.
         lower = sub_p.bind(y, convert_element_type(ne_p.bind(y, _scalar(y, 0)), aval_of(y).dtype))

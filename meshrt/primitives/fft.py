@@ -141,6 +141,8 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
     name = getattr(fft_type, "name", fft_type)
     if not isinstance(name, str) or name.upper() not in FftType.__members__:
         raise errors.ArgumentValueError(f"unknown fft_type {fft_type!r}; known: {', '.join(FftType.__members__)}")
+    if not np.iterable(fft_lengths):
+        raise errors.ArgumentTypeError(f"fft: fft_lengths must be a sequence of sizes, got {fft_lengths!r}")
     kind, lengths = FftType[name.upper()], canonical_shape(fft_lengths, "transform length")
     dtype = aval_of(x).dtype
     if kind is FftType.RFFT:
@@ -149,4 +151,6 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
         x = convert_element_type(x, dtypes.to_inexact_dtype(dtype))
     else:
         x = convert_element_type(x, dtypes.to_complex_dtype(dtype))
+    if not lengths and kind in (FftType.FFT, FftType.IFFT):
+        return x  # along no dimension
     return fft_p.bind(x, fft_type=kind, fft_lengths=lengths)

@@ -271,6 +271,8 @@ def integer_pow(x: Any, y: int) -> Any:
     >>> lax.integer_pow(jnp.array([1.0, 2.0]), 3)
     Array([1., 8.], dtype=float32)
     """
+    if isinstance(y, ArrayOperators | np.ndarray) and y.ndim:
+        raise errors.ArgumentTypeError(f"integer_pow: y must be an int, got an array of shape {y.shape}; use lax.pow")
     if y == 1:
         return x if isinstance(x, ArrayOperators) else copy_p.bind(x)
     if y < 0 and dtypes.issubdtype(aval_of(x).dtype, np.integer):

@@ -8,19 +8,23 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.core.basic.pointwise import nary
+from meshrt.core.basic.shapes import broadcast_in_dim_p, constant
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.primitives.elementwise import add, exp_p, mul, mul_p, neg_p, unary
-from meshrt.primitives.reshape import full
 
 __all__: list[str] = []
 
 
+class MissingDerivativeError(errors.DifferentiationError, NotImplementedError):
+    """A derivative in an argument for which there is no formula."""
+
+
 def no_derivative(function: str, name: str) -> Callable[..., Any]:
-    """The derivative of `function` in the argument `name`: DifferentiationError."""
+    """The derivative of `function` in the argument `name`: MissingDerivativeError."""
 
     def refuse(*args: Any) -> Any:
-        raise errors.DifferentiationError(
+        raise MissingDerivativeError(
             f"{function}: the gradient with respect to {name} is not supported; use lax.stop_gradient({name}) if it is "
             "meant to be constant"
         )
@@ -52,4 +56,5 @@ polygamma_p: Primitive = nary(
 
 def _trigamma(x: Any) -> Any:
     aval = aval_of(x)
-    return polygamma_p.bind(full(aval.shape, 1, aval.dtype), x)
+    one = constant(1, aval.dtype, aval.weak_type)
+    return polygamma_p.bind(broadcast_in_dim_p.bind(one, shape=aval.shape, broadcast_dimensions=()), x)

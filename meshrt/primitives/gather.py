@@ -167,7 +167,7 @@ def _transpose(
         d.operand_batching_dims,
         d.start_indices_batching_dims,
     )
-    base = zeros(operand.aval.update(dtype=aval_of(ct).dtype))
+    base = zeros(operand.aval.update(dtype=aval_of(ct).dtype).strong())
     out = scatter_add_p.bind(
         base, indices, ct, dimension_numbers=numbers, indices_are_sorted=indices_are_sorted,
         unique_indices=unique_indices, mode=mode,

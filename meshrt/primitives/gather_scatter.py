@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from meshrt import dtypes, errors
+from meshrt.core.basic.kinds import has_kind, not_accepted
 from meshrt.core.basic.shapes import bring_to_front, move_dim
 from meshrt.core.completion import OUT_SHARDING
 from meshrt.core.dimensions.expression import DimExpr, min_dim
@@ -124,7 +125,7 @@ def shifted(dims: Sequence[int]) -> tuple[int, ...]:
 # Scatter: types, lowering, batching
 
 
-def _infer(name: str) -> Callable[..., ShapedArray]:
+def _infer(name: str, kinds: str = "") -> Callable[..., ShapedArray]:
     def infer(
         operand: ShapedArray,
         indices: ShapedArray,
@@ -136,6 +137,8 @@ def _infer(name: str) -> Callable[..., ShapedArray]:
         mode: Any,
     ) -> ShapedArray:
         d = dimension_numbers
+        if kinds and not has_kind(operand.dtype, kinds):
+            raise errors.ArgumentTypeError(not_accepted(name, operand.dtype, kinds, 0))
         if operand.dtype != updates.dtype:
             raise errors.ArgumentTypeError(
                 f"{name} needs updates of the operand's dtype but got operand {operand.short()} and updates "
@@ -260,10 +263,12 @@ def scatter_primitive(
     jvp: Callable[..., Any],
     transpose: Callable[..., Any] | None = None,
     finite: bool = False,
+    kinds: str = "",
 ) -> Primitive:
-    """Declares a scatter that combines with the binary StableHLO operation `combine` (None replaces)."""
+    """Declares a scatter that combines with the binary StableHLO operation `combine` (None replaces), for operands of
+    these kinds of dtype; of all, if none are named."""
     primitive: Primitive = Primitive(
-        name, _infer(name), lower=_lower(combine), jvp=jvp, transpose=transpose, batch=_batch(lambda: primitive),
+        name, _infer(name, kinds), lower=_lower(combine), jvp=jvp, transpose=transpose, batch=_batch(lambda: primitive),
         finite=finite, space=lambda avals: avals[0].memory_space, explicit=_scatter_explicit,
         absent=NOT_LINEAR if transpose is None else {},
     )  # fmt: skip

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import dtypes
+from meshrt.core.basic.shapes import broadcast_in_dim_p, constant
 from meshrt.core.types import aval_of
 from meshrt.primitives import elementwise as e
 from meshrt.primitives import gamma
 from meshrt.primitives.control_loops import while_loop
 from meshrt.primitives.elementwise import add, div, mul, sub
 from meshrt.primitives.reduce import reduce_or_p
-from meshrt.primitives.reshape import full
 from meshrt.primitives.selection import select_n
 from meshrt.transforms.jvp import jvp_flat
 
@@ -31,9 +31,10 @@ _MOST_STEPS = 1 << 20
 
 
 def like(x: Any, value: float) -> Any:
-    """`value` in the shape and dtype of `x`."""
+    """`value` in the type of `x`."""
     aval = aval_of(x)
-    return full(aval.shape, value, aval.dtype)
+    scalar = constant(value, aval.dtype, aval.weak_type)
+    return broadcast_in_dim_p.bind(scalar, shape=aval.shape, broadcast_dimensions=())
 
 
 def _or(*flags: Any) -> Any:

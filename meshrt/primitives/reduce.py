@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.basic.kinds import has_kind
 from meshrt.core.basic.reducer import reduced_shape, reducer
 from meshrt.core.basic.shapes import broadcast_in_dim, keep_dims, reduce_sum_p, reshape, transpose
 from meshrt.core.completion import asked
@@ -143,8 +144,14 @@ def _counted(name: str, axis: int, ndim: int) -> int:
 
 
 def _public(primitive: Primitive, doc: str, example: str) -> Callable[..., Any]:
+    is_logical = primitive in (reduce_and_p, reduce_or_p, reduce_xor_p)
+
     def reduce(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
         ndim = aval_of(operand).ndim
+        if is_logical and not has_kind(aval_of(operand).dtype, "biu"):  # of no axes too
+            raise errors.ArgumentTypeError(
+                f"{primitive.name}: logical reduction requires operand dtype bool or int, got {aval_of(operand).dtype}."
+            )
         axes = tuple(sorted(_counted(primitive.name, a, ndim) for a in axes))
         if len(set(axes)) < len(axes):
             raise errors.ArgumentValueError(f"duplicate value in 'axes' of reduction: {axes}; name each dimension once")

@@ -115,7 +115,7 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
     """
     shape = aval_of(operand).shape
     stop = len(shape) if stop_dimension is None else stop_dimension
-    start, stop = (d + len(shape) if d < 0 else d for d in (start_dimension, stop))
+    start, stop = (d + len(shape) if d < 0 else d for d in (start_dimension or 0, stop))
     return reshape(operand, (*shape[:start], math.prod(shape[start:stop]), *shape[stop:]))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.basic.shapes import batch_together, insert, instantiate, linear_jvp, zeros
+from meshrt.core.basic.shapes import batch_together, constant, insert, instantiate, linear_jvp, zeros
 from meshrt.core.dimensions.expression import as_size
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import NOT_LINEAR, Primitive
@@ -123,7 +123,8 @@ def _sum_pulled(ct: Any, x: Any, params: dict[str, Any]) -> Any:
         w.window_dilation,
     )  # fmt: skip
     config = tuple((low, high, stride - 1) for (low, high), stride in zip(pads, w.window_strides))
-    padded = pad_p.bind(ct, np.zeros((), aval_of(ct).dtype)[()], padding_config=config)
+    aval = aval_of(ct)
+    padded = pad_p.bind(ct, constant(0, aval.dtype, aval.weak_type), padding_config=config)
     ones = (1,) * len(config)
     return reduce_window_sum_p.bind(
         padded, window_dimensions=w.window_dimensions, window_strides=w.base_dilation,
@@ -460,6 +461,10 @@ def reduce_window(
     primitive = _monoid(jaxpr, inits[0], avals[0].dtype) if len(operands) == 1 else None
     if primitive is not None:
         return tree_util.tree_unflatten(tree, [primitive.bind(operands[0], **params)])
-    inits = [np.asarray(i, a.dtype)[()] if isinstance(i, bool | int | float | np.generic) else i
-             for i, a in zip(inits, avals)]  # fmt: skip
+    kinds = [str(aval_of(i).dtype) for i in inits]
+    if kinds != [str(a.dtype) for a in avals]:
+        raise errors.ArgumentTypeError(
+            f"reduce_window got inconsistent dtypes for operands and init_values: operands {[a.short() for a in avals]} "
+            f"and init_values of {kinds}; give each init_value the dtype of its operand"
+        )
     return tree_util.tree_unflatten(tree, reduce_window_p.bind(*operands, *inits, jaxpr=jaxpr, **params))

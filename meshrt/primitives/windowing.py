@@ -13,6 +13,10 @@ from propagation.asm import i64_array
 __all__ = ["padtype_to_pads", "reduce_window_shape_tuple"]
 
 
+class PaddingNameError(errors.ArgumentShapeError, RuntimeError):
+    """A padding by a name that there is not; JAX raises a RuntimeError."""
+
+
 def pairs_attribute(padding: Sequence[tuple[int, int]]) -> str:
     """`padding` as `dense<[[low, high], ...]> : tensor<nx2xi64>`."""
     rows = ", ".join([f"[{low}, {high}]" for low, high in padding])
@@ -64,7 +68,7 @@ def padtype_to_pads(
     name = getattr(padding, "name", padding)
     known = ("SAME", "SAME_LOWER", "VALID")
     if not isinstance(name, str) or name.upper() not in known:
-        raise errors.ArgumentShapeError(f"padding must be one of {known} or a pair per dimension, but is {padding!r}")
+        raise PaddingNameError(f"padding must be one of {known} or a pair per dimension, but is {padding!r}")
     name = name.upper()
     if name == "VALID":
         return [(0, 0)] * len(in_shape)

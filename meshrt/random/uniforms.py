@@ -51,11 +51,16 @@ def checked_dtype(name: str, dtype: Any, *parameters: Any) -> np.dtype:
     return dtype
 
 
+class IntegerDtypeError(errors.ArgumentTypeError, errors.ArgumentValueError):
+    """Integers were to be drawn in a dtype that holds none."""
+
+
 def int_dtype(name: str, dtype: Any) -> np.dtype:
-    """The dtype to sample: the default integer for None. ArgumentTypeError if it is no integer."""
+    """The dtype to sample: the default integer for None. An error of both classes (JAX's functions do not agree) if it
+    is no integer."""
     dtype = dtypes.check_user_dtype(int if dtype is None else dtype, name)
     if not dtypes.issubdtype(dtype, np.integer):
-        raise errors.ArgumentTypeError(f"{name}: dtype must be an integer, got {dtype}")
+        raise IntegerDtypeError(f"{name}: dtype must be an integer, got {dtype}")
     return dtype
 
 

@@ -400,9 +400,6 @@ class Array(ArrayOperators, metaclass=_ArrayType):
             raise errors.ArgumentTypeError("len() of unsized object: the array has no dimensions")
         return self._sig.shape[0]
 
-    def __contains__(self, value: Any) -> bool:
-        return bool((self == value).any())
-
     def __format__(self, spec: str) -> str:
         if self.ndim == 0 and not self.aval.is_key:
             return format(self.__array__()[()], spec)

@@ -40,6 +40,10 @@ class JVPTracer(Tracer):
     def concrete(self) -> Any:
         return self.primal.concrete() if isinstance(self.primal, Tracer) else self.primal
 
+    @property
+    def has_tangent(self) -> bool:
+        return self.aval.dtype.kind not in "iub"
+
     def origin(self) -> str:
         return self.primal.origin() if isinstance(self.primal, Tracer) else ""
 

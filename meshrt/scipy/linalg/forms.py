@@ -199,7 +199,7 @@ def sqrtm(A: Any, blocksize: int = 1) -> Any:
     if blocksize > 1:
         raise errors.UnsupportedError("Blocked version is not implemented yet: leave blocksize=1")
     if jnp.ndim(A) != 2:
-        raise errors.ArgumentTypeError(f"sqrtm takes one matrix, got shape {jnp.shape(A)}; map over others with vmap")
+        raise errors.ArgumentShapeError(f"sqrtm takes one matrix, got shape {jnp.shape(A)}; map over others with vmap")
     return _sqrtm(A)
 
 

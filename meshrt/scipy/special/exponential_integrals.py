@@ -51,7 +51,7 @@ def expn(n: Any, x: Any) -> Any:
     >>> meshrt.scipy.special.expn(2, 1.0)
     Array(0.14849526, dtype=float32)
     """
-    n, x = floating("expn", n, x)
+    n, x = floating("expn", jnp.asarray(n), jnp.asarray(x))
     return _expn_program(*jnp.broadcast_arrays(n, x))
 
 

@@ -175,7 +175,7 @@ def boxcox(x: Any, lmbda: Any) -> Any:
     >>> meshrt.scipy.special.boxcox(2.0, 2.0)
     Array(1.5, dtype=float32, weak_type=True)
     """
-    x, lmbda = floating("boxcox", x, lmbda)
+    x, lmbda = inexact("boxcox", x, lmbda)
     return _power(jnp.log(x), lmbda)
 
 
@@ -190,7 +190,7 @@ def boxcox1p(x: Any, lmbda: Any) -> Any:
     >>> meshrt.scipy.special.boxcox1p(1.0, 2.0)
     Array(1.5, dtype=float32, weak_type=True)
     """
-    x, lmbda = floating("boxcox1p", x, lmbda)
+    x, lmbda = inexact("boxcox1p", x, lmbda)
     return _power(jnp.log1p(x), lmbda)
 
 
