@@ -26,8 +26,8 @@ def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
     return out
 
 
-def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], Hashable]:
-    """`([(key, child), ...], auxiliary data)` of a container; ValueError for a leaf.
+def flatten_one_level_with_keys(tree: Any) -> tuple[tuple[tuple[KeyEntry, Any], ...], Hashable]:
+    """`(((key, child), ...), auxiliary data)` of a container; ValueError for a leaf.
 
     >>> children, data = meshrt.tree_util.flatten_one_level_with_keys({"a": 1})
     >>> meshrt.tree_util.keystr((children[0][0],)), data
@@ -37,7 +37,7 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], 
     if out is None:
         raise _is_leaf_error(tree)
     children, aux = out
-    return [(k, v) for k, v in children], aux
+    return tuple((k, v) for k, v in children), aux
 
 
 def _is_leaf_error(tree: Any) -> errors.TreeError:

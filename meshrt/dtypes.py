@@ -224,7 +224,8 @@ def check_user_dtype(dtype: Any, where: str | None = None) -> Any:
     if dtype is None:
         raise DTypeError(f"{place}: a dtype must be given, got None")
     if hasattr(dtype, "aval") or isinstance(dtype, np.ndarray):
-        raise errors.ArgumentValueError(f"{place}: Cannot construct a dtype from an array; pass its .dtype instead")
+        kind = DTypeError if isinstance(dtype, np.ndarray) else errors.ArgumentValueError  # as in JAX
+        raise kind(f"{place}: Cannot construct a dtype from an array; pass its .dtype instead")
     try:
         dt = np.dtype(dtype)
     except TypeError as e:

@@ -475,7 +475,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     if x.ndim != 1:
         raise ShapeError(f"vander: x must be a one-dimensional array, got shape {x.shape}")
     if x.dtype == np.bool_:
-        raise errors.ArgumentTypeError("vander does not accept dtype bool: powers are of numbers; convert with astype(int)")
+        raise errors.ArgumentTypeError("vander does not accept dtype bool; convert with astype(int)")
     n = x.size if N is None else static_int(N, "vander: N")
     dtype = x.dtype if dtypes.issubdtype(x.dtype, np.integer) else np.dtype("int32")
     exponents = iota_p.bind(dtype=dtype, shape=(n,), dimension=0)

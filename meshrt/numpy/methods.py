@@ -306,8 +306,12 @@ def _contains(self: ArrayOperators, value: Any) -> bool:
         raise errors.ArgumentTypeError(f"Array.__contains__: unsupported operand type {type(value)}.")
     found = ufuncs.equal(self, value)
     if found.ndim != 1 or np.shape(value):
-        raise errors.ArgumentValueError(f"Array.__contains__: query value must be a scalar, got shape {np.shape(value)}")
+        raise errors.ArgumentValueError(f"Array.__contains__: query must be a scalar, got shape {np.shape(value)}")
     return bool(found.any())
+
+
+def _flat(self: ArrayOperators) -> Any:
+    raise errors.UnsupportedError("JAX Arrays do not implement the arr.flat property: consider arr.flatten() instead")
 
 
 def _matrix_transpose(self: ArrayOperators) -> Any:
@@ -458,7 +462,7 @@ def attach_all() -> None:
         "tolist": _tolist, "flatten": _flatten, "swapaxes": _swapaxes, "clip": _clip,
         "argsort": _argsort, "to_device": _to_device, "tobytes": _tobytes, "__array_namespace__": _namespace,
         "compress": _compress, "byteswap": _byteswap,
-        "T": property(shapes.transpose), "mT": property(_matrix_transpose),
+        "T": property(shapes.transpose), "mT": property(_matrix_transpose), "flat": property(_flat),
         "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),
         "flat": property(_flat),
     }  # fmt: skip

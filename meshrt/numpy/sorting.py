@@ -163,7 +163,7 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
     """
     x, cut, axis = _at_kth("argpartition", a, kth, axis)
     if x.dtype == np.bool_:
-        raise errors.ArgumentTypeError("argpartition does not accept dtype bool; convert with astype(int), or use argsort")
+        raise errors.ArgumentTypeError("argpartition does not accept dtype bool; convert with astype(int)")
     positions, size = argsort(x, axis, dtype=np.int32), x.shape[axis]
     below = lax.slice_in_dim(positions, 0, cut, axis=axis)
     above = lax.sort(lax.slice_in_dim(positions, cut, size, axis=axis), dimension=axis)

@@ -55,8 +55,8 @@ def _is_nan(x: Any) -> Any:
 
 def _choose(value: Any, *cases: tuple[Any, float]) -> Any:
     """`value`, but a constant where a case's flag is set; later cases go before earlier ones."""
-    for flag, constant in cases:
-        value = select_n(flag, value, like(value, constant))
+    for flag, instead in cases:
+        value = select_n(flag, value, like(value, instead))
     return value
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.basic.kinds import has_kind
 from meshrt.core.basic.pointwise import add_tangents
 from meshrt.core.basic.shapes import bring_to_front, move_dim, reshape, transpose, zeros
 from meshrt.core.explicit import Application, Spec, matrices, shown
@@ -64,6 +65,8 @@ def triangle(x: Any, lower: bool, offset: int = 0) -> Any:
 
 def symmetrized(name: str, x: Any) -> Any:
     """(x + x^H) / 2 of square matrices, of which `name` is to be computed."""
+    if has_kind(aval_of(x).dtype, "iu"):  # whose mean is none
+        x = convert_element_type(x, dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(aval_of(x).dtype)))
     check_square(name, aval_of(x))
     return ew.mul(ew.add_p.bind(x, adjoint(x)), 0.5)
 

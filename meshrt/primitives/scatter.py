@@ -149,7 +149,10 @@ def _extremum_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
 
 scatter_p = scatter_primitive("scatter", None, _replace_jvp, _replace_transpose, finite=True)
 scatter_sub_p: Primitive = scatter_primitive(
-    "scatter-sub", "stablehlo.subtract", linear_scatter_jvp(lambda: scatter_sub_p), linear_scatter_transpose(-1),
+    "scatter-sub",
+    "stablehlo.subtract",
+    linear_scatter_jvp(lambda: scatter_sub_p),
+    linear_scatter_transpose(-1),
     kinds="iufc",
 )
 scatter_mul_p = scatter_primitive("scatter-mul", "stablehlo.multiply", _mul_jvp, _mul_transpose)

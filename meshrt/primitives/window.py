@@ -464,7 +464,7 @@ def reduce_window(
     kinds = [str(aval_of(i).dtype) for i in inits]
     if kinds != [str(a.dtype) for a in avals]:
         raise errors.ArgumentTypeError(
-            f"reduce_window got inconsistent dtypes for operands and init_values: operands {[a.short() for a in avals]} "
-            f"and init_values of {kinds}; give each init_value the dtype of its operand"
+            "reduce_window got inconsistent dtypes for operands and init_values: operands "
+            f"{[a.short() for a in avals]} and init_values of {kinds}; give each init_value the dtype of its operand"
         )
     return tree_util.tree_unflatten(tree, reduce_window_p.bind(*operands, *inits, jaxpr=jaxpr, **params))

@@ -34,9 +34,9 @@ def long(array: Any) -> str:
         return f"Array([], shape={array.shape}, dtype={name}{weak})"
     text = np.array2string(value, prefix="Array(", separator=", ", suffix=",")
     tail = f"dtype={name}{weak})"
-    last = len(text) - (text.rfind("\n") + 1) + (0 if "\n" in text else len("Array("))
+    last = len(text) - (text.rfind("\n") + 1)
     fits = last + len(tail) + 2 <= np.get_printoptions()["linewidth"]
-    return f"Array({text},{' ' if fits else chr(10) + ' ' * 6}{tail}"
+    return f"Array({text},{' ' * (1 if fits else len('Array('))}{tail}"  # in one line, as JAX's
 
 
 def short(array: Any) -> str:

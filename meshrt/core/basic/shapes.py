@@ -184,7 +184,8 @@ def broadcast_in_dim(
 
 
 def constant(value: Any, dtype: Any, weak_type: bool = False) -> Any:
-    """A scalar of a dtype, weakly typed where it is to meet values that are: a derivative is as weak as what it is of."""
+    """A scalar of a dtype; weakly typed where it meets values that are, as derivatives are of the type of what they are
+    of."""
     scalar = np.asarray(value).astype(dtype)[()]
     if weak_type and aval_of(scalar.item()).dtype == dtype:  # Python's scalars are weak, in the default dtypes
         return scalar.item()
@@ -197,7 +198,8 @@ def zeros(aval: ShapedArray) -> Any:
         return aval.vspace_zero()  # type: ignore[attr-defined]
     aval = in_program(aval)
     dtype = dtypes.canonicalize_dtype(dtypes.dtype(aval.dtype))
-    out = broadcast_in_dim_p.bind(constant(0, dtype, aval.weak_type), shape=aval.shape, broadcast_dimensions=(), **declared(aval, ()))
+    zero = constant(0, dtype, aval.weak_type)
+    out = broadcast_in_dim_p.bind(zero, shape=aval.shape, broadcast_dimensions=(), **declared(aval, ()))
     if aval.memory_space is not DEVICE:
         out = in_space(out, aval.memory_space)
     return vary(out, in_order(aval.vma)) if aval.vma else out

@@ -11,6 +11,7 @@ import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
 from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.jit import jit
+from meshrt.numpy.arrays import operand_array
 from meshrt.scipy.operands import separate
 
 __all__ = ["funm", "hessenberg", "rsf2csf", "schur", "sqrtm"]
@@ -43,7 +44,7 @@ def _in_turn(pairs: list[tuple[int, int]], entry: Callable[[Any, Any, Any], Any]
 
 @jit(static_argnames="output")
 def _schur(a: Any, output: str) -> tuple[Any, Any]:
-    (a,) = separate("schur", a)
+    a = operand_array("schur", a)
     form, vectors = lax.linalg.schur(a.astype(dtypes.to_complex_dtype(a.dtype)) if output == "complex" else a)
     return form, vectors
 
@@ -133,7 +134,7 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
 
 @jit(static_argnames="calc_q")
 def _hessenberg(a: Any, calc_q: bool) -> Any:
-    (a,) = separate("hessenberg", a)
+    a = operand_array("hessenberg", a)
     n = a.shape[-1]
     if not n:
         return (jnp.zeros_like(a), jnp.zeros_like(a)) if calc_q else jnp.zeros_like(a)

@@ -11,7 +11,8 @@ import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.jit import jit
 from meshrt.scipy.operands import beside_constants
-from meshrt.scipy.special.gammas import gammainc, gammaincc, gammaln
+from meshrt.scipy.special.gammas import gammainc, gammaln
+from meshrt.scipy.stats.gamma import above
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
 
@@ -48,7 +49,8 @@ def logcdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 def sf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values above x, `1 - cdf`."""
     x, df, loc, scale = beside_constants("chi2.sf", x, df, loc, scale)
-    return gammaincc(df / 2, jnp.maximum((x - loc) / (2 * scale), 0))
+    z = (x - loc) / (2 * scale)
+    return jnp.where((df > 0) | (z > 0), above(df / 2, z), np.nan)
 
 
 @jit

@@ -48,7 +48,13 @@ def logcdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
 def sf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values above x, `1 - cdf`."""
     x, a, loc, scale = inexact("gamma.sf", x, a, loc, scale)
-    return gammaincc(a, jnp.maximum((x - loc) / scale, 0))
+    return above(a, (x - loc) / scale)
+
+
+def above(a: Any, z: Any) -> Any:
+    """gammaincc(a, z), and 1, without a slope, where z is not positive."""
+    outside = z <= 0
+    return jnp.where(outside, 1, gammaincc(a, jnp.where(outside, 1, z)))
 
 
 @jit

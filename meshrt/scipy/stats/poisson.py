@@ -12,7 +12,7 @@ from meshrt import lax
 from meshrt.jit import jit
 from meshrt.scipy.operands import inexact
 from meshrt.scipy.special.gammas import gammaincc, gammaln
-from meshrt.scipy.special.information import entr, xlogy
+from meshrt.scipy.special.information import xlogy
 
 __all__ = ["cdf", "entropy", "logpmf", "pmf"]
 
@@ -52,5 +52,7 @@ def entropy(mu: Any, loc: Any = 0) -> Any:
     value = 0.5 * jnp.log(2 * math.pi * math.e * mu) - 1 / (12 * mu)
     for limit, count in reversed(_SUMMED):
         k = jnp.arange(count, dtype=mu.dtype).reshape(count, *(1 for _ in shape))
-        value = jnp.where(mu < limit, jnp.sum(entr(pmf(k, mu)), axis=0), value)
+        inside = (mu < limit) & (mu != 0)
+        logarithm = logpmf(k, jnp.where(inside, mu, 1))  # of numbers that may be 0 there, which its derivatives are not
+        value = jnp.where(inside, -jnp.sum(jnp.exp(logarithm) * logarithm, axis=0), value)
     return jnp.where(mu == 0, 0, value).astype(mu.dtype)
