@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.kinds import not_accepted
 from meshrt.core.basic.reshard import as_split
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.dimensions.expression import guessed
@@ -87,6 +88,8 @@ class IndexUpdateRef:
 
     def multiply(self, values: Any, **options: Any) -> Any:
         """``x[index] *= values``; repeated indices multiply."""
+        if self.array.dtype == np.bool_:  # for a window, which no scatter sees, too
+            raise errors.ArgumentTypeError(not_accepted("mul", self.array.dtype, "iufc", 0))
         return update(self.array, self.index, values, lax.scatter_mul, el.mul_p.bind, **options)
 
     mul = multiply
@@ -152,11 +155,11 @@ def update(
             wrap_negative_indices=wrap_negative_indices,
         )  # fmt: skip
         return split_by(update, (x, index, values, scatter, combine), options, out_sharding)
-    mode = None if mode is None else GatherScatterMode.from_any(mode)  # of windows, which need none, too
     tokens, operands = tokenize(index)
     plan = plan_update(tokens, x.shape, wrap_negative_indices)
     if plan.gather.empty:
         return x
+    mode = None if mode is None else GatherScatterMode.from_any(mode)  # of windows, which need none, too
     dtype, weak = x.dtype, aval_of(x).weak_type
     x, values = _promoted(x, values)
     if plan.window is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
+from meshrt.core.basic.kinds import not_accepted
 from meshrt.core.basic.pointwise import stretched
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
@@ -210,6 +211,8 @@ def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
     """
     if out_dtype is not None:
         x, y = (conversion.convert_element_type(v, out_dtype) for v in (x, y))
+    if aval_of(x).dtype == aval_of(y).dtype == np.bool_:
+        raise errors.ArgumentTypeError(not_accepted("mul", np.dtype(bool), "iufc", 0))
     return _mul(x, y)
 
 

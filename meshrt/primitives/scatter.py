@@ -155,7 +155,7 @@ scatter_sub_p: Primitive = scatter_primitive(
     linear_scatter_transpose(-1),
     kinds="iufc",
 )
-scatter_mul_p = scatter_primitive("scatter-mul", "stablehlo.multiply", _mul_jvp, _mul_transpose)
+scatter_mul_p = scatter_primitive("scatter-mul", "stablehlo.multiply", _mul_jvp, _mul_transpose, kinds="iufc")
 scatter_min_p: Primitive = scatter_primitive("scatter-min", "stablehlo.minimum", _extremum_jvp(lambda: scatter_min_p))
 scatter_max_p: Primitive = scatter_primitive("scatter-max", "stablehlo.maximum", _extremum_jvp(lambda: scatter_max_p))
 

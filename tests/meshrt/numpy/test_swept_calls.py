@@ -42,6 +42,11 @@ CALLS = {
         n.bitwise_and.at(n.arange(3, dtype=n.uint8), 0, 1, inplace=False),
         n.maximum.at(n.arange(3, dtype=n.uint8), n.array([0, 1]), 1, inplace=False),
     ),
+    "an unknown mode for nothing": lambda l, n: n.ones((0, 3)).at[:].set(1, mode="wrap"),
+    "products of bools": lambda l, n: l.lax.mul(n.array([True]), n.array([True])),
+    "a bool multiplied": lambda l, n: n.ones(3, bool).at[0].multiply(True),
+    "bools multiplied": lambda l, n: n.ones(3, bool).at[n.array([0])].multiply(True),
+    "a bool to a power": lambda l, n: n.ones(3, bool).at[0].power(True),
     "bools subtracted": lambda l, n: l.lax.scatter_sub(
         n.ones(3, bool), n.zeros((1, 1), int), n.ones(1, bool), l.lax.ScatterDimensionNumbers((), (0,), (0,))
     ),
