@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from meshrt import errors
@@ -162,7 +162,7 @@ def _prefix_errors(
         yield from _prefix_errors((*path, key), p, f, is_leaf)
 
 
-def _children_text(node: Any, first: list, second: list) -> str:
+def _children_text(node: Any, first: Sequence[Any], second: Sequence[Any]) -> str:
     kind = type(node).__name__
     a, b = [_simple_key(k) for k, _ in first], [_simple_key(k) for k, _ in second]
     only_a, only_b = [k for k in a if k not in b], [k for k in b if k not in a]
@@ -220,7 +220,7 @@ def _sized(tree: Any, count: int) -> str:
     return f"a {type(tree)} with {_counted(count)}"
 
 
-def _keyed(tree: Any, pairs: list) -> str:
+def _keyed(tree: Any, pairs: Sequence[Any]) -> str:
     return f"a {type(tree)} with pytree metadata {tuple(_simple_key(k) for k, _ in pairs)}"
 
 

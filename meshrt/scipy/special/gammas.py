@@ -422,8 +422,7 @@ def bernoulli(n: int) -> Any:
       ArgumentValueError: n is negative.
 
     >>> meshrt.scipy.special.bernoulli(4)
-    Array([ 1.        , -0.5       ,  0.16666667,  0.        , -0.03333334],
-          dtype=float32)
+    Array([ 1.        , -0.5       ,  0.16666667,  0.        , -0.03333334],      dtype=float32)
     """
     n = operator.index(n)
     if n < 0:
