@@ -1,4 +1,4 @@
-"""Jaxprs: typed programs in A-normal form, with a printer and a checker.
+"""Jaxprs: typed programs in A-normal form, with a printer.
 
 jaxpr  ::= { lambda constvars; invars . let eqns in outvars }
 eqn    ::= outvars = primitive[params] atoms
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
+from meshrt.core.naming import DebugInfo
 from meshrt.core.references import ALLOC, settled_effects
 from meshrt.core.source import Source
-from meshrt.core.text_layout import Break, Document, Group, Nested, laid_out
+from meshrt.core.text_layout import WIDTH, Break, Document, Group, Nested, Note, coloured, laid_out
 from meshrt.core.types import ShapedArray, short_dtype
 from meshrt.errors import JaxprTypeError
 
@@ -32,8 +33,8 @@ __all__ = [
     "JaxprTypeError",
     "Literal",
     "Var",
-    "check",
     "final_states",
+    "has_high",
     "sources_of",
     "subjaxprs",
 ]
@@ -106,10 +107,20 @@ class Eqn:
         """The source under the name that programs which walk over JAX's Jaxprs know."""
         return self.source
 
-    def replace(self, invars: Sequence[Atom], outvars: Sequence[Var], params: dict[str, Any] | None = None) -> Eqn:
-        return Eqn(
-            self.primitive, invars, outvars, self.params if params is None else params, self.source, self.effects
-        )
+    def replace(
+        self,
+        invars: Sequence[Atom] | None = None,
+        outvars: Sequence[Var] | None = None,
+        params: dict[str, Any] | None = None,
+        *,
+        primitive: Primitive | None = None,
+        effects: Effects | None = None,
+        source_info: Source | None = None,
+    ) -> Eqn:
+        """The same equation but for what is given."""
+        old = (self.primitive, self.invars, self.outvars, self.params, self.source, self.effects)
+        new = (primitive, invars, outvars, params, source_info, effects)
+        return Eqn(*[o if n is None else n for o, n in zip(old, new)])
 
     def __repr__(self) -> str:
         return laid_out(_Printer().eqn(self))
@@ -138,13 +149,15 @@ class Jaxpr:
         invars: Sequence[Var],
         outvars: Sequence[Atom],
         eqns: Sequence[Eqn],
-        name: str = "",
         effects: Effects | None = None,
+        debug_info: DebugInfo | None = None,
         is_high: bool = False,
+        *,
+        name: str = "",
     ):
         self.constvars, self.invars, self.outvars = tuple(constvars), tuple(invars), tuple(outvars)
         self.eqns = eqns
-        self.name = name
+        self.name = name if debug_info is None else debug_info.func_name
         if effects is None:
             effects = NO_EFFECTS
             for e in eqns:
@@ -153,7 +166,7 @@ class Jaxpr:
             if effects and ALLOC in effects:
                 effects = settled_effects(effects, eqns)
         self.effects = effects
-        self.is_high = is_high or _any_high(eqns)
+        self.is_high = is_high or has_high(eqns)
 
     # Where parameters of JAX's primitives hold a ClosedJaxpr, those of meshrt's hold a Jaxpr that captures nothing.
     # Programs that walk over either ask for these two.
@@ -168,6 +181,25 @@ class Jaxpr:
         if self.constvars:
             raise AttributeError("the values of a Jaxpr's constvars stand in the ClosedJaxpr around it")
         return []
+
+    @property
+    def debug_info(self) -> DebugInfo:
+        """What is known of the function that the program was."""
+        return DebugInfo("jit", self.name)
+
+    def replace(self, **changes: Any) -> Jaxpr:
+        """The same program but for `constvars`, `invars`, `outvars`, `eqns`, `effects`, `debug_info`, `is_high`.
+
+        Effects that are not given are those of the equations.
+        """
+        parts = {k: changes.pop(k, getattr(self, k)) for k in ("constvars", "invars", "outvars", "eqns")}
+        high = changes.pop("is_high", self.is_high)
+        return Jaxpr(**parts, is_high=high, **{"name": self.name, **changes})
+
+    def pretty_print(self, *, width: int = WIDTH, use_color: bool | None = None, **style: bool) -> str:
+        """The text of the program; `use_color` colours it for terminals, `style` has fields of `Style`."""
+        text = laid_out(_Printer(_shared(self), Style(**style)).program(self), width)
+        return coloured(text) if use_color else text
 
     @property
     def in_avals(self) -> list[ShapedArray]:
@@ -187,7 +219,7 @@ class Jaxpr:
         return laid_out(_Printer(_shared(self)).program(self))
 
 
-def _any_high(eqns: Sequence[Eqn]) -> bool:
+def has_high(eqns: Sequence[Eqn]) -> bool:
     for e in eqns:
         if e.primitive.to_lojax is not None and e.primitive.is_high(*[a.aval for a in e.invars], **e.params):
             return True
@@ -261,6 +293,22 @@ class ClosedJaxpr:
     def is_high(self) -> bool:
         return self.jaxpr.is_high
 
+    @property
+    def debug_info(self) -> DebugInfo:
+        return self.jaxpr.debug_info
+
+    def replace(self, *, jaxpr: Jaxpr | None = None, consts: Sequence[Any] | None = None) -> ClosedJaxpr:
+        """The same but for what is given."""
+        return ClosedJaxpr(self.jaxpr if jaxpr is None else jaxpr, self.consts if consts is None else consts)
+
+    def map_jaxpr(self, change: Callable[[Jaxpr], Jaxpr]) -> ClosedJaxpr:
+        """The same constants, with what `change` makes of the program."""
+        return ClosedJaxpr(change(self.jaxpr), self.consts)
+
+    def pretty_print(self, **style: Any) -> str:
+        """The text of the program: see `Jaxpr.pretty_print`."""
+        return self.jaxpr.pretty_print(**style)
+
     def __repr__(self) -> str:
         return repr(self.jaxpr)
 
@@ -318,11 +366,24 @@ def _shared(program: Jaxpr) -> dict[Jaxpr, str]:
     return names
 
 
+class Style(NamedTuple):
+    """What `Jaxpr.pretty_print` writes."""
+
+    source_info: bool = False  # behind an equation the line that it comes from
+    print_shapes: bool = True  # types of variables
+    custom_pp_eqn_rules: bool = True  # equations as their primitives say, not with all parameters
+    name_stack: bool = False  # behind an equation the path of scopes
+    print_effects: bool = False  # behind the results
+
+
+_PLAIN = Style()
+
+
 class _Printer:
     """Documents of programs. `shared` are the Jaxprs that stand before a program, under names."""
 
-    def __init__(self, shared: Mapping[Jaxpr, str] = MappingProxyType({})) -> None:
-        self.shared = shared
+    def __init__(self, shared: Mapping[Jaxpr, str] = MappingProxyType({}), style: Style = _PLAIN) -> None:
+        self.shared, self.style = shared, style
         self.names: dict[Var, str] = {}
         self.fresh = itertools.count()
         self.used: set[Any] | None = None
@@ -333,10 +394,12 @@ class _Printer:
         return self.names[v]
 
     def typed(self, v: Var) -> str:
-        return f"{self.var(v)}:{v.aval.short()}"
+        return f"{self.var(v)}:{v.aval.short()}" if self.style.print_shapes else self.var(v)
 
     def result(self, v: Var) -> str:
-        return self.typed(v) if self.is_used(v) else f"_:{v.aval.short()}"
+        if self.is_used(v):
+            return self.typed(v)
+        return f"_:{v.aval.short()}" if self.style.print_shapes else "_"
 
     def is_used(self, v: Var) -> bool:
         """Whether something in the program takes a result; of a single equation nobody knows."""
@@ -385,10 +448,10 @@ class _Printer:
                 taken.add(other)
                 self.names[own] = self.var(other)
 
-    @staticmethod
-    def shown(e: Eqn) -> list[tuple[str, Any]]:
-        """The parameters in order, those of a function's call behind its name. Without a rule of the primitive, those
-        that are None are left out."""
+    def shown(self, e: Eqn) -> list[tuple[str, Any]]:
+        """The parameters in order, a call's behind its name; without a rule of the primitive, no None."""
+        if not self.style.custom_pp_eqn_rules:
+            return sorted(e.params.items())
         if e.primitive.shown is not None:
             params = list(e.primitive.shown(e).items())
         else:
@@ -396,8 +459,14 @@ class _Printer:
         by_name = e.primitive.calls is not None or e.primitive.shown is not None
         return sorted(params, key=lambda kv: (not by_name or kv[0] != "name", kv[0]))
 
+    def noted(self, e: Eqn) -> Document:
+        """An equation, and behind its line what the style wants to be said of where it comes from."""
+        notes: list[Document] = [Note(e.source.with_column)] if self.style.source_info else []
+        notes += [Note(f"[{e.source.scope if e.source else ''}]")] if self.style.name_stack else []
+        return [*notes, self.eqn(e)] if notes else self.eqn(e)
+
     def eqn(self, e: Eqn) -> Document:
-        if e.primitive.printed is not None:
+        if e.primitive.printed is not None and self.style.custom_pp_eqn_rules:
             shown: str = e.primitive.printed(self, e)
             return shown
         called = e.params[e.primitive.calls] if e.primitive.calls is not None else None
@@ -421,55 +490,11 @@ class _Printer:
         head += ["; ", self.row([self.typed(v) for v in j.invars]), ". let"]
         eqns: list[Document] = [Break()]
         for i, e in enumerate(j.eqns):
-            eqns += [Break("; "), self.eqn(e)] if i else [self.eqn(e)]
+            eqns += [Break("; "), self.noted(e)] if i else [self.noted(e)]
         outs = ["(", self.row([self.atom(a) for a in j.outvars], ","), ",)" if len(j.outvars) == 1 else ")"]
         written = [f"{self.var(v)}:{t.short()}" for v, t in j.mut_types.items()]
         outs += [f" leaving {', '.join(written)}"] if written else []
+        if self.style.print_effects:
+            outs += [f" : {{ {', '.join(sorted(map(str, j.effects)))} }}"]
         self.used = outer
         return Group([Nested(2, [*head, Nested(2, eqns), Break(), "in ", *outs]), " }"])
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Checking
-
-
-def check(jaxpr: Jaxpr | ClosedJaxpr) -> None:
-    """Raises JaxprTypeError unless every variable is defined once, before its use, with the type its equation gives."""
-    if isinstance(jaxpr, ClosedJaxpr):
-        jaxpr = jaxpr.jaxpr
-    if not jaxpr.is_high and (_any_high(jaxpr.eqns) or any(v.aval.is_high for v in (*jaxpr.constvars, *jaxpr.invars))):
-        raise JaxprTypeError(f"high types stand in a program that is not marked as high:\n{jaxpr}")
-    defined: set[Var] = set()
-
-    def define(v: Var, where: str) -> None:
-        if v in defined:
-            raise JaxprTypeError(f"{where} binds {v} a second time in\n{jaxpr}")
-        defined.add(v)
-
-    for v in (*jaxpr.constvars, *jaxpr.invars):
-        define(v, "the argument list")
-    for e in jaxpr.eqns:
-        _check_eqn(e, defined, jaxpr)
-        for v in e.outvars:
-            define(v, f"equation {e}")
-        for sub in subjaxprs(e.params):
-            check(sub)
-    for a in jaxpr.outvars:
-        if isinstance(a, Var) and a not in defined:
-            raise JaxprTypeError(f"the result {a} is not defined in\n{jaxpr}")
-
-
-def _check_eqn(e: Eqn, defined: set[Var], jaxpr: Jaxpr) -> None:
-    for a in e.invars:
-        if isinstance(a, Var) and a not in defined:
-            raise JaxprTypeError(f"{a} is used before its definition by {e} at {e.source} in\n{jaxpr}")
-    outs = e.primitive.infer(tuple(a.aval for a in e.invars), e.params)
-    if len(outs) != len(e.outvars):
-        raise JaxprTypeError(f"{e} at {e.source} should have {len(outs)} results")
-    for v, aval in zip(e.outvars, outs):
-        if v.aval.is_high or aval.is_high:
-            if v.aval.normalize() != aval.normalize():
-                raise JaxprTypeError(f"{e} at {e.source} gives {aval.short()}, not {v.aval.short()}")
-            continue
-        if v.aval.shape != aval.shape or v.aval.dtype != aval.dtype:
-            raise JaxprTypeError(f"{e} at {e.source} gives {aval.short()}, not {v.aval.short()}")

@@ -172,7 +172,9 @@ def _open(jaxpr: Jaxpr, consts: Sequence[Any], every: bool, written: tuple[int, 
         results = [*arrays_of(outs, every), *arrays_of([values[i] for i in written], every)]
         closed = trace.close(args, results)
     low = closed.jaxpr
-    hoisted = Jaxpr((), (*low.constvars, *low.invars), low.outvars, low.eqns, low.name, low.effects, low.is_high)
+    hoisted = Jaxpr(
+        (), (*low.constvars, *low.invars), low.outvars, low.eqns, low.effects, is_high=low.is_high, name=low.name
+    )
     out_types = lo_types(out_avals, every)
     return Opened(_Hoisted(hoisted, closed.consts), ins, out_types, out_avals, written, finals, every)
 
@@ -196,7 +198,13 @@ def lower_to_lojax(closed: ClosedJaxpr) -> ClosedJaxpr:
     opened = _open(closed.jaxpr, closed.consts, True)
     jaxpr, count = opened.closed.jaxpr, len(opened.closed.consts)
     low = Jaxpr(
-        jaxpr.invars[:count], jaxpr.invars[count:], jaxpr.outvars, jaxpr.eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high
+        jaxpr.invars[:count],
+        jaxpr.invars[count:],
+        jaxpr.outvars,
+        jaxpr.eqns,
+        jaxpr.effects,
+        is_high=jaxpr.is_high,
+        name=jaxpr.name,
     )
     return ClosedJaxpr(low, opened.closed.consts)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
-__all__ = ["STATIONS", "take_names", "wraps"]
+__all__ = ["STATIONS", "DebugInfo", "take_names", "wraps"]
 
 W = TypeVar("W")
 
@@ -30,3 +30,17 @@ def wraps(wrapped: Any) -> Callable[[W], W]:
     False
     """
     return lambda wrapper: take_names(wrapper, wrapped)
+
+
+class DebugInfo(NamedTuple):
+    """What messages call a traced function: the transformation, the function and its line, arguments, results."""
+
+    traced_for: str
+    func_src_info: str
+    arg_names: tuple[str, ...] | None = None
+    result_paths: Any = None
+
+    @property
+    def func_name(self) -> str:
+        """The function's name, without its line."""
+        return self.func_src_info.partition(" at ")[0]

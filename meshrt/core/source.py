@@ -7,6 +7,7 @@ up and asking a dictionary of code objects; the line number is computed only whe
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import threading
@@ -72,6 +73,15 @@ class Source(NamedTuple):
             if start <= self.lasti < end and number is not None:
                 return number
         return line
+
+    @property
+    def with_column(self) -> str:
+        """`file:line:column (function)`: where in the line the expression begins. Empty if nothing is known."""
+        if self.code is None:
+            return ""
+        place = next(itertools.islice(self.code.co_positions(), max(self.lasti, 0) // 2, None), (0, 0, 0, 0))
+        column = (self.lasti >= 0 and place[2]) or 0
+        return f"{self.file}:{self.line}:{column} ({self.function})"
 
     def __str__(self) -> str:
         if self.code is None:

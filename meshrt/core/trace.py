@@ -22,10 +22,11 @@ from meshrt import errors
 from meshrt.config import settings
 from meshrt.core import source
 from meshrt.core.axes import apart, axes_in_scope, manual_mesh
+from meshrt.core.checking import check
 from meshrt.core.completion import Completion
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.high import has_high_types, is_open_value
-from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var, check
+from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.tracer import NOT_CONCRETE, Tracer, concretization_message, named_operands
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dtypes import float0
@@ -337,8 +338,8 @@ class JaxprTrace(Trace):
             outs = [self.packed(o) for o in outs]
         atoms = [self.atom(o) for o in outs]
         self.closed = True
-        entries = list(self.consts.values())
-        jaxpr = Jaxpr([v for v, _ in entries], [t._var for t in args], atoms, self.eqns, self.name, None, self.is_high)
+        entries, high = list(self.consts.values()), self.is_high
+        jaxpr = Jaxpr([v for v, _ in entries], [t._var for t in args], atoms, self.eqns, is_high=high, name=self.name)
         return ClosedJaxpr(jaxpr, [value for _, value in entries])
 
 

@@ -94,7 +94,7 @@ def dce_jaxpr(
     kept = [instantiate] * len(needed) if isinstance(instantiate, bool) else list(instantiate)
     used = [n or k for n, k in zip(needed, kept)]
     invars = [v for v, u in zip(pruned.invars, used) if u]
-    return Jaxpr(pruned.constvars, invars, pruned.outvars, pruned.eqns, pruned.name, pruned.effects), used
+    return Jaxpr(pruned.constvars, invars, pruned.outvars, pruned.eqns, pruned.effects, name=pruned.name), used
 
 
 def __getattr__(name: str) -> Any:

@@ -48,4 +48,4 @@ def write_composed(
 
 def with_constants(jaxpr: Jaxpr) -> Jaxpr:
     """The same program with its captured values as leading arguments."""
-    return Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.name, jaxpr.effects)
+    return Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.effects, name=jaxpr.name)

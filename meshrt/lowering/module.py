@@ -168,7 +168,7 @@ def _main(
     # Of the variable's dtype: a captured NumPy array may be wider than arrays are here.
     env.update({v: ctx.array(_data(c, v.aval)) for v, c in hoisted if v not in env})
     invars = (*jaxpr.constvars, *[jaxpr.invars[i] for i in kept])
-    program = Jaxpr((), invars, jaxpr.outvars, jaxpr.eqns, jaxpr.name)
+    program = Jaxpr((), invars, jaxpr.outvars, jaxpr.eqns, name=jaxpr.name)
     try:
         return function, ctx.jaxpr(program, [*[env[v] for v in jaxpr.constvars], *function.args[len(passed) :]])
     except errors.DeviceMemoryError as e:

@@ -259,7 +259,7 @@ def _without_operands(branches: tuple[Jaxpr, ...]) -> tuple[tuple[Jaxpr, ...], l
         return branches, handed_on
     kept = [i for i, place in enumerate(handed_on) if place is None]
     fewer = tuple(
-        Jaxpr(b.constvars, b.invars, [b.outvars[i] for i in kept], b.eqns, b.name, b.effects, b.is_high)
+        Jaxpr(b.constvars, b.invars, [b.outvars[i] for i in kept], b.eqns, b.effects, is_high=b.is_high, name=b.name)
         for b in branches
     )
     return fewer, handed_on

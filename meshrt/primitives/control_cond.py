@@ -384,12 +384,12 @@ def _recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None
     slots, used = _slots([[v.aval for v in part.saved] for part in parts])
     forward, again = [], []
     for b, part, mine, out in zip(branches, parts, used, outs):
-        full = Jaxpr((), b.invars, (*b.outvars, *part.saved), part.forward, b.name, None, b.is_high)
+        full = Jaxpr((), b.invars, (*b.outvars, *part.saved), part.forward, is_high=b.is_high, name=b.name)
         forward.append(_filled(full, len(b.outvars), mine, slots))
         front = [Var(a) for a in slots]
         for v, i in zip(part.saved, mine):
             front[i] = v
-        again.append(Jaxpr((), (*b.invars, *front), out, part.again, b.name, None, b.is_high))
+        again.append(Jaxpr((), (*b.invars, *front), out, part.again, is_high=b.is_high, name=b.name))
     kept, needed = _live(tuple(again), (True,) * sum(wanted))
     saved = [Var(a) for a in slots]
     first = eqn.replace(eqn.invars, [*eqn.outvars, *saved], {"branches": tuple(forward), **_choice(eqn.params)})

@@ -126,7 +126,15 @@ def _condition(
         contents += [jaxpr.invars[p] for p in places[mine]] if mine is not None else [Var(t) for t in body.ins[i]]
     front = [*jaxpr.invars[: len(test.closed.consts)], *[jaxpr.invars[p] for p in _flat(places, fixed)]]
     behind = [jaxpr.invars[p] for p in _flat(places, range(count, count + num_carry))]
-    new = Jaxpr((), [*front, *contents, *behind], jaxpr.outvars, jaxpr.eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high)
+    new = Jaxpr(
+        (),
+        [*front, *contents, *behind],
+        jaxpr.outvars,
+        jaxpr.eqns,
+        jaxpr.effects,
+        is_high=jaxpr.is_high,
+        name=jaxpr.name,
+    )
     return new, [*test.closed.consts, *arrays_of([args[i] for i in fixed], every)]
 
 

@@ -105,6 +105,6 @@ class Hoisting:
                 position(taken, a)
         takes = tuple([position(results, v) for v in taken])
         constants, rest = body.invars[: self.places.num_const], body.invars[self.places.num_const :]
-        prelude = Jaxpr((), constants, results, before, body.name)
-        forward = Jaxpr((), (*constants, *taken, *rest), (*outs, *stacked), stay, body.name, None, body.is_high)
+        prelude = Jaxpr((), constants, results, before, name=body.name)
+        forward = Jaxpr((), (*constants, *taken, *rest), (*outs, *stacked), stay, is_high=body.is_high, name=body.name)
         return prelude, forward, takes

@@ -167,7 +167,7 @@ def recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None:
     (parts, used), flags = carry_fixpoint(flags, step)
     if not parts.saved:
         return None
-    body = Jaxpr((), body.invars, body.outvars, parts.forward, body.name, None, body.is_high)
+    body = Jaxpr((), body.invars, body.outvars, parts.forward, is_high=body.is_high, name=body.name)
     places = Places(body, 0, num_consts, num_carry, num_outs - num_carry, length)
     hoisting = Hoisting(places)
     kinds = [places.of(v)[0] for v in parts.saved]
@@ -192,10 +192,12 @@ def recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None:
     asked = zip(body.outvars, eqn.outvars, (*flags, *wanted[num_carry:]))
     results = [(v, y) for v, y, w in asked if w and y not in done]
     ins = [*consts, *carry, *xs]
+    outs = [v for v, _ in results]
+    again = Jaxpr((), [v for v, _ in ins], outs, parts.again, is_high=body.is_high, name=body.name)
     second = eqn.replace(
         [a for _, a in ins], [y for _, y in results],
         {**params, "num_consts": len(consts), "num_carry": len(carry),
-         "jaxpr": Jaxpr((), [v for v, _ in ins], [v for v, _ in results], parts.again, body.name, None, body.is_high)},
+         "jaxpr": again},
     )  # fmt: skip
     saved = [*invariant[: len(fixed)], *done, *stacks]
     return Split([*before, first], saved, [second] if results else [])

@@ -58,7 +58,7 @@ def _padded(s: Staged, types: Sequence[Any], index: dict[int, int]) -> Jaxpr:
 
 def with_vars(jaxpr: Jaxpr, invars: Sequence[Var], outvars: Sequence[Any]) -> Jaxpr:
     """The same equations with other argument and result lists."""
-    return Jaxpr((), invars, outvars, jaxpr.eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high)
+    return Jaxpr((), invars, outvars, jaxpr.eqns, jaxpr.effects, is_high=jaxpr.is_high, name=jaxpr.name)
 
 
 _permuted: WeakCache = WeakCache()
@@ -127,7 +127,9 @@ def _casts_before(jaxpr: Jaxpr, count: int) -> tuple[Jaxpr, list[tuple[Any, ...]
         else:
             eqns.append(renamed(eqn, names))
     outs = [names.get(o, o) if type(o) is Var else o for o in jaxpr.outvars]
-    made = Jaxpr((), [new.get(v, v) for v in jaxpr.invars], outs, eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high)
+    made = Jaxpr(
+        (), [new.get(v, v) for v in jaxpr.invars], outs, eqns, jaxpr.effects, is_high=jaxpr.is_high, name=jaxpr.name
+    )
     return made, [chosen.get(v, ()) for v in jaxpr.invars[:count]]
 
 

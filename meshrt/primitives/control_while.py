@@ -39,9 +39,7 @@ def _infer(*avals: ShapedArray, cond_jaxpr: Jaxpr, cond_nconsts: int, body_jaxpr
     carry = avals[cond_nconsts + body_nconsts :]
     for got, want in zip(carry, body_jaxpr.in_avals[body_nconsts:], strict=True):
         if unlike(got, want):
-            raise errors.ArgumentTypeError(
-                f"while: a carry of type {got.short()} where the body takes {want.short()}"
-            )
+            raise errors.ArgumentTypeError(f"while: a carry of type {got.short()} where the body takes {want.short()}")
     return body_jaxpr.out_avals
 
 
@@ -323,7 +321,9 @@ def _tested(
     going = cond.outvars[0].aval
     avals = [*cond.in_avals[:cond_n], *body.in_avals[:body_n], TOKEN, going, *body.in_avals[body_n:]]
     args = [Var(a) for a in avals[cond_n + body_n :]]
-    return Jaxpr((), args, [args[1]], [], cond.name), trace_to_jaxpr(run, avals, body.name, requires_low=False).jaxpr
+    return Jaxpr((), args, [args[1]], [], name=cond.name), trace_to_jaxpr(
+        run, avals, body.name, requires_low=False
+    ).jaxpr
 
 
 def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:

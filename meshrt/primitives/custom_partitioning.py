@@ -220,7 +220,7 @@ def _mapped_call(call: ClosedJaxpr, axis: MappedAxis, flags: tuple[bool, ...]) -
     captured = len(call.consts)
     closed, _ = batch_jaxpr(_hoisted(call.jaxpr), axis, ((False,) * captured + flags), True)
     inner, count = closed.jaxpr, len(closed.consts) + captured
-    jaxpr = Jaxpr(inner.invars[:count], inner.invars[count:], inner.outvars, inner.eqns, inner.name)
+    jaxpr = Jaxpr(inner.invars[:count], inner.invars[count:], inner.outvars, inner.eqns, name=inner.name)
     return ClosedJaxpr(jaxpr, [*closed.consts, *call.consts])
 
 
@@ -228,7 +228,7 @@ def _hoisted(jaxpr: Jaxpr) -> Jaxpr:
     """What is captured as leading arguments."""
     if not jaxpr.constvars:
         return jaxpr
-    return Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.name)
+    return Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, name=jaxpr.name)
 
 
 def _evaluate(*args: Any, **params: Any) -> Any:

@@ -184,7 +184,7 @@ def leaving(jaxpr: Jaxpr, first: int) -> Jaxpr:
         if i >= first and not atom.aval.shape:
             row = outs[i] = Var(atom.aval.with_shape((1,)))
             eqns.append(Eqn(reshape_p, [atom], [row], {"new_sizes": (1,)}, UNKNOWN))
-    return Jaxpr(jaxpr.constvars, jaxpr.invars, outs, eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high)
+    return Jaxpr(jaxpr.constvars, jaxpr.invars, outs, eqns, jaxpr.effects, is_high=jaxpr.is_high, name=jaxpr.name)
 
 
 def returning(jaxpr: Jaxpr, flags: Sequence[bool]) -> Jaxpr:
@@ -195,7 +195,9 @@ def returning(jaxpr: Jaxpr, flags: Sequence[bool]) -> Jaxpr:
         if flag and not inner.aval.shape:
             ins[i] = Var(inner.aval.with_shape((1,)))
             eqns.append(Eqn(reshape_p, [ins[i]], [inner], {"new_sizes": ()}, UNKNOWN))
-    return Jaxpr(jaxpr.constvars, ins, jaxpr.outvars, [*eqns, *jaxpr.eqns], jaxpr.name, jaxpr.effects, jaxpr.is_high)
+    return Jaxpr(
+        jaxpr.constvars, ins, jaxpr.outvars, [*eqns, *jaxpr.eqns], jaxpr.effects, is_high=jaxpr.is_high, name=jaxpr.name
+    )
 
 
 def _transpose(
@@ -377,8 +379,8 @@ def _recompute(eqn: Eqn, wanted: Sequence[bool], policy: Policy) -> Split | None
     n, m = len(body.outvars), len(body.invars)
     spare = _spare(body, ins, outs)
     specs = tuple(region.spread(v.aval, spare) for v in part.saved)
-    forward = leaving(Jaxpr((), body.invars, (*body.outvars, *part.saved), part.forward, body.name), n)
-    again = Jaxpr((), (*body.invars, *part.saved), results, part.again, body.name)
+    forward = leaving(Jaxpr((), body.invars, (*body.outvars, *part.saved), part.forward, name=body.name), n)
+    again = Jaxpr((), (*body.invars, *part.saved), results, part.again, name=body.name)
     again, needed = dce(returning(again, [i >= m for i in range(m + len(specs))]), keep_inputs=False)
     saved = [Var(region.whole(s, v.aval)) for s, v in zip(specs, forward.outvars[n:])]
     first = eqn.replace(

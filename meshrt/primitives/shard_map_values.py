@@ -57,7 +57,11 @@ class ReadableTrace(JaxprTrace):
             )
         captured = list(self.consts.values())
         jaxpr = Jaxpr(
-            (), [*[v for v, _ in captured], *self.arguments], [tracer._var], _needed(self.eqns, tracer._var), self.name
+            (),
+            [*[v for v, _ in captured], *self.arguments],
+            [tracer._var],
+            _needed(self.eqns, tracer._var),
+            name=self.name,
         )
         params = {
             "jaxpr": jaxpr, "region": self.region, "in_specs": (*[_WHOLE] * len(captured), *self.in_specs),

@@ -22,7 +22,7 @@ from meshrt.core.lojax import opened_call
 from meshrt.core.naming import wraps
 from meshrt.core.primitive import Primitive, also, is_undefined
 from meshrt.core.references import RefEffect
-from meshrt.core.trace import EvalTrace, JaxprTrace, eval_jaxpr, set_trace
+from meshrt.core.trace import EvalTrace, eval_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums
@@ -32,7 +32,7 @@ from meshrt.transforms.discharge import call_rule
 from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import Purpose, given_linear, linearizing_for, purpose, transpose_jaxpr
-from meshrt.transforms.linearize import linearize_flat, linearize_jaxpr
+from meshrt.transforms.linearize import linearize_jaxpr
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.recompute import Policy, inlined, split
 from meshrt.transforms.references import check_distinct
@@ -149,14 +149,14 @@ def _plan(jaxpr: Jaxpr, nonzeros: tuple[bool, ...], policy: Policy | None) -> _P
     residuals = residual_vars(lin, body)
     parts = split(body, residuals, policy)
     saved, again = parts.saved, parts.again
-    forward, _ = dce(Jaxpr((), body.invars, (*body.outvars[:num_outs], *saved), parts.forward, body.name))
+    forward, _ = dce(Jaxpr((), body.invars, (*body.outvars[:num_outs], *saved), parts.forward, name=body.name))
     inputs = {a for e in again for a in e.invars if type(a) is Var} | set(residuals)
     needed = [i for i, v in enumerate(body.invars) if v in inputs]
     names = dict(zip(lin.linear.invars, residuals))
     rest = [renamed(e, names) for e in lin.linear.eqns]
     linear = Jaxpr(
         (), [*[body.invars[i] for i in needed], *saved, *lin.linear.invars[len(residuals) :]],
-        [names.get(v, v) if type(v) is Var else v for v in lin.linear.outvars], [*again, *rest], body.name,
+        [names.get(v, v) if type(v) is Var else v for v in lin.linear.outvars], [*again, *rest], name=body.name,
     )  # fmt: skip
     return _Plan(lin.forward.consts, forward, needed, linear, lin.nonzeros_out)
 
@@ -301,60 +301,3 @@ checkpoint_p: Primitive = Primitive(
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],
     to_lojax=opened_call(_bind, True), unbox=opened_call(_bind, False),
 )  # fmt: skip
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Looking at what is saved
-
-
-def saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tuple[Any, str]]:
-    """What reverse mode of `fun` at these arguments saves between the passes: types and where each value comes from.
-
-    >>> from meshrt.ad_checkpoint import saved_residuals
-    >>> [str(aval) for aval, why in saved_residuals(lambda x: jnp.sin(jnp.sin(x)), 1.0)]
-    ['~float32[]', '~float32[]']
-    """
-    leaves, tree = flatten((args, kwargs))
-    paths = [p for p, _ in tree_util.tree_flatten_with_path((args, kwargs))[0]]
-    trace = JaxprTrace(fun_name(fun), requires_low=False)
-    inputs = [trace.argument(aval_of(x), f"argument {i}") for i, x in enumerate(leaves)]
-
-    def flat(*values: Any) -> list[Any]:
-        positional, keywords = tree_util.tree_unflatten(tree, values)
-        return tree_util.tree_leaves(fun(*positional, **keywords))
-
-    with set_trace(trace):
-        _, recorded = linearize_flat(flat, inputs, [x.aval.is_differentiable for x in inputs])
-        tangents = [t for t in recorded.outs if t is not None]
-        linear, residuals = recorded.trace.to_jaxpr([t for t in recorded.inputs if t is not None], tangents)
-    _, needed = dce(linear)
-    trace.closed = True
-    arguments = {id(x): i for i, x in enumerate(inputs)}
-    found = []
-    for value, need in zip(residuals, needed):
-        if not need:
-            continue
-        if id(value) in arguments:
-            where = f"from the argument {_argument_name(paths[arguments[id(value)]])}"
-        elif getattr(value, "_trace", None) is trace:
-            where = f"computed at {value.source}"
-        else:
-            where = "from a constant"
-        found.append((aval_of(value), where))
-    return found
-
-
-def _argument_name(path: Any) -> str:
-    first, *rest = path
-    return ("args" if getattr(first, "idx", 0) == 0 else "kwargs") + tree_util.keystr(tuple(rest))
-
-
-def print_saved_residuals(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-    """Prints `saved_residuals`, one value a line.
-
-    >>> from meshrt.ad_checkpoint import print_saved_residuals
-    >>> print_saved_residuals(meshrt.checkpoint(lambda x: jnp.sin(jnp.sin(x))), 1.0)
-    f32[] from the argument args[0]
-    """
-    for aval, where in saved_residuals(fun, *args, **kwargs):
-        print(f"{aval.short()} {where}")

@@ -138,9 +138,7 @@ def nondiff_positions(fun: Callable[..., Any], nums: Sequence[int], names: Itera
     return tuple(sorted(found))
 
 
-def positional(
-    fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str
-) -> tuple[Any, ...]:
+def positional(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> tuple[Any, ...]:
     """All arguments by position, defaults filled in; `kind` is what decorates the function."""
     signature = signature_of(fun)
     if signature is None:

@@ -289,6 +289,7 @@ custom_jvp_known_p = known_call(
     "custom_jvp_known", jvp=lambda primals, tangents, call, rule: rule(primals, without_cells(tangents))
 )
 
+
 def _shown(eqn: Eqn) -> dict[str, Any]:
     """What is printed of a call, under the names that JAX's programs have."""
     rule = eqn.params["rule"]

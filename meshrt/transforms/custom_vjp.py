@@ -288,8 +288,7 @@ class Backward(NamedTuple):
                 raise errors.ArgumentTypeError(f"{unlike_arguments(title, pulled, rule.in_tree)} {e}") from None
         paths = leaf_paths(rule.in_tree)
         return [
-            checked(ct, aval, title, f"output{tree_util.keystr(p)}")
-            for ct, aval, p in zip(flat, self.in_avals, paths)
+            checked(ct, aval, title, f"output{tree_util.keystr(p)}") for ct, aval, p in zip(flat, self.in_avals, paths)
         ]
 
 
@@ -424,6 +423,7 @@ def _linear_transpose(cts, *operands, backward, num_residuals, nonzeros, out_ava
 
 
 custom_vjp_known_p = known_call("custom_vjp_known", jvp=_no_forward_mode, linearize=_linearize)
+
 
 def _shown(eqn: Eqn) -> dict[str, Any]:
     """What is printed of a call, under the names that JAX's programs have."""

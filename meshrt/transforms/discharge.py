@@ -107,9 +107,9 @@ def settled_program(jaxpr: Jaxpr) -> Jaxpr:
     if ALLOC not in jaxpr.effects:
         return jaxpr
     count = len(jaxpr.constvars)
-    whole = Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.name, jaxpr.effects)
+    whole = Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.effects, name=jaxpr.name)
     made = settled(whole)
-    return Jaxpr(made.invars[:count], made.invars[count:], made.outvars, made.eqns, made.name, made.effects)
+    return Jaxpr(made.invars[:count], made.invars[count:], made.outvars, made.eqns, made.effects, name=made.name)
 
 
 def run_discharged(jaxpr: Jaxpr, args: Sequence[Any]) -> list[Any]:
@@ -244,5 +244,5 @@ def discharge_state(jaxpr: Jaxpr | ClosedJaxpr, should_discharge: bool | Sequenc
     made = discharged(whole, refs, refs).closed
     captured = [*made.consts, *consts]
     front, rest = made.jaxpr.invars[: len(captured)], made.jaxpr.invars[len(captured) :]
-    pure = Jaxpr(front, rest, made.jaxpr.outvars, made.jaxpr.eqns, given.name, made.jaxpr.effects)
+    pure = Jaxpr(front, rest, made.jaxpr.outvars, made.jaxpr.eqns, made.jaxpr.effects, name=given.name)
     return ClosedJaxpr(pure, captured)

@@ -193,7 +193,7 @@ class LinearTrace(Trace):
             eqns.append(Eqn(step.primitive, atoms, step.outvars, step.params, step.source, step.effects))
         entries = list(residuals.values())
         invars = [*(v for v, _ in entries), *(t._var for t in inputs)]
-        return Jaxpr((), invars, [o._var for o in outs], eqns, name), [value for _, value in entries]
+        return Jaxpr((), invars, [o._var for o in outs], eqns, name=name), [value for _, value in entries]
 
 
 def _residual(value: Any, residuals: dict[int, tuple[Var, Any]]) -> Var | Literal:
@@ -250,9 +250,7 @@ def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
         pulled = primitive.transpose(step_cts if primitive.multiple_results else step_cts[0], *operands, **params)
     except NotLinearError:
         dependent = [a.aval for a in args if type(a) is Var]
-        raise _not_linear(
-            primitive, dependent, where, "takes several operands that depend on its arguments"
-        ) from None
+        raise _not_linear(primitive, dependent, where, "takes several operands that depend on its arguments") from None
     for a, ct in zip(args, pulled):
         if type(a) is Var and ct is not None:
             env[a] = add_tangents(env.get(a), cotangent_of(a.aval, ct))

@@ -111,8 +111,10 @@ def linearize_jaxpr(
     """
     why = purpose.get() if jaxpr.is_high else None
     return _cache.get(
-        jaxpr, (nonzeros, instantiate_out, why, given_linear.get()),
-        lambda: _linearize(jaxpr, nonzeros, instantiate_out), _forward,
+        jaxpr,
+        (nonzeros, instantiate_out, why, given_linear.get()),
+        lambda: _linearize(jaxpr, nonzeros, instantiate_out),
+        _forward,
     )
 
 
@@ -179,8 +181,10 @@ def opened_residuals(done: Linearized) -> Linearized:
             ins.append(v)
             sources.append(("res", places[k].start) if kind == "res" else (kind, k))
     ins += linear.invars[len(done.sources) :]
-    forward = Jaxpr((), body.invars, outs, leaving, body.name, body.effects, body.is_high)
-    back = Jaxpr((), ins, linear.outvars, [*returning, *linear.eqns], linear.name, linear.effects, linear.is_high)
+    forward = Jaxpr((), body.invars, outs, leaving, body.effects, is_high=body.is_high, name=body.name)
+    back = Jaxpr(
+        (), ins, linear.outvars, [*returning, *linear.eqns], linear.effects, is_high=linear.is_high, name=linear.name
+    )
     return Linearized(
         type(done.forward)(forward, done.forward.consts), back, done.nonzeros_out, tuple(sources), len(outs) - count
     )

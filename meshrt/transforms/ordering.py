@@ -38,7 +38,13 @@ def _threaded(jaxpr: Jaxpr) -> Jaxpr:
     token = Var(TOKEN)
     eqns, last = _thread(jaxpr, token)
     return Jaxpr(
-        jaxpr.constvars, (token, *jaxpr.invars), (last, *jaxpr.outvars), eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high
+        jaxpr.constvars,
+        (token, *jaxpr.invars),
+        (last, *jaxpr.outvars),
+        eqns,
+        jaxpr.effects,
+        is_high=jaxpr.is_high,
+        name=jaxpr.name,
     )
 
 
@@ -47,7 +53,9 @@ def in_order(jaxpr: Jaxpr) -> Jaxpr:
     if not has_ordered(jaxpr.effects):
         return jaxpr
     eqns, _ = _thread(jaxpr, Literal(np.uint32(0), TOKEN))
-    return Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high)
+    return Jaxpr(
+        jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns, jaxpr.effects, is_high=jaxpr.is_high, name=jaxpr.name
+    )
 
 
 def _thread(jaxpr: Jaxpr, token: Atom) -> tuple[list[Eqn], Atom]:

@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from meshrt import errors
 from meshrt.core.basic.memory import memory_put_p
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
@@ -78,7 +80,7 @@ def split(body: Jaxpr, wanted: Sequence[Any], policy: Policy | None) -> Split:
         elif eqn.primitive.recompute is not None:
             inside = eqn.primitive.recompute(eqn, flags, policy) or Split([eqn], [], [_pruned(eqn, flags)])
         else:
-            answer = policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params)
+            answer = _answer(policy, eqn)
             saved = [v for v, f in zip(eqn.outvars, flags) if f]
             if isinstance(answer, Offloadable):
                 inside = _offloaded(eqn, saved, answer)
@@ -91,6 +93,16 @@ def split(body: Jaxpr, wanted: Sequence[Any], policy: Policy | None) -> Split:
         found.again += reversed(inside.again)
         live.update(a for e in inside.again for a in e.invars if type(a) is Var)
     return Split(found.forward[::-1], found.saved[::-1], found.again[::-1])
+
+
+def _answer(policy: Policy, eqn: Eqn) -> bool | Offloadable:
+    answer = policy(eqn.primitive, *[a.aval for a in eqn.invars], **eqn.params)
+    if not isinstance(answer, bool | np.bool_ | Offloadable):
+        raise errors.ArgumentTypeError(
+            f"Value returned by a remat policy should be a bool or an `Offloadable`, but for '{eqn.primitive.name}' at "
+            f"{eqn.source} it is {answer} of type {type(answer)}"
+        )
+    return answer
 
 
 def _offloaded(eqn: Eqn, values: Sequence[Var], answer: Offloadable) -> Split:
@@ -146,4 +158,4 @@ def inlined(jaxpr: Jaxpr) -> Jaxpr:
         eqns += copies
         names.update(zip(eqn.outvars, outs))
     outs = [names.get(o, o) if type(o) is Var else o for o in jaxpr.outvars]
-    return Jaxpr((), jaxpr.invars, outs, eqns, jaxpr.name, None, jaxpr.is_high)
+    return Jaxpr((), jaxpr.invars, outs, eqns, is_high=jaxpr.is_high, name=jaxpr.name)

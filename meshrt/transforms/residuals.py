@@ -78,7 +78,7 @@ def cheapest_residuals(
     names = dict(zip(linear.invars, residuals))
     eqns = [*[e for e in body.eqns if id(e) in again], *[renamed(e, names) for e in linear.eqns]]
     outs = [names.get(o, o) if type(o) is Var else o for o in linear.outvars]
-    return list(saved), Jaxpr((), (*saved, *linear.invars[len(residuals) :]), outs, eqns, linear.name)
+    return list(saved), Jaxpr((), (*saved, *linear.invars[len(residuals) :]), outs, eqns, name=linear.name)
 
 
 def _chain(value: Var, made_by: dict[Var, Eqn]) -> list[Var]:

@@ -48,7 +48,13 @@ def hoist_consts(closed: ClosedJaxpr) -> ClosedJaxpr:
     """
     jaxpr = closed.jaxpr
     hoisted = Jaxpr(
-        (), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high
+        (),
+        (*jaxpr.constvars, *jaxpr.invars),
+        jaxpr.outvars,
+        jaxpr.eqns,
+        jaxpr.effects,
+        is_high=jaxpr.is_high,
+        name=jaxpr.name,
     )
     return Hoisted(hoisted, closed.consts)
 
@@ -82,7 +88,7 @@ def dce(jaxpr: Jaxpr, used: Sequence[bool] | None = None, keep_inputs: bool = Tr
     kept.reverse()
     needed = [v in live for v in jaxpr.invars]
     invars = jaxpr.invars if keep_inputs else [v for v, n in zip(jaxpr.invars, needed) if n]
-    return Jaxpr(jaxpr.constvars, invars, outvars, kept, jaxpr.name, None, jaxpr.is_high), needed
+    return Jaxpr(jaxpr.constvars, invars, outvars, kept, is_high=jaxpr.is_high, name=jaxpr.name), needed
 
 
 def as_literal(value: Any) -> Literal | None:

@@ -119,7 +119,7 @@ class _Walk:
 
     def repeatedly(self, jaxpr: Jaxpr, args: Sequence[Any]) -> None:
         """Runs a program that runs any number of times: what one turn changes is not known then."""
-        nothing = Jaxpr((), jaxpr.invars, (), (), jaxpr.name)
+        nothing = Jaxpr((), jaxpr.invars, (), (), name=jaxpr.name)
         self.perhaps([(nothing, args), (jaxpr, args)])
 
     def _state(self) -> list[np.ndarray | None]:

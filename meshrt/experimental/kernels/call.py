@@ -248,5 +248,5 @@ def trace_kernel(
             "them as inputs."
         )
     jaxpr = closed.jaxpr
-    whole = Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.name, jaxpr.effects)
+    whole = Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.effects, name=jaxpr.name)
     return whole, list(closed.consts)

@@ -8,18 +8,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes as _dtypes
 from meshrt import errors as _errors
+from meshrt.core.checking import check as check_jaxpr
 from meshrt.core.effects import Effect
 from meshrt.core.jaxpr import NO_EFFECTS as no_effects
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, JaxprTypeError, Literal, Var, subjaxprs
 from meshrt.core.jaxpr import Effects as Effects
 from meshrt.core.jaxpr import Eqn as JaxprEqn
-from meshrt.core.jaxpr import check as check_jaxpr
+from meshrt.core.naming import DebugInfo
 from meshrt.core.source import Source as _Source
 from meshrt.core.source import capture as _capture
 from meshrt.core.trace import Tracer as _Tracer
@@ -69,15 +70,6 @@ class CallPrimitive(Primitive):
         super().__init__(name)
         object.__setattr__(self, "multiple_results", True)
         self.def_impl(call_impl)
-
-
-class DebugInfo(NamedTuple):
-    """What messages call a traced function: the transformation, the function and its line, arguments, results."""
-
-    traced_for: str
-    func_src_info: str
-    arg_names: tuple[str, ...] | None = None
-    result_paths: Any = None
 
 
 #: The classes of NumPy's values that are arrays.
@@ -134,9 +126,7 @@ def mapped_aval(size: int, axis: int | None, aval: Any) -> Any:
     if axis is None:
         return aval
     if aval.shape[axis] != size:
-        raise _errors.ArgumentShapeError(
-            f"{aval.short()} has {aval.shape[axis]} along dimension {axis}, not {size}"
-        )
+        raise _errors.ArgumentShapeError(f"{aval.short()} has {aval.shape[axis]} along dimension {axis}, not {size}")
     return aval.without(axis)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import meshrt
 import meshrt.numpy as mnp
-from meshrt.core.jaxpr import check
+from meshrt.core.checking import check
 
 from .programs import FORWARD_ONLY, PROGRAMS, W, X
 

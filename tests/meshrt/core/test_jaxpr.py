@@ -13,7 +13,8 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt.core import source
-from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, JaxprTypeError, Literal, Var, _name, check, subjaxprs
+from meshrt.core.checking import check
+from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, JaxprTypeError, Literal, Var, _name, subjaxprs
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import eval_jaxpr
 from meshrt.core.types import ShapedArray

@@ -13,7 +13,8 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import lax
-from meshrt.core.jaxpr import Jaxpr, check
+from meshrt.core.checking import check
+from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import EVAL, JaxprTrace, eval_jaxpr
 from meshrt.errors import JaxprTypeError
 from meshrt.experimental import hijax

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 from jaxlib import xla_client
 
-from meshrt.core.jaxpr import Jaxpr, check
+from meshrt.core.checking import check
+from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext, ModuleLowering

@@ -10,7 +10,7 @@ import pytest
 
 import meshrt.lax
 from meshrt import dtypes
-from meshrt.core.jaxpr import check
+from meshrt.core.checking import check
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from tests.meshrt.primitives import programs

@@ -49,7 +49,7 @@ class _Narrowed:
         if not self.changed:
             return None
         count = len(jaxpr.constvars)
-        return Jaxpr(ins[:count], ins[count:], outs, eqns, jaxpr.name, jaxpr.effects, jaxpr.is_high)
+        return Jaxpr(ins[:count], ins[count:], outs, eqns, jaxpr.effects, is_high=jaxpr.is_high, name=jaxpr.name)
 
     def defined(self, v: Var) -> Var:
         word = _word(v.aval)
