@@ -191,7 +191,10 @@ def _equality_errors(path: KeyPath, a: Any, b: Any, is_leaf: IsLeaf) -> Iterator
         return
     (pairs_a, aux_a), (pairs_b, aux_b) = flatten_one_level_with_keys(a), flatten_one_level_with_keys(b)
     if len(pairs_a) != len(pairs_b):
-        yield path, _sized(a, len(pairs_a)), _sized(b, len(pairs_b)), "their numbers of children differ"
+        why = "the lengths do not match" if isinstance(a, tuple | list) else "the numbers of children do not match"
+        if isinstance(a, dict):
+            why += f", with the symmetric difference of key sets: {set(a) ^ set(b)}"
+        yield path, _sized(a, len(pairs_a)), _sized(b, len(pairs_b)), why
         return
     if isinstance(a, dict) and [k for k, _ in pairs_a] != [k for k, _ in pairs_b]:
         yield path, _keyed(a, pairs_a), _keyed(b, pairs_b), "the pytree node metadata does not match: their keys differ"

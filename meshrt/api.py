@@ -28,7 +28,7 @@ from meshrt.primitives.traced_scalars import as_traced
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import from_numpy, put_leaf
 from meshrt.sharding.typed import abstract, without_sums
-from meshrt.transforms.arguments import check_argnums, fun_name, require_function, split_aux
+from meshrt.transforms.arguments import check_argnums, described, fun_name, require_function, split_aux
 from meshrt.transforms.discharge import Cell
 from meshrt.transforms.given_derivatives import (
     PUSHED,
@@ -144,7 +144,7 @@ def value_and_grad(
         gradient = gradient[0] if single else gradient
         return (value, aux) if has_aux else value, gradient
 
-    return wrapped
+    return described(wrapped, fun, "Value and gradient", argnums, "the value, and what is like those arguments")
 
 
 def grad(
@@ -173,7 +173,7 @@ def grad(
         value, gradient = with_value(*args, **kwargs)
         return (gradient, value[1]) if has_aux else gradient
 
-    return wrapped
+    return described(wrapped, fun, "Gradient", argnums, "what is like those arguments")
 
 
 def _one(value: Any) -> Any:

@@ -451,6 +451,8 @@ def __getattr__(name: str) -> Any:
         return getattr(settings, name)
     if name == "x64_enabled":  # JAX's second name for it
         return settings.enable_x64
+    if name == "values":
+        return {f"jax_{field}": settings.read(field) for field in FIELDS}
     raise AttributeError(f"module {__name__!r} has no attribute or setting {name!r}")
 
 

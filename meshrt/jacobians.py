@@ -19,7 +19,7 @@ from meshrt.primitives import elementwise as ew
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.reshape import broadcasted_iota
 from meshrt.primitives.slice import slice_in_dim
-from meshrt.transforms.arguments import check_argnums, require_function, split_aux
+from meshrt.transforms.arguments import check_argnums, described, require_function, split_aux
 from meshrt.transforms.high import flatten
 from meshrt.transforms.vmap import vmap
 from meshrt.tree_util import tree_unflatten
@@ -67,7 +67,7 @@ def jacfwd(
         result = tree_util.tree_map(lambda j: _split_columns(j, leaves, tree, True), columns)
         return (result, aux) if has_aux else result
 
-    return wrapped
+    return described(wrapped, fun, "Jacobian", argnums, "the Jacobian of each result")
 
 
 def jacrev(
@@ -117,7 +117,7 @@ def jacrev(
         jacobian_tree = tree_unflatten(out_tree, [tree_unflatten(row_tree, parts) for parts in per_output])
         return (jacobian_tree, result[2]) if has_aux else jacobian_tree
 
-    return wrapped
+    return described(wrapped, fun, "Jacobian", argnums, "the Jacobian of each result")
 
 
 jacobian = jacrev

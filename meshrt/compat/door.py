@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -137,4 +138,6 @@ def as_jax() -> ModuleType:
         sys.meta_path.insert(0, JaxFinder())
         sys.meta_path.append(AbsentFinder())
         importlib.invalidate_caches()
+        # Who listens to JAX's loggers hears what meshrt says, at the level that was asked for there.
+        logging.getLogger("meshrt").parent = logging.getLogger("jax")
     return importlib.import_module("jax")

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 from meshrt import errors
 from meshrt.core.high import HiType
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, final_states
+from meshrt.core.naming import body_name
 from meshrt.core.trace import JaxprTrace, eval_high, set_trace
 from meshrt.core.types import aval_of, in_program
 
@@ -239,6 +240,6 @@ def _keeps_mutable(jaxpr: Jaxpr) -> bool:
     return False
 
 
-def inlined_call(*args: Any, jaxpr: Jaxpr, **_: Any) -> list[Any]:
-    """The lowering of a primitive that does what the Jaxpr in its parameter `jaxpr` does, with other derivatives."""
-    return eval_high(jaxpr, (), args)
+def inlined_call(*args: Any, **params: Any) -> list[Any]:
+    """The lowering of a primitive that does what the Jaxpr among its parameters does, with other derivatives."""
+    return eval_high(params[body_name(params)], (), args)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
-__all__ = ["STATIONS", "DebugInfo", "take_names", "wraps"]
+__all__ = ["STATIONS", "DebugInfo", "body_name", "take_names", "wraps"]
 
 W = TypeVar("W")
 
@@ -44,3 +44,8 @@ class DebugInfo(NamedTuple):
     def func_name(self) -> str:
         """The function's name, without its line."""
         return self.func_src_info.partition(" at ")[0]
+
+
+def body_name(params: Mapping[str, Any]) -> str:
+    """Which of its parameters is the Jaxpr that a call runs: it has JAX's name, which is not the same for all calls."""
+    return "call_jaxpr" if "call_jaxpr" in params else "jaxpr"

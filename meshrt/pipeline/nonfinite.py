@@ -16,6 +16,7 @@ from meshrt import config, dtypes, errors
 from meshrt.core import source
 from meshrt.core.effects import is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from meshrt.core.naming import body_name
 from meshrt.core.trace import EVAL, set_trace
 from meshrt.core.types import aval_of
 from meshrt.pipeline.loaded import Loaded
@@ -175,7 +176,7 @@ class _Search:
             return self.scan(p, ins)
         if eqn.primitive is while_p:
             return self.loop(p, ins)
-        inner = p.get("jaxpr")
+        inner = p.get(body_name(p))
         if isinstance(inner, Jaxpr) and not inner.constvars and len(inner.invars) == len(ins) and _is_call(eqn):
             return self.run(inner, (), ins)[0]
         return None
@@ -208,7 +209,7 @@ class _Search:
 
 def _is_call(eqn: Eqn) -> bool:
     """Whether an application computes what its Jaxpr computes: the results are those of the Jaxpr, type by type."""
-    inner = eqn.params["jaxpr"]
+    inner = eqn.params[body_name(eqn.params)]
     same: Callable[[Any, Any], bool] = lambda a, b: a.shape == b.shape and a.dtype == b.dtype
     return (
         len(inner.outvars) == len(eqn.outvars)

@@ -84,6 +84,7 @@ axis_index_p: Primitive = Primitive(
     lambda *, axis_name, size, varying: ShapedArray(
         (), np.dtype(np.int32), vma=frozenset([axis_name]) if varying else frozenset()
     ),
+    shown=lambda eqn: {"axis_name": eqn.params["axis_name"]},
     lower=_index_lower,
     batch=_index_batch,
     batch_axis=True,

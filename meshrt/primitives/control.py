@@ -6,6 +6,7 @@ The other functions are in `control_loops` and `control_branches`, the primitive
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from meshrt import config, errors, tree_util
 from meshrt.core.basic.shapes import reshape
 from meshrt.core.basic.varying import into_branch
 from meshrt.core.dimensions.expression import DimExpr
+from meshrt.core.trace import Tracer, concretization_message
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.primitives.carried_refs import Apart, set_apart
@@ -93,7 +95,7 @@ def _scan_with_references(apart: Apart, f: Callable[..., Any], xs: Any, **option
     return apart.join(final), ys
 
 
-def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll: int) -> tuple[Any, Any]:
+def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll: int) -> Any:
     x_leaves, x_tree = flatten(xs)
     x_leaves = into_branch(x_leaves)
     x_avals = [aval_of(x) for x in x_leaves]
@@ -120,7 +122,8 @@ def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll
     outs = _bind_scan(staged, carry, x_leaves, length, reverse, unroll)
     y_tree = tree_util.treedef_children(staged.out_tree)[1]
     carry_out, ys = outs[: len(carry)], outs[len(carry) :]
-    return tree_util.tree_unflatten(carry_tree, carry_out), tree_util.tree_unflatten(y_tree, ys)
+    pair = tree_util.tree_unflatten(carry_tree, carry_out), tree_util.tree_unflatten(y_tree, ys)
+    return pair if staged.out_tree.node_data()[0] is tuple else list(pair)
 
 
 _forwarding: WeakCache = WeakCache()
@@ -164,6 +167,9 @@ def _scan_length(xs: Any, length: int | None, what: str = "scan") -> int:
             )
         sizes.append(aval.shape[0])
     if length is not None:
+        if isinstance(length, Tracer) and length.concrete() is None:
+            text = f"Abstract tracer value encountered where concrete value is expected: the length of a {what} is"
+            raise errors.ConcretizationError(concretization_message(length, text))
         try:
             length = length if isinstance(length, DimExpr) else int(length)
         except TypeError:
@@ -213,7 +219,7 @@ def unroll_factor(unroll: int | bool, length: int) -> int:
         return max(length, 1) if unroll else 1
     if unroll < 0:
         raise errors.ArgumentValueError(f"`unroll` must be a `bool` or a non-negative `int`. Got {unroll}")
-    return int(unroll) or max(length, 1)
+    return operator.index(unroll) or max(length, 1)
 
 
 def _scan_in_python(f: Any, init: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
+from meshrt._tree_paths import TypedLeaf
 from meshrt.core.axes import branching
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.high import told_apart
@@ -18,12 +20,11 @@ from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.clamp import clamp
 from meshrt.primitives.compositions import stage as as_array
-from meshrt.primitives.control_checks import any_tracer, need_callable
+from meshrt.primitives.control_checks import any_tracer, need_callable, plain
 from meshrt.primitives.control_cond import PLATFORMS, cond_p, platform_index_p
 from meshrt.primitives.control_staging import (
     converted,
     describe_difference,
-    tree_difference,
     wanted_of,
     with_common_consts,
 )
@@ -223,19 +224,7 @@ def _branch(
         if what == "cond":
             staged.reverse()
     given([c for s in staged for c in s.consts])
-    for s, name in zip(staged[1:], names[1:]):
-        if s.out_tree != staged[0].out_tree:
-            raise errors.ArgumentTypeError(
-                f"{what} branch outputs must have the same pytree structure, but they differ:\n"
-                f"{names[0]} and {name}: "
-                + tree_difference(
-                    (staged[0].out_tree, staged[0].out_avals),
-                    (s.out_tree, s.out_avals),
-                    "the result",
-                    [f"from {names[0]}", f"from {name}"],
-                )
-                + "\nMake the branches return the same structure"
-            )
+    _check_structures(staged, branches, names, what)
     staged = _same_types(staged, names, what, chosen)
     jaxprs, consts = with_common_consts(staged)
     operands = [*consts, *leaves]
@@ -276,24 +265,65 @@ def _same_types(staged: list[Staged], names: Sequence[str], what: str, chosen: f
     return [converted(s, tuple(wanted)) for s in staged]
 
 
+def _told(one: str, other: str, path: Any, name: str, second: str, why: str) -> str:
+    where = f" at path {tree_util.keystr(path)}" if path else ""
+    return f"{name} output{where} is {one} but {second} output{where} is {other}, so {why}"
+
+
+def _leafy(text: str) -> str:
+    """How a part of a structure is called: the type of a leaf does not matter."""
+    return "a pytree leaf" if text.startswith("a leaf") else text
+
+
+def _pairs(items: Sequence[Any], names: Sequence[str], what: str) -> Iterator[tuple[Any, str, Any, str]]:
+    """Each branch beside the first one, as they are written: true_fun comes before false_fun."""
+    for item, name in zip(items[1:], names[1:]):
+        one, other = (items[0], names[0]), (item, name)
+        yield (*other, *one) if what == "cond" else (*one, *other)
+
+
+def _check_structures(
+    staged: Sequence[Staged], branches: Sequence[Callable[..., Any]], names: Sequence[str], what: str
+) -> None:
+    for (a, fun), name, (b, other), second in _pairs(list(zip(staged, branches)), names, what):
+        if a.out_tree == b.out_tree:
+            continue
+        trees = [tree_util.tree_unflatten(s.out_tree, [TypedLeaf(t) for t in s.out_avals]) for s in (a, b)]
+        found = tree_util.equality_errors(*trees)
+        told = [_told(_leafy(x), _leafy(y), path, name, second, why) for path, x, y, why in found]
+        if not told:
+            told = [_told(str(a.out_tree), str(b.out_tree), (), name, second, "they are not equal")]
+        text = f"{told[0]}." if len(told) == 1 else ";\n".join(f"  * {line}" for line in told) + "."
+        raise errors.ArgumentTypeError(
+            f"{what} branch outputs must have the same pytree structure, but they differ:\n\n"
+            f"{name} is {fun_name(fun)}{_line_of(fun)}\n{second} is {fun_name(other)}{_line_of(other)}\n\n"
+            f"{text}\n\nMake the branches return the same structure"
+        )
+
+
+def _line_of(fun: Any) -> str:
+    code = getattr(inspect.unwrap(fun), "__code__", None)
+    return f" at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
 def _check_branch_types(staged: Sequence[Staged], names: Sequence[str], what: str, chosen: frozenset[Any]) -> None:
-    tree = staged[0].out_tree
-    paths = leaf_paths(tree)
+    paths = leaf_paths(staged[0].out_tree)
     lines = []
-    for s, name in zip(staged[1:], names[1:]):
-        for path, a, b in zip(paths, staged[0].out_avals, s.out_avals):
+    for one, name, other, second_name in _pairs(staged, names, what):
+        for path, a, b in zip(paths, one.out_avals, other.out_avals):
             why = describe_difference(a, b)
             if why is None and not config.settings.auto_pcast and a.vma | chosen != b.vma | chosen:
                 why = "the manual axis types do not match: auto_pcast is off, write meshrt.lax.pcast(..., to='varying')"
             if why is not None:
-                first, second = told_apart(a, b, shown=str)
-                where = f" at {tree_util.keystr(path)}" if path else ""
+                first, second = told_apart(a, b, shown=plain)
+                where = f" at path {tree_util.keystr(path)}" if path else ""
                 lines.append(
-                    f"  the output of {names[0]}{where} has type {first} but that of {name} has type {second}, so {why}"
+                    f"the output of {name}{where} has type {first} but the corresponding output of {second_name} has "
+                    f"type {second}, so {why}"
                 )
     if lines:
+        text = f"T{lines[0][1:]}." if len(lines) == 1 else ";\n".join(f"  * {line}" for line in lines) + "."
         raise errors.ArgumentTypeError(
-            f"{what} branches must have equal output types but they differ:\n"
-            + "\n".join(lines)
-            + "\nMake the branches return the same types (convert with astype, or broadcast)"
+            f"{what} branches must have equal output types but they differ.\n\n{text}\n\n"
+            "Make the branches return the same types (convert with astype, or broadcast)"
         )

@@ -52,7 +52,7 @@ def _shown_output(staged: Staged) -> str:
 def check_pair(staged: Staged, what: str) -> None:
     children = tree_util.treedef_children(staged.out_tree)
     pair = staged.out_tree.node_data()
-    if pair is None or pair[0] is not tuple or len(children) != 2:
+    if pair is None or pair[0] not in (tuple, list) or len(children) != 2:
         raise errors.ArgumentTypeError(
             f"{what} body output must be a pair, got {_shown_output(staged)}. Return (carry, y), with y=None "
             "for no output"
@@ -121,7 +121,7 @@ def _child(tree: Any, avals: Sequence[Any], at: int) -> tuple[Any, Sequence[Any]
     return children[at], avals[start : start + children[at].num_leaves]
 
 
-def _plain(aval: ShapedArray) -> str:
+def plain(aval: ShapedArray) -> str:
     return str(aval).lstrip("~")
 
 
@@ -142,7 +142,7 @@ def check_carry_types(body: Body, tree: Any, carry: Sequence[Any], out_avals: An
             fixes.append(
                 f"applying `meshrt.lax.pcast(..., {in_order(more)}, to='varying')` to the initial carry value {place}"
             )
-        had, has = told_apart(aval, out, shown=_plain)
+        had, has = told_apart(aval, out, shown=plain)
         lines.append(
             f"input carry {_component(root, path)} has type {had} but the corresponding output carry component has "
             f"type {has}, so {why}"

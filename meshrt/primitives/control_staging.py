@@ -6,8 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshrt import dtypes, tree_util
-from meshrt._tree_paths import TypedLeaf
+from meshrt import dtypes
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.basic.varying import in_order, pvary_p, vary
 from meshrt.core.high import unlike
@@ -231,18 +230,3 @@ def describe_difference(a: ShapedArray, b: ShapedArray) -> str | None:
     if not parts and a.memory_space is not b.memory_space:
         parts.append("the memories do not match (move one with meshrt.device_put(x, meshrt.memory.Space....))")
     return ", and ".join(parts) or None
-
-
-def tree_difference(
-    first: tuple[Any, Sequence[ShapedArray]], second: tuple[Any, Sequence[ShapedArray]], root: str, names: Sequence[str]
-) -> str:
-    """Lines that say where two structures differ, by key path from `root`: `c['a']: float32[3] in, None out`.
-
-    Each structure is given as a treedef and the types of its leaves, and called as `names` say.
-    """
-    a, b = (tree_util.tree_unflatten(tree, [TypedLeaf(t) for t in avals]) for tree, avals in (first, second))
-    lines = [
-        f"  {root}{tree_util.keystr(path)}: {one} {names[0]}, {other} {names[1]}"
-        for path, one, other, _ in tree_util.equality_errors(a, b)
-    ]
-    return "\n".join(lines) or f"  {first[0]} {names[0]}, {second[0]} {names[1]}"

@@ -103,7 +103,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
     def combine(a: Any, b: Any) -> Any:
         out, found = tree_util.tree_flatten(fn(tree_util.tree_unflatten(tree, a), tree_util.tree_unflatten(tree, b)))
-        if found != tree:
+        if len(out) != len(leaves):
             raise errors.ArgumentTypeError(
                 f"associative_scan: fn must return a pytree like its operands, {tree}, but returned {found}"
             )

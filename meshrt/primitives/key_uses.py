@@ -291,12 +291,10 @@ KEY_USES: dict[Primitive, KeyReuseSignature | Callable[[Eqn], KeyReuseSignature]
     concatenate_p: _concatenated,
     slice_p: _sliced,
     **dict.fromkeys(
-        (
-            jit_p, shard_map_p, custom_jvp.custom_jvp_call_p, custom_vjp.custom_vjp_call_p,
-            custom_vmap.custom_vmap_call_p, composite_p,
-        ),
+        (jit_p, shard_map_p, custom_vmap.custom_vmap_call_p, composite_p),
         _body("jaxpr"),
     ),
+    **dict.fromkeys((custom_jvp.custom_jvp_call_p, custom_vjp.custom_vjp_call_p), _body("call_jaxpr")),
     checkpoint.checkpoint_p: _checkpointed,
     cond_p: _branched,
     scan_p: _scanned,

@@ -256,9 +256,8 @@ class PortableExecutable:
         seconds = time.perf_counter() - started
         events.record("compile", program=self, seconds=seconds)
         if config.settings.log_compiles:
-            _log.warning(
-                "compiled program %s for %d devices in %.3f s", self.fingerprint[:12], self.num_devices, seconds
-            )
+            what = (self.name, seconds, self.fingerprint[:12], self.num_devices)
+            _log.warning("Finished XLA compilation of jit(%s) in %.9f sec: program %s for %d devices", *what)
         return compiled, seconds
 
     def _from_disk(self, key: str, kind: str, devices: tuple[Any, ...]) -> Any | None:

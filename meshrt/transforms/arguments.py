@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,9 +12,11 @@ from meshrt import errors, tree_util
 from meshrt.transforms.high import leaf_paths
 
 __all__ = [
-    "StaticValue", "argument_paths", "as_tuple", "check_argnums", "fun_name", "resolve_argnums",
+    "StaticValue", "argument_paths", "as_tuple", "check_argnums", "described", "fun_name", "resolve_argnums",
     "signature_of", "split_aux",
 ]  # fmt: skip
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class StaticValue:
@@ -76,6 +78,18 @@ def fun_name(fun: Callable[..., Any]) -> str:
     while hasattr(fun, "func") and not hasattr(fun, "__name__"):
         fun = fun.func
     return getattr(fun, "__name__", type(fun).__name__)
+
+
+def described(wrapper: F, fun: Callable[..., Any], what: str, argnums: Any, gives: str) -> F:
+    """A derivative of `fun`, with a docstring: whose it is, in which arguments, and what it returns."""
+    nums = argnums if isinstance(argnums, int) else ", ".join(map(str, as_tuple(argnums)))
+    name = fun_name(fun)
+    wrapper.__doc__ = (
+        f"{what} of {name} with respect to positional argument(s) {nums}. Takes the arguments of {name}, gives {gives}."
+    )
+    if getattr(fun, "__doc__", None):
+        wrapper.__doc__ += f"\n\nOriginal documentation:\n\n{fun.__doc__}"
+    return wrapper
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:

@@ -239,22 +239,22 @@ def mapped_in_front(trace: Any, value: Any) -> Any:
 def lower_call(ctx: Any, eqn: Eqn, *operands: Any) -> Any:
     """The lowering of such a call: a library's function stands at the line that calls it."""
     rule = eqn.params["rule"]
-    return ctx.jaxpr(eqn.params["jaxpr"], operands, at=eqn.source if rule.is_library else None)
+    return ctx.jaxpr(eqn.params["call_jaxpr"], operands, at=eqn.source if rule.is_library else None)
 
 
 def batched_call(primitive: Callable[[], Primitive]) -> Callable[..., Any]:
-    """The batching rule of `primitive()`, a call `[jaxpr num_consts rule] consts... arguments...`: function and rule
-    are mapped, all results too."""
+    """The batching rule of `primitive()`, a call `[call_jaxpr num_consts rule] consts... arguments...`: function and
+    rule are mapped, all results too."""
 
     def batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[int | None], params: dict[str, Any]) -> Any:
         args = [a if d is None else in_front(axis.extent, a, d) for a, d in zip(args, dims)]
         batched = tuple(d is not None for d in dims)
-        closed, _ = batch_jaxpr(params["jaxpr"], axis, batched, True)
+        closed, _ = batch_jaxpr(params["call_jaxpr"], axis, batched, True)
         num_consts = params["num_consts"]
         mapped = params["rule"].mapped(axis, batched[num_consts:])
         outs = primitive().bind(
-            *closed.consts, *args, jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
+            *closed.consts, *args, call_jaxpr=closed.jaxpr, num_consts=len(closed.consts) + num_consts, rule=mapped
         )
-        return outs, [batch_front(a) for a in params["jaxpr"].out_avals]
+        return outs, [batch_front(a) for a in params["call_jaxpr"].out_avals]
 
     return batch

@@ -119,7 +119,7 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
         args = args_and_captured[: len(args_and_captured) - count]
         leaves, tree = tree_util.tree_flatten(args)
         if tree != in_tree:
-            raise errors.TreeError(
+            raise errors.ArgumentTypeError(
                 f"the closure-converted function takes arguments of structure {in_tree}, as in the example, not {tree}"
             )
         captured, rest = iter(given), iter(kept)

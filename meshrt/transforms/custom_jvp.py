@@ -1,6 +1,6 @@
 """`custom_jvp`: functions whose forward derivative is given by a rule.
 
-    custom_jvp_call[jaxpr num_consts rule] consts... arguments...  ->  results...
+    custom_jvp_call[call_jaxpr num_consts rule] consts... arguments...  ->  results...
 
 The function is staged to a Jaxpr; the rule stays a Python function and is run when the call is differentiated.
 """
@@ -135,7 +135,7 @@ class custom_jvp(CustomFunction):
             lambda: JvpRule(jvp, self.symbolic_zeros, name, split.fixed, tree, staged.out_tree, staged.out_avals),
         )  # fmt: skip
         outs = custom_jvp_call_p.bind(
-            *staged.consts, *leaves, jaxpr=staged.jaxpr, num_consts=len(staged.consts), rule=rule
+            *staged.consts, *leaves, call_jaxpr=staged.jaxpr, num_consts=len(staged.consts), rule=rule
         )
         return tree_util.tree_unflatten(staged.out_tree, outs)
 
@@ -268,17 +268,17 @@ class BatchedJvpRule(MappableRule):
 JvpRule.batched_class = BatchedJvpRule.batched_class = BatchedJvpRule
 
 
-def _jvp(primals, tangents, *, jaxpr, num_consts, rule):
+def _jvp(primals, tangents, *, call_jaxpr, num_consts, rule):
     tangents = without_cells(tangents)
     if any(t is not None for t in tangents[:num_consts]):
         raise closed_over(f"the custom_jvp function with the rule {rule}")
     return rule(primals[num_consts:], tangents[num_consts:])
 
 
-def _transpose(cts, *args, jaxpr, num_consts, rule):
+def _transpose(cts, *args, call_jaxpr, num_consts, rule):
     """Of a linear function: nobody asks the rule any more, as a tangent went in."""
     linear = tuple(is_undefined(a) for a in args)
-    back, nonzeros = transpose_jaxpr(jaxpr, linear, tuple(c is not None for c in cts))
+    back, nonzeros = transpose_jaxpr(call_jaxpr, linear, tuple(c is not None for c in cts))
     known = [a for a in args if not is_undefined(a)]
     pulled = iter(eval_jaxpr(back.jaxpr, back.consts, [*known, *(c for c in cts if c is not None)]))
     flags = iter(nonzeros)
@@ -294,19 +294,20 @@ def _shown(eqn: Eqn) -> dict[str, Any]:
     """What is printed of a call, under the names that JAX's programs have."""
     rule = eqn.params["rule"]
     return {
-        "name": getattr(rule, "name", rule), "call_jaxpr": eqn.params["jaxpr"], "jvp": rule,
+        "name": getattr(rule, "name", rule), "call_jaxpr": eqn.params["call_jaxpr"], "jvp": rule,
         "symbolic_zeros": getattr(rule, "symbolic_zeros", False),
     }  # fmt: skip
 
 
 custom_jvp_call_p: Primitive = Primitive(
     "custom_jvp_call",
-    lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
+    lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.out_avals,
     lower=lower_call, shown=_shown,
     jvp=_jvp, transpose=_transpose, batch=batched_call(lambda: custom_jvp_call_p), batch_axis=True,
-    discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
-    effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects,
+    discharge=lambda args, params: run_discharged(params["call_jaxpr"], args), on_cells=True,
+    effects=lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
-    varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
-    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))], to_lojax=inlined_call, once=True,
+    varies=lambda params: [a.vma for a in params["call_jaxpr"].in_avals],
+    applies=lambda params: [(params["call_jaxpr"], range(len(params["call_jaxpr"].invars)))],
+    to_lojax=inlined_call, once=True,
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """`custom_vjp`: functions whose reverse-mode derivative is given by a pair of rules.
 
-    custom_vjp_call[jaxpr num_consts rule] consts... arguments...  ->  results...
+    custom_vjp_call[call_jaxpr num_consts rule] consts... arguments...  ->  results...
     custom_lin[backward num_residuals ...] residuals... tangents...  ->  tangents of the results
 
 The function is staged to a Jaxpr; the rules stay Python functions. Linearizing the call runs `fwd` and records the
@@ -169,7 +169,7 @@ class custom_vjp(CustomFunction):
             ),
         )  # fmt: skip
         outs = custom_vjp_call_p.bind(
-            *staged.consts, *leaves, jaxpr=staged.jaxpr, num_consts=len(staged.consts), rule=rule
+            *staged.consts, *leaves, call_jaxpr=staged.jaxpr, num_consts=len(staged.consts), rule=rule
         )
         return tree_util.tree_unflatten(staged.out_tree, outs)
 
@@ -429,20 +429,21 @@ def _shown(eqn: Eqn) -> dict[str, Any]:
     """What is printed of a call, under the names that JAX's programs have."""
     rule = eqn.params["rule"]
     return {
-        "name": getattr(rule, "name", rule), "call_jaxpr": eqn.params["jaxpr"], "fwd": getattr(rule, "fwd", rule),
+        "name": getattr(rule, "name", rule), "call_jaxpr": eqn.params["call_jaxpr"], "fwd": getattr(rule, "fwd", rule),
         "bwd": getattr(rule, "bwd", rule), "symbolic_zeros": getattr(rule, "symbolic_zeros", False),
     }  # fmt: skip
 
 
 custom_vjp_call_p: Primitive = Primitive(
     "custom_vjp_call",
-    lambda *avals, jaxpr, num_consts, rule: jaxpr.out_avals,
+    lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.out_avals,
     lower=lower_call, shown=_shown,
     jvp=_jvp, linearize=_linearize, batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,
-    discharge=lambda args, params: run_discharged(params["jaxpr"], args), on_cells=True,
-    effects=lambda *avals, jaxpr, num_consts, rule: jaxpr.effects, thread=thread_call,
-    multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
-    applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))], to_lojax=inlined_call, once=True,
+    discharge=lambda args, params: run_discharged(params["call_jaxpr"], args), on_cells=True,
+    effects=lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.effects, thread=thread_call,
+    multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["call_jaxpr"].in_avals],
+    applies=lambda params: [(params["call_jaxpr"], range(len(params["call_jaxpr"].invars)))],
+    to_lojax=inlined_call, once=True,
     absent={"transpose": "reverse mode goes by its linearize rule"},
 )  # fmt: skip
 

@@ -19,6 +19,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.core.effects import has_ordered
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from meshrt.core.naming import body_name
 from meshrt.core.types import ShapedArray
 from meshrt.transforms.tools import WeakCache
 
@@ -76,7 +77,7 @@ def _thread(jaxpr: Jaxpr, token: Atom) -> tuple[list[Eqn], Atom]:
 
 
 def thread_call(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr], **changes: Any) -> tuple[list[Eqn], Atom]:
-    """The rule of primitives that do nothing but run the Jaxpr in their parameter `jaxpr`."""
-    new = Var(TOKEN)
-    params = {**eqn.params, "jaxpr": threaded(eqn.params["jaxpr"]), **changes}
+    """The rule of primitives that do nothing but run a Jaxpr that is their parameter."""
+    new, name = Var(TOKEN), body_name(eqn.params)
+    params = {**eqn.params, name: threaded(eqn.params[name]), **changes}
     return [eqn.replace([token, *eqn.invars], [new, *eqn.outvars], params)], new

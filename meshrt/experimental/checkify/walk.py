@@ -8,6 +8,7 @@ from typing import Any
 from meshrt import errors, tree_util
 from meshrt.core import source
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, subjaxprs
+from meshrt.core.naming import body_name
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import context, trace_to_jaxpr
 from meshrt.core.types import aval_of
@@ -148,8 +149,9 @@ class _Walk:
                 f"checkify cannot look into '{eqn.primitive.name}' at {eqn.source}, in which something may fail; "
                 "transform the function inside of it by checkify instead"
             )
-        jaxpr = eqn.params["jaxpr"]
-        outs = context.trace.process_primitive(eqn.primitive, args, {**eqn.params, "jaxpr": _unchecked(jaxpr)})
+        name = body_name(eqn.params)
+        jaxpr = eqn.params[name]
+        outs = context.trace.process_primitive(eqn.primitive, args, {**eqn.params, name: _unchecked(jaxpr)})
         state, _ = self.run(jaxpr, (), state, [stop_gradient(a) for a in args])
         return state, outs
 

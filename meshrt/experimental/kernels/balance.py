@@ -24,6 +24,7 @@ import numpy as np
 
 from meshrt import errors, tree_util
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
+from meshrt.core.naming import body_name
 from meshrt.core.references import is_ref_type
 from meshrt.experimental.kernels.mapping import GridMapping
 from meshrt.experimental.kernels.memory import copied_bytes, is_semaphore
@@ -86,7 +87,7 @@ class _Walk:
         rule = _RULES.get(eqn.primitive.name)
         if rule is not None:
             return rule(self, eqn, operands)
-        inner = eqn.params.get("jaxpr")
+        inner = eqn.params.get(body_name(eqn.params))
         if isinstance(inner, Jaxpr) and len(inner.invars) == len(operands):
             return self.run(inner, operands)
         for x in operands:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from meshrt.core.basic.pointwise import add_any_p
 from meshrt.core.jaxpr import Eqn, Jaxpr, Var
+from meshrt.core.naming import body_name
 from meshrt.core.references import AbstractRef
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
@@ -263,7 +264,7 @@ def _work_of(eqn: Eqn) -> Work:
         return _work(params["jaxpr"]).times(params["length"])
     if primitive is while_p:
         return _work(params["body_jaxpr"])
-    inner = params.get("jaxpr")
+    inner = params.get(body_name(params))
     return _work(inner) if isinstance(inner, Jaxpr) else Work()
 
 

@@ -4,9 +4,12 @@
 over batch dimensions and derivatives take them.
 """
 
+from meshrt.experimental.sparse import ad as ad
+from meshrt.experimental.sparse import api as api
 from meshrt.experimental.sparse import bcoo, bcsr, compressed, coo, csr, derivatives, making, shapes
 from meshrt.experimental.sparse import linalg as linalg
 from meshrt.experimental.sparse import methods as _methods  # noqa: F401  gives BCOO its methods
+from meshrt.experimental.sparse import random as random
 from meshrt.experimental.sparse import util as util
 from meshrt.experimental.sparse.arrays import (
     BCOO,

@@ -115,6 +115,24 @@ class JAXSparse:
     def _more(self) -> str:
         return ""
 
+    def sum(self, *args: Any, **kwargs: Any) -> Any:
+        """The sum over dimensions, of formats that have it."""
+        raise errors.UnsupportedError(f"{type(self)}.sum: convert the array to BCOO")
+
+
+def _lacks(name: str) -> Any:
+    """An operator that a format does not have."""
+
+    def operation(self: JAXSparse, *_: Any) -> Any:
+        raise errors.UnsupportedError(f"{type(self)}.{name}: convert the array to BCOO, or to a dense one (todense)")
+
+    operation.__name__ = name
+    return operation
+
+
+for _operator in ["getitem", "neg", "pos", "add", "radd", "sub", "rsub", "mul", "rmul", "matmul", "rmatmul"]:
+    setattr(JAXSparse, f"__{_operator}__", _lacks(f"__{_operator}__"))
+
 
 @register_pytree_node_class
 class BCOO(JAXSparse):

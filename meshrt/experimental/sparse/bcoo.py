@@ -1,7 +1,7 @@
 """Operations on the parts of arrays by coordinates, as primitives: their data, and their coordinates.
 
 Each is one equation of a program under JAX's name; its rules follow from what the function beside it computes. The
-functions named `_bcoo_*` take parts in place of arrays.
+functions named `_bcoo_*` take parts in place of arrays. As in JAX, the module has the functions of arrays too.
 """
 
 from __future__ import annotations
@@ -14,12 +14,45 @@ import numpy as np
 import meshrt.numpy as jnp
 from meshrt.experimental.sparse import coordinates, products, shapes
 from meshrt.experimental.sparse.arrays import BCOO, SparseInfo
+from meshrt.experimental.sparse.arrays import CuSparseEfficiencyWarning as CuSparseEfficiencyWarning
+from meshrt.experimental.sparse.arrays import JAXSparse as JAXSparse
+from meshrt.experimental.sparse.arrays import SparseEfficiencyError as SparseEfficiencyError
+from meshrt.experimental.sparse.arrays import SparseEfficiencyWarning as SparseEfficiencyWarning
+from meshrt.experimental.sparse.convolution import bcoo_conv_general_dilated as bcoo_conv_general_dilated
+from meshrt.experimental.sparse.coordinates import bcoo_extract as bcoo_extract
+from meshrt.experimental.sparse.coordinates import bcoo_fromdense as bcoo_fromdense
+from meshrt.experimental.sparse.coordinates import bcoo_sort_indices as bcoo_sort_indices
+from meshrt.experimental.sparse.coordinates import bcoo_sum_duplicates as bcoo_sum_duplicates
+from meshrt.experimental.sparse.coordinates import bcoo_todense as bcoo_todense
+from meshrt.experimental.sparse.coordinates import bcoo_update_layout as bcoo_update_layout
+from meshrt.experimental.sparse.gathering import bcoo_gather as bcoo_gather
+from meshrt.experimental.sparse.products import bcoo_dot_general as bcoo_dot_general
+from meshrt.experimental.sparse.products import bcoo_dot_general_sampled as bcoo_dot_general_sampled
+from meshrt.experimental.sparse.products import bcoo_multiply_dense as bcoo_multiply_dense
+from meshrt.experimental.sparse.products import bcoo_multiply_sparse as bcoo_multiply_sparse
+from meshrt.experimental.sparse.shapes import bcoo_broadcast_in_dim as bcoo_broadcast_in_dim
+from meshrt.experimental.sparse.shapes import bcoo_concatenate as bcoo_concatenate
+from meshrt.experimental.sparse.shapes import bcoo_dynamic_slice as bcoo_dynamic_slice
+from meshrt.experimental.sparse.shapes import bcoo_reduce_sum as bcoo_reduce_sum
+from meshrt.experimental.sparse.shapes import bcoo_reshape as bcoo_reshape
+from meshrt.experimental.sparse.shapes import bcoo_rev as bcoo_rev
+from meshrt.experimental.sparse.shapes import bcoo_slice as bcoo_slice
+from meshrt.experimental.sparse.shapes import bcoo_squeeze as bcoo_squeeze
+from meshrt.experimental.sparse.shapes import bcoo_transpose as bcoo_transpose
 from meshrt.primitives.compositions import composition
 
 __all__ = [
     "bcoo_dot_general_p", "bcoo_dot_general_sampled_p", "bcoo_extract_p", "bcoo_fromdense_p", "bcoo_sort_indices_p",
     "bcoo_spdot_general_p", "bcoo_sum_duplicates_p", "bcoo_todense_p", "bcoo_transpose_p",
 ]  # fmt: skip
+
+
+def bcoo_eliminate_zeros(mat: BCOO, nse: int | None = None) -> BCOO:
+    """`mat` without the specified elements that are zero, with room for `nse` (by default for those that are left)."""
+    zero = (mat.data == 0).all(range(mat.n_batch + 1, mat.data.ndim))
+    outside = jnp.array(shapes.sparse_shape(mat), mat.indices.dtype)
+    indices = jnp.where(zero[..., None], outside, mat.indices)
+    return coordinates.bcoo_sum_duplicates(BCOO((mat.data, indices), shape=mat.shape), nse=nse)
 
 
 def _array(data: Any, indices: Any, spinfo: Any) -> BCOO:

@@ -8,8 +8,18 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt.experimental.sparse import compressed
+from meshrt.experimental.sparse.arrays import CuSparseEfficiencyWarning as CuSparseEfficiencyWarning
+from meshrt.experimental.sparse.arrays import JAXSparse as JAXSparse
+from meshrt.experimental.sparse.arrays import SparseEfficiencyWarning as SparseEfficiencyWarning
 from meshrt.experimental.sparse.arrays import SparseInfo
 from meshrt.experimental.sparse.compressed import BCSR
+from meshrt.experimental.sparse.compressed import bcsr_broadcast_in_dim as bcsr_broadcast_in_dim
+from meshrt.experimental.sparse.compressed import bcsr_concatenate as bcsr_concatenate
+from meshrt.experimental.sparse.compressed import bcsr_dot_general as bcsr_dot_general
+from meshrt.experimental.sparse.compressed import bcsr_extract as bcsr_extract
+from meshrt.experimental.sparse.compressed import bcsr_fromdense as bcsr_fromdense
+from meshrt.experimental.sparse.compressed import bcsr_sum_duplicates as bcsr_sum_duplicates
+from meshrt.experimental.sparse.compressed import bcsr_todense as bcsr_todense
 from meshrt.primitives.compositions import composition
 
 __all__ = ["bcsr_dot_general_p", "bcsr_extract_p", "bcsr_fromdense_p", "bcsr_todense_p"]

@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import meshrt.numpy as jnp
+from meshrt.experimental.sparse.arrays import JAXSparse as JAXSparse
 from meshrt.experimental.sparse.compressed import COO, coo_matmat, coo_matvec
+from meshrt.experimental.sparse.compressed import coo_fromdense as coo_fromdense
+from meshrt.experimental.sparse.compressed import coo_todense as coo_todense
 from meshrt.primitives.compositions import composition
 
 __all__ = ["coo_fromdense_p", "coo_matmat_p", "coo_matvec_p", "coo_todense_p"]

@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 
 import meshrt.numpy as jnp
+from meshrt.experimental.sparse.arrays import JAXSparse as JAXSparse
+from meshrt.experimental.sparse.compressed import CSC as CSC
 from meshrt.experimental.sparse.compressed import CSR, csr_matmat, csr_matvec
+from meshrt.experimental.sparse.compressed import csr_fromdense as csr_fromdense
+from meshrt.experimental.sparse.compressed import csr_todense as csr_todense
 from meshrt.primitives.compositions import composition
 
 __all__ = ["csr_fromdense_p", "csr_matmat_p", "csr_matvec_p", "csr_todense_p"]

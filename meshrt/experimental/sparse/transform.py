@@ -144,7 +144,7 @@ def _is_leaf(x: Any) -> bool:
 def _custom_jvp(spenv: SparsifyEnv, values: Sequence[SparsifyValue], params: dict[str, Any]) -> Any:
     """A function with a derivative of its own keeps it: its rule is applied to sparse primals and tangents, which
     have the primals' coordinates."""
-    jaxpr, num_consts, rule = params["jaxpr"], params["num_consts"], params["rule"]
+    jaxpr, num_consts, rule = params["call_jaxpr"], params["num_consts"], params["rule"]
 
     @custom_jvp
     def call(consts: Any, arrays: Any) -> Any:

@@ -137,13 +137,13 @@ CASES = {
         TypeError,
         [
             "cond branch outputs must have the same pytree structure",
-            "the result: a <class 'dict'> with 1 child from false_fun",
+            "true_fun output is a <class 'dict'> with 2 children but false_fun output is a <class 'dict'> with 1 child",
         ],
     ),
     "branch types": (
         lambda: lax.cond(True, lambda x: {"a": 1.0}, lambda x: {"a": ONES}, 1),
         TypeError,
-        ["cond branches must have equal output types", "at ['a']", "float32[]", "float32[3]"],
+        ["cond branches must have equal output types", "of true_fun at path ['a'] has type float32[]", "float32[3]"],
     ),
     "index type": (lambda: lax.switch(1.0, [lambda x: x] * 2, 1.0), TypeError, ["Index type must be an integer"]),
     "no branches": (lambda: lax.switch(1, [], 1.0), ValueError, ["Empty branch sequence"]),

@@ -15,6 +15,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, scf
 
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
+from meshrt.core.naming import body_name
 from meshrt.core.primitive import Primitive
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk
 from meshrt.primitives.call import jit_p
@@ -34,7 +35,7 @@ _INT32 = np.dtype(np.int32)
 
 def _call(walk: Walk, eqn: Eqn, *operands: Any) -> list[Any]:
     """A call is what it calls."""
-    return walk.jaxpr(eqn.params["jaxpr"], operands)
+    return walk.jaxpr(eqn.params[body_name(eqn.params)], operands)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import numpy as np
 
 from meshrt import errors, tree_util
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal
+from meshrt.core.naming import body_name
 from meshrt.experimental.checkify.failures import JaxRuntimeError
 from meshrt.experimental.kernels.memory import MemorySpace, TpuMemorySpace, copied_bytes
 from meshrt.experimental.kernels.simulator.arithmetic import computed
@@ -36,8 +37,8 @@ def run_jaxpr(core: Core, jaxpr: Jaxpr, args: Sequence[Any]) -> Run:
             outs = yield from _PROGRAMS[name](core, eqn, operands)
         elif name in _OPERATIONS:
             outs = _OPERATIONS[name](core, eqn, operands)
-        elif isinstance(eqn.params.get("jaxpr"), Jaxpr):
-            outs = yield from run_jaxpr(core, eqn.params["jaxpr"], operands)
+        elif isinstance(inner := eqn.params.get(body_name(eqn.params)), Jaxpr):
+            outs = yield from run_jaxpr(core, inner, operands)
         else:
             outs = computed(eqn, operands, skips)
         env.update(zip(eqn.outvars, outs))
