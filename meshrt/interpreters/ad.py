@@ -92,7 +92,7 @@ def add_tangents(x: Any, y: Any) -> Any:
     return y if type(x) is Zero else x if type(y) is Zero else add_jaxvals(x, y)
 
 
-class _Rules(MutableMapping[Any, Rule]):
+class Rules(MutableMapping[Any, Rule]):
     """The rules of one kind, by primitive: what was given for a library's own, those of meshrt's in JAX's form."""
 
     def __init__(self, kind: str, translate: Callable[[Any, Rule], Rule], show: Callable[[Any, Rule], Rule]):
@@ -165,8 +165,8 @@ def _transpose_shown(primitive: Any, rule: Rule) -> Rule:
     return transpose
 
 
-primitive_jvps = _Rules("jvp", _jvp_of, _jvp_shown)
-primitive_transposes = _Rules("transpose", _transpose_of, _transpose_shown)
+primitive_jvps = Rules("jvp", _jvp_of, _jvp_shown)
+primitive_transposes = Rules("transpose", _transpose_of, _transpose_shown)
 
 
 def get_primitive_transpose(primitive: Any) -> Rule:

@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from meshrt import errors
-from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import Primitive
-from meshrt.core.trace import JaxprTrace, JaxprTracer, Trace, context, set_trace
+from meshrt.core.trace import JaxprTrace, JaxprTracer, Trace, context, set_trace, trace_to_jaxpr
+from meshrt.interpreters.ad import Rule, Rules
 from meshrt.transforms import tools
+from meshrt.transforms.arguments import fun_name
 
-__all__ = ["DynamicJaxprTracer", "JaxprTracer", "PartialVal", "dce_jaxpr", "trace_to_jaxpr_nounits"]
+__all__ = [
+    "DynamicJaxprTracer", "JaxprTracer", "PartialVal", "dce_jaxpr", "dce_rules", "trace_to_jaxpr_dynamic",
+    "trace_to_jaxpr_nounits",
+]  # fmt: skip
 
 DynamicJaxprTracer = JaxprTracer
 
@@ -83,6 +88,43 @@ def trace_to_jaxpr_nounits(
     known = [PartialVal.unknown(next(types)) if u else PartialVal.known(o) for o, u in zip(outs, open_)]
     hoisted = tools.hoist_consts(closed)
     return hoisted.jaxpr, known, hoisted.consts
+
+
+def trace_to_jaxpr_dynamic(
+    fun: Any, in_avals: Sequence[Any], *, keep_inputs: Sequence[bool] | None = None, lower: bool = False,
+    auto_dce: bool = False,
+) -> tuple[Jaxpr, list[Any], list[Any]]:  # fmt: skip
+    """Runs a WrappedFun of flat arrays on tracers: the program, the types of its results, and its constants.
+
+    Arguments that `keep_inputs` does not flag are no arguments of the program, which may not read them. With `lower`
+    there are no high types in it, with `auto_dce` nothing that the results do not need.
+    """
+    closed = trace_to_jaxpr(
+        lambda *args: list(fun.call_wrapped(*args)), list(in_avals), fun_name(fun), requires_low=lower
+    )
+    jaxpr = closed.jaxpr
+    if auto_dce:
+        jaxpr, _ = tools.dce(jaxpr, [True] * len(jaxpr.outvars), True)
+    if keep_inputs is not None:
+        jaxpr = jaxpr.replace(invars=[v for v, keep in zip(jaxpr.invars, keep_inputs) if keep])
+    return jaxpr, list(closed.out_avals), list(closed.consts)
+
+
+def _dce_of(primitive: Any, rule: Rule) -> Rule:
+    """`rule(used_results, eqn) -> (used_operands, eqn or None)` as the record takes it."""
+    return lambda eqn, used: rule(list(used), eqn)[1] or eqn
+
+
+def _dce_shown(primitive: Any, rule: Rule) -> Rule:
+    def shown(used: Sequence[bool], eqn: Eqn) -> tuple[list[bool], Eqn]:
+        pruned = rule(eqn, used)
+        return [any(a is b for b in pruned.invars) for a in eqn.invars], pruned
+
+    return shown
+
+
+# By primitive: which operands an equation needs for some of its results, and the equation for those.
+dce_rules = Rules("dce", _dce_of, _dce_shown)
 
 
 def dce_jaxpr(

@@ -224,8 +224,9 @@ def _branch(
         if what == "cond":
             staged.reverse()
     given([c for s in staged for c in s.consts])
-    _check_structures(staged, branches, names, what)
-    staged = _same_types(staged, names, what, chosen)
+    where = [f"{name} is {fun_name(b)}{_line_of(b)}" for name, b in zip(names, branches)]
+    _check_structures(staged, where, names, what)
+    staged = _same_types(staged, where, names, what, chosen)
     jaxprs, consts = with_common_consts(staged)
     operands = [*consts, *leaves]
     jaxprs, handed_on = _without_operands(jaxprs)
@@ -254,12 +255,14 @@ def _without_operands(branches: tuple[Jaxpr, ...]) -> tuple[tuple[Jaxpr, ...], l
     return fewer, handed_on
 
 
-def _same_types(staged: list[Staged], names: Sequence[str], what: str, chosen: frozenset[Any]) -> list[Staged]:
+def _same_types(
+    staged: list[Staged], where: Sequence[str], names: Sequence[str], what: str, chosen: frozenset[Any]
+) -> list[Staged]:
     """The branches with results of the first one's types, which differ in weakness at most; error where they do not.
 
     A result varies over what that of any branch varies over, and over the axes along which the choice does (`chosen`).
     """
-    _check_branch_types(staged, names, what, chosen)
+    _check_branch_types(staged, where, names, what, chosen)
     columns = list(zip(*[s.out_avals for s in staged]))
     wanted = [wanted_of(c[0], chosen.union(*[a.vma for a in c])) for c in columns]
     return [converted(s, tuple(wanted)) for s in staged]
@@ -282,10 +285,8 @@ def _pairs(items: Sequence[Any], names: Sequence[str], what: str) -> Iterator[tu
         yield (*other, *one) if what == "cond" else (*one, *other)
 
 
-def _check_structures(
-    staged: Sequence[Staged], branches: Sequence[Callable[..., Any]], names: Sequence[str], what: str
-) -> None:
-    for (a, fun), name, (b, other), second in _pairs(list(zip(staged, branches)), names, what):
+def _check_structures(staged: Sequence[Staged], where: Sequence[str], names: Sequence[str], what: str) -> None:
+    for (a, place), name, (b, other), second in _pairs(list(zip(staged, where)), names, what):
         if a.out_tree == b.out_tree:
             continue
         trees = [tree_util.tree_unflatten(s.out_tree, [TypedLeaf(t) for t in s.out_avals]) for s in (a, b)]
@@ -296,7 +297,7 @@ def _check_structures(
         text = f"{told[0]}." if len(told) == 1 else ";\n".join(f"  * {line}" for line in told) + "."
         raise errors.ArgumentTypeError(
             f"{what} branch outputs must have the same pytree structure, but they differ:\n\n"
-            f"{name} is {fun_name(fun)}{_line_of(fun)}\n{second} is {fun_name(other)}{_line_of(other)}\n\n"
+            f"{place}\n{other}\n\n"
             f"{text}\n\nMake the branches return the same structure"
         )
 
@@ -306,15 +307,19 @@ def _line_of(fun: Any) -> str:
     return f" at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
-def _check_branch_types(staged: Sequence[Staged], names: Sequence[str], what: str, chosen: frozenset[Any]) -> None:
+def _check_branch_types(
+    staged: Sequence[Staged], places: Sequence[str], names: Sequence[str], what: str, chosen: frozenset[Any]
+) -> None:
     paths = leaf_paths(staged[0].out_tree)
-    lines = []
-    for one, name, other, second_name in _pairs(staged, names, what):
+    lines: list[str] = []
+    beside = ""
+    for (one, place), name, (other, second_place), second_name in _pairs(list(zip(staged, places)), names, what):
         for path, a, b in zip(paths, one.out_avals, other.out_avals):
             why = describe_difference(a, b)
             if why is None and not config.settings.auto_pcast and a.vma | chosen != b.vma | chosen:
                 why = "the manual axis types do not match: auto_pcast is off, write meshrt.lax.pcast(..., to='varying')"
             if why is not None:
+                beside = beside or f"{place}\n{second_place}"
                 first, second = told_apart(a, b, shown=plain)
                 where = f" at path {tree_util.keystr(path)}" if path else ""
                 lines.append(
@@ -324,6 +329,6 @@ def _check_branch_types(staged: Sequence[Staged], names: Sequence[str], what: st
     if lines:
         text = f"T{lines[0][1:]}." if len(lines) == 1 else ";\n".join(f"  * {line}" for line in lines) + "."
         raise errors.ArgumentTypeError(
-            f"{what} branches must have equal output types but they differ.\n\n{text}\n\n"
+            f"{what} branches must have equal output types but they differ.\n\n{beside}\n\n{text}\n\n"
             "Make the branches return the same types (convert with astype, or broadcast)"
         )

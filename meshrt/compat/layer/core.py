@@ -11,13 +11,14 @@ from meshrt.core.trace import eval_jaxpr as _eval_jaxpr
 from meshrt.core.trace import set_trace as _set_trace
 from meshrt.core.types import AbstractValue, ShapedArray
 from meshrt.core.types import aval_rules as pytype_aval_mappings
-from meshrt.extend.core import DropVar
+from meshrt.extend.core import DropVar, find_top_trace, get_opaque_trace_state, jaxprs_in_params
 from meshrt.numpy.names import missing as _missing
 from meshrt.sharding.mesh_caches import note_read as _note_read
 
 __all__ = [
     "AbstractValue", "Atom", "DropVar", "ParamDict", "ShapedArray", "Trace", "Tracer", "Value",
-    "ensure_compile_time_eval", "eval_context", "eval_jaxpr", "max_dim", "min_dim",
+    "ensure_compile_time_eval", "eval_context", "eval_jaxpr",
+    "find_top_trace", "get_opaque_trace_state", "jaxprs_in_params", "max_dim", "min_dim",
     "pytype_aval_mappings",
 ]  # fmt: skip
 
