@@ -10,8 +10,8 @@ import numpy as np
 from meshrt import tree_util
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.types import aval_of
-from meshrt.experimental.checkify.failures import Error, ErrorCategory, JaxException, Site
-from meshrt.numpy import broadcast_to, expand_dims, logical_and, shape, where
+from meshrt.experimental.checkify.failures import Error, ErrorCategory, FailedCheckError, JaxException, Site
+from meshrt.numpy import asarray, broadcast_to, expand_dims, logical_and, logical_or, maximum, shape, where
 from meshrt.primitives.random import random_wrap
 
 __all__ = ["Sites"]
@@ -43,14 +43,14 @@ class Sites:
         return [np.int32(-1), *map(_zeros, types)]
 
     def note(self, state: Sequence[Any], key: Hashable, bad: Any, exception: JaxException) -> list[Any]:
-        """The error `exception` where `bad`, if there was none before."""
+        """The error `exception` where `bad`, if there was none before; what users check comes before all else."""
         arrays, structure = tree_util.tree_flatten(exception)
         if self.is_open:
             types = tuple(aval_of(a).bare() for a in arrays)
             self._found.setdefault(key, (len(self._found), Site(structure, types)))
             return list(state)
         number, _ = self._found[key]
-        now = logical_and(bad, state[0] < 0)
+        now = logical_and(bad, self._gives_way(state[0], exception))
         updated = [where(now, np.int32(number), state[0])]
         place = 1
         for other, (_, site) in self._found.items():
@@ -58,6 +58,13 @@ class Sites:
             updated += [_chosen(now, a, m) for a, m in zip(arrays, mine)] if other == key else mine
             place += len(site.types)
         return updated
+
+    def _gives_way(self, code: Any, exception: JaxException) -> Any:
+        """Whether the error of a code, if it is one, is not kept when `exception` is found."""
+        automatic = np.array([s.structure.node_data()[0] is not FailedCheckError for _, s in self._found.values()])
+        if not isinstance(exception, FailedCheckError) or not automatic.any():
+            return code < 0
+        return logical_or(code < 0, asarray(automatic)[maximum(code, 0)])
 
     def error(self, state: Sequence[Any]) -> Error:
         """The error of a whole program as users see it."""

@@ -174,3 +174,28 @@ def test_what_is_raised() -> None:
     with pytest.raises(parts(meshrt)[2].JaxRuntimeError, match=r"-1\.0 is not positive") as caught:
         f(meshrt)(meshrt.numpy.float32(-1))
     assert type(caught.value.__cause__).__name__ == "FailedCheckError"
+
+
+def _logged(lib, x):
+    """A NaN first, then a check of the user's that fails."""
+    y = lib.numpy.log(x)
+    lib.experimental.checkify.check(x > 0, "x = {x}", x=x)
+    return y
+
+
+@pytest.mark.parametrize("wrap", ["plain", "jit", "vmap", "scan", "cond"])
+def test_what_users_check_comes_before_a_nan(wrap):
+    def message(lib):
+        checkify, run = lib.experimental.checkify, lambda x: _logged(lib, x)
+        wrapped = {
+            "plain": run,
+            "jit": lib.jit(run),
+            "vmap": lambda x: lib.vmap(run)(lib.numpy.stack([x, x])),
+            "scan": lambda x: lib.lax.scan(lambda c, _: (c, run(c)), x, None, length=2),
+            "cond": lambda x: lib.lax.cond(x < 1, run, lambda x: x, x),
+        }[wrap]
+        error, _ = checkify.checkify(wrapped, errors=checkify.user_checks | checkify.nan_checks)(lib.numpy.float32(-1))
+        return error.get().partition(" (")[0]
+
+    assert message(meshrt) == message(jax)
+    assert message(meshrt).startswith("x = -1.0")
