@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.basic.shapes import broadcast_in_dim, broadcast_in_dim_p, canonical_shape
+from meshrt.core.basic.shapes import broadcast_in_dim, canonical_shape
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.trace import EVAL, Tracer, current_trace
 from meshrt.core.types import aval_of
@@ -17,7 +17,7 @@ from meshrt.jit import jit
 from meshrt.primitives.axis_types import is_explicit
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.device_put import device_put
-from meshrt.primitives.reshape import filling
+from meshrt.primitives.reshape import filling, spread
 from meshrt.primitives.sharding import with_sharding_constraint
 from meshrt.runtime import backend, jaxlib_api
 from meshrt.sharding._state import context as mesh_context
@@ -49,16 +49,16 @@ def filled(shape: Sequence[int], fill_value: Any, dtype: Any, sharding: Any, *, 
     """As `full`. A placed array is weakly typed only where its sharding is its type's (`keeps_weak`), as in JAX."""
     shape, value = filling(shape, fill_value, dtype)
     if sharding is None:
-        return _broadcast(value, shape)
+        return spread(value, shape)
     if current_trace() is not EVAL or isinstance(value, Tracer):
         if isinstance(sharding, NamedSharding | PartitionSpec) and is_explicit(sharding):
             return broadcast_in_dim(value, shape, (), out_sharding=sharding)
-        return constrained_to(_broadcast(value, shape), sharding)
+        return constrained_to(spread(value, shape), sharding)
     if not keeps_weak:
         value = np.asarray(value, aval_of(value).dtype)[()]
     if isinstance(sharding, NamedSharding | PartitionSpec):
         return _filler(shape, sharding)(value)  # each device makes its own part: the whole may fit on none
-    return device_put(_broadcast(value, shape), sharding)
+    return device_put(spread(value, shape), sharding)
 
 
 def empty(shape: int | Sequence[int], dtype: Any, *, out_sharding: Any = None) -> Any:
@@ -107,13 +107,9 @@ def constrained_to(x: Any, where: Any) -> Any:
     return with_sharding_constraint(x, SingleDeviceSharding(where) if isinstance(where, jaxlib_api.Device) else where)
 
 
-def _broadcast(value: Any, shape: tuple[int, ...]) -> Any:
-    return broadcast_in_dim_p.bind(value, shape=shape, broadcast_dimensions=())
-
-
 @functools.lru_cache(maxsize=1024)
 def _filler(shape: tuple[int, ...], sharding: Any) -> Callable[[Any], Any]:
-    fill: Callable[[Any], Any] = jit(lambda value: _broadcast(value, shape), out_shardings=sharding)
+    fill: Callable[[Any], Any] = jit(lambda value: spread(value, shape), out_shardings=sharding)
     return fill
 
 

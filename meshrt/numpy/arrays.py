@@ -19,6 +19,7 @@ from meshrt.numpy.operands import PYTHON_SCALARS, ShapeError, in_one_dtype, oper
 from meshrt.primitives.axis_types import constrained, is_explicit
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.reshape import expand_dims
+from meshrt.primitives.traced_scalars import as_constant
 from meshrt.runtime import transfer
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import from_numpy
@@ -159,7 +160,9 @@ def _scalar(a: Any, dtype: Any) -> Any:
     except OverflowError:
         fix = "give a wider dtype (64 bits need meshrt.config.update('enable_x64', True)) or a float"
         raise errors.IntegerOverflowError(f"array: Python int {a} too large to convert to {target}; {fix}") from None
-    return el.copy_p.bind(a if dtype is None and aval.weak_type else value)
+    value = a if dtype is None and aval.weak_type else value
+    traced = as_constant(value)
+    return el.copy_p.bind(value) if traced is None else traced
 
 
 def _numpy(a: Any, dtype: Any) -> np.ndarray:
@@ -191,7 +194,8 @@ def _constant(value: np.ndarray) -> Any:
         if mesh_context.loose and not mesh.is_multi_process:
             return from_numpy(value, everywhere, committed=False)
         return device_put(value, everywhere)
-    return el.copy_p.bind(value)
+    traced = as_constant(value)
+    return el.copy_p.bind(value) if traced is None else traced
 
 
 def _nested(a: Sequence[Any], dtype: Any) -> Any:

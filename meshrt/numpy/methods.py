@@ -310,8 +310,11 @@ def _contains(self: ArrayOperators, value: Any) -> bool:
     return bool(found.any())
 
 
-def _flat(self: ArrayOperators) -> Any:
-    raise errors.UnsupportedError("JAX Arrays do not implement the arr.flat property: consider arr.flatten() instead")
+def _flat(self: ArrayOperators) -> NoReturn:
+    raise errors.MissingFunctionError(
+        "JAX Arrays do not implement the arr.flat property: consider arr.flatten() instead, that is x.flatten() or "
+        "x.ravel(), and x.at[...] to change elements"
+    )
 
 
 def _matrix_transpose(self: ArrayOperators) -> Any:
@@ -434,13 +437,6 @@ def _of_references(methods: dict[str, Any]) -> dict[str, Any]:
     return {n: method(n) if n in methods else only(n) for n in names} | {n: prop(n) for n in PROPERTIES}
 
 
-def _flat(self: Any) -> NoReturn:
-    raise errors.MissingFunctionError(
-        f"'{type(self).__name__}' object has no attribute 'flat', an iterator that writes: take x.flatten() or "
-        "x.ravel(), and x.at[...] to change elements"
-    )
-
-
 def attach_all() -> None:
     """Defines everything on arrays and tracers."""
     methods: dict[str, Any] = {}
@@ -464,7 +460,6 @@ def attach_all() -> None:
         "compress": _compress, "byteswap": _byteswap,
         "T": property(shapes.transpose), "mT": property(_matrix_transpose), "flat": property(_flat),
         "real": property(ufuncs.real), "imag": property(ufuncs.imag), "at": property(IndexUpdateHelper),
-        "flat": property(_flat),
     }  # fmt: skip
     methods |= _of_references(methods)
     # The length needs no time, and says itself what is wrong.

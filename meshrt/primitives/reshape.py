@@ -23,8 +23,10 @@ from meshrt.core.basic.shapes import (
 )
 from meshrt.core.completion import asked
 from meshrt.core.primitive import Primitive, also
+from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.traced_scalars import as_constant
 
 __all__ = [
     "broadcast", "broadcast_in_dim", "broadcasted_iota", "collapse", "expand_dims", "iota",
@@ -183,6 +185,13 @@ def iota(dtype: Any, size: int) -> Any:
 def full(shape: Sequence[int], fill_value: Any, dtype: Any = None) -> Any:
     """An array of `shape` filled with the scalar `fill_value`; `meshrt.lax.full` also says where it lies."""
     shape, value = filling(shape, fill_value, dtype)
+    return spread(value, shape)
+
+
+def spread(value: Any, shape: tuple[int, ...]) -> Any:
+    """A scalar as an array of `shape`, all of whose elements it is; without an equation where that is a scalar too."""
+    if not shape and (traced := value if isinstance(value, Tracer) else as_constant(value)) is not None:
+        return traced
     return broadcast_in_dim_p.bind(value, shape=shape, broadcast_dimensions=())
 
 

@@ -1,4 +1,4 @@
-"""Python and NumPy scalars as arrays of the current trace."""
+"""Scalars and NumPy arrays as arrays of the current trace."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ __all__: list[str] = []
 def as_traced(scalar: Any) -> Any:
     """A scalar as something that has an array's methods: an Array, or where a program is being recorded a tracer, in
     whose place equations take the literal."""
+    traced = as_constant(scalar)
+    if traced is not None:
+        return traced
+    aval = aval_of(scalar)
+    return from_numpy(literal_value(scalar, aval), weak_type=aval.weak_type)
+
+
+def as_constant(value: Any) -> Any:
+    """A scalar or NumPy array as a tracer of the program that is being recorded, of which it becomes a constant without
+    an equation; None where none is being recorded."""
     trace: Any = context.trace
     while not isinstance(trace, JaxprTrace):
         if trace is EVAL or isinstance(trace, EagerTrace):
-            aval = aval_of(scalar)
-            return from_numpy(literal_value(scalar, aval), weak_type=aval.weak_type)
+            return None
         trace = trace.parent
-    literal: Any = trace.literal(scalar)  # such a tracer is an operand, never an argument, so it needs no variable
-    return JaxprTracer(trace, literal, source.capture())
+    atom: Any = trace.atom(value)  # such a tracer is an operand, never an argument, so a literal needs no variable
+    return JaxprTracer(trace, atom, source.capture())
