@@ -25,7 +25,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dispatch import at_once
 from meshrt.heuristics import KEPT_OPERATIONS
 from meshrt.numpy.broadcasting import ShapeError, broadcast_shapes, common_shape, ranked_shape, refuse_broadcast
-from meshrt.primitives.conversion import convert_element_type_p
+from meshrt.primitives.conversion import bind_conversion, convert_element_type_p
 from meshrt.runtime import backend, guards
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import scalar_beside
@@ -126,7 +126,7 @@ def cast(x: Any, aval: ShapedArray, dtype: Any, weak: bool) -> Any:
     if isinstance(x, ArrayOperators):
         if aval.dtype == dtype and aval.weak_type <= weak:
             return x
-        return convert_element_type_p.bind(x, new_dtype=dtype, weak_type=weak)
+        return bind_conversion(x, dtype, weak)
     if aval.dtype == dtype:
         return x if type(x) not in PYTHON_SCALARS or (weak and aval.weak_type) else np.asarray(x, dtype)[()]
     if weak and aval.ndim:
@@ -143,7 +143,7 @@ def to_dtype(x: Any, dtype: np.dtype) -> Any:
     aval = x.aval
     if aval.dtype == dtype and not aval.weak_type:
         return x
-    return convert_element_type_p.bind(x, new_dtype=dtype, weak_type=False)
+    return bind_conversion(x, dtype, False)
 
 
 def scalar_like(x: Any, value: Any) -> Any:

@@ -11,10 +11,12 @@ from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import nary
 from meshrt.core.basic.shapes import move_dim
 from meshrt.core.explicit import moved
-from meshrt.core.jaxpr import Eqn
+from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.trace import JaxprTracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
+from meshrt.primitives.traced_scalars import as_constant
 
 
 def _convert_infer(x: ShapedArray, *, new_dtype: Any, weak_type: bool) -> ShapedArray:
@@ -80,6 +82,16 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
     if isinstance(x, bool | int | float | np.generic):
         if not weak_type:
             return np.asarray(x).astype(new_dtype)[()]
+    return bind_conversion(x, new_dtype, weak_type)
+
+
+def bind_conversion(x: Any, new_dtype: Any, weak_type: bool) -> Any:
+    """The equation that converts `x`; of a constant another constant."""
+    if type(x) is JaxprTracer and type(x._var) is Literal:
+        value = np.asarray(x._var.val).astype(new_dtype)[()]
+        value = dtypes.scalar_type_of(new_dtype)(value) if weak_type else value
+        if aval_of(value).dtype == new_dtype:
+            return as_constant(value)
     return convert_element_type_p.bind(x, new_dtype=new_dtype, weak_type=weak_type)
 
 

@@ -22,6 +22,7 @@ from meshrt.primitives.identity import copy_p, optimization_barrier, stop_gradie
 from meshrt.primitives.random import random_unwrap
 from meshrt.primitives.reduce import reduce_and_p, reduce_or_p
 from meshrt.primitives.selection import select_n
+from meshrt.primitives.traced_scalars import as_constant
 
 __all__ = [
     "RoundingMethod", "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "bitcast_convert_type",
@@ -321,6 +322,9 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Any:
     converted = conversion.convert_element_type(operand, new_dtype)
     if isinstance(converted, ArrayOperators):
         return converted
+    traced = as_constant(converted)
+    if traced is not None:
+        return traced
     return convert_element_type_p.bind(converted, new_dtype=aval_of(converted).dtype, weak_type=False)
 
 
