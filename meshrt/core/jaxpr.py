@@ -118,7 +118,7 @@ class Eqn:
         source_info: Source | None = None,
     ) -> Eqn:
         """The same equation but for what is given."""
-        old = (self.primitive, self.invars, self.outvars, self.params, self.source, self.effects)
+        old: tuple[Any, ...] = (self.primitive, self.invars, self.outvars, self.params, self.source, self.effects)
         new = (primitive, invars, outvars, params, source_info, effects)
         return Eqn(*[o if n is None else n for o, n in zip(old, new)])
 
