@@ -119,7 +119,7 @@ class Eqn:
     ) -> Eqn:
         """The same equation but for what is given."""
         old: tuple[Any, ...] = (self.primitive, self.invars, self.outvars, self.params, self.source, self.effects)
-        new = (primitive, invars, outvars, params, source_info, effects)
+        new: tuple[Any, ...] = (primitive, invars, outvars, params, source_info, effects)
         return Eqn(*[o if n is None else n for o, n in zip(old, new)])
 
     def __repr__(self) -> str:
