@@ -143,6 +143,7 @@ class Propagation(KnownShardings):
     def __init__(self, propagated: Propagated):
         super().__init__(propagated.program, propagated.shardings)
         self.propagated = propagated
+        self.rules = propagated.rules
         self._results: list[TensorSharding | None] | None = None  # attributes are read once
 
     @property

@@ -152,15 +152,18 @@ class _Search:
         for sharding in set(table):
             if sharding is not None:
                 names[sharding] = frozenset(a.name for d in sharding.dims for a in d.axes)
-        self._split_by = [names[sharding] for sharding in table]  # the axes of values, by their indices
+        # The axes of values, by their indices.
+        self._split_by = split_by = [names[sharding] for sharding in table]
+        split_by += [names[None]] * (len(known.program.values) - len(table))
         self.free: set[Value] = set()  # split values of what is whole alone: broadcast constants, positions, ...
+        free = self.free
         for op in ops:
             if op.results and op.name not in CONTROL:
                 for v in op.operands:
-                    if v not in self.free and self._axes(v):
+                    if split_by[v.index] and v not in free:
                         break
                 else:
-                    self.free.update([v for v in op.results if self._axes(v)])
+                    free.update([v for v in op.results if split_by[v.index]])
         self.leading = self._leading()
 
     def found(self) -> Iterator[_Cone]:
@@ -208,7 +211,7 @@ class _Search:
         return sorted(sending, key=self.places.__getitem__)
 
     def _axes(self, value: Value) -> frozenset[str]:
-        return self._split_by[value.index] if value.index < len(self._split_by) else frozenset()
+        return self._split_by[value.index]
 
     def _roots(self, op: Op) -> list[Value]:
         """What the operands of an operation are other forms of, of the same size; of what a loop carries, what it

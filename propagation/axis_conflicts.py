@@ -23,7 +23,7 @@ from .log import Log
 from .model import DimFactors, FactorType, OpRule, TensorSharding
 from .program import Op, Program, Value
 from .rules import RuleCache
-from .schedule import ROUNDS, adds_unit_dimensions, direction, is_elementwise, kind_of
+from .schedule import ELEMENTWISE, ROUNDS, adds_unit_dimensions, direction, is_elementwise, kind_of
 from .shardings import Shardings
 from .visit import Seen
 
@@ -42,9 +42,9 @@ def depends_on_order(
         return True
     if "stablehlo.broadcast_in_dim" not in program.names:
         return False
-    ops = program.ops()
-    carried = {a for op in ops if adds_unit_dimensions(op) for a in _axes(shardings, (*op.operands, *op.results))}
-    meetings = _meetings(ops, shardings, carried, rules) if carried else iter(())
+    added = [op for op in program.ops() if op.name == "stablehlo.broadcast_in_dim" and adds_unit_dimensions(op)]
+    carried = {a for op in added for a in _axes(shardings, (*op.operands, *op.results))}
+    meetings = _meetings(program, shardings, carried, rules) if carried else iter(())
     if log is None:
         return any(True for _ in meetings)
     races = None
@@ -70,7 +70,7 @@ def meeting(program: Program, shardings: Shardings, axes: set[str], rules: RuleC
     every order decides the same. `rules` may be those that are known already."""
     found: set[str] = set()
     known: set[tuple[OpRule, Seen]] = set()
-    for _, rule, seen in _meetings(program.ops(), shardings, axes, rules):
+    for _, rule, seen in _meetings(program, shardings, axes, rules):
         if (rule, seen) not in known:
             known.add((rule, seen))
             found |= _meeting(rule, seen, axes)
@@ -80,15 +80,22 @@ def meeting(program: Program, shardings: Shardings, axes: set[str], rules: RuleC
 
 
 def _meetings(
-    ops: Iterable[Op], shardings: Shardings, axes: set[str], rules: RuleCache | None = None
+    program: Program, shardings: Shardings, axes: set[str], rules: RuleCache | None = None
 ) -> Iterator[tuple[Op, OpRule, Seen]]:
     """The operations at which one of `axes` splits dimensions that do not correspond, with rules and shardings."""
     rules, table = rules or RuleCache(), shardings.table
-    count = len(table)
+    of = [*table, *[None] * (len(program.values) - len(table))]  # by the indices of values
     counts: dict[Seen, int] = {}  # of different shardings; none where none of the axes is
     known: dict[tuple[OpRule, Seen], bool] = {}
-    for op in ops:
-        found = tuple([table[v.index] if v.index < count else None for v in (*op.operands, *op.results)])
+    for op in program.ops():
+        if op.name in ELEMENTWISE:  # most operations are, and most of these on values that lie alike
+            alike = of[op.results[0].index]
+            for v in op.operands:
+                if of[v.index] is not alike:
+                    break
+            else:
+                continue
+        found = tuple([of[v.index] for v in op.operands] + [of[v.index] for v in op.results])
         several = counts.get(found)
         if several is None:
             different = {s for s in found if s is not None}

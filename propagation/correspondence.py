@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from jaxlib.mlir import ir
 
 from .attributes import symbol
-from .dataflow import Edge, edges_of, is_data_flow_op
+from .dataflow import DATA_FLOW, Edge, edges_of, is_data_flow_op
 from .graph import Op, Program, Value
 from .model import FactorType, OpRule
 from .pipeline import Options, run_stage
@@ -86,12 +86,12 @@ def correspondence_of(program: Program, rules: RuleCache | None = None) -> Corre
             if callee is not None:
                 joined.follow_same(op.operands, callee.args)
                 joined.follow_same(op.results, callee.returned)
-        elif is_data_flow_op(op):
+        elif op.name in DATA_FLOW and is_data_flow_op(op):
             for edge in edges_of(op):
                 joined.follow_edge(edge)
         elif (rule := rules.rule_for(op)) is not None:
             joined.follow(rule, op.operands, op.results)
-            if FactorType.REDUCTION in rule.types:
+            if not rule.elementwise and FactorType.REDUCTION in rule.types:
                 joined.summing.append((op, rule))
     return joined
 
@@ -130,6 +130,7 @@ class Correspondence:
         self._uses: list[int] = []  # by node: operations for which it stands for its class
         self._summed: set[int] = set()  # nodes
         self._joins: dict[Any, _Joins] = {}  # by rule and types, or by a rule that says the shapes of all
+        self._classes: dict[int, tuple[int, ...]] = {}  # of the nodes of a row, by its identity
         self._is_flat = True  # whether every node stands right below its class
         self.summing: list[tuple[Op, OpRule]] = []
 
@@ -144,7 +145,11 @@ class Correspondence:
             for node, nearer in enumerate(above):  # which is no larger, so it stands right below its class by now
                 above[node] = above[nearer]
             self._is_flat = True
-        return tuple([above[node] for node in row])
+            self._classes.clear()
+        found = self._classes.get(id(row))
+        if found is None:
+            found = self._classes[id(row)] = tuple([above[node] for node in row])
+        return found
 
     def counted(self) -> dict[int, tuple[int, bool]]:
         """By class: how many operations it runs through, and whether one of them sums over it."""
@@ -190,14 +195,11 @@ class Correspondence:
 
     def follow(self, rule: OpRule, operands: Sequence[Value], results: Sequence[Value]) -> None:
         """Joins the dimensions whose major factor is the same. A factor that the operation needs whole joins none."""
-        key: Any = rule if _says_types(rule) else (rule, *[v.type for v in operands], *[v.type for v in results])
-        joins = self._joins.get(key)
-        if joins is None:
-            joins = self._joins[key] = _joins(rule, operands, results)
+        joins = self._joins.get(rule) or self._joins_of(rule, operands, results)
         rows, uses = self._rows, self._uses
         if joins.alike is not None:
             values = (*operands, *results)
-            shared = self._row(values[0])
+            shared = rows.get(values[0].index) or self._row(values[0])
             for v in values:
                 row = rows.setdefault(v.index, shared)
                 if row is not shared:
@@ -215,12 +217,21 @@ class Correspondence:
         else:
             at += [self._row(v) for v in results]
             for _, places in joins.groups:
-                self._join([at[t][d] for t, d in places])
+                if len(places) > 1:
+                    self._join([at[t][d] for t, d in places])
         for is_summed, places in joins.groups if self._counts else ():
             t, d = places[0]
             uses[at[t][d]] += 1
             if is_summed:
                 self._summed.add(at[t][d])
+
+    def _joins_of(self, rule: OpRule, operands: Sequence[Value], results: Sequence[Value]) -> _Joins:
+        """What an operation joins; kept by its rule alone if that says the types, too."""
+        key: Any = rule if _says_types(rule) else (rule, *[v.type for v in operands], *[v.type for v in results])
+        joins = self._joins.get(key)
+        if joins is None:
+            joins = self._joins[key] = _joins(rule, operands, results)
+        return joins
 
     def follow_edge(self, edge: Edge) -> None:
         """All that flows along an edge has the same dimensions."""
@@ -257,7 +268,7 @@ def _joins(rule: OpRule, operands: Sequence[Value], results: Sequence[Value]) ->
     shape = values[0].type.shape if values else ()
     long = [d for d, size in enumerate(shape) if size > 1]
     alike = (
-        bool(shape)
+        bool(values)
         and all(v.type.shape == shape for v in values)
         and not any(is_summed for is_summed, _ in groups)
         and sorted(found for _, found in groups) == [tuple([(t, d) for t in range(len(values))]) for d in long]

@@ -18,6 +18,7 @@ from .ops import SHARDING_ATTRIBUTE
 from .pipeline import Options, Run, run_stage
 from .program import Program, Value, read
 from .reasons import missing_at_boundaries
+from .rules import RuleCache
 from .shardings import Shardings
 from .write import write
 
@@ -60,6 +61,13 @@ class Propagated:
     def sharding(self, value: Value) -> TensorSharding | None:
         """The sharding of a value; None if nothing was said about it (replicated)."""
         return self.shardings.get(value)
+
+    @property
+    def rules(self) -> RuleCache:
+        """The sharding rules of operations, those known already that propagation has looked up."""
+        rules = RuleCache()
+        rules.learn(self._run.rules)
+        return rules
 
     @property
     def arg_shardings(self) -> list[TensorSharding | None]:

@@ -14,7 +14,7 @@ from .program import Op
 from .rules.custom import target_of
 
 __all__ = [
-    "ALL", "ROUNDS", "adds_unit_dimensions", "direction", "directions", "is_elementwise", "kind_of", "later_direction",
+    "ALL", "ELEMENTWISE", "ROUNDS", "adds_unit_dimensions", "direction", "directions", "is_elementwise", "kind_of", "later_direction",
     "restore_priority",
     "split_priorities",
 ]  # fmt: skip
@@ -30,10 +30,10 @@ _NOTHING: Mode = (NONE, NONE)
 # their operands.
 _UNKNOWN = {f"chlo.{name}" for name in ("_asin_acos_kernel", "mulhi", "next_after", "polygamma", "zeta")}
 _BROADCASTING = {name for name in PLAIN if name.startswith("chlo.broadcast_")} - {"chlo.broadcast_select"}
-_ELEMENTWISE = (POINTWISE - _UNKNOWN) | _BROADCASTING | {
+ELEMENTWISE = (POINTWISE - _UNKNOWN) | _BROADCASTING | {
     "sdy.propagation_barrier", "sdy.sharding_constraint", "sdy.reshard"
 }  # fmt: skip
-_PASSING = _ELEMENTWISE | {"stablehlo.reshape", "stablehlo.transpose", "sdy.data_flow_edge"}
+_PASSING = ELEMENTWISE | {"stablehlo.reshape", "stablehlo.transpose", "sdy.data_flow_edge"}
 _DYNAMIC = {"stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"}
 _MOVES = {"MoveToDevice", "MoveToHost"}
 
@@ -41,7 +41,7 @@ _MOVES = {"MoveToDevice", "MoveToHost"}
 def is_elementwise(op: Op) -> bool:
     """Whether the strategies treat the operation as pointwise."""
     name = op.name
-    if name in _ELEMENTWISE:
+    if name in ELEMENTWISE:
         return True
     return name == "stablehlo.bitcast_convert" and op.operands[0].type.shape == op.results[0].type.shape
 

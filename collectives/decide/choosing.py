@@ -16,18 +16,29 @@ from ..plan.decisions import Decision, Way
 from .candidate import Candidate
 from .factors import Splits
 
-__all__ = ["Candidates", "rule_of", "take"]
+__all__ = ["Candidates", "Settled", "rule_of", "take"]
 
 # What a family exports for an operation: the ways in which it may be done, of which the first wins between equals.
 Candidates: TypeAlias = Callable[[Context, Op], Iterable[Candidate | Splits]]
 
+# Writes an operation at once, and says that it did, where its only candidate needs no weighing.
+Settled: TypeAlias = Callable[[Context, Op], bool]
 
-def rule_of(*offered: Candidates) -> Rule:
-    """The rule that takes the cheapest of the candidates that these functions offer, and writes it."""
+
+def rule_of(*offered: Candidates, settled: Settled | None = None) -> Rule:
+    """The rule that takes the cheapest of the candidates that these functions offer, and writes it. A single one may
+    say where there is nothing to choose (`settled`); where others offer ways too, all are weighed."""
 
     if len(offered) == 1:
         (candidates,) = offered
-        return lambda ctx, op: take(ctx, op, candidates(ctx, op))()
+        if settled is None:
+            return lambda ctx, op: take(ctx, op, candidates(ctx, op))()
+
+        def quick(ctx: Context, op: Op) -> None:
+            if not settled(ctx, op):
+                take(ctx, op, candidates(ctx, op))()
+
+        return quick
 
     def rule(ctx: Context, op: Op) -> None:
         take(ctx, op, itertools.chain.from_iterable([candidates(ctx, op) for candidates in offered]))()

@@ -223,6 +223,17 @@ class Region:
         self.items.append(item)
         return results
 
+    def one(
+        self, name: str, operands: Sequence[LocalValue], shape: tuple[int, ...], dtype: str, attrs: Attributes = NONE,
+        extra: Attributes = NONE, loc: str = "",
+    ) -> LocalValue:  # fmt: skip
+        """Appends an operation of one result without regions: what most are."""
+        result = LocalValue(shape, dtype)
+        item = LocalOp(name, operands, [result], attrs, extra, (), loc)
+        item.region = self
+        self.items.append(item)
+        return result
+
     def lookup(self, key: Any, grown: bool = False) -> Any:
         """A fact known here or in an enclosing region. Values that have `grown` are not taken into loops: there they
         would be kept as large as they are, while those made inside become part of what uses them."""
@@ -249,7 +260,7 @@ class Region:
         key = (name, tuple(map(id, operands)), attrs, shape, dtype)
         found: LocalValue | None = self.lookup(key, has_grown(shape, [x.shape for x in operands]))
         if found is None:
-            found = self.known[key] = self.op(name, operands, [(shape, dtype)], attrs, loc=loc)[0]
+            found = self.known[key] = self.one(name, operands, shape, dtype, attrs, loc=loc)
         return found
 
     def entry(

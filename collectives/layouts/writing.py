@@ -82,6 +82,8 @@ class Writer(Costs):
         extra: Attributes = NONE, regions: Sequence[Region] = (),
     ) -> LocalValue:  # fmt: skip
         """Writes an operation with one result."""
+        if not regions:
+            return self.region.one(name, operands, tuple(shape), dtype, attrs, extra, self.loc)
         return self.region.op(name, operands, [(tuple(shape), dtype)], attrs, extra, regions, self.loc)[0]
 
     def local_copy(
@@ -94,6 +96,13 @@ class Writer(Costs):
         attrs = self.attributes_of(op) if attrs is None else attrs
         regions = [self.copy_region(b) for b in op.regions] if op.regions else ()
         return self.region.op(op.name, operands, types, extra=attrs, regions=regions, loc=self.loc, effect=effect)
+
+    def local_one(self, op: Op, operands: Sequence[LocalValue], shape: tuple[int, ...]) -> LocalValue:
+        """`local_copy` of an operation that has one result."""
+        if op.regions:
+            return self.local_copy(op, operands, [shape])[0]
+        dtype, attrs = op.results[0].type.dtype, self.attributes_of(op)
+        return self.region.one(op.name, operands, shape, dtype, NONE, attrs, self.loc)
 
     def copy_region(self, block: Block) -> Region:
         """A copy of a region of scalars (of a reduction, sort, scatter, ...)."""

@@ -66,7 +66,7 @@ def dot_general(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
         for v, layout, contract in zip((a, b), choice.operands, (dims.lhs_contract, dims.rhs_contract)):
             operands.append(ctx.masked(ctx.get(v, layout), v.type.shape, layout, contract))
         out = choice.results[0]
-        ref = ctx.local_copy(op, operands, [ctx.piece_shape(result, out)])[0]
+        ref = ctx.local_one(op, operands, ctx.piece_shape(result, out))
         ctx.bind_partial(result, out, {choice.pending: ref})
 
     yield Splits(factors, (a, b), (result,), 2 * ctx.byte_per_flop, write)

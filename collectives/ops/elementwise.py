@@ -20,6 +20,9 @@ from ..layouts.context import Context
 from ..partial_sums import deferred_reduction
 
 
+_WITH_UNIT = ("stablehlo.divide", "stablehlo.multiply")  # a one among the operands may be all there is to them
+
+
 def pointwise(ctx: Context, op: Op) -> Sequence[Candidate]:
     """Any pointwise operation. Scalar operands beside larger ones (clamp, select) stay replicated."""
     result = op.results[0]
@@ -37,6 +40,24 @@ def pointwise(ctx: Context, op: Op) -> Sequence[Candidate]:
         work = ctx.elements(result.type.shape, dims) * per_element if per_element else 0.0  # nobody weighs a single one
         operands = tuple([dims if v in bound else None for v in op.operands])
         found.append(Candidate(operands, (dims,), functools.partial(_write, ctx, op, dims), work=work))
+    return found
+
+
+def settled(ctx: Context, op: Op) -> bool:
+    """Whether every operand is there in the layout that is wanted for the result, or can be made in it; then the
+    operation is written in it."""
+    result, env, found = op.results[0], ctx.env, False
+    dims = ctx.want(result)
+    for v in op.operands:
+        state = env[v]
+        if state.make is None:
+            found = True
+            if dims not in state.versions:
+                return False
+        elif op.name in _WITH_UNIT and scalar_constant(v) == 1:
+            return False
+    if found:
+        _write(ctx, op, dims)
     return found
 
 
@@ -59,7 +80,7 @@ def _layouts(ctx: Context, result: Value, bound: Sequence[Value]) -> list[Dims]:
 def _write(ctx: Context, op: Op, dims: Dims) -> None:
     result = op.results[0]
     ctx.bind(result, dims, _compute(ctx, op, dims))
-    again = lambda refs, dims: ctx.local_copy(op, refs, [ctx.piece_shape(result, dims)])[0]
+    again = lambda refs, dims: ctx.local_one(op, refs, ctx.piece_shape(result, dims))
     recompute.note(ctx, op, op.operands, lambda dims: _operand_layouts(op, dims), again)
 
 
@@ -86,7 +107,7 @@ def _operand_layouts(op: Op, dims: Dims) -> tuple[Dims, ...]:
 
 def _compute(ctx: Context, op: Op, dims: Dims) -> LocalValue:
     operands = [ctx.get(v, wanted) for v, wanted in zip(op.operands, _operand_layouts(op, dims))]
-    return ctx.local_copy(op, operands, [ctx.piece_shape(op.results[0], dims)])[0]
+    return ctx.local_one(op, operands, ctx.piece_shape(op.results[0], dims))
 
 
 def add(ctx: Context, op: Op) -> Sequence[Candidate]:
@@ -156,6 +177,8 @@ def convert(ctx: Context, op: Op) -> Sequence[Candidate]:
 BEHIND = dict.fromkeys([*sorted(POINTWISE), "stablehlo.map"], _operand_layouts)
 
 AHEAD = dict.fromkeys([*sorted(POINTWISE), "stablehlo.map"], ahead)
+
+SETTLED = dict.fromkeys(sorted(POINTWISE), settled)
 
 CANDIDATES = {
     **dict.fromkeys(sorted(POINTWISE), pointwise),

@@ -31,7 +31,7 @@ def rearranged(
     local: Callable[[LocalValue, Dims, Dims], LocalValue],
     is_linear: bool = True,
     again: bool = False,
-    sends: Callable[[Dims], tuple[Sent, ...]] = lambda before: (),
+    sends: Callable[[Dims], tuple[Sent, ...]] | None = None,
     also: Sequence[tuple[Dims, Dims]] = (),
     why: str = "",
 ) -> Iterator[Candidate]:
@@ -70,33 +70,45 @@ def rearranged(
 def _complete(
     ctx: Context, op: Op, value: Value, forward: Callable[[Dims], tuple[Dims, Dims]],
     backward: Callable[[Dims], tuple[Dims, Dims]], local: Callable[[LocalValue, Dims, Dims], LocalValue], again: bool,
-    sends: Callable[[Dims], tuple[Sent, ...]], also: Sequence[tuple[Dims, Dims]], why: str,
+    sends: Callable[[Dims], tuple[Sent, ...]] | None, also: Sequence[tuple[Dims, Dims]], why: str,
 ) -> Iterator[Candidate]:  # fmt: skip
     """Those of a value that is complete, or is completed first."""
     result, state = op.results[0], ctx.state(value)
-    have = state.layout
-    pairs = [backward(ctx.want(result)), forward(have)]
-    kept = pairs[1][0]
-    pairs += [forward(d) for d in list(state.versions)[1:]]
-    pairs += also
-    lost = [d for d, (a, b) in enumerate(zip(have, kept)) if a != b]
 
-    def written(before: Dims, after: Dims) -> None:
-        ctx.bind(result, after, local(ctx.gathered(value, before, why, lost), before, after))
+    def written(before: Dims, after: Dims, lost: Sequence[int]) -> None:
+        ref = ctx.gathered(value, before, why, lost) if lost else ctx.get(value, before)
+        ctx.bind(result, after, local(ref, before, after))
         if again:
             layouts = lambda dims: (backward(dims)[0],) if backward(dims)[1] == dims else None
             recompute.note(ctx, op, (value,), layouts, lambda refs, dims: local(refs[0], backward(dims)[0], dims))
 
+    want = ctx.want(result)
+    wanted = backward(want)
+    if sends is None and wanted[1] == want and wanted[0] in state.versions:  # most operations are like this
+        yield Candidate((wanted[0],), (want,), lambda: written(*wanted, ()))
+        return
+    have = state.layout
+    pairs = [wanted, forward(have)]
+    kept = pairs[1][0]
+    pairs += [forward(d) for d in list(state.versions)[1:]]
+    pairs += also
+    lost = [d for d, (a, b) in enumerate(zip(have, kept)) if a != b]
     per_element = 2 * ctx.itemsize(result) * ctx.redundancy
-    found = _worth_weighing(ctx, value, result, pairs, sends)
+    sent = _nothing if sends is None else sends
+    found = _worth_weighing(ctx, value, result, pairs, sent)
     if len(found) == 1:
         ((before, after),) = found
-        yield Candidate((before,), (after,), functools.partial(written, before, after))
+        yield Candidate((before,), (after,), functools.partial(written, before, after, lost))
         return
     for before, after in found:
         work = ctx.elements(result.type.shape, after) * per_element
-        write = functools.partial(written, before, after)
-        yield Candidate((before,), (after,), write, sent=sends(before), work=work)
+        write = functools.partial(written, before, after, lost)
+        yield Candidate((before,), (after,), write, sent=sent(before), work=work)
+
+
+def _nothing(before: Dims) -> tuple[Sent, ...]:
+    """Of an operation that sends nothing itself."""
+    return ()
 
 
 def _worth_weighing(

@@ -37,7 +37,7 @@ def transpose(ctx: Context, op: Op) -> Iterator[Candidate]:
         return tuple(dims[i] for i in inverse), dims
 
     def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
-        return ctx.local_copy(op, [ref], [ctx.piece_shape(op.results[0], after)])[0]
+        return ctx.local_one(op, [ref], ctx.piece_shape(op.results[0], after))
 
     return rearranged(ctx, op, op.operands[0], forward, backward, local, again=True)
 
@@ -184,7 +184,7 @@ def reshape(ctx: Context, op: Op) -> Iterator[Candidate]:
             zero = ctx.realiser.zero(ctx.region, (), ref.dtype)
             ref = windows(ctx, 1, before[s.old], rows, s.size, starts, s.want, zero)
         assert math.prod(ref.shape) == math.prod(new), (shape, before, new_shape, after)
-        return ctx.local_copy(op, [ref], [new])[0]
+        return ctx.local_one(op, [ref], new)
 
     def sends(before: Dims) -> tuple[Sent, ...]:
         size = _fetched(ctx, value, new_shape, before, forward(before)[1]) if fetches else 0.0
@@ -192,7 +192,7 @@ def reshape(ctx: Context, op: Op) -> Iterator[Candidate]:
 
     fetches = through is _cut_elsewhere
     why = f"its pieces along this dimension are no pieces of the result, {result.type.text}"
-    return rearranged(ctx, op, value, forward, backward, local, again=not fetches, sends=sends, also=also, why=why)
+    return rearranged(ctx, op, value, forward, backward, local, again=not fetches, sends=sends if fetches else None, also=also, why=why)
 
 
 def _exchanged(ctx: Context, shape: tuple[int, ...], have: Dims, new_shape: tuple[int, ...]) -> list[tuple[Dims, Dims]]:
@@ -283,7 +283,7 @@ def broadcast_in_dim(ctx: Context, op: Op) -> Iterator[Candidate]:
         return kept, tuple(out)
 
     def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
-        return ctx.local_copy(op, [ref], [ctx.piece_shape(result, after)])[0]
+        return ctx.local_one(op, [ref], ctx.piece_shape(result, after))
 
     if not shape:  # a scalar can be repeated into any layout
         into = lambda: ctx.bind_lazy(result, lambda dims: local(ctx.get(value, ()), (), dims))
@@ -306,7 +306,7 @@ def bitcast_convert(ctx: Context, op: Op) -> Iterator[Candidate]:
         return kept, (*dims, ()) if new_rank > rank else kept[:new_rank]
 
     def local(ref: LocalValue, before: Dims, after: Dims) -> LocalValue:
-        return ctx.local_copy(op, [ref], [ctx.piece_shape(result, after)])[0]
+        return ctx.local_one(op, [ref], ctx.piece_shape(result, after))
 
     why = "along its last dimension lie the parts of one element"
     return rearranged(ctx, op, value, forward, backward, local, is_linear=False, why=why)

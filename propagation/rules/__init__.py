@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from dataclasses import replace
 from typing import Any
 
 from ..graph import Op
@@ -59,6 +60,13 @@ class RuleCache:
         except KeyError:
             rule = self._of[op] = self._by_signature(op)
             return rule
+
+    def learn(self, other: RuleCache) -> None:
+        """Takes over the rules that another one knows, but for those that its options may have led to. (What is a
+        reshard now was a constraint when it was looked up.)"""
+        if replace(other.options, chlo=self.options.chlo) == self.options:
+            own = ("sdy.reshard",) if other.options == self.options else ("sdy.reshard", "chlo.")
+            self._of.update([(op, rule) for op, rule in other._of.items() if not op.name.startswith(own)])
 
     def _by_signature(self, op: Op) -> OpRule | None:
         function = self._table.get(op.name)
