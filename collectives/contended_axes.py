@@ -167,12 +167,15 @@ def _bytes(value: Value) -> float:
 def _alike(program: Program, shardings: Shardings, joined: Correspondence) -> _Alike:
     """How many values there are of one type, sharding and classes of dimensions. That of arguments of @main does not
     count: they keep what they have."""
-    table, out = shardings.table, Counter[tuple[TensorType, TensorSharding | None, tuple[int, ...]]]()
-    kept, count = {arg.index for arg in program.main.args}, len(table)
-    for value in program.values:
-        kind, i = value.type, value.index
-        if kind.shape and isinstance(kind, TensorType):
-            out[kind, None if i in kept or i >= count else table[i], joined.classes(value)] += 1
+    out: dict[tuple[TensorType, TensorSharding | None, tuple[int, ...]], int] = defaultdict(int)
+    table: list[TensorSharding | None] = [*shardings.table, *[None] * (len(program.values) - len(shardings.table))]
+    for arg in program.main.args:
+        table[arg.index] = None
+    values = [v for v in program.values if v.type.shape]
+    for value, roots in zip(values, joined.classes_of(values)):
+        kind = value.type
+        if isinstance(kind, TensorType):
+            out[kind, table[value.index], roots] += 1
     return out
 
 
@@ -206,9 +209,11 @@ def _lost(
     one that may have to wait: arguments of @main keep what they have, and constraints what they say."""
     out = dict.fromkeys(first, 0.0)
     held = _held(program, shardings, joined) if first else set()
+    roots_first = frozenset(first.values())
     for (kind, sharding, roots), count in alike.items():
-        dims = () if sharding is None else sharding.dims
-        at = {axis.name: root for root, dim in zip(roots, dims) for axis in dim.axes}
+        if sharding is None or roots_first.isdisjoint(roots):
+            continue
+        at = {axis.name: root for root, dim in zip(roots, sharding.dims) for axis in dim.axes}
         for axis, root in first.items():
             if root in roots and at.get(axis, root) != root and (axis, at[axis]) not in held:
                 out[axis] += count * kind.size * item_bytes(kind.dtype)

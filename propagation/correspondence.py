@@ -16,7 +16,7 @@ decision of whoever lays out the program (TOAST, arXiv 2508.15010, calls them co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -130,7 +130,6 @@ class Correspondence:
         self._uses: list[int] = []  # by node: operations for which it stands for its class
         self._summed: set[int] = set()  # nodes
         self._joins: dict[Any, _Joins] = {}  # by rule and types, or by a rule that says the shapes of all
-        self._classes: dict[int, tuple[int, ...]] = {}  # of the nodes of a row, by its identity
         self._is_flat = True  # whether every node stands right below its class
         self.summing: list[tuple[Op, OpRule]] = []
 
@@ -145,10 +144,19 @@ class Correspondence:
             for node, nearer in enumerate(above):  # which is no larger, so it stands right below its class by now
                 above[node] = above[nearer]
             self._is_flat = True
-            self._classes.clear()
-        found = self._classes.get(id(row))
-        if found is None:
-            found = self._classes[id(row)] = tuple([above[node] for node in row])
+        return tuple([above[node] for node in row])
+
+    def classes_of(self, values: Iterable[Value]) -> list[tuple[int, ...]]:
+        """Those of several values, of which many share a row."""
+        known: dict[int, tuple[int, ...]] = {}
+        found, rows = [], self._rows
+        for value in values:
+            row = rows.get(value.index)
+            of = None if row is None else known.get(id(row))
+            if of is None:
+                of = self.classes(value)
+                known[id(rows[value.index])] = of
+            found.append(of)
         return found
 
     def counted(self) -> dict[int, tuple[int, bool]]:
@@ -160,12 +168,9 @@ class Correspondence:
 
     def _find(self, node: int) -> int:
         above = self._above
-        root = node
-        while above[root] != root:
-            root = above[root]
-        while node != root:
-            node, above[node] = above[node], root
-        return root
+        while (nearer := above[node]) != node:
+            above[node] = node = above[nearer]
+        return node
 
     def _node(self) -> int:
         """A new one, in a class of its own."""
@@ -185,12 +190,16 @@ class Correspondence:
 
     def _join(self, nodes: Sequence[int]) -> None:
         """Makes one class of those of several nodes."""
-        first = self._find(nodes[0])
+        above, first = self._above, self._find(nodes[0])
         for node in nodes[1:]:
-            root = self._find(node)
+            root = above[node]
+            if root == first:
+                continue
+            if above[root] != root:
+                root = self._find(root)
             if root != first:
                 first, other = (first, root) if first < root else (root, first)
-                self._above[other] = first
+                above[other] = first
                 self._is_flat = False
 
     def follow(self, rule: OpRule, operands: Sequence[Value], results: Sequence[Value]) -> None:
@@ -198,14 +207,15 @@ class Correspondence:
         joins = self._joins.get(rule) or self._joins_of(rule, operands, results)
         rows, uses = self._rows, self._uses
         if joins.alike is not None:
-            values = (*operands, *results)
-            shared = rows.get(values[0].index) or self._row(values[0])
-            for v in values:
-                row = rows.setdefault(v.index, shared)
-                if row is not shared:
-                    for d in joins.alike:
-                        self._join((shared[d], row[d]))
-            for d in joins.alike if self._counts else ():
+            shared = None
+            for values in (operands, results):
+                for v in values:
+                    if shared is None:
+                        shared = self._row(v)
+                    elif (row := rows.setdefault(v.index, shared)) is not shared:
+                        for d in joins.alike:
+                            self._join((shared[d], row[d]))
+            for d in joins.alike if self._counts and shared is not None else ():
                 uses[shared[d]] += 1
             return
         at = [self._row(v) for v in operands]
