@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from propagation import Propagated
 from propagation.annotations import read_shardings
 from propagation.attributes import string
+from propagation.axis_conflicts import Alike, lying_apart
 from propagation.model import AxisRef, TensorSharding
 from propagation.program import Op, Program, Value, source
 from propagation.rules import RuleCache
@@ -36,6 +38,11 @@ class KnownShardings:
         self.divided: frozenset[Value] = frozenset()
         self.rules = RuleCache()
         self.sharding: Callable[[Value], TensorSharding | None] = shardings.get
+
+    @functools.cached_property
+    def apart(self) -> Alike:
+        """The operations whose operands and results are split by different axes."""
+        return lying_apart(self.program, self.shardings, self.rules)
 
     def results(self) -> list[TensorSharding | None]:
         """The shardings of @main's results."""

@@ -8,9 +8,10 @@ features are split, instead of these weights.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -96,7 +97,7 @@ def _contest(known: KnownShardings, sent: Mapping[str, float]) -> _Contest | Non
     axes = {axis for axis, count in places.items() if count > 1 and sent.get(axis)}
     if not axes or any(end.split.priority for end in ends):
         return None
-    axes = meeting(program, shardings, axes, known.rules)
+    axes = meeting(known.apart, axes)
     if not axes:
         return None
     joined = correspondence_of(program, known.rules)
@@ -105,7 +106,8 @@ def _contest(known: KnownShardings, sent: Mapping[str, float]) -> _Contest | Non
         for axis in (axis for axis in end.split.axes if axis.name in axes):
             classes.setdefault(axis.name, {}).setdefault(joined.find(end.value, end.dim), str(end))
     contested = {a: set(roots) for a, roots in classes.items() if len(roots) > 1}
-    alike = _alike(program, shardings, joined) if contested else {}
+    among = frozenset(itertools.chain(*contested.values()))
+    alike = _alike(program, shardings, joined, among) if contested else {}
     sizes = _sizes(alike, contested)
     times = _times(program)
     summing = [(op, rule, times[op.block]) for op, rule in joined.summing if times[op.block]]
@@ -164,15 +166,14 @@ def _bytes(value: Value) -> float:
     return value.type.size * item_bytes(value.type.dtype)
 
 
-def _alike(program: Program, shardings: Shardings, joined: Correspondence) -> _Alike:
-    """How many values there are of one type, sharding and classes of dimensions. That of arguments of @main does not
-    count: they keep what they have."""
+def _alike(program: Program, shardings: Shardings, joined: Correspondence, among: Collection[int]) -> _Alike:
+    """How many values there are of one type, sharding and classes of dimensions, some of which are `among` these.
+    The sharding of arguments of @main does not count: they keep what they have."""
     out: dict[tuple[TensorType, TensorSharding | None, tuple[int, ...]], int] = defaultdict(int)
     table: list[TensorSharding | None] = [*shardings.table, *[None] * (len(program.values) - len(shardings.table))]
     for arg in program.main.args:
         table[arg.index] = None
-    values = [v for v in program.values if v.type.shape]
-    for value, roots in zip(values, joined.classes_of(values)):
+    for value, roots in joined.having(program.values, among):
         kind = value.type
         if isinstance(kind, TensorType):
             out[kind, table[value.index], roots] += 1

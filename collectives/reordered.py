@@ -52,7 +52,7 @@ def in_xla_order(known: KnownShardings) -> KnownShardings:
         return known
     meshes = {m.layout for m in known.program.meshes.values() if not m.is_empty and not m.is_maximal}
     log = None if first is None else first.log
-    if len(meshes) != 1 or not depends_on_order(known.program, known.shardings, log, known.rules):
+    if len(meshes) != 1 or not depends_on_order(known.program, known.shardings, log, lambda: known.apart):
         return known
     again = _opened_again(known) if first is None else first.again(xla_order=True)
     module = known.program.module if first is None else None

@@ -188,10 +188,16 @@ class _Search:
         which is most of what follows from weights, is not among them."""
         out: set[Op] = set()
         used: set[Value] = set()  # by these
-        main = self.known.program.main.body.terminator
+        main, sent = self.known.program.main.body.terminator, self.sent
         for op in reversed(self.ops):
-            onward = op.regions or op.name == "func.call" or (not op.results and op is not main)
-            if onward or self.sent.get(op) or not used.isdisjoint(op.results):
+            results = op.results
+            if (
+                not used.isdisjoint(results)
+                or op.regions
+                or sent.get(op)
+                or op.name == "func.call"
+                or (not results and op is not main)
+            ):
                 out.add(op)
                 used.update(op.operands)
         return out

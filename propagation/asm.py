@@ -143,6 +143,8 @@ def line(
         ((names, ins),) = operands
     elif count == 2:
         (a, b), (c, d) = operands
+        if not attrs and not regions and not discardable and loc:  # pointwise ones, which are most
+            return f'{head}"{name}"({a}, {c}) : ({b}, {d}) -> {types} loc({loc})'
         names, ins = f"{a}, {c}", f"{b}, {d}"
     else:
         names, ins = ", ".join([n for n, _ in operands]), ", ".join([t for _, t in operands])

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from .factors import BACKWARD, FORWARD
 from .functions import callee_of
@@ -27,32 +28,61 @@ from .schedule import ELEMENTWISE, ROUNDS, adds_unit_dimensions, direction, is_e
 from .shardings import Shardings
 from .visit import Seen
 
-__all__ = ["depends_on_order", "meeting"]
+__all__ = ["Alike", "depends_on_order", "lying_apart", "meeting"]
+
+
+# Operations by their rules and the shardings of their operands and results: those that look alike, once.
+Alike: TypeAlias = Mapping[tuple[OpRule, Seen], list[Op]]
+
+
+def lying_apart(program: Program, shardings: Shardings, rules: RuleCache | None = None) -> Alike:
+    """The operations whose operands and results are not all split by the same: where axes may meet. `rules` may be
+    what is known already."""
+    rules, table = rules or RuleCache(), shardings.table
+    of = [*table, *[None] * (len(program.values) - len(table))]  # by the indices of values
+    counts: dict[Seen, int] = {}  # of different shardings
+    out: dict[tuple[OpRule, Seen], list[Op]] = {}
+    for op in program.ops():
+        if op.name in ELEMENTWISE:  # most operations are, and most of these on values that lie alike
+            alike = of[op.results[0].index]
+            for v in op.operands:
+                if of[v.index] is not alike:
+                    break
+            else:
+                continue
+        found = tuple([of[v.index] for v in op.operands] + [of[v.index] for v in op.results])
+        several = counts.get(found)
+        if several is None:
+            several = counts[found] = len({s for s in found if s is not None})
+        if not several or not op.results or (several == 1 and is_elementwise(op)):
+            continue
+        rule = rules.rule_for(op)
+        if rule is not None:
+            out.setdefault((rule, found), []).append(op)
+    return out
 
 
 def depends_on_order(
-    program: Program, shardings: Shardings, log: Log | None = None, rules: RuleCache | None = None
+    program: Program, shardings: Shardings, log: Log | None = None, apart: Callable[[], Alike] | None = None
 ) -> bool:
     """Whether another order of visits (`Options.xla_order`) might have ended in other shardings than these: an axis
     has come to a call and not into the function, or an axis carried by a broadcast that only adds dimensions of size
     one splits dimensions that do not correspond at some operation. With the `log` of the decisions it is told whether
-    it was a race; without, every such meeting counts. One walk over the program; operations that look alike are looked
-    at once. `rules` may be what is known already."""
+    it was a race; without, every such meeting counts. `apart` gives the operations `lying_apart`, if somebody keeps them."""
     if _ends_at_call(program, shardings):
         return True
     if "stablehlo.broadcast_in_dim" not in program.names:
         return False
     added = [op for op in program.ops() if op.name == "stablehlo.broadcast_in_dim" and adds_unit_dimensions(op)]
     carried = {a for op in added for a in _axes(shardings, (*op.operands, *op.results))}
-    meetings = _meetings(program, shardings, carried, rules) if carried else iter(())
-    if log is None:
-        return any(True for _ in meetings)
-    races = None
-    for op, rule, found in meetings:
-        races = races or _Races(log, carried)
-        if races.at(op, rule, found):
-            return True
-    return False
+    if not carried:
+        return False
+    kinds = lying_apart(program, shardings) if apart is None else apart()
+    meetings = [(at, ops) for at, ops in kinds.items() if _meeting(*at, carried)]
+    if log is None or not meetings:
+        return bool(meetings)
+    races = _Races(log, carried)
+    return any(races.at(op, *at) for at, ops in meetings for op in ops)
 
 
 def _ends_at_call(program: Program, shardings: Shardings) -> bool:
@@ -65,51 +95,15 @@ def _ends_at_call(program: Program, shardings: Shardings) -> bool:
     return False
 
 
-def meeting(program: Program, shardings: Shardings, axes: set[str], rules: RuleCache | None = None) -> set[str]:
-    """Those of `axes` that split dimensions which do not correspond at some operation of the program: of the others,
-    every order decides the same. `rules` may be those that are known already."""
+def meeting(apart: Alike, axes: set[str]) -> set[str]:
+    """Those of `axes` that split dimensions which do not correspond at some operation of a program, of which those are
+    given that are `lying_apart`: of the others, every order decides the same."""
     found: set[str] = set()
-    known: set[tuple[OpRule, Seen]] = set()
-    for _, rule, seen in _meetings(program, shardings, axes, rules):
-        if (rule, seen) not in known:
-            known.add((rule, seen))
-            found |= _meeting(rule, seen, axes)
-            if found == axes:
-                break
+    for rule, seen in apart:
+        found |= _meeting(rule, seen, axes)
+        if found == axes:
+            break
     return found
-
-
-def _meetings(
-    program: Program, shardings: Shardings, axes: set[str], rules: RuleCache | None = None
-) -> Iterator[tuple[Op, OpRule, Seen]]:
-    """The operations at which one of `axes` splits dimensions that do not correspond, with rules and shardings."""
-    rules, table = rules or RuleCache(), shardings.table
-    of = [*table, *[None] * (len(program.values) - len(table))]  # by the indices of values
-    counts: dict[Seen, int] = {}  # of different shardings; none where none of the axes is
-    known: dict[tuple[OpRule, Seen], bool] = {}
-    for op in program.ops():
-        if op.name in ELEMENTWISE:  # most operations are, and most of these on values that lie alike
-            alike = of[op.results[0].index]
-            for v in op.operands:
-                if of[v.index] is not alike:
-                    break
-            else:
-                continue
-        found = tuple([of[v.index] for v in op.operands] + [of[v.index] for v in op.results])
-        several = counts.get(found)
-        if several is None:
-            different = {s for s in found if s is not None}
-            several = counts[found] = 0 if all(axes.isdisjoint(_names(s)) for s in different) else len(different)
-        if not several or not op.results or (several == 1 and is_elementwise(op)):
-            continue
-        rule = rules.rule_for(op)
-        if rule is None:
-            continue
-        meets = known.get((rule, found))
-        if meets is None:
-            meets = known[rule, found] = bool(_meeting(rule, found, axes))
-        if meets:
-            yield op, rule, found
 
 
 class _Races:
@@ -123,15 +117,15 @@ class _Races:
         # The tensors to which operations themselves gave an axis, with the user priority at which they did.
         self._passed: set[tuple[Op, int, str, int]] = set()
         self._round: dict[tuple[int, str], tuple[int, int | None]] = {}  # in which a place got an axis
-        gained: dict[tuple[TensorSharding | None, TensorSharding], frozenset[str]] = {}  # of the axes
+        gained: dict[tuple[int, Seen], list[tuple[int, frozenset[str]]]] = {}  # of the axes, by a shared decision
         for op, rule, slots, before, decision, round in log.events:
             if not isinstance(op, Op):
                 continue
-            for t, new in decision.changes:
-                change = (before[t], new)
-                got = gained.get(change)
-                if got is None:
-                    got = gained[change] = _gained(*change) & axes
+            changed = gained.get((id(decision), before))
+            if changed is None:
+                each = [(t, _gained(before[t], new) & axes) for t, new in decision.changes]
+                changed = gained[id(decision), before] = [(t, got) for t, got in each if got]
+            for t, got in changed:
                 for a in got:
                     self._round[slots[t], a] = round
                     if rule is not None:

@@ -16,7 +16,7 @@ decision of whoever lays out the program (TOAST, arXiv 2508.15010, calls them co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -146,18 +146,21 @@ class Correspondence:
             self._is_flat = True
         return tuple([above[node] for node in row])
 
-    def classes_of(self, values: Iterable[Value]) -> list[tuple[int, ...]]:
-        """Those of several values, of which many share a row."""
-        known: dict[int, tuple[int, ...]] = {}
-        found, rows = [], self._rows
+    def having(self, values: Iterable[Value], among: Collection[int]) -> Iterator[tuple[Value, tuple[int, ...]]]:
+        """Those of `values` that have a dimension of a class that is `among` some, with the classes of all of their
+        dimensions. Many values share a row, which is looked at once."""
+        known: dict[int, tuple[int, ...] | None] = {}
+        rows = self._rows
         for value in values:
             row = rows.get(value.index)
-            of = None if row is None else known.get(id(row))
-            if of is None:
-                of = self.classes(value)
-                known[id(rows[value.index])] = of
-            found.append(of)
-        return found
+            if not row:  # a scalar, or nobody has asked about it yet: it is alone in its classes
+                continue
+            found = known.get(id(row), ())
+            if found == ():
+                found = self.classes(value)
+                found = known[id(row)] = None if found is None or set(found).isdisjoint(among) else found
+            if found:
+                yield value, found
 
     def counted(self) -> dict[int, tuple[int, bool]]:
         """By class: how many operations it runs through, and whether one of them sums over it."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from propagation import asm
 
+from .attributes import NONE
 from .program import LocalFunction, LocalValue, ModuleBuilder, Region
 from .types import tensor_text
 
@@ -59,20 +60,22 @@ class _Printer:
 
     def lines(self, region: Region) -> list[str]:
         """A line (or more, if it has regions) for each item."""
-        values, out, line = self.values, [], asm.line
+        values, out, line, type_of = self.values, [], asm.line, tensor_text
         for item in (*region.prologue, *region.items) if region.prologue else region.items:
             regions = ", ".join([self.region(r) for r in item.regions]) if item.regions else ""
             operands = [values[r] for r in item.operands]
-            results = item.results
+            results, attrs, extra = item.results, item.attrs, item.extra
             if len(results) == 1:
-                (r,) = results
+                r = results[0]
                 self.count += 1
-                name, types = f"%{self.count}", r.type_text or tensor_text(r.shape, r.dtype)
+                name, types = f"%{self.count}", r.type_text or type_of(r.shape, r.dtype)
                 values[r] = name, types
                 head = f"{name} = "
             else:
                 head, types = self._several(results)
-            out.append(line(head, item.name, operands, types, item.attrs.text, regions, item.loc, item.extra.text))
+            given = "" if attrs is NONE else attrs.text
+            more = "" if extra is NONE else extra.text
+            out.append(line(head, item.name, operands, types, given, regions, item.loc, more))
         return out
 
     def _several(self, results: Sequence[LocalValue]) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,17 +40,20 @@ def table() -> dict[str, RuleFunction]:
 
 
 DEFAULT = RuleOptions()
+# What is a reshard now was a constraint when propagation looked it up; CHLO has rules by an option.
+_CHANGING = ("sdy.reshard", "chlo.")
 
 
 class RuleCache:
     """Rules by operation, and by signature (name, types, the attributes the rule looks at) for those that look alike.
     One per run: attributes belong to the module's context. Operations must stay as they are."""
 
-    __slots__ = ("_known", "_of", "_table", "options")
+    __slots__ = ("_known", "_learnt", "_of", "_table", "options")
 
     def __init__(self, options: RuleOptions = DEFAULT):
         self._known: dict[tuple[Any, ...], OpRule | None] = {}
         self._of: dict[Op, OpRule | None] = {}
+        self._learnt: Mapping[Op, OpRule | None] = self._of  # by another one
         self._table = table()
         self.options = options
 
@@ -58,15 +62,16 @@ class RuleCache:
         try:
             return self._of[op]
         except KeyError:
-            rule = self._of[op] = self._by_signature(op)
+            rule = self._learnt.get(op)
+            if rule is None or op.name.startswith(_CHANGING):
+                rule = self._by_signature(op)
+            self._of[op] = rule
             return rule
 
     def learn(self, other: RuleCache) -> None:
-        """Takes over the rules that another one knows, but for those that its options may have led to. (What is a
-        reshard now was a constraint when it was looked up.)"""
+        """Asks another one first, where its options lead to the same rule."""
         if replace(other.options, chlo=self.options.chlo) == self.options:
-            own = ("sdy.reshard",) if other.options == self.options else ("sdy.reshard", "chlo.")
-            self._of.update([(op, rule) for op, rule in other._of.items() if not op.name.startswith(own)])
+            self._learnt = other._of
 
     def _by_signature(self, op: Op) -> OpRule | None:
         function = self._table.get(op.name)

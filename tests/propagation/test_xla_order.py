@@ -8,7 +8,7 @@ import pytest
 
 import propagation
 from propagation.annotations import read_shardings
-from propagation.axis_conflicts import depends_on_order, meeting
+from propagation.axis_conflicts import depends_on_order, lying_apart, meeting
 
 from .oracle import Oracle
 
@@ -150,5 +150,6 @@ def test_an_axis_meets_itself_where_two_of_its_dimensions_do_not_correspond():
           : (tensor<8x16xf32>, tensor<16x32xf32>) -> tensor<8x32xf32>
       %1 = stablehlo.tanh %0 : tensor<8x32xf32>
       return %1 : tensor<8x32xf32> }""")
-    assert meeting(decided.program, decided.shardings, {"a", "b", "c"}) == {"a"}
-    assert meeting(decided.program, decided.shardings, {"b", "c"}) == set()
+    apart = lying_apart(decided.program, decided.shardings)
+    assert meeting(apart, {"a", "b", "c"}) == {"a"}
+    assert meeting(apart, {"b", "c"}) == set()
