@@ -68,7 +68,7 @@ def depends_on_order(
     """Whether another order of visits (`Options.xla_order`) might have ended in other shardings than these: an axis
     has come to a call and not into the function, or an axis carried by a broadcast that only adds dimensions of size
     one splits dimensions that do not correspond at some operation. With the `log` of the decisions it is told whether
-    it was a race; without, every such meeting counts. `apart` gives the operations `lying_apart`, if somebody keeps them."""
+    it was a race; without, every such meeting counts. `apart` gives the operations `lying_apart`, if they are kept."""
     if _ends_at_call(program, shardings):
         return True
     if "stablehlo.broadcast_in_dim" not in program.names:

@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 from jaxlib.mlir import ir
 
 from .attributes import symbol
-from .dataflow import DATA_FLOW, Edge, edges_of, is_data_flow_op
+from .dataflow import Edge, edges_of, is_data_flow_op
 from .graph import Op, Program, Value
 from .model import FactorType, OpRule
+from .ops import DATA_FLOW
 from .pipeline import Options, run_stage
 from .program import read
 from .rules import RuleCache
@@ -210,15 +211,14 @@ class Correspondence:
         joins = self._joins.get(rule) or self._joins_of(rule, operands, results)
         rows, uses = self._rows, self._uses
         if joins.alike is not None:
-            shared = None
+            shared = self._row(operands[0] if operands else results[0])
             for values in (operands, results):
                 for v in values:
-                    if shared is None:
-                        shared = self._row(v)
-                    elif (row := rows.setdefault(v.index, shared)) is not shared:
+                    row = rows.setdefault(v.index, shared)
+                    if row is not shared:
                         for d in joins.alike:
                             self._join((shared[d], row[d]))
-            for d in joins.alike if self._counts and shared is not None else ():
+            for d in joins.alike if self._counts else ():
                 uses[shared[d]] += 1
             return
         at = [self._row(v) for v in operands]

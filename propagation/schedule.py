@@ -14,9 +14,8 @@ from .program import Op
 from .rules.custom import target_of
 
 __all__ = [
-    "ALL", "ELEMENTWISE", "ROUNDS", "adds_unit_dimensions", "direction", "directions", "is_elementwise", "kind_of", "later_direction",
-    "restore_priority",
-    "split_priorities",
+    "ALL", "ELEMENTWISE", "ROUNDS", "adds_unit_dimensions", "direction", "directions", "is_elementwise", "kind_of",
+    "later_direction", "restore_priority", "split_priorities",
 ]  # fmt: skip
 
 ROUNDS = 5

@@ -51,17 +51,20 @@ class GivenAttributes:
     def signature(self, op: Op) -> int:
         """A number for the operation's attributes: equal for equal ones. Shardings and other annotations do not
         count."""
-        return (self._last if op is self._last_of else self._look(op))[0]
+        if op is not self._last_of:
+            self._look(op)
+        return self._last[0]
 
     def of(self, op: Op) -> Attributes:
         """The operation's attributes without shardings."""
-        return (self._last if op is self._last_of else self._look(op))[1]
+        if op is not self._last_of:
+            self._look(op)
+        return self._last[1]
 
-    def _look(self, op: Op) -> tuple[int, Attributes]:
-        """Both, of an operation that was not asked about last."""
+    def _look(self, op: Op) -> None:
+        """Looks up both, of an operation that was not asked about last."""
         attrs = op.attrs
-        self._last_of, self._last = op, self._decode(attrs) if attrs else (0, NONE)
-        return self._last
+        self._last_of, self._last = op, self._decode(attrs) if attrs else _NO_ATTRIBUTES
 
     def _decode(self, attrs: dict[str, Any]) -> tuple[int, Attributes]:
         """The number and the value of attributes, made once for all equal ones."""
@@ -89,6 +92,7 @@ class GivenAttributes:
         return text
 
 
+_NO_ATTRIBUTES = (0, NONE)
 _ENUM = re.compile(r"#stablehlo<(\w+) (\w+)>")
 
 

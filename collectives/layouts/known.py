@@ -208,6 +208,8 @@ class Known(abc.ABC):
 
     def runs_since(self, state: State) -> int:
         """How often the current region runs for each time that a new version of `state` would be written."""
+        if state.home is self.region.origin:
+            return 1
         runs, landing = 1, self.landing(state)
         region: Region | None = self.region
         while region is not landing and region is not None:

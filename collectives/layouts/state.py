@@ -257,13 +257,13 @@ class State:
     def remember(self, dims: Dims, ref: LocalValue) -> None:
         """Adds a version."""
         held = self.held
-        self.hold(held._replace(versions={**held.versions, dims: ref}))
+        self.hold(Held({**held.versions, dims: ref}, held.uses, held.hint))
 
     def use(self, more: int) -> None:
         """Counts `more` uses: those of another name of the value."""
         if more:
             held = self.held
-            self.hold(held._replace(uses=held.uses + more))
+            self.hold(Held(held.versions, held.uses + more, held.hint))
 
     def prefer(self, hint: Dims) -> None:
         """Notes the layout that a loop's body would rather have it in."""

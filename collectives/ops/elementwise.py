@@ -13,12 +13,12 @@ from propagation.program import Op, Value
 
 from ..analysis.constants import scalar_constant
 from ..decide.candidate import Candidate, as_propagated
+from ..heuristics import RECOMPUTED_SOURCE_SHARE
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts import recompute
 from ..layouts.context import Context
 from ..partial_sums import deferred_reduction
-
 
 _WITH_UNIT = ("stablehlo.divide", "stablehlo.multiply")  # a one among the operands may be all there is to them
 
@@ -46,19 +46,29 @@ def pointwise(ctx: Context, op: Op) -> Sequence[Candidate]:
 def settled(ctx: Context, op: Op) -> bool:
     """Whether every operand is there in the layout that is wanted for the result, or can be made in it; then the
     operation is written in it."""
-    result, env, found = op.results[0], ctx.env, False
+    result, operands, env = op.results[0], op.operands, ctx.env
     dims = ctx.want(result)
-    for v in op.operands:
+    refs: list[LocalValue | None] = []
+    most = -1.0  # bytes of the largest operand that is no copy of something small
+    for v in operands:
         state = env[v]
+        ref = state.versions.get(dims)
         if state.make is None:
-            found = True
-            if dims not in state.versions:
+            if ref is None:
                 return False
+            most = max(most, state.bytes if state.recipe is None else 0.0)
         elif op.name in _WITH_UNIT and scalar_constant(v) == 1:
             return False
-    if found:
-        _write(ctx, op, dims)
-    return found
+        refs.append(ref)
+    if most < 0.0:
+        return False  # all can be made anywhere, and so can the result
+    shape = ctx.piece_shape(result, dims)
+    there = [ref for ref in refs if ref is not None]
+    ref = ctx.local_one(op, there, shape) if len(there) == len(refs) else _compute(ctx, op, dims)
+    ctx.bind(result, dims, ref)
+    if len(operands) == 1 or most <= RECOMPUTED_SOURCE_SHARE * env[result].bytes:
+        _note_recipe(ctx, op)
+    return True
 
 
 def _layouts(ctx: Context, result: Value, bound: Sequence[Value]) -> list[Dims]:
@@ -80,7 +90,11 @@ def _layouts(ctx: Context, result: Value, bound: Sequence[Value]) -> list[Dims]:
 def _write(ctx: Context, op: Op, dims: Dims) -> None:
     result = op.results[0]
     ctx.bind(result, dims, _compute(ctx, op, dims))
-    again = lambda refs, dims: ctx.local_one(op, refs, ctx.piece_shape(result, dims))
+    _note_recipe(ctx, op)
+
+
+def _note_recipe(ctx: Context, op: Op) -> None:
+    again = lambda refs, dims: ctx.local_one(op, refs, ctx.piece_shape(op.results[0], dims))
     recompute.note(ctx, op, op.operands, lambda dims: _operand_layouts(op, dims), again)
 
 

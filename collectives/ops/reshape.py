@@ -192,7 +192,8 @@ def reshape(ctx: Context, op: Op) -> Iterator[Candidate]:
 
     fetches = through is _cut_elsewhere
     why = f"its pieces along this dimension are no pieces of the result, {result.type.text}"
-    return rearranged(ctx, op, value, forward, backward, local, again=not fetches, sends=sends if fetches else None, also=also, why=why)
+    sent_by = sends if fetches else None
+    return rearranged(ctx, op, value, forward, backward, local, again=not fetches, sends=sent_by, also=also, why=why)
 
 
 def _exchanged(ctx: Context, shape: tuple[int, ...], have: Dims, new_shape: tuple[int, ...]) -> list[tuple[Dims, Dims]]:

@@ -28,9 +28,12 @@ def once(ctx: Context, op: Op, rule: Callable[[Context, Op], None]) -> None:
     key = _key_of(ctx, op)
     if key is None:
         rule(ctx, op)
-    elif not _bind_repeated(ctx, op, key):
+        return
+    region = ctx.region
+    if (region.parent is None and key not in region.known) or not _bind_repeated(ctx, op, key):
         rule(ctx, op)
-        ctx.region.known[key] = tuple([ctx.env[r] for r in op.results])
+        env = ctx.env
+        ctx.region.known[key] = tuple([env[r] for r in op.results])
 
 
 def _key_of(ctx: Context, op: Op) -> tuple[Any, ...] | None:
@@ -38,10 +41,12 @@ def _key_of(ctx: Context, op: Op) -> tuple[Any, ...] | None:
     name, env = op.name, ctx.env
     if not _is_function(name):
         return None
-    bodies = tuple([_body_key(ctx, block) for block in op.regions]) if op.regions else ()
+    # States are equal to themselves only, so that types and operands need no tuples of their own.
+    if not op.regions and len(op.results) == 1:
+        return (name, ctx.signature(op), (), ctx.manual, op.results[0].type, *[env[v] for v in op.operands])
+    bodies = tuple([_body_key(ctx, block) for block in op.regions])
     if None in bodies:
         return None
-    # States are equal to themselves only, so that types and operands need no tuples of their own.
     return (name, ctx.signature(op), bodies, ctx.manual, *[r.type for r in op.results], *[env[v] for v in op.operands])
 
 

@@ -68,10 +68,12 @@ class Walk(Context):
             outer = self.region
             if outer.kind == "loop":
                 self.region = loop_invariant.region_of(self, op)
-            start = len(self.region.items)
-            value_numbering.once(self, op, rule)
             if bodies.FRONTEND in op.attrs:
+                start = len(self.region.items)
+                value_numbering.once(self, op, rule)
                 processors.keep(op, self.region.items[start:])
+            else:
+                value_numbering.once(self, op, rule)
             if self.gathers_early:
                 self.gather_early(op.results)
             self.region = outer
