@@ -93,15 +93,13 @@ def partition(
     if isinstance(propagated, Program):
         check_types(propagated)
     _check_static(propagated if isinstance(propagated, Program) else propagated.program)
-    known: KnownShardings = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
-    _check_sums(known)
-    if chosen.reorder:
-        known = in_xla_order(known)
-    machine = _topology(topology)
     with collector_paused():  # nearly all that is made here lives on in the result
-        if chosen.reorder:
-            return cheapest(known, machine, chosen)
-        return noted(partition_program(known.program, known, machine, chosen))
+        known: KnownShardings = Annotated(propagated) if isinstance(propagated, Program) else Propagation(propagated)
+        _check_sums(known)
+        if not chosen.reorder:
+            return noted(partition_program(known.program, known, _topology(topology), chosen))
+        known = in_xla_order(known)
+        return cheapest(known, _topology(topology), chosen)
 
 
 def _check_static(program: Program) -> None:

@@ -26,6 +26,7 @@ from .ir.program import ALIASED, DONATED, Collective, LocalFunction, LocalValue,
 from .ir.walker import walk
 from .layout import Atoms, Dims
 from .layouts.provenance import asked
+from .layouts.siblings import Siblings
 from .layouts.state import RESHARD
 from .machine import Machine, machine_of, ref_bytes
 from .optimize import optimize
@@ -267,6 +268,7 @@ class Module(Walk):
         self.block(func.body.ops[:-1])
         ends = zip(func.returned, outs, left, strict=True)
         item.results = [self._result(func, i, v, dims, atoms) for i, (v, dims, atoms) in enumerate(ends)]
+        self.env.clear()  # values that are made where they are asked for know all others of the function
         self.region, self.env, self.op = saved
         return item
 
@@ -292,6 +294,14 @@ class Module(Walk):
             return ref
         finally:
             self.because = RESHARD
+
+    def finish(self) -> None:
+        """Drops all that was known while the program was written. It refers to itself in many ways, and would live as
+        long as the result does."""
+        for function in self.builder.functions:
+            function.region.forget()
+        self.siblings = Siblings()
+        self.estimates.clear()
 
     def _moved_over(self, ref: LocalValue, given: TensorSharding | None, what: str, enters: bool) -> LocalValue:
         """An argument of @main as the program inside has it (`enters`), or a result as callers have it: where a
@@ -375,6 +385,7 @@ def _partition(
     arg_shardings = tuple(_sharding(sharding(a), mesh, a) for a in main.args)
     returned = tuple(_sharding(s, mesh, v) for s, v in zip(results, main.returned))
     propagated = known.propagated if isinstance(known, Propagation) else None
+    ctx.finish()
     return PartitionedProgram(
         builder, plan, tuple(ctx.findings), mesh, arg_shardings, returned, propagated, refused, _machine=machine,
         _timing=timing,

@@ -186,6 +186,13 @@ class Region:
         if self.parent is not None and draft.parent is not None:
             self.parent.adopt(draft.parent)
 
+    def forget(self) -> None:
+        """Drops what is known here and inside, which nobody asks for once the program has been written."""
+        self.known = {}
+        for item in self.items:
+            for inner in item.regions:
+                inner.forget()
+
     def around(self, origin: Region) -> Region | None:
         """The region, this one or one around it, that is `origin` or a draft of it; None if there is none."""
         region: Region | None = self
