@@ -13,7 +13,8 @@ of 512 KiB): only little is packed there.
 
 from __future__ import annotations
 
-from functools import partial
+import math
+from collections.abc import Collection
 from typing import Any
 
 from ..heuristics import (
@@ -42,18 +43,21 @@ def combine(function: LocalFunction, functions: dict[str, LocalFunction], realis
 
 
 class _Memory:
-    """What the function as it is now is estimated to need; the estimates are made when they are asked for."""
+    """What the function as it now is is estimated to need. Estimates are made when they are asked for, and where it is
+    enough to know between which bounds they lie, those follow from what they were before the function changed."""
 
     def __init__(self, function: LocalFunction, functions: dict[str, LocalFunction]):
         self.function = function
         self._lives = Lives(functions)
         self._peaks: dict[Region, float] = {}
+        self._bounds: dict[Region, tuple[float, float]] = {}
 
     def peak(self, region: Region) -> float:
         """The most bytes that live at once in a region."""
         found = self._peaks.get(region)
         if found is None:
             found = self._peaks[region] = self.peak_as(region, region.items)
+            self._bounds[region] = found, found
         return found
 
     def peak_as(self, region: Region, items: list[LocalOp]) -> float:
@@ -64,18 +68,30 @@ class _Memory:
         region.items = before
         return most
 
+    def bounds(self, region: Region) -> tuple[float, float]:
+        """Two numbers between which the peak lies; it itself, twice, if nothing else is known."""
+        found = self._bounds.get(region)
+        if found is None:
+            found = self.peak(region), self.peak(region)
+        return found
+
     def most_growth(self, items: list[LocalOp], order: list[LocalOp]) -> float:
         """Bytes by which a peak can grow at most if items of a region run in another order."""
         return self._lives.most_growth(items, order)
 
-    def need(self) -> float:
-        """Bytes that the function needs."""
-        return boundary(self.function) + self.peak(self.function.region)
-
-    def changed(self) -> None:
-        """Forgets what was estimated of the function before it changed."""
+    def changed(self, region: Region, growth: float, members: Collection[LocalOp], new: list[LocalOp]) -> None:
+        """Forgets what was estimated of the function before some `members` of a region became `new` items, in an order
+        in which its peak can have grown by `growth`. What waited made or used no more than that, and whatever else
+        lived at once still does, but for what the members take and give."""
+        before = self._bounds.get(region)
         self._peaks.clear()
+        self._bounds.clear()
         self._lives.forget_regions()
+        if before is not None and math.isfinite(growth):
+            taken = sum(ref_bytes(r) for item in members for r in item.operands)
+            given = sum(ref_bytes(r) for item in members for r in item.results)
+            made = sum(ref_bytes(r) for item in new for r in item.results)
+            self._bounds[region] = before[0] - growth - taken - given, before[1] + growth + taken + made
 
 
 def _combine_in(region: Region, memory: _Memory, realiser: Realiser, machine: Machine) -> int:
@@ -94,13 +110,29 @@ def _combine_in(region: Region, memory: _Memory, realiser: Realiser, machine: Ma
             groups = _groups(region.items[between], wanted, machine)
             if not machine.chosen:
                 groups = _fitting(groups, memory)
-            if groups and _affordable(region, between, groups, machine, memory):
-                of = {item: g for g in groups for item in g}
-                join = abreast if _no_copies(groups[0][0], machine) else pack
-                region.items[between] = contract(region.items[between], of, partial(join, region, realiser))
-                memory.changed()
+            growth = _growth(region, between, groups, machine, memory) if groups else None
+            if growth is not None:
+                _join(region, between, groups, realiser, machine, memory, growth)
                 saved += sum(len(g) - 1 for g in groups)
     return saved
+
+
+def _join(
+    region: Region, between: slice, groups: list[list[LocalOp]], realiser: Realiser, machine: Machine,
+    memory: _Memory, growth: float,
+) -> None:  # fmt: skip
+    """Makes one collective of each group."""
+    of = {item: g for g in groups for item in g}
+    join = abreast if _no_copies(groups[0][0], machine) else pack
+    written: list[LocalOp] = []
+
+    def one(group: list[LocalOp]) -> list[LocalOp]:
+        new = join(region, realiser, group)
+        written.extend(new)
+        return new
+
+    region.items[between] = contract(region.items[between], of, one)
+    memory.changed(region, growth, of, written)
 
 
 def _fitting(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]]:
@@ -109,8 +141,13 @@ def _fitting(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]
     largest = max(map(_message, groups), default=0.0)
     if largest <= max(PACKED_ALWAYS_BYTES, PACKED_NEED_SHARE * boundary(memory.function)):  # whatever lives between
         return groups
-    bound = max(PACKED_ALWAYS_BYTES, PACKED_NEED_SHARE * memory.need())
-    return [part for g in groups for part in _parts(g, bound) if len(part) > 1]
+    fixed, region = boundary(memory.function), memory.function.region
+    within = lambda peak: max(PACKED_ALWAYS_BYTES, PACKED_NEED_SHARE * (fixed + peak))
+    least, most = memory.bounds(region)
+    parts = [_parts(g, within(least)) for g in groups]
+    if least < most and parts != [_parts(g, within(most)) for g in groups]:
+        parts = [_parts(g, within(memory.peak(region))) for g in groups]
+    return [part for found in parts for part in found if len(part) > 1]
 
 
 def _parts(group: list[LocalOp], bound: float) -> list[list[LocalOp]]:
@@ -133,9 +170,11 @@ def _message(group: list[LocalOp]) -> float:
     return max(sum(ref_bytes(i.operands[0]) for i in group), sum(ref_bytes(i.results[0]) for i in group))
 
 
-def _affordable(region: Region, between: slice, groups: list[list[LocalOp]], machine: Machine, memory: _Memory) -> bool:
-    """Whether the peak memory of the region stays within bounds if the members of each group wait for each other, and
-    what depends on them for all of them.
+def _growth(
+    region: Region, between: slice, groups: list[list[LocalOp]], machine: Machine, memory: _Memory
+) -> float | None:
+    """Bytes by which the peak memory of the region grows at most if the members of each group wait for each other, and
+    what depends on them for all of them; None if that is too much.
 
     Without a topology the members themselves are negligible; what waits for them may not be.
     """
@@ -144,13 +183,16 @@ def _affordable(region: Region, between: slice, groups: list[list[LocalOp]], mac
     as_one = contract(items[between], of, list)
     bound = memory.most_growth(items[between], as_one)
     if not machine.chosen and bound <= PACKED_ALWAYS_BYTES:
-        return True
+        return bound
+    least = 0.0 if machine.chosen else PACKED_ALWAYS_BYTES
+    if bound <= max(least, COMBINED_GROWTH_SHARE * memory.bounds(region)[0]):
+        return bound
     most = memory.peak(region)
-    allowed = COMBINED_GROWTH_SHARE * most
-    allowed = allowed if machine.chosen else max(allowed, PACKED_ALWAYS_BYTES)
+    allowed = max(least, COMBINED_GROWTH_SHARE * most)
     if bound <= allowed:
-        return True
-    return memory.peak_as(region, [*items[: between.start], *as_one, *items[between.stop :]]) - most <= allowed
+        return bound
+    grown = memory.peak_as(region, [*items[: between.start], *as_one, *items[between.stop :]]) - most
+    return bound if grown <= allowed else None
 
 
 def _no_copies(item: LocalOp, machine: Machine) -> bool:

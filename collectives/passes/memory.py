@@ -116,6 +116,7 @@ class Lives:
     def __init__(self, functions: dict[str, LocalFunction] | None):
         self._functions = functions
         self._facts: dict[LocalOp, _Facts] = {}
+        self._running: list[LocalOp] = []  # of these, the items that run others
         self._insides: dict[Region, float] = {}
 
     def crest(self, region: Region, results: Sequence[LocalValue]) -> tuple[float, int]:
@@ -127,7 +128,9 @@ class Lives:
     def forget_regions(self) -> None:
         """Drops what is known of items that run others: regions have changed."""
         self._insides.clear()
-        self._facts = {item: facts for item, facts in self._facts.items() if not _runs_others(item)}
+        for item in self._running:
+            self._facts.pop(item, None)
+        self._running.clear()
 
     def most_growth(self, items: Sequence[LocalOp], order: Sequence[LocalOp]) -> float:
         """Bytes by which the peak of a region can grow at most if its `items` run in another `order`: all that those
@@ -196,6 +199,8 @@ class Lives:
         inner = max([self._inside(r) for r in item.regions]) if item.regions else 0.0
         if self._functions is not None and item.name == "func.call":
             inner = self._inside(self._functions[item.callee].region)
+        if _runs_others(item):
+            self._running.append(item)
         found = self._facts[item] = used, kept, made, inner
         return found
 

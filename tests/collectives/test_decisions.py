@@ -145,8 +145,9 @@ def unsettled(monkeypatch):
     @contextlib.contextmanager
     def weighing():
         plain = [SimpleNamespace(**{k: v for k, v in vars(f).items() if k != "SETTLED"}) for f in families._families()]
+        table = families.joined_rules(plain)
         with monkeypatch.context() as patched:
-            patched.setattr(walk, "rules", lambda table=families.joined_rules(plain): table)
+            patched.setattr(walk, "rules", lambda: table)
             yield
 
     return weighing

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 import collectives
 import propagation
+from collectives.passes import combine as combining
 from collectives.topology import Link, Topology
 
 from .. import harness
@@ -189,3 +190,33 @@ def test_more_than_one_message_may_hold_goes_in_several():
     before, after = both(Case({"x": 8}, build, vectors, (P("x"),) * 12, [P()] * 12))
     assert before.counts == {"all_gather": 12}
     assert after.counts == {"all_gather": 6}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_peak_of_a_function_that_changed_lies_between_its_bounds(monkeypatch, seed):
+    """Once some collectives have become one, it is known so, until somebody has to know it exactly."""
+    rng, bounds, seen = np.random.default_rng(seed), combining._Memory.bounds, []
+
+    def checked(memory, region):
+        least, most = bounds(memory, region)
+        assert least <= memory.peak_as(region, region.items) <= most
+        seen.append(least < most)
+        return least, most
+
+    def run(x, ws):
+        out = []
+        for w in ws:
+            h = jnp.tanh(x @ w) if rng.random() < 0.7 else jnp.sin(x @ w) * jnp.cos(x @ w)
+            out += [h.sum(0) * 2, jnp.max(h, 0) + 1, jnp.min(h * h, 0) - (out[-1] if out and rng.random() < 0.3 else 1)]
+            x = h if rng.random() < 0.5 else x
+        return out
+
+    mesh = jax.sharding.AbstractMesh((8,), ("x",))
+    put = lambda shape, *spec: jax.ShapeDtypeStruct(
+        shape, np.float32, sharding=jax.sharding.NamedSharding(mesh, P(*spec))
+    )
+    arguments = put((1 << 18, 512), "x"), [put((512, 512)) for _ in range(5)]
+    text = jax.jit(run).trace(*arguments).lower(lowering_platforms=("cpu",)).as_text()
+    monkeypatch.setattr(combining._Memory, "bounds", checked)
+    assert collectives.partition(propagation.run(text)).plan.counts["all_reduce"] < 15
+    assert any(seen)
