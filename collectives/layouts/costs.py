@@ -132,6 +132,7 @@ class Costs(Known):
     ) -> tuple[float, Dims]:  # fmt: skip
         """(bytes, layout) of the cheapest way to reduce the parts of an unreduced value, which are pending over atoms
         `parts`, in one layout, add them up there, and bring the sum to `dims`."""
+
         def cost(before: Dims, after: Dims, pending: tuple[int, ...] = ()) -> float:
             return self.planner.cost(state.shape, state.itemsize, before, after, pending)
 
