@@ -36,6 +36,7 @@ __all__ = [
 
 ArgumentAxes = tuple[tuple[str, ...], ...]  # per dimension the axes that split it, the major one first
 
+
 @dataclass(frozen=True, slots=True)
 class Annotations:
     """Axes by pattern, in order; `mesh` is the text of a mesh, `source` the file that they are from, for messages."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
 from meshrt.runtime import hardware, jaxlib_api, jaxlib_plugins, sockets
+from meshrt.runtime.hardware import known_as, platform_of
 from meshrt.sharding import devices as lookup
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = [
     "local_device_count",
     "local_devices",
     "on_clear",
+    "platform_of",
     "plugins",
     "process_count",
     "process_index",
@@ -69,32 +71,6 @@ _collectives_port: int | None = None
 _clear_hooks: list[Any] = []
 # Devices that only a compiler knows, with the hardware that they stand for.
 _elsewhere: dict[Any, Any] = {}
-
-# The names that users and plugins have for a platform.
-_ALIASES = {"gpu": "cuda", "CUDA": "cuda"}
-
-
-def known_as(platform: str) -> str:
-    """The name by which meshrt knows a platform: "cuda" for "gpu", as devices call it.
-
-    >>> from meshrt.runtime import backend
-    >>> backend.known_as("gpu"), backend.known_as("cpu")
-    ('cuda', 'cpu')
-    """
-    return _ALIASES.get(platform, platform)
-
-
-def platform_of(device: Any) -> str:
-    """The platform whose compiler a device's programs are for: of a GPU, which says "gpu", "cuda" or "rocm".
-
-    >>> from meshrt.runtime import backend
-    >>> backend.platform_of(meshrt.devices()[0])
-    'cpu'
-    """
-    if device.platform != "gpu":
-        return known_as(device.platform)
-    version = getattr(device.client, "platform_version", "")
-    return "rocm" if "rocm" in version.lower() else "cuda"
 
 
 def set_process_info(info: ProcessInfo | None) -> None:
@@ -473,7 +449,7 @@ def default_device() -> Any:
 
 def _check_default_device(field: Any, chosen: Any) -> Any:
     known = chosen is None or isinstance(chosen, jaxlib_api.Device)
-    if known or (isinstance(chosen, str) and (chosen in _STARTERS or chosen in _ALIASES or _plugin(chosen))):
+    if known or (isinstance(chosen, str) and (known_as(chosen) in _STARTERS or _plugin(chosen))):
         return chosen
     raise field.bad(
         chosen, f"expected a device, such as meshrt.devices('cpu')[0], or a platform: {', '.join(_STARTERS)} or gpu"

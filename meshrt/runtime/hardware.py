@@ -1,4 +1,4 @@
-"""Which accelerators this machine has, and where the shared objects of their PJRT plugins lie."""
+"""Which accelerators this machine has, where the shared objects of their PJRT plugins lie, and how they are called."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import importlib.util
 import os
 import pkgutil
 from pathlib import Path
+from typing import Any
 
-__all__ = ["cuda_library", "has_nvidia_gpu", "has_tpu"]
+__all__ = ["cuda_library", "has_nvidia_gpu", "has_tpu", "known_as", "platform_of"]
 
 
 def has_nvidia_gpu() -> bool:
@@ -34,3 +35,30 @@ def cuda_library() -> str | None:
             if library.exists():
                 return str(library)
     return None
+
+
+# The names that users and plugins have for a platform.
+_ALIASES = {"gpu": "cuda", "CUDA": "cuda"}
+
+
+def known_as(platform: str) -> str:
+    """The name by which meshrt knows a platform: "cuda" for "gpu", as devices call it.
+
+    >>> from meshrt.runtime import backend
+    >>> backend.known_as("gpu"), backend.known_as("cpu")
+    ('cuda', 'cpu')
+    """
+    return _ALIASES.get(platform, platform)
+
+
+def platform_of(device: Any) -> str:
+    """The platform whose compiler a device's programs are for: of a GPU, which says "gpu", "cuda" or "rocm".
+
+    >>> from meshrt.runtime import backend
+    >>> backend.platform_of(meshrt.devices()[0])
+    'cpu'
+    """
+    if device.platform != "gpu":
+        return known_as(device.platform)
+    version = getattr(device.client, "platform_version", "")
+    return "rocm" if "rocm" in version.lower() else "cuda"
