@@ -42,6 +42,7 @@ class Topology:
     network, shape    the wiring and the size of the slice; None and () when unknown
     places            digits of the hardware's dimensions that each mesh axis covers (`on`)
     device            how a GPU is described to its compiler; see configs/topologies/h100.toml
+    measured          what programs reach on one device, for predicted times; see configs/topologies/h200.toml
     sources           where each figure was published and when it was read: {"memory": "..., 2026-11-21"}
 
     Raises `TopologyError` for figures that are not positive numbers.
@@ -62,6 +63,7 @@ class Topology:
     shape: tuple[int, ...] = ()
     places: Mapping[str, tuple[Digit, ...]] = field(default_factory=dict)
     device: Mapping[str, Any] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -148,7 +150,8 @@ class Topology:
         """A hashable value that distinguishes topologies in cache keys."""
         axes = tuple(sorted(self.axes.items(), key=lambda item: item[0]))
         places = tuple(sorted(self.places.items()))
-        numbers = (self.flops, self.memory_bandwidth, self.memory, tuple(sorted(self.device.items())))
+        tables = (tuple(sorted(t.items())) for t in (self.device, self.measured))
+        numbers = (self.flops, self.memory_bandwidth, self.memory, *tables)
         return (self.name, self.default, axes, *numbers, self.compiler, self.network, self.shape, places)
 
 
@@ -184,12 +187,16 @@ def _places(spec: str, shape: tuple[int, ...], mesh: Mesh, several: bool) -> dic
 # Files
 
 _FIGURES = ("flops", "memory_bandwidth", "memory")
-_TOP = {"name", "base", "compiler", "default", "axes", "network", "device", *_FIGURES, "source", "read_on"}
+_TOP = {"name", "base", "compiler", "default", "axes", "network", "device", "measured", *_FIGURES, "source", "read_on"}
 _NETWORK = {"kind", "limits", "wrap", "wrap_all", "latency", "bandwidth", "between"}
 _LINK = {"latency", "bandwidth", "exchange", "shift", "rounds"}
 _DEVICE = {
     "name", "cores", "l2_bytes", "clock_ghz", "compute_capability", "shared_memory_per_core", "registers_per_core",
     "threads_per_core",
+}  # fmt: skip
+_MEASURED = {
+    "flops", "flops_f32", "memory_bandwidth", "kernel", "comparison", "cholesky", "lu", "qr", "eigen",
+    "singular",
 }  # fmt: skip
 _SPEC = re.compile(r"([A-Za-z][\w.-]*)(?::(\d+(?:x\d+)*))?")
 
@@ -292,6 +299,13 @@ def _read(path: Path, depth: int = 0) -> Topology:
         odd = [k for k, v in fields["device"].items() if not isinstance(v, int | float | str)]
         if odd:
             raise TopologyError(f"device.{odd[0]} is a number or a name, got {fields['device'][odd[0]]!r}")
+        measured = _table(path, "measured", data, _MEASURED)
+        replaced = {k for k in base.measured for given in _FIGURES if given in data and k.startswith(given)}
+        kept = {k: v for k, v in base.measured.items() if k not in replaced}
+        fields["measured"] = kept | {k: row(f"measured.{k}", v) for k, v in measured.items()}
+        for name, value in fields["measured"].items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise TopologyError(f"measured.{name} is a positive number, got {value!r}")
         if "network" in data:
             fields["network"] = _network(path, _table(path, "network", data, _NETWORK), base.network, row)
             if "default" not in data:

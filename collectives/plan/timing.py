@@ -2,7 +2,8 @@
 
 What a compiler fuses (`plan.liveness`) moves through memory once: a buffer is written when it is made, and what
 it is made of is read. Contractions take their arithmetic at the machine's peak rate, or their memory if that takes
-longer (Williams et al.: "Roofline", 2009); sorts, windows and decompositions theirs at lower rates (`plan.work`).
+longer (Williams et al.: "Roofline", 2009); sorts, windows and decompositions theirs at lower rates (`plan.work`). Rates
+and the least time of a kernel that were measured on a device (`Topology.measured`) stand for its peak rates.
 Collectives take what the network's links take; machines with a network of their own compute meanwhile, until something
 needs a result. Loops count their trips, and of branches the longest counts.
 """
@@ -16,7 +17,7 @@ from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
 from ..ir.walker import inputs
 from ..machine import Machine, ref_bytes
 from .liveness import Liveness
-from .work import work
+from .work import seconds
 
 __all__ = ["Timing", "timing_of"]
 
@@ -110,7 +111,9 @@ class _Clock:
         topology = self.machine.topology
         moved = self._read(item, kept)
         moved += ref_bytes(item.operands[1]) if item.name in _IN_PLACE else sum(map(ref_bytes, written))
-        rate, memory = work(item, self.machine.tiles) / topology.flops, moved / topology.memory_bandwidth
+        rate = seconds(item, self.machine)
+        memory = moved / topology.measured.get("memory_bandwidth", topology.memory_bandwidth)
+        memory = max(memory, topology.measured.get("kernel", 0.0))
         return (rate, 0.0) if rate >= memory else (0.0, memory)
 
     def _read(self, item: LocalOp, kept: frozenset[LocalValue]) -> float:

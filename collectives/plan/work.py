@@ -1,9 +1,9 @@
-"""Arithmetic of single operations, in multiplications and additions of a contraction that take as long.
+"""Arithmetic of single operations, in multiplications and additions of a contraction that take as long, and in seconds.
 
 Contractions do what hardware is made for. A comparison of a sort, a step of a window that slides by one, a convolution
 in groups of few features and a decomposition take much longer than a multiplication there, by factors that were
 measured on CPUs (`heuristics`), and for groups on TPUs too. Elementwise operations are not counted: they take as long
-as memory does.
+as memory does. Where a topology says what was measured on a device (`Topology.measured`), that is what counts.
 """
 
 from __future__ import annotations
@@ -16,14 +16,52 @@ from ..cost import item_bytes
 from ..heuristics import COMPARISON_WORK, GROUPED_WORK, LIBRARY_WORK, MATRIX_UNIT_LANES, WINDOW_LONGEST, WINDOW_WORK
 from ..ir.attributes import Given, Integer, Integers, String
 from ..ir.program import LocalOp
-from ..machine import features, flops, ref_bytes
+from ..machine import Machine, features, flops, ref_bytes
 
-__all__ = ["is_cut_in_blocks", "is_reduced_in_blocks", "positions", "work"]
+__all__ = ["is_cut_in_blocks", "is_reduced_in_blocks", "positions", "seconds", "work"]
 
 # Parts of the names of libraries' kernels. Those that compute eigenvalues or singular values take several times the
 # other decompositions.
 _SPECTRAL = ("syev", "heev", "geev", "gees", "gesdd", "gesvd", "Eig", "eig", "Svd", "svd", "Jacobi")
 _DECOMPOSING = ("lapack_", "cusolver", "cublas", "Qr", "Householder", "LuDecomposition", "Cholesky", "TriangularSolve")
+
+
+# Decompositions go through a matrix column by column: the rows of `Topology.measured` with the seconds of one.
+_COLUMNS = (
+    ("singular", ("gesdd", "gesvd", "Svd", "svd", "Jacobi")), ("eigen", ("syev", "heev", "geev", "gees", "Eig", "eig")),
+    ("cholesky", ("potrf", "Cholesky", "cholesky")), ("lu", ("getrf", "LuDecomposition")),
+    ("qr", ("geqrf", "geqp3", "orgqr", "ungqr", "Qr", "Householder")),
+)  # fmt: skip
+
+
+def seconds(item: LocalOp, machine: Machine) -> float:
+    """What the arithmetic of an item takes."""
+    measured = machine.topology.measured
+    wide = bool(item.operands) and item.operands[0].dtype in ("f32", "f64", "complex<f32>", "complex<f64>")
+    rate = measured.get("flops_f32" if wide else "flops", measured.get("flops", machine.topology.flops))
+    taken = work(item, machine.tiles) / rate
+    if not measured:
+        return taken
+    name = item.name.removeprefix("stablehlo.")
+    if name == "sort" and "comparison" in measured:
+        shape = item.operands[0].shape
+        return measured["comparison"] * math.prod(shape) * _stages(shape[item.number("dimension")] if shape else 1)
+    if name.endswith("top_k") and "comparison" in measured:
+        shape, kept = item.operands[0].shape, item.results[0].shape[-1]
+        return measured["comparison"] * math.prod(shape) * math.log2(max(2, shape[-1])) * math.log2(max(2, kept))
+    target = item.attribute("call_target_name")
+    called = target.value if isinstance(target, String) else name
+    if name in ("custom_call", "cholesky"):
+        for row, parts in _COLUMNS:
+            if any(part in called for part in parts):
+                return max(taken, measured.get(row, 0.0) * min(item.operands[0].shape[-2:], default=0))
+    return taken
+
+
+def _stages(length: int) -> float:
+    """Comparisons of each element in a sorting network (Batcher: "Sorting networks and their applications", 1968)."""
+    depth = math.log2(max(2, length))
+    return depth * (depth + 1) / 2
 
 
 def work(item: LocalOp, tiles: bool) -> float:

@@ -151,11 +151,11 @@ ALONE = {
 }
 
 
-def seconds_alone(what, n):
+def seconds_alone(what, n, machine=MACHINE):
     shape = f"{n}x{n}" if what == "factor" else f"8x{n}"
     body = ALONE[what].replace("BEFORE", str(n - 1)).replace("HALF", str(n // 2 + 1)).replace("8xN", shape)
     text = f"{HEAD}func.func @main(%x: tensor<{shape}xf32>) -> tensor<{shape}xf32> {{{body.replace('N', str(n))}\n"
-    return timing(text + f"return %0 : tensor<{shape}xf32>\n}}").arithmetic
+    return timing(text + f"return %0 : tensor<{shape}xf32>\n}}", machine).arithmetic
 
 
 @pytest.mark.parametrize("what, least", [("sort", 2.1), ("running sums", 2.0), ("transform", 2.1), ("factor", 7.9)])
@@ -180,3 +180,23 @@ def test_convolutions_in_groups_of_few_features_are_far_from_the_peak(features, 
     flops = 2 * 4 * 32 * 32 * features * 9 * features / groups
     for machine, factor in ((MACHINE, on_tpu), (replace(MACHINE, compiler="cpu"), on_cpu)):
         assert timing(text, machine).arithmetic == pytest.approx(flops / 1e9 * factor)
+
+
+def measured(**rows):
+    return replace(MACHINE, compiler="cuda", measured=rows)
+
+
+def test_measured_rates_stand_for_those_of_the_data_sheet() -> None:
+    base = timing(CHAIN).seconds
+    assert timing(CHAIN, measured(memory_bandwidth=5e7)).seconds == pytest.approx(2 * base)
+    assert timing(CHAIN, measured(kernel=10.0)).seconds == 10.0, "one fused operation"
+    wide = timing(MATMUL, measured(memory_bandwidth=1e15, flops=1e3, flops_f32=2e3))
+    assert wide.arithmetic == pytest.approx(2 * 16 * 32 * 128 / 2e3), "of float32"
+    narrow = timing(MATMUL.replace("f32", "bf16"), measured(memory_bandwidth=1e15, flops=1e3, flops_f32=2e3))
+    assert narrow.arithmetic == pytest.approx(2 * 16 * 32 * 128 / 1e3)
+
+
+def test_measured_times_of_comparisons_and_columns() -> None:
+    machine = measured(memory_bandwidth=1e15, flops=1e15, comparison=1.0, cholesky=3.0)
+    assert seconds_alone("sort", 16, machine) == 8 * 16 * 4 * 5 / 2
+    assert seconds_alone("factor", 8, machine) == 8 * 3.0

@@ -282,6 +282,15 @@ def test_a_user_replaces_rows_of_a_known_topology(tmp_path):
     assert mine.sources["memory"] == str(path) and "Google" in mine.sources["flops"]
 
 
+def test_what_was_measured_goes_with_the_rate_that_it_is_of(tmp_path):
+    base = load("h200").measured
+    assert {"flops", "flops_f32", "memory_bandwidth", "kernel"} <= set(base)
+    faster = load(write(tmp_path, 'base = "h200"\nflops = 2e15\n')).measured
+    assert set(base) - set(faster) == {"flops", "flops_f32"} and faster.items() <= base.items()
+    own = load(write(tmp_path, 'base = "h200"\nmemory_bandwidth = 9e12\n[measured]\nmemory_bandwidth = 8e12\n'))
+    assert own.measured == {**base, "memory_bandwidth": 8e12} and own.key() != load("h200").key()
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -293,6 +302,9 @@ def test_a_user_replaces_rows_of_a_known_topology(tmp_path):
         ("[default]\nspeed = 3", "unknown keys default.speed; known are bandwidth, exchange"),
         ("[axes.data]\nspeed = 3", "unknown keys axes.data.speed"),
         ("[device]\nspeed = 3", "unknown keys device.speed"),
+        ("[measured]\nspeed = 3", "unknown keys measured.speed"),
+        ("[measured]\nkernel = 'short'", "mine.toml: measured.kernel is a positive number, got 'short'"),
+        ("[measured]\nlu = 0", "measured.lu is a positive number, got 0"),
         ("[device]\ncores = [3]", "mine.toml: device.cores is a number or a name"),
         ("base = ['v5e']", "not one of"),
         ("base = 'v5e'\n[network]\nwrap = 'x'", "mine.toml: wrap of a network is a size"),
