@@ -300,8 +300,7 @@ def _read(path: Path, depth: int = 0) -> Topology:
         if odd:
             raise TopologyError(f"device.{odd[0]} is a number or a name, got {fields['device'][odd[0]]!r}")
         measured = _table(path, "measured", data, _MEASURED)
-        replaced = {k for k in base.measured for given in _FIGURES if given in data and k.startswith(given)}
-        kept = {k: v for k, v in base.measured.items() if k not in replaced}
+        kept = {k: v for k, v in base.measured.items() if k.removesuffix("_f32") not in data}
         fields["measured"] = kept | {k: row(f"measured.{k}", v) for k, v in measured.items()}
         for name, value in fields["measured"].items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:

@@ -20,10 +20,11 @@ from ..machine import Machine, features, flops, ref_bytes
 
 __all__ = ["is_cut_in_blocks", "is_reduced_in_blocks", "positions", "seconds", "work"]
 
-# Parts of the names of libraries' kernels. Those that compute eigenvalues or singular values take several times the
-# other decompositions.
+# How the names of libraries' kernels begin, and what the compiler for TPUs expands. Those that compute eigenvalues
+# or singular values take several times the other decompositions.
+_LIBRARIES = ("lapack_", "cusolver_", "cuhybrid_", "cublas", "hipsolver_", "hiphybrid_", "rocsolver_")
+_EXPANDED = frozenset(("Eigh", "Qr", "ProductOfElementaryHouseholderReflectors", "LuDecomposition", "Cholesky"))
 _SPECTRAL = ("syev", "heev", "geev", "gees", "gesdd", "gesvd", "Eig", "eig", "Svd", "svd", "Jacobi")
-_DECOMPOSING = ("lapack_", "cusolver", "cublas", "Qr", "Householder", "LuDecomposition", "Cholesky", "TriangularSolve")
 
 
 # Decompositions go through a matrix column by column: the rows of `Topology.measured` with the seconds of one.
@@ -51,7 +52,7 @@ def seconds(item: LocalOp, machine: Machine) -> float:
         return measured["comparison"] * math.prod(shape) * math.log2(max(2, shape[-1])) * math.log2(max(2, kept))
     target = item.attribute("call_target_name")
     called = target.value if isinstance(target, String) else name
-    if name in ("custom_call", "cholesky"):
+    if name == "cholesky" or _is_library(called):
         for row, parts in _COLUMNS:
             if any(part in called for part in parts):
                 return max(taken, measured.get(row, 0.0) * min(item.operands[0].shape[-2:], default=0))
@@ -129,9 +130,13 @@ def _sort(item: LocalOp) -> float:
 
 
 def _library(item: LocalOp, target: str) -> float:
-    if any(part in target for part in _SPECTRAL):
-        return LIBRARY_WORK * 10 * _cubes(item)
-    return LIBRARY_WORK * 2 * _cubes(item) if any(part in target for part in _DECOMPOSING) else 0.0
+    if not _is_library(target):
+        return 0.0
+    return LIBRARY_WORK * (10 if any(part in target for part in _SPECTRAL) else 2) * _cubes(item)
+
+
+def _is_library(target: str) -> bool:
+    return target.startswith(_LIBRARIES) or target in _EXPANDED
 
 
 def _cubes(item: LocalOp) -> float:

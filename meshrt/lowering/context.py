@@ -435,10 +435,11 @@ class LoweringContext:
             with module.writing_for(*only):
                 return body, rule(self.nested(body), eqn, *operands)
 
-        (body, out), asked = module.asks_for_platform(lambda: write(*platforms))
-        if not asked:
-            self.body.items += body.items
-            return out
+        if "platforms" not in eqn.params:  # else the platform chooses: what is for one need not be writable for others
+            (body, out), asked = module.asks_for_platform(lambda: write(*platforms))
+            if not asked:
+                self.body.items += body.items
+                return out
         written = [write(name) for name in platforms]
         for body, outs in written:
             body.ret(outs if eqn.primitive.multiple_results else [outs], loc=self.loc)

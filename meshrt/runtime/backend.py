@@ -227,7 +227,7 @@ def _candidates() -> list[str]:
 
 def client(platform: str | None = None) -> Any:
     """The client of a platform, started if need be. BackendError if it cannot be."""
-    name = default_platform() if platform is None else known_as(platform)
+    name = default_platform() if platform is None else _named(platform)
     found = _clients.get(name)
     if found is not None:
         return found
@@ -302,10 +302,15 @@ def capabilities(platform: str | None = None) -> BackendCapabilities:
     """What the compiler of a platform takes, as its client says where it has been started; no client is."""
     from meshrt.lowering.capabilities import capabilities_of  # start-up time: programs from the disk cross no boundary
 
-    name = default_platform() if platform is None else known_as(platform)
+    name = default_platform() if platform is None else _named(platform)
     found = _clients.get(name)
     told = ("stablehlo_current_version", "stablehlo_minimum_version")
     return capabilities_of(name, {} if found is None else {t: getattr(found, t, None) for t in told})
+
+
+def _named(platform: str) -> str:
+    """The platform that a user names: "gpu" is that of ROCm where that is the default one."""
+    return "rocm" if platform == "gpu" and _default == "rocm" else known_as(platform)
 
 
 def default_backend() -> str:
@@ -345,7 +350,7 @@ def devices(backend: str | None = None) -> list[Any]:
     >>> meshrt.devices()[0].platform
     'cpu'
     """
-    name = default_platform() if backend is None else known_as(backend)
+    name = default_platform() if backend is None else _named(backend)
     client(name)
     return list(_devices[name])
 
@@ -378,7 +383,7 @@ def local_devices(
 
 def is_here(platform: str) -> bool:
     """Whether this process has devices of a platform: the default one, or one that has been started."""
-    name = known_as(platform)
+    name = _named(platform)
     return name == default_platform() or name in _clients or platform == client().platform
 
 

@@ -5,6 +5,7 @@ One of the doors to jaxlib's private modules, for programs for other platforms t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from meshrt.runtime.jaxlib_api import Client
 
 __all__ = ["deserialize", "gpu_plugin_options", "load_plugin", "plugin_client", "topology"]
 
+_lock = threading.RLock()
 _libraries: dict[str, str] = {}  # by platform, of the plugins that were loaded
 
 
@@ -30,18 +32,26 @@ def _key(name: str) -> str:
 
 def load_plugin(name: str, library: str) -> None:
     """Loads and initialises a PJRT plugin once per process; its profiler and its kernels are known from then on."""
-    key = _key(name)
-    _libraries.setdefault(name, library)
-    if not _xc.pjrt_plugin_loaded(key):
-        from meshrt.runtime import profiling  # start-up time: most programs load no plugin
+    from meshrt.runtime import profiling  # start-up time: most programs load no plugin
 
+    key = _key(name)
+    with _lock:
+        _libraries.setdefault(name, library)
         is_known = _xc.pjrt_plugin_loaded(name)  # to JAX, which has told the profiler of it
-        api = _xc.load_pjrt_plugin_dynamically(key, library)
+        api = _load(key, library)
+        if api is None:
+            return
         if not is_known:
             profiling.register_plugin(api)
         jaxlib_calls.register_gpu_calls(name, api)
+
+
+def _load(key: str, library: str) -> Any:
+    """The C API of a plugin, loaded under a name and initialised; None if it has been already."""
+    api = None if _xc.pjrt_plugin_loaded(key) else _xc.load_pjrt_plugin_dynamically(key, library)
     if not _xc.pjrt_plugin_initialized(key):
         _xc.initialize_pjrt_plugin(key)
+    return api
 
 
 def deserialize(
@@ -52,9 +62,9 @@ def deserialize(
     jaxlib looks for the plugin under its plain name, for the version that the code is of. JAX, where it starts on that
     platform after this, finds the name taken and goes without.
     """
-    if platform in _libraries and not _xc.pjrt_plugin_loaded(platform):
-        _xc.load_pjrt_plugin_dynamically(platform, _libraries[platform])
-        _xc.initialize_pjrt_plugin(platform)
+    with _lock:
+        if platform in _libraries:
+            _load(platform, _libraries[platform])
     return jaxlib_api.deserialize(code, devices, options, host_callbacks)
 
 

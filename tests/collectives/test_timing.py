@@ -200,3 +200,16 @@ def test_measured_times_of_comparisons_and_columns() -> None:
     machine = measured(memory_bandwidth=1e15, flops=1e15, comparison=1.0, cholesky=3.0)
     assert seconds_alone("sort", 16, machine) == 8 * 16 * 4 * 5 / 2
     assert seconds_alone("factor", 8, machine) == 8 * 3.0
+
+
+def library(target: str) -> float:
+    call = f"stablehlo.custom_call @{target}(%x) : (tensor<64x64xf32>) -> tensor<64x64xf32>"
+    text = f"{HEAD}func.func @main(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {{\n  %0 = {call}\n"
+    return timing(
+        text + "return %0 : tensor<64x64xf32>\n}", measured(memory_bandwidth=1e15, eigen=1.0, lu=0.5)
+    ).arithmetic
+
+
+def test_only_kernels_of_libraries_are_decompositions() -> None:
+    assert library("cusolver_syevd_ffi") == library("Eigh") == 64.0 and library("lapack_sgetrf_ffi") == 32.0
+    assert library("my_weighted") == library("my_neighbours_lu") == 0.0

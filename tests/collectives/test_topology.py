@@ -287,6 +287,7 @@ def test_what_was_measured_goes_with_the_rate_that_it_is_of(tmp_path):
     assert {"flops", "flops_f32", "memory_bandwidth", "kernel"} <= set(base)
     faster = load(write(tmp_path, 'base = "h200"\nflops = 2e15\n')).measured
     assert set(base) - set(faster) == {"flops", "flops_f32"} and faster.items() <= base.items()
+    assert load(write(tmp_path, 'base = "h200"\nmemory = 1e11\n')).measured == base
     own = load(write(tmp_path, 'base = "h200"\nmemory_bandwidth = 9e12\n[measured]\nmemory_bandwidth = 8e12\n'))
     assert own.measured == {**base, "memory_bandwidth": 8e12} and own.key() != load("h200").key()
 

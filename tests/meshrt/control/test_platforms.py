@@ -9,6 +9,7 @@ import pytest
 import meshrt
 import meshrt.numpy as mnp
 from meshrt import lax
+from meshrt.core.primitive import Primitive
 
 X = np.arange(3, dtype=np.float32)
 
@@ -67,3 +68,18 @@ def test_errors_are_of_jaxs_classes(call, traced: bool) -> None:
 def test_there_must_be_something_to_choose(library) -> None:
     with pytest.raises(NotImplementedError):
         library.lax.platform_dependent(X)
+
+
+def test_what_one_platform_has_need_not_be_writable_for_others():
+    """Each branch is written for its platforms alone."""
+
+    def only_on(name):
+        def lower(ctx, eqn, x):
+            assert ctx.module.platforms == (name,), ctx.module.platforms
+            return ctx.op("stablehlo.negate", [x], eqn.outvars[0].aval)
+
+        return Primitive(f"only_on_{name}", lambda x: x, lower=lower).bind
+
+    f = lambda x: lax.platform_dependent(x, cuda=only_on("cuda"), tpu=only_on("tpu"), default=lax.cos)
+    lowered = meshrt.jit(f).trace(np.float32(1)).lower(lowering_platforms=("cpu", "cuda", "tpu"))
+    assert lowered.as_text().count("stablehlo.negate") == 2

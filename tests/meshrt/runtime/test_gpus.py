@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
-from meshrt.runtime import backend, jaxlib_plugins
+from meshrt.runtime import backend, jaxlib_plugins, profiling
 from tests.meshrt.kernels.test_hardware import needs_cuda
 
 
@@ -34,6 +36,14 @@ def test_the_default_backend_is_called_as_devices_call_themselves(monkeypatch):
     assert meshrt.default_backend() == backend.default_platform() == "tpu"
 
 
+@pytest.mark.parametrize("name", ["cuda", "rocm"])
+def test_gpu_is_the_one_that_is_the_default(monkeypatch, name):
+    monkeypatch.setattr(backend, "_default", name)
+    monkeypatch.setattr(backend, "_clients", {name: object()})
+    monkeypatch.setattr(backend, "_devices", {name: ("a device",)})
+    assert meshrt.devices(meshrt.default_backend()) == ["a device"] and backend.is_here("gpu")
+
+
 class OnGpu:
     """An array of another library on a GPU that this process does not use."""
 
@@ -49,8 +59,54 @@ def test_arrays_on_gpus_that_are_not_used_are_refused():
         jnp.from_dlpack(OnGpu())
 
 
-def test_plugins_leave_their_names_to_jax():
-    assert jaxlib_plugins._key("cuda") != "cuda" and jaxlib_plugins._key("tpu") == "tpu"
+class Plugins:
+    """jaxlib's table of plugins: a name that is taken is refused."""
+
+    def __init__(self):
+        self.loaded, self.started = [], []
+
+    def pjrt_plugin_loaded(self, name):
+        return name in self.loaded
+
+    def pjrt_plugin_initialized(self, name):
+        return name in self.started
+
+    def load_pjrt_plugin_dynamically(self, name, library):
+        time.sleep(0.01)
+        if name in self.loaded:
+            raise RuntimeError(f"ALREADY_EXISTS: {name}")
+        self.loaded.append(name)
+        return object()
+
+    def initialize_pjrt_plugin(self, name):
+        self.started.append(name)
+
+
+@pytest.fixture
+def plugins(monkeypatch):
+    table = Plugins()
+    monkeypatch.setattr(jaxlib_plugins, "_xc", table)
+    monkeypatch.setattr(jaxlib_plugins, "_libraries", {})
+    monkeypatch.setattr(profiling, "register_plugin", lambda api: None)
+    monkeypatch.setattr(jaxlib_plugins.jaxlib_calls, "register_gpu_calls", lambda name, api: None)
+    monkeypatch.setattr(jaxlib_plugins.jaxlib_api, "deserialize", lambda *args: "loaded")
+    return table
+
+
+@pytest.mark.parametrize("name", ["cuda", "tpu"])
+def test_jax_starts_on_a_platform_after_meshrt(plugins, name):
+    jaxlib_plugins.load_plugin(name, "plugin.so")
+    jaxlib_plugins.load_plugin(name, "plugin.so")
+    if not plugins.pjrt_plugin_loaded(name):  # JAX looks for "tpu" alone
+        plugins.load_pjrt_plugin_dynamically(name, "plugin.so")
+    assert len(plugins.loaded) == len(set(plugins.loaded)) and set(plugins.started) <= set(plugins.loaded)
+
+
+def test_threads_load_a_plugin_once(plugins):
+    jaxlib_plugins.load_plugin("cuda", "plugin.so")
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda _: jaxlib_plugins.deserialize("cuda", b"", [], None), range(4)))
+    assert made == ["loaded"] * 4 and plugins.loaded.count("cuda") == 1
 
 
 def decompositions():

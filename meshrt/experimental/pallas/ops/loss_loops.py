@@ -22,6 +22,8 @@ def _over_blocks(head: Any, classes: int, turn: Callable[[Any, Any, Any, Any], A
     """`turn(carried, rows of the head, the first one's number, which of them are new)` for each block of classes. The
     last block ends at the last class: it begins within the one before where the sizes do not divide."""
     size = min(classes, head.shape[0])
+    if not size:
+        return start
 
     def step(i: Any, carried: Any) -> Any:
         wanted = i * size

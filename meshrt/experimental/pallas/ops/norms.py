@@ -35,7 +35,7 @@ def rms_norm(x: Any, scale: Any, *, epsilon: float = 1e-6, block_rows: int | Non
     Array([[ 1., -2.]], dtype=float32)
 
     Raises:
-      ArgumentTypeError: shapes or dtypes do not fit.
+      ArgumentTypeError: shapes or dtypes do not fit. ArgumentValueError: `block_rows` is no positive number.
     """
     x, scale = jnp.asarray(x), jnp.asarray(scale)
     if x.ndim < 1 or scale.shape != x.shape[-1:]:
@@ -45,6 +45,10 @@ def rms_norm(x: Any, scale: Any, *, epsilon: float = 1e-6, block_rows: int | Non
     for what, v in (("x", x), ("scale", scale)):
         if not dtypes.issubdtype(v.dtype, np.floating):
             raise errors.ArgumentTypeError(f"rms_norm takes floating-point arrays, but {what} is {v.dtype}; convert it")
+    if block_rows is not None and not (isinstance(block_rows, int | np.integer) and block_rows > 0):
+        raise errors.ArgumentValueError(
+            f"rms_norm: block_rows is how many rows a block has, 1 or more; got {block_rows!r}"
+        )
     return _rms_norm(*agreeing(x, scale), float(epsilon), None if block_rows is None else (0, int(block_rows)))
 
 
