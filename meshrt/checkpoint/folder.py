@@ -4,7 +4,8 @@
     NAME/                  committed: complete, never changed again; readers hold a shared lock on its manifest
     .NAME.removed-TOKEN/   being removed: it was renamed first, so no half of a checkpoint has a checkpoint's name
 
-Locks end with the process that holds them, so what a killed process left is found and removed by the next one.
+Locks end with the process that holds them, so what a killed process left is found and removed by the next one. Whatever
+is removed gets the third name first: a process that is killed while it removes leaves something that may go too.
 """
 
 from __future__ import annotations
@@ -31,19 +32,30 @@ __all__ = [
 ]  # fmt: skip
 
 _LOCK = "lock"
-_LEFT = re.compile(r"\..+\.(saving|removed)-[0-9a-f]{16}")
+_LEFT = re.compile(r"\..+\.(saving|removed)-[0-9a-f]{16}", re.DOTALL)
+_LONGEST_NAME = 200  # bytes of a name that are taken into those with a dot: file systems know 255
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+# What opening a file of a checkpoint may end in without anything being wrong with the file.
+_NOT_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM)
+_FIXES = {
+    errno.EFBIG: "Raise the limit for the size of a file (ulimit -f), or save elsewhere",
+    errno.EMFILE: "Raise the limit for open files (ulimit -n), or close some",
+    errno.ENFILE: "The machine has as many files open as it can have: close some",
+    errno.ENAMETOOLONG: "Give it a shorter name: file systems take 255 bytes",
+}
 
 
 def named(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of a checkpoint or of a directory of them. ArgumentTypeError if it is no path, UnsupportedError
-    if it is an address of something else than a file system."""
+    """The absolute path of a checkpoint or of a directory of them. ArgumentTypeError if it is no path, ArgumentValueError
+    if it has zero bytes, UnsupportedError if it is an address of something else than a file system."""
     if not isinstance(path, str | os.PathLike):
         raise errors.ArgumentTypeError(f"the path of a checkpoint is a string or a Path. Got {path!r}")
     text = os.fspath(path)
     if isinstance(text, bytes):
         text = os.fsdecode(text)
+    if "\0" in text:
+        raise errors.ArgumentValueError(f"the path of a checkpoint has no zero bytes. Got {text!r}")
     if scheme := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
         raise errors.UnsupportedError(
             f"checkpoints are directories of a file system, and {text!r} is an address of {scheme[0]}. Mount it, or "
@@ -64,7 +76,7 @@ def telling(path: Path, doing: str) -> Iterator[None]:
 
 
 def _refused(path: Path, doing: str, e: OSError) -> errors.CheckpointWriteError:
-    fix = "Check the path and its permissions"
+    fix = _fix(e)
     if e.errno in _FULL:
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(next(p for p in (path, *path.parents) if p.exists())).free
@@ -73,6 +85,28 @@ def _refused(path: Path, doing: str, e: OSError) -> errors.CheckpointWriteError:
     made = errors.CheckpointWriteError(f"the checkpoint {path}: {doing} failed: {e.strerror or e}. {fix}")
     made.errno = e.errno
     return made
+
+
+def _fix(e: OSError) -> str:
+    return _FIXES.get(e.errno or 0, "Check the path and its permissions")
+
+
+def _beside(path: Path, doing: str) -> Path:
+    """A new name with a dot in the directory of `path`, which tells what is being done."""
+    short = os.fsdecode(os.fsencode(path.name)[:_LONGEST_NAME])
+    return path.parent / f".{short}.{doing}-{secrets.token_hex(8)}"
+
+
+def _discard(folder: Path, path: Path) -> None:
+    """Removes a directory that holds no checkpoint, as far as that is possible; whoever cleans takes what stays."""
+    doomed = folder
+    if ".removed-" not in folder.name:
+        doomed = _beside(path, "removed")
+        try:
+            os.rename(folder, doomed)
+        except OSError:
+            doomed = folder
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def fsync_directory(path: Path) -> None:
@@ -111,7 +145,7 @@ class Unfinished:
         with telling(path, "making its directory"):
             path.parent.mkdir(parents=True, exist_ok=True)
             while True:
-                folder = path.parent / f".{path.name}.saving-{secrets.token_hex(8)}"
+                folder = _beside(path, "saving")
                 folder.mkdir()
                 # Until it is locked, who cleans may take it for a dead process's.
                 try:
@@ -119,7 +153,7 @@ class Unfinished:
                 except FileNotFoundError:
                     continue
                 _lock(lock)
-                if os.fstat(lock).st_nlink:
+                if _is_at(lock, folder / _LOCK):
                     return Unfinished(path, folder, lock)
                 os.close(lock)
 
@@ -136,7 +170,8 @@ class Unfinished:
         # It is committed: what fails now is no failure of the save.
         try:
             fsync_directory(self.path.parent)
-            os.unlink(self.path / _LOCK)
+            with contextlib.suppress(FileNotFoundError):  # somebody has removed the checkpoint already
+                os.unlink(self.path / _LOCK)
         except OSError as e:
             warnings.warn(
                 f"the checkpoint {self.path} is complete, but its directory could not be written through: {e}. After a "
@@ -148,9 +183,16 @@ class Unfinished:
 
     def abandon(self) -> None:
         """Removes what was written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _discard(self.folder, self.path)
         with contextlib.suppress(OSError):
             os.close(self._lock)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(handle: int) -> None:
@@ -173,9 +215,13 @@ def _exists(path: Path) -> errors.CheckpointExistsError:
 def clean(root: Path) -> list[Path]:
     """Removes what killed processes left in a directory of checkpoints; returns it."""
     gone = []
-    for entry in sorted(root.iterdir()) if root.is_dir() else ():
+    for entry in _inside(root):
         if _LEFT.fullmatch(entry.name) and _is_dead(entry):
-            shutil.rmtree(entry, ignore_errors=True)
+            if entry.is_symlink():
+                with contextlib.suppress(OSError):
+                    entry.unlink()
+            else:
+                _discard(entry, root / entry.name[1:].rpartition(".")[0])
             gone.append(entry)
     return gone
 
@@ -186,20 +232,27 @@ def _is_dead(folder: Path) -> bool:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
-        # Killed, or about to make it: then it notices that its directory has gone.
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-        return False
+        return _is_without_maker(folder)
     except OSError:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(folder / _LOCK)
+        os.unlink(folder / _LOCK)  # if its maker was about to take it, it sees that it has gone
         return True
     except OSError:
         return False
     finally:
         os.close(lock)
+
+
+def _is_without_maker(folder: Path) -> bool:
+    """Of a directory whose lock was not there: whether its maker was killed, rather than about to make the lock."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # if its maker lives, it notices that the directory has gone
+    try:
+        return _LOCK not in os.listdir(folder)
+    except OSError:
+        return False
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -213,9 +266,15 @@ def is_committed(path: Path) -> bool:
 
 def committed_in(root: Path) -> list[Path]:
     """The committed checkpoints in a directory, by name."""
-    if not root.is_dir():
+    return [p for p in _inside(root) if not _LEFT.fullmatch(p.name) and is_committed(p)]
+
+
+def _inside(root: Path) -> list[Path]:
+    """What is in a directory, by name; nothing if it is none, or has just been removed."""
+    try:
+        return sorted(root.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(p for p in root.iterdir() if not _LEFT.fullmatch(p.name) and is_committed(p))
 
 
 class Opened:
@@ -231,7 +290,7 @@ class Opened:
         except (FileNotFoundError, NotADirectoryError):
             raise _not_found(path) from None
         except OSError as e:
-            raise errors.CheckpointError(f"the checkpoint {path} cannot be opened: {e}. Check its permissions") from e
+            raise errors.CheckpointError(f"the checkpoint {path} cannot be opened: {e}. {_fix(e)}") from e
         self._handles.append(self._folder)
         try:
             self.manifest = self._read_manifest()
@@ -266,6 +325,8 @@ class Opened:
         except FileNotFoundError:
             return None
         except OSError as e:
+            if e.errno in _NOT_THE_FILE:
+                raise errors.CheckpointError(f"{self.path / name} cannot be opened: {e}. {_fix(e)}") from e
             raise errors.DamagedCheckpointError(
                 f"{self.path / name} cannot be opened: {e}. A checkpoint consists of plain files that you can read"
             ) from e
@@ -318,7 +379,7 @@ def _not_found(path: Path) -> errors.CheckpointNotFoundError:
 
 
 def remove(path: Path) -> None:
-    """Removes a committed checkpoint: its name at once, then its files.
+    """Removes a committed checkpoint: its name at once, then its files. Of a symbolic link to one, the link.
 
     Raises:
       CheckpointNotFoundError: `path` is none. CheckpointBusyError: it is being read.
@@ -339,9 +400,14 @@ def remove(path: Path) -> None:
         except OSError as e:
             if e.errno not in _NO_LOCKS:
                 raise
-        doomed = path.parent / f".{path.name}.removed-{secrets.token_hex(8)}"
+        if not _is_at(handle, path / MANIFEST):  # somebody else removed it since it was opened
+            raise _not_found(path)
+        doomed = _beside(path, "removed")
         with telling(path, "removing it"):
-            os.rename(path, doomed)
+            if path.is_symlink():
+                path.unlink()
+            else:
+                os.rename(path, doomed)
             fsync_directory(path.parent)
     finally:
         os.close(handle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -118,31 +119,40 @@ class CheckpointManager:
 
         def committed() -> None:
             checkpoint_committed(step)
-            self._drop()
+            self._drop(step)
 
         if self.asynchronous:
             self._saving = Saving(path, work)
         else:
             work()
 
-    def _drop(self) -> None:
+    def _drop(self, saved: int) -> None:
+        """Removes what is no longer kept. The one just saved stays, also behind later ones of a run that went back."""
         steps = self.steps()
-        kept = set(steps if self.keep_last is None else steps[-self.keep_last :])
+        kept = {saved, *(steps if self.keep_last is None else steps[-self.keep_last :])}
         if self.keep_every is not None:
             kept |= {s for s in steps if s % self.keep_every == 0}
         for step in steps:
             if step not in kept:
                 # One that is being read goes the next time; one that is gone already was removed by somebody else.
                 with contextlib.suppress(errors.CheckpointBusyError, errors.CheckpointNotFoundError):
-                    folder.remove(self.path(step))
+                    self._remove(step)
+
+    def _remove(self, step: int) -> None:
+        try:
+            folder.remove(self.path(step))
+        except errors.CheckpointWriteError as e:  # what was to be saved is saved, and the next save tries again
+            warnings.warn(f"{e}. It stays beside those that keep_last= says", RuntimeWarning, stacklevel=2)
 
     def restore(self, step: int | None = None, like: Any = None, **options: Any) -> Any:
-        """The tree of a step, by default the latest as process 0 sees it; `like` and `options` as for `restore`.
+        """The tree of a step, by default the latest as process 0 sees it, when what is being saved has been committed;
+        `like` and `options` as for `restore`.
 
         Raises:
-          CheckpointNotFoundError: there is no checkpoint (of that step). ArgumentValueError: `step` is no whole number
+          What the save before raised, if it went on in a thread. CheckpointNotFoundError: there is no checkpoint (of that step). ArgumentValueError: `step` is no whole number
             from 0 on. What `restore` raises.
         """
+        self.wait()
         if step is None:
             step = self._agreed_latest()
         return restore(self.path(step), like, **options)

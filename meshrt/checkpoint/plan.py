@@ -127,6 +127,9 @@ def plan(tree: Any, processes: int) -> tuple[list[PlannedLeaf], list[AbstractMes
     return leaves, planner.meshes
 
 
+_LONGEST_INT = 10_000  # bits: what Python reads from text without being told to
+
+
 class _Planner:
     def __init__(self, processes: int):
         self.processes = processes
@@ -140,7 +143,7 @@ class _Planner:
             return PlannedLeaf(path, "key" if value.aval.is_key else "array", [array], _generator(value))
         if isinstance(value, np.ndarray | np.generic):
             kind = "numpy" if isinstance(value, np.ndarray) else "numpy scalar"
-            return PlannedLeaf(path, kind, [self._host_array(path, name, np.asarray(value))])
+            return PlannedLeaf(path, kind, [self._host_array(path, name, np.asanyarray(value))])
         if is_high_value(value):
             high: Any = aval_of(value)
             arrays = [self._low(path, f"{name}/{i}", part) for i, part in enumerate(high.lower_val(value))]
@@ -159,6 +162,11 @@ class _Planner:
         raise _unsupported(path, value)
 
     def _host_array(self, path: str, name: str, value: np.ndarray) -> PlannedArray:
+        if isinstance(value, np.ma.MaskedArray):
+            raise errors.CheckpointError(
+                f"the leaf {path} is a masked NumPy array, of which a checkpoint would hold the elements and not the "
+                "mask. Save its data and its mask, or filled() of it"
+            )
         if name_of(value.dtype) is None:
             raise errors.CheckpointError(
                 f"the leaf {path} is a NumPy array of {value.dtype}, whose elements are not plain bytes, and cannot be "
@@ -246,6 +254,8 @@ def _generator(value: Array) -> str | None:
 def python_to_data(value: Any) -> dict[str, Any] | None:
     """A Python value as JSON that is exact; None if it is of a type that files do not hold."""
     kind = type(value)
+    if kind is int and value.bit_length() > _LONGEST_INT:
+        return None
     if kind in (bool, int, str):
         return {kind.__name__: value}
     if kind is float:
@@ -271,5 +281,8 @@ def _unsupported(path: str, value: Any) -> errors.MeshrtError:
 
 
 def _brief(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception as e:  # of a user's class, or of an integer with more digits than Python writes
+        text = f"a value that cannot be shown ({type(e).__name__})"
     return text if len(text) <= 80 else text[:77] + "..."
