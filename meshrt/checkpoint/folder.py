@@ -47,8 +47,9 @@ _FIXES = {
 
 
 def named(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of a checkpoint or of a directory of them. ArgumentTypeError if it is no path, ArgumentValueError
-    if it has zero bytes, UnsupportedError if it is an address of something else than a file system."""
+    """The absolute path of a checkpoint or of a directory of them. ArgumentTypeError if it is no path,
+    ArgumentValueError if it has zero bytes, UnsupportedError if it is an address of no file
+    system."""
     if not isinstance(path, str | os.PathLike):
         raise errors.ArgumentTypeError(f"the path of a checkpoint is a string or a Path. Got {path!r}")
     text = os.fspath(path)

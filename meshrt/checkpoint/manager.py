@@ -149,8 +149,8 @@ class CheckpointManager:
         `like` and `options` as for `restore`.
 
         Raises:
-          What the save before raised, if it went on in a thread. CheckpointNotFoundError: there is no checkpoint (of that step). ArgumentValueError: `step` is no whole number
-            from 0 on. What `restore` raises.
+          What the save before raised, if it went on in a thread. CheckpointNotFoundError: there is no checkpoint (of
+            that step). ArgumentValueError: `step` is no whole number from 0 on. What `restore` raises.
         """
         self.wait()
         if step is None:

@@ -101,7 +101,10 @@ def command(ctx: click.Context, /, dry_run: bool, detach: bool, **options: Any) 
 
         return _launch_hosts.run_placed(job, dry_run, detach)
     if dry_run or detach:
-        raise ConfigError(f"{'--dry-run' if dry_run else '--detach'}: a job on this machine is not submitted anywhere")
+        raise ConfigError(
+            f"{'--dry-run' if dry_run else '--detach'}: a job on this machine is not submitted "
+            "anywhere, it just runs. Leave the option out, or name an engine: --engine ssh --hosts a,b"
+        )
     if job.settings.nodes is not None:
         from meshrt.cli import _launch_hosts  # start-up time: as above
 

@@ -22,6 +22,10 @@ FD_VARIABLE = "MESHRT_LAUNCH_FD"
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _CONFIGURATION_ERROR = 78  # with it nothing is started again
+# What the launcher is told of an exception: lines, characters of a line, and of all of them. It ignores messages of
+# more than 256 KB, and a character may take six bytes of one.
+_LINES, _LINE, _TEXT = 300, 2000, 30_000
+_MESSAGE = 8000
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +73,21 @@ def send_exception(error: BaseException) -> bool:
         message = str(error)
     except Exception:
         message = "<the exception's text cannot be made>"
-    return send(kind="raised", type=type(error).__qualname__, message=message[:8000], traceback=lines[-300:])
+    return send(
+        kind="raised", type=type(error).__qualname__[:200], message=message[:_MESSAGE], traceback=_shortened(lines)
+    )  # fmt: skip
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    """The lines with the ends of long ones left out, and of many long ones those in the middle."""
+    lines = [line if len(line) <= _LINE else f"{line[:_LINE]} ... ({len(line)} characters)" for line in lines[-_LINES:]]
+    left_out = 0
+    while len(lines) > 1 and sum(map(len, lines)) > _TEXT:
+        del lines[len(lines) // 2]
+        left_out += 1
+    if left_out:
+        lines.insert(len(lines) // 2 + 1, f"... {left_out} lines left out")
+    return lines
 
 
 def die_with(launcher: int) -> None:
@@ -193,7 +211,7 @@ def _main() -> None:
         run(kind, target, arguments)
     except SystemExit as e:
         if isinstance(e.code, str):
-            send(kind="raised", type="SystemExit", message=e.code[:8000], traceback=[])
+            send(kind="raised", type="SystemExit", message=e.code[:_MESSAGE], traceback=[])
         _note_failure(e.code if isinstance(e.code, int) else int(e.code is not None))
         raise
     except BaseException as e:

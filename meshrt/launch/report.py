@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from meshrt.launch.model import Announce, Failure, Incident, IncidentKind, Phase
 _TRACEBACK_LINES = 30
 _TRACEBACK_HEAD = 7  # the script's own frames come first, what it called last
 _TAIL_LINES = 20
+_LINE = 500  # characters
+# What has terminals do something: sequences behind an escape, and characters that move the cursor or ring.
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def describe(command: Announce, started_at: float) -> str:
@@ -37,7 +41,13 @@ def describe(command: Announce, started_at: float) -> str:
     if command.left is not None:
         ranks = "the rank that is left goes" if command.left == 1 else f"the {command.left} ranks that are left go"
         lines.append(f"meshrt launch: {ranks} on")
-    return "\n".join(lines)
+    return "\n".join(map(_shown, lines))
+
+
+def _shown(line: str) -> str:
+    """A line for a terminal: what a rank said in it cannot colour, move or hide what stands around it."""
+    line = "\n".join(_CONTROL.sub("", part) for part in line.split("\n"))
+    return line if len(line) <= _LINE else f"{line[:_LINE]} ... ({len(line)} characters)"
 
 
 def _blames_a_process(incident: Incident) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from meshrt.errors import ConfigError
+from meshrt.errors import ConfigError, did_you_mean
 from meshrt.launch import binding, profiles
 from meshrt.launch.membership.roster import LEAST_SILENT_S, SILENT_S, STALL_S
 from meshrt.launch.model import Policy
@@ -126,7 +126,8 @@ def read(path: Path) -> Settings:
         raise ConfigError(f"{path}: expected one table, [launch]; {found}")
     known = [f.name for f in fields(Settings)]
     if unknown := sorted(set(table) - set(known)):
-        raise ConfigError(f"{path}: unknown key {', '.join(unknown)} in [launch]; known are {', '.join(known)}")
+        near = did_you_mean(unknown[0], known)
+        raise ConfigError(f"{path}: unknown key {', '.join(unknown)} in [launch]; known are {', '.join(known)}{near}")
     try:
         return Settings(**table)
     except ConfigError as e:

@@ -366,7 +366,8 @@ class _Shell:
             if isinstance(message, wire.Ready | wire.Lost) != (rank is None):
                 raise wire.WireError(f"a message that is not of its kind: {message}")
         except wire.WireError as e:
-            self._console.say(f"meshrt launch: {said.task} sent {e}; it was ignored")
+            who = "the coordination service" if rank is None else f"rank {rank}"
+            self._console.say(f"meshrt launch: {who} sent {e}; it was ignored")
             return
         match message:
             case wire.Ready(address=address):

@@ -43,6 +43,8 @@ def exit_code(state: State) -> int:
     cause = first_cause(incident.failures) if incident.kind in (IncidentKind.WORKER, IncidentKind.SERVICE) else None
     if cause is None and incident.signal is not None:
         return 128 + incident.signal
+    if cause is not None and cause.error is not None and cause.error.type == "KeyboardInterrupt":
+        return 128 + signal.SIGINT
     if cause is None or cause.status is None or (cause.error is not None and cause.status.signal is not None):
         return 1  # of an exception whose process had to be stopped, the exception counts, not our signal
     return cause.status.shell_code or 1

@@ -96,7 +96,7 @@ Message = Ready | Lost | Joining | Meshed | Raised | Progress | Attentive | Grow
 def decode(line: bytes) -> Message:
     """The message a line holds. WireError says what is wrong with it."""
     if len(line) > LINE_LIMIT:
-        raise WireError(f"a message of {len(line)} bytes is longer than the limit of {LINE_LIMIT}")
+        raise WireError(f"a message that is longer than the limit of {LINE_LIMIT} bytes: {line[:80]!r}")
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as e:

@@ -83,7 +83,7 @@ class Child:
             os.close(write_end)
         self.pid = self._process.pid
         self._stdout, self._stderr = _pipe(self._process.stdout), _pipe(self._process.stderr)
-        self._messages, self._unfinished = read_end, b""
+        self._messages, self._unfinished, self._skipping = read_end, b"", False
         self.fds = (self._stdout.fileno(), self._stderr.fileno(), read_end)
         for fd in self.fds:
             os.set_blocking(fd, False)
@@ -142,10 +142,18 @@ class Child:
             return []
         if fd != self._messages:
             return [Output(task, now, "stdout" if fd == self._stdout.fileno() else "stderr", data)]
+        return [Said(task, now, line) for line in self._lines(data)]
+
+    def _lines(self, data: bytes) -> list[bytes]:
+        """The lines that end here. Of one that is too long the beginning comes at once, as one, and nothing else."""
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        if self._skipping:
+            self._skipping, lines = not lines, lines[1:]
+            self._unfinished = b"" if self._skipping else self._unfinished
         if len(self._unfinished) > LINE_LIMIT:
-            lines, self._unfinished = [*lines, self._unfinished], b""
-        return [Said(task, now, line) for line in lines]
+            lines.append(self._unfinished[: LINE_LIMIT + 1])
+            self._skipping, self._unfinished = True, b""
+        return lines
 
 
 def _kept(end: IO[bytes], handed: Handed) -> IO[bytes] | None:

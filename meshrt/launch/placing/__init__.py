@@ -13,7 +13,7 @@ import importlib
 import pkgutil
 from types import ModuleType
 
-from meshrt.errors import ConfigError
+from meshrt.errors import ConfigError, did_you_mean
 from meshrt.launch import engines
 from meshrt.launch.settings import Settings
 
@@ -30,8 +30,9 @@ def names() -> list[str]:
 def module(name: str) -> ModuleType:
     """The module of an engine: `plan` and the class `Options`. ConfigError lists the engines there are."""
     if name not in names():
-        known = ", ".join(sorted([*names(), *engines.names()]))
-        raise ConfigError(f"engine = {name!r}: there is no such engine; known are: {known}")
+        known = sorted([*names(), *engines.names()])
+        near = did_you_mean(name, known)
+        raise ConfigError(f"engine = {name!r}: there is no such engine; known are: {', '.join(known)}{near}")
     return importlib.import_module(f"{__name__}.{name}")
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from meshrt.errors import ConfigError
+from meshrt.errors import ConfigError, counted
 from meshrt.launch import environment, hostlist, placing
 from meshrt.launch.address import join_address, split_address
 from meshrt.launch.hostlist import Host
@@ -113,6 +114,7 @@ def run_agents(
         return _plan(job, work, environ, detach, (sys.executable, "-m", "meshrt", *again))
 
     if dry_run:
+        console.write("stdout", "", [_what_agents_do(job).encode()])
         return _show(placed(_address_to_show(settings.listen, hosts, environ)), console)
     listen = settings.listen or join_address(_own_address(hosts, environ), 0)
     if detach:
@@ -122,6 +124,14 @@ def run_agents(
     if code and agents.exhausted and agents.failed is not None:
         return agents.failed.status.shell_code or 1
     return code
+
+
+def _what_agents_do(job: Job) -> str:
+    """What the commands of agents do not show: they hear it from the launcher."""
+    words = shlex.join((*(("-m",) if job.target[0] == "module" else ()), job.target[1], *job.arguments))
+    return (
+        f"# an agent on each host, which this launcher tells to start {counted(job.settings.nproc, 'rank')} of {words}"
+    )
 
 
 def _address_to_show(listen: str | None, hosts: tuple[Host, ...], environ: Mapping[str, str]) -> str:

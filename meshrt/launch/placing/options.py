@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
-from meshrt.errors import ConfigError
+from meshrt.errors import ConfigError, did_you_mean
 
 __all__ = ["read"]
 
@@ -25,7 +25,7 @@ def read(kind: type[_Options], engine: str, given: Mapping[str, Any]) -> _Option
     if unknown := sorted(set(given) - set(hints)):
         raise ConfigError(
             f"option {', '.join(unknown)}: the engine {engine!r} has no such option; its options are: "
-            f"{', '.join(hints) or 'none'}"
+            f"{', '.join(hints) or 'none'}{did_you_mean(unknown[0], hints)}"
         )
     return kind(**{name: _value(engine, name, hints[name], value) for name, value in given.items()})
 

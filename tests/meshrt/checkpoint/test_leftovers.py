@@ -170,7 +170,7 @@ def test_names_of_every_length_that_file_systems_take(tmp_path):
         checkpoint.remove(tmp_path / name)
         folder.Unfinished.begin(tmp_path / name).abandon()
     assert os.listdir(tmp_path) == []
-    with pytest.raises(errors.CheckpointWriteError, match="File name too long. Give it a shorter name"):
+    with pytest.raises(errors.CheckpointWriteError, match=r"File name too long\. Give it a shorter name"):
         checkpoint.save(tmp_path / ("n" * 256), TREE)
     for call in (lambda p: checkpoint.save(p, TREE), checkpoint.restore, CheckpointManager):
         with pytest.raises(errors.ArgumentValueError, match="has no zero bytes"):

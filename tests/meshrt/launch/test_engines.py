@@ -150,7 +150,9 @@ def test_messages_that_are_none_are_ignored():
     engine = SimulatedEngine(lambda generation, rank: [*[(0.3, deed) for deed in bad], *working()])
     result = run(engine)
     assert result.code == 0 and len(result.err) == 3
-    assert all(line.startswith("meshrt launch: 0 sent ") and line.endswith("it was ignored") for line in result.err)
+    assert all(
+        line.startswith("meshrt launch: rank 0 sent ") and line.endswith("it was ignored") for line in result.err
+    )
 
 
 # --- what an engine can and cannot do.

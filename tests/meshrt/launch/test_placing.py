@@ -451,9 +451,12 @@ def test_what_would_be_submitted_is_shown_where_the_hosts_are_not_known(tmp_path
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        main(["launch", "--engine", "ssh", "--hosts", "no.such.host.invalid", "--dry-run", "train.py"])
+        main(["launch", "--engine", "ssh", "--hosts", "no.such.host.invalid", "--dry-run", "train.py", "--lr", "1 2"])
     shown, said = capfd.readouterr()
     assert ended.value.code == 0 and '"--coordinator", "HOST:PORT"' in shown and not said
+    assert shown.startswith(
+        "# an agent on each host, which this launcher tells to start 1 rank of train.py --lr '1 2'\n"
+    )
 
 
 def test_a_script_that_is_not_here_may_be_in_an_image(tmp_path):
