@@ -20,7 +20,9 @@ import hypothesis
 import pytest
 
 # `make test` draws the same cases each time, so that it fails for what was changed; `make test-all` draws new ones.
-hypothesis.settings.register_profile("seeded", derandomize=True)
+# How fast cases are drawn says how busy the machine is, and nothing of what is tested.
+_SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("seeded", derandomize=True, suppress_health_check=_SLOW)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "seeded"))
 
 

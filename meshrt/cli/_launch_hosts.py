@@ -248,6 +248,9 @@ def _show_logs(address: str, ranks: tuple[int, ...], lines: int, follow: bool, t
     while True:
         try:
             _ask(address, tls, show)
+            if not last and lines:
+                whose = f"rank {', '.join(map(str, ranks))}" if ranks else "any rank"
+                click.echo(f"meshrt launch: no lines of {whose} so far; `meshrt launch status` lists ranks", err=True)
             return 0
         except KeyboardInterrupt:
             return 130

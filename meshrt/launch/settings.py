@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -111,6 +110,8 @@ class Settings:
 
 def read(path: Path) -> Settings:
     """The settings of a ``[launch]`` table, with an optional ``[launch.env]``. ConfigError names what is wrong."""
+    import tomllib  # start-up time: most jobs have no file
+
     try:
         if path.stat().st_size > _SIZE_LIMIT:
             raise ConfigError(f"{path}: a launch configuration is at most {_SIZE_LIMIT} bytes long")

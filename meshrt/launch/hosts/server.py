@@ -344,7 +344,8 @@ def _try_to_bind(host: str, port: int) -> None:
 
 
 def _peer(context: Context) -> str:
-    return str(context.peer()).replace("%5B", "[").replace("%5D", "]")
+    """The address of who calls, as people write it: gRPC says `ipv4:127.0.0.1:40000`, `ipv6:%5B::1%5D:40000`."""
+    return str(context.peer()).replace("%5B", "[").replace("%5D", "]").removeprefix("ipv4:").removeprefix("ipv6:")
 
 
 def _log_line(line: Line) -> pb.LogLine:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
+import zlib
 
 from meshrt.launch.membership.frames import new_nonce
 from meshrt.launch.membership.neighbours import where
@@ -54,7 +54,7 @@ def _sweep(parent: str) -> None:
 
 
 def _here() -> str:
-    return f"{_NAME}{hashlib.sha256(where().encode()).hexdigest()[:8]}-"
+    return f"{_NAME}{zlib.crc32(where().encode()):08x}-"
 
 
 def remove_folder(folder: str) -> None:

@@ -7,8 +7,6 @@ a secret takes everybody who can reach its door.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import os
 import socket
@@ -103,12 +101,17 @@ new_secret = new_nonce
 
 def proof(secret: str, *parts: object) -> str:
     """What only somebody who has the secret can say of `parts`."""
+    import hashlib  # start-up time: the launcher makes secrets and proves nothing, and all ranks wait for it
+    import hmac
+
     text = json.dumps([str(part) for part in parts])
     return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def proves(given: object, secret: str, *parts: object) -> bool:
     """Whether `given` is the proof of `parts`, compared in constant time."""
+    import hmac  # start-up time: as above
+
     # JSON can hold half a surrogate pair, which is no text.
     expected = proof(secret, *parts).encode()
     return isinstance(given, str) and hmac.compare_digest(given.encode("utf-8", "replace"), expected)
