@@ -188,7 +188,7 @@ def _begin(taken: Snapshot, job: Job) -> Unfinished:
     except BaseException as e:
         job.tell("folder", {"error": f"{type(e).__name__}: {e}"})
         raise
-    job.tell("folder", {"name": made.folder.name})
+    job.tell("folder", {"name": made.folder.name, "of": taken.path.name})
     return made
 
 
@@ -196,6 +196,11 @@ def _told_folder(taken: Snapshot, job: Job) -> Path:
     told = job.ask("folder", "the directory of process 0")
     if "error" in told:
         raise errors.CheckpointError(f"the checkpoint {taken.path} was not begun by process 0: {told['error']}")
+    if told["of"] != taken.path.name:  # its parent may be mounted elsewhere
+        raise errors.ProcessesDisagreeError(
+            f"process {job.rank} saves the checkpoint {taken.path}, and process 0 one of the name {told['of']}: give "
+            "all processes one path (and a manager one step), under which each writes what it holds"
+        )
     folder = taken.path.parent / str(told["name"])
     with contextlib.suppress(OSError):  # a file system over a network may remember that it was not there
         os.listdir(folder.parent)

@@ -152,11 +152,11 @@ def _run_agent(
     The job's secret is in MESHRT_JOB_SECRET, or in the file that MESHRT_JOB_SECRET_FILE names. Leaves with the job's
     exit code; SIGTERM ends this host's processes and leaves the job.
     """
-    from meshrt.launch.address import split_address  # optional wheel: after the check for it
+    from meshrt.launch.address import split_target  # optional wheel: after the check for it
     from meshrt.launch.hosts import agent  # optional wheel: as above
     from meshrt.launch.hosts.codec import check_name, is_address  # optional wheel: as above
 
-    host, _ = split_address(address)
+    host, _ = split_target(address)
     trust = _trust(tls, "agent")
     trust.check_address(host)
     if own is not None and not is_address(own):
@@ -175,11 +175,11 @@ def _run_agent(
 
 def _calls(address: str, tls: str | None) -> Any:
     """A channel to the coordinator, for one command."""
-    from meshrt.launch.address import split_address  # optional wheel: after the check for it
+    from meshrt.launch.address import split_target  # optional wheel: after the check for it
     from meshrt.launch.hosts.calls import Calls  # optional wheel: as above
 
     trust = _trust(tls, "agent")
-    trust.check_address(split_address(address)[0])
+    trust.check_address(split_target(address)[0])
     return Calls(address, trust)
 
 

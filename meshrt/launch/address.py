@@ -17,6 +17,16 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def split_target(address: str) -> tuple[str, int]:
+    """As `split_address`, of somewhere to connect to: port 0, which is any port of who listens, is nowhere."""
+    host, port = split_address(address)
+    if not port:
+        raise DistributedError(
+            f"{address!r}: nothing can be reached at port 0; give the port that the coordinator said"
+        )
+    return host, port
+
+
 def join_address(host: str, port: int) -> str:
     """The inverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

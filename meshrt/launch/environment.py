@@ -24,6 +24,11 @@ PROFILE = "MESHRT_PROFILE"  # which steps a process records, and where: JSON
 COMPILED = "MESHRT_COMPILATION_CACHE_DIR"  # where processes share compiled programs
 COMPILED_BOUND = "MESHRT_COMPILED_BOUND"  # BYTES:FOLDER of the one that the launcher made for them
 
+# What the launcher says to each process, whatever else is said of it.
+OWN = frozenset(
+    {COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID, GENERATION, MAX_RESTARTS, LAUNCHED, SECRET, FD_VARIABLE}
+)
+
 _FORCED_COUNT = "--xla_force_host_platform_device_count"
 DEFAULT_DEVICES_PER_PROCESS = 4
 

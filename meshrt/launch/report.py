@@ -15,7 +15,7 @@ from meshrt.launch.model import Announce, Failure, Incident, IncidentKind, Phase
 _TRACEBACK_LINES = 30
 _TRACEBACK_HEAD = 7  # the script's own frames come first, what it called last
 _TAIL_LINES = 20
-_LINE = 500  # characters
+_LINE = 2000  # characters: who waits for whom in what takes some hundred
 # What has terminals do something: sequences behind an escape, and characters that move the cursor or ring.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from meshrt.errors import ConfigError, did_you_mean
 from meshrt.launch import binding, profiles
+from meshrt.launch.environment import OWN
 from meshrt.launch.membership.roster import LEAST_SILENT_S, SILENT_S, STALL_S
 from meshrt.launch.model import Policy
 
@@ -162,6 +163,8 @@ def check_variable(name: object, value: object) -> None:
     """ConfigError unless `name` and `value` can be an environment variable."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(f"env: {name!r} is not the name of an environment variable")
+    if name in OWN:
+        raise ConfigError(f"env: {name} is set by the launcher, for each process; leave it out")
     if not isinstance(value, str) or "\0" in value:
         raise ConfigError(f'env: {name} = {value!r}: expected text, as in {name} = "{value}"')
 

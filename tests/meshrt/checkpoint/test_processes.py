@@ -118,6 +118,10 @@ bad = {"n": 1} if leader else {"n": object()}
 raises(CheckpointError, "process 1 failed" if leader else "cannot hold", checkpoint.save, "a", bad)
 bad = {"n": object()} if leader else {"n": 1}
 raises(CheckpointError, "cannot hold", checkpoint.save, "a", bad)
+mine = CheckpointError if leader else ProcessesDisagreeError
+raises(mine, "saves the checkpoint", checkpoint.save, f"of{rank}", {"w": put(W)})
+manager = checkpoint.CheckpointManager("steps", asynchronous=False)
+raises(mine, "process 0 one of the name step_00000000", manager.save, rank, {"w": put(W)})
 pwrite = os.pwrite
 def refuse(*_):
     raise OSError(28, "No space left on device")
@@ -130,7 +134,7 @@ if not leader:
     os.chdir("/")  # as a host that does not share the file system
 raises(CheckpointError, "process 1 failed" if leader else "that all hosts share", checkpoint.save, "a", {"w": put(W)})
 if leader:
-    assert not [n for n in os.listdir(".") if n.startswith(".a") or n == "a"], os.listdir(".")
+    assert not [n for n in os.listdir(".") if n.startswith((".", "of")) or n == "a"], os.listdir(".")
 os.chdir(os.path.dirname(os.path.abspath(__file__)))
 checkpoint.save("a", {"w": put(W, "data", "model")})
 raises(CheckpointError, "there is a checkpoint at", checkpoint.save, "a", {"w": put(W)})

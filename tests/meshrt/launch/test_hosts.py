@@ -120,6 +120,8 @@ print('done', rank)
         wait_for(hosts.coordinator, "meanwhile")
     found = json.loads(hosts.ask("status", "--json").out)
     assert {h["name"]: h["ranks"] for h in found["hosts"]} == {"a": [0], "b": [1]}
+    nobody = hosts.ask("logs", "--rank", 9)
+    assert nobody.out == "" and nobody.err.startswith("meshrt launch: no lines of rank 9 so far; "), nobody
     follower = hosts.command("logs", "--follow", "--rank", 1)
     assert [follower.stdout.readline() for _ in range(2)] == ["[b:1] rank 1 of 2 in 0\n", "[b:1] meanwhile\n"]
     hosts.coordinator.kill()

@@ -306,3 +306,10 @@ def test_a_users_mistakes_end_in_one_line(tmp_path, monkeypatch, capfd, argument
     assert caught.value.code in (1, 2) and "Traceback" not in said.err
     assert words in said.err.splitlines()[-1]
     assert len(said.err.splitlines()) <= 2 and "ran" not in said.out
+
+
+@pytest.mark.parametrize("command", ["agent", "status"])
+def test_port_0_is_nowhere(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", command, "--coordinator", "127.0.0.1:0"])
+    assert ended.value.code == 2 and "nothing can be reached at port 0" in capsys.readouterr().err

@@ -184,6 +184,7 @@ def _config(tmp_path, text):
         ("[launch]\ntimeout = nan", "timeout = nan: expected a time in seconds"),
         ("[launch.env]\nA = 1", 'A = 1: expected text, as in A = "1"'),
         ("[launch.env]\n'A B' = 'x'", "'A B' is not the name of an environment variable"),
+        ("[launch.env]\nMESHRT_PROCESS_ID = '7'", "env: MESHRT_PROCESS_ID is set by the launcher"),
         ("[launch]\nengine = 3", "engine = 3: expected the name of an engine"),
         ("[launch]\nlog_dir = 3", "log_dir = 3: expected the path of a directory"),
         ("[other]\n", "expected one table, [launch]; found other"),
