@@ -54,7 +54,8 @@ def save(
       CheckpointExistsError: there is something at `path`. CheckpointWriteError: the file system refused; the message
         says how much was to be written and how much room there is. CheckpointError: a leaf cannot be saved, or another
         process failed. ProcessesDisagreeError: processes save different trees or values. ArgumentTypeError: `metadata`
-        or `data_state` is nothing that JSON can say, `progress` no function, or `path` no path. UnsupportedError:
+        or `data_state` is nothing that JSON can say, `progress` no function, `timeout` no number above 0, or `path` no
+        path. ArgumentValueError: `path` has zero bytes. UnsupportedError:
         `path` is an address of something else than a file system (`gs://...`). PeerLost: a process is lost meanwhile.
         Whatever is raised, checkpoints that were there stay as they were.
 
@@ -93,6 +94,8 @@ def save_async(
     >>> saving = meshrt.checkpoint.save_async(tempfile.mkdtemp() + "/first", {"w": meshrt.numpy.ones(4)})
     >>> saving.wait()
     """
+    if after is not None and not isinstance(after, Saving):
+        raise errors.ArgumentTypeError(f"save_async: after is what an earlier save_async returned. Got {after!r}")
     job = current(timeout)
     taken = take(named(path), tree, metadata, data_state, job, True)
     return Saving(taken.path, lambda: write(taken, job, progress), after)
@@ -129,7 +132,8 @@ def restore(
       CheckpointNotFoundError: there is no checkpoint at `path`. CheckpointMismatchError: it holds other paths, shapes
         or dtypes, an array cannot lie as asked (all such leaves are named), or it has the `data_state` of another
         number of processes. DamagedCheckpointError: its files are not those that were written; which file, which leaf.
-        CheckpointError: it cannot be opened. ArgumentTypeError: `data_state` has no `set_state`, or as `save`.
+        CheckpointError: it cannot be opened. ArgumentTypeError: `data_state` has no `set_state`, `mesh` is no Mesh, or
+        as `save`. TreeError: `shardings` is no prefix of the tree.
         UnsupportedError: as `save`.
 
     >>> import meshrt, tempfile
@@ -146,6 +150,8 @@ def restore(
             f"restore: data_state must have a method set_state(state), which gets what was saved. Got {data_state!r}; "
             "the saved state itself is in meshrt.checkpoint.describe(path).data_states"
         )
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise errors.ArgumentTypeError(f"restore: mesh is a Mesh of devices, as meshrt.make_mesh gives. Got {mesh!r}")
     with Opened(named(path)) as opened:
         tree = restored(opened, like, shardings, Options(mesh, as_numpy, cast), partial, progress)
         if data_state is not None:

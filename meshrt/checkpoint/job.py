@@ -67,7 +67,10 @@ class Job:
 
 
 def current(timeout_s: float) -> Job:
-    """The job for one call; numbered, so every process must ask for it once per call."""
+    """The job for one call; numbered, so every process must ask for it once per call. ArgumentTypeError unless
+    `timeout_s` is a number above 0."""
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise errors.ArgumentTypeError(f"timeout is a number of seconds above 0. Got {timeout_s!r}")
     number = next_number("checkpoint")
     return Job(distributed.context(), f"meshrt/checkpoint/{number}", timeout_s)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import re
 import warnings
 from pathlib import Path
@@ -31,6 +32,17 @@ def steps_in(directory: Path) -> list[int]:
     """The steps of which there is a committed checkpoint, in ascending order."""
     found = (_STEP.fullmatch(p.name) for p in committed_in(directory))
     return sorted(int(m[1]) for m in found if m is not None)
+
+
+def _whole(step: Any) -> int:
+    """The number of a step; NumPy's integers and arrays of one are numbers too."""
+    try:
+        found = -1 if isinstance(step, bool) else operator.index(step)
+    except TypeError:
+        found = -1
+    if not 0 <= found < 10**18:
+        raise errors.ArgumentValueError(f"step={step!r}: expected a whole number from 0 on")
+    return found
 
 
 class CheckpointManager:
@@ -80,9 +92,7 @@ class CheckpointManager:
 
     def path(self, step: int) -> Path:
         """Where the checkpoint of a step is, or would be. ArgumentValueError unless it is a whole number from 0 on."""
-        if type(step) is not int or not 0 <= step < 10**18:
-            raise errors.ArgumentValueError(f"step={step!r}: expected a whole number from 0 on")
-        return self.directory / f"step_{step:08d}"
+        return self.directory / f"step_{_whole(step):08d}"
 
     def steps(self) -> Steps:
         """The steps of which there is a committed checkpoint, in ascending order."""
@@ -107,7 +117,7 @@ class CheckpointManager:
           What the save before raised, if it went on in a thread. ArgumentValueError: `step` is no whole number from 0
             on. CheckpointExistsError: there is one of this step. What `save` raises.
         """
-        path = self.path(step)
+        path, step = self.path(step), _whole(step)
         self.wait()
         job = current(self._timeout)
         taken = take(path, tree, metadata, data_state, job, self.asynchronous)

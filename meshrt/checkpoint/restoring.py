@@ -104,7 +104,10 @@ def _shardings(
     stops = lambda x: x is None or isinstance(x, Sharding | PartitionSpec)
     places = [_place_of(leaf, like) for leaf, like in zip(leaves, likes)]
     outline = rebuild(places)
-    given = iter(spread(asked, outline, stops))
+    try:
+        given = iter(spread(asked, outline, stops))
+    except errors.TreeError as e:
+        raise errors.TreeError(f"restore: shardings= is no prefix of the tree that is restored: {e}") from None
     found = {}
     for place in tree_util.tree_leaves(outline, is_leaf=lambda x: type(x) is TakenApart):
         is_high = type(place) is TakenApart

@@ -77,7 +77,9 @@ class Misfit(Exception):
 
 
 def mismatch(path: Any, found: Sequence[str]) -> errors.CheckpointMismatchError:
-    shown = "; ".join(found[:10]) + (f"; and {len(found) - 10} more" if len(found) > 10 else "")
+    shown = "; ".join(text.rstrip(".") for text in found[:10]) + (
+        f"; and {len(found) - 10} more" if len(found) > 10 else ""
+    )
     return errors.CheckpointMismatchError(
         f"the checkpoint {path} does not hold what is to be restored: {shown}. `meshrt checkpoint ls --leaves {path}` "
         "shows what it holds; give a like= of that kind (partial=True takes some leaves, cast=True converts dtypes)"

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+import meshrt.numpy as jnp
 from meshrt import checkpoint, errors
 from meshrt.checkpoint import CheckpointManager, folder
 
@@ -180,6 +181,7 @@ def test_names_of_every_length_that_file_systems_take(tmp_path):
 LIMITS = """
 import os, resource, sys
 import numpy as np
+import meshrt.numpy as jnp
 from meshrt import checkpoint, errors
 from meshrt.checkpoint import functions
 root = sys.argv[1]
@@ -232,3 +234,41 @@ def test_leaves_of_which_something_would_be_lost(tmp_path, leaf, match):
     with pytest.raises(errors.CheckpointError, match=match):
         checkpoint.save(tmp_path / "a", {"x": leaf})
     assert os.listdir(tmp_path) == []
+
+
+# --- arguments
+
+
+def test_steps_of_numpy_are_steps(tmp_path):
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(np.int64(3), TREE)
+        manager.save(jnp.asarray(4), TREE)
+    assert manager.steps() == [3, 4] and manager.restore(np.int32(4))["step"] == 7
+    for bad in (True, 1.0, np.float32(2), np.int64(-1)):
+        with pytest.raises(errors.ArgumentValueError, match="expected a whole number from 0 on"):
+            manager.save(bad, TREE)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "match"),
+    [
+        (
+            lambda p: checkpoint.save(p / "b", 1, timeout="1"),
+            errors.ArgumentTypeError,
+            "timeout is a number of seconds",
+        ),
+        (lambda p: checkpoint.save(p / "b", 1, timeout=0), errors.ArgumentTypeError, r"above 0\. Got 0"),
+        (lambda p: checkpoint.save_async(p / "b", 1, after=3), errors.ArgumentTypeError, "after is what an earlier"),
+        (lambda p: checkpoint.restore(p / "a", mesh=3), errors.ArgumentTypeError, "mesh is a Mesh of devices"),
+        (
+            lambda p: checkpoint.restore(p / "a", shardings={"v": None}),
+            errors.TreeError,
+            "shardings= is no prefix of the tree that is restored: ",
+        ),
+    ],
+)
+def test_arguments_of_another_kind(tmp_path, call, kind, match):
+    checkpoint.save(tmp_path / "a", TREE)
+    with pytest.raises(kind, match=match):
+        call(tmp_path)
+    assert os.listdir(tmp_path) == ["a"]
