@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshrt.errors import counted
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.output import picture
 
@@ -18,6 +19,13 @@ def status(found: pb.StatusReply) -> str:
         f"hosts: {len(found.hosts)} of {nodes}",
     ]
     state = {r.rank: r.state for r in found.ranks}
+    apart = sum(word in ("started", "connecting") for word in state.values())
+    if found.phase == "forming" and apart:
+        lines.insert(
+            2,
+            f"  {counted(apart, 'rank')} of {len(state)} not in meshrt.distributed.initialize() yet (scripts that "
+            "never call it stay so)",
+        )
     for host in sorted(found.hosts, key=lambda h: (h.ranks[:1] or [1 << 31], h.name)):
         silent = f"silent for {host.silent_s:.0f} s" if host.silent_s > 3 else "connected" if host.connected else "away"
         ranks = ", ".join(f"{rank} {state.get(rank, '')}".strip() for rank in host.ranks) or "no ranks"

@@ -20,7 +20,7 @@ pytest.importorskip("grpc")
 from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch.engines.protocol import HostDown, HostUp, Output, ServiceSpec, Task, WorkerSpec
 from meshrt.launch.environment import Place
-from meshrt.launch.hosts import agent, logbook, server, testbed
+from meshrt.launch.hosts import agent, logbook, server, testbed, view
 from meshrt.launch.hosts.duties import Start
 from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.fleet import LEASE_S, Fleet
@@ -29,6 +29,7 @@ from meshrt.launch.hosts.link import Opened
 from meshrt.launch.hosts.logbook import Logbook
 from meshrt.launch.hosts.messages import Applicant, Beat, RefusedError, Signal, Stale
 from meshrt.launch.hosts.security import Trust
+from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.model import HostJoined
 
 WHAT = {"target": ["script", "train.py"], "nodes": [1, 2]}
@@ -317,3 +318,13 @@ def test_an_agent_that_was_started_anew_takes_the_place_of_one_that_left_its_con
     fleet.join(who("second"), 5.1)
     assert fleet.hosts["a"].incarnation == "second"
     assert [type(r) for r in fleet.take_reports()] == [HostUp, HostDown, HostUp]
+
+
+def test_a_job_whose_scripts_have_not_joined_yet_says_so():
+    reply = pb.StatusReply(job="j", phase="forming", max_nodes=1, min_nodes=1)
+    for rank, word in enumerate(("started", "connecting", "running")):
+        reply.ranks.append(pb.RankStatus(rank=rank, state=word, host="a"))
+    said = "2 ranks of 3 not in meshrt.distributed.initialize() yet"
+    assert said in view.status(reply)
+    reply.phase = "running"
+    assert said not in view.status(reply)
