@@ -35,7 +35,7 @@ from meshrt.errors import ConfigError, DistributedError, PeerLost, ProgramsDiffe
 from meshrt.launch import bootstrap
 from meshrt.launch.address import is_loopback, split_address
 from meshrt.launch.environment import SECRET
-from meshrt.launch.membership.roster import LEAST_SILENT_S, SILENT_S
+from meshrt.launch.membership.patience import LEAST_SILENT_S, SILENT_S
 from meshrt.runtime import backend
 
 if TYPE_CHECKING:

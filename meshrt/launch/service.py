@@ -24,10 +24,7 @@ from meshrt.errors import DistributedError
 from meshrt.launch import bootstrap
 from meshrt.launch.address import FUSE_S, join_address, split_address
 from meshrt.launch.environment import SECRET
-from meshrt.launch.membership.door import Door
-from meshrt.launch.membership.folders import private_folder, remove_folder
-from meshrt.launch.membership.neighbours import cpu_seconds
-from meshrt.launch.membership.roster import REPORT_S, SILENT_S, STALL_S, Patience, Roster
+from meshrt.launch.membership.patience import REPORT_S, SILENT_S, STALL_S
 
 _PORT_WAIT_S = 3.0  # a former job may be holding the port that long
 _BACKLOG = 4096
@@ -87,6 +84,12 @@ def main(arguments: list[str] | None = None) -> None:
     listener = listen(host, port)
     bootstrap.send(kind="ready", address=join_address(host, listener.getsockname()[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the process that started this one
+    # Start-up time: workers start when somebody listens, and what they say meanwhile waits on the socket.
+    from meshrt.launch.membership.door import Door
+    from meshrt.launch.membership.folders import private_folder, remove_folder
+    from meshrt.launch.membership.neighbours import cpu_seconds
+    from meshrt.launch.membership.roster import Patience, Roster
+
     folder = private_folder()
     signal.signal(signal.SIGTERM, lambda number, frame: _end(folder))
     services = Services(folder)
@@ -101,6 +104,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _end(folder: str) -> None:
     """At once: an exception would come out of whatever is being imported, with its traceback."""
+    from meshrt.launch.membership.folders import remove_folder  # start-up time: as above
+
     remove_folder(folder)
     os._exit(0)
 

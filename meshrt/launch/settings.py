@@ -12,7 +12,7 @@ from typing import Any
 from meshrt.errors import ConfigError, did_you_mean
 from meshrt.launch import binding, profiles
 from meshrt.launch.environment import OWN
-from meshrt.launch.membership.roster import LEAST_SILENT_S, SILENT_S, STALL_S
+from meshrt.launch.membership.patience import LEAST_SILENT_S, SILENT_S, STALL_S
 from meshrt.launch.model import Policy
 
 _SIZE_LIMIT = 1 << 20  # bytes of a configuration file

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from meshrt.launch.environment import Place, service_environment, worker_environment
-from meshrt.launch.membership.roster import SILENT_S, STALL_S
+from meshrt.launch.membership.patience import SILENT_S, STALL_S
 from meshrt.launch.model import ExitStatus
 
 __all__ = [

@@ -24,11 +24,10 @@ from meshrt.launch.membership import differences
 from meshrt.launch.membership.growth import Growth, Newcomer
 from meshrt.launch.membership.members import Agreement, Member
 from meshrt.launch.membership.naps import Naps
+from meshrt.launch.membership.patience import REPORT_S, SILENT_S, STALL_S
 
-__all__ = ["LEAST_SILENT_S", "REPORT_S", "SILENT_S", "STALL_S", "Patience", "RefusedError", "Roster", "Send"]
+__all__ = ["Patience", "RefusedError", "Roster", "Send"]
 
-SILENT_S, REPORT_S, STALL_S = 8.0, 6.0, 300.0
-LEAST_SILENT_S = 2.0  # members say something once a second, the door every other one
 # A wait that was reported is reported again when it lasts this many times as long.
 _REPORT_AGAIN = 10
 _LOOK_S, _WORKING = 1.0, 0.2  # a silent process computes if it used so much of a core in that time
