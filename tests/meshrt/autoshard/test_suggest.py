@@ -116,7 +116,7 @@ class Glances:
 
     def ask(self, mesh, axes, is_first=False) -> Future[Figures]:
         self.asked.append((axes, is_first))
-        seconds = 10.0 - sum(len(a) * (n + 1) for n, dims in enumerate(axes) for a in dims)
+        seconds = 20.0 - sum(len(a) * (n + 1) for n, dims in enumerate(axes) for a in dims)
         found: Future[Figures] = Future()
         found.set_result(Figures(seconds * (1.5 if is_first else 1.0), seconds, 0.0, 0.0, 1.0, 1.0, {}))
         return found
@@ -129,7 +129,7 @@ def test_only_what_looks_best_is_judged_thoroughly() -> None:
     judges = Glances()
     found = search(space, judges, 1e6)
     assert found.is_complete
-    assert found.best.figures.seconds == 10.0 - 2 * (1 + 2 + 3), "both axes on each argument, judged thoroughly"
+    assert found.best.figures.seconds == 20.0 - 2 * (1 + 2 + 3), "both axes on each argument, judged thoroughly"
     first, thorough = ({axes for axes, is_first in judges.asked if is_first is kind} for kind in (True, False))
     assert len(first) + len(thorough) == len(judges.asked), "nothing is asked twice in one way"
     assert 3 * len(thorough) < len(first)
