@@ -23,7 +23,7 @@ from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray
 from meshrt.sharding.mesh import AbstractMesh
 
-__all__ = ["Rule", "Walk", "kind_of", "through"]
+__all__ = ["Rule", "Walk", "kind_of", "through", "written"]
 
 Rule = Callable[..., Any]
 
@@ -170,6 +170,16 @@ def _number(value: Any, dtype: np.dtype, element: ir.Type) -> ir.Attribute:
     return ir.IntegerAttr.get(element, number)
 
 
+def written(
+    walk: Walk, fun: Callable[..., Sequence[Any]], avals: Sequence[Any], operands: Sequence[Any], name: str
+) -> list[Any]:
+    """What `fun(*operands)`, a function of arrays of these types, gives, written as the operations that it applies."""
+    closed = trace_to_jaxpr(fun, list(avals), name)
+    consts = [walk.constant(np.asarray(c)[()], (), np.asarray(c).dtype) for c in closed.consts]
+    jaxpr = closed.jaxpr
+    return walk.jaxpr(Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns), [*consts, *operands])
+
+
 def through(fun: Callable[..., Any]) -> Rule:
     """The rule of an operation that consists of others: `fun(*operands, **params)` applies these."""
 
@@ -178,12 +188,9 @@ def through(fun: Callable[..., Any]) -> Rule:
 
         def flat(*args: Any) -> Sequence[Any]:
             out = fun(*args, **eqn.params)
-            return out if several else [out]
+            return list(out) if several else [out]
 
-        closed = trace_to_jaxpr(flat, [a.aval for a in eqn.invars], eqn.primitive.name)
-        consts = [walk.constant(np.asarray(c)[()], (), np.asarray(c).dtype) for c in closed.consts]
-        jaxpr = closed.jaxpr
-        outs = walk.jaxpr(Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns), [*consts, *operands])
+        outs = written(walk, flat, [a.aval for a in eqn.invars], operands, eqn.primitive.name)
         return outs if several else outs[0]
 
     return rule

@@ -14,20 +14,29 @@ from meshrt import dtypes
 from meshrt.core.basic import shapes
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
-from meshrt.core.trace import trace_to_jaxpr
+from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray
 from meshrt.experimental.kernels import assembly, hints, values
 from meshrt.experimental.kernels.mlir.arithmetic import same
 from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
-from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
-from meshrt.experimental.kernels.triton.filled import counted, filled, is_filled, with_rest
-from meshrt.primitives import arrangement, compositions, contract, conversion, elementwise, gamma, reduce, reshape
-from meshrt.primitives.cumulative import cumprod_p, cumsum_p
+from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through, written
+from meshrt.experimental.kernels.triton.filled import counted, filled, with_rest
+from meshrt.primitives import (
+    arrangement,
+    compositions,
+    conversion,
+    cumulative,
+    elementwise,
+    gamma,
+    reduce,
+    reduce_general,
+    reshape,
+)
 from meshrt.primitives.functions import RoundingMethod
-from meshrt.primitives.precision import DotAlgorithmPreset, Precision
 from meshrt.primitives.selection import select_n
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "reduced"]
 
 _F32, _F64, _I32 = (np.dtype(name) for name in ("float32", "float64", "int32"))
 
@@ -49,29 +58,6 @@ def _broadcast_in_dim(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
     return x if x.type == walk.type_of(out) else tt.broadcast(walk.type_of(out), x)
 
 
-def _reshape(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
-    aval, out = eqn.invars[0].aval, eqn.outvars[0].aval
-    if aval.shape == out.shape:
-        return x
-    if not out.shape:
-        return _only(walk, x, aval.shape, aval.dtype)
-    if not aval.shape:
-        return walk.spread(x, out.shape, out.dtype)
-    if [n for n in aval.shape if n != 1] != [n for n in out.shape if n != 1] and is_filled((*aval.shape, *out.shape)):
-        walk.refuse(
-            f"elements of an array of {aval.shape} have other places in one of {out.shape}, where sizes are no powers "
-            "of two: reshape outside of the kernel"
-        )
-    return walk.reshaped(x, out.shape, out.dtype)
-
-
-def _only(walk: Walk, x: ir.Value, shape: Sequence[int], dtype: Any) -> ir.Value:
-    """The element of a tensor that has one."""
-    for d in range(len(shape) - 1, -1, -1):
-        x = _reduced(walk, [x], [dtype], d, lambda x, y: [elementwise.add_p.bind(x, y)])[0]
-    return x
-
-
 def _transpose(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
     return tt.trans(x, list(eqn.params["permutation"]))
 
@@ -84,8 +70,33 @@ def _iota(walk: Walk, eqn: Eqn) -> ir.Value:
 def _bitcast(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
     aval, out = eqn.invars[0].aval, eqn.outvars[0].aval
     if bits_of(aval.dtype) != bits_of(out.dtype):
-        walk.refuse("elements are seen as others of as many bits")
+        made: ir.Value = through(_split_bits if aval.ndim < out.ndim else _joined_bits)(walk, eqn, x)
+        return made
     return x if walk.element(aval.dtype) == walk.element(out.dtype) else tt.bitcast(walk.type_of(out), x)
+
+
+def _bits_type(dtype: Any) -> np.dtype:
+    return np.dtype(f"uint{bits_of(dtype)}")
+
+
+def _split_bits(x: Any, *, new_dtype: Any) -> Any:
+    """An element as several narrower ones along a new last dimension, the lowest bits first."""
+    wide, narrow = _bits_type(x.dtype), _bits_type(new_dtype)
+    shape = (*x.shape, bits_of(wide) // bits_of(narrow))
+    bits = shapes.broadcast_in_dim(conversion.bitcast_convert_type(x, wide), shape, range(x.ndim))
+    steps = elementwise.mul_p.bind(reshape.broadcasted_iota(wide, shape, x.ndim), np.asarray(bits_of(narrow), wide)[()])
+    parts = conversion.convert_element_type(elementwise.shift_right_logical_p.bind(bits, steps), narrow)
+    return conversion.bitcast_convert_type(parts, new_dtype)
+
+
+def _joined_bits(x: Any, *, new_dtype: Any) -> Any:
+    """The elements of the last dimension as one wider one."""
+    wide, narrow = _bits_type(new_dtype), _bits_type(x.dtype)
+    bits = conversion.convert_element_type(conversion.bitcast_convert_type(x, narrow), wide)
+    last = x.ndim - 1
+    steps = elementwise.mul_p.bind(reshape.broadcasted_iota(wide, x.shape, last), np.asarray(bits_of(narrow), wide)[()])
+    whole = reduce.reduce_or_p.bind(elementwise.shift_left_p.bind(bits, steps), axes=(last,))
+    return conversion.bitcast_convert_type(whole, new_dtype)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -101,7 +112,7 @@ def _combined(walk: Walk, op: Any, dtypes: Sequence[Any], combine: Callable[...,
         give(walk.jaxpr(closed.jaxpr, list(entry.arguments)))
 
 
-def _reduced(
+def reduced(
     walk: Walk, xs: Sequence[ir.Value], dtypes: Sequence[Any], axis: int, combine: Callable[..., Sequence[Any]]
 ) -> list[ir.Value]:
     op = tt.ReduceOp(list(xs), axis)
@@ -116,7 +127,7 @@ def _reduction(combine: Primitive, neutral: Callable[[Any], Any]) -> Rule:
         aval = eqn.invars[0].aval
         x = with_rest(walk, x, aval.shape, aval.dtype, eqn.params["axes"], neutral(aval.dtype))
         for axis in sorted(eqn.params["axes"], reverse=True):
-            (x,) = _reduced(walk, [x], [aval.dtype], axis, lambda a, b: [combine.bind(a, b)])
+            (x,) = reduced(walk, [x], [aval.dtype], axis, lambda a, b: [combine.bind(a, b)])
         return x
 
     return rule
@@ -155,104 +166,57 @@ def _place_of(better: Primitive, worst: Callable[[Any], Any]) -> Rule:
         aval, out, (axis,) = eqn.invars[0].aval, eqn.outvars[0].aval, eqn.params["axes"]
         x = with_rest(walk, x, aval.shape, aval.dtype, [axis], worst(aval.dtype))
         count = counted(walk, aval.shape, axis)
-        _, found = _reduced(walk, [x, count], [aval.dtype, _I32], axis, combine)
+        _, found = reduced(walk, [x, count], [aval.dtype, _I32], axis, combine)
         return converted(walk, found, out.shape, _I32, out.dtype)
 
     return rule
 
 
-def _cumulative(combine: Primitive, neutral: Callable[[Any], Any]) -> Rule:
+def _cumulative(combine: Callable[[Any, Any], Any], neutral: Callable[[Any], Any]) -> Rule:
     def rule(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
         aval, axis = eqn.invars[0].aval, eqn.params["axis"]
         if eqn.params["reverse"]:
             x = with_rest(walk, x, aval.shape, aval.dtype, [axis], neutral(aval.dtype))
         op = tt.ScanOp([x], axis, eqn.params["reverse"])
-        _combined(walk, op, [aval.dtype], lambda a, b: [combine.bind(a, b)], tt.scan_return)
+        _combined(walk, op, [aval.dtype], lambda a, b: [combine(a, b)], tt.scan_return)
         return op.result[0]
 
     return rule
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Products
+def _reduce(walk: Walk, eqn: Eqn, *operands: ir.Value) -> list[ir.Value]:
+    """A reduction of several arrays at once by a function of two elements of each, from what it starts with."""
+    count, dimensions, jaxpr = len(operands) // 2, eqn.params["dimensions"], eqn.params["jaxpr"]
+    xs, starts, kinds = list(operands[:count]), operands[count:], [a.aval.dtype for a in eqn.invars[:count]]
+    shape = list(eqn.invars[0].aval.shape)
+    for d in sorted(dimensions, reverse=True):
+        is_whole = filled(shape)[d] == shape[d]
+        own, types = [*xs], [*kinds]
+        if not is_whole:  # what starts it may change what it is combined with, so it does not stand for the rest
+            size = walk.constant(shape[d], shape, _I32)
+            own.append(arith.cmpi(arith.CmpIPredicate.slt, counted(walk, shape, d), size))
+            types.append(np.dtype(bool))
+        combine = lambda *values: eval_jaxpr(jaxpr, (), values)
+        xs = reduced(walk, own, types, d, combine if is_whole else _of_those_there(combine))[:count]
+        del shape[d]
+    for n in reversed(shape):
+        jaxpr = batch_jaxpr(jaxpr, MappedAxis(n), (True,) * (2 * count), True)[0].jaxpr
+    wide = [walk.spread(s, shape, k) if shape else s for s, k in zip(starts, kinds)]
+    avals = [ShapedArray(tuple(shape), k) for k in (*kinds, *kinds)]
+    return written(walk, lambda *values: eval_jaxpr(jaxpr, (), values), avals, [*wide, *xs], "reduce")
 
 
-def _dot_general(walk: Walk, eqn: Eqn, x: ir.Value, y: ir.Value) -> ir.Value:
-    (xc, yc), (xb, _) = eqn.params["dimension_numbers"]
-    (a, b), out = [v.aval for v in eqn.invars], eqn.outvars[0].aval
-    if xb or len(xc) != 1 or a.ndim != 2 or b.ndim != 2:
-        walk.refuse("a product is one of two matrices; loop over mapped dimensions by the grid")
-    if kind_of(a.dtype) not in ("f", "i") or kind_of(b.dtype) not in ("f", "i"):
-        walk.refuse(f"there are no products of {a.dtype} and {b.dtype}; convert them with astype")
-    if kind_of(a.dtype) == "i" and bits_of(a.dtype) != 8:
-        walk.refuse(f"of whole numbers only int8 has products, not {a.dtype}; convert to a float")
-    if a.dtype != b.dtype and bits_of(a.dtype) > 8:
-        walk.refuse(
-            f"the elements of both matrices have one type, not {a.dtype} and {b.dtype}; convert one with astype"
-        )
-    x = _for_product(walk, x, a, xc[0], 1)
-    y = _for_product(walk, y, b, yc[0], 0)
-    wide = out.dtype if out.dtype in (_F64, np.dtype(np.float16)) else _F32 if kind_of(out.dtype) == "f" else _I32
-    sizes = [max(n, LEAST) for n in filled(out.shape)]
-    made = tt.dot(x, y, walk.constant(0, sizes, wide), input_precision=_input_precision(walk, eqn, a.dtype))
-    for d in range(2):
-        made = _first_of_each(walk, made, sizes, d, filled(out.shape)[d], wide)
-        sizes[d] = filled(out.shape)[d]
-    return converted(walk, made, out.shape, wide, out.dtype)
+def _of_those_there(combine: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+    """`combine` of elements with a flag each, which says whether there is one."""
 
+    def both(*values: Any) -> Sequence[Any]:
+        count = len(values) // 2
+        (*a, a_is), (*b, b_is) = values[:count], values[count:]
+        made = combine(*a, *b)
+        chosen = [select_n(a_is, y, select_n(b_is, x, z)) for x, y, z in zip(a, b, made)]
+        return [*chosen, elementwise.or_p.bind(a_is, b_is)]
 
-# What tensor cores multiply has at least so many rows and columns.
-LEAST = 16
-
-
-def _for_product(walk: Walk, x: ir.Value, aval: ShapedArray, contracted: int, position: int) -> ir.Value:
-    """A matrix with its contracted dimension at `position`, zero beyond its end there, of sizes that tensor cores take:
-    each row or column is repeated; of a contracted one all copies but the first are zeros."""
-    x = with_rest(walk, x, aval.shape, aval.dtype, [contracted], 0)
-    sizes = list(filled(aval.shape))
-    if contracted != position:
-        x, sizes = tt.trans(x, [1, 0]), sizes[::-1]
-    for d in range(2):
-        copies = LEAST // sizes[d]
-        if copies <= 1:
-            continue
-        apart, whole = [*sizes[: d + 1], 1, *sizes[d + 1 :]], [*sizes[: d + 1], copies, *sizes[d + 1 :]]
-        x = tt.broadcast(walk.like(whole, aval.dtype), walk.reshaped(x, apart, aval.dtype))
-        if d == position:
-            is_first = arith.cmpi(arith.CmpIPredicate.eq, counted(walk, whole, d + 1), walk.constant(0, whole, _I32))
-            x = arith.select(is_first, x, walk.constant(0, whole, aval.dtype))
-        sizes[d] = LEAST
-        x = tt.reshape(walk.like(sizes, aval.dtype), x)
-    return x
-
-
-def _first_of_each(walk: Walk, x: ir.Value, sizes: Sequence[int], d: int, count: int, dtype: Any) -> ir.Value:
-    """A matrix of whose rows (or columns) each stands there several times, with `count` of them."""
-    if sizes[d] == count:
-        return x
-    apart = [*sizes[:d], count, sizes[d] // count, *sizes[d + 1 :]]
-    x = tt.reshape(walk.like(apart, dtype), x)
-    return _reduced(walk, [x], [dtype], d + 1, lambda a, b: [elementwise.max_p.bind(a, b)])[0]
-
-
-def _input_precision(walk: Walk, eqn: Eqn, dtype: Any) -> Any:
-    """How float32 is multiplied: by its parts that tensor cores take, or in full where HIGHEST asks for it."""
-    asked = eqn.params.get("precision")
-    if isinstance(asked, DotAlgorithmPreset):
-        return _ALGORITHMS.get(asked.name)
-    both = asked if isinstance(asked, tuple) else (asked, asked)
-    if dtype != _F32:
-        return None
-    return (
-        tt.InputPrecision.IEEE if set(both) & {None, Precision.DEFAULT, Precision.HIGHEST} else tt.InputPrecision.TF32
-    )
-
-
-_ALGORITHMS = {
-    "TF32_TF32_F32": tt.InputPrecision.TF32,
-    "TF32_TF32_F32_X3": tt.InputPrecision.TF32x3,
-    "F32_F32_F32": tt.InputPrecision.IEEE,
-}
+    return both
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -284,14 +248,18 @@ def _inline_asm(walk: Walk, eqn: Eqn, *xs: ir.Value) -> Sequence[ir.Value]:
 
 
 def _bits(name: str) -> Rule:
-    """A count of bits, of words or double words."""
+    """A count of bits, of words or double words. Narrow elements are widened by zeros."""
 
     def rule(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
         aval = eqn.invars[0].aval
-        if kind_of(aval.dtype) not in ("i", "u") or bits_of(aval.dtype) < 32:
-            walk.refuse("bits are counted in elements of 32 or 64 bits; convert with astype")
-        symbol = f"__nv_{name}" + ("ll" if bits_of(aval.dtype) == 64 else "")
+        if kind_of(aval.dtype) not in ("i", "u"):
+            walk.refuse("bits are counted in whole numbers; see the elements as such by bitcast_convert_type")
+        width = bits_of(aval.dtype)
+        x = converted(walk, x, aval.shape, _bits_type(aval.dtype), np.dtype(np.uint32)) if width < 32 else x
+        symbol = f"__nv_{name}" + ("ll" if width == 64 else "")
         made = tt.extern_elementwise(walk.like(aval.shape, _I32), [x], "", "", symbol, True)
+        if name == "clz" and width < 32:
+            made = arith.subi(made, walk.constant(32 - width, aval.shape, _I32))
         return converted(walk, made, aval.shape, _I32, aval.dtype)
 
     return rule
@@ -337,7 +305,6 @@ def _print(walk: Walk, eqn: Eqn, *operands: ir.Value) -> list[Any]:
 
 RULES: dict[Primitive, Rule] = {
     shapes.broadcast_in_dim_p: _broadcast_in_dim,
-    shapes.reshape_p: _reshape,
     shapes.transpose_p: _transpose,
     compositions.squeeze_p: through(lambda x, *, dimensions: reshape.squeeze(x, dimensions)),
     compositions.tile_p: through(lambda x, *, reps: arrangement.tile(x, reps)),
@@ -352,9 +319,12 @@ RULES: dict[Primitive, Rule] = {
     reduce.reduce_xor_p: _reduction(elementwise.xor_p, _zero),
     reduce.argmax_p: _place_of(elementwise.gt_p, _least),
     reduce.argmin_p: _place_of(elementwise.lt_p, _greatest),
-    cumsum_p: _cumulative(elementwise.add_p, _zero),
-    cumprod_p: _cumulative(elementwise.mul_p, _one),
-    contract.dot_general_p: _dot_general,
+    reduce_general.reduce_p: _reduce,
+    cumulative.cumsum_p: _cumulative(elementwise.add_p.bind, _zero),
+    cumulative.cumprod_p: _cumulative(elementwise.mul_p.bind, _one),
+    cumulative.cummax_p: _cumulative(elementwise.max_p.bind, _least),
+    cumulative.cummin_p: _cumulative(elementwise.min_p.bind, _greatest),
+    cumulative.cumlogsumexp_p: _cumulative(cumulative.logaddexp, _least),
     **{primitive: _library(name) for primitive, name in _LIBRARY.items()},
     elementwise.pow_p: _power,
     values.debug_print_p: _print,

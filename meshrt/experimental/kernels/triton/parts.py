@@ -18,6 +18,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.experimental.kernels.mlir.conversions import bits_of
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of
 from meshrt.experimental.kernels.triton.filled import counted, filled
+from meshrt.experimental.kernels.triton.places import strided
 from meshrt.primitives import dynamic_slice, slice
 
 __all__ = ["RULES"]
@@ -89,7 +90,7 @@ def _dynamic_slice(walk: Walk, eqn: Eqn, x: ir.Value, *starts: ir.Value) -> ir.V
 
 def _slice(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
     if any(s != 1 for s in eqn.params["strides"] or ()):
-        walk.refuse("every other element of a value: read it so from a reference to a block")
+        return strided(walk, eqn, x)
     return _part(walk, x, eqn.invars[0].aval, list(eqn.params["start_indices"]), eqn.outvars[0].aval.shape)
 
 

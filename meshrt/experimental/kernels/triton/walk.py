@@ -13,7 +13,7 @@ from jaxlib.triton import dialect as tt
 
 from meshrt.experimental.kernels.mlir import arithmetic, control, conversions
 from meshrt.experimental.kernels.mlir.walk import Walk
-from meshrt.experimental.kernels.triton import arrays, parts, pointers
+from meshrt.experimental.kernels.triton import arrays, ordering, parts, places, pointers, products, stacks
 from meshrt.experimental.kernels.triton.filled import filled
 
 __all__ = ["TritonWalk"]
@@ -35,7 +35,10 @@ class TritonWalk(Walk):
     """Writes values as tensors, scalars as such, references as pointers to blocks."""
 
     backend: ClassVar[str] = "Triton (GPU)"
-    rules = {**arithmetic.RULES, **conversions.RULES, **control.RULES, **pointers.RULES, **arrays.RULES, **parts.RULES}
+    rules = {
+        **arithmetic.RULES, **conversions.RULES, **control.RULES, **pointers.RULES, **arrays.RULES, **parts.RULES,
+        **places.RULES, **products.RULES, **ordering.RULES, **stacks.RULES,
+    }  # fmt: skip
 
     def element(self, dtype: Any) -> ir.Type:
         code = _ELEMENTS.get(dtype)
