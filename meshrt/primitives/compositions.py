@@ -21,6 +21,7 @@ from meshrt.lowering.composed import write_composed
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import arrangement, functions, reshape, sort, wide_products
 from meshrt.primitives import elementwise as ew
+from meshrt.primitives.written import PROGRAMS
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.jvp import jvp_flat
 
@@ -50,10 +51,12 @@ def composition(name: str, program: Callable[..., Any], several: bool = False) -
         outs, out_dims = batch_flat(flat(params), axis, args, dims)
         return result(outs), result(out_dims)
 
-    return Primitive(
+    primitive = Primitive(
         name, infer, lower=lower, jvp=jvp, batch=batch, batch_axis=True, multiple_results=several, typed=True,
         absent={"transpose": "its derivative is written in the primitives of its program"},
     )  # fmt: skip
+    PROGRAMS[primitive] = program
+    return primitive
 
 
 def _approx_top_k(

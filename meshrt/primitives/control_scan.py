@@ -97,7 +97,8 @@ def _linearize(linear_trace: Any, primals: Sequence[Any], tangents: Sequence[Any
     nonzero = tuple(t is not None for t in tangents)
     length = params["length"]
     plan = _plans.get(
-        jaxpr, (num_consts, num_carry, nonzero, length, given_linear.get()),
+        jaxpr,
+        (num_consts, num_carry, nonzero, length, given_linear.get()),
         lambda: plan_of(jaxpr, num_consts, num_carry, nonzero, length),
     )
     consts, carry, xs = split3(primals, num_consts, num_carry)

@@ -103,9 +103,7 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, p: dict[str, Any]) -> None:
         ]
     for ok, text in problems:
         if not ok:
-            raise errors.ArgumentShapeError(
-                f"conv_general_dilated of {lhs.short()} with kernel {rhs.short()}: {text}"
-            )
+            raise errors.ArgumentShapeError(f"conv_general_dilated of {lhs.short()} with kernel {rhs.short()}: {text}")
 
 
 def _infer(lhs: ShapedArray, rhs: ShapedArray, **p: Any) -> ShapedArray:

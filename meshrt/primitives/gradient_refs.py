@@ -91,6 +91,5 @@ def _check(value: Any, target: Any) -> None:
     kind, held = aval_of(value), aval_of(target)
     if kind.shape != held.shape or kind.dtype != held.dtype:
         raise errors.ArgumentValueError(
-            f"with_refs: a cotangent of type {kind.short()} cannot be added to a reference of type "
-            f"{held.short()}"
+            f"with_refs: a cotangent of type {kind.short()} cannot be added to a reference of type {held.short()}"
         )

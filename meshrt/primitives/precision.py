@@ -302,8 +302,6 @@ def accuracy_attribute(accuracy: Tolerance | AccuracyMode | None) -> str:
         mode = "TOLERANCE"
         bounds = f"atol = {accuracy.atol:.17e}, rtol = {accuracy.rtol:.17e}, ulps = {accuracy.ulps}, "
     else:
-        raise errors.UnsupportedError(
-            f"Accuracy {accuracy} not supported. Give a lax.Tolerance or a lax.AccuracyMode"
-        )
+        raise errors.UnsupportedError(f"Accuracy {accuracy} not supported. Give a lax.Tolerance or a lax.AccuracyMode")
     mode = f"#stablehlo.result_accuracy_mode<{mode}>"
     return f"result_accuracy = #stablehlo.result_accuracy<{bounds}mode = {mode}>"

@@ -42,9 +42,7 @@ class RandomAlgorithm(enum.IntEnum):
 
 def _bits_infer(key: ShapedArray, *, shape: Any, dtype: Any, algorithm: Any) -> list[ShapedArray]:
     if key.is_key or (key.shape, key.dtype) not in _STATES:
-        raise errors.ArgumentTypeError(
-            f"rng_bit_generator needs a state uint32[4] or uint64[2] but got {key.short()}"
-        )
+        raise errors.ArgumentTypeError(f"rng_bit_generator needs a state uint32[4] or uint64[2] but got {key.short()}")
     return [ShapedArray(key.shape, key.dtype), ShapedArray(shape, dtype)]
 
 

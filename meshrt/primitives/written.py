@@ -20,6 +20,10 @@ from meshrt.primitives.conversion import convert_element_type
 
 __all__: list[str] = []
 
+# What primitives that stand for programs of others compute: functions of operands and parameters. Where a back end has
+# no rule of its own for such a primitive, it writes its program.
+PROGRAMS: dict[Primitive, Callable[..., Any]] = {}
+
 
 def written(
     name: str,
@@ -38,7 +42,9 @@ def written(
         (ref,) = write_composed(ctx, eqn, refs, avals, lambda *operands: [widened(function)(*operands)])
         return ref
 
-    return nary(name, "", arity, kinds="f", write=write, derivatives=derivatives, explicit=_explicit)
+    primitive = nary(name, "", arity, kinds="f", write=write, derivatives=derivatives, explicit=_explicit)
+    PROGRAMS[primitive] = lambda *operands, **_: widened(function)(*operands)
+    return primitive
 
 
 def _explicit(app: Application) -> list[Spec]:

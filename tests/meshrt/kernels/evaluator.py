@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import statistics
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +17,8 @@ from jaxlib.mlir import ir
 
 _ELEMENTS = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i1": np.bool_,
-    "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "index": np.int64,
+    "f8E4M3FN": ml_dtypes.float8_e4m3fn, "f8E5M2": ml_dtypes.float8_e5m2, "i8": np.int8, "i16": np.int16,
+    "i32": np.int32, "i64": np.int64, "index": np.int64,
 }  # fmt: skip
 _UNSIGNED = {np.dtype(f"int{n}"): np.dtype(f"uint{n}") for n in (8, 16, 32, 64)}
 
@@ -47,6 +49,26 @@ _PREDICATES = {
 _INTEGER = ["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"]
 _FLOAT = {1: np.equal, 2: np.greater, 3: np.greater_equal, 4: np.less, 5: np.less_equal}
 _erf = np.vectorize(math.erf, otypes=[np.float64])
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+_lgamma = np.vectorize(lambda x: math.inf if x <= 0 and x == int(x) else math.lgamma(x), otypes=[np.float64])
+_inverse_erf = np.vectorize(
+    lambda x: (
+        statistics.NormalDist().inv_cdf((x + 1) / 2) / math.sqrt(2)
+        if -1 < x < 1
+        else math.copysign(math.inf, x)
+        if abs(x) == 1
+        else math.nan
+    ),
+    otypes=[np.float64],
+)
+
+
+def _bessel_i1(x):
+    """The modified Bessel function of order one, from its integral."""
+    angles = (np.arange(400) + 0.5) * (np.pi / 400)
+    return np.mean(np.exp(np.asarray(x)[..., None] * np.cos(angles)) * np.cos(angles), -1)
+
+
 _SIMPLE = {
     "arith.addf": np.add, "arith.addi": np.add, "arith.subf": np.subtract, "arith.subi": np.subtract,
     "arith.mulf": np.multiply, "arith.muli": np.multiply, "arith.divf": np.divide, "arith.divsi": _divide,
@@ -70,9 +92,14 @@ _LIBDEVICE = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2, "sinh": np.sinh, "cosh": np.cosh,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "floor": np.floor, "ceil": np.ceil,
     "erf": _SIMPLE["math.erf"], "pow": np.power, "rint": np.rint, "round": _SIMPLE["math.round"],
-    "popc": _SIMPLE["math.ctpop"], "clz": _SIMPLE["math.ctlz"],
+    "popc": _SIMPLE["math.ctpop"], "clz": _SIMPLE["math.ctlz"], "erfc": _erfc, "erfinv": _inverse_erf,
+    "lgamma": _lgamma, "nextafter": np.nextafter, "cyl_bessel_i0": np.i0, "cyl_bessel_i1": _bessel_i1,
 }  # fmt: skip
-_CASTS = ("extf", "truncf", "sitofp", "fptosi", "extsi", "trunci", "index_cast")
+_CHANGES = {  # of tt.atomic_rmw
+    1: np.bitwise_and, 2: np.bitwise_or, 3: np.bitwise_xor, 4: np.add, 5: np.add, 6: np.maximum, 7: np.minimum,
+    8: unsigned(np.maximum), 9: unsigned(np.minimum), 10: lambda x, y: y,
+}  # fmt: skip
+_CASTS = ("tt.fp_to_fp", "extf", "truncf", "sitofp", "fptosi", "extsi", "trunci", "index_cast")
 _REDUCTIONS = {"add": np.add, "maximumf": np.maximum, "maxsi": np.maximum, "minimumf": np.minimum, "minsi": np.minimum}
 _EFFECTS = ("tpu.wait_dma2", "tpu.log", "tpu.sem_signal", "tpu.sem_wait", "tpu.log_buffer", "tt.return", "func.return")
 
@@ -302,6 +329,18 @@ class Evaluator:
         found = _LIBDEVICE.get(name) or _LIBDEVICE[name.removesuffix("f")]
         with np.errstate(all="ignore"):
             return np.asarray(found(*xs)).astype(numpy_type(op.results[0].type)[1])
+
+    def _tt_atomic_rmw(self, op, pointer, value, mask=None):
+        """One program runs at a time, but of its elements several may lie at one place."""
+        (buffer, at), keep = pointer, np.broadcast_to(True if mask is None else mask, np.shape(pointer[1]))
+        change = _CHANGES[op.attributes["atomic_rmw_op"].value]
+        old = np.zeros(np.shape(at), buffer.dtype)
+        for i in np.ndindex(np.shape(at)):
+            if keep[i]:
+                place = np.asarray(at)[i]
+                old[i] = buffer[place]
+                buffer[place] = change(buffer[place], np.broadcast_to(value, np.shape(at))[i])
+        return old
 
     def _tt_reduce(self, op, *xs):
         axis, combine = op.attributes["axis"].value, op.regions[0].blocks[0]

@@ -102,9 +102,7 @@ def test_reverse_mode_of_a_pipeline_of_computed_length_names_its_line():
     call = pl.pallas_call(kernel, meshrt.ShapeDtypeStruct((16, 128), np.float32), in_specs=specs, out_specs=ANYWHERE)
     x, n = jnp.ones((16, 128)), jnp.array([2])
     np.testing.assert_array_equal(meshrt.jvp(lambda x: call(n, x), (x,), (x,))[1], x)
-    with pytest.raises(
-        errors.DifferentiationError, match=r"cores\.py:\d+ .*sizes that are Python ints"
-    ):
+    with pytest.raises(errors.DifferentiationError, match=r"cores\.py:\d+ .*sizes that are Python ints"):
         meshrt.grad(lambda x: call(n, x).sum())(x)
 
 

@@ -21,6 +21,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.source import Source
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray
+from meshrt.primitives.written import PROGRAMS
 from meshrt.sharding.mesh import AbstractMesh
 
 __all__ = ["Rule", "Walk", "kind_of", "through", "written"]
@@ -118,6 +119,8 @@ class Walk:
 
     def equation(self, eqn: Eqn, read: Callable[[Any], Any]) -> Sequence[Any]:
         rule = self.rules.get(eqn.primitive)
+        if rule is None and eqn.primitive in PROGRAMS:
+            rule = through(PROGRAMS[eqn.primitive])
         outer, self._at = self._at, eqn
         try:
             if rule is None:

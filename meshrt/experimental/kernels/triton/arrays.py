@@ -22,8 +22,6 @@ from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through, written
 from meshrt.experimental.kernels.triton.filled import counted, filled, with_rest
 from meshrt.primitives import (
-    arrangement,
-    compositions,
     conversion,
     cumulative,
     elementwise,
@@ -36,7 +34,7 @@ from meshrt.primitives.functions import RoundingMethod
 from meshrt.primitives.selection import select_n
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 
-__all__ = ["RULES", "reduced"]
+__all__ = ["RULES", "called", "reduced"]
 
 _F32, _F64, _I32 = (np.dtype(name) for name in ("float32", "float64", "int32"))
 
@@ -223,18 +221,21 @@ def _of_those_there(combine: Callable[..., Sequence[Any]]) -> Callable[..., Sequ
 # libdevice
 
 
-def _library(name: str) -> Rule:
+def called(walk: Walk, name: str, operands: Sequence[ir.Value], shape: Sequence[int], dtype: Any) -> ir.Value:
     """A function of NVIDIA's library, of words or double words. Narrow elements are widened."""
+    wide = _F64 if dtype == _F64 else _F32
+    given = [converted(walk, x, shape, dtype, wide) for x in operands]
+    symbol = f"__nv_{name}" + ("f" if wide == _F32 else "")
+    made = tt.extern_elementwise(walk.like(shape, wide), given, "", "", symbol, True)
+    return converted(walk, made, shape, wide, dtype)
 
+
+def _library(name: str) -> Rule:
     def rule(walk: Walk, eqn: Eqn, *operands: ir.Value) -> ir.Value:
         out = eqn.outvars[0].aval
         if kind_of(out.dtype) != "f" or any(a.aval.dtype != out.dtype for a in eqn.invars):
             walk.refuse("it is a function of floats of one type; convert the operands with astype")
-        wide = _F64 if out.dtype == _F64 else _F32
-        given = [converted(walk, x, out.shape, out.dtype, wide) for x in walk.alike(eqn, operands)]
-        symbol = f"__nv_{name}" + ("f" if wide == _F32 else "")
-        made = tt.extern_elementwise(walk.like(out.shape, wide), given, "", "", symbol, True)
-        return converted(walk, made, out.shape, wide, out.dtype)
+        return called(walk, name, walk.alike(eqn, operands), out.shape, out.dtype)
 
     return rule
 
@@ -288,7 +289,7 @@ _LIBRARY = {
     elementwise.asin_p: "asin", elementwise.acos_p: "acos", elementwise.atan_p: "atan", elementwise.atan2_p: "atan2",
     elementwise.sinh_p: "sinh", elementwise.cosh_p: "cosh", elementwise.asinh_p: "asinh",
     elementwise.acosh_p: "acosh", elementwise.atanh_p: "atanh", elementwise.floor_p: "floor",
-    elementwise.ceil_p: "ceil", elementwise.nextafter_p: "nextafter", gamma.erf_p: "erf", gamma.erfc_p: "erfc",
+    elementwise.ceil_p: "ceil", gamma.erf_p: "erf", gamma.erfc_p: "erfc",
     gamma.erf_inv_p: "erfinv", gamma.lgamma_p: "lgamma",
 }  # fmt: skip
 
@@ -306,8 +307,6 @@ def _print(walk: Walk, eqn: Eqn, *operands: ir.Value) -> list[Any]:
 RULES: dict[Primitive, Rule] = {
     shapes.broadcast_in_dim_p: _broadcast_in_dim,
     shapes.transpose_p: _transpose,
-    compositions.squeeze_p: through(lambda x, *, dimensions: reshape.squeeze(x, dimensions)),
-    compositions.tile_p: through(lambda x, *, reps: arrangement.tile(x, reps)),
     reshape.iota_p: _iota,
     conversion.bitcast_convert_type_p: _bitcast,
     reduce.reduce_sum_p: _reduction(elementwise.add_p, _zero),
@@ -330,7 +329,6 @@ RULES: dict[Primitive, Rule] = {
     values.debug_print_p: _print,
     assembly.elementwise_inline_asm_p: _inline_asm,
     values.approx_tanh_p: _library("tanh"),
-    values.reciprocal_p: through(lambda x, **_: elementwise.div_p.bind(np.asarray(1, x.dtype)[()], x)),
     hints.multiple_of_p: same,
     hints.max_contiguous_p: same,
     elementwise.round_p: _round,

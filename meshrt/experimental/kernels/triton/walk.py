@@ -13,7 +13,7 @@ from jaxlib.triton import dialect as tt
 
 from meshrt.experimental.kernels.mlir import arithmetic, control, conversions
 from meshrt.experimental.kernels.mlir.walk import Walk
-from meshrt.experimental.kernels.triton import arrays, ordering, parts, places, pointers, products, stacks
+from meshrt.experimental.kernels.triton import arrays, composed, ordering, parts, places, pointers, products, stacks
 from meshrt.experimental.kernels.triton.filled import filled
 
 __all__ = ["TritonWalk"]
@@ -37,7 +37,7 @@ class TritonWalk(Walk):
     backend: ClassVar[str] = "Triton (GPU)"
     rules = {
         **arithmetic.RULES, **conversions.RULES, **control.RULES, **pointers.RULES, **arrays.RULES, **parts.RULES,
-        **places.RULES, **products.RULES, **ordering.RULES, **stacks.RULES,
+        **places.RULES, **products.RULES, **ordering.RULES, **stacks.RULES, **composed.RULES,
     }  # fmt: skip
 
     def element(self, dtype: Any) -> ir.Type:
