@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import dtypes
 from meshrt.core.basic.pointwise import nary
+from meshrt.core.basic.shapes import broadcast_in_dim
 from meshrt.core.explicit import Application, Spec
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
@@ -43,7 +44,14 @@ def written(
         return ref
 
     primitive = nary(name, "", arity, kinds="f", write=write, derivatives=derivatives, explicit=_explicit)
-    PROGRAMS[primitive] = lambda *operands, **_: widened(function)(*operands)
+
+    def program(*operands: Any, **_: Any) -> Any:
+        shape = max((aval_of(x).shape for x in operands), key=len)
+        return widened(function)(
+            *[x if aval_of(x).shape == shape else broadcast_in_dim(x, shape, ()) for x in operands]
+        )
+
+    PROGRAMS[primitive] = program
     return primitive
 
 

@@ -76,20 +76,20 @@ def test_parameters_are_those_asked_for():
         lowered(ask(num_warps=3), kind(OURS, (64,)))
 
 
-def sorts(x_ref, o_ref):
-    o_ref[...] = jnp.sort(x_ref[...])
+def transforms(x_ref, o_ref):
+    o_ref[...] = jnp.fft.rfft(x_ref[...])[0].real + x_ref[...]
 
 
 def wide_product(x_ref, o_ref):
-    x = x_ref[...].reshape(8, 8).astype(np.int32)
-    o_ref[...] = (x @ x).reshape(64).astype(np.float32)
+    x = jnp.broadcast_to(x_ref[...].astype(np.int32), (64, 64))
+    o_ref[...] = (x @ x)[0].astype(np.float32)
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (sorts, r"'sort' of f32\[64\] at .*\(sorts\): there is no such operation in Triton"),
-        (wide_product, r"'dot_general'.*of whole numbers only int8 has products"),
+        (transforms, r"'fft' of f32\[64\] at .*\(transforms\): there is no such operation in Triton"),
+        (wide_product, r"'dot_general' of i32\[64,64\].*of whole numbers only int8 has products of matrices"),
     ],
 )
 def test_what_gpus_lack_is_refused_with_operation_and_line(body, said):
@@ -116,12 +116,18 @@ def test_narrow_floats_are_divided_as_words():
     assert re.search(r"arith.divf .* : tensor<64xf32>", text)
 
 
-def test_products_of_wider_whole_numbers_are_refused():
-    """XLA's compiler of Triton ends the process at them."""
+def test_products_of_wider_whole_numbers_are_added_up():
+    """XLA's compiler of Triton ends the process at such products."""
     words = meshrt.ShapeDtypeStruct((16, 16), np.int16)
     product = pl.pallas_call(lambda x, o: o.__setitem__(..., (x[...] @ x[...].T)), words)
-    with pytest.raises(errors.UnsupportedError, match="only int8 has products"):
-        lowered(product, words)
+    text = lowered(product, words)
+    assert "tt.dot" not in text and "tt.reduce" in text
+
+
+def test_large_arrays_are_shared_by_more_warps():
+    double = lambda x, o: o.__setitem__(..., x[...] * 2)
+    for size, warps in ((1 << 14, 4), (1 << 15, 8), (1 << 17, 32), (1 << 19, 32)):
+        assert f"num_warps = {warps} : i32" in lowered(pl.pallas_call(double, kind(OURS, (size,))), kind(OURS, (size,)))
 
 
 def negated(asm="neg.s32 $0, $1;", out=(64,), pack=1):

@@ -45,7 +45,7 @@ def by_kind(
         if build is None:
             walk.refuse(f"elements of {dtype} have no such operation; convert them with astype")
         given = walk.alike(eqn, operands)
-        is_narrow = (kind in words and bits_of(dtype) < least) or _is_narrow_scalar(walk, kind, dtype, out.shape)
+        is_narrow = (kind in words and bits_of(dtype) < least) or _has_no_arithmetic(walk, kind, dtype, out.shape)
         if not is_narrow:
             return build(*given)
         wide = _WORDS[kind]
@@ -58,9 +58,10 @@ def by_kind(
 _WORDS = {kind: np.dtype(name) for kind, name in (("f", "float32"), ("i", "int32"), ("u", "uint32"))}
 
 
-def _is_narrow_scalar(walk: Walk, kind: str, dtype: Any, shape: Any) -> bool:
-    """Whether this is a scalar that the target's scalar unit computes with only as a word."""
-    return walk.has_wide_scalars and not shape and kind == "f" and bits_of(dtype) < 32
+def _has_no_arithmetic(walk: Walk, kind: str, dtype: Any, shape: Any) -> bool:
+    """Whether floats are computed with as words only: those of a byte, which are what is stored and multiplied; and
+    scalars, where the target's scalar unit has no narrower ones."""
+    return kind == "f" and (bits_of(dtype) == 8 or (walk.has_wide_scalars and not shape and bits_of(dtype) < 32))
 
 
 def _compare(f: Any, i: Any, u: Any) -> Rule:
@@ -71,7 +72,7 @@ def _compare(f: Any, i: Any, u: Any) -> Rule:
         aval, shape = eqn.invars[0].aval, eqn.outvars[0].aval.shape
         kind = kind_of(aval.dtype)
         if kind == "f":
-            if _is_narrow_scalar(walk, kind, aval.dtype, shape):
+            if _has_no_arithmetic(walk, kind, aval.dtype, shape):
                 x, y = [converted(walk, v, shape, aval.dtype, _WORDS["f"]) for v in (x, y)]
             return unequal(walk, x, y, shape) if f is None else arith.cmpf(f, x, y)
         if kind == "b":
@@ -107,7 +108,7 @@ _COMPARISONS: dict[Primitive, Rule] = {
 def _neg(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
     aval = eqn.invars[0].aval
     if kind_of(aval.dtype) == "f":
-        return arith.negf(x)
+        return by_kind(arith.negf)(walk, eqn, x)
     return arith.subi(walk.constant(0, aval.shape, aval.dtype), x)
 
 
@@ -119,7 +120,9 @@ def _not(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
 
 def _is_finite(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
     aval = eqn.invars[0].aval
-    return arith.cmpf(_F.OLT, math.absf(x), walk.constant(np.inf, aval.shape, aval.dtype))
+    dtype = _WORDS["f"] if bits_of(aval.dtype) == 8 else aval.dtype
+    x = converted(walk, x, aval.shape, aval.dtype, dtype)
+    return arith.cmpf(_F.OLT, math.absf(x), walk.constant(np.inf, aval.shape, dtype))
 
 
 def _round(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:

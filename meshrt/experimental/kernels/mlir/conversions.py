@@ -34,6 +34,8 @@ def converted(walk: Walk, x: ir.Value, shape: Any, old: Any, new: Any) -> ir.Val
         case "f", "f":
             return _float_to_float(walk, x, shape, old, new)
         case _, "b":
+            if bits_of(old) == 8 and kind_of(old) == "f":
+                return converted(walk, converted(walk, x, shape, old, _FLOAT32), shape, _FLOAT32, new)
             zero = walk.constant(0, shape, old)
             return unequal(walk, x, zero, shape) if kind_of(old) == "f" else arith.cmpi(arith.CmpIPredicate.ne, x, zero)
         case "b", "f":

@@ -8,9 +8,10 @@ default (v5e, v5p) and keeps two buffers of each window. The last two dimensions
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-__all__ = ["CORES", "GPUS", "RING_BYTES", "Sizes", "block_of", "columns_beside", "rows_of"]
+__all__ = ["CORES", "GPUS", "RING_BYTES", "Sizes", "block_of", "columns_beside", "on_gpus", "rows_of"]
 
 
 class Sizes(NamedTuple):
@@ -62,6 +63,29 @@ CORES = Sizes(
 GPUS = Sizes(
     matmul=(128, 128, 64), attention=(64, 64), norm=(8 * 1024, 1), loss=(4, 1024), head=(0, 8192), scan=(32, 32)
 )
+
+# What bounds the blocks of GPUs by their operands. Chosen from what the compiler for an H100 takes: of its 227 KiB the
+# backward pass of attention holds four blocks of queries or keys at a time; and products of floats of 32 bits and more
+# are no instruction of tensor cores, so that each multiplication is written out, 1024 of them for a thread (of blocks
+# of 128 x 128 x 64 in float32 8192 took the compiler 30 s, and in float64 they do not fit).
+_HELD_BYTES = 32 << 10
+_WIDE_TERMS = 1 << 17
+
+
+def on_gpus(name: str, arrays: Sequence[Any]) -> tuple[int, ...]:
+    """The row `name` of the table for GPUs, made smaller where elements or heads are wide."""
+    blocks: tuple[int, ...] = getattr(GPUS, name)
+    first = arrays[0]
+    if name == "matmul" and first.dtype.itemsize >= 4:
+        return 64, 64, _WIDE_TERMS // 64**2
+    if name == "attention":
+        width, rows = 1 << (first.shape[-1] - 1).bit_length(), blocks[0]
+        terms = _WIDE_TERMS if first.dtype.itemsize >= 4 else rows**2 * width
+        while rows > 16 and (rows * width * first.dtype.itemsize > _HELD_BYTES or rows**2 * width > terms):
+            rows //= 2
+        return rows, rows
+    return blocks
+
 
 # Bytes of a core's memory that the windows of a ring's kernel may take. Chosen: what a v5e grants less a quarter, for
 # what the compiler keeps on its stack. Measured on its compiler: 8 MiB of rows beside 8 MiB of columns were refused.

@@ -20,7 +20,7 @@ from typing import Any
 
 from meshrt import lax
 from meshrt.experimental.custom_partitioning import custom_partitioning
-from meshrt.experimental.pallas.ops.heuristics import CORES, GPUS
+from meshrt.experimental.pallas.ops.heuristics import CORES, on_gpus
 from meshrt.heuristics import KEPT_OVER_JAXPRS
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.rules import ArrayMapping, CompoundFactor, ShardingRule, parse_rule
@@ -96,14 +96,12 @@ class placed:
     def _sized(self, statics: dict[str, Any]) -> Callable[..., Any]:
         if self.sizes is None or statics["blocks"] is not None:
             return functools.partial(self.fun, **statics)
-        on_cores, on_gpus = (
-            functools.partial(fun, **{**statics, "blocks": getattr(table, self.sizes)})
-            for fun, table in ((self.fun, CORES), (self.on_gpus, GPUS))
-        )
+        on_cores = functools.partial(self.fun, **{**statics, "blocks": getattr(CORES, self.sizes)})
 
         def by_platform(split: Split, *arrays: Any) -> Any:
-            cores, gpus = functools.partial(on_cores, split), functools.partial(on_gpus, split)
-            return lax.platform_dependent(*arrays, cuda=gpus, default=cores)
+            blocks = on_gpus(self.sizes, arrays)
+            gpus = functools.partial(self.on_gpus, split, **{**statics, "blocks": blocks})
+            return lax.platform_dependent(*arrays, cuda=gpus, default=functools.partial(on_cores, split))
 
         return by_platform
 

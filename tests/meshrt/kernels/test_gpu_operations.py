@@ -1,0 +1,140 @@
+"""Operations on values in kernels for GPUs that Triton has no instruction for: run by the evaluator of its dialect
+beside the same operations outside of a kernel, and given to the compiler (`make test-tpu`)."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import meshrt
+from meshrt import lax
+from meshrt import scipy as jsp
+from tests.meshrt.kernels.programs import OURS
+from tests.meshrt.kernels.test_any_size import kind, whole
+from tests.meshrt.kernels.test_evaluated import drawn, evaluated
+from tests.meshrt.kernels.test_hardware import needs_cuda
+
+pl, jnp, pltpu = OURS.pl, OURS.np, OURS.pltpu
+
+F32, BF16, F64, I32 = (np.dtype(d) for d in (np.float32, ml_dtypes.bfloat16, np.float64, np.int32))
+EVEN, ODD, ROW, WORDS = kind(8, 16), kind(5, 3), kind(20), kind(8, 16, dtype=I32)
+FOUR, BYTES = kind(4, dtype=I32), kind(8, 16, dtype=np.uint8)
+NEIGHBOURS = kind(8, 2, dtype=np.uint16)
+
+
+def pairs_of_best(x, places):
+    best = lambda a, b: (jnp.where(a[0] >= b[0], a[0], b[0]), jnp.where(a[0] >= b[0], a[1], b[1]))
+    return lax.reduce((x, places), (np.float32(-np.inf), np.int32(-1)), best, (1,))[1]
+
+
+def stacked(x):
+    last, sums = lax.scan(lambda c, row: (c + row, c * row), x[0], x)
+    return jnp.concatenate([last[None], sums])
+
+
+def until_large(x):
+    return lax.while_loop(lambda c: jnp.any(c < 10), lambda c: c * 2 + 1, jnp.abs(x))
+
+
+def batched(x, y):
+    return lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,))))
+
+
+MOVED = {
+    "sort": (jnp.sort, EVEN), "sort columns": (lambda x: jnp.sort(x, 0), ODD), "argsort": (jnp.argsort, EVEN),
+    "sort descending": (lambda x: jnp.sort(x, descending=True), ROW), "sort words": (jnp.sort, WORDS),
+    "sort ties": (lambda x, y: lax.sort((x, y), num_keys=1)[1], WORDS, EVEN),
+    "sort two keys": (lambda x, y: lax.sort((x, y), num_keys=2)[1], WORDS, WORDS),
+    "top_k": (lambda x: lax.top_k(x, 3)[0], ROW), "top places": (lambda x: lax.top_k(x, 3)[1], WORDS),
+    "roll": (lambda x: jnp.roll(x, 1, 0), ODD), "roll by value": (lambda x: pltpu.roll(x, 3, 1), EVEN),
+    "roll by steps": (lambda x: pltpu.roll(x, 1, 1, stride=2, stride_axis=0), EVEN),
+    "rev": (lambda x: lax.rev(x, (0, 1)), ODD), "reshape": (lambda x: x.reshape(3, 5), ODD),
+    "ravel": (lambda x: x.reshape(15), ODD), "split": (lambda x: x.reshape(5, 2, 2), ROW),
+    "concatenate": (lambda x: jnp.concatenate([x, 2 * x, x[:2]], 0), ODD),
+    "stack": (lambda x: jnp.stack([x, -x], -1), ODD), "parts": (lambda x: lax.split(x, (1, 2, 2))[1], ODD),
+    "pad": (lambda x: lax.pad(x, np.float32(7), ((1, 2, 1), (0, 3, 0))), ODD),
+    "pad by less": (lambda x: lax.pad(x, np.float32(7), ((-1, 2, 0), (1, -2, 2))), ODD),
+    "tile": (lambda x: jnp.tile(x, (2, 3)), ODD), "repeat": (lambda x: jnp.repeat(x, 3, 0), ODD),
+    "every other": (lambda x: x[::2, 1::3], EVEN), "diagonal": (jnp.diagonal, EVEN),
+    "rows": (lambda x, i: x[i], EVEN, FOUR), "take columns": (lambda x, i: jnp.take(x, i + 1, axis=1), EVEN, FOUR),
+    "take clipped": (lambda x, i: jnp.take(x, i * 9 - 5, axis=0, mode="clip"), ODD, FOUR),
+    "take filled": (lambda x, i: jnp.take(x, i * 3, axis=0, mode="fill"), ODD, FOUR),
+    "elements": (lambda x, i: x[i, i + 2], EVEN, FOUR), "one element": (lambda x, i: x[i[0], i[1]] + x, EVEN, FOUR),
+    "along": (lambda x, i: jnp.take_along_axis(x, i, 1), EVEN, WORDS),
+    "set": (lambda x, i: x.at[i].set(1.0), EVEN, FOUR), "add": (lambda x, i: x.at[i, 2].add(1.0), EVEN, FOUR),
+    "add outside": (lambda x, i: x.at[i * 3].add(1.0), ODD, FOUR),
+    "greatest": (lambda x, i: x.at[:, i].max(0.5), EVEN, FOUR), "count": (lambda i: jnp.bincount(i, length=6), FOUR),
+    "cummax": (lambda x: lax.cummax(x, axis=0, reverse=True), ODD), "cummin": (lambda x: lax.cummin(x, axis=1), EVEN),
+    "cumlogsumexp": (lambda x: lax.cumlogsumexp(x, axis=1), ODD),
+    "associative scan": (lambda x: lax.associative_scan(lambda a, b: a * b, x, axis=1), EVEN),
+    "windows": (lambda x: lax.reduce_window(x, np.float32(0), lax.add, (2, 2), (1, 2), "SAME"), ODD),
+    "largest of windows": (lambda x: lax.reduce_window(x, np.float32(-np.inf), lax.max, (3,), (2,), "VALID"), ROW),
+    "reduce pairs": (pairs_of_best, EVEN, WORDS),
+    "reduce from 5": (lambda x: lax.reduce(x, np.float32(5), lambda a, b: a + 2 * b - b, (0,)), ODD),
+    "reduce all from 5": (lambda x: lax.reduce(x, np.float32(5), lambda a, b: a + 2 * b - b, (0, 1))[None], ODD),
+    "scan": (stacked, ODD), "scan back": (lambda x: lax.scan(lambda c, a: (c + a, c), x[0], x, reverse=True)[1], ODD),
+    "map": (lambda x: lax.map(lambda r: r.sum(), x), EVEN), "while": (until_large, ODD),
+    "median": (lambda x: jnp.median(x, 1), ODD), "searchsorted": (lambda x, y: jnp.searchsorted(x, y), ROW, ROW),
+}  # fmt: skip
+COMPUTED = {
+    "matrix by vector": (lambda x: x @ x[3], EVEN), "vectors": (lambda x: jnp.dot(x, x)[None], ROW),
+    "outer": (jnp.outer, ROW, ROW), "two contracted": (lambda x: jnp.tensordot(x, x, 2)[None], ODD),
+    "three dimensions": (lambda x, y: jnp.einsum("abc,dc->abd", x.reshape(2, 4, 16), y), EVEN, EVEN),
+    "batch": (batched, kind(3, 4, 5), kind(3, 5, 6)), "words": (lambda x: x @ x.T, WORDS),
+    "large batch": (batched, kind(3, 32, 16), kind(3, 16, 32)), "mixed": (jnp.dot, EVEN, kind(16, 4, dtype=BF16)),
+    "uint8": (lambda x: lax.dot(x, x.T, preferred_element_type=np.int32), BYTES),
+    "bits of words": (lambda x: lax.bitcast_convert_type(x, np.int16), EVEN),
+    "words of bits": (lambda x: lax.bitcast_convert_type(x, np.uint32), NEIGHBOURS),
+    "bits of bytes": (lambda x: lax.population_count(x) + lax.clz(x), BYTES),
+    "precision": (lambda x: lax.reduce_precision(x * 1e4, 5, 10), EVEN),
+    "coarse": (lambda x: lax.reduce_precision(x, 8, 3), kind(8, 16, dtype=BF16)),
+    "mulhi": (lambda x: lax.mulhi(x * 123456789, x * 987654321), WORDS),
+    "nextafter": (lambda x: lax.nextafter(x, -x), EVEN),
+    "nextafter of bf16": (lambda x, y: lax.nextafter(x, y), *[kind(8, 16, dtype=BF16)] * 2),
+    "nextafter of zero": (lambda x: lax.bitcast_convert_type(lax.nextafter(x * 0, x), I32), EVEN),
+    "digamma": (lambda x: lax.digamma(x * 3), EVEN), "digamma of f64": (lax.digamma, kind(8, 16, dtype=F64)),
+    "digamma of bf16": (lax.digamma, kind(8, 16, dtype=BF16)), "i0e": (lambda x: lax.bessel_i0e(x * 30), EVEN),
+    "i1e": (lambda x: lax.bessel_i1e(x * 30), EVEN), "i1e of f64": (lax.bessel_i1e, kind(8, 16, dtype=F64)),
+    "igamma": (lambda x, y: lax.igamma(abs(x) + 0.5, abs(y)), EVEN, EVEN),
+    "betainc": (lambda x: jsp.special.betainc(abs(x) + 1, np.float32(2.0), lax.logistic(x)), EVEN),
+    "erfc": (lax.erfc, EVEN), "erf_inv": (lambda x: lax.erf_inv(lax.tanh(x)), EVEN), "lgamma": (lax.lgamma, EVEN),
+}  # fmt: skip
+PROGRAMS = {**MOVED, **COMPUTED}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_they_compute_what_they_do_outside_of_kernels(name):
+    f, *kinds = PROGRAMS[name]
+    with meshrt.enable_x64(any(k.dtype == F64 for k in kinds)):
+        args = drawn(kinds)
+        if kinds[0].dtype.kind == "f":
+            args[0].flat[:2] = [0.0, np.nan] if name.startswith("sort") else [0.0, -0.0]
+        wanted = np.asarray(meshrt.jit(f)(*args))
+        (found,) = evaluated("cuda", whole(f, *kinds), args)
+    tolerance = 2e-2 if wanted.dtype == BF16 else 1e-4
+    found, wanted = (x.astype(np.float64) for x in (found, wanted))
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=0 if "nextafter" in name else tolerance)
+
+
+def eighths(x):
+    parts = [x + x, -x, abs(x), jnp.where(x > 1, x, x * 2), jnp.cumsum(x, 1), jnp.sort(x), jnp.maximum(x, 1), x / 3]
+    return jnp.stack([p.astype(np.float32) for p in parts]) + jnp.isfinite(x) + x.astype(bool)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2], ids=lambda d: d.__name__)
+def test_floats_of_a_byte_are_computed_with_as_words(dtype):
+    (kept,) = [kind(8, 16, dtype=dtype)]
+    args = drawn([kept])
+    (found,) = evaluated("cuda", whole(eighths, kept), args)
+    np.testing.assert_allclose(found, np.asarray(meshrt.jit(eighths)(*args)), rtol=0.13, atol=0.13)
+
+
+@pytest.mark.tpu
+@needs_cuda
+@pytest.mark.parametrize("name", [*PROGRAMS, "floats of a byte"])
+def test_gpus_compile_them(name):
+    f, *kinds = {**PROGRAMS, "floats of a byte": (eighths, kind(8, 16, dtype=ml_dtypes.float8_e5m2))}[name]
+    with meshrt.enable_x64(any(k.dtype == F64 for k in kinds)):
+        program = meshrt.jit(whole(f, *kinds)).trace(*kinds).lower(lowering_platforms=("cuda",))
+    assert program.compile(topology="h100:1").memory_analysis().output_size_in_bytes > 0
