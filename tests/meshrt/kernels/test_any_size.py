@@ -11,6 +11,7 @@ import meshrt
 from meshrt import errors, lax
 from meshrt.core.jaxpr import Literal, subjaxprs
 from meshrt.experimental.pallas import ops
+from meshrt.experimental.pallas.ops import heuristics
 from meshrt.primitives.control_cond import branch_for
 from tests.meshrt.kernels.programs import OURS
 from tests.meshrt.kernels.test_evaluated import close, drawn, evaluated, expected_of
@@ -139,6 +140,28 @@ def test_pages_of_few_heads():
     args = [*drawn([kind(3, 6, 12), kind(2, 9, 5, 12), kind(2, 9, 5, 12)]), np.int32([7, 1, 12]),
             np.random.RandomState(0).randint(0, 9, (3, 3)).astype(np.int32)]  # fmt: skip
     compared(ops.paged_attention, args)
+
+
+@pytest.mark.parametrize("page", [96, 100, 7])
+def test_large_pages_are_held_in_parts(page):
+    """Of 64 keys of 64 float32; what has no half of whole keys stays whole."""
+    args = [*drawn([kind(2, 2, 64), kind(1, 5, page, 64), kind(1, 5, page, 64)]), np.int32([page + 3, 2]),
+            np.int32([[3, 1], [2, 2]])]  # fmt: skip
+    compared(ops.paged_attention, args)
+    compared(meshrt.grad(lambda *a: (ops.paged_attention(*a) ** 2).sum(), (0, 1, 2)), args)
+
+
+WIDE = {  # head widths and element types of which GPUs hold smaller blocks
+    "float32": (256, (16, 16)), "float64": (128, (32, 32)), "bfloat16": (256, (64, 64)), "float16": (512, (32, 32)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+def test_blocks_of_wide_heads_fit_a_multiprocessor(dtype):
+    width, blocks = WIDE[dtype]
+    x = kind(1, 100, 2, width, dtype=jnp.dtype(dtype))
+    assert heuristics.on_gpus("attention", [x, x, x]) == blocks
+    assert 4 * blocks[0] * width * x.dtype.itemsize <= 227 << 10
 
 
 def test_losses():

@@ -62,7 +62,7 @@ MOVED = {
     "take filled": (lambda x, i: jnp.take(x, i * 3, axis=0, mode="fill"), ODD, FOUR),
     "elements": (lambda x, i: x[i, i + 2], EVEN, FOUR), "one element": (lambda x, i: x[i[0], i[1]] + x, EVEN, FOUR),
     "along": (lambda x, i: jnp.take_along_axis(x, i, 1), EVEN, WORDS),
-    "set": (lambda x, i: x.at[i].set(1.0), EVEN, FOUR), "add": (lambda x, i: x.at[i, 2].add(1.0), EVEN, FOUR),
+    "set": (lambda x, i: x.at[i].set(1.0), EVEN, FOUR), "add": (lambda x, i: x.at[i, i + 2].add(1.0), EVEN, FOUR),
     "add outside": (lambda x, i: x.at[i * 3].add(1.0), ODD, FOUR),
     "greatest": (lambda x, i: x.at[:, i].max(0.5), EVEN, FOUR), "count": (lambda i: jnp.bincount(i, length=6), FOUR),
     "cummax": (lambda x: lax.cummax(x, axis=0, reverse=True), ODD), "cummin": (lambda x: lax.cummin(x, axis=1), EVEN),

@@ -23,6 +23,7 @@ class Sizes(NamedTuple):
     loss       tokens and classes of a block of logits
     head       tokens and classes of a block of logits that are computed from a head
     scan       steps and channels of a block of a selective scan
+    pages      keys of a page that are held at once; 0 for whole pages
     """
 
     matmul: tuple[int, int, int]
@@ -31,6 +32,7 @@ class Sizes(NamedTuple):
     loss: tuple[int, int]
     head: tuple[int, int]
     scan: tuple[int, int]
+    pages: tuple[int]
 
 
 # Cores of TPUs, and CPUs.
@@ -49,6 +51,7 @@ CORES = Sizes(
     loss=(256, 1024),
     head=(256, 1024),
     scan=(128, 512),
+    pages=(0,),
 )
 
 # GPUs, where a program holds its blocks in the registers and the shared memory of one multiprocessor (64 Ki registers
@@ -61,7 +64,13 @@ CORES = Sizes(
 #   loss of 4096 x 32000: 0.19 and 0.35 for the gradient (plain 0.21 and 0.37); 16 x 256 0.36 and 0.52
 #   scan of 4 x 1024 x 1024, 16 states: 0.82 and 3.97 for the gradient; 16 x 64 1.05 and 5.4, 64 x 32 0.82 and 37
 GPUS = Sizes(
-    matmul=(128, 128, 64), attention=(64, 64), norm=(8 * 1024, 1), loss=(4, 1024), head=(0, 8192), scan=(32, 32)
+    matmul=(128, 128, 64),
+    attention=(64, 64),
+    norm=(8 * 1024, 1),
+    loss=(4, 1024),
+    head=(0, 8192),
+    scan=(32, 32),
+    pages=(128,),
 )
 
 # What bounds the blocks of GPUs by their operands. Chosen from what the compiler for an H100 takes: of its 227 KiB the
@@ -78,12 +87,13 @@ def on_gpus(name: str, arrays: Sequence[Any]) -> tuple[int, ...]:
     first = arrays[0]
     if name == "matmul" and first.dtype.itemsize >= 4:
         return 64, 64, _WIDE_TERMS // 64**2
-    if name == "attention":
-        width, rows = 1 << (first.shape[-1] - 1).bit_length(), blocks[0]
-        terms = _WIDE_TERMS if first.dtype.itemsize >= 4 else rows**2 * width
-        while rows > 16 and (rows * width * first.dtype.itemsize > _HELD_BYTES or rows**2 * width > terms):
+    if name in ("attention", "pages"):
+        width, size = 1 << (first.shape[-1] - 1).bit_length(), first.dtype.itemsize
+        rows = blocks[0]
+        terms = _WIDE_TERMS if size >= 4 else rows**2 * width
+        while rows > 16 and (rows * width * size > _HELD_BYTES or rows * min(rows, 64) * width > terms):
             rows //= 2
-        return rows, rows
+        return (rows,) * len(blocks)
     return blocks
 
 

@@ -13,7 +13,7 @@ from meshrt import numpy as jnp
 from meshrt.custom_derivatives import custom_vjp
 from meshrt.experimental import pallas as pl
 from meshrt.experimental.pallas import tpu as pltpu
-from meshrt.experimental.pallas.ops.placement import Split, placed
+from meshrt.experimental.pallas.ops.placement import Split, sized
 from meshrt.experimental.pallas.ops.tiles import accumulator, agreeing, contract, finite, positions
 from meshrt.shape_dtype import ShapeDtypeStruct
 
@@ -81,7 +81,7 @@ def _attention(q: Any, k: Any, v: Any, lengths: Any, table: Any, scale: float) -
 def _attend(q: Any, k: Any, v: Any, lengths: Any, table: Any, scale: float) -> Any:
     text, statics = _rule(q, k)
     heads = text.split(",")[0]
-    made = _forward.rule(f"{text} -> {heads}, {heads[:-2]}", **statics, scale=scale)
+    made = _forward.rule(f"{text} -> {heads}, {heads[:-2]}", **statics, scale=scale, blocks=None)
     return made(q, k, v, lengths, table)
 
 
@@ -97,7 +97,7 @@ def _attention_backward(scale: float, kept: Any, cotangent: Any) -> Any:
     text, statics = _rule(q, k)
     heads = text.split(",")[0]
     rule = f"{text}, {heads}, {heads[:-2]}, {heads[:-2]} -> {heads}, g p s d, g p s d"
-    made = _backward.rule(rule, **statics, scale=scale)(q, k, v, lengths, table, cotangent, log, delta)
+    made = _backward.rule(rule, **statics, scale=scale, blocks=None)(q, k, v, lengths, table, cotangent, log, delta)
     return *made, None, None
 
 
@@ -157,9 +157,22 @@ class _Walk:
         return jnp.where(positions(i, out.shape, 1) < length, out, np.asarray(-np.inf, self.acc)[()])
 
 
-@placed
-def _forward(split: Split, q: Any, k: Any, v: Any, lengths: Any, table: Any, *, scale: float) -> Any:
+def _cut(k: Any, v: Any, table: Any, keys: int) -> tuple[Any, Any, Any]:
+    """Pages as several of at most so many keys where halves of them are (0: as they are), and the table of these."""
+    groups, pages, page, width = k.shape
+    parts = 1
+    while keys and page // parts > keys and page // parts % 2 == 0:
+        parts *= 2
+    if parts == 1:
+        return k, v, table
+    k, v = (x.reshape(groups, pages * parts, page // parts, width) for x in (k, v))
+    return k, v, (table[..., None] * parts + jnp.arange(parts, dtype=table.dtype)).reshape(table.shape[0], -1)
+
+
+@sized("pages")
+def _forward(split: Split, q: Any, k: Any, v: Any, lengths: Any, table: Any, *, scale: float, blocks: Any) -> Any:
     """(results (batch, heads, width), logs of normalisers (batch, heads))."""
+    k, v, table = _cut(k, v, table, blocks[0])
     walk = _Walk(q, k, table)
     rows = walk.rows(walk.width)
     out, log = walk.call(
@@ -202,7 +215,7 @@ def _forward_kernel(
         log_ref[...] = top_ref[...] + jnp.log(total)
 
 
-@placed
+@sized("pages")
 def _backward(
     split: Split,
     q: Any,
@@ -215,8 +228,11 @@ def _backward(
     delta: Any,
     *,
     scale: float,
+    blocks: Any,
 ) -> Any:
     """Cotangents of query and pages. Each sequence pulls back to its own copy of a page; copies of one are added up."""
+    given = k.shape
+    k, v, table = _cut(k, v, table, blocks[0])
     walk = _Walk(q, k, table)
     shape = (walk.batch, walk.groups, walk.shared)
     rows, one = walk.rows(walk.width), walk.rows(1)
@@ -236,7 +252,7 @@ def _backward(
     for x in (dk, dv):
         moved = jnp.swapaxes(x, 0, 1)  # (groups, batch, pages of a sequence, page, width)
         total = jnp.zeros(k.shape, walk.acc).at[:, place].add(moved, mode="drop")
-        pages.append(split.sum(total, "b", "r").astype(k.dtype))
+        pages.append(split.sum(total, "b", "r").astype(k.dtype).reshape(given))
     return dq.reshape(q.shape), *pages
 
 
