@@ -120,12 +120,20 @@ def _padded(x: Any, value: Any, *, padding_config: Any) -> Any:
 
 
 def _remainder(x: Any, y: Any) -> Any:
+    if _is_float(np.asarray(x).dtype):
+        return np.fmod(_wide(x), _wide(y))
     return np.where(np.asarray(y) == 0, x, np.fmod(x, np.where(np.asarray(y) == 0, 1, y)))
 
 
 def _rounded(x: Any, *, rounding_method: int) -> Any:
     wide = _wide(x)
-    return np.rint(wide) if rounding_method == 1 else np.trunc(wide + np.copysign(0.5, wide))
+    return np.rint(wide) if rounding_method == 1 else _away(wide)
+
+
+def _away(x: Any) -> Any:
+    """To nearest, ties away from zero."""
+    whole = np.trunc(x)
+    return np.where(np.abs(x - whole) >= 0.5, whole + np.sign(x), whole)
 
 
 def _integer_power(x: Any, *, y: int, **_: Any) -> Any:
@@ -212,7 +220,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "slice": _slice, "dynamic_slice": lambda x, *starts, slice_sizes: x[_clamped(x, starts, slice_sizes)],
     "dynamic_update_slice": _updated, "pad": _padded, "dot_general": _dot,
     "reduce_sum": _reduce(np.sum), "reduce_max": _reduce(np.max), "reduce_min": _reduce(np.min),
-    "reduce_prod": _reduce(np.prod), "reduce_and": _reduce(np.all), "reduce_or": _reduce(np.any),
+    "reduce_prod": _reduce(np.prod), "reduce_and": _reduce(np.bitwise_and.reduce),
+    "reduce_or": _reduce(np.bitwise_or.reduce),
     "argmax": lambda x, *, axes, index_dtype: np.argmax(_wide(x), axes[0]),
     "argmin": lambda x, *, axes, index_dtype: np.argmin(_wide(x), axes[0]),
     "cumsum": _cumulative(np.cumsum), "cumprod": _cumulative(np.cumprod),

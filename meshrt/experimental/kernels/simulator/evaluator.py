@@ -19,11 +19,16 @@ from meshrt.experimental.kernels.memory import MemorySpace, TpuMemorySpace, copi
 from meshrt.experimental.kernels.simulator.arithmetic import computed
 from meshrt.experimental.kernels.simulator.machine import Copy, Core, Semaphores, Wait
 from meshrt.experimental.kernels.simulator.memory import Actor, Memory
+from meshrt.primitives.reduce_general import reduce_p
 from meshrt.primitives.state_views import view_of
+from meshrt.primitives.window import reduce_window_p
 
 __all__ = ["run_jaxpr"]
 
 Run = Generator[Wait, None, list[Any]]
+
+# Their Jaxpr is a function of two elements, not what they call.
+_OF_ELEMENTS = (reduce_p, reduce_window_p)
 
 
 def run_jaxpr(core: Core, jaxpr: Jaxpr, args: Sequence[Any]) -> Run:
@@ -37,7 +42,7 @@ def run_jaxpr(core: Core, jaxpr: Jaxpr, args: Sequence[Any]) -> Run:
             outs = yield from _PROGRAMS[name](core, eqn, operands)
         elif name in _OPERATIONS:
             outs = _OPERATIONS[name](core, eqn, operands)
-        elif isinstance(inner := eqn.params.get(body_name(eqn.params)), Jaxpr):
+        elif isinstance(inner := eqn.params.get(body_name(eqn.params)), Jaxpr) and eqn.primitive not in _OF_ELEMENTS:
             outs = yield from run_jaxpr(core, inner, operands)
         else:
             outs = computed(eqn, operands, skips)
