@@ -1,4 +1,4 @@
-"""The kernels that ship, forward and backward, with the compiler for TPUs, without hardware (`make test-tpu`)."""
+"""The kernels that ship, with the compilers for TPUs and GPUs, without hardware (`make test-tpu`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 import meshrt
 from meshrt import NamedSharding, P
 from meshrt.experimental.pallas import ops
+from meshrt.runtime import hardware
 from meshrt.sharding import AbstractMesh, AxisType
 
-pytestmark = [
-    pytest.mark.tpu,
-    pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu"),
-]
+pytestmark = pytest.mark.tpu
+needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 
 
 def _kind(*shape, dtype=ml_dtypes.bfloat16):
@@ -50,6 +49,7 @@ def _gradient(f, args):
     return meshrt.grad(lambda *a: f(*a).astype(np.float32).sum(), inexact)
 
 
+@needs_tpu
 @pytest.mark.parametrize("backwards", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_tpus_compile_them(name, backwards):
@@ -65,6 +65,7 @@ RINGS = {
 }
 
 
+@needs_tpu
 @pytest.mark.parametrize("backwards", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("name", RINGS)
 def test_tpus_compile_rings_without_other_collectives(name, backwards):
@@ -79,3 +80,37 @@ def test_tpus_compile_rings_without_other_collectives(name, backwards):
     program = meshrt.jit(_gradient(f, args) if backwards else f)
     compiled = program.trace(*args).lower(lowering_platforms=("tpu",)).compile(topology="v5e:2x4")
     assert "tpu_custom_call" in compiled.as_text() and not compiled.collectives()
+
+
+def _flash(width, dtype, queries=100, keys=200, heads=4):
+    args = [_kind(1, n, h, width, dtype=dtype) for n, h in ((queries, heads), (keys, 2), (keys, 2))]
+    return lambda q, k, v: meshrt.nn.dot_product_attention(q, k, v, implementation="flash"), args
+
+
+PAGED = _kind(2, 16, 128, dtype=np.float32), *[_kind(4, 8, 128, 128, dtype=np.float32)] * 2
+ON_GPUS = {
+    "heads of 256 in float32": _flash(256, np.float32),
+    "heads of 192 in bfloat16": _flash(192, ml_dtypes.bfloat16),
+    "heads of 32": _flash(32, ml_dtypes.bfloat16),
+    "one query": _flash(128, ml_dtypes.bfloat16, queries=1, heads=8),
+    "float32 products": (ops.matmul, [_kind(300, 700, dtype=np.float32), _kind(700, 200, dtype=np.float32)]),
+    "float64 products": (ops.matmul, [_kind(256, 512, dtype=np.float64), _kind(512, 256, dtype=np.float64)]),
+    "wide rows": (ops.rms_norm, [_kind(16, 65536), _kind(65536)]),
+    "many classes": (ops.softmax_cross_entropy, [_kind(16, 256 * 1024), _kind(16, dtype=np.int32)]),
+    "64 states": (ops.selective_scan, [*[_kind(2, 64, 128)] * 2, _kind(128, 64), *[_kind(2, 64, 64)] * 2]),
+    "large pages": (ops.paged_attention, [*PAGED, _kind(2, dtype=np.int32), _kind(2, 4, dtype=np.int32)]),
+}
+
+
+@pytest.mark.skipif(
+    hardware.cuda_library() is None or importlib.util.find_spec("nvidia") is None,
+    reason="needs the CUDA plugin and ptxas",
+)
+@pytest.mark.parametrize("backwards", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("name", ON_GPUS)
+def test_gpus_compile_them_by_the_sizes_of_their_operands(name, backwards):
+    f, args = ON_GPUS[name]
+    with meshrt.enable_x64("float64" in name):
+        program = meshrt.jit(_gradient(f, args) if backwards else f).trace(*args).lower(lowering_platforms=("cuda",))
+        compiled = program.compile(topology="h100:1")
+    assert compiled.memory_analysis().output_size_in_bytes > 0

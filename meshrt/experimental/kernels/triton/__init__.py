@@ -1,7 +1,13 @@
 """Kernels for NVIDIA's GPUs, through the dialect of Triton that jaxlib ships.
 
     pointers.py     loads and stores through tensors of pointers, masked at the edges of arrays
-    arrays.py       shapes, reductions, products, functions of libdevice
+    arrays.py       shapes, reductions, functions of libdevice
+    products.py     products, by tensor cores or term by term
+    places.py       elements at other places: shapes, slices, concatenations, gathers
+    parts.py        parts of values that begin where the program says
+    ordering.py     sorting
+    stacks.py       loops over stacks of values, scatters
+    composed.py     functions that consist of others
     walk.py         all rules together
     module.py       the program: its function, where its blocks begin
     call.py         the custom call and its launch

@@ -57,11 +57,13 @@ def along(walk: Walk, x: ir.Value, shape: Sequence[int], out: Sequence[int], axi
 def taken(walk: Walk, x: ir.Value, shape: Sequence[int], out: Sequence[int], places: Sequence[ir.Value]) -> ir.Value:
     """The elements of an array of `shape` at places of all its dimensions, tensors of the shape `out`."""
     element = ir.RankedTensorType(x.type).element_type
-    sizes, total = filled(shape), None
+    sizes = filled(shape)
+    total: ir.Value | None = None
     for d, at in enumerate(places):
         step = math.prod(sizes[d + 1 :])
         at = at if step == 1 else arith.muli(at, _number(walk, step, out))
         total = at if total is None else arith.addi(total, at)
+    assert total is not None
     row, found = (math.prod(sizes),), (math.prod(filled(out)),)
     if len(sizes) != 1:
         x = tt.reshape(walk.shaped(row, element), x)
@@ -93,7 +95,7 @@ def reshaped(walk: Walk, x: ir.Value, shape: Sequence[int], out: Sequence[int], 
     same_order = [n for n in shape if n != 1] == [n for n in out if n != 1]
     if same_order or not is_filled((*shape, *out)):
         return walk.reshaped(x, out, dtype)
-    total = None
+    total: Any = None
     for d in range(len(out)):
         step = math.prod(out[d + 1 :])
         count = counted(walk, out, d)

@@ -79,10 +79,13 @@ GPUS = Sizes(
 # of 128 x 128 x 64 in float32 8192 took the compiler 30 s, and in float64 they do not fit).
 _HELD_BYTES = 32 << 10
 _WIDE_TERMS = 1 << 17
+# The backward pass of a scan keeps the states of a block's steps: of 64 x 32 channels with 16 states it took ten times
+# as long as of half as many. (With 128 states the compiler was not done with 32 x 32 after three minutes.)
+_KEPT_STATES = 1 << 14
 
 
 def on_gpus(name: str, arrays: Sequence[Any]) -> tuple[int, ...]:
-    """The row `name` of the table for GPUs, made smaller where elements or heads are wide."""
+    """The row `name` of the table for GPUs, made smaller where elements, heads or states are wide."""
     blocks: tuple[int, ...] = getattr(GPUS, name)
     first = arrays[0]
     if name == "matmul" and first.dtype.itemsize >= 4:
@@ -94,6 +97,12 @@ def on_gpus(name: str, arrays: Sequence[Any]) -> tuple[int, ...]:
         while rows > 16 and (rows * width * size > _HELD_BYTES or rows * min(rows, 64) * width > terms):
             rows //= 2
         return (rows,) * len(blocks)
+    if name == "scan":
+        rows, width = blocks
+        states = 1 << (arrays[2].shape[1] - 1).bit_length()
+        while rows * width * states > _KEPT_STATES and width > 1:
+            rows, width = (rows // 2, width) if rows >= width else (rows, width // 2)
+        return rows, width
     return blocks
 
 

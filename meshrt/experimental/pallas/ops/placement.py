@@ -94,12 +94,13 @@ class placed:
         return self._made(text, factor_sizes, whole, summed, tuple(sorted(statics.items())))
 
     def _sized(self, statics: dict[str, Any]) -> Callable[..., Any]:
-        if self.sizes is None or statics["blocks"] is not None:
+        name = self.sizes
+        if name is None or statics["blocks"] is not None:
             return functools.partial(self.fun, **statics)
-        on_cores = functools.partial(self.fun, **{**statics, "blocks": getattr(CORES, self.sizes)})
+        on_cores = functools.partial(self.fun, **{**statics, "blocks": getattr(CORES, name)})
 
         def by_platform(split: Split, *arrays: Any) -> Any:
-            blocks = on_gpus(self.sizes, arrays)
+            blocks = on_gpus(name, arrays)
             gpus = functools.partial(self.on_gpus, split, **{**statics, "blocks": blocks})
             return lax.platform_dependent(*arrays, cuda=gpus, default=functools.partial(on_cores, split))
 
