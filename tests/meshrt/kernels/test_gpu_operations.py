@@ -117,6 +117,20 @@ def test_they_compute_what_they_do_outside_of_kernels(name):
     np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=0 if "nextafter" in name else tolerance)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int64], ids=lambda d: d.__name__)
+def test_indices_of_any_width(dtype):
+    """With wide types enabled indices are words of 64 bits where nobody asks for others."""
+
+    def kernel(x, places, o):
+        at = places[1]
+        o[...] = x[at, :] + x[:, places[2]][:5] + lax.dynamic_slice(x[...], (at, at * 0), (1, 5))[0] + x[places[:5], 0]
+
+    with meshrt.enable_x64(True):
+        x, places = drawn([kind(8, 5)])[0], np.asarray([3, 2, 1, 0, 4, 1], dtype)
+        (found,) = evaluated("cuda", pl.pallas_call(kernel, kind(5)), [x, places])
+    np.testing.assert_allclose(found, x[2] + x[:5, 1] + x[2] + x[places[:5], 0], rtol=1e-6)
+
+
 def eighths(x):
     parts = [x + x, -x, abs(x), jnp.where(x > 1, x, x * 2), jnp.cumsum(x, 1), jnp.sort(x), jnp.maximum(x, 1), x / 3]
     return jnp.stack([p.astype(np.float32) for p in parts]) + jnp.isfinite(x) + x.astype(bool)

@@ -15,10 +15,11 @@ from jaxlib.triton import dialect as tt
 
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
-from meshrt.experimental.kernels.mlir.conversions import bits_of
+from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of
 from meshrt.experimental.kernels.triton.filled import counted, filled
 from meshrt.experimental.kernels.triton.places import strided
+from meshrt.experimental.kernels.triton.pointers import in_words
 from meshrt.primitives import dynamic_slice, slice
 
 __all__ = ["RULES"]
@@ -30,9 +31,10 @@ def _clamped(walk: Walk, start: Any, most: int) -> ir.Value:
     """Where a part begins, moved to where it fits."""
     if isinstance(start, int):
         return walk.i32(start)
-    if not isinstance(start.type, ir.IntegerType) or start.type.width != 32:
-        walk.refuse("a part of an array begins at a 32-bit whole number; convert with astype")
-    return arith.minsi(arith.maxsi(start, walk.i32(0)), walk.i32(most))
+    if not isinstance(start.type, ir.IntegerType):
+        walk.refuse("a part of an array begins at a whole number; convert with astype")
+    number = lambda n: arith.constant(start.type, n)
+    return in_words(arith.minsi(arith.maxsi(start, number(0)), number(min(most, (1 << start.type.width - 1) - 1))))
 
 
 def _spread(walk: Walk, value: ir.Value, shape: Sequence[int]) -> ir.Value:
@@ -84,8 +86,14 @@ def _part(walk: Walk, x: ir.Value, aval: Any, starts: Sequence[Any], sizes: Sequ
     return x
 
 
+def _numbers(walk: Walk, eqn: Eqn, starts: Sequence[ir.Value]) -> list[ir.Value]:
+    """Where a part begins, narrow numbers as words: those without sign have larger ones than they could be taken for."""
+    kinds = [v.aval.dtype for v in eqn.invars[len(eqn.invars) - len(starts) :]]
+    return [converted(walk, s, (), k, _I32) if bits_of(k) < 32 else s for s, k in zip(starts, kinds)]
+
+
 def _dynamic_slice(walk: Walk, eqn: Eqn, x: ir.Value, *starts: ir.Value) -> ir.Value:
-    return _part(walk, x, eqn.invars[0].aval, starts, eqn.params["slice_sizes"])
+    return _part(walk, x, eqn.invars[0].aval, _numbers(walk, eqn, starts), eqn.params["slice_sizes"])
 
 
 def _slice(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
@@ -97,7 +105,7 @@ def _slice(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
 def _dynamic_update_slice(walk: Walk, eqn: Eqn, x: ir.Value, update: ir.Value, *starts: ir.Value) -> ir.Value:
     aval, given = eqn.invars[0].aval, eqn.invars[1].aval
     shape, inside = list(given.shape), None
-    for d, (start, size) in enumerate(zip(starts, given.shape)):
+    for d, (start, size) in enumerate(zip(_numbers(walk, eqn, starts), given.shape)):
         if size == aval.shape[d]:
             continue
         at = _clamped(walk, start, aval.shape[d] - size)

@@ -28,7 +28,7 @@ from meshrt.primitives.elementwise import add_p
 from meshrt.primitives.state_indices import Indexer, Slice
 from meshrt.primitives.state_views import view_of
 
-__all__ = ["RULES", "Block", "element_bytes", "load", "outside", "store"]
+__all__ = ["RULES", "Block", "element_bytes", "in_words", "load", "outside", "store"]
 
 _I32, _I64 = np.dtype(np.int32), np.dtype(np.int64)
 STORED_BOOL = np.dtype(np.int8)
@@ -123,6 +123,7 @@ class _Target:
         return self._spread(index)
 
     def _along(self, value: ir.Value, sizes: tuple[int, ...], dims: Sequence[int]) -> ir.Value:
+        value = in_words(value)
         middle = [1] * len(self.shape)
         for d, n in zip(dims, sizes):
             middle[d] = n
@@ -131,7 +132,7 @@ class _Target:
         return value if value.type == kind else tt.broadcast(kind, value)
 
     def _spread(self, value: Any) -> ir.Value:
-        value = value if isinstance(value, ir.Value) else self.walk.i32(int(value))
+        value = in_words(value) if isinstance(value, ir.Value) else self.walk.i32(int(value))
         return self.walk.spread(value, self.shape, _I32) if self.shape else value
 
     def _sum(self, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -143,6 +144,17 @@ class _Target:
     def _bound(self, at: ir.Value, size: int) -> None:
         here = arith.cmpi(arith.CmpIPredicate.slt, at, self.walk.constant(size, self.shape, _I32))
         self.inside = here if self.inside is None else arith.andi(self.inside, here)
+
+
+def in_words(index: ir.Value) -> ir.Value:
+    """Indices of any width as words: elements of a block are fewer than those count."""
+    kind = index.type
+    element = ir.RankedTensorType(kind).element_type if isinstance(kind, ir.RankedTensorType) else kind
+    width, word = ir.IntegerType(element).width, ir.IntegerType.get_signless(32)
+    if width == 32:
+        return index
+    out = word if element == kind else ir.RankedTensorType.get(ir.RankedTensorType(kind).shape, word)
+    return arith.trunci(out, index) if width > 32 else arith.extsi(out, index)
 
 
 def _is_zero(value: Any) -> bool:
