@@ -87,7 +87,7 @@ def _part(walk: Walk, x: ir.Value, aval: Any, starts: Sequence[Any], sizes: Sequ
 
 
 def _numbers(walk: Walk, eqn: Eqn, starts: Sequence[ir.Value]) -> list[ir.Value]:
-    """Where a part begins, narrow numbers as words: those without sign have larger ones than they could be taken for."""
+    """Where a part begins, narrow numbers as words: the largest of those without sign look negative in their width."""
     kinds = [v.aval.dtype for v in eqn.invars[len(eqn.invars) - len(starts) :]]
     return [converted(walk, s, (), k, _I32) if bits_of(k) < 32 else s for s, k in zip(starts, kinds)]
 
