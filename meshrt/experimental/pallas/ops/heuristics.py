@@ -77,7 +77,7 @@ GPUS = Sizes(
 # backward pass of attention holds four blocks of queries or keys at a time; and products of floats of 32 bits and more
 # are no instruction of tensor cores, so that each multiplication is written out, 1024 of them for a thread (of blocks
 # of 128 x 128 x 64 in float32 8192 took the compiler 30 s, and in float64 they do not fit).
-_HELD_BYTES = 32 << 10
+_HELD_BYTES = 16 << 10  # (of 32 KiB heads of 192 need 385 KiB in all, where lengths are no multiples of blocks)
 _WIDE_TERMS = 1 << 17
 # The backward pass of a scan keeps the states of a block's steps: of 64 x 32 channels with 16 states it took ten times
 # as long as of half as many. (With 128 states the compiler was not done with 32 x 32 after three minutes.)
