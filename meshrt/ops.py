@@ -11,7 +11,7 @@ import meshrt.numpy as jnp
 from meshrt import dtypes, errors
 from meshrt.core.dimensions.arithmetic import ceil_div
 from meshrt.core.dimensions.expression import as_size
-from meshrt.core.trace import NOT_CONCRETE, Tracer
+from meshrt.core.trace import Tracer, not_concrete
 from meshrt.numpy.operands import operand
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
@@ -46,17 +46,15 @@ _MIN = _Kind("min", _greatest, jnp.min)
 def _count(name: str, segment_ids: Any, num_segments: Any) -> int:
     if num_segments is None:
         if isinstance(segment_ids, Tracer):
-            raise errors.ConcretizationTypeError(
-                f"{NOT_CONCRETE}: {segment_ids!r}\n{name}() `num_segments` argument. Without it the largest of "
-                "segment_ids decides, on which the shape of the result depends"
+            raise not_concrete(
+                segment_ids,
+                f"{name}() `num_segments` argument. Without it the largest of segment_ids decides, on "
+                "which the shape of the result depends",
             )
         ids = np.asarray(segment_ids)
         return int(ids.max()) + 1 if ids.size else 0
     if isinstance(num_segments, Tracer):
-        raise errors.ConcretizationTypeError(
-            f"{NOT_CONCRETE}: {num_segments!r}\n{name}() `num_segments` argument. The shape of the result depends on "
-            "it; mark it as static with static_argnames"
-        )
+        raise not_concrete(num_segments, f"{name}() `num_segments` argument. The shape of the result depends on it")
     count = as_size(num_segments)
     if count < 0:
         raise errors.ArgumentValueError(f"{name}: num_segments must be non-negative, got {count}")

@@ -11,6 +11,7 @@ from meshrt._tree_paths import calling
 from meshrt.core.basic.varying import into_branch
 from meshrt.core.high import has_high_types, is_mutable
 from meshrt.core.naming import wraps
+from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
@@ -415,7 +416,9 @@ def _stage(
         else:
             kind = (*kind, values)
     with region.enter():
-        return stage(call, tree_util.tree_structure(tuple(avals)), avals, owner, kind, trace=trace)
+        paths = lambda: [name for name, a in zip(paths_of(mapped.fun, tree)(), is_array) if a]
+        told = Told(mapped.fun, fun_name(mapped.fun), "shard_map", paths)
+        return stage(call, tree_util.tree_structure(tuple(avals)), avals, owner, kind, trace=trace, told=told)
 
 
 def _refuse_devices(mapped: Mapped, staged: Staged) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from meshrt.core.axes import NamedAxis, axes_in_scope, bind_axes
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.naming import wraps
+from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.runtime.array import Array
@@ -71,7 +72,11 @@ def _stage(
 ) -> tuple[ClosedJaxpr, Any]:
     dynamic = [a for i, a in enumerate(args) if i not in static]
     leaves, tree = flatten((dynamic, kwargs))
-    check_distinct("jit", fun_name(fun), leaves, (), lambda: argument_paths(fun, tree))
+    name = fun_name(fun)
+    # Static arguments have no leaves and keep their places.
+    places = ([None if i in static else a for i, a in enumerate(args)], kwargs)
+    told = Told(fun, name, "jit", lambda: argument_paths(fun, flatten(places)[1]))
+    check_distinct("jit", name, leaves, (), lambda: argument_paths(fun, tree))
     out_tree: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:
@@ -83,7 +88,7 @@ def _stage(
         return out
 
     avals = [abstract(x) for x in leaves]
-    return trace_to_jaxpr(flat, avals, fun_name(fun), requires_low=False), out_tree[-1]
+    return trace_to_jaxpr(flat, avals, name, told, requires_low=False), out_tree[-1]
 
 
 @boundary

@@ -27,7 +27,8 @@ from meshrt.core.completion import Completion
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.high import has_high_types, is_open_value
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from meshrt.core.tracer import NOT_CONCRETE, Tracer, concretization_message, named_operands
+from meshrt.core.told import Told, behind
+from meshrt.core.tracer import Tracer, concretization_message, named_operands, not_concrete, why_unknown
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dtypes import float0
 
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from meshrt.core.primitive import Primitive
 
 __all__ = [
-    "NOT_CONCRETE", "EvalTrace", "JaxprTrace", "JaxprTracer", "Trace", "Tracer", "concretization_message", "context",
-    "current_trace", "eval_jaxpr", "set_trace", "trace_to_jaxpr", "type_state",
+    "EvalTrace", "JaxprTrace", "JaxprTracer", "Trace", "Tracer", "concretization_message", "context", "current_trace",
+    "eval_jaxpr", "not_concrete", "set_trace", "trace_to_jaxpr", "type_state", "why_unknown",
 ]  # fmt: skip
 
 
@@ -170,11 +171,18 @@ class JaxprTracer(Tracer):
 
     def origin(self) -> str:
         if isinstance(self.source, str):
-            return f"is {self._trace.called(self) or self.source} of {self._trace.name}"
+            told = self._trace.told
+            return f"is {(told and told.called(self._var)) or self.source} of {self._trace.name}"
         return f"was created on line {self.source}" if self.source is not None else ""
+
+    def traced_for(self) -> Told | None:
+        return self._trace.told
 
     def depends_on(self) -> list[str]:
         return self._trace.names_behind(self._var)
+
+    def computed_by(self) -> list[Eqn]:
+        return behind(self._trace.eqns, self._var)
 
 
 class JaxprTrace(Trace):
@@ -184,8 +192,7 @@ class JaxprTrace(Trace):
     """
 
     __slots__ = (
-        "cells", "closed", "consts", "eqns", "inputs", "is_high", "literals", "name", "outer", "paths", "requires_low",
-        "states",
+        "cells", "closed", "consts", "eqns", "is_high", "literals", "name", "outer", "requires_low", "states", "told",
     )  # fmt: skip
 
     def __init__(self, name: str = "", requires_low: bool = True):
@@ -195,9 +202,7 @@ class JaxprTrace(Trace):
         # trace, which hold its tracers.
         self.states: dict[Var, Any] | None = None
         self.cells: dict[int, Any] | None = None
-        # The arguments that a user knows, and what gives their names, for messages.
-        self.inputs: Sequence[Var] = ()
-        self.paths: Callable[[], Sequence[str]] | None = None
+        self.told: Told | None = None  # what messages say of the function
         self.eqns: list[Eqn] = []
         self.consts: dict[int, tuple[Var, Any]] = {}
         self.literals: dict[tuple[type, Any], Literal] = {}
@@ -211,21 +216,9 @@ class JaxprTrace(Trace):
             self.is_high = True
         return JaxprTracer(self, Var(aval), where)
 
-    def called(self, tracer: JaxprTracer) -> str | None:
-        """`argument x`, if a tracer is an argument whose name is known."""
-        if self.paths is None or tracer._var not in self.inputs:
-            return None
-        return f"argument {self.paths()[self.inputs.index(tracer._var)]}"
-
     def names_behind(self, var: Atom) -> list[str]:
         """The names of the arguments from which the value of a variable was computed, as far as names are known."""
-        if self.paths is None:
-            return []
-        needed = {var}
-        for eqn in reversed(self.eqns):
-            if not needed.isdisjoint(eqn.outvars):
-                needed.update(v for v in eqn.invars if type(v) is Var)
-        return [name for name, v in zip(self.paths(), self.inputs) if v in needed]
+        return [] if self.told is None else self.told.names_behind(self.eqns, var)
 
     def value_of(self, tracer: JaxprTracer) -> Any:
         """The array that a tracer stands for, None where it is not known before the program runs."""
@@ -404,17 +397,18 @@ def trace_to_jaxpr(
     fun: Callable[..., Sequence[Any]],
     in_avals: Sequence[ShapedArray],
     name: str = "",
-    arg_names: Sequence[str] = (),
+    told: Told | None = None,
     requires_low: bool = True,
     trace: JaxprTrace | None = None,
 ) -> ClosedJaxpr:
     """Stages `fun`, a function of flat arrays that returns a flat sequence of arrays; in `trace`, if one is given."""
     if trace is None and must_check():
-        return checked(lambda t: (trace_to_jaxpr(fun, in_avals, name, arg_names, trace=t), None), name, requires_low)[0]
+        return checked(lambda t: (trace_to_jaxpr(fun, in_avals, name, told, trace=t), None), name, requires_low)[0]
     if trace is None:
         trace = JaxprTrace(name, requires_low)
-    names = arg_names or [f"argument {i}" for i in range(len(in_avals))]
-    args = [trace.argument(a, n) for a, n in zip(in_avals, names)]
+    args = [trace.argument(a, f"argument {i}") for i, a in enumerate(in_avals)]
+    if told is not None:
+        trace.told, told.inputs = told, [t._var for t in args]
     try:
         with set_trace(trace), source.own_scope():
             outs = fun(*args)

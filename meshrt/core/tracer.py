@@ -16,13 +16,16 @@ from meshrt import errors
 from meshrt.core.high import UNDECLARED, aval_method, aval_property
 from meshrt.core.manual import ManualAxisType
 from meshrt.core.operators import ArrayOperators
+from meshrt.core.told import operations
 from meshrt.core.tracebacks import is_boundary, strip
 from meshrt.core.types import ShapedArray, in_program, no_truth_value, register_aval
 
 if TYPE_CHECKING:
+    from meshrt.core.jaxpr import Eqn
+    from meshrt.core.told import Told
     from meshrt.core.trace import Trace
 
-__all__ = ["NOT_CONCRETE", "Tracer", "ask_types", "concretization_message"]
+__all__ = ["Tracer", "ask_types", "concretization_message", "not_concrete", "why_unknown"]
 
 
 class Tracer(ArrayOperators):
@@ -81,23 +84,46 @@ class Tracer(ArrayOperators):
         """The array behind the tracer if there is one, else None (a JVP tracer over concrete values has one)."""
         return None
 
+    def below(self) -> Any:
+        """The value of an enclosing trace that it stands for together with what its own trace knows of it, if any."""
+        return None
+
     def origin(self) -> str:
         """Where the tracer was made, for error messages."""
-        return ""
+        below = self.below()
+        return below.origin() if isinstance(below, Tracer) else ""
+
+    def made(self) -> str:
+        """A sentence that says where the tracer was made."""
+        origin = self.origin()
+        return f"It {origin}." if origin else ""
+
+    def traced_for(self) -> Told | None:
+        """The function that is being traced, for error messages; None where it is not known."""
+        below = self.below()
+        return below.traced_for() if isinstance(below, Tracer) else None
+
+    def computed_by(self) -> list[Eqn]:
+        """The operations from which the value was computed since its function was entered, for error messages."""
+        below = self.below()
+        return below.computed_by() if isinstance(below, Tracer) else []
 
     def depends_on(self) -> list[str]:
         """The names of the traced function's arguments from which the value was computed, for error messages."""
-        return []
+        below = self.below()
+        return below.depends_on() if isinstance(below, Tracer) else []
 
     @property
     def has_tangent(self) -> bool:
         """Whether a derivative with respect to what the value is computed from is being taken."""
         return False
 
-    def _need(self, what: str, error: type[errors.ConcretizationError] = errors.ConcretizationError) -> Any:
+    def _need(
+        self, what: str, error: type[errors.ConcretizationError] = errors.ConcretizationError, context: str = ""
+    ) -> Any:
         value = self.concrete()
         if value is None:
-            raise error(concretization_message(self, what))
+            raise error(concretization_message(self, what, context))
         return value
 
     def __bool__(self) -> bool:
@@ -127,15 +153,18 @@ class Tracer(ArrayOperators):
 
     def item(self, *args: int) -> Any:
         """One element as a Python scalar, of a tracer whose value is known."""
-        return np.asarray(self._need(f"{NOT_CONCRETE}: item() was applied to a traced array")).item(*args)
+        return np.asarray(self._need(_VALUE, context="This occurred in the item() method of an array")).item(*args)
 
     def _scalar(self, kind: str) -> Any:
         if self.aval.shape:
             raise errors.ArgumentTypeError(f"Only scalar arrays can be converted to Python scalars. Got {self.aval}")
-        what = f"{NOT_CONCRETE}: {kind}() was applied (try using `x.astype({kind})`) to a traced array"
+        how = (
+            f"The problem arose with the `{kind}` function. To convert the data type of an array, try using "
+            f"`x.astype({kind})` or `jnp.array(x, {kind})` instead."
+        )
         if kind != "int" and self.has_tangent:  # the number would have no derivative, and nobody would see that
-            raise errors.ConcretizationError(concretization_message(self, what))
-        return self._need(what)
+            raise not_concrete(self, how)
+        return self._need(_VALUE, context=how)
 
     def __copy__(self) -> Tracer:
         return self  # tracers are never written to
@@ -230,15 +259,24 @@ def _without_buffers(asked: str) -> Callable[..., Any]:
 # What everybody who looks for such an error looks for.
 NOT_CONCRETE = "Abstract tracer value encountered where concrete value is expected"
 _NOT_AVAILABLE = "This concrete value was not available in Python because it depends on"
+_VALUE = f"{NOT_CONCRETE}: traced array"
 _BRANCH = "Attempted boolean conversion of traced array"
+_BECAME = "This value became a tracer due to JAX operations on these lines"
+_ADVICE = (
+    "A traced function is run once, without data, for all values of its arguments. Use meshrt.numpy.where or "
+    "meshrt.lax.cond for branches, meshrt.lax.while_loop or fori_loop for loops, or make the argument static "
+    "(jit(..., static_argnums=...))"
+)
 _INDEX = "The __index__() method was called on traced array"
 _NUMPY = "The numpy.ndarray conversion method __array__() was called on traced array"
 
 
 def _arguments(names: Sequence[str]) -> str:
-    """`argument x`, `arguments x, y and z`."""
+    """`argument x`, `arguments x and y`, `arguments x, y, and z`."""
     *first, last = names
-    return f"arguments {', '.join(first)} and {last}" if first else f"argument {last}"
+    if not first:
+        return f"argument {last}"
+    return f"arguments {', '.join(first)}{',' * (len(first) > 1)} and {last}"
 
 
 def named_operands(error: errors.ShardingTypeError, behind: Iterable[Sequence[str]]) -> errors.ShardingTypeError:
@@ -249,15 +287,28 @@ def named_operands(error: errors.ShardingTypeError, behind: Iterable[Sequence[st
     return error
 
 
-def concretization_message(tracer: Tracer, what: str) -> str:
-    made, behind = tracer.origin(), tracer.depends_on()
-    values = f"{_NOT_AVAILABLE} the value{'s' * (len(behind) > 1)} of the {_arguments(behind)}. " if behind else ""
-    return (
-        f"{what} with shape {str(tracer.aval).lstrip('~')}.\n{'It ' + made + '. ' if made else ''}{values}"
-        "A traced function is run once, without data, "
-        "for all values of its arguments. Use meshrt.numpy.where or meshrt.lax.cond for branches, "
-        "meshrt.lax.while_loop or fori_loop for loops, or make the argument static (jit(..., static_argnums=...))"
-    )
+def concretization_message(tracer: Tracer, what: str, context: str = "") -> str:
+    """What is said where the value of a tracer is needed; `context` says by what, if `what` does not."""
+    lines = [f"{what} with shape {str(tracer.aval).lstrip('~')}.", context, why_unknown(tracer)]
+    return "\n".join(filter(None, lines))
+
+
+def why_unknown(tracer: Tracer) -> str:
+    """Which function was being traced, and what in it the value of a tracer depends on."""
+    told, where = tracer.traced_for(), []
+    if told is not None:
+        where.append(f"The error occurred while tracing {told}.")
+    if behind := tracer.depends_on():
+        where.append(f"{_NOT_AVAILABLE} the value{'s' * (len(behind) > 1)} of the {_arguments(behind)}.")
+    rest = " ".join(filter(None, (tracer.made(), _ADVICE)))
+    if not behind and (found := tracer.computed_by()):
+        return " ".join([*where, f"{_BECAME}:\n\n{operations(found)}\n\n{rest}"])
+    return " ".join([*where, rest])
+
+
+def not_concrete(tracer: Any, context: str) -> errors.ConcretizationError:
+    """The error where the value of a traced array is needed; `context` says by what."""
+    return errors.ConcretizationError(concretization_message(tracer, _VALUE, context))
 
 
 for _name in _OF_BUFFERS:

@@ -80,9 +80,9 @@ def custom_root(
     one, two = (tree_util.tree_structure((initial_guess,) * n) for n in (1, 2))
     step = lambda x, y: tangent_solve(linearize(f, x)[1], y)
     programs = (
-        stage(f, one, avals),
-        stage(functools.partial(solve, f), one, avals),
-        stage(step, two, [*avals, *avals]),
+        stage(f, one, avals, kind="custom_root"),
+        stage(functools.partial(solve, f), one, avals, kind="custom_root solve"),
+        stage(step, two, [*avals, *avals], kind="custom_root tangent_solve"),
     )
     equation, solving, tangent = programs
     _structure_like(equation, tree, False, "f", "initial_guess")
@@ -144,7 +144,7 @@ def custom_linear_solve(
     avals, one = [aval_of(x) for x in leaves], tree_util.tree_structure((b,))
 
     def staged(function: Callable[..., Any], name: str, aux: bool) -> Staged:
-        made = stage(function, one, avals)
+        made = stage(function, one, avals, kind="custom_linear_solve")
         _shapes_like(made, avals, aux, name)
         _structure_like(made, tree, aux, name, "b")
         return made

@@ -11,7 +11,7 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
 from meshrt.core.dimensions.arithmetic import count_of_steps, is_surely
 from meshrt.core.dimensions.expression import DimExpr, as_size, is_symbolic_dim, is_symbolic_shape, max_dim, min_dim
-from meshrt.core.trace import NOT_CONCRETE
+from meshrt.core.trace import not_concrete
 from meshrt.dispatch import at_once
 from meshrt.lax.filled import full as lax_full
 from meshrt.numpy import prims as el
@@ -125,10 +125,7 @@ def _static_scalar(name: str, value: Any, argument: str = "") -> Any:
         scalar: Any = value
     else:
         if is_unknown(value):
-            raise errors.ConcretizationError(
-                f"{NOT_CONCRETE}: {value!r}. It arose in the jnp.{name} argument '{argument}'; take it from a shape, "
-                f"or make it static with jit(..., static_argnums=...)"
-            )
+            raise not_concrete(value, f"It arose in the jnp.{name} argument '{argument}'. Take it from a shape")
         concrete = np.asarray(value)
         if concrete.ndim:
             raise errors.ArgumentValueError(f"{name}: the arguments must be scalars, got shape {concrete.shape}")

@@ -12,7 +12,7 @@ from meshrt import dtypes, errors, lax
 from meshrt.core.dimensions.arithmetic import ceil_div
 from meshrt.core.dimensions.expression import is_symbolic_dim, min_dim
 from meshrt.core.operators import ArrayOperators
-from meshrt.core.trace import NOT_CONCRETE
+from meshrt.core.trace import not_concrete
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import array, asarray, operand_array
 from meshrt.numpy.choose import choose as where
@@ -56,10 +56,8 @@ def concrete(name: str, argument: str, x: Any, fix: str) -> np.ndarray:
     get = getattr(x, "concrete", None)
     value = x if get is None else get()
     if value is None:
-        raise errors.ConcretizationError(
-            f"Abstract tracer value encountered where concrete value is expected: the size of the result of "
-            f"jnp.{name} depends on the values of argument '{argument}' of jnp.{name}, which are not known while "
-            f"tracing; {fix}"
+        raise not_concrete(
+            x, f"The size of the result depends on the values of argument '{argument}' of jnp.{name}; {fix}"
         )
     return np.asarray(value)
 
@@ -352,9 +350,10 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     if not isinstance(obj, slice):
         obj = operand("delete", obj, 1)
         if is_unknown(obj):
-            raise errors.ConcretizationError(
-                f"{NOT_CONCRETE}. The positions that jnp.delete leaves out decide on the size of its result: give "
-                "assume_unique_indices=True if they are distinct"
+            raise not_concrete(
+                obj,
+                "The positions that jnp.delete leaves out decide on the size of its result: give "
+                "assume_unique_indices=True if they are distinct",
             )
         obj = np.asarray(obj)
         if obj.dtype.kind not in "biu":

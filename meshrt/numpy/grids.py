@@ -13,7 +13,7 @@ from meshrt.contexts import numpy_dtype_promotion
 from meshrt.core.dimensions.arithmetic import is_surely
 from meshrt.core.dimensions.expression import as_size, is_symbolic_shape, non_negative_dim
 from meshrt.core.operators import ArrayOperators
-from meshrt.core.trace import NOT_CONCRETE
+from meshrt.core.trace import not_concrete
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import array, asarray, operand_array, promoted
 from meshrt.numpy.choose import choose
@@ -45,9 +45,7 @@ def _range(name: str, s: slice) -> Any:
         if isinstance(part, ArrayOperators) and part.ndim == 0:
             static = getattr(part, "concrete", None)
             if static is None or static() is None:
-                raise errors.ConcretizationError(
-                    f"{NOT_CONCRETE}: slice {which} of jnp.{name}, got {part!r}; use linspace for traced ends"
-                )
+                raise not_concrete(part, f"It arose in slice {which} of jnp.{name}. Use linspace for traced ends")
     start, step = s.start or 0, s.step or 1
     if np.iscomplex(step):
         return linspace(start, s.stop, int(abs(step)))

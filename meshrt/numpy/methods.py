@@ -16,7 +16,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators, attach
 from meshrt.core.references import AbstractRef
-from meshrt.core.trace import NOT_CONCRETE
+from meshrt.core.trace import not_concrete
 from meshrt.core.tracebacks import boundaries, is_boundary, strip
 from meshrt.core.tracer import ask_types
 from meshrt.core.types import ShapedArray, aval_of
@@ -280,7 +280,7 @@ def _namespace(self: ArrayOperators, *, api_version: str | None = None) -> Any:
 
 def _known(self: ArrayOperators, method: str) -> None:
     if is_unknown(self):
-        raise errors.ConcretizationError(f"{NOT_CONCRETE}. The {method}() method was called on traced array {self!r}")
+        raise not_concrete(self, f"The {method}() method was called on traced array with shape {self.aval}")
 
 
 def _tolist(self: ArrayOperators) -> Any:
@@ -310,8 +310,12 @@ def _contains(self: ArrayOperators, value: Any) -> bool:
     return bool(found.any())
 
 
+class NoFlatError(errors.UnsupportedError, AttributeError):
+    """Arrays have no iterator that writes."""
+
+
 def _flat(self: ArrayOperators) -> NoReturn:
-    raise errors.MissingFunctionError(
+    raise NoFlatError(
         "JAX Arrays do not implement the arr.flat property: consider arr.flatten() instead, that is x.flatten() or "
         "x.ravel(), and x.at[...] to change elements"
     )

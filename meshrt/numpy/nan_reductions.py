@@ -233,6 +233,8 @@ def nanvar(
     unsupported_argument("nanvar", "out", out)
     where = boolean_mask("nanvar", where)
     if not _inexact(a):
+        if dtype is not None and where is None:  # which elements count is said here, and decides on the dtype
+            where = np.True_
         return var(a, axis, dtype, ddof=ddof, keepdims=keepdims, where=where, mean=mean)
     x, valid = _nan_replaced("nanvar", a, 0)
     valid = valid if where is None else el.and_p.bind(valid, broadcast_to_shape(where, x.shape))

@@ -19,7 +19,7 @@ from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.dimensions.expression import DimExpr, as_size
 from meshrt.core.operators import ArrayOperators
-from meshrt.core.trace import EVAL, NOT_CONCRETE, Tracer, current_trace
+from meshrt.core.trace import EVAL, Tracer, current_trace, not_concrete, why_unknown
 from meshrt.core.tracebacks import is_boundary, strip
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.dispatch import at_once
@@ -378,7 +378,8 @@ def _static_size(size: Any, sizes: Any, at: str) -> Any:
             raise errors.ArgumentTypeError(f"{at}{STATIC_SHAPES}, got {given}.") from None
         raise errors.ConcretizationError(
             f"{at}{STATIC_SHAPES}, got the traced {size!r}.\n"
-            f"If using `jit`, try using `static_argnums` or applying `jit` to smaller subfunctions."
+            "If using `jit`, try using `static_argnums` or applying `jit` to smaller subfunctions.\n"
+            f"{why_unknown(size)}"
         ) from None
 
 
@@ -392,9 +393,10 @@ def refuse_traced(name: str, *xs: Any) -> None:
     """Raises ConcretizationError if an array is traced that ``mode='raise'`` of the function `name` has to look at."""
     for x in xs:
         if is_unknown(x):
-            raise errors.ConcretizationError(
-                f"{NOT_CONCRETE}. The error occurred because {name} was jit-compiled with mode='raise'. "
-                f"Use mode='wrap' or mode='clip' instead."
+            raise not_concrete(
+                x,
+                f"The error occurred because {name} was jit-compiled with mode='raise'. Use mode='wrap' or "
+                "mode='clip' instead.",
             )
 
 
@@ -417,10 +419,7 @@ def static_int(x: Any, what: str) -> int:
     except TypeError:
         if not is_unknown(x):
             raise errors.ArgumentTypeError(f"{what} must be made of integers, got {x!r}: {no_integer(x)}") from None
-        raise errors.ConcretizationError(
-            f"{NOT_CONCRETE}: {what} must be static integers, but it holds a traced value {x!r}; take sizes from "
-            f".shape, or make the argument static with jit(..., static_argnums=...)"
-        ) from None
+        raise not_concrete(x, f"{what} must be made of static integers: take sizes from .shape") from None
 
 
 class DiagonalError(errors.ArgumentTypeError, errors.ArgumentValueError):

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors, lax
+from meshrt import dtypes, lax
 from meshrt.core.basic.shapes import reshape_p
+from meshrt.core.trace import not_concrete
 from meshrt.lax.filled import sharding_like
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -56,10 +57,10 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
         concrete = getattr(a, "concrete", None)
         value = concrete() if concrete is not None else a
         if value is None:
-            raise errors.ConcretizationError(
-                "Abstract tracer value encountered where concrete value is expected. The size argument of jnp.nonzero "
-                "must be statically specified while tracing, as the size of its result depends on values; or use "
-                "where with three arguments"
+            raise not_concrete(
+                a,
+                "The size argument of jnp.nonzero must be statically specified while tracing, as the size of its "
+                "result depends on values; or use where with three arguments",
             )
         where = sharding_like(a, a.shape)
         where = where if where is not None and where.num_devices == 1 else None

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors, lax
+from meshrt.core.basic.reshard import as_split
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p, transpose_p
 from meshrt.core.dimensions.arithmetic import is_surely
 from meshrt.core.dimensions.expression import is_symbolic_dim
+from meshrt.core.explicit import refusal
 from meshrt.dispatch import at_once
 from meshrt.numpy.arrays import operand_array
 from meshrt.numpy.operands import (
@@ -257,7 +259,10 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
 
 
 def broadcast_arrays(*args: Any) -> list[Any]:
-    """The arguments broadcast to their common shape.
+    """The arguments broadcast to their common shape. Of several shapes, each is split over the Explicit axes of all.
+
+    Raises:
+      ShardingTypeError: a dimension is split over different Explicit axes.
 
     >>> [x.shape for x in jnp.broadcast_arrays(jnp.ones((2, 1)), jnp.ones(3))]
     [(2, 3), (2, 3)]
@@ -266,7 +271,24 @@ def broadcast_arrays(*args: Any) -> list[Any]:
     if not xs:
         return []
     target = common_shape("broadcast_arrays", *(x.shape for x in xs))
-    return [broadcast_to_shape(x, target) for x in xs]
+    wide = [broadcast_to_shape(x, target) for x in xs]
+    if all(x.shape == target for x in xs) or all(x.aval.explicit is None for x in xs):
+        return wide
+    return _split_alike("broadcast_arrays", wide)
+
+
+def _split_alike(name: str, xs: list[Any]) -> list[Any]:
+    """Arrays of one shape, each dimension split over the Explicit axes that split it in some of them."""
+    types = [x.aval for x in xs]
+    split = next(a.explicit for a in types if a.explicit is not None)
+    entries: list[Any] = [None] * xs[0].ndim
+    for aval in types:
+        for i, entry in enumerate(() if aval.explicit is None else aval.explicit.spec.partitions):
+            if entry is not None and entries[i] not in (None, entry):
+                raise refusal(name, types, f"dimension {i} is split over different axes.")
+            entries[i] = entries[i] or entry
+    common = split.update(spec=split.spec.update(partitions=entries))
+    return [as_split(x, common) for x in xs]
 
 
 def atleast_1d(*arys: Any) -> Any:

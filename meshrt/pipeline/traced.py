@@ -14,6 +14,7 @@ from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.lojax import lower_to_lojax
 from meshrt.core.references import is_ref_type
 from meshrt.core.source import own_scope
+from meshrt.core.told import Told
 from meshrt.core.trace import JaxprTrace, checked, eval_jaxpr, must_check, set_trace
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.box_contents import CLOSED_OVER, ClosesOver, Writes, finished
@@ -275,8 +276,8 @@ def _stage(
     captured: Sequence[Any],
 ) -> tuple[ClosedJaxpr, Any]:
     tracers = [jaxpr_trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
-    jaxpr_trace.inputs = [t._var for t in tracers]
-    jaxpr_trace.paths = lambda: argument_paths(bound(fun, static, held=False), tree)
+    told = jaxpr_trace.told = Told(fun, name, "jit", lambda: argument_paths(bound(fun, static, held=False), tree))
+    told.inputs = [t._var for t in tracers]
     try:
         with set_trace(jaxpr_trace), own_scope():
             # Here, as classes of nodes may note in which trace they are made.

@@ -82,6 +82,11 @@ def only_operation(jaxpr: Jaxpr) -> Primitive | None:
     return eqn.primitive
 
 
+def is_of_lax(computation: Callable[..., Any]) -> bool:
+    """Whether it is a function of `meshrt.lax`, not one that a user wrote."""
+    return (getattr(computation, "__module__", None) or "").startswith(("meshrt.lax", "meshrt.primitives."))
+
+
 def starts_from(init: Any, identity: Any, dtype: Any) -> bool:
     """Whether an initial value is known, and is `identity` as a number of `dtype`."""
     if isinstance(init, Tracer):

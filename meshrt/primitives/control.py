@@ -33,6 +33,7 @@ from meshrt.primitives.control_staging import casts_before, promote_weak, varyin
 from meshrt.primitives.reshape import expand_dims
 from meshrt.primitives.slice import index_in_dim, slice_in_dim
 from meshrt.transforms.high import flatten
+from meshrt.transforms.references import paths_of
 from meshrt.transforms.staged import Staged
 from meshrt.transforms.tools import WeakCache
 from meshrt.transforms.vmap import vmap
@@ -259,8 +260,14 @@ def map(f: Callable[..., Any], xs: Any, *, batch_size: int | None = None) -> Any
     need_callable(f, "lax.map: f")
     if batch_size is None:
         length = _scan_length(xs, None, "map")
-        return _scan(Body(lambda _, x: ((), f(x)), f, "map"), (), xs, length)[1]
+        return _scan(_mapping(f, f, "map"), (), xs, length)[1]
     return _map_batches(f, xs, batch_size)
+
+
+def _mapping(turn: Callable[..., Any], f: Callable[..., Any], what: str) -> Body:
+    """The body of a scan that applies `turn`, made from the user's `f`, to slices and carries nothing."""
+    names = lambda tree: paths_of(f, tree_util.treedef_tuple(tree_util.treedef_children(tree)[1:]))()
+    return Body(lambda _, x: ((), turn(x)), f, what, names=names)
 
 
 def _map_batches(f: Callable[..., Any], xs: Any, batch_size: int) -> Any:
@@ -276,7 +283,7 @@ def _map_batches(f: Callable[..., Any], xs: Any, batch_size: int) -> Any:
         batches = tree_util.tree_map(
             lambda x: reshape(slice_in_dim(x, 0, whole), (trips, batch_size, *aval_of(x).shape[1:])), xs
         )
-        ys = _scan(Body(lambda _, x: ((), vmap(f)(x)), f, "map in batches"), (), batches, trips)[1]
+        ys = _scan(_mapping(vmap(f), f, "map in batches"), (), batches, trips)[1]
         parts.append(tree_util.tree_map(lambda y: reshape(y, (whole, *aval_of(y).shape[2:])), ys))
     if whole < length or not trips:
         parts.append(vmap(f)(tree_util.tree_map(lambda x: slice_in_dim(x, whole, length), xs)))

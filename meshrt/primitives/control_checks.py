@@ -10,6 +10,7 @@ from meshrt import errors, tree_util
 from meshrt._tree_paths import TypedLeaf
 from meshrt.core.basic.varying import in_order
 from meshrt.core.high import told_apart
+from meshrt.core.told import Told
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_staging import describe_difference
@@ -31,18 +32,26 @@ def any_tracer(tree: Any) -> bool:
 
 
 class Body(NamedTuple):
-    """A function to stage: `call` was made from the user's function `owner`, for `what`."""
+    """A function to stage: `call` was made from the user's function `owner`, for `what` (`part` of it, if it has
+    several). `names` gives, of the structure of the arguments, what messages call them, where `owner` takes others."""
 
     call: Callable[..., Any]
     owner: Callable[..., Any]
     what: str
+    part: str = ""
+    names: Callable[[Any], Sequence[str]] | None = None
 
     def stage(self, in_tree: Any, in_avals: Sequence[ShapedArray]) -> Staged:
-        return stage(self.call, in_tree, in_avals, self.owner, self.what)
+        told = Told(self.owner, fun_name(self.owner), self.part or self.what, self.paths(in_tree))
+        return stage(self.call, in_tree, in_avals, self.owner, self.what, told=told)
+
+    def paths(self, in_tree: Any) -> Callable[[], Sequence[str]]:
+        names = self.names
+        return paths_of(self.owner, in_tree) if names is None else lambda: names(in_tree)
 
     def check_refs(self, in_tree: Any, args: Sequence[Any], captured: Sequence[Any] = ()) -> None:
         """ArgumentValueError if the function is given a reference twice, or one that it captured."""
-        check_distinct(self.what, fun_name(self.owner), args, captured, paths_of(self.owner, in_tree))
+        check_distinct(self.what, fun_name(self.owner), args, captured, self.paths(in_tree))
 
 
 def _shown_output(staged: Staged) -> str:

@@ -22,6 +22,7 @@ from meshrt.primitives.control_while import while_p
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import add, lt_p
 from meshrt.transforms.high import flatten
+from meshrt.transforms.references import paths_of
 from meshrt.transforms.staged import Staged, stage
 
 __all__ = ["fori_loop", "while_loop"]
@@ -61,7 +62,7 @@ def while_loop(cond_fun: Callable[[T], Any], body_fun: Callable[[T], T], init_va
         while cond_fun(value):
             value = body_fun(value)
         return value
-    return _while(cond_fun, Body(body_fun, body_fun, "while_loop"), init_val)
+    return _while(cond_fun, Body(body_fun, body_fun, "while_loop", "while_body"), init_val)
 
 
 def _while(cond_fun: Callable[..., Any], loop: Body, init_val: Any) -> Any:
@@ -76,18 +77,21 @@ def _while(cond_fun: Callable[..., Any], loop: Body, init_val: Any) -> Any:
         check_carry_tree(loop, tree, carry, staged.out_tree, staged.out_avals)
         return staged
 
-    body = stage_body()
+    def stage_condition() -> Staged:
+        staged = stage(cond_fun, in_tree, [aval_of(c) for c in carry], kind="while_cond")
+        _check_condition(staged)
+        return staged
+
+    cond, body = stage_condition(), stage_body()
     while promote_weak(carry, [aval_of(c) for c in carry], body.out_avals):
-        body = stage_body()
-    cond = stage(cond_fun, in_tree, [aval_of(c) for c in carry])
-    _check_condition(cond)
+        cond, body = stage_condition(), stage_body()
     differ: frozenset[Any] = frozenset()
     while not differ.issuperset(cond.out_avals[0].vma):
         # Devices may run different numbers of iterations, so whatever the loop takes and computes differs.
         differ = cond.out_avals[0].vma
         carry = [vary(c, in_order(differ)) for c in carry]
         with branching(differ):
-            body, cond = stage_body(), stage(cond_fun, in_tree, [aval_of(c) for c in carry])
+            cond, body = stage_condition(), stage_body()
     check_carry_types(loop, tree, carry, body.out_avals)
     body = varying_as(body, [aval_of(c) for c in carry])
     outs = while_p.bind(
@@ -140,7 +144,9 @@ def fori_loop(
             "Can only use `unroll` of fori_loop where the bounds are known while tracing; make them static arguments"
         )
     start, stop = (_as_bound(bound, dtype) for bound in (lower, upper))
-    return _while(_below, Body(_counted_below(body_fun), body_fun, "fori_loop"), (start, stop, init_val))[2]
+    names = lambda tree: _below_names(body_fun, tree)
+    body = Body(_counted_below(body_fun), body_fun, "fori_loop", names=names)
+    return _while(_below, body, (start, stop, init_val))[2]
 
 
 def _counted_loop(start: Any, stop: Any, body_fun: Callable[[Any, T], T], init_val: T, unroll: int | bool | None) -> T:
@@ -152,8 +158,16 @@ def _counted_loop(start: Any, stop: Any, body_fun: Callable[[Any, T], T], init_v
         return value
     length: Any = non_negative_dim(stop - start)
     unroll = unroll_factor(False if unroll is None else unroll, length)
-    body = Body(_counted(body_fun), body_fun, "fori_loop")
+    names = lambda tree: paths_of(body_fun, tree_util.treedef_children(tree)[0])()
+    body = Body(_counted(body_fun), body_fun, "fori_loop", names=names)
     return scan_body(body, (start, init_val), None, length, False, unroll)[0][1]
+
+
+def _below_names(body_fun: Callable[..., Any], tree: Any) -> list[str]:
+    """Names for the counter, the bound, which the body does not see, and the value."""
+    counter, _, value = tree_util.treedef_children(tree_util.treedef_children(tree)[0])
+    first, *rest = paths_of(body_fun, tree_util.treedef_tuple([counter, value]))()
+    return [first, "upper", *rest]
 
 
 def _bounds_dtype(lower: Any, upper: Any) -> np.dtype:

@@ -95,7 +95,7 @@ def bind_conversion(x: Any, new_dtype: Any, weak_type: bool) -> Any:
     return convert_element_type_p.bind(x, new_dtype=new_dtype, weak_type=weak_type)
 
 
-class KeyConversionError(errors.ArgumentTypeError, errors.ArgumentValueError):
+class KeyConversionError(errors.ArgumentTypeError, errors.ArgumentValueError, NotImplementedError):
     """Random keys are no numbers, and numbers no keys."""
 
 

@@ -89,9 +89,10 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **p: Any) -> tuple[Any
     (x,), (t,) = primals, tangents
     if p["subset_by_index"] not in (None, (0, aval_of(x).shape[-1])):
         raise errors.UnsupportedError("Derivatives not defined for partial eigen decomposition.")
-    v, w = eigh_p.bind(x, **p)
     if t is None:
-        return [v, w], [None, None]
+        return eigh_p.bind(x, **p), [None, None]
+    # Both triangles count in derivatives, the second and higher ones too.
+    v, w = eigh_p.bind(symmetrized("eigh", x), **p)
     inner = matmul(matmul(adjoint(v), t), v)
     rows = as_rows(w)
     gaps = off_diagonal(ew.sub_p.bind(rows, matrix_transpose(rows)))

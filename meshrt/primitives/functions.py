@@ -363,8 +363,6 @@ def pow(x: Any, y: Any) -> Any:
             f"pow: the first operand must be floating or complex, not {aval_of(x).short()}; use lax.integer_pow, "
             "or meshrt.numpy.power, which promotes"
         )
-    if isinstance(y, int) and not isinstance(y, bool):
-        return integer_pow(x, y)
     return e.pow_p.bind(*stretched("pow", x, y))
 
 

@@ -275,6 +275,7 @@ scatter_add_p: Primitive = scatter_primitive(
     linear_scatter_jvp(lambda: scatter_add_p),
     linear_scatter_transpose(1),
     finite=True,
+    kinds="iufc",
 )
 
 

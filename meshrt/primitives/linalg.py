@@ -243,7 +243,9 @@ def _cholesky_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any,
     solve = {"lower": True, "unit_diagonal": False}
     inner = triangular_solve_p.bind(factor, tangents[0], left_side=False, transpose_a=True, conjugate_a=True, **solve)
     inner = triangular_solve_p.bind(factor, inner, left_side=True, transpose_a=False, conjugate_a=False, **solve)
-    halved = ew.div_p.bind(triangle(inner, True), ew.add(eye_like(inner), 1))
+    below = triangle(inner, True)
+    below = convert_element_type(below, aval_of(below).dtype)  # what it is divided by is not weakly typed
+    halved = ew.div_p.bind(below, ew.add(eye_like(inner), 1))
     return factor, matmul(factor, halved)
 
 

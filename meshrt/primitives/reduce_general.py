@@ -27,7 +27,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives import reduce as sums
-from meshrt.primitives.computation import only_operation, scalar_jaxpr, starts_from
+from meshrt.primitives.computation import is_of_lax, only_operation, scalar_jaxpr, starts_from
 from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.neutral import highest, lowest
@@ -171,7 +171,9 @@ def reduce(
         raise errors.ArgumentValueError(f"reduce: duplicate value in 'axes' of reduction: {tuple(dimensions)}")
     x_aval, i_aval = aval_of(xs[0]), aval_of(inits[0])
     jaxpr = scalar_jaxpr("reduce", computation, [aval_of(i) for i in inits], tree)
-    primitive, identity = _KNOWN.get(only_operation(jaxpr), (None, None)) if len(xs) == 1 else (None, None)  # type: ignore[arg-type]
+    # A function of `lax` is known by itself, which is so of initial values of another dtype too.
+    is_one = len(xs) == 1 and (x_aval.dtype == i_aval.dtype or is_of_lax(computation))
+    primitive, identity = _KNOWN.get(only_operation(jaxpr), (None, None)) if is_one else (None, None)  # type: ignore[arg-type]
     if primitive is not None and identity is not None and starts_from(inits[0], identity(i_aval.dtype), i_aval.dtype):
         wanted = asked(out_sharding, ndim - len(axes), "reduce") if primitive is reduce_sum_p else {}
         if out_sharding is not None and not wanted:

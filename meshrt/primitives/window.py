@@ -23,7 +23,7 @@ from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.axis_types import unsplit
-from meshrt.primitives.computation import only_operation, scalar_jaxpr, starts_from
+from meshrt.primitives.computation import is_of_lax, only_operation, scalar_jaxpr, starts_from
 from meshrt.primitives.neutral import highest, lowest
 from meshrt.primitives.selection import select_n_p
 from meshrt.primitives.slice import pad_p
@@ -458,7 +458,8 @@ def reduce_window(
         padding = padtype_to_pads(avals[0].shape, extents, strides, padding)
     params = dict(zip(_KEYS, (window, strides, canonical_pads(padding, ndim), base, spread)))
     jaxpr = scalar_jaxpr("reduce_window", computation, [a.strong() for a in avals], tree)
-    primitive = _monoid(jaxpr, inits[0], avals[0].dtype) if len(operands) == 1 else None
+    is_one = len(operands) == 1 and (aval_of(inits[0]).dtype == avals[0].dtype or is_of_lax(computation))
+    primitive = _monoid(jaxpr, inits[0], avals[0].dtype) if is_one else None
     if primitive is not None:
         return tree_util.tree_unflatten(tree, [primitive.bind(operands[0], **params)])
     kinds = [str(aval_of(i).dtype) for i in inits]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.kinds import has_kind
 from meshrt.core.dimensions.expression import is_symbolic_dim
 from meshrt.core.types import aval_of
 from meshrt.numpy import ufuncs as uf
@@ -99,7 +100,8 @@ def choice(
     shape = shape_tuple(shape)
     source = None if aval_of(a).ndim == 0 else asarray(a)
     if source is None:
-        count = static_int(a, "choice: a")
+        # Of a float, what int() makes of it.
+        count = int(a) if has_kind(aval_of(a).dtype, "f") else static_int(a, "choice: a")
     else:
         axis = canonical_axis(axis, source.ndim, "choice")
         count = source.shape[axis]

@@ -126,7 +126,7 @@ def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sha
 @one_program
 def _poisson(key: Any, shape: tuple[int, ...], dtype: np.dtype, rate: Any) -> Any:
     few = (rate != rate) | (rate < _RATE_OF_REJECTION)
-    most = dtypes.iinfo(dtype).max
+    most = min(dtypes.iinfo(dtype).max, np.iinfo(np.int32).max)  # steps are counted by an int32
     # Where the other method counts, each has a rate with which it ends soon.
     counts = where(
         few,

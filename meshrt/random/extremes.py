@@ -10,7 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.numpy import prims as el
 from meshrt.numpy import ufuncs as uf
-from meshrt.numpy.arrays import asarray
+from meshrt.numpy.arrays import operand_array
 from meshrt.numpy.operands import ShapeError, broadcast_shapes, canonical_axis, scalar_like, shape_tuple
 from meshrt.numpy.reductions import argmax
 from meshrt.numpy.selection import where
@@ -104,7 +104,7 @@ def categorical(
     Array([0, 0, 0], dtype=int32)
     """
     key, _ = typed("categorical", key)
-    logits = asarray(logits)
+    logits = operand_array("categorical", logits)
     axis = canonical_axis(axis, logits.ndim, "categorical")
     batch = (*logits.shape[:axis], *logits.shape[axis + 1 :])
     shape = batch if shape is None else shape_tuple(shape)

@@ -398,8 +398,10 @@ def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: An
     dtype('int32')
     """
     dtype = dtypes.check_user_dtype(int if dtype is None else dtype, "rademacher")
-    heads = el.convert_element_type(bernoulli(key, 0.5, shape_tuple(shape)), dtype)
-    return placed(el.sub_p.bind(el.mul_p.bind(scalar_like(heads, 2), heads), scalar_like(heads, 1)), out_sharding)
+    # As bools, which cannot be subtracted, both are True.
+    heads = el.convert_element_type(bernoulli(key, 0.5, shape_tuple(shape)), np.int32 if dtype == np.bool_ else dtype)
+    signs = el.sub_p.bind(el.mul_p.bind(scalar_like(heads, 2), heads), scalar_like(heads, 1))
+    return placed(el.convert_element_type(signs, dtype), out_sharding)
 
 
 @in_auto_mode

@@ -15,7 +15,7 @@ from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.lojax import inlined_call, may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.references import is_ref
-from meshrt.core.source import transformed
+from meshrt.core.source import capture, transformed
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
 from meshrt.transforms.discharge import settled, through_values
@@ -51,20 +51,20 @@ class MappedAxis(NamedTuple):
 class BatchTracer(Tracer):
     """An array with a hidden dimension at position `dim` of `value`."""
 
-    __slots__ = ("dim", "value")
+    __slots__ = ("dim", "source", "value")
 
     def __init__(self, trace: BatchTrace, value: Any, dim: int):
-        self._trace, self.value, self.dim = trace, value, dim
+        self._trace, self.value, self.dim, self.source = trace, value, dim, capture()
         self.aval = self.member(aval_of(value), dim, trace)
 
     def __repr__(self) -> str:
         return f"VmapTracer(aval={self.aval}, batched={aval_of(self.value)})"
 
-    def origin(self) -> str:
-        return self.value.origin() if isinstance(self.value, Tracer) else ""
+    def below(self) -> Any:
+        return self.value
 
-    def depends_on(self) -> list[str]:
-        return self.value.depends_on() if isinstance(self.value, Tracer) else []
+    def made(self) -> str:
+        return f"This BatchTracer with object id {id(self)} was created on line:\n  {self.source}\n"
 
     @staticmethod
     def member(whole: Any, dim: Any, trace: BatchTrace) -> Any:

@@ -22,10 +22,11 @@ from meshrt.core.lojax import opened_call
 from meshrt.core.naming import wraps
 from meshrt.core.primitive import Primitive, also, is_undefined
 from meshrt.core.references import RefEffect
+from meshrt.core.told import Told
 from meshrt.core.trace import EvalTrace, eval_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
-from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, resolve_argnums
+from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums
 from meshrt.transforms.batching import batch_jaxpr
 from meshrt.transforms.custom_arguments import split_arguments
 from meshrt.transforms.discharge import call_rule
@@ -87,13 +88,16 @@ def checkpoint(
         fixed = {k: v for k, v in kwargs.items() if k in names}
         dynamic = {k: v for k, v in kwargs.items() if k not in names}
         leaves, tree = flatten((split.dynamic, dynamic))
-        check_distinct("checkpoint", fun_name(fun), leaves, (), lambda: argument_paths(fun, tree))
+        paths = split.paths(fun, *tree_util.treedef_children(tree))
+        check_distinct("checkpoint", fun_name(fun), leaves, (), paths)
         avals = [_aval(leaf, fun) for leaf in leaves]  # raises for what is no array
         leaves = into_branch(leaves)
         avals = [aval_of(leaf) for leaf in leaves]
         call = lambda arguments, keywords: fun(*split.join(arguments), **fixed, **keywords)
         plain = split.cache_key is not None and not fixed
-        staged = stage(call, tree, avals, fun if plain else call, ("checkpoint", split.cache_key, positions))
+        told = Told(fun, fun_name(fun), "checkpoint / remat", paths)
+        owner, kind = fun if plain else call, ("checkpoint", split.cache_key, positions)
+        staged = stage(call, tree, avals, owner, kind, told=told)
         outs = checkpoint_p.bind(
             *staged.consts, *leaves, jaxpr=staged.jaxpr, prevent_cse=prevent_cse, differentiated=False, policy=policy
         )

@@ -18,7 +18,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.source import is_internal
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.transforms.arguments import StaticValue, signature_of
+from meshrt.transforms.arguments import StaticValue, argument_paths, signature_of
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 
 __all__ = [
@@ -167,6 +167,9 @@ def _unbound(fun: Callable[..., Any], kind: str) -> str:
     )
 
 
+NO_KEYWORDS = tree_util.tree_structure({})
+
+
 class SplitArguments(NamedTuple):
     """Arguments cut into non-differentiable ones (`fixed`, at `positions`) and the `dynamic` rest."""
 
@@ -178,6 +181,13 @@ class SplitArguments(NamedTuple):
         """All arguments in their places, with these for the dynamic ones."""
         rest, fixed = iter(dynamic), dict(zip(self.positions, self.fixed))
         return [fixed[i] if i in fixed else next(rest) for i in range(len(dynamic) + len(fixed))]
+
+    def paths(self, fun: Callable[..., Any], dynamic: Any, keywords: Any = NO_KEYWORDS) -> Callable[[], Sequence[str]]:
+        """What messages call the leaves of the arguments: `dynamic` is the structure of the tuple of dynamic ones."""
+        none = tree_util.tree_structure(None)
+        rest = SplitArguments((none,) * len(self.fixed), self.positions, ())
+        full = tree_util.treedef_tuple(rest.join(tree_util.treedef_children(dynamic)))
+        return lambda: argument_paths(fun, tree_util.treedef_tuple([full, keywords]))
 
     @property
     def cache_key(self) -> Any:

@@ -13,6 +13,7 @@ from meshrt import errors
 from meshrt.core.jaxpr import NO_EFFECTS
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import EvalTrace, Tracer, context
+from meshrt.core.typed_numbers import as_typed
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten
@@ -44,7 +45,7 @@ class Call:
 
     def __call__(self, *leaves: Any) -> list[Any]:
         try:
-            outs, self.out_tree = flatten(self.fun(*self.in_tree.unflatten(leaves)))
+            outs, self.out_tree = flatten(self.fun(*self.in_tree.unflatten(map(as_typed, leaves))))
         except errors.LeakedTracerError as e:
             if e.tracer is None or not self._differentiates(e.tracer):
                 raise

@@ -20,7 +20,9 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.lojax import inlined_call
 from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.told import Told
 from meshrt.core.trace import context, eval_jaxpr
+from meshrt.core.typed_numbers import as_typed
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.batching import MappedAxis, mapping
@@ -43,7 +45,7 @@ from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten
 from meshrt.transforms.linear import LinearTrace, LinearTracer, transpose_jaxpr
 from meshrt.transforms.ordering import thread_call
-from meshrt.transforms.references import check_distinct, paths_of
+from meshrt.transforms.references import check_distinct
 from meshrt.transforms.staged import stage
 from meshrt.transforms.tools import WeakCache
 
@@ -119,7 +121,8 @@ class custom_jvp(CustomFunction):
         split = split_arguments(positional(self.fun, args, kwargs, "custom_jvp"), self.nondiff_argnums)
         leaves, tree = flatten(split.dynamic)
         call = lambda *dynamic: self.fun(*split.join(dynamic))
-        check_distinct("custom_jvp", f"custom_jvp function {name}", leaves, (), paths_of(self.fun, tree))
+        paths = split.paths(self.fun, tree)
+        check_distinct("custom_jvp", f"custom_jvp function {name}", leaves, (), paths)
         call.__name__ = name
         if self.looks_at_values and is_known(leaves):
             known = Call(call, tree)
@@ -129,7 +132,8 @@ class custom_jvp(CustomFunction):
         leaves = into_branch(leaves)
         key = split.cache_key
         own = None if key is None else self._staged
-        staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_jvp", key, name), own)
+        told = Told(self.fun, name, "custom_jvp fun", paths)
+        staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_jvp", key, name), own, told=told)
         rule = self._rules.get(
             staged.jaxpr, (jvp, self.symbolic_zeros, key),
             lambda: JvpRule(jvp, self.symbolic_zeros, name, split.fixed, tree, staged.out_tree, staged.out_avals),
@@ -168,6 +172,7 @@ class JvpRule(MappableRule):
         return self.jvp
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        primals = [as_typed(p) for p in primals]
         tangents = [self._tangent(p, t) for p, t in zip(primals, tangents)]
         unflatten = lambda leaves: tuple(tree_util.tree_unflatten(self.in_tree, leaves))
         pair = self.jvp(*self.fixed, unflatten(primals), unflatten(tangents))

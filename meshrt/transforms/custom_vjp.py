@@ -25,6 +25,8 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.lojax import inlined_call
 from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.told import Told
+from meshrt.core.typed_numbers import as_typed
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.batching import MappedAxis, mapping
@@ -51,7 +53,7 @@ from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten, leaf_paths
 from meshrt.transforms.linear import LinearTracer, given_linear, taken_as_linear
 from meshrt.transforms.ordering import thread_call
-from meshrt.transforms.references import check_distinct, paths_of, refuse_returned_by_rule
+from meshrt.transforms.references import check_distinct, refuse_returned_by_rule
 from meshrt.transforms.staged import stage
 from meshrt.transforms.tools import WeakCache
 
@@ -151,7 +153,8 @@ class custom_vjp(CustomFunction):
         refuse_tracers(split.fixed, name, "custom_vjp")
         leaves, tree = flatten(split.dynamic)
         call = lambda *dynamic: self.fun(*split.join(dynamic))
-        check_distinct("custom_vjp", f"custom_vjp function {name}", leaves, (), paths_of(self.fun, tree))
+        paths = split.paths(self.fun, tree)
+        check_distinct("custom_vjp", f"custom_vjp function {name}", leaves, (), paths)
         if is_known(leaves):
             known = Call(call, tree)
             rule = VjpRule(fwd, bwd, self.symbolic_zeros, name, split, tree)
@@ -161,7 +164,8 @@ class custom_vjp(CustomFunction):
         leaves = into_branch(leaves)
         key = split.cache_key
         own = None if key is None else self._staged
-        staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_vjp", key, name), own)
+        told = Told(self.fun, name, "custom_vjp fun", paths)
+        staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_vjp", key, name), own, told=told)
         rule = self._rules.get(
             staged.jaxpr, (fwd, bwd, self.symbolic_zeros, key),
             lambda: VjpRule(
@@ -204,6 +208,7 @@ class VjpRule(MappableRule):
 
     def __call__(self, primals: Sequence[Any], nonzeros: Sequence[bool]) -> tuple[list[Any], list[Any], Any]:
         in_avals = tuple(aval_of(p) for p in primals)
+        primals = [as_typed(p) for p in primals]
         if self.symbolic_zeros:
             primals = [CustomVJPPrimal(p, nz) for p, nz in zip(primals, nonzeros)]
         pair = self.fwd(*self.join(tree_util.tree_unflatten(self.in_tree, primals)))

@@ -44,11 +44,8 @@ class JVPTracer(Tracer):
     def has_tangent(self) -> bool:
         return self.aval.dtype.kind not in "iub"
 
-    def origin(self) -> str:
-        return self.primal.origin() if isinstance(self.primal, Tracer) else ""
-
-    def depends_on(self) -> list[str]:
-        return self.primal.depends_on() if isinstance(self.primal, Tracer) else []
+    def below(self) -> Any:
+        return self.primal
 
 
 class JVPTrace(Trace):

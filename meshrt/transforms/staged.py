@@ -12,12 +12,13 @@ from meshrt import config, errors, tree_util
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.core.references import is_ref_type
+from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.mesh_caches import remembered
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import opened
-from meshrt.transforms.references import refuse_mutable, refuse_returned
+from meshrt.transforms.references import paths_of, refuse_mutable, refuse_returned
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
 __all__ = ["Staged", "stage"]
@@ -46,26 +47,29 @@ def stage(
     kind: Any = "",
     entries: dict[Any, Staged] | None = None,
     trace: JaxprTrace | None = None,
+    told: Told | None = None,
 ) -> Staged:
     """Stages `fun(*tree_unflatten(in_tree, leaves))` at the types `in_avals`.
 
     The result is kept for the next call with the same function object and types, unless the function has captured
-    tracers, which live only as long as the enclosing trace. Where `fun` is a wrapper made on the fly, `owner` is the
-    user's function that determines it together with `kind`. `entries` are an owner's own table. In a `trace` of the
-    caller's own the function is staged each time, and where a program is traced with jit disabled: who asks for that
-    wants to see every call of a function.
+    tracers, which live only as long as the enclosing trace. `kind` says what it is staged for, and `told` what messages
+    say of it (by default that, and what `owner` calls its arguments). Where `fun` is a wrapper made on the fly, `owner`
+    is the user's function that determines it together with `kind`. `entries` are an owner's own table. In a `trace` of
+    the caller's own the function is staged each time, and where a program is traced with jit disabled: who asks for
+    that wants to see every call of a function.
     """
     owner = fun if owner is None else owner
-    name = fun_name(owner)
+    if told is None:
+        told = Told(owner, fun_name(owner), kind if isinstance(kind, str) else kind[0], paths_of(owner, in_tree))
     if trace is not None or (config.settings.disable_jit and current_trace() is not EVAL):
-        return _stage(fun, in_tree, in_avals, name, kind, trace)
+        return _stage(fun, in_tree, in_avals, told, kind, trace)
     key = (kind, in_tree, tuple(in_avals), config.trace_key(), axes_in_scope())
     if entries is None:
         try:
             entries = _stages.get(owner, "staged", dict)
         except TypeError:  # no weak reference to it, or not hashable
             entries = {}
-    staged: Staged = remembered(entries, key, lambda: _stage(fun, in_tree, in_avals, name, kind), _is_lasting)
+    staged: Staged = remembered(entries, key, lambda: _stage(fun, in_tree, in_avals, told, kind), _is_lasting)
     return staged
 
 
@@ -75,7 +79,7 @@ def _is_lasting(staged: Staged) -> bool:
 
 
 def _stage(
-    fun: Callable[..., Any], in_tree: Any, in_avals: Sequence[ShapedArray], name: str, kind: Any,
+    fun: Callable[..., Any], in_tree: Any, in_avals: Sequence[ShapedArray], told: Told, kind: Any,
     trace: JaxprTrace | None = None,
 ) -> Staged:  # fmt: skip
     out_tree = None
@@ -85,10 +89,10 @@ def _stage(
         out = opened(fun(*tree_util.tree_unflatten(in_tree, leaves)))
         values, out_tree = tree_util.tree_flatten(out)
         for i, value in enumerate(values):
-            _require_array(value, out, i, name, kind)
+            _require_array(value, out, i, told.name, kind)
         return values
 
-    closed = hoist_consts(trace_to_jaxpr(flat, in_avals, name, requires_low=False, trace=trace))
+    closed = hoist_consts(trace_to_jaxpr(flat, in_avals, told.name, told, requires_low=False, trace=trace))
     return Staged(closed.jaxpr, closed.consts, out_tree)
 
 

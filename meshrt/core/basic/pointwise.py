@@ -19,6 +19,7 @@ from meshrt.core.explicit import Policy, Sums, added, copied
 from meshrt.core.high import has_high_types
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive, is_undefined
+from meshrt.core.typed_numbers import TYPED_NUMBERS, plain_number
 from meshrt.core.types import ShapedArray, aval_of
 from propagation.asm import Ref
 
@@ -27,7 +28,7 @@ __all__ = [
     "stretched",
 ]  # fmt: skip
 
-PYTHON_SCALARS = (bool, int, float, complex)
+PYTHON_SCALARS = (bool, int, float, complex, *TYPED_NUMBERS)
 
 
 def binary_operands(x: Any, y: Any) -> tuple[Any, Any]:
@@ -73,6 +74,7 @@ _RANKS = {bool: 0, int: 1, float: 2, complex: 3}
 
 
 def _like(scalar: Any, other: Any) -> Any:
+    scalar, other = plain_number(scalar), plain_number(other)
     if type(other) in PYTHON_SCALARS:
         return type(other)(scalar) if _RANKS[type(scalar)] < _RANKS[type(other)] else scalar
     aval = aval_of(other)

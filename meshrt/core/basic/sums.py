@@ -46,9 +46,7 @@ def restated(
 
 def _require(name: str, x: ShapedArray, axes: Axes, have: frozenset[Any], state: str, fix: str) -> None:
     if not have.issuperset(axes):
-        raise errors.ArgumentValueError(
-            f"{name} takes what is {state} along all of {axes}, but got {x.short()}; {fix}"
-        )
+        raise errors.ArgumentValueError(f"{name} takes what is {state} along all of {axes}, but got {x.short()}; {fix}")
 
 
 def _preduced(x: ShapedArray, *, axes: Axes, mesh: Any) -> ShapedArray:

@@ -24,8 +24,8 @@ from meshrt.core.naming import DebugInfo
 from meshrt.core.source import Source as _Source
 from meshrt.core.source import capture as _capture
 from meshrt.core.trace import Tracer as _Tracer
-from meshrt.core.trace import concretization_message as _message
 from meshrt.core.trace import eval_jaxpr
+from meshrt.core.trace import not_concrete as _not_concrete
 from meshrt.core.types import aval_of as _aval_of
 from meshrt.errors import InconclusiveDimensionOperation
 from meshrt.extend.core import primitives
@@ -156,7 +156,7 @@ def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str
     if isinstance(val, _Tracer):
         known = val.concrete()
         if known is None:
-            raise _errors.ConcretizationError(_message(val, context or "a function that needs its value"))
+            raise _not_concrete(val, context)
         val = known
     return val if force is None else force(val)
 

@@ -144,11 +144,12 @@ def log_ndtr(x: Any, series_order: int = 3) -> Any:
         raise errors.ArgumentTypeError(f"log_ndtr: series_order must be a Python integer, got {series_order!r}")
     if not 0 <= series_order <= 30:
         raise errors.ArgumentValueError(f"log_ndtr: series_order must be non-negative and <= 30, got {series_order}")
-    return _log_ndtr_program(_strong("log_ndtr", x), series_order)
+    return _log_ndtr_program(single_or_double("log_ndtr", jnp.asarray(x)), series_order)
 
 
 @functools.partial(custom_jvp, nondiff_argnums=(1,))
 def _log_ndtr(x: Any, series_order: int) -> Any:
+    x = x.astype(x.dtype)  # the result is not weakly typed, nor are derivatives
     lower = -10.0 if x.dtype == np.float32 else -20.0
     high, low = x > 0, x <= lower
     # One evaluation for both tails: that of the other side is log(1 - t) of a t without cancellation.
@@ -161,7 +162,8 @@ def _log_ndtr(x: Any, series_order: int) -> Any:
 def _log_ndtr_jvp(series_order: int, primals: Any, tangents: Any) -> Any:
     (x,), (t,) = primals, tangents
     value = _log_ndtr(x, series_order)
-    return value, t * jnp.exp(-0.5 * x * x - 0.5 * math.log(2 * math.pi) - value)
+    x = x.astype(x.dtype)
+    return value, lax.mul(t, jnp.exp(-0.5 * x * x - 0.5 * math.log(2 * math.pi) - value))
 
 
 _log_ndtr_program = jit(_log_ndtr, static_argnums=1)

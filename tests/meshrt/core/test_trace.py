@@ -86,7 +86,7 @@ def test_a_tracer_outside_is_refused_by_the_operation_that_takes_it():
 
 @pytest.mark.parametrize("ask", [bool, int, float, complex, range, np.asarray], ids=lambda f: f.__name__)
 def test_the_value_of_a_tracer_is_not_known(ask):
-    with pytest.raises(TypeError, match=r"traced array( \(.*\))? with shape int32\[\].\nIt is argument"):
+    with pytest.raises(TypeError, match=r"(?s)traced array with shape int32\[\]\..*It is argument"):
         meshrt.make_jaxpr(lambda x: ask(x))(np.int32(1))
 
 

@@ -47,10 +47,37 @@ CALLS = {
     "a bool multiplied": lambda l, n: n.ones(3, bool).at[0].multiply(True),
     "bools multiplied": lambda l, n: n.ones(3, bool).at[n.array([0])].multiply(True),
     "a bool to a power": lambda l, n: n.ones(3, bool).at[0].power(True),
+    "bools added": lambda l, n: n.zeros(3, bool).at[n.array([0, 0])].add(True),
+    "bools added in segments": lambda l, n: l.ops.segment_sum(n.array([True, True]), n.array([0, 0]), 2),
+    "bools counted": lambda l, n: n.bincount(n.array([0, 0]), weights=n.array([True, True])),
     "bools subtracted": lambda l, n: l.lax.scatter_sub(
         n.ones(3, bool), n.zeros((1, 1), int), n.ones(1, bool), l.lax.ScatterDimensionNumbers((), (0,), (0,))
     ),
     # lax.
+    "reduce from another dtype": lambda l, n: l.lax.reduce(n.arange(3), 0.0, lambda x, y: x + y, (0,)),
+    "reduce by add from another dtype": lambda l, n: l.lax.reduce(n.arange(3), 0.0, l.lax.add, (0,)),
+    "windows from another dtype": lambda l, n: l.lax.reduce_window(
+        n.arange(3), 0.0, lambda x, y: x + y, (2,), (1,), "VALID"
+    ),
+    "maxima of windows from infinity": lambda l, n: l.lax.reduce_window(
+        n.arange(3), -n.inf, l.lax.max, (2,), (1,), "VALID"
+    ),
+    "whole powers": lambda l, n: (l.lax.pow(X - 3, 3), l.lax.pow(X, 0), l.lax.pow(n.zeros(2), -2)),
+    "signs as bools": lambda l, n: l.random.rademacher(l.random.key(7), (2,), bool),
+    "a list as logits": lambda l, n: l.random.categorical(l.random.key(7), [0.0, 1.0]),
+    "unsigned counts": lambda l, n: l.random.poisson(l.random.key(7), 3.0, (2,), n.uint32),
+    "curvature of eigenvalues": lambda l, n: l.hessian(lambda x: l.lax.linalg.eigh(x, symmetrize_input=False)[1][0])(
+        n.array([[4.0, 1.0], [1.0, 3.0]])
+    ),
+    "choice of a float": lambda l, n: l.random.choice(l.random.key(0), 3.7, (5,)),
+    "choice of less than one": lambda l, n: l.random.choice(l.random.key(0), 0.5),
+    "whole nanvar of integers": lambda l, n: (
+        n.nanvar(n.arange(3), dtype=n.uint8),
+        n.nanstd(n.arange(3), dtype=n.uint8),
+        n.nanvar(X, dtype=n.uint8),
+    ),
+    "a key as a number": lambda l, n: l.random.key(0).astype(n.float32),
+    "the bits of a key": lambda l, n: l.random.key(0).view(n.uint32),
     "negative dimensions of a product": lambda l, n: l.lax.dot_general(X, X.T, (((-1,), (0,)), ((), ()))),
     "disjunction of floats along nothing": lambda l, n: l.lax.reduce_or(X, ()),
     "a power that is an array": lambda l, n: l.lax.integer_pow(X, X),

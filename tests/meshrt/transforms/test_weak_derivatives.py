@@ -42,6 +42,9 @@ FUNCTIONS = {
     "scatter": lambda l, n, x: wide(l, x).at[n.array([0, 1])].set(x).sum(),
     "sum of windows": lambda l, n, x: l.lax.reduce_window(wide(l, x), 0.0, l.lax.add, (2,), (1,), "VALID")[0],
     "triangle": lambda l, n, x: n.tril(l.lax.broadcast(x, (2, 2))).sum(),
+    "whole power": lambda l, n, x: l.lax.pow(x, 2),
+    "log_ndtr": lambda l, n, x: l.scipy.special.log_ndtr(x),
+    "cholesky": lambda l, n, x: l.lax.linalg.cholesky(l.lax.broadcast(x, (1, 1))).sum(),
     "nansum": lambda l, n, x: n.nansum(wide(l, x)),
 }
 

@@ -1,0 +1,81 @@
+"""What messages tell of a program that is being traced: its function, its arguments, and what made a value unknown."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from meshrt.core.jaxpr import Atom, Eqn, Literal, Var
+
+__all__ = ["Told"]
+
+# How many operations a message shows.
+_SHOWN = 5
+
+
+class Told:
+    """The function `fun`, shown as `name`, that is traced for `what` (jit, scan), and its arguments' names.
+
+    `names` gives the names, and is asked once somebody wants to read them: only errors do.
+    """
+
+    __slots__ = ("_names", "fun", "inputs", "name", "what")
+
+    def __init__(self, fun: Any, name: str, what: str, names: Callable[[], Sequence[str]]):
+        self.fun, self.name, self.what, self._names = fun, name, what, names
+        # The variables that stand for the arguments, set where the trace begins.
+        self.inputs: Sequence[Var] = ()
+
+    def __str__(self) -> str:
+        """`the function f at file:line for jit`."""
+        fun = self.fun
+        while isinstance(fun, functools.partial):
+            fun = fun.func
+        try:
+            fun = inspect.unwrap(fun)
+        except ValueError:  # it wraps itself
+            pass
+        code = getattr(fun, "__code__", None)
+        place = "" if code is None else f" at {code.co_filename}:{code.co_firstlineno}"
+        return f"the function {self.name}{place} for {self.what}"
+
+    def called(self, var: Var) -> str | None:
+        """`argument x`, if a variable is an argument."""
+        return dict(zip(self.inputs, (f"argument {n}" for n in self._names()))).get(var)
+
+    def names_behind(self, eqns: Sequence[Eqn], var: Atom) -> list[str]:
+        """The names of the arguments from which the value of a variable was computed."""
+        needed = {var, *(v for eqn in behind(eqns, var) for v in eqn.invars)}
+        return [name for name, v in zip(self._names(), self.inputs) if v in needed]
+
+
+def behind(eqns: Iterable[Eqn], var: Atom) -> list[Eqn]:
+    """The equations from which the value of a variable was computed, in their order."""
+    needed, found = {var}, []
+    for eqn in reversed([*eqns]):
+        if not needed.isdisjoint(eqn.outvars):
+            needed.update(v for v in eqn.invars if type(v) is Var)
+            found.append(eqn)
+    return found[::-1]
+
+
+def operations(eqns: Sequence[Eqn]) -> str:
+    """The operations that a value came from though it depends on no argument, each with its line."""
+    shown = [f"  operation {_text(eqn)}\n    from line {eqn.source}" for eqn in eqns[:_SHOWN]]
+    if len(eqns) > _SHOWN:
+        shown.append(f"  and {len(eqns) - _SHOWN} more")
+    return "\n\n".join(shown)
+
+
+def _text(eqn: Eqn) -> str:
+    """An equation by itself, without its parameters: `a:bool[] = gt b:f32[] 0.0:f32[]`."""
+    names: dict[Var, str] = {}
+
+    def text(atom: Atom) -> str:
+        name = atom.val if type(atom) is Literal else names.setdefault(atom, chr(ord("a") + len(names) % 26))
+        return f"{name}:{atom.aval.short()}"
+
+    results = ", ".join(map(text, eqn.outvars))
+    return f"{results} = {eqn.primitive.name} {' '.join(map(text, eqn.invars))}"
