@@ -22,10 +22,15 @@ def quote(text: str) -> str:
 def printable(text: str) -> str:
     r"""`text` with what does not print escaped: a name in a program must not steer the terminal that shows it.
 
-    >>> printable("red: " + chr(27) + "[31m") == r"red: \x1b[31m"
-    True
+    >>> print(printable("red: " + chr(27) + "[31m, and from right to left: " + chr(0x202E)))
+    red: \x1b[31m, and from right to left: \u202e
     """
-    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escape(ord(c)) for c in text)
+
+
+def _escape(code: int) -> str:
+    """As Python writes it: the number of digits says where it ends."""
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def quote_symbol(name: str) -> str:

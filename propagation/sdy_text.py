@@ -107,6 +107,7 @@ _TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*")|@(?P<symbol>[\w.$-]+|"(?:[^"\\]|\\.)*")|(?P<number>\d+)|(?P<priority>p\d+\b)'
     r"|(?P<word>[A-Za-z_]\w*)|(?P<numbers>\[\s*\d[\d\s,]*\])|(?P<mark>[\[\]{}<>(),:=?#.])|(?P<space>\s+)"
 )
+_BRACKET_OR_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|[<>]')
 _AXIS = re.compile(r'"((?:[^"\\]|\\.)*)"(?::\((\d+)\)(\d+))?')
 
 
@@ -134,17 +135,19 @@ def texts_per_value(text: str) -> list[str]:
 
     >>> texts_per_value('#sdy.sharding_per_value<[<@mesh, [{"a"}]>, <@mesh, []>]>')
     ['<@mesh, [{"a"}]>', '<@mesh, []>']
+    >>> texts_per_value('#sdy.sharding_per_value<[<@mesh, [{"a>b"}]>]>')
+    ['<@mesh, [{"a>b"}]>']
     """
     found, depth, begin = [], 0, 0
     inside = text.partition("[")[2].rpartition("]")[0]
-    for i, c in enumerate(inside):
-        if c == "<":
-            begin = i if not depth else begin
+    for bracket in _BRACKET_OR_NAME.finditer(inside):
+        if bracket[0] == "<":
+            begin = bracket.start() if not depth else begin
             depth += 1
-        elif c == ">":
+        elif bracket[0] == ">":
             depth -= 1
             if not depth:
-                found.append(inside[begin : i + 1])
+                found.append(inside[begin : bracket.end()])
     return found
 
 

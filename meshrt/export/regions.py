@@ -4,8 +4,8 @@ What specialises modules for known sizes (jaxlib's refinement) follows sizes thr
 inlines, and not into the regions of `sdy.manual_computation`. So a module with regions is specialised in steps:
 
 1. with functions in place of the regions, each operand and result of which passes a custom call that has the sizes of
-   its result as an operand. What comes of it is only asked for the types at these calls, and for the scalars that are
-   constants, which the sizes that a region computes with are;
+   its result as an operand. What comes of it is only asked for the types at these calls, and for the integers that are
+   the same constant wherever a region is called, which the sizes that it computes with are;
 2. with an opaque custom call of known types in place of each region, and each region as a program by itself;
 3. put together.
 """
@@ -22,7 +22,7 @@ from jaxlib.mlir import ir
 
 from meshrt import errors
 from meshrt.runtime import jaxlib_api
-from propagation.sdy_text import read_mesh, read_shardings, texts_per_value
+from propagation.sdy_text import axes_in, read_mesh, read_shardings, texts_per_value
 
 __all__ = ["has_regions", "specialised"]
 
@@ -34,16 +34,20 @@ _SHARDINGS = ("in_shardings", "out_shardings", "manual_axes")
 class _Region:
     """A region as it is in a program of known sizes."""
 
-    # Types of operands inside and of results outside, as text; the values of operands that are constants.
+    # Types of operands inside and of results outside, as text; what each call passes for a scalar: an integer that is a
+    # constant, or None.
     parts: dict[int, str] = field(default_factory=dict)
     wholes: dict[int, str] = field(default_factory=dict)
-    constants: dict[int, str] = field(default_factory=dict)
+    passed: dict[int, set[str | None]] = field(default_factory=dict)
+
+    @property
+    def constants(self) -> dict[int, str]:
+        """Scalars that are the same constant in every call: these may be sizes, which must be known inside."""
+        return {i: v for i, given in self.passed.items() if len(given) == 1 for v in given if v is not None}
 
     def note(self, kind: str, place: int, op: Any) -> None:
         if kind == _SCALAR:
-            owner = getattr(op.operands[0].owner, "operation", None)
-            if owner is not None and owner.name == "stablehlo.constant":
-                self.constants[place] = str(owner.attributes["value"])
+            self.passed.setdefault(place, set()).add(_integer(op.operands[0]))
             self.parts[place] = str(op.operands[0].type)
             return
         known, text = self.parts if kind == _PART else self.wholes, str(op.results[0].type)
@@ -52,6 +56,15 @@ class _Region:
                 f"the exported program runs one shard_map for values of types {known[place]} and {text}; export it "
                 "with sizes that are the same, or call it once for each"
             )
+
+
+def _integer(value: Any) -> str | None:
+    """The integer that a scalar is where that is known, as text."""
+    owner = getattr(value.owner, "operation", None)
+    if owner is None or owner.name != "stablehlo.constant":
+        return None
+    is_integer = isinstance(ir.RankedTensorType(value.type).element_type, ir.IntegerType)
+    return str(owner.attributes["value"]) if is_integer else None
 
 
 def has_regions(module: ir.Module) -> bool:
@@ -98,9 +111,7 @@ def _as_calls(module: ir.Module) -> list[str]:
     for op, name in _named_regions(module):
         names.append(name)
         ins, outs = (read_shardings(str(op.attributes[k])) for k in _SHARDINGS[:2])
-        split = {
-            axis.strip(' "') for axis in str(op.attributes["manual_axes"]).partition("{")[2].rstrip("}>").split(",")
-        }
+        split = {axis.name for axis in axes_in(str(op.attributes["manual_axes"]))}
 
         def counts(sharding: Any, split: set[str] = split) -> list[int]:
             sizes = meshes[sharding.mesh]
@@ -204,7 +215,7 @@ def _put_back(module: ir.Module, call: Any, whole: str, region: _Region, said: M
         wrapper = ir.Module.parse(entry)
         program.body.append(wrapper.body.operations[1].detach_from_parent())
     text = str(program.operation.get_asm(enable_debug_info=True))
-    refined = jaxlib_api.parse(jaxlib_api.refined_shapes(text))
+    refined = jaxlib_api.parse(_refined(text, region))
     body = str(refined.operation.get_asm(enable_debug_info=True))
     with module.context, ir.InsertionPoint(call), call.location:
         parsed = ir.Module.parse(body)
@@ -220,6 +231,22 @@ def _put_back(module: ir.Module, call: Any, whole: str, region: _Region, said: M
         for old, new in zip(call.results, made.results, strict=True):
             old.replace_all_uses_with(new)
     call.operation.erase()
+
+
+def _refined(text: str, region: _Region) -> bytes:
+    """As `refined_shapes`; UnsupportedError where the calls of the region pass several sizes."""
+    try:
+        return jaxlib_api.refined_shapes(text)
+    except jaxlib_api.XlaError as e:
+        several = [given for given in region.passed.values() if len(given) > 1]
+        if not several:
+            raise
+        values = " and ".join(sorted({v or "a computed one" for given in several for v in given}))
+        raise errors.UnsupportedError(
+            f"the exported program runs one shard_map with numbers that differ, {values}, and its types inside depend "
+            "on them; export it with sizes that are the same, or call it once for each. The compiler said: "
+            f"{str(e).splitlines()[0]}"
+        ) from e
 
 
 def _entry(name: str, ins: Sequence[str], outs: Sequence[str], region: _Region) -> str:

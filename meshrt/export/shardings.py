@@ -14,13 +14,12 @@ from meshrt import errors
 from meshrt.lowering.context import ModuleLowering
 from meshrt.sharding.common import parts_over
 from meshrt.sharding.mesh import AbstractMesh
-from propagation.sdy_text import axis_text, read_mesh
+from propagation.sdy_text import axes_in, axis_text, read_mesh
 
 __all__ = ["ShardingTexts"]
 
 _MESH = re.compile(r'@(?:"(?:[^"\\]|\\.)*"|[\w.$-]+)(?=, \[)')
 _AXES = re.compile(r'\{((?:"(?:[^"\\]|\\.)*"(?::\(\d+\)\d+)?(?:, )?)+)(\??)\}')
-_AXIS = re.compile(r'"((?:[^"\\]|\\.)*)"(?::\((\d+)\)(\d+))?')
 
 
 class ShardingTexts:
@@ -48,8 +47,8 @@ class ShardingTexts:
         if not self.apply:
             return ""
         if name == "manual_axes":
-            for axis in _AXIS.finditer(text):
-                self._require_whole(axis[1])
+            for axis in axes_in(text):
+                self._require_whole(axis.name)
         symbol = f"@{self.lowering.mesh_symbol(self._here)}"
         return _AXES.sub(self._axes, _MESH.sub(symbol, text))
 
@@ -72,8 +71,8 @@ class ShardingTexts:
 
     def _axes(self, found: re.Match[str]) -> str:
         texts = []
-        for axis in _AXIS.finditer(found[1]):
-            texts += self._axis(axis[1], None if axis[2] is None else (int(axis[2]), int(axis[3])))
+        for axis in axes_in(found[1]):
+            texts += self._axis(axis.name, None if axis.size is None else (axis.pre, axis.size))
         return f"{{{', '.join([*texts, *(['?'] if found[2] else [])])}}}"
 
     def _axis(self, name: str, part: tuple[int, int] | None) -> list[str]:

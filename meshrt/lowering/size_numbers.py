@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from meshrt.core.dimensions.expression import DimExpr
+from meshrt.core.dimensions.expression import MAX, MIN, DimExpr, term_value
+from meshrt.core.dimensions.terms import Factor, Term
 from meshrt.core.types import ShapedArray
 
 __all__ = ["numbered"]
 
-# Every variable is a prime times what the axes of meshes divide: equal numbers come of equal expressions, as a rule.
+# What the axes of meshes divide, as a rule.
 _COMMON = 2**6 * 3**2 * 5 * 7
-_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89)
+
+
+class _Numbers:
+    """Every variable is a prime times what the axes of meshes divide: equal numbers come of equal expressions, as a
+    rule.
+
+    So is a minimum or maximum, which would be the number of one of its operands, and whatever would be less than 1: an
+    operation as in `mod(m, 4)` or a sum as in `b - a`, which rules would take for a dimension without elements.
+    """
+
+    def __init__(self, names: Iterable[str]):
+        self._fresh = (_COMMON * n for n in itertools.count(11) if all(n % d for d in range(2, math.isqrt(n) + 1)))
+        self.known = {name: next(self._fresh) for name in names}
+        self._others: dict[Factor | DimExpr, int] = {}
+
+    def of(self, dim: DimExpr) -> int:
+        total = sum(k * math.prod([self._factor(f, dim) ** n for f, n in term.factors]) for term, k in dim.terms)
+        return self._at_least_1(dim, total)
+
+    def _factor(self, factor: Factor, dim: DimExpr) -> int:
+        is_extreme = factor.name in (MIN, MAX) and not factor.is_variable
+        number = 0 if is_extreme else int(term_value(Term({factor: 1}), self.known, dim.scope))
+        return self._at_least_1(factor, number)
+
+    def _at_least_1(self, what: Factor | DimExpr, number: int) -> int:
+        if number >= 1:
+            return number
+        if what not in self._others:
+            self._others[what] = next(self._fresh)
+        return self._others[what]
 
 
 def numbered(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -22,8 +54,7 @@ def numbered(values: tuple[Any, ...]) -> tuple[Any, ...]:
     names = sorted({name for dim in _sizes_in(values) for name in dim.variables()})
     if not names:
         return values
-    known = {name: _COMMON * _PRIMES[i % len(_PRIMES)] * (1 + i // len(_PRIMES)) for i, name in enumerate(names)}
-    replaced: tuple[Any, ...] = _replaced(values, known)
+    replaced: tuple[Any, ...] = _replaced(values, _Numbers(names))
     return replaced
 
 
@@ -46,12 +77,12 @@ def _sizes_in(value: Any) -> Iterator[DimExpr]:
         yield from _sizes_in(part)
 
 
-def _replaced(value: Any, known: Mapping[str, int]) -> Any:
+def _replaced(value: Any, numbers: _Numbers) -> Any:
     if isinstance(value, DimExpr):
-        return int(value.evaluate(known))
+        return numbers.of(value)
     if not any(True for _ in _sizes_in(value)):
         return value
-    parts = [_replaced(part, known) for part in _parts(value)]
+    parts = [_replaced(part, numbers) for part in _parts(value)]
     if isinstance(value, ShapedArray):
         return value.update(shape=tuple(parts))
     if isinstance(value, Mapping):

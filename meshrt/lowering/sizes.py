@@ -42,7 +42,7 @@ _LAYOUTS = re.compile(r"(operand_layouts = \[(?:[^\]]|\](?=>))*)(\])")
 # What calls a function, for which sizes are arguments before the others.
 _CALLS = ("func.call", "stablehlo.composite")
 # How the results of an operation are split.
-_SHARDING = re.compile(r"sdy\.sharding = (#sdy\.sharding_per_value<\[.*?\]>)(?=, \w|$)")
+_SHARDING = re.compile(r'sdy\.sharding = (#sdy\.sharding_per_value<\[(?:"(?:[^"\\]|\\.)*"|[^"])*?\]>)(?=, \w|$)')
 # A file and a line in a location.
 _LINE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):\d+')
 # The mesh in the shardings of a region's values.
@@ -247,21 +247,21 @@ class _Rewriter:
         body.items.append((name, operands, results, attrs, regions, loc, discardable))
 
     def dynamic(self, body: Body, item: Item) -> None:
-        """A custom call that stands for an operation of StableHLO: who knows it takes no other attributes, so how its
-        results are split stands behind it."""
+        """A custom call that stands for an operation of StableHLO: who knows it takes no other attributes, so how
+        each of its results is split stands behind it."""
         name, operands, results, attrs, regions, loc, discardable = item
         shardings = _SHARDING.search(discardable)
         if shardings is None:
             rest = ", ".join(filter(None, (discardable, self.discardable)))
             body.items.append((name, operands, results, attrs, regions, loc, rest))
             return
-        made = tuple([Ref(self.function.fresh(), r.type) for r in results]) if len(results) == 1 else results
         rest = ", ".join(filter(None, (_SHARDING.sub("", discardable).strip(", "), self.discardable)))
-        body.items.append((name, operands, made, attrs, regions, loc, rest))
-        for before, after, text in zip(made, results, texts_per_value(shardings[1])):
-            if before is not after:
-                attribute = f"sharding = #sdy.sharding{text}"
-                body.items.append(("sdy.sharding_constraint", [before], (after,), attribute, (), loc, ""))
+        body.items.append((name, operands, results, attrs, regions, loc, rest))
+        for result, text in zip(results, texts_per_value(shardings[1]), strict=True):
+            # What follows uses the constrained value.
+            split = self.known[result.name] = Ref(self.function.fresh(), result.type)
+            attribute = f"sharding = #sdy.sharding{text}"
+            body.items.append(("sdy.sharding_constraint", [result], (split,), attribute, (), loc, ""))
 
     def refuse(self, name: str, attrs: str, loc: str) -> NoReturn:
         """UnsupportedError for an operation that has symbolic sizes among its attributes."""

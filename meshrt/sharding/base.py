@@ -49,11 +49,9 @@ class Sharding(SetOnce):
     mesh: Any
     # Whether dimensions may be split into parts that do not divide them.
     uneven: bool = False
-
-    def _init_caches(self) -> None:
-        self.signatures: dict[Any, Any] = {}
-        self.native: dict[Any, Any] = {}
-        self.places: dict[tuple[int, ...], Any] = {}
+    signatures: dict[Any, Any]
+    native: dict[Any, Any]
+    places: dict[tuple[int, ...], Any]
 
     @property
     def unreduced_axes(self) -> frozenset[Any]:

@@ -22,7 +22,7 @@ from meshrt.runtime import jaxlib_api
 from meshrt.sharding import _state
 from meshrt.sharding.axes import AbstractDevice, AxisType, axis_names_of, axis_sizes_of, axis_types_of
 from meshrt.sharding.devices import lookup_by_id
-from meshrt.sharding.set_once import SetOnce
+from meshrt.sharding.set_once import SetOnce, put
 
 __all__ = ["AbstractMesh", "AxisType", "Mesh", "empty_abstract_mesh", "empty_mesh"]
 
@@ -46,14 +46,16 @@ class BaseMesh(SetOnce):
     axis_sizes: tuple[int, ...]
     axis_types: tuple[AxisType, ...]
     size: int
+    _sizes: dict[Hashable, int]
+    _types: dict[Hashable, AxisType]
+    _str: str | None
+    _shardings: dict[tuple[Any, ...], Any]
 
     def _init_axes(self, names: tuple[Hashable, ...], sizes: tuple[int, ...], types: tuple[AxisType, ...]) -> None:
-        self.axis_names, self.axis_sizes, self.axis_types = names, sizes, types
-        self._sizes: dict[Hashable, int] = dict(zip(names, sizes))
-        self._types: dict[Hashable, AxisType] = dict(zip(names, types))
-        self.size = self._size_of(sizes)
-        self._str: str | None = None
-        self._shardings: dict[tuple[Any, ...], Any] = {}
+        put(
+            self, axis_names=names, axis_sizes=sizes, axis_types=types, size=self._size_of(sizes),
+            _sizes=dict(zip(names, sizes)), _types=dict(zip(names, types)), _str=None, _shardings={},
+        )  # fmt: skip
 
     def _size_of(self, sizes: tuple[int, ...]) -> int:
         return math.prod(sizes) if sizes else 0
@@ -211,8 +213,8 @@ class AbstractMesh(BaseMesh):
             if found is None:
                 found = object.__new__(cls)
                 found._init_axes(names, sizes, types)
-                found._device = abstract_device
-                found._plain = None if abstract_device is None else AbstractMesh(sizes, names, types)
+                plain = None if abstract_device is None else AbstractMesh(sizes, names, types)
+                put(found, _device=abstract_device, _plain=plain)
                 cls._interned[key] = found
         return found
 
@@ -339,11 +341,10 @@ class Mesh(BaseMesh):
             if found is None:
                 found = object.__new__(cls)
                 array.flags.writeable = False
-                found._devices, found.flat_devices = array, flat
+                plain = AbstractMesh(array.shape, names, types) if names else empty_abstract_mesh
+                entered, source = threading.local(), capture()
+                put(found, _devices=array, flat_devices=flat, _abstract=plain, _entered=entered, source=source)
                 found._init_axes(names, array.shape, types)
-                found._abstract = AbstractMesh(array.shape, names, types) if names else empty_abstract_mesh
-                found.source = capture()
-                found._entered = threading.local()
                 cls._interned[key] = found
         return found
 

@@ -17,6 +17,7 @@ from meshrt.sharding.base import Sharding
 from meshrt.sharding.devices import lookup_by_id
 from meshrt.sharding.memory import resolved_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
+from meshrt.sharding.set_once import put
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
 if TYPE_CHECKING:
@@ -76,10 +77,10 @@ class NamedSharding(Sharding):
             made = cls(mesh, spec, memory_kind=named, uneven=uneven)
         else:
             made = object.__new__(cls)
-            made.mesh, made.spec, made.uneven = mesh, spec, bool(uneven)
-            made.memory_kind, made.other_memory = named, other
-            made._assignment, made._tilings = devices, {}
-            made._init_caches()
+            put(
+                made, mesh=mesh, spec=spec, uneven=bool(uneven), memory_kind=named, other_memory=other,
+                _assignment=devices, _tilings={}, signatures={}, native={}, places={},
+            )  # fmt: skip
         kept: NamedSharding = mesh._shardings.setdefault(key, made)
         return kept
 
@@ -317,10 +318,10 @@ class SingleDeviceSharding(Sharding):
                 found = cls._interned.get(key)
                 if found is None:
                     found = object.__new__(cls)
-                    found.device, found._assignment = device, (device,)
-                    found.memory_kind, found.other_memory = named, other
-                    found.mesh = None
-                    found._init_caches()
+                    put(
+                        found, device=device, mesh=None, memory_kind=named, other_memory=other,
+                        _assignment=(device,), signatures={}, native={}, places={},
+                    )  # fmt: skip
                     cls._interned[key] = found
         return found
 

@@ -10,7 +10,14 @@ from typing import Any, Self
 
 from meshrt import errors
 
-__all__ = ["SetOnce"]
+__all__ = ["SetOnce", "put"]
+_set = object.__setattr__
+
+
+def put(new: SetOnce, **values: Any) -> None:
+    """Sets the attributes of a new value: nothing is asked, so it takes a fraction of the time of assignments."""
+    for name, value in values.items():
+        _set(new, name, value)
 
 
 class SetOnce:
@@ -21,7 +28,7 @@ class SetOnce:
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and hasattr(self, name):
             raise self._refusal("assign to", name)
-        object.__setattr__(self, name, value)
+        _set(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         raise self._refusal("delete", name)

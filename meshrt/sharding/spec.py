@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from meshrt import errors
-from meshrt.sharding.set_once import SetOnce
+from meshrt.sharding.set_once import SetOnce, put
 
 __all__ = ["UNCONSTRAINED", "Infer", "P", "PartitionSpec", "UnreducedKind"]
 
@@ -182,8 +182,14 @@ class PartitionSpec(SetOnce):
             found = cls._interned.get(key)
             if found is None:
                 found = object.__new__(cls)
-                found.partitions, found.unreduced, found.reduced = entries, unreduced, reduced
-                found.unreduced_kind, found.axes = kind, tuple(axes)
+                put(
+                    found,
+                    partitions=entries,
+                    unreduced=unreduced,
+                    reduced=reduced,
+                    unreduced_kind=kind,
+                    axes=tuple(axes),
+                )
                 cls._interned[key] = found
         return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from meshrt.errors import DistributedError
 from meshrt.launch.engines.protocol import Exited, Said, Spec, Task
+from propagation.quoting import printable
 
 __all__ = [
     "Alive",
@@ -30,7 +31,7 @@ __all__ = [
 def plain(text: str, limit: int = 4000) -> str:
     """Words of the other side as they may stand on a terminal: control characters, with which they could pass for
     lines of somebody else, are shown as what they are."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:limit])
+    return printable(text[:limit])
 
 
 class RefusedError(DistributedError):

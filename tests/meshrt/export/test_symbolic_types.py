@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.export
 import jax.numpy
@@ -69,3 +71,41 @@ def test_sizes_that_axes_may_not_divide_are_named():
     )
     with meshrt.set_mesh(mesh), pytest.raises(errors.InconclusiveDimensionOperation, match=r"mod\(b, 4\)"):
         export.export(meshrt.jit(lambda x: x * 2))(spec)
+
+
+# How the results of the calls are split: by axis x as their types say, or not.
+SIDES = {
+    "windows": ["[{}, {}]"] * 2,
+    "the largest": ['[{"x"}, {}]'] * 2,
+    "random bits": ["[{?}]", '[{"x"}, {}]'],
+}
+SEVERAL = {
+    "windows": lambda x: meshrt.lax.reduce_window(
+        (x, x * 2), (np.float32(0), np.float32(0)), lambda a, b: (a[0] + b[0], a[1] + b[1]),
+        (1, 3), (1, 1), ((0, 0), (0, x.shape[1] - 2)),
+    ),
+    "the largest": lambda x: meshrt.lax.top_k(x, x.shape[1] // 2),
+    "random bits": lambda x: meshrt.lax.rng_bit_generator(
+        np.arange(4, dtype=np.uint32), x.shape, out_sharding=meshrt.P("x", None)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_each_of_several_results_says_how_it_is_split(name):
+    """Behind the custom calls that such operations are for sizes that are not known."""
+    mesh = meshrt.make_mesh((4, 2), ("x", "y"))
+    split = meshrt.NamedSharding(mesh, meshrt.P("x"))
+    x = meshrt.device_put(np.arange(48, dtype=np.float32).reshape(8, 6) % 7, split)
+    with meshrt.set_mesh(mesh):
+        spec = meshrt.ShapeDtypeStruct(export.symbolic_shape("4*b, c", constraints=["c >= 2"]), x.dtype, sharding=split)
+        made = export.export(meshrt.jit(SEVERAL[name]))(spec)
+        found, expected = export.deserialize(made.serialize()).call(x), SEVERAL[name](x)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    behind = []
+    for text in made.mlir_module().split("func.func"):
+        for call in re.findall(r"%(\d+):2 = stablehlo.custom_call @stablehlo.dynamic_", text):
+            behind.append(re.findall(rf"sdy.sharding_constraint %{call}#[01] <@mesh, (\[.*?\])>", text))
+            assert len(re.findall(rf"%{call}#\d", text)) == 2, "what follows uses the values behind the constraints"
+    assert SIDES[name] in behind and all(len(said) == 2 for said in behind)

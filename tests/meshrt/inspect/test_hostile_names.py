@@ -17,7 +17,7 @@ from meshrt.inspect.render import render
 # One that rings, wipes the screen, ends a line and writes from right to left: each in an axis that does not divide.
 NAME = "x\x07\x1b[2J\n\u202e"
 WRITTEN = "x\\07\\1B[2J\\0A\\E2\\80\\AE"
-SHOWN = "x\\x07\\x1b[2J\\x0a\\u202e".replace("\\u202e", "\\x202e")
+SHOWN = "x\\x07\\x1b[2J\\x0a\\u202e"
 MODULE = f"""sdy.mesh @mesh = <["{WRITTEN}"=2]>
 func.func @main(%x: tensor<3xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"{WRITTEN}"}}]>}}) -> tensor<3xf32> {{
   return %x : tensor<3xf32>

@@ -11,6 +11,7 @@ import meshrt
 from meshrt import errors
 from meshrt.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, make_mesh
 from meshrt.sharding import PartitionSpec as P
+from meshrt.sharding.set_once import SetOnce
 
 JP = jax.sharding.PartitionSpec
 AUTO = (jax.sharding.AxisType.Auto,) * 2
@@ -207,6 +208,19 @@ def test_texts_and_kinds_of_axes_equal_jax(types):
         return repr(mesh), str(mesh), about, repr(spread)
 
     assert program(meshrt) == program(jax)
+
+
+def test_what_is_interned_is_made_without_questions(monkeypatch):
+    """Each assignment would ask whether the attribute is set, which is most of the time of making a value."""
+
+    def ask(self, name, value):
+        raise AssertionError(name)
+
+    monkeypatch.setattr(SetOnce, "__setattr__", ask)
+    mesh, spec = Mesh(np.array(meshrt.devices()[:4]), ("unasked",)), P("unasked")
+    assert mesh.abstract_mesh.axis_sizes == (4,) and mesh.size == 4
+    assert NamedSharding(mesh, spec).shard_shape((8,)) == (2,)
+    assert NamedSharding(mesh.abstract_mesh, spec).mesh is mesh.abstract_mesh
 
 
 def test_what_is_interned_is_not_changed():
