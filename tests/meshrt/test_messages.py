@@ -154,7 +154,10 @@ def _branch(params, x, y):
 
 CONTROL = [
     (_branch, ({"w": 1.0}, 1.0, 1.0), "it depends on the values of the arguments params['w'] and x."),
-    (lambda x, *rest: x if rest[1] else -x, (1.0, 2.0, True), "value of the argument rest[1]. It is argument rest[1] of <lambda>. A traced"),
+    (
+        lambda x, *rest: x if rest[1] else -x, (1.0, 2.0, True),
+        "value of the argument rest[1]. It is argument rest[1] of <lambda>. A traced",
+    ),
     (lambda x: meshrt.vmap(lambda v: v if v > 0 else -v)(x), (np.ones(3),), "depends on the value of the argument x."),
     (lambda x: meshrt.grad(lambda v: v if v > 0 else -v)(x), (1.0,), "depends on the value of the argument x."),
 ]  # fmt: skip
