@@ -283,10 +283,11 @@ def test_messages_tell_types_apart_that_look_alike():
     with meshrt.set_mesh(meshrt.make_mesh((8,), ("x",))):
         plain = quantize(jnp.ones((8, 8)))
         split = quantize(meshrt.device_put(jnp.ones((8, 8)), meshrt.P("x")))
-        for call in (
+        calls = (
             lambda: lax.scan(lambda c, _: (split, None), plain, length=2),
-            lambda: lax.cond(True, lambda: split, lambda: plain),
-        ):
+            lambda: lax.cond(True, lambda: plain, lambda: split),
+        )
+        for call in calls:
             with pytest.raises(errors.ArgumentTypeError) as caught:
                 call()
             assert "q8[8,8] of int8[8,8], float32[8] but" in str(caught.value)

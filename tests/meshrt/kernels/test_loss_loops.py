@@ -62,4 +62,4 @@ def test_sharded_over_a_mesh(loops, specs):
 
 def test_no_classes():
     x, _, labels = inputs()
-    assert np.isnan(ops.linear_cross_entropy(x, np.ones((0, 8), np.float32), labels)).all()
+    assert not np.isfinite(ops.linear_cross_entropy(x, np.ones((0, 8), np.float32), labels)).any()
