@@ -21,7 +21,7 @@ from meshrt.core.trace import EVAL, context, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of, present
 from meshrt.jit import jit
-from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.conversion import as_weak, convert_element_type
 from meshrt.primitives.gradient_refs import deliver, state_cotangents, targets_of
 from meshrt.primitives.state import whole_read, whole_write
 from meshrt.primitives.traced_scalars import as_traced
@@ -398,7 +398,8 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
             f"primal and tangent arguments to jax.jvp must have the same tree structure; primals have {tree} whereas "
             f"tangents have {tangent_tree}"
         )
-    flat_tangents = tangent_leaves([aval_of(x) for x in leaves], given_leaves, tree, fun)
+    avals = [aval_of(x) for x in leaves]
+    flat_tangents = [*map(as_weak, tangent_leaves(avals, given_leaves, tree, fun), avals)]
     flat = _Flat(fun, tree, has_aux)
     states = [(t, Cell(whole_read(t))) if is_ref(t) else None for t in flat_tangents]
     given = [t if state is None else state[1] for t, state in zip(flat_tangents, states)]
@@ -413,14 +414,12 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     return (*result, aux) if has_aux else result
 
 
-def _tangent_or_zero(t: Any, aval: ShapedArray, weak: bool = True) -> Any:
+def _tangent_or_zero(t: Any, aval: ShapedArray) -> Any:
     if not aval.is_differentiable:
         return no_derivative(aval)
     if aval.is_high:
         return zeros(aval.to_tangent_aval()) if t is None else t
-    t = _typed(t, aval)
-    weak = weak and aval.weak_type and not aval_of(t).weak_type  # then a tangent is as weak as its value
-    return convert_element_type(t, aval.dtype, weak_type=True) if weak else t
+    return _typed(t, aval)
 
 
 @boundary
@@ -453,7 +452,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
             raise errors.ArgumentTypeError(f"the linearized function expected {tree}, got {tangent_tree}")
         given = [t for t in tangent_leaves(in_avals, given_leaves, tree, fun, PUSHED) if t is not None]
         pushed = iter(eval_jaxpr(jaxpr, (), [*residuals, *given]))
-        filled = [_tangent_or_zero(next(pushed) if d else None, a, weak=False) for d, a in zip(depends, out_avals)]
+        filled = [_tangent_or_zero(next(pushed) if d else None, a) for d, a in zip(depends, out_avals)]
         return tree_unflatten(out_tree, filled)
 
     result = tree_unflatten(out_tree, outs)

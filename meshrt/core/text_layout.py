@@ -60,7 +60,8 @@ def laid_out(document: Document, width: int = WIDTH) -> str:
         indent, flat, part = rest.pop()
         if isinstance(part, str):
             out.append(part)
-            column += len(part)
+            line += part.count("\n")
+            column = len(part) - part.rindex("\n") - 1 if "\n" in part else column + len(part)
         elif isinstance(part, Break):
             out.append(part.flat if flat else "\n" + " " * indent)
             line += not flat

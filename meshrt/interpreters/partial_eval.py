@@ -96,18 +96,26 @@ def trace_to_jaxpr_dynamic(
 ) -> tuple[Jaxpr, list[Any], list[Any]]:  # fmt: skip
     """Runs a WrappedFun of flat arrays on tracers: the program, the types of its results, and its constants.
 
-    Arguments that `keep_inputs` does not flag are no arguments of the program, which may not read them. With `lower`
-    there are no high types in it, with `auto_dce` nothing that the results do not need.
+    Arguments that `keep_inputs` does not flag are arguments of the program, but not of `fun`, so that nothing reads
+    them. With `lower` there are no high types in it, with `auto_dce` nothing that the results do not need.
     """
+    kept = [True] * len(in_avals) if keep_inputs is None else list(keep_inputs)
+    if len(kept) != len(in_avals):
+        raise errors.ArgumentValueError(
+            f"trace_to_jaxpr_dynamic got {len(kept)} flags in `keep_inputs` for {len(in_avals)} types in `in_avals`; "
+            f"give one flag for each type"
+        )
     closed = trace_to_jaxpr(
-        lambda *args: list(fun.call_wrapped(*args)), list(in_avals), fun_name(fun), requires_low=lower
-    )
-    jaxpr = closed.jaxpr
+        lambda *args: list(fun.call_wrapped(*(a for a, keep in zip(args, kept) if keep))), list(in_avals),
+        fun_name(fun), requires_low=lower,
+    )  # fmt: skip
+    jaxpr, consts = closed.jaxpr, list(closed.consts)
     if auto_dce:
         jaxpr, _ = tools.dce(jaxpr, [True] * len(jaxpr.outvars), True)
-    if keep_inputs is not None:
-        jaxpr = jaxpr.replace(invars=[v for v, keep in zip(jaxpr.invars, keep_inputs) if keep])
-    return jaxpr, list(closed.out_avals), list(closed.consts)
+        read = set(jaxpr.outvars).union(*(e.invars for e in jaxpr.eqns))
+        bound = [(v, c) for v, c in zip(jaxpr.constvars, consts) if v in read]
+        jaxpr, consts = jaxpr.replace(constvars=[v for v, _ in bound]), [c for _, c in bound]
+    return jaxpr, list(closed.out_avals), consts
 
 
 def _dce_of(primitive: Any, rule: Rule) -> Rule:

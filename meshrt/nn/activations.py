@@ -255,6 +255,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
         )
         cdf = el.mul_p.bind(scalar_like(x, 0.5), el.add_p.bind(scalar_like(x, 1), el.tanh_p.bind(inner)))
         return el.mul_p.bind(el.convert_element_type(x, x.dtype), cdf)
+    x = el.convert_element_type(x, x.dtype)
     tail = el.erfc_p.bind(el.mul_p.bind(el.neg_p.bind(x), np.asarray(math.sqrt(0.5), x.dtype)[()]))
     return el.mul_p.bind(el.mul_p.bind(scalar_like(x, 0.5), x), tail)
 

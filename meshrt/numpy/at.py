@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
-from meshrt.core.basic.kinds import not_accepted
 from meshrt.core.basic.reshard import as_split
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.dimensions.expression import guessed
@@ -88,9 +87,7 @@ class IndexUpdateRef:
 
     def multiply(self, values: Any, **options: Any) -> Any:
         """``x[index] *= values``; repeated indices multiply."""
-        if self.array.dtype == np.bool_:  # for a window, which no scatter sees, too
-            raise errors.ArgumentTypeError(not_accepted("mul", self.array.dtype, "iufc", 0))
-        return update(self.array, self.index, values, lax.scatter_mul, el.mul_p.bind, **options)
+        return update(self.array, self.index, values, lax.scatter_mul, lax.mul, **options)
 
     mul = multiply
 

@@ -13,7 +13,7 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.source import capture
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
-from meshrt.numpy.arrays import asarray
+from meshrt.numpy.arrays import asarray, promoted
 from meshrt.numpy.einsum_plan import EinsumPlan, Pair, Reduce, described_path, from_sublists, plan_einsum
 from meshrt.numpy.filled import zeros_like
 from meshrt.numpy.joining import stack
@@ -328,12 +328,12 @@ def kron(a: Any, b: Any) -> Any:
     >>> jnp.kron(jnp.array([1, 10]), jnp.array([1, 2]))
     Array([ 1,  2, 10, 20], dtype=int32)
     """
-    a, b = _operands("kron", a, b)
+    a, b = promoted("kron", a, b)
     rank = max(a.ndim, b.ndim)
     own = [(1,) * (rank - x.ndim) + x.shape for x in (a, b)]
     left = reshape_p.bind(a, new_sizes=tuple(v for n in own[0] for v in (n, 1)))
     right = reshape_p.bind(b, new_sizes=tuple(v for n in own[1] for v in (1, n)))
-    return reshape_p.bind(left * right, new_sizes=tuple(m * n for m, n in zip(*own)))
+    return reshape_p.bind(lax.mul(left, right), new_sizes=tuple(m * n for m, n in zip(*own)))
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:

@@ -125,6 +125,8 @@ def _at_kth(name: str, a: Any, kth: int, axis: int) -> tuple[Any, int, int]:
     x = asarray(operand(name, a))
     if dtypes.issubdtype(x.dtype, np.complexfloating):
         raise errors.UnsupportedError(f"{name} of complex numbers is not supported, got dtype {x.dtype}; use sort")
+    if x.dtype == np.bool_:
+        raise errors.ArgumentTypeError(f"{name} does not accept dtype bool; convert with astype(int)")
     axis = canonical_axis(axis, x.ndim, name)
     return x, canonical_axis(kth, x.shape[axis], f"{name}: kth") + 1, axis
 
@@ -162,8 +164,6 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
     Array([1, 3, 0, 2], dtype=int32)
     """
     x, cut, axis = _at_kth("argpartition", a, kth, axis)
-    if x.dtype == np.bool_:
-        raise errors.ArgumentTypeError("argpartition does not accept dtype bool; convert with astype(int)")
     positions, size = argsort(x, axis, dtype=np.int32), x.shape[axis]
     below = lax.slice_in_dim(positions, 0, cut, axis=axis)
     above = lax.sort(lax.slice_in_dim(positions, cut, size, axis=axis), dimension=axis)

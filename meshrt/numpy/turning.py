@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -102,12 +101,13 @@ def roll(a: Any, shift: Any, axis: Any = None) -> Any:
     if isinstance(shift, tuple | list) and any(isinstance(s, ArrayOperators) for s in shift):
         shift = asarray(shift)
     shape = np.shape(shift)
-    count = max(len(axes), math.prod(shape))
-    if len(shape) > 1 or any(n not in (1, count) for n in (*shape, len(axes))):
+    counts = {n for n in (*shape, len(axes)) if n != 1}
+    if len(shape) > 1 or len(counts) > 1:
         raise ShapeError(
             "shape mismatch: objects cannot be broadcast to a single shape. Mismatch is between arg 0 with shape "
             f"{(len(axes),)} and arg 1 with shape {shape}. Give roll one shift per axis"
         )
+    count = counts.pop() if counts else 1
     axes = np.broadcast_to(axes, count).tolist()
     if isinstance(shift, ArrayOperators):
         return _roll_dynamic(x, broadcast_to(shift, (count,)), axes)

@@ -6,9 +6,10 @@ The other functions are in `control_loops` and `control_branches`, the primitive
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+
+import numpy as np
 
 from meshrt import config, errors, tree_util
 from meshrt.core.basic.shapes import reshape
@@ -216,11 +217,16 @@ def _listed_sizes(xs: Any, sizes: Sequence[int], expected: int, most: int = 8) -
 
 
 def unroll_factor(unroll: int | bool, length: int) -> int:
-    if isinstance(unroll, bool):
+    if isinstance(unroll, bool | np.bool_):
         return max(length, 1) if unroll else 1
+    if not isinstance(unroll, int | np.integer):
+        raise errors.ArgumentTypeError(
+            f"`unroll` must be a `bool` or a non-negative `int`, but got {unroll!r} of type {type(unroll).__name__}; "
+            f"give how many iterations one trip makes, True for all"
+        )
     if unroll < 0:
         raise errors.ArgumentValueError(f"`unroll` must be a `bool` or a non-negative `int`. Got {unroll}")
-    return operator.index(unroll) or max(length, 1)
+    return int(unroll) or max(length, 1)
 
 
 def _scan_in_python(f: Any, init: Any, xs: Any, length: int, reverse: bool) -> tuple[Any, Any]:

@@ -85,6 +85,13 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
     return bind_conversion(x, new_dtype, weak_type)
 
 
+def as_weak(tangent: Any, aval: ShapedArray) -> Any:
+    """The tangent of an argument (None for zero), as weak as that is: what follows is as weak as the rules say then."""
+    if tangent is None or not aval.weak_type or not aval.is_differentiable or aval_of(tangent).weak_type:
+        return tangent
+    return convert_element_type(tangent, aval.dtype, weak_type=True)
+
+
 def bind_conversion(x: Any, new_dtype: Any, weak_type: bool) -> Any:
     """The equation that converts `x`; of a constant another constant."""
     if type(x) is JaxprTracer and type(x._var) is Literal:

@@ -388,6 +388,7 @@ def _pow_x(t: Any, o: Any, x: Any, y: Any) -> Any:
 def _pow_y(t: Any, o: Any, x: Any, y: Any) -> Any:
     zero = _scalar(x, 0)
     safe = select_n(eq_p.bind(x, zero), x, _ones(x))
+    t = convert_element_type(t, aval_of(t).dtype)  # so what is pushed forward is strong, what is pulled back as weak
     return mul_p.bind(t, mul_p.bind(o, log_p.bind(safe)))
 
 

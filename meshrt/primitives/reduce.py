@@ -93,7 +93,7 @@ def _prod_tangent(x: Any, t: Any, axes: tuple[int, ...]) -> Any:
     return reshape(t, shape)
 
 
-reduce_prod_p = reducer("reduce_prod", "stablehlo.multiply", lambda d: 1, "iufcb", jvp=_prod_jvp)
+reduce_prod_p = reducer("reduce_prod", "stablehlo.multiply", lambda d: 1, "iufc", jvp=_prod_jvp)
 
 
 def _extreme_of_complex(get: Callable[[], Primitive], worst: float) -> Callable[..., Any]:

@@ -459,7 +459,7 @@ def _sum_explicit(app: Application) -> None:
 
 
 reduce_sum_p: Primitive = reducer(
-    "reduce_sum", "stablehlo.add", lambda dtype: 0, "iufcb", jvp=linear_jvp(lambda: reduce_sum_p),
+    "reduce_sum", "stablehlo.add", lambda dtype: 0, "iufc", jvp=linear_jvp(lambda: reduce_sum_p),
     shown=also("out_sharding"),
     transpose=lambda ct, x, *, axes, out_sharding=None: [keep_dims(ct, axes, x.aval)], finite=True,
     explicit=_sum_explicit, sums=moved,

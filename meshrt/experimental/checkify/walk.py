@@ -116,7 +116,7 @@ class _Walk:
         if inner and self.sites.is_open:
             for jaxpr in inner:
                 self._visit(jaxpr)
-        elif inner and self.may_fail(eqn):
+        elif inner and (any(CHECK in jaxpr.effects for jaxpr in inner) or self.may_fail(eqn)):
             rule = _RULES.get(primitive)
             return self._beside(eqn, state, args) if rule is None else rule(self, eqn, state, args)
         outs = context.trace.process_primitive(primitive, args, eqn.params)

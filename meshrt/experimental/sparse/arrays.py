@@ -60,7 +60,6 @@ class JAXSparse:
 
     data: Any
     shape: tuple[int, ...]
-    __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
 
     @property
@@ -159,6 +158,9 @@ class BCOO(JAXSparse):
     indices: Any
     indices_sorted: bool
     unique_indices: bool
+    __array_priority__ = (
+        100  # operators of NumPy's arrays leave it to this one; of other formats they say what is lacking
+    )
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ from meshrt.experimental.sparse.coordinates import (
 )
 from meshrt.experimental.sparse.products import bcoo_dot_general, matmul
 from meshrt.experimental.sparse.shapes import bcoo_broadcast_in_dim, bcoo_concatenate
+from meshrt.numpy.arrays import operand_array
 from meshrt.tree_util import register_pytree_node_class
 
 __all__ = [
@@ -210,8 +211,7 @@ class BCSR(JAXSparse):
         unique_indices: bool = False,
     ):
         self.data, self.indices, self.indptr = map(jnp.asarray, args)
-        self.shape = tuple(int(n) for n in shape)
-        self.indices_sorted, self.unique_indices = indices_sorted, unique_indices
+        self.shape, self.indices_sorted, self.unique_indices = tuple(map(int, shape)), indices_sorted, unique_indices
         checked_groups("BCSR", self.data, jnp.stack([self.indices, self.indices], -1), self.shape)
         if self.indptr.shape[-1] != self.shape[self.n_batch] + 1:
             raise errors.ArgumentValueError(
@@ -293,8 +293,7 @@ class BCSR(JAXSparse):
         """From a sparse matrix of SciPy's."""
         if n_dense or n_batch:
             raise errors.UnsupportedError("BCSR from_scipy_sparse with nonzero n_dense/n_batch")
-        mat = mat.tocsr()
-        kind = index_dtype or np.int32
+        mat, kind = mat.tocsr(), index_dtype or np.int32
         return cls((mat.data, mat.indices.astype(kind), mat.indptr.astype(kind)), shape=mat.shape)
 
     @classmethod
@@ -317,6 +316,7 @@ class BCSR(JAXSparse):
         return bcsr_sum_duplicates(self, nse=nse)
 
     def __matmul__(self, other: Any) -> Any:
+        other = other if isinstance(other, JAXSparse) else operand_array("matmul", other, 1)
         out = matmul(self.to_bcoo(), other.to_bcoo() if isinstance(other, BCSR) else other)
         return BCSR.from_bcoo(out) if isinstance(out, BCOO) else out
 

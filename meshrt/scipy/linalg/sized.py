@@ -19,18 +19,20 @@ __all__: list[str] = []
 def binomials(n: Any, signed: bool) -> Any:
     """Pascal's lower factor [n, n]; `signed` its inverse. Each row is the one above plus the same moved by one."""
 
+    dtype = jnp.result_type(float)
+
     def step(row: Any, _: None) -> tuple[Any, Any]:
-        moved = jnp.concatenate([jnp.zeros(1), row])[: row.shape[0]]
+        moved = jnp.concatenate([jnp.zeros(1, dtype), row])[: row.shape[0]]
         return (moved - row if signed else moved + row), row
 
-    first = (jnp.arange(n) == 0).astype(np.float32)
+    first = (jnp.arange(n) == 0).astype(dtype)
     return lax.scan(step, first, None, length=n)[1]
 
 
 def inverse_of_hilbert(n: Any) -> Any:
     """(-1)^(i + j) p[i] p[j] / (i + j + 1) with p[0] = n and p[i] = p[i - 1] (n + i) (n - i) / i^2."""
     i, rows = jnp.arange(n), jnp.array(n)
-    ratios = (rows + i) * (rows - i).astype(np.float32) / jnp.maximum(i * i, 1)
+    ratios = (rows + i) * (rows - i).astype(jnp.result_type(float)) / jnp.maximum(i * i, 1)
     p = jnp.round(jnp.cumprod(jnp.where(i == 0, rows, ratios))) * jnp.where(i % 2 == 0, 1, -1)
     return jnp.outer(p, p) / (i[:, None] + i + 1)
 

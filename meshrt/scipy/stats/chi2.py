@@ -49,8 +49,7 @@ def logcdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 def sf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values above x, `1 - cdf`."""
     x, df, loc, scale = beside_constants("chi2.sf", x, df, loc, scale)
-    z = (x - loc) / (2 * scale)
-    return jnp.where((df > 0) | (z > 0), above(df / 2, z), np.nan)
+    return above(df / 2, (x - loc) / (2 * scale))
 
 
 @jit

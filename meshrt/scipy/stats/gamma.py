@@ -52,8 +52,8 @@ def sf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 
 def above(a: Any, z: Any) -> Any:
-    """gammaincc(a, z), and 1, without a slope, where z is not positive."""
-    outside = z <= 0
+    """gammaincc(a, z), and 1, without a slope, where z is not positive; NaN there of a shape that is none."""
+    outside = (z <= 0) & (a > 0)
     return jnp.where(outside, 1, gammaincc(a, jnp.where(outside, 1, z)))
 
 

@@ -69,6 +69,16 @@ CASES = {
         ValueError,
         ["no values to scan over and `length` not provided"],
     ),
+    "unroll of a fraction": (
+        lambda: lax.scan(lambda c, x: (c, x), 1.0, ONES, unroll=1.5),
+        errors.ArgumentTypeError,
+        ["`unroll` must be a `bool`", "got 1.5 of type float", "give how many"],
+    ),
+    "unroll of an array": (
+        lambda: lax.fori_loop(0, 3, lambda i, c: c, 1.0, unroll=jnp.int32(2)),
+        errors.ArgumentTypeError,
+        ["`unroll` must be a `bool`", "Array(2"],
+    ),
     "unroll": (
         lambda: lax.scan(lambda c, x: (c, x), 1.0, ONES, unroll=-1),
         ValueError,
@@ -219,3 +229,10 @@ def test_disable_jit_runs_python_loops():
         assert lax.fori_loop(0, 3, lambda i, c: c + float(i), 0.0) == 3.0
     assert seen == [2.0, 1.0, 0.0] and float(c) == 3.0
     np.testing.assert_allclose(ys, [3.0, 2.0, 0.0])
+
+
+@pytest.mark.parametrize("unroll, factor", [(True, 3), (False, 1), (2, 2), (0, 3)])
+def test_numbers_of_numpy_unroll_as_those_of_python(unroll, factor):
+    for given in (unroll, np.bool_(unroll) if isinstance(unroll, bool) else np.int8(unroll)):
+        jaxpr = meshrt.make_jaxpr(lambda x: lax.scan(lambda c, y: (c + y, y), 0.0, x, unroll=given))(ONES)
+        assert [e.params["unroll"] for e in jaxpr.eqns] == [factor]

@@ -36,6 +36,25 @@ def test_text_is_that_of_jax(style: dict[str, Any]) -> None:
     assert _program(meshrt).pretty_print(**style) == _program(jax).pretty_print(**style)
 
 
+class _Table(tuple[int, ...]):
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self))
+
+
+def test_notes_stand_at_their_lines_where_a_parameter_has_several() -> None:
+    tabled = meshrt.extend.core.Primitive("tabled")
+    tabled.def_abstract_eval(lambda x, **_: x)
+
+    def f(x: Any) -> Any:
+        return meshrt.numpy.sin(tabled.bind(meshrt.numpy.cos(x), rows=_Table(range(9))))
+
+    lines = meshrt.make_jaxpr(f)(1.0).pretty_print(source_info=True).split("\n")
+    noted = [line.partition(" # ")[0].rstrip() for line in lines if " # " in line]
+    assert noted == ["    b:f32[] = cos a", "    c:f32[] = tabled[rows=0", "    d:f32[] = sin c"]
+    assert len({line.index(" # ") for line in lines if " # " in line}) == 1
+    assert [line for line in lines if " # " not in line][1:9] == [*"1234567", "8] b"]
+
+
 def test_effects_stand_behind_the_results() -> None:
     closed = meshrt.make_jaxpr(lambda x: (meshrt.debug.print("{}", x), x)[1])(1.0)
     assert closed.pretty_print(print_effects=True).endswith("in (a,) : { Debug } }")

@@ -199,3 +199,25 @@ def test_what_users_check_comes_before_a_nan(wrap):
 
     assert message(meshrt) == message(jax)
     assert message(meshrt).startswith("x = -1.0")
+
+
+UNLOOKED = {
+    "jit": lambda lib, lax, f: lib.jit(f), "twice": lambda lib, lax, f: lib.jit(lib.jit(f)),
+    "cond": lambda lib, lax, f: lambda x: lax.cond(x > 0, f, lambda x: x, x),
+    "scan": lambda lib, lax, f: lambda x: lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0],
+    "while": lambda lib, lax, f: lambda x: lax.while_loop(lambda c: c < 1.5, lambda c: f(c) + 1, x),
+    "checkpoint": lambda lib, lax, f: lib.checkpoint(f),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("where", UNLOOKED)
+def test_checks_of_users_that_are_not_looked_for_are_dropped(where: str, compiled: bool) -> None:
+    def program(lib: Any, numpy: Any, lax: Any, checkify: Any) -> Any:
+        f = UNLOOKED[where](lib, lax, lambda x: positive(checkify, x - 5) + 5)
+        checked = checkify.checkify(lambda x: numpy.log(f(x) - 9), errors=checkify.float_checks)
+        error, out = (lib.jit(checked) if compiled else checked)(1.0)
+        return [(error.get() or "").split(" at ")[0].split(".")[0], numpy.isnan(out)]
+
+    told(program)
+    assert "nan" in program(meshrt, *parts(meshrt))[0]

@@ -1,5 +1,8 @@
 """Sparse arrays, beside dense ones: every layout must give what NumPy gives."""
 
+import importlib
+import operator
+
 import jax.experimental.sparse as theirs
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import meshrt.numpy as jnp
 from meshrt import errors
 from meshrt.experimental import sparse
 from meshrt.scipy.sparse.linalg import cg
+from tests.meshrt.beside import assert_alike
 
 RNG = np.random.default_rng(0)
 
@@ -163,6 +167,28 @@ def test_systems_of_sparse_matrices():
 def test_refusals(call, kind):
     with pytest.raises(kind):
         call()
+
+
+OTHERS = {
+    "array": np.ones((4, 5)), "scalar of NumPy": np.float32(2), "scalar": 2.0, "vector": np.ones(5, np.float32),
+    "list": [1.0] * 5, "none": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "truediv", "pow", "add", "mul", "matmul"])
+@pytest.mark.parametrize("layout", ["BCSR", "COO", "CSR", "CSC"])
+def test_operators_that_a_format_lacks_are_refused_beside_arrays_of_numpy_too(layout, name, other):
+    """As JAX: comparison with what is no array is that of identity, with one it is refused."""
+    if layout != "BCSR" and name == "matmul":
+        other = "vector"
+
+    def program(lib):
+        m = importlib.import_module(f"{lib.__name__}.experimental.sparse")
+        mat, dense = getattr(m, layout).fromdense(lib.numpy.asarray(A)), lambda x: getattr(x, "todense", lambda: x)()
+        return dense(getattr(operator, name)(mat, OTHERS[other]))
+
+    assert_alike(program)
 
 
 COUNT = int((A != 0).sum())

@@ -70,6 +70,27 @@ def test_symbolic_function(fun, shapes, given):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
+linalg = meshrt.scipy.linalg
+SIZED = {
+    "dft": linalg.dft, "dft, n": lambda n: linalg.dft(n, "n"), "dft, sqrtn": lambda n: linalg.dft(n, "sqrtn"),
+    "helmert": linalg.helmert, "helmert, full": lambda n: linalg.helmert(n, full=True), "hilbert": linalg.hilbert,
+    "invhilbert": linalg.invhilbert, "pascal": linalg.pascal, "pascal, lower": lambda n: linalg.pascal(n, "lower"),
+    "pascal, upper": lambda n: linalg.pascal(n, "upper"), "invpascal": linalg.invpascal,
+    "invpascal, lower": lambda n: linalg.invpascal(n, "lower"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("name", SIZED)
+def test_matrices_of_a_symbolic_size_are_as_wide_as_those_of_a_number(name, x64):
+    with meshrt.enable_x64(x64):
+        exported = with_sizes(lambda x: SIZED[name](x.shape[0]), "a")
+        for n in (1, 2, 7):
+            found, expected = exported.call(np.ones(n, np.float32)), SIZED[name](n)
+            assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+            np.testing.assert_allclose(found, expected, rtol=1e-13 if x64 else 2e-5, atol=1e-14 if x64 else 2e-5)
+
+
 def with_sizes(fun, *shapes):
     """A jitted function of arrays with the symbolic shapes."""
     specs = [meshrt.ShapeDtypeStruct(export.symbolic_shape(s), np.float32) for s in shapes]

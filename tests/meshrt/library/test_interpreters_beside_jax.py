@@ -49,6 +49,39 @@ def test_a_function_of_flat_arrays_is_staged(options: dict[str, Any]) -> None:
     assert_alike(lambda library: _staged(library, options))
 
 
+def _staged_in_part(library: Any, flags: list[bool]) -> Any:
+    partial_eval, _, _ = _modules(library)
+    fun = lambda *args: [library.numpy.sin(args[0]), args[-1]]
+    jaxpr, types, _ = partial_eval.trace_to_jaxpr_dynamic(
+        _wrapped(library, fun), [_shape(library)] * 3, keep_inputs=flags
+    )
+    return str(jaxpr), list(map(str, types))
+
+
+@pytest.mark.parametrize("flags", [[True] * 3, [True, False, True], [False, True, False], [True]], ids=str)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_arguments_that_are_not_kept_are_not_handed_to_the_function(flags: list[bool]) -> None:
+    assert_alike(lambda library: _staged_in_part(library, flags))
+
+
+def _staged_with_constants(library: Any) -> Any:
+    partial_eval, _, _ = _modules(library)
+    read, unread, given = (library.numpy.arange(3.0) + i for i in range(3))
+
+    def fun(x: Any) -> list[Any]:
+        library.numpy.sin(unread)
+        return [x * read, given]
+
+    jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(_wrapped(library, fun), [_shape(library)], auto_dce=True)
+    assert len(jaxpr.constvars) == len(consts)
+    return str(jaxpr), consts
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_constants_that_only_pruned_equations_read_go_with_them() -> None:
+    assert_alike(_staged_with_constants)
+
+
 def _pruned(library: Any) -> Any:
     partial_eval, core, _ = _modules(library)
     both = core.Primitive("both")

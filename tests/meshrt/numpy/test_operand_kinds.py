@@ -89,3 +89,41 @@ def test_the_number_of_a_diagonal_may_be_traced(name: str) -> None:
     x = np.arange(9.0, dtype=np.float32).reshape(3, 3)
     call = {"eye": lambda n, k: n.eye(3, k=k), "tri": lambda n, k: n.tri(3, k=k), "trace": lambda n, k: n.trace(x, k)}
     assert_alike(lambda m: m.jit(lambda k: call[name](m.numpy, k))(np.int8(-1)))
+
+
+BOOLS = np.array([True, False])
+NOWHERE = {"window": slice(0, 0), "indices": np.array([], int), "mask": np.array([False, False])}
+
+
+@pytest.mark.parametrize("method", ["add", "multiply", "divide", "power", "min", "set"])
+@pytest.mark.parametrize("index", [*NOWHERE.values(), 0, np.array([0, 0])], ids=[*NOWHERE, "place", "twice"])
+def test_updates_of_bools(method: str, index: Any) -> None:
+    """What changes nothing is refused for no dtype; of what does, each operation takes its own."""
+    assert_alike(lambda m: getattr(m.numpy.asarray(BOOLS).at[index], method)(True))
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("name", ["reduce_sum", "reduce_prod", "reduce_max", "reduce_and"])
+def test_reductions_of_bools(name: str, traced: bool) -> None:
+    assert_alike(lambda m: (m.jit if traced else lambda f: f)(lambda x: getattr(m.lax, name)(x, (0,)))(BOOLS))
+
+
+@pytest.mark.parametrize("other", [BOOLS, np.arange(2), np.ones((2, 2), np.float16), 2.5, True], ids=str)
+def test_kronecker_products_of_bools(other: Any) -> None:
+    assert_alike(lambda m: m.numpy.kron(BOOLS, other))
+
+
+@pytest.mark.parametrize("name", ["partition", "argpartition"])
+@pytest.mark.parametrize("x", [BOOLS, np.arange(2)], ids=["bool", "int"])
+def test_parts_of_what_is_ordered(name: str, x: Any) -> None:
+    assert_alike(lambda m: getattr(m.numpy, name)(x, 1))
+
+
+SHIFTS = {"no array": np.array([], int), "none": (), "one": np.array([1]), "two": [1, 2], "deep": np.array([[1]])}
+
+
+@pytest.mark.parametrize("axis", [None, 0, (0,), (), (0, 0)], ids=str)
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_shifts_and_axes_of_roll_are_broadcast(shift: str, axis: Any) -> None:
+    assert_alike(lambda m: m.numpy.roll(m.numpy.arange(4.0), SHIFTS[shift], axis))
+    assert_alike(lambda m: m.numpy.roll(m.numpy.arange(4.0), m.numpy.asarray(SHIFTS[shift], int), axis))

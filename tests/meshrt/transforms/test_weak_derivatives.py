@@ -28,6 +28,7 @@ FUNCTIONS = {
     "ldexp": lambda l, n, x: n.ldexp(x, 2),
     "frexp": lambda l, n, x: n.frexp(x)[0],
     "gelu": lambda l, n, x: l.nn.gelu(x),
+    "gelu by erfc": lambda l, n, x: l.nn.gelu(x, approximate=False),
     "relu": lambda l, n, x: l.nn.relu(x),
     "elu": lambda l, n, x: l.nn.elu(x),
     "softmax": lambda l, n, x: l.nn.softmax(wide(l, x))[0],
@@ -66,6 +67,30 @@ def test_other_modes_too(name):
     def program(l):
         f = lambda x: function(l, l.numpy, x)
         return l.vjp(f, 0.5)[1](1.0), l.jit(l.grad(f))(0.5), l.linearize(f, 0.5)[1](1.0), l.jacrev(f)(0.5)
+
+    assert_alike(program)
+
+
+TANGENTS = {
+    "power": lambda l, n, a, b: a**b, "lax.pow": lambda l, n, a, b: l.lax.pow(a, b),
+    "exponent": lambda l, n, a, b: l.lax.pow(2.0, b),
+    "product": lambda l, n, a, b: a * b, "quotient": lambda l, n, a, b: n.divide(a, b),
+    "arctan2": lambda l, n, a, b: n.arctan2(a, b), "maximum": lambda l, n, a, b: n.maximum(a, b),
+    "sort": lambda l, n, a, b: n.sort(n.stack([a, b])), "dot": lambda l, n, a, b: n.dot(wide(l, a), wide(l, b)),
+    "silu": lambda l, n, a, b: l.nn.silu(a), "sqrt": lambda l, n, a, b: n.sqrt(a),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TANGENTS)
+@pytest.mark.parametrize("strong", [False, True])
+def test_tangents_are_as_weak(name, strong):
+    """Strong ones of weak arguments too: what jitted functions make of them."""
+
+    def program(l):
+        tangents = (l.numpy.float32(1), l.numpy.float32(2)) if strong else (1.0, 2.0)
+        f = lambda a, b: TANGENTS[name](l, l.numpy, a, b)
+        pulled = l.grad(lambda a, b: f(a, b).sum(), (0, 1))(1.0, 2.0)
+        return pulled, l.jvp(f, (1.0, 2.0), tangents), l.jit(lambda a, b: l.jvp(f, (a, b), (1.0, 2.0)))(1.0, 2.0)
 
     assert_alike(program)
 
