@@ -13,6 +13,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.primitives import elementwise as e
 from meshrt.primitives import gamma, incomplete
+from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import add, div, mul, sub
 from meshrt.primitives.incomplete import like
 from meshrt.primitives.selection import select_n
@@ -231,7 +232,8 @@ def random_gamma_grad(a: Any, x: Any) -> Any:
     >>> lax.random_gamma_grad(2.0, 1.0)
     Array(0.7507787, dtype=float32)
     """
-    return widened(incomplete.gamma_sample_grad)(*stretched("random_gamma_grad", a, x))
+    found = widened(incomplete.gamma_sample_grad)(*stretched("random_gamma_grad", a, x))
+    return convert_element_type(found, aval_of(found).dtype)  # not weakly typed, as in JAX
 
 
 def betainc(a: Any, b: Any, x: Any) -> Any:
