@@ -11,9 +11,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshrt import errors, staging
 from meshrt.config import settings
 from meshrt.core.basic.varying import into_branch
+from meshrt.core.jaxpr import Literal
 from meshrt.core.naming import take_names
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
@@ -34,6 +37,7 @@ from meshrt.pipeline.traced import Traced
 from meshrt.primitives.call import jit_p
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.sharding import constrain
+from meshrt.primitives.traced_scalars import as_traced
 from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.shape_dtype import ShapeDtypeStruct
@@ -245,7 +249,7 @@ class JitFunction:
         if jaxpr.effects:
             check_distinct("jit", self.name, leaves, consts, lambda: argument_paths(bound(self.fun, static), tree))
         if self.options.inline:
-            outs = eval_jaxpr(jaxpr, (), [*consts, *leaves])
+            outs = [_as_array(x, a) for x, a in zip(eval_jaxpr(jaxpr, (), [*consts, *leaves]), jaxpr.outvars)]
         else:
             outs = jit_p.bind(*consts, *leaves, jaxpr=jaxpr, name=self.name)
         result = out_tree.unflatten(outs)
@@ -461,3 +465,10 @@ def jit(
 
 
 staging.Jitted.of = staticmethod(lambda fun: jit(fun) if type(fun) in WEAKLY_HELD else None)
+
+
+def _as_array(value: Any, atom: Any) -> Any:
+    """A result of a function written in place: one that is a literal there has an array's methods here."""
+    if type(atom) is not Literal:
+        return value
+    return as_traced(value if atom.aval.weak_type else np.asarray(value, atom.aval.dtype)[()])

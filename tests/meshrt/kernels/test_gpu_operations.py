@@ -133,6 +133,7 @@ def test_indices_of_any_width(dtype):
 
 def eighths(x):
     parts = [x + x, -x, abs(x), jnp.where(x > 1, x, x * 2), jnp.cumsum(x, 1), jnp.sort(x), jnp.maximum(x, 1), x / 3]
+    parts += [x - jnp.max(x, 0), x + jnp.argmax(x, 1)[:, None].astype(x.dtype), jnp.min(x) + x]
     return jnp.stack([p.astype(np.float32) for p in parts]) + jnp.isfinite(x) + x.astype(bool)
 
 

@@ -113,9 +113,30 @@ def _combined(walk: Walk, op: Any, dtypes: Sequence[Any], combine: Callable[...,
 def reduced(
     walk: Walk, xs: Sequence[ir.Value], dtypes: Sequence[Any], axis: int, combine: Callable[..., Sequence[Any]]
 ) -> list[ir.Value]:
-    op = tt.ReduceOp(list(xs), axis)
-    _combined(walk, op, dtypes, combine, tt.reduce_return)
-    return list(op.result)
+    held = [_held(d) for d in dtypes]
+    op = tt.ReduceOp([converted(walk, x, _shape(x), d, h) for x, d, h in zip(xs, dtypes, held)], axis)
+    _combined(walk, op, held, _holding(combine, dtypes, held), tt.reduce_return)
+    return [converted(walk, x, _shape(x), h, d) for x, d, h in zip(op.result, dtypes, held)]
+
+
+def _held(dtype: Any) -> np.dtype:
+    """As what reductions and scans hand elements on between threads: a byte's floats end the compiler's process."""
+    return np.dtype(np.float32 if kind_of(dtype) == "f" and bits_of(dtype) == 8 else dtype)
+
+
+def _holding(combine: Callable[..., Sequence[Any]], dtypes: Sequence[Any], held: Sequence[Any]) -> Callable[..., Any]:
+    """`combine` over values in the dtypes that they are held in."""
+    convert = conversion.convert_element_type
+
+    def combined(*values: Any) -> list[Any]:
+        outs = combine(*(convert(v, d) for v, d in zip(values, (*dtypes, *dtypes))))
+        return [convert(o, h) for o, h in zip(outs, held)]
+
+    return combined if any(d != h for d, h in zip(dtypes, held)) else combine
+
+
+def _shape(x: ir.Value) -> tuple[int, ...]:
+    return tuple(x.type.shape) if isinstance(x.type, ir.RankedTensorType) else ()
 
 
 def _reduction(combine: Primitive, neutral: Callable[[Any], Any]) -> Rule:
@@ -175,9 +196,11 @@ def _cumulative(combine: Callable[[Any, Any], Any], neutral: Callable[[Any], Any
         aval, axis = eqn.invars[0].aval, eqn.params["axis"]
         if eqn.params["reverse"]:
             x = with_rest(walk, x, aval.shape, aval.dtype, [axis], neutral(aval.dtype))
-        op = tt.ScanOp([x], axis, eqn.params["reverse"])
-        _combined(walk, op, [aval.dtype], lambda a, b: [combine(a, b)], tt.scan_return)
-        return op.result[0]
+        dtype = _held(aval.dtype)
+        op = tt.ScanOp([converted(walk, x, aval.shape, aval.dtype, dtype)], axis, eqn.params["reverse"])
+        one = lambda a, b: [combine(a, b)]
+        _combined(walk, op, [dtype], _holding(one, [aval.dtype], [dtype]), tt.scan_return)
+        return converted(walk, op.result[0], aval.shape, dtype, aval.dtype)
 
     return rule
 
