@@ -48,7 +48,8 @@ def logcdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
 def sf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values above x, `1 - cdf`."""
     x, a, loc, scale = inexact("gamma.sf", x, a, loc, scale)
-    return above(a, (x - loc) / scale)
+    z = (x - loc) / scale
+    return jnp.where(z < 0, 1, above(a, z))  # of any shape, as in JAX
 
 
 def above(a: Any, z: Any) -> Any:
