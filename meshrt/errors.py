@@ -486,9 +486,9 @@ class ProcessFailureError(DistributedError):
 
     def __init__(self, failed_devices: Any):
         self.failed_devices = set(failed_devices)
-        ids, processes = (sorted({getattr(d, n) for d in self.failed_devices}) for n in ("id", "process_index"))
-        said = f"Devices failed: {ids}, of processes {processes}. Go on with those that the next"
-        super().__init__(f"{said} `with live_devices(...)` gives")
+        ids = sorted(d.id for d in self.failed_devices)
+        processes = sorted({d.process_index for d in self.failed_devices})
+        super().__init__(f"Devices failed: {ids}, of processes {processes}. Go on with the next live_devices()")
 
 
 class ProcessesDisagreeError(DistributedError, AssertionError):

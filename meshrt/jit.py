@@ -464,11 +464,11 @@ def jit(
     )
 
 
-staging.Jitted.of = staticmethod(lambda fun: jit(fun) if type(fun) in WEAKLY_HELD else None)
-
-
 def _as_array(value: Any, atom: Any) -> Any:
     """A result of a function written in place: one that is a literal there has an array's methods here."""
     if type(atom) is not Literal:
         return value
     return as_traced(value if atom.aval.weak_type else np.asarray(value, atom.aval.dtype)[()])
+
+
+staging.Jitted.of = staticmethod(lambda fun: jit(fun) if type(fun) in WEAKLY_HELD else None)

@@ -70,10 +70,9 @@ class _Memory:
 
     def bounds(self, region: Region) -> tuple[float, float]:
         """Two numbers between which the peak lies; it itself, twice, if nothing else is known."""
-        found = self._bounds.get(region)
-        if found is None:
-            found = self.peak(region), self.peak(region)
-        return found
+        if region not in self._bounds:
+            self.peak(region)
+        return self._bounds[region]
 
     def most_growth(self, items: list[LocalOp], order: list[LocalOp]) -> float:
         """Bytes by which a peak can grow at most if items of a region run in another order."""

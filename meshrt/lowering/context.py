@@ -32,9 +32,10 @@ from propagation.asm import Body, ModuleWriter, Ref, i64_array
 from propagation.quoting import quote
 from propagation.sdy_text import dim_text, mesh_text, sharding_text
 
-__all__ = ["LoweringContext", "ModuleLowering"]
+__all__ = ["PLATFORMS", "LoweringContext", "ModuleLowering"]
 
-
+# The parameter of a `cond` whose index is a `platform_index`: per branch the names of its platforms, None for others.
+PLATFORMS = "platforms"
 _NOT_IN_SYMBOLS = re.compile(r"[^A-Za-z0-9_.$]")
 
 
@@ -435,7 +436,7 @@ class LoweringContext:
             with module.writing_for(*only):
                 return body, rule(self.nested(body), eqn, *operands)
 
-        if "platforms" not in eqn.params:  # else the platform chooses: what is for one need not be writable for others
+        if PLATFORMS not in eqn.params:  # else the platform chooses: what is for one need not be writable for others
             (body, out), asked = module.asks_for_platform(lambda: write(*platforms))
             if not asked:
                 self.body.items += body.items

@@ -14,7 +14,7 @@ from meshrt.core.basic.reshard import as_split
 from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p, transpose_p
 from meshrt.core.dimensions.arithmetic import is_surely
 from meshrt.core.dimensions.expression import is_symbolic_dim
-from meshrt.core.explicit import refusal
+from meshrt.core.explicit import axes_of, refusal
 from meshrt.dispatch import at_once
 from meshrt.numpy.arrays import operand_array
 from meshrt.numpy.operands import (
@@ -262,7 +262,7 @@ def broadcast_arrays(*args: Any) -> list[Any]:
     """The arguments broadcast to their common shape. Of several shapes, each is split over the Explicit axes of all.
 
     Raises:
-      ShardingTypeError: a dimension is split over different Explicit axes.
+      ShardingTypeError: a dimension is split over different Explicit axes, or one of those splits two dimensions.
 
     >>> [x.shape for x in jnp.broadcast_arrays(jnp.ones((2, 1)), jnp.ones(3))]
     [(2, 3), (2, 3)]
@@ -287,6 +287,9 @@ def _split_alike(name: str, xs: list[Any]) -> list[Any]:
             if entry is not None and entries[i] not in (None, entry):
                 raise refusal(name, types, f"dimension {i} is split over different axes.")
             entries[i] = entries[i] or entry
+    axes = [a for entry in entries for a in axes_of(entry)]
+    if len(set(axes)) < len(axes):
+        raise refusal(name, types, "one axis cannot split two dimensions.")
     common = split.update(spec=split.spec.update(partitions=entries))
     return [as_split(x, common) for x in xs]
 

@@ -18,10 +18,11 @@ from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.lowering.context import PLATFORMS
 from meshrt.primitives.clamp import clamp
 from meshrt.primitives.compositions import stage as as_array
 from meshrt.primitives.control_checks import any_tracer, need_callable, plain
-from meshrt.primitives.control_cond import PLATFORMS, cond_p, platform_index_p
+from meshrt.primitives.control_cond import cond_p, platform_index_p
 from meshrt.primitives.control_staging import (
     converted,
     describe_difference,

@@ -21,7 +21,7 @@ from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import JaxprTrace, Tracer, eval_jaxpr, set_trace
 from meshrt.core.types import NOT_VARYING, ShapedArray, aval_of
-from meshrt.lowering.context import LoweringContext
+from meshrt.lowering.context import PLATFORMS, LoweringContext
 from meshrt.primitives.control_discharge import cond_rule
 from meshrt.primitives.control_high import chosen, cond_opened
 from meshrt.primitives.control_staging import body_effects, weak_key, with_vars
@@ -38,9 +38,6 @@ from meshrt.transforms.tools import WeakCache, dce, hoist_consts
 
 __all__ = ["cond_p", "platform_index_p"]
 
-
-# The parameter of a `cond` whose index is a `platform_index`: per branch the names of its platforms, None for others.
-PLATFORMS = "platforms"
 Platforms = tuple[tuple[str, ...] | None, ...]
 
 

@@ -321,9 +321,8 @@ def _tested(
     going = cond.outvars[0].aval
     avals = [*cond.in_avals[:cond_n], *body.in_avals[:body_n], TOKEN, going, *body.in_avals[body_n:]]
     args = [Var(a) for a in avals[cond_n + body_n :]]
-    return Jaxpr((), args, [args[1]], [], name=cond.name), trace_to_jaxpr(
-        run, avals, body.name, requires_low=False
-    ).jaxpr
+    test = Jaxpr((), args, [args[1]], [], name=cond.name)
+    return test, trace_to_jaxpr(run, avals, body.name, requires_low=False).jaxpr
 
 
 def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:

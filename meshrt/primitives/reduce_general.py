@@ -173,8 +173,10 @@ def reduce(
     jaxpr = scalar_jaxpr("reduce", computation, [aval_of(i) for i in inits], tree)
     # A function of `lax` is known by itself, which is so of initial values of another dtype too.
     is_one = len(xs) == 1 and (x_aval.dtype == i_aval.dtype or is_of_lax(computation))
-    primitive, identity = _KNOWN.get(only_operation(jaxpr), (None, None)) if is_one else (None, None)  # type: ignore[arg-type]
-    if primitive is not None and identity is not None and starts_from(inits[0], identity(i_aval.dtype), i_aval.dtype):
+    operation = only_operation(jaxpr) if is_one else None
+    known = None if operation is None else _KNOWN.get(operation)
+    if known is not None and starts_from(inits[0], known[1](i_aval.dtype), i_aval.dtype):
+        primitive = known[0]
         wanted = asked(out_sharding, ndim - len(axes), "reduce") if primitive is reduce_sum_p else {}
         if out_sharding is not None and not wanted:
             raise errors.UnsupportedError(f"reduce takes out_sharding for sums only, not for {primitive.name}")

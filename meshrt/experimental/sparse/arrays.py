@@ -158,9 +158,8 @@ class BCOO(JAXSparse):
     indices: Any
     indices_sorted: bool
     unique_indices: bool
-    __array_priority__ = (
-        100  # operators of NumPy's arrays leave it to this one; of other formats they say what is lacking
-    )
+    # Operators of NumPy's arrays leave it to this one; of other formats they say what is lacking.
+    __array_priority__ = 100
 
     def __init__(
         self,

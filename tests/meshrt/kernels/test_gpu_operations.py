@@ -131,6 +131,30 @@ def test_indices_of_any_width(dtype):
     np.testing.assert_allclose(found, x[2] + x[:5, 1] + x[2] + x[places[:5], 0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("dtype, last", [(np.uint8, 249), (np.uint16, 40_000)], ids=["uint8", "uint16"])
+def test_narrow_indices_without_sign_count_to_their_end(platform, dtype, last):
+    """Where their highest bit is set, too: dialects would take it for a sign."""
+    x, places = drawn([kind(last + 1, 5)])[0], np.asarray([3, last, last // 2 + 10, 0], np.int32)
+
+    def kernel(x, places, row, o):
+        o[...] = x[places[1].astype(dtype), :] + x[pl.ds(places[2].astype(dtype), 1), :][0] + row[0]
+        if platform == "cuda":
+            o[:4] = o[:4] + x[places[...].astype(dtype), 0]
+
+    whole_of = lambda *shape: pl.BlockSpec(shape, lambda i: (0,) * len(shape))
+    numbers = whole_of(4) if platform == "cuda" else pl.BlockSpec(memory_space=pltpu.SMEM)
+    row = pl.BlockSpec((None, 1, 5), lambda i: (i.astype(dtype) + dtype(last), 0, 0))
+    call = pl.pallas_call(
+        kernel, kind(5), grid=(1,), in_specs=[whole_of(*x.shape), numbers, row], out_specs=whole_of(5)
+    )
+    (found,) = evaluated(platform, call, [x, places, x[:, None]])
+    wanted = x[last] + x[last // 2 + 10] + x[last]
+    if platform == "cuda":
+        wanted[:4] += x[places, 0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
 def eighths(x):
     parts = [x + x, -x, abs(x), jnp.where(x > 1, x, x * 2), jnp.cumsum(x, 1), jnp.sort(x), jnp.maximum(x, 1), x / 3]
     parts += [x - jnp.max(x, 0), x + jnp.argmax(x, 1)[:, None].astype(x.dtype), jnp.min(x) + x]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,11 +9,10 @@ import pytest
 import meshrt
 from meshrt import NamedSharding, P
 from meshrt.experimental.pallas import ops
-from meshrt.runtime import hardware
 from meshrt.sharding import AbstractMesh, AxisType
+from tests.meshrt.kernels.test_hardware import needs_cuda, needs_tpu
 
 pytestmark = pytest.mark.tpu
-needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 
 
 def _kind(*shape, dtype=ml_dtypes.bfloat16):
@@ -102,10 +99,7 @@ ON_GPUS = {
 }
 
 
-@pytest.mark.skipif(
-    hardware.cuda_library() is None or importlib.util.find_spec("nvidia") is None,
-    reason="needs the CUDA plugin and ptxas",
-)
+@needs_cuda
 @pytest.mark.parametrize("backwards", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("name", ON_GPUS)
 def test_gpus_compile_them_by_the_sizes_of_their_operands(name, backwards):

@@ -18,6 +18,7 @@ from meshrt import tree_util
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.experimental.kernels.copies import CopyOperands, dma_start_p, dma_wait_p
+from meshrt.experimental.kernels.mlir.indices import operands_of
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk
 from meshrt.experimental.kernels.mosaic.references import narrowed
 from meshrt.experimental.kernels.mosaic.types import Place, reference_type
@@ -102,9 +103,8 @@ def _from_names(walk: Walk, device: dict[Any, Any], sizes: dict[Hashable, int]) 
 
 def _operands(walk: Walk, eqn: Eqn, operands: Sequence[Any]) -> tuple[CopyOperands, CopyOperands]:
     """What a copy takes, and the types of that."""
-    tree = eqn.params["tree"]
-    given: CopyOperands = tree_util.tree_unflatten(tree, operands)
-    types: CopyOperands = tree_util.tree_unflatten(tree, [a.aval for a in eqn.invars])
+    given: CopyOperands = operands_of(walk, eqn, operands)
+    types: CopyOperands = tree_util.tree_unflatten(eqn.params["tree"], [a.aval for a in eqn.invars])
     if types.source[0].dtype == np.bool_:
         walk.refuse("bools are words in a core's memory, and not in the arrays outside; copy integers")
     return given, types
@@ -155,14 +155,14 @@ def _semaphore(walk: Walk, eqn: Eqn, place: Place, view: Any) -> ir.Value:
 
 
 def _signal(walk: Walk, eqn: Eqn, place: Place, *leaves: Any) -> list[Any]:
-    view, count, device, core = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    view, count, device, core = operands_of(walk, eqn, leaves)
     chip = _chip(walk, device, eqn.params["device_id_type"])
     tpu.sem_signal(_semaphore(walk, eqn, place, view), count, device_id=chip, core_id=core)
     return []
 
 
 def _wait_for(walk: Walk, eqn: Eqn, place: Place, *leaves: Any) -> list[Any]:
-    view, count = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    view, count = operands_of(walk, eqn, leaves)
     if not eqn.params["decrement"]:
         walk.refuse("a wait takes away what it waits for; signal again after it")
     tpu.sem_wait(_semaphore(walk, eqn, place, view), count)
@@ -170,7 +170,7 @@ def _wait_for(walk: Walk, eqn: Eqn, place: Place, *leaves: Any) -> list[Any]:
 
 
 def _read(walk: Walk, eqn: Eqn, place: Place, *leaves: Any) -> ir.Value:
-    return tpu.sem_read(_semaphore(walk, eqn, place, tree_util.tree_unflatten(eqn.params["tree"], leaves)))
+    return tpu.sem_read(_semaphore(walk, eqn, place, operands_of(walk, eqn, leaves)))
 
 
 RULES: dict[Primitive, Rule] = {

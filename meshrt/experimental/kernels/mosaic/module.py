@@ -19,6 +19,7 @@ from meshrt.core.references import AbstractRef
 from meshrt.experimental.kernels.grid import DYNAMIC
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
 from meshrt.experimental.kernels.mlir.dialects import classes_are_in
+from meshrt.experimental.kernels.mlir.indices import places_of
 from meshrt.experimental.kernels.mlir.verify import verify
 from meshrt.experimental.kernels.mlir.words import in_words
 from meshrt.experimental.kernels.mosaic.types import Place, reference_type, space_of
@@ -219,7 +220,7 @@ class _Writer:
         entry = function.add_entry_block()
         indices, scalars = entry.arguments[: len(mapping.grid)], entry.arguments[len(mapping.grid) :]
         with ir.InsertionPoint(entry):
-            func.return_(self.walk.jaxpr(in_words(block.index_map), [*indices, *map(Place.whole, scalars)]))
+            func.return_(places_of(self.walk, in_words(block.index_map), [*indices, *map(Place.whole, scalars)]))
 
 
 def _tiling(block: BlockMapping) -> str | None:

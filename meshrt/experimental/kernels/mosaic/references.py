@@ -13,11 +13,11 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, memref, vector
 from jaxlib.mosaic.python import tpu
 
-from meshrt import tree_util
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.experimental.kernels import loads
 from meshrt.experimental.kernels.mlir.conversions import bits_of
+from meshrt.experimental.kernels.mlir.indices import operands_of
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk
 from meshrt.experimental.kernels.mosaic.types import (
     STORED_BOOL,
@@ -31,7 +31,7 @@ from meshrt.primitives import state
 from meshrt.primitives.elementwise import add_p
 from meshrt.primitives.state_indices import Indexer, Slice
 from meshrt.primitives.state_steps import Bitcast, Reshape, Step
-from meshrt.primitives.state_views import View, view_of
+from meshrt.primitives.state_views import View
 
 __all__ = ["RULES", "load", "narrowed", "read_view", "store"]
 
@@ -234,14 +234,14 @@ def store(
 
 def _get(walk: Walk, eqn: Eqn, place: Place, *leaves: Any) -> ir.Value:
     out = eqn.outvars[0].aval
-    place, window = read_view(walk, place, eqn.invars[0].aval, view_of(eqn.params["tree"], leaves))
+    place, window = read_view(walk, place, eqn.invars[0].aval, operands_of(walk, eqn, leaves))
     return load(walk, place, window, out.shape, out.dtype)
 
 
 def _swap(walk: Walk, eqn: Eqn, place: Place, value: ir.Value, *leaves: Any) -> ir.Value:
     """What was there is loaded also where nobody asks for it: compilers drop loads that are not used."""
     out = eqn.outvars[0].aval
-    place, window = read_view(walk, place, eqn.invars[0].aval, view_of(eqn.params["tree"], leaves))
+    place, window = read_view(walk, place, eqn.invars[0].aval, operands_of(walk, eqn, leaves))
     old = load(walk, place, window, out.shape, out.dtype)
     store(walk, place, window, value, out.shape, out.dtype)
     return old
@@ -249,7 +249,7 @@ def _swap(walk: Walk, eqn: Eqn, place: Place, value: ir.Value, *leaves: Any) -> 
 
 def _addupdate(walk: Walk, eqn: Eqn, place: Place, value: ir.Value, *leaves: Any) -> list[Any]:
     aval = eqn.invars[1].aval
-    place, window = read_view(walk, place, eqn.invars[0].aval, view_of(eqn.params["tree"], leaves))
+    place, window = read_view(walk, place, eqn.invars[0].aval, operands_of(walk, eqn, leaves))
     old = load(walk, place, window, aval.shape, aval.dtype)
     total = walk.rules[add_p](walk, eqn_of_values(eqn, 2), old, value)
     store(walk, place, window, total, aval.shape, aval.dtype)
@@ -264,7 +264,7 @@ def eqn_of_values(eqn: Eqn, count: int) -> Eqn:
 def _masked_load(walk: Walk, eqn: Eqn, place: Place, *leaves: Any) -> ir.Value:
     """All is loaded, and `other` taken where the mask is False."""
     out = eqn.outvars[0].aval
-    view, mask, other = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    view, mask, other = operands_of(walk, eqn, leaves)
     place, window = read_view(walk, place, eqn.invars[0].aval, view)
     value = load(walk, place, window, out.shape, out.dtype)
     if mask is None or other is None:
@@ -280,7 +280,7 @@ def _wide_mask(walk: Walk, mask: ir.Value, shape: Sequence[int]) -> ir.Value:
 def _masked_swap(walk: Walk, eqn: Eqn, place: Place, *leaves: Any) -> ir.Value:
     """Words are stored under the mask; of narrower elements what was there is put back."""
     out = eqn.outvars[0].aval
-    view, value, mask = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    view, value, mask = operands_of(walk, eqn, leaves)
     place, window = read_view(walk, place, eqn.invars[0].aval, view)
     old = load(walk, place, window, out.shape, out.dtype)
     mask = None if mask is None else _wide_mask(walk, mask, out.shape)

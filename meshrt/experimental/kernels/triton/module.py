@@ -17,6 +17,7 @@ from meshrt.experimental.kernels.copies import dma_start_p, dma_wait_p
 from meshrt.experimental.kernels.mapping import BlockMapping, GridMapping
 from meshrt.experimental.kernels.memory import is_semaphore
 from meshrt.experimental.kernels.mlir.dialects import classes_are_in
+from meshrt.experimental.kernels.mlir.indices import places_of
 from meshrt.experimental.kernels.mlir.verify import verify
 from meshrt.experimental.kernels.mlir.walk import operands_text
 from meshrt.experimental.kernels.semaphores import (
@@ -166,7 +167,7 @@ class _Program:
     def _step(self, indices: Sequence[ir.Value], scratch: list[Any]) -> list[Any]:
         mapping, walk = self.mapping, self.walk
         blocks = [
-            _block(walk, b, p, walk.jaxpr(b.index_map, [*indices, *self.scalars]))
+            _block(walk, b, p, places_of(walk, b.index_map, [*indices, *self.scalars]))
             for b, p in zip(mapping.blocks, self.pointers)
         ]
         return walk.jaxpr(self.body, [*[indices[d] for d in mapping.kernel_dims], *self.scalars, *blocks, *scratch])

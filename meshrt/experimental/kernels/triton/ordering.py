@@ -21,25 +21,17 @@ __all__ = ["RULES"]
 _Before = Callable[[Sequence[Any], Sequence[Any]], Any]
 
 
-def _both(x: Any, y: Any) -> Any:
-    return lax.bitwise_and(x, y)
-
-
-def _either(x: Any, y: Any) -> Any:
-    return lax.bitwise_or(x, y)
-
-
 def _less(x: Any, y: Any) -> Any:
     """Whether an element comes before another: NaN comes last."""
     if kind_of(aval_of(x).dtype) != "f":
         return lax.lt(x, y)
-    return _either(lax.lt(x, y), _both(lax.eq(x, x), lax.ne(y, y)))
+    return lax.bitwise_or(lax.lt(x, y), lax.bitwise_and(lax.eq(x, x), lax.ne(y, y)))
 
 
 def _equal(x: Any, y: Any) -> Any:
     if kind_of(aval_of(x).dtype) != "f":
         return lax.eq(x, y)
-    return _either(lax.eq(x, y), _both(lax.ne(x, x), lax.ne(y, y)))
+    return lax.bitwise_or(lax.eq(x, y), lax.bitwise_and(lax.ne(x, x), lax.ne(y, y)))
 
 
 def _before(keys: int, size: int, descending: bool) -> _Before:
@@ -50,15 +42,11 @@ def _before(keys: int, size: int, descending: bool) -> _Before:
         result = lax.lt(xs[-1], ys[-1])
         for x, y in reversed(list(zip(xs[:keys], ys[:keys]))):
             first = _less(y, x) if descending else _less(x, y)
-            result = _either(first, _both(_equal(x, y), result))
+            result = lax.bitwise_or(first, lax.bitwise_and(_equal(x, y), result))
         x_is, y_is = (lax.lt(v[-1], np.int32(size) + lax.full_like(v[-1], 0)) for v in (xs, ys))
-        return _either(_both(x_is, _not(y_is)), _both(lax.eq(x_is, y_is), result))
+        return lax.bitwise_or(lax.bitwise_and(x_is, lax.bitwise_not(y_is)), lax.bitwise_and(lax.eq(x_is, y_is), result))
 
     return before
-
-
-def _not(x: Any) -> Any:
-    return lax.bitwise_not(x)
 
 
 def _sorted(operands: Sequence[Any], axis: int, keys: int, descending: bool = False) -> list[Any]:

@@ -19,7 +19,6 @@ from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of
 from meshrt.experimental.kernels.triton.filled import counted, filled
 from meshrt.experimental.kernels.triton.places import strided
-from meshrt.experimental.kernels.triton.pointers import in_words
 from meshrt.primitives import dynamic_slice, slice
 
 __all__ = ["RULES"]
@@ -34,7 +33,8 @@ def _clamped(walk: Walk, start: Any, most: int) -> ir.Value:
     if not isinstance(start.type, ir.IntegerType):
         walk.refuse("a part of an array begins at a whole number; convert with astype")
     number = lambda n: arith.constant(start.type, n)
-    return in_words(arith.minsi(arith.maxsi(start, number(0)), number(min(most, (1 << start.type.width - 1) - 1))))
+    start = arith.minsi(arith.maxsi(start, number(0)), number(most))
+    return start if start.type.width == 32 else arith.trunci(walk.element(_I32), start)
 
 
 def _spread(walk: Walk, value: ir.Value, shape: Sequence[int]) -> ir.Value:

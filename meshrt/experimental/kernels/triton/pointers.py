@@ -16,19 +16,19 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith
 from jaxlib.triton import dialect as tt
 
-from meshrt import dtypes, tree_util
+from meshrt import dtypes
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.experimental.kernels import loads
 from meshrt.experimental.kernels.mlir.conversions import converted
+from meshrt.experimental.kernels.mlir.indices import operands_of
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of
 from meshrt.experimental.kernels.triton.filled import counted, filled, is_filled
 from meshrt.primitives import state
 from meshrt.primitives.elementwise import add_p
 from meshrt.primitives.state_indices import Indexer, Slice
-from meshrt.primitives.state_views import view_of
 
-__all__ = ["RULES", "Block", "element_bytes", "in_words", "load", "outside", "store"]
+__all__ = ["RULES", "Block", "element_bytes", "load", "outside", "store"]
 
 _I32, _I64 = np.dtype(np.int32), np.dtype(np.int64)
 STORED_BOOL = np.dtype(np.int8)
@@ -123,7 +123,6 @@ class _Target:
         return self._spread(index)
 
     def _along(self, value: ir.Value, sizes: tuple[int, ...], dims: Sequence[int]) -> ir.Value:
-        value = in_words(value)
         middle = [1] * len(self.shape)
         for d, n in zip(dims, sizes):
             middle[d] = n
@@ -132,7 +131,7 @@ class _Target:
         return value if value.type == kind else tt.broadcast(kind, value)
 
     def _spread(self, value: Any) -> ir.Value:
-        value = in_words(value) if isinstance(value, ir.Value) else self.walk.i32(int(value))
+        value = value if isinstance(value, ir.Value) else self.walk.i32(int(value))
         return self.walk.spread(value, self.shape, _I32) if self.shape else value
 
     def _sum(self, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -144,17 +143,6 @@ class _Target:
     def _bound(self, at: ir.Value, size: int) -> None:
         here = arith.cmpi(arith.CmpIPredicate.slt, at, self.walk.constant(size, self.shape, _I32))
         self.inside = here if self.inside is None else arith.andi(self.inside, here)
-
-
-def in_words(index: ir.Value) -> ir.Value:
-    """Indices of any width as words: elements of a block are fewer than those count."""
-    kind = index.type
-    element = ir.RankedTensorType(kind).element_type if isinstance(kind, ir.RankedTensorType) else kind
-    width, word = ir.IntegerType(element).width, ir.IntegerType.get_signless(32)
-    if width == 32:
-        return index
-    out = word if element == kind else ir.RankedTensorType.get(ir.RankedTensorType(kind).shape, word)
-    return arith.trunci(out, index) if width > 32 else arith.extsi(out, index)
 
 
 def _is_zero(value: Any) -> bool:
@@ -208,19 +196,19 @@ def store(
 
 
 def _get(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value:
-    return load(walk, block, eqn.invars[0].aval, view_of(eqn.params["tree"], leaves), eqn.outvars[0].aval.shape)
+    return load(walk, block, eqn.invars[0].aval, operands_of(walk, eqn, leaves), eqn.outvars[0].aval.shape)
 
 
 def _swap(walk: Walk, eqn: Eqn, block: Block, value: ir.Value, *leaves: Any) -> ir.Value | None:
     """What was there is read only where somebody asks for it: a load is not dropped when a store follows."""
-    view, aval, shape = view_of(eqn.params["tree"], leaves), eqn.invars[0].aval, eqn.outvars[0].aval.shape
+    view, aval, shape = operands_of(walk, eqn, leaves), eqn.invars[0].aval, eqn.outvars[0].aval.shape
     old = load(walk, block, aval, view, shape) if walk.is_used(eqn.outvars[0]) else None
     store(walk, block, aval, view, value, shape)
     return old
 
 
 def _addupdate(walk: Walk, eqn: Eqn, block: Block, value: ir.Value, *leaves: Any) -> list[Any]:
-    view, (aval, kind) = view_of(eqn.params["tree"], leaves), (eqn.invars[0].aval, eqn.invars[1].aval)
+    view, (aval, kind) = operands_of(walk, eqn, leaves), (eqn.invars[0].aval, eqn.invars[1].aval)
     old = load(walk, block, aval, view, kind.shape)
     sum_of = Eqn(add_p, [eqn.invars[1]] * 2, eqn.outvars, {}, eqn.source)
     store(walk, block, aval, view, walk.rules[add_p](walk, sum_of, old, value), kind.shape)
@@ -229,7 +217,7 @@ def _addupdate(walk: Walk, eqn: Eqn, block: Block, value: ir.Value, *leaves: Any
 
 def _masked_load(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value:
     out = eqn.outvars[0].aval
-    view, mask, other = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    view, mask, other = operands_of(walk, eqn, leaves)
     return load(walk, block, eqn.invars[0].aval, view, out.shape, _wide_mask(walk, mask, out.shape), other)
 
 
@@ -245,7 +233,7 @@ def _wide_mask(walk: Walk, mask: ir.Value | None, shape: tuple[int, ...]) -> ir.
 
 def _masked_swap(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value | None:
     aval, out = eqn.invars[0].aval, eqn.outvars[0].aval
-    view, value, mask = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    view, value, mask = operands_of(walk, eqn, leaves)
     mask = _wide_mask(walk, mask, out.shape)
     old = load(walk, block, aval, view, out.shape, mask) if walk.is_used(eqn.outvars[0]) else None
     store(walk, block, aval, view, value, out.shape, mask)
@@ -254,7 +242,7 @@ def _masked_swap(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value |
 
 def _atomic(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value:
     """One step that other programs see whole."""
-    view, operands, mask = tree_util.tree_unflatten(eqn.params["tree"], leaves)
+    view, operands, mask = operands_of(walk, eqn, leaves)
     out, kind = eqn.outvars[0].aval, eqn.params["kind"]
     target = _target(walk, block, eqn.invars[0].aval, view, out.shape)
     how = (tt.MemSemantic.ACQUIRE_RELEASE, tt.MemSyncScope.GPU)
