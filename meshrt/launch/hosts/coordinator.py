@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from meshrt import _collection
 from meshrt.launch import shell
 from meshrt.launch.address import split_address
 from meshrt.launch.hosts.agent import versions
@@ -83,7 +84,7 @@ def run(job: shell.Job, options: Options, console: Console | None = None, place:
             console.say(
                 f"meshrt launch: the coordinator listens; on each host: meshrt launch agent --coordinator {address}"
             )
-        with nullcontext() if place is None else place(address, engine):
+        with _collection.seldom(), nullcontext() if place is None else place(address, engine):
             code = shell.run(job, console, engine, record=journal, watch=engine.watch)
     finally:
         engine.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 
 pytest.importorskip("grpc")
 
+from meshrt import _collection
 from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch.engines.protocol import HostDown, HostUp, Output, ServiceSpec, Task, WorkerSpec
 from meshrt.launch.environment import Place
@@ -328,3 +330,19 @@ def test_a_job_whose_scripts_have_not_joined_yet_says_so():
     assert said in view.status(reply)
     reply.phase = "running"
     assert said not in view.status(reply)
+
+
+def test_collections_of_a_coordinator_are_seldom_until_it_ends():
+    before = gc.get_threshold()
+    with pytest.raises(ZeroDivisionError), _collection.seldom():
+        assert gc.get_threshold() == (200_000, *before[1:])
+        with _collection.seldom():
+            assert gc.get_threshold() == (200_000, *before[1:])
+        1 / 0  # noqa: B018
+    assert gc.get_threshold() == before
+    gc.set_threshold(0)  # a program that sees to it itself
+    try:
+        with _collection.seldom():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)
