@@ -20,9 +20,10 @@ pytest.importorskip("grpc")
 
 from meshrt import _collection
 from meshrt.errors import ConfigError, DistributedError
+from meshrt.launch.causes import STOPPED
 from meshrt.launch.engines.protocol import HostDown, HostUp, Output, ServiceSpec, Task, WorkerSpec
 from meshrt.launch.environment import Place
-from meshrt.launch.hosts import agent, logbook, server, testbed, view
+from meshrt.launch.hosts import agent, logbook, server, status, testbed, view
 from meshrt.launch.hosts.duties import Start
 from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.fleet import LEASE_S, Fleet
@@ -32,7 +33,7 @@ from meshrt.launch.hosts.logbook import Logbook
 from meshrt.launch.hosts.messages import Applicant, Beat, RefusedError, Signal, Stale
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
-from meshrt.launch.model import HostJoined
+from meshrt.launch.model import ExitStatus, Failure, HostJoined, Incident, IncidentKind, Policy, State
 
 WHAT = {"target": ["script", "train.py"], "nodes": [1, 2]}
 JOINED = [HostJoined(id=i, at=float(i), host=f"n{i}", incarnation="abc") for i in range(3)]
@@ -330,6 +331,17 @@ def test_a_job_whose_scripts_have_not_joined_yet_says_so():
     assert said in view.status(reply)
     reply.phase = "running"
     assert said not in view.status(reply)
+
+
+def test_the_status_of_a_job_that_was_made_larger_blames_no_rank_for_it():
+    engine = HostsEngine({}, print)
+    stopped = Failure(0, 2.0, ExitStatus(signal=signal.SIGTERM), consequence=STOPPED, host="a")
+    words = "the job goes on with 2 hosts in place of 1"
+    grown = Incident(IncidentKind.RESIZE, 0, 1.0, 1, words, failures=(stopped,))
+    failed = Incident(IncidentKind.WORKER, 1, 3.0, 2, failures=(Failure(1, 3.0, ExitStatus(code=3), host="b"),))
+    engine.watch(State(Policy(2), generation=2, incidents=(grown, failed)))
+    happened = status.reply(engine, "j", "train.py", 0.0).incidents
+    assert list(happened) == [f"generation 0: {words}", "generation 1: rank 1 on b: [exit code 3]"]
 
 
 def test_collections_of_a_coordinator_are_seldom_until_it_ends():
