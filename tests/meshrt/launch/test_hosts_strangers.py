@@ -86,11 +86,16 @@ def test_who_does_not_know_the_secret_is_told_so_and_logged(serve):
     stranger = Calls(serving.address, Trust("another one of that length"))
     with pytest.raises(RefusedError, match="did not prove that it knows this job's secret"):
         stranger.call("Status", pb.StatusRequest())
+    with pytest.raises(RefusedError, match="has a secret for its job, and none is given here: set MESHRT_JOB_SECRET, "):
+        Calls(serving.address, Trust()).knock()
     nonce = Calls(serving.address, Trust(SECRET)).knock()
     with pytest.raises(grpc.RpcError) as error:
         join(stranger, someone(), nonce)
     assert status_of(error) == ("PERMISSION_DENIED", "it does not know this job's secret (MESHRT_JOB_SECRET)")
-    (line,) = serving.log
+    *knocked, line = serving.log
+    assert [k.partition(" knocked, and left: ")[2] for k in knocked] == [
+        "it has not this job's secret (MESHRT_JOB_SECRET)"
+    ] * 2
     assert line.startswith("refused Session from 127.0.0.1:") and line.endswith("(MESHRT_JOB_SECRET)")
     assert Calls(serving.address, Trust(SECRET)).call("Status", pb.StatusRequest()).job == "j"
 
