@@ -117,6 +117,24 @@ def test_the_last_lines_of_a_rank_are_bounded_in_number_and_bytes():
     assert len(book.last(5000)) == logbook.LINES
 
 
+def test_the_last_lines_of_a_rank_are_its_own_and_the_one_in_which_it_ended_is_among_them():
+    book, task, heard = Logbook(), Task(0, 0), []
+    book.begin(task, "a")
+    book.last(0, heard.append)
+    noise = b"[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1\n"
+    book.feed(Output(task, 0.0, "stdout", noise + b"step 1\nstep 2"))
+    book.feed(Output(task, 0.0, "stderr", b"out of luck"))
+    for _ in range(2):
+        book.end(task)
+    found = book.last(9)
+    assert [(line.data, line.stderr) for line in found] == [
+        (b"step 1", False),
+        (b"step 2", False),
+        (b"out of luck", True),
+    ]
+    assert heard == found
+
+
 def test_who_was_cut_off_hears_the_lines_behind_the_last_one_and_of_another_coordinator_all():
     book, other, heard = Logbook(), Logbook(), []
     for made in (book, other):
