@@ -191,4 +191,6 @@ def broken(address: str, error: grpc.RpcError) -> DistributedError:
 def _details(error: grpc.RpcError) -> str:
     """What gRPC says of it, without the story of its attempts."""
     words = plain(str(error.details() or "").partition("\n")[0]) or str(error.code().name)
-    return words.rpartition(": ")[2] if "last error:" in words and "SSL" not in words.upper() else words
+    if "OPENSSL_internal:" in words:
+        return words.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
+    return words.rpartition(": ")[2] if "last error:" in words else words
