@@ -166,7 +166,8 @@ class HostsEngine:
         with self._lock:
             if self._senders.get(name) == send:
                 del self._senders[name], self._incarnations[name]
-                self._fleet.closed(name, incarnation)
+                self._fleet.closed(name, incarnation, self._clock())
+                self._woken()
 
     def receive(self, name: str, incarnation: str, message: Up) -> None:
         """An agent's message."""

@@ -21,7 +21,7 @@ pytest.importorskip("grpc")
 from meshrt import _collection
 from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch.causes import STOPPED
-from meshrt.launch.engines.protocol import HostDown, HostUp, Output, ServiceSpec, Task, WorkerSpec
+from meshrt.launch.engines.protocol import HostDown, HostLeaves, HostUp, Output, ServiceSpec, Task, WorkerSpec
 from meshrt.launch.environment import Place
 from meshrt.launch.hosts import agent, logbook, server, status, testbed, view
 from meshrt.launch.hosts.duties import Start
@@ -30,7 +30,7 @@ from meshrt.launch.hosts.fleet import LEASE_S, Fleet
 from meshrt.launch.hosts.journal import Journal
 from meshrt.launch.hosts.link import Opened
 from meshrt.launch.hosts.logbook import Logbook
-from meshrt.launch.hosts.messages import Applicant, Beat, RefusedError, Signal, Stale
+from meshrt.launch.hosts.messages import Applicant, Beat, Leaving, RefusedError, Signal, Stale
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.model import ExitStatus, Failure, HostJoined, Incident, IncidentKind, Policy, State
@@ -339,6 +339,19 @@ def test_an_agent_that_was_started_anew_takes_the_place_of_one_that_left_its_con
     fleet.join(who("second"), 5.1)
     assert fleet.hosts["a"].incarnation == "second"
     assert [type(r) for r in fleet.take_reports()] == [HostUp, HostDown, HostUp]
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_host_that_said_that_it_leaves_is_gone_when_its_agent_is(runs):
+    fleet = Fleet({}, 0.0)
+    fleet.join(Applicant("a", "10.0.0.1", "abc", {}, ()), 0.0)
+    fleet.open("a", "abc", 0.0)
+    if runs:
+        fleet.start([WorkerSpec(Place(0, 1, 0, 0, "", ""), (), None, {}, host="a")], 0.5)
+    fleet.receive("a", "abc", Leaving("SIGTERM"), 1.0)
+    fleet.closed("a", "abc", 2.0)
+    assert [type(r) for r in fleet.take_reports()] == [HostUp, HostLeaves, *([] if runs else [HostDown])]
+    assert ("a" in fleet.hosts) is runs  # what it ran may still have something to say
 
 
 def test_a_job_whose_scripts_have_not_joined_yet_says_so():
