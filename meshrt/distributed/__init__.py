@@ -23,6 +23,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from meshrt.core.tracebacks import offer
 from meshrt.distributed import clusters, connection, leaving
 from meshrt.distributed.elastic import elastic
 from meshrt.distributed.leaving import note_failure
@@ -232,3 +233,6 @@ def _start_service(bind: str, count: int, silent_s: float, timeout_s: float) -> 
             file=sys.stderr,
         )
     return LocalService.start(bind, count, silent_s, timeout_s, clusters.seconds(os.environ, STALL_TIMEOUT))
+
+
+offer(globals(), __all__)
