@@ -347,8 +347,10 @@ def _try_to_bind(host: str, port: int) -> None:
 
 
 def _peer(context: Context) -> str:
-    """The address of who calls, as people write it: gRPC says `ipv4:127.0.0.1:40000`, `ipv6:%5B::1%5D:40000`."""
-    return str(context.peer()).replace("%5B", "[").replace("%5D", "]").removeprefix("ipv4:").removeprefix("ipv6:")
+    """The address of who calls, as people write it: gRPC says `ipv4:127.0.0.1:40000`, `ipv6:%5B::1%5D:40000`, and
+    nothing of one whose connection it has ended."""
+    address = str(context.peer()).replace("%5B", "[").replace("%5D", "]").removeprefix("ipv4:").removeprefix("ipv6:")
+    return address or "somebody who has gone"
 
 
 def _log_line(line: Line) -> pb.LogLine:
