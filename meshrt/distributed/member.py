@@ -138,7 +138,8 @@ class Member:
 
     def finish(self, timeout_s: float) -> bool:
         """Says that this process's script ended, and waits until all others' have; False if they have not in time."""
-        self._send("finished", launched={c.key: c.launched for c in process_groups.circles()})
+        known = process_groups.circles()
+        self._send("finished", launched={c.key: c.launched for c in known}, trails={c.key: c.trail() for c in known})
         gone = (DOOR, self.process)
         ended = self._wait(lambda: self._over or self._closed or any(p in self.lost for p in gone), timeout_s)
         if self.process in self.lost:

@@ -215,7 +215,7 @@ class Door:
             case "failed":
                 roster.fail(process, str(fields["why"])[:4000])
             case "finished":
-                roster.finish(process, fields["launched"], now)
+                roster.finish(process, fields["launched"], now, fields.get("trails"))
             case "agree":
                 roster.members[process].port = fields.get("port")  # a stopped process may have said nothing since
                 roster.agree(process, str(fields["circle"]), int(fields["number"]), dict(fields["record"]), now)
@@ -265,12 +265,12 @@ class Door:
         while self._roster.outbox or self._roster.news:
             outbox, self._roster.outbox = self._roster.outbox, []
             news, self._roster.news = self._roster.news, []
+            for process, why in news:  # before those who may leave then
+                self._tell(process, why)
             for send in outbox:
                 connection = self._connections.get(send.process)
                 if connection is not None:
                     connection.send(send.kind, **send.fields)
-            for process, why in news:
-                self._tell(process, why)
 
 
 def _unpacked(text: object) -> str | None:

@@ -160,17 +160,18 @@ class Roster:
         member.launched = {str(k): int(v) for k, v in _mapping(fields.get("launched")).items()}
         pending = _mapping(fields.get("pending"))  # seconds for which nothing has come out
         member.waiting_since = {self._circle(c): now - float(seconds) for c, seconds in pending.items()}
-        for circle, trail in _mapping(fields.get("trails")).items():
-            self._compare(member, self._circle(circle), trail)
+        self._compare_all(member, fields.get("trails"))
         self._look_for_stalls(now)
 
     def fail(self, process: int, why: str) -> None:
         """The process said that it leaves by failure."""
         self._lose(process, why, visible=True)
 
-    def finish(self, process: int, launched: Mapping[str, Any], now: float) -> None:
-        """The script of a process ended; the process waits until all others' have."""
+    def finish(self, process: int, launched: Mapping[str, Any], now: float, trails: object = None) -> None:
+        """The script of a process ended; the process waits until all others' have. `trails` are its last launches, of
+        which no sign of life may have told."""
         member = self.members[process]
+        self._compare_all(member, trails)
         member.finished, member.heard_at = True, now
         member.launched = {str(k): int(v) for k, v in launched.items()}
         self._look_for_stalls(now)
@@ -335,7 +336,7 @@ class Roster:
             return
         if len({r.get("digest") for r in agreement.records.values()}) == 1:
             del self._agreements[circle, number]
-            self._names[circle, number] = str(record.get("name"))
+            self._names[circle, number] = differences.named(record)
             for p in agreement.records:
                 self.outbox.append(Send(p, "agreed", {"circle": circle, "number": number}))
             return
@@ -356,6 +357,10 @@ class Roster:
         for p in agreement.records:
             self.outbox.append(Send(p, "disagreed", {"circle": circle, "number": number, "why": why}))
         self.news.append((self.members[min(agreement.asked[1:], default=process)].rank, why))
+
+    def _compare_all(self, member: Member, trails: object) -> None:
+        for circle, trail in _mapping(trails).items():
+            self._compare(member, self._circle(circle), trail)
 
     def _compare(self, member: Member, circle: str, trail: Any) -> None:
         """Programs that were agreed on must also be launched in the same order."""
