@@ -170,8 +170,19 @@ def shutdown() -> None:
 
 
 def _await_others(ctx: DistributedContext, member: Member) -> None:
-    """Waits until all processes have come here, since they may still be in a collective with this one."""
-    if member.finish(ctx.shutdown_timeout_s):
+    """Waits until all processes have come here, since they may still be in a collective with this one.
+
+    Raises:
+      PeerLost: what was computed together is wrong, which no program of the script has met, and no launcher hears.
+    """
+    known = set(member.at_odds)
+    ended = member.finish(ctx.shutdown_timeout_s)
+    unmet = {process: why for process, why in member.at_odds.items() if process not in known}
+    if unmet and not ctx.launched:
+        raise PeerLost("; ".join(unmet.values()), unmet)
+    if member.process in member.lost:
+        print(f"meshrt.distributed: {member.lost[member.process]}", file=sys.stderr)
+    if ended:
         return
     if DOOR in member.lost:
         raise DistributedError(

@@ -75,6 +75,7 @@ class Roster:
         self.members: dict[int, Member] = {}
         self.lost: dict[int, str] = {}
         self._ended: set[int] = set()  # of those the ones whose connections ended too
+        self._at_odds: set[int] = set()  # and those with which something wrong was computed
         self.outbox: list[Send] = []
         self.news: list[tuple[int, str]] = []  # process, why: what a launcher wants to hear
         self.formed = False
@@ -229,8 +230,9 @@ class Roster:
             member.computed = (now, used)
         return now - since < _LOOK_S or used - before > _WORKING * (now - since)
 
-    def _lose(self, process: int, why: str, visible: bool = False) -> None:
-        """`visible`: who watches the process itself sees that it ended, and how."""
+    def _lose(self, process: int, why: str, visible: bool = False, at_odds: bool = False) -> None:
+        """`visible`: who watches the process itself sees that it ended, and how; `at_odds`: what it has computed with
+        the others is wrong."""
         if process in self.lost:
             return
         member = self.members[process]
@@ -242,13 +244,15 @@ class Roster:
             self.news.append((member.rank, text))
         if visible:
             self._ended.add(process)
+        if at_odds:
+            self._at_odds.add(process)
         self.outbox += [self._notice(m.process, process) for m in (*self.present, member)]
         self._release()
 
     def _notice(self, to: int, lost: int) -> Send:
         ports = [m.port for m in self.members.values() if m.port is not None]
-        ended = lost in self._ended
-        return Send(to, "lost", {"process": lost, "why": self.lost[lost], "ports": ports, "ended": ended})
+        how = {"ended": lost in self._ended, "at_odds": lost in self._at_odds}
+        return Send(to, "lost", {"process": lost, "why": self.lost[lost], "ports": ports, **how})
 
     def _release(self) -> None:
         """Those that wait for others wait only as long as there are others."""
@@ -379,7 +383,7 @@ class Roster:
                 )
                 self._lose(
                     member.process, f"it launched other programs than {other}: {what}. All processes must launch the "
-                    "same programs in the same order; what they computed together since is wrong",
+                    "same programs in the same order; what they computed together since is wrong", at_odds=True,
                 )  # fmt: skip
                 return
         for count in sorted(known)[:-_TRAILS]:
@@ -456,7 +460,7 @@ class Roster:
         self._trails.clear()
         self._names.clear()
         self.growth = Growth()
-        self.lost, self._ended = {}, set()
+        self.lost, self._ended, self._at_odds = {}, set(), set()
         self.members = dict(enumerate((*left, *came)))
         for new, member in self.members.items():
             member.process, member.regrouping = new, False

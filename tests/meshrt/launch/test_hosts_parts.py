@@ -381,7 +381,7 @@ def test_collections_of_a_coordinator_are_seldom_until_it_ends():
         assert gc.get_threshold() == (200_000, *before[1:])
         with _collection.seldom():
             assert gc.get_threshold() == (200_000, *before[1:])
-        1 / 0  # noqa: B018
+        1 / 0
     assert gc.get_threshold() == before
     gc.set_threshold(0)  # a program that sees to it itself
     try:
