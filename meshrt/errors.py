@@ -139,6 +139,10 @@ class ShardingError(MeshrtError, ValueError):
     """A sharding that does not fit its mesh or its value."""
 
 
+class UnplacedReferenceError(ShardingError):
+    """How axes of type Auto split what a traced reference holds is not known."""
+
+
 class MemorySpaceError(MeshrtError, ValueError):
     """Operands of one operation lie in different memories."""
 

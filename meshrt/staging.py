@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
+from meshrt import errors
 from meshrt.core.axes import NamedAxis, axes_in_scope, bind_axes
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.naming import wraps
@@ -12,6 +13,7 @@ from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.runtime.array import Array
+from meshrt.runtime.reference import Ref, placed_types
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
@@ -87,8 +89,14 @@ def _stage(
         out_tree.append(structure)
         return out
 
-    avals = [abstract(x) for x in leaves]
-    return trace_to_jaxpr(flat, avals, name, told, requires_low=False), out_tree[-1]
+    stage = lambda avals: trace_to_jaxpr(flat, avals, name, told, requires_low=False)
+    try:
+        closed = stage([abstract(x) for x in leaves])
+    except errors.UnplacedReferenceError:
+        if not any(type(x) is Ref for x in leaves):
+            raise
+        closed = stage(placed_types(leaves))
+    return closed, out_tree[-1]
 
 
 @boundary

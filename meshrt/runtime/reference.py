@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
@@ -13,8 +14,12 @@ from meshrt.core.tracer import Tracer
 from meshrt.core.types import register_aval
 from meshrt.runtime.array import Array
 from meshrt.runtime.signature import Signature
+from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.typed import abstract
 
-__all__ = ["Ref"]
+__all__ = ["Ref", "placed_type", "placed_types"]
 
 
 class _RefType(type):
@@ -153,3 +158,19 @@ class Ref(metaclass=_RefType):
 
 
 register_aval(Ref, lambda ref: ref.aval)
+
+
+def placed_type(ref: Ref) -> AbstractRef:
+    """The type of a reference that says how axes of all types split what it holds now."""
+    kind, sharding = ref.aval, ref.sharding
+    over = sharding.abstract() if isinstance(sharding, NamedSharding) else _WHOLE
+    return AbstractRef(kind.inner_aval, kind.memory_space, kind.kind, over)
+
+
+def placed_types(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """The types of arguments, those of references as `placed_type` has them."""
+    return tuple([placed_type(x) if type(x) is Ref else abstract(x) for x in leaves])
+
+
+_WHOLE = NamedSharding(AbstractMesh((), ()), PartitionSpec())
+
