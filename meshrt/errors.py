@@ -171,8 +171,8 @@ class RankMismatchError(ShardingError):
     """A spec has more entries than its value has dimensions."""
 
 
-class ImmutableError(MeshrtError, AttributeError):
-    """A mesh, spec or sharding, which everything equal to it shares, was to be changed."""
+class ImmutableError(MeshrtError, AttributeError, RuntimeError):
+    """A mesh, spec or sharding, which everything equal to it shares, or a ShapeDtypeStruct was to be changed."""
 
 
 class ShardingRuleError(ShardingError):

@@ -331,8 +331,9 @@ def _type_alone(x: Any) -> Any:
     if isinstance(x, ShapeDtypeStruct):
         known = abstract(x)
         return ShapeDtypeStruct(
-            x.shape, x.dtype, sharding=known.explicit, weak_type=x.weak_type, manual_axis_type=x.manual_axis_type
-        )
+            x.shape, x.dtype, sharding=known.explicit, weak_type=x.weak_type, manual_axis_type=x.manual_axis_type,
+            is_ref=x.is_ref,
+        )  # fmt: skip
     if type(x) is not Array:
         return x
     return ShapeDtypeStruct(x.shape, x.dtype, sharding=x.aval.explicit, weak_type=x.weak_type)

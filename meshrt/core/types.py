@@ -44,6 +44,7 @@ class AbstractValue:
     vma: frozenset[str] = NOT_VARYING
     mat: ManualAxisType = NOWHERE
     memory_space: Space = DEVICE
+    manual_axis_type = property(lambda self: self.mat)  # what scripts call it
 
     def bare(self) -> AbstractValue:
         """The type without sharding, varying axes and memory space."""

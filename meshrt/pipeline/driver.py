@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from meshrt import config, errors
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
+from meshrt.core.references import is_ref_type
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.heuristics import CALLS_PER_TRACE
@@ -54,7 +55,7 @@ from meshrt.pipeline.written import Written
 from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
-from meshrt.runtime.reference import Ref, placed_types
+from meshrt.runtime.reference import placed_types
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.mesh_caches import mesh_reads, note_read, recall
@@ -199,7 +200,7 @@ class Driver:
         try:
             return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
         except errors.UnplacedReferenceError:
-            if self.shared.places_refs or not any(type(x) is Ref for x in leaves):
+            if self.shared.places_refs or not any(map(is_ref_type, wanted.avals)):
                 raise
         self.shared.places_refs = True
         return self.begin(leaves, tree, static)

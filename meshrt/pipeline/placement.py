@@ -298,8 +298,7 @@ class Wanted:
             if type(leaf) is Array:
                 check_memory(given, leaf, origin)
             chosen = self._given(given, aval, origin)
-            stays = committed and type(leaf) is Array
-            if stays and chosen is not None and not self._agrees(chosen, sharding, aval.ndim):
+            if committed and chosen is not None and not self._agrees(chosen, sharding, aval.ndim):
                 raise errors.ShardingError(
                     "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: "
                     f"{given},\narg sharding: {sharding} for {said(origin)}. Move it with meshrt.device_put or drop "

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.references import AbstractRef, HighRef, is_ref
+from meshrt.core.references import AbstractRef, HighRef, is_ref, is_ref_type
 from meshrt.core.source import capture
 from meshrt.core.tracer import Tracer
 from meshrt.core.types import register_aval
@@ -19,7 +19,7 @@ from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import abstract
 
-__all__ = ["Ref", "placed_type", "placed_types"]
+__all__ = ["Ref", "placed_types"]
 
 
 class _RefType(type):
@@ -160,17 +160,15 @@ class Ref(metaclass=_RefType):
 register_aval(Ref, lambda ref: ref.aval)
 
 
-def placed_type(ref: Ref) -> AbstractRef:
-    """The type of a reference that says how axes of all types split what it holds now."""
-    kind, sharding = ref.aval, ref.sharding
+def placed_types(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """The types of arguments; those of references say how axes of all types split what they hold now."""
+    return tuple([_placed(x, known) if is_ref_type(known := abstract(x)) else known for x in leaves])
+
+
+def _placed(ref: Any, kind: AbstractRef) -> AbstractRef:
+    sharding = ref.sharding
     over = sharding.abstract() if isinstance(sharding, NamedSharding) else _WHOLE
     return AbstractRef(kind.inner_aval, kind.memory_space, kind.kind, over)
 
 
-def placed_types(leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """The types of arguments, those of references as `placed_type` has them."""
-    return tuple([placed_type(x) if type(x) is Ref else abstract(x) for x in leaves])
-
-
 _WHOLE = NamedSharding(AbstractMesh((), ()), PartitionSpec())
-
