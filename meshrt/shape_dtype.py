@@ -135,8 +135,8 @@ class ShapeDtypeStruct(SetOnce):
 
     def _refusal(self, what: str, name: str) -> errors.ImmutableError:
         return errors.ImmutableError(
-            f"Cannot reassign attributes ({name}) of immutable ShapeDtypeStruct objects, here of {self!r}; make another "
-            f"one with .update({name}=...)"
+            f"Cannot reassign attributes ({name}) of immutable ShapeDtypeStruct objects, here of {self!r}; make "
+            f"another one with .update({name}=...)"
         )
 
     def __len__(self) -> int:
