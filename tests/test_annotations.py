@@ -94,9 +94,10 @@ def old_spellings(text: str) -> list[str]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module == "typing":
             found += [f"{node.lineno}: {a.name}" for a in node.names if a.name in OLD]
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in ("typing", "t") and node.attr in OLD:
-                found.append(f"{node.lineno}: typing.{node.attr}")
+        elif isinstance(node, ast.Subscript):  # (Bare ones are asked for, by who reads annotations.)
+            name = ast.unparse(node.value)
+            if name.startswith("typing.") and name.removeprefix("typing.") in OLD:
+                found.append(f"{node.lineno}: {name}")
     return found
 
 
