@@ -218,7 +218,7 @@ Completion.asked = staticmethod(asked)
 Completion.sums = staticmethod(_sums)
 
 
-def abstract(x: Any) -> ShapedArray:
+def abstract(x: Any) -> Any:
     """The type of an array, or of anything with `.shape` and `.dtype` (ShapeDtypeStruct)."""
     try:
         return aval_of(x)
