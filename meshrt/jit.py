@@ -50,6 +50,7 @@ from meshrt.transforms.arguments import (
     argument_paths,
     as_tuple,
     fun_name,
+    not_an_argument,
     require_function,
     resolve_argnums,
     signature_of,
@@ -84,6 +85,9 @@ class JitFunction:
             return f"<PjitFunction of {self.__dict__['__wrapped__']!r}>"
         except Exception:  # the repr of a user's object, or an object that was taken apart
             return "<PjitFunction>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.fun, self.options)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -164,7 +168,7 @@ class JitFunction:
         except TypeError:
             raise unhashable(self.name, key[0]) from None
         except Exception as e:
-            raise incomparable(self.name, key[0]) from e
+            raise incomparable(self.name, key[0], e) from e
 
     # -- staging -------------------------------------------------------------------------------------------------------
 
@@ -365,13 +369,9 @@ def _signatures(leaves: Sequence[Any], tree: Any, function: JitFunction, static:
     for i, x in enumerate(leaves):
         try:
             out.append(_signature(x))
-        except errors.ArgumentTypeError as e:
+        except (errors.ArgumentTypeError, errors.IntegerOverflowError) as e:
             path = argument_paths(bound(function.fun, static), tree)[i]
-            raise type(e)(
-                f"Error interpreting argument to {function.name} as an abstract array. The problematic value is of "
-                f"type {type(x)} and was passed to the function at path {path}. {e}. Arguments that are not arrays can "
-                "be made static (static_argnums or static_argnames)"
-            ) from None
+            raise not_an_argument(function.fun, x, path, e) from None
     return out
 
 
@@ -462,6 +462,11 @@ def jit(
             bool(inline),
         ),
     )
+
+
+def _unpickled(fun: Callable[..., Any], options: JitOptions) -> JitFunction:
+    """What `pickle` makes of a jitted function: it is traced and compiled again where it is called."""
+    return JitFunction(fun, options)
 
 
 def _as_array(value: Any, atom: Any) -> Any:

@@ -12,6 +12,7 @@ from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.runtime.array import Array
+from meshrt.runtime.events import timed
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
@@ -88,7 +89,8 @@ def _stage(
         return out
 
     avals = [abstract(x) for x in leaves]
-    return trace_to_jaxpr(flat, avals, name, told, requires_low=False), out_tree[-1]
+    with timed("trace", name):
+        return trace_to_jaxpr(flat, avals, name, told, requires_low=False), out_tree[-1]
 
 
 @boundary

@@ -225,6 +225,13 @@ class ShapedArray(LowType, AbstractValue):
         physical = self.physical()
         return physical.size * int(physical.dtype.itemsize)
 
+    def update_weak_type(self, weak_type: bool) -> ShapedArray:
+        """The same type, weak or not."""
+        return self.update(weak_type=weak_type)
+
+    def strip_weak_type(self) -> ShapedArray:
+        return self.strong()
+
     def strong(self) -> ShapedArray:
         """The same type without weakness."""
         if self._strong is None:

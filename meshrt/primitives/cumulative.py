@@ -98,7 +98,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     sizes = {aval_of(x).shape[axis : axis + 1] for x in leaves}
     if len(sizes) > 1:
         raise errors.ArgumentValueError(
-            f"associative_scan needs arrays of one size along axis {axis} but got {[aval_of(x).shape for x in leaves]}"
+            f"Array inputs to associative_scan must have the same {'first ' if axis == 0 else ''}dimension along axis "
+            f"{axis}. (saw: {[aval_of(x).shape for x in leaves]})"
         )
 
     def combine(a: Any, b: Any) -> Any:

@@ -260,7 +260,7 @@ class BatchedJvpRule(MappableRule):
         self.rule, self.axis, self.batched = rule, axis, batched
 
     def __repr__(self) -> str:
-        return f"vmap({self.rule})"
+        return repr(self.rule)  # whose derivative it is
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         with mapping(self.axis) as trace:

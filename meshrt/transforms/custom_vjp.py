@@ -306,7 +306,7 @@ class BatchedVjpRule(MappableRule):
         self.rule, self.axis, self.batched = rule, axis, batched
 
     def __repr__(self) -> str:
-        return f"vmap({self.rule})"
+        return repr(self.rule)  # whose derivative it is
 
     def __call__(self, primals: Sequence[Any], nonzeros: Sequence[bool]) -> tuple[list[Any], list[Any], Any]:
         with mapping(self.axis) as trace:

@@ -122,6 +122,20 @@ def test_monitoring():
     assert len(seen) == count
 
 
+def test_durations_under_the_names_that_tools_look_for():
+    stages = []
+    for library in (jax, meshrt):
+        seen = []
+        listener = lambda event, seconds, seen=seen, **details: seen.append((event, seconds >= 0, details["fun_name"]))
+        library.monitoring.register_event_duration_secs_listener(listener)
+        try:
+            library.jit(lambda x: x * 5)(np.float32(1))
+        finally:
+            library.monitoring.unregister_event_duration_listener(listener)
+        stages.append(seen)
+    assert stages[0] == stages[1] and len(stages[0]) == 3
+
+
 def test_profiles(tmp_path):
     named = meshrt.profiler.annotate_function(lambda x: jnp.sin(x), name="mine")
     with meshrt.profiler.trace(tmp_path, create_perfetto_trace=True):
