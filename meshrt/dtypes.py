@@ -353,8 +353,8 @@ def check_value_dtype(dt: np.dtype, what: Callable[[], str]) -> np.dtype:
     """
     if dt not in _VALID:
         raise DTypeError(
-            f"{what()} has {described(dt)}, which no array can have, so it is not a valid JAX type. Only arrays of "
-            f"numeric types are supported; {remedy(dt)}"
+            f"{what()} has {described(dt)}, which no array can have, so it is not a valid JAX type; {remedy(dt)}. Only "
+            "arrays of numeric types are supported"
         )
     return canonicalize_dtype(dt)
 
