@@ -26,7 +26,7 @@ from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.computation import is_of_lax, only_operation, scalar_jaxpr, starts_from
 from meshrt.primitives.neutral import highest, lowest
 from meshrt.primitives.selection import select_n_p
-from meshrt.primitives.slice import pad_p
+from meshrt.primitives.slice import pad_p, slice
 from meshrt.primitives.windowing import (
     canonical_pads,
     dilated,
@@ -207,15 +207,20 @@ def _gather_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) 
 
 def _gather_transpose(ct: Any, t: Any, operand: Any, *, direction: str, **params: Any) -> list[Any]:
     w = _window(params)
-    if any(n != 1 for n in (*w.base_dilation, *w.window_dilation)):
+    if any(n != 1 for n in w.window_dilation):
         raise errors.UnsupportedError(
-            "the reverse derivative of reduce_window with max or min is not available for dilated bases or windows"
+            "VJP not implemented for select_and_gather (MaxPool) with window dilation, got "
+            f"window_dilation={w.window_dilation}: take strided slices of the operand before, or forward mode"
         )
+    spread = any(n != 1 for n in w.base_dilation)
+    if spread:  # what stands between the elements loses
+        least = constant(_start(direction, aval_of(operand).dtype), aval_of(operand).dtype)
+        operand = pad_p.bind(operand, least, padding_config=tuple((0, 0, n - 1) for n in w.base_dilation))
     out = select_and_scatter_add_p.bind(
         ct, operand, direction=direction, window_dimensions=w.window_dimensions, window_strides=w.window_strides,
         padding=w.padding,
     )  # fmt: skip
-    return [out, None]
+    return [slice(out, (0,) * aval_of(out).ndim, aval_of(out).shape, w.base_dilation) if spread else out, None]
 
 
 def _gather_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
