@@ -129,7 +129,9 @@ def _bitcast_infer(x: ShapedArray, *, new_dtype: Any) -> ShapedArray:
     if old < new:
         if not x.shape or x.shape[-1] * old != new:
             raise errors.ArgumentShapeError(
-                f"bitcast_convert_type of {x.short()} to {new_dtype} needs a last dimension of size {new // old}"
+                f"Attempting to convert array of shape {x.shape} from {x.dtype} of size {old} bits to {new_dtype} of "
+                f"size {new}, bits but {x.shape[-1] if x.shape else 1} * {old} != {new}: the last dimension must have "
+                f"size {new // old}"
             )
         return ShapedArray(x.shape[:-1], new_dtype)
     return ShapedArray((*x.shape, old // new), new_dtype)

@@ -139,6 +139,13 @@ def conv_general_dilated(
             "conv_general_dilated window and window_strides must have the same number of dimensions, but window has "
             f"{a.ndim - 2} and window_strides {len(strides)}: {tuple(strides)}"
         )
+    for key, count in {"feature_group_count": feature_group_count, "batch_group_count": batch_group_count}.items():
+        if count < 1:
+            raise errors.ArgumentValueError(f"conv_general_dilated {key} must be a positive integer, got {count}.")
+    if any(s < 1 for s in strides):
+        raise errors.ArgumentTypeError(
+            f"conv_general_dilated window_strides must have every element be strictly positive, got {strides}."
+        )
     if isinstance(padding, str):
         if any(d != 1 for d in lhs_dilation):
             raise errors.ArgumentValueError(

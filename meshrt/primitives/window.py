@@ -62,6 +62,26 @@ def _window(params: dict[str, Any]) -> _Window:
     return _Window(*(params[k] for k in _KEYS))
 
 
+def _check_window(x: ShapedArray, window: Sequence[int], others: dict[str, Sequence[int]]) -> None:
+    """Raises unless there is a positive number per dimension of `x` in the window's sizes, steps and dilations."""
+    if len(window) != x.ndim:
+        raise errors.ArgumentTypeError(
+            "reduce_window got the wrong number of window_dimensions for operand: got operand shape "
+            f"{x.shape} with window_dimensions {tuple(window)}."
+        )
+    for key, values in others.items():
+        if len(values) != len(window):
+            raise errors.ArgumentTypeError(
+                f"reduce_window got inconsistent {key} and window_dimensions: got {key} {tuple(values)} and "
+                f"window_dimensions {tuple(window)}."
+            )
+    for key, values in {"window_dimensions": window, **others}.items():
+        if any(n < 1 for n in values):
+            raise errors.ArgumentTypeError(
+                f"reduce_window {key} must have every element be strictly positive, got {tuple(values)}."
+            )
+
+
 def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
     if any(len(v) != x.ndim for v in w):
         raise errors.ArgumentTypeError(
@@ -70,7 +90,9 @@ def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
     for key in ("window_dimensions", "window_strides", "base_dilation", "window_dilation"):
         values = getattr(w, key)
         if any(n < 1 for n in values):
-            raise errors.ArgumentTypeError(f"{name} {key} must have every element be positive, got {tuple(values)}")
+            raise errors.ArgumentTypeError(
+                f"{name} {key} must have every element be strictly positive, got {tuple(values)}"
+            )
     shape = []
     for n, window, stride, (low, high), base, spread in zip(x.shape, *w):
         shape.append(window_positions(dilated(n, base) + low + high, dilated(window, spread), stride))
@@ -458,6 +480,7 @@ def reduce_window(
     strides = ones if window_strides is None else tuple(map(int, window_strides))
     base = ones if base_dilation is None else tuple(map(int, base_dilation))
     spread = ones if window_dilation is None else tuple(map(int, window_dilation))
+    _check_window(avals[0], window, {"window_strides": strides, "base_dilation": base, "window_dilation": spread})
     if isinstance(padding, str):
         extents = [dilated(n, s) for n, s in zip(window, spread)]
         padding = padtype_to_pads(avals[0].shape, extents, strides, padding)

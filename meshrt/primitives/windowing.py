@@ -68,7 +68,10 @@ def padtype_to_pads(
     name = getattr(padding, "name", padding)
     known = ("SAME", "SAME_LOWER", "VALID")
     if not isinstance(name, str) or name.upper() not in known:
-        raise PaddingNameError(f"padding must be one of {known} or a pair per dimension, but is {padding!r}")
+        raise PaddingNameError(
+            f"Unrecognized padding type: expected 'VALID', 'SAME', or 'SAME_LOWER', got {padding}. Pairs (low, high), "
+            "one per dimension, are the other form"
+        )
     name = name.upper()
     if name == "VALID":
         return [(0, 0)] * len(in_shape)

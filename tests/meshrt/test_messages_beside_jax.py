@@ -42,6 +42,10 @@ def _vjp(library, backward, forward=lambda x: (x, 1)):
     return library.grad(function)(F32(1))
 
 
+def _traced(library, function):
+    return library.eval_shape(function, np.ones((5, 4), F32))
+
+
 REFUSALS = [
     # what jit takes
     (lambda j: j.jit(3), "Expected a callable value"),
@@ -161,6 +165,35 @@ REFUSALS = [
     (lambda j: j.lax.clamp(np.ones(3), np.ones((2, 3)), np.ones(3)), "clamp requires min.shape == operand.shape or mi"),
     (lambda j: j.lax.select_n(np.ones(3, bool), *[np.ones(3)] * 3), "select with boolean `which` cannot have > 2 case"),
     (lambda j: j.numpy.sum(np.ones(3), out=1), "The 'out' argument to jnp.sum is not supported."),
+    # operations of lax
+    (lambda j: j.lax.add(F32(1), np.int32(1)), "lax.add requires arguments to have the same dtypes, got float32, int32."
+     " (Tip: jnp.add is a similar function that does automatic type promotion on inputs)."),
+    (lambda j: j.lax.mul(np.ones(3, F32), np.ones((2, 3), F32)), "must have the same number of dimensions, got {1, 2}"),
+    (lambda j: _traced(j, lambda x: j.lax.slice(x, (1,), (5, 4))), "got indices (1,) for operand shape (5, 4)."),
+    (lambda j: _traced(j, lambda x: j.lax.slice(x, (1, 0), (5, 4), (1,))), "strides must have length equal to the num"),
+    (lambda j: _traced(j, lambda x: j.lax.slice(x, (1, 0), (6, 4))), "slice limit_indices must be less than or equal "),
+    (lambda j: _traced(j, lambda x: j.lax.dynamic_slice(x, (1, 1), (2, 5))), "slice_sizes (2, 5) for operand shape (5"),
+    (lambda j: _traced(j, lambda x: j.lax.pad(x, F32(0), [(0, 0, 0)])), "length of padding_config must equal the numb"),
+    (lambda j: _traced(j, lambda x: j.lax.pad(x, F32(0), [(-6, 0, 0)] * 2)), "is not at least 0, got result shape (-1"),
+    (lambda j: _traced(j, lambda x: j.lax.transpose(x, (0, 0))), "got permutation (0, 0) for operand shape (5, 4)."),
+    (lambda j: _traced(j, lambda x: j.lax.rev(x, (0, 0))), "rev dimensions must be unique, got (0, 0)."),
+    (lambda j: _traced(j, lambda x: j.lax.broadcast_in_dim(x, (5, 4), (0, 2))), "must be a subset of output dimension"),
+    (lambda j: _traced(j, lambda x: j.lax.concatenate([x, x], 2)), "concatenate dimension out of bounds: dimension 2 "),
+    (lambda j: _traced(j, lambda x: j.lax.reduce(x, F32(0), j.lax.add, (-1,))), "contains out-of-bounds indices for f"),
+    (lambda j: _traced(j, lambda x: j.lax.reduce_window(x, F32(0), j.lax.add, (2,), (1, 1), "SAME")), "wrong number of "
+     "window_dimensions"),
+    (lambda j: _traced(j, lambda x: j.lax.reduce_window(x, F32(0), j.lax.add, (2, 2), (1, 0), "SAME")),
+     "must have every element be strictly positive, got (1, 0)"),
+    (lambda j: _traced(j, lambda x: j.lax.dot(x, x)), "dimension_numbers must be specified when not performing simple"),
+    (lambda j: _traced(j, lambda x: j.lax.dot_general(x, x, (((1, 1), (0, 0)), ((), ())))),
+     "lhs contracting dimensions to be distinct, got lhs_contracting (1, 1)."),
+    (lambda j: _traced(j, lambda x: j.lax.dot_general(x, x, (((2,), (0,)), ((), ())))),
+     "lhs_contracting of (2,) for lhs of rank 2"),
+    (lambda j: _traced(j, lambda x: j.lax.sort((x, x[0]), num_keys=1)), "Arguments to sort must have equal shapes"),
+    (lambda j: _traced(j, lambda x: j.lax.top_k(x, 7)), "no larger than size along axis; got k=7 with shape=[5, 4]"),
+    (lambda j: _traced(j, lambda x: j.lax.conv(x[None], x[None], (1,), "FOO")), "Unrecognized padding type: expected"),
+    (lambda j: _traced(j, lambda x: j.lax.conv(x[None], x[None, 1:], (1,), "SAME")), "size, but 5 // 1 != 4"),
+    (lambda j: _traced(j, lambda x: j.lax.select(x > 0, x, x[1:])), "select cases must have the same shapes, got [(4"),
     # rules of derivatives
     (lambda j: _vjp(j, lambda r, g: g), "but got bwd output structure PyTreeDef(*) for primal input structure "),
     (lambda j: _vjp(j, lambda r, g: (np.ones(3, F32),)), "produced an output of type float32[3] corresponding to an i"),

@@ -163,7 +163,9 @@ def _inside(a: Any, b: Any, c: Any, x: Any, finite: Any) -> Any:
     """hyp2f1 for x < 1, or of polynomials."""
     plain = ((a == c) | (b == c)) & ~finite
     value = _by_series(a, b, c, x, finite)
-    return jnp.where(plain, _power(*(in_range(v, plain, o) for v, o in zip((a, b, c, x), (0.5, 1.0, 1.0, 0.25)))), value)
+    return jnp.where(
+        plain, _power(*(in_range(v, plain, o) for v, o in zip((a, b, c, x), (0.5, 1.0, 1.0, 0.25)))), value
+    )
 
 
 @custom_jvp

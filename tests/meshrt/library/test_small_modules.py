@@ -42,7 +42,9 @@ def test_segments_differentiate_and_batch(kind):
     np.testing.assert_allclose(*map(np.asarray, rows), 1e-6)
 
 
-@pytest.mark.parametrize(("data", "ids"), [((2, 2), (2, 2)), ((1, 3), (2,)), ((3, 3), (1, 3)), ((3,), (2, 3)), ((), (3,))])
+@pytest.mark.parametrize(
+    ("data", "ids"), [((2, 2), (2, 2)), ((1, 3), (2,)), ((3, 3), (1, 3)), ((3,), (2, 3)), ((), (3,))]
+)
 def test_ids_of_several_dimensions_pick_rows(data, ids):
     x, rows = np.arange(np.prod(data), dtype=np.float32).reshape(data), np.arange(np.prod(ids)).reshape(ids) % 4
     got, wanted = (lib.ops.segment_sum(x, rows, 5) for lib in (meshrt, jax))
