@@ -159,6 +159,22 @@ def same_dtype(name: str, avals: Sequence[ShapedArray]) -> None:
             )
 
 
+class MissingDerivativeError(errors.DifferentiationError, NotImplementedError):
+    """A derivative in an argument for which there is no formula."""
+
+
+def no_derivative(function: str, name: str) -> Callable[..., Any]:
+    """The derivative of `function` in the argument `name`: MissingDerivativeError."""
+
+    def refuse(*args: Any) -> Any:
+        raise MissingDerivativeError(
+            f"Differentiation rule for '{function}' not implemented: the gradient with respect to {name} is not "
+            f"supported; use lax.stop_gradient({name}) if it is meant to be constant"
+        )
+
+    return refuse
+
+
 def nary(
     name: str,
     op: str,

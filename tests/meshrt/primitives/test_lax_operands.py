@@ -142,3 +142,15 @@ def test_named_padding_of_dilated_bases_is_refused():
     x, kernel = np.ones((1, 2, 4, 4), np.float32), np.ones((3, 2, 2, 2), np.float32)
     for padding in ("SAME", [(1, 1), (0, 1)]):
         assert_alike(lambda l: l.lax.conv_general_dilated(x, kernel, (1, 1), padding, lhs_dilation=(1, 2)))
+
+
+def test_nextafter_has_no_derivative():
+    assert_alike(lambda l: l.grad(lambda x: l.lax.nextafter(x, np.float32(2)))(np.float32(1)))
+    assert_alike(lambda l: l.grad(lambda x: l.lax.nextafter(l.lax.stop_gradient(x), np.float32(2)) * x)(np.float32(1)))
+
+
+@pytest.mark.parametrize("name", ["svd", "qr"])
+def test_vectors_are_no_matrices(name):
+    assert_alike(lambda l: getattr(l.numpy.linalg, name)(A[0]))
+    assert_alike(lambda l: l.vmap(getattr(l.numpy.linalg, name))(A))
+    assert_alike(lambda l: l.grad(lambda x: getattr(l.numpy.linalg, name)(x)[0].sum())(A[0]))
