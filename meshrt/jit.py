@@ -286,8 +286,8 @@ def _check_shardings(given: str, shardings: Any) -> None:
                 "`jit` does not accept device-local layouts directly. Create a `Format` instance wrapping this "
                 f"device-local layout and pass that to `jit` instead. Got {leaf} in {given}"
             )
-        spec = leaf if isinstance(leaf, PartitionSpec) else getattr(leaf, "spec", ())
-        if PartitionSpec.UNCONSTRAINED in tuple(spec):
+        spec = leaf if isinstance(leaf, PartitionSpec) else getattr(leaf, "spec", None)
+        if spec is not None and PartitionSpec.UNCONSTRAINED in spec.partitions:
             raise errors.ShardingError(
                 f"Unconstrained dims are not allowed when passed to {given}: {leaf}. Give None in place of the spec to "
                 "leave all dimensions open, or say how each one is split"

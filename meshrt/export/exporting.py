@@ -15,6 +15,7 @@ from meshrt.core.dimensions.scope import SymbolicScope
 from meshrt.core.dimensions.solving import Solution, solve
 from meshrt.core.effects import Effect
 from meshrt.core.tracebacks import boundary
+from meshrt.core.types import ShapedArray
 from meshrt.export.artifact import custom_calls, target_version, write_artifact
 from meshrt.export.checks import (
     DisabledSafetyCheck,
@@ -32,6 +33,10 @@ from meshrt.pipeline.traced import LoweringRequest, Traced, TraceRecord
 from meshrt.random.keys import key_data
 from meshrt.runtime import jaxlib_api
 from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.sharding.mesh import AbstractMesh, AxisType
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import UNCONSTRAINED
+from meshrt.sharding.typed import sharding_of
 from meshrt.transforms.ordering import in_order
 
 __all__ = ["export"]
@@ -129,7 +134,7 @@ def _exported(
         out_tree=record.out_tree,
         out_avals=tuple(record.out_avals),
         in_shardings=tuple(s if i in module.kept else None for i, s in enumerate(request.arg_shardings)),
-        out_shardings=tuple(request.out_shardings),
+        out_shardings=tuple(map(_said, request.out_shardings, record.out_avals, [mesh] * len(record.out_avals))),
         nr_devices=1 if mesh is None else mesh.size,
         platforms=platforms,
         ordered_effects=tuple(e for e in effects if isinstance(e, Effect) and e.is_ordered),
@@ -143,6 +148,16 @@ def _exported(
         mesh=mesh,
         _get_vjp=lambda primal: _vjp_of(traced, primal),
     )
+
+
+def _said(sharding: NamedSharding | None, aval: ShapedArray, mesh: AbstractMesh | None) -> NamedSharding | None:
+    """What is said of a result's sharding: by who exports the function, else by its type, of what Explicit axes do."""
+    if sharding is not None or mesh is None or AxisType.Explicit not in mesh.axis_types:
+        return sharding
+    found = sharding_of(aval, mesh)
+    if AxisType.Auto not in mesh.axis_types:
+        return found
+    return found.update(spec=found.spec.update(partitions=[UNCONSTRAINED if e is None else e for e in found.spec]))
 
 
 def _refuse_boxes(record: TraceRecord) -> None:
@@ -186,13 +201,27 @@ def _vjp_of(traced: Traced, primal: Exported) -> Exported:
 
     fun_vjp.__name__ = fun_vjp.__qualname__ = f"{primal.fun_name}_vjp"
     avals = [*primal.in_avals, *[a.to_tangent_aval() for a in primal.out_avals]]
-    asked = [*primal.in_shardings, *primal.out_shardings]
+    asked = [*primal.in_shardings, *map(_of_cotangent, primal.out_shardings)]
     specs = [ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in zip(avals, asked)]
     options: dict[str, Any] = {}
     if primal.mesh is not None:
-        options = {"in_shardings": tuple(asked), "out_shardings": tuple(primal.in_shardings)}
+        options = {"in_shardings": tuple(map(_closed, asked)),
+                   "out_shardings": tuple(_closed(_of_cotangent(s)) for s in primal.in_shardings)}  # fmt: skip
     jitted: JitFunction = jit(fun_vjp, **options)
     return _exported(jitted.trace(*specs), primal.platforms, primal.disabled_safety_checks, primal.stablehlo_version)
+
+
+def _closed(sharding: NamedSharding | None) -> NamedSharding | None:
+    """What `jit` is told of a sharding: nothing where it leaves dimensions to propagation, as types say the rest."""
+    return None if sharding is None or UNCONSTRAINED in sharding.spec.partitions else sharding
+
+
+def _of_cotangent(sharding: NamedSharding | None) -> NamedSharding | None:
+    """The sharding of cotangents: partial sums where the value is copied, and copied where it is partial sums."""
+    if sharding is None or not (sharding.spec.unreduced or sharding.spec.reduced):
+        return sharding
+    spec = sharding.spec
+    return sharding.update(spec=spec.update(unreduced=spec.reduced, reduced=spec.unreduced))
 
 
 def _flat(traced: Traced, args: Sequence[Any]) -> list[Any]:

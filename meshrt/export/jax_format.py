@@ -18,10 +18,11 @@ from meshrt.core.dimensions.scope import SymbolicScope
 from meshrt.core.dimensions.shapes import symbolic_shape
 from meshrt.core.spaces import Space
 from meshrt.core.types import ShapedArray
-from meshrt.export.checks import DisabledSafetyCheck
+from meshrt.export.checks import DisabledSafetyCheck, default_export_platform
 from meshrt.export.exported import Exported
 from meshrt.export.flat import Reader, write
-from meshrt.export.record import Record
+from meshrt.export.record import Record, split_types
+from meshrt.runtime import backend
 from meshrt.runtime.jaxlib_api import treedef_of_node
 from meshrt.sharding.axes import AxisType
 from meshrt.sharding.mesh import AbstractMesh
@@ -89,6 +90,7 @@ def _exported(table: Reader, trusted: bool) -> Exported:
     if not in_avals and not out_avals:
         in_avals, out_avals = (tuple(_aval(t, scope) for t in table.tables(k)) for k in (3, 5))
     ins, outs = (tuple(None if i == 0 else shardings[i - 1] for i in table.numbers(k, "<I")) for k in (24, 25))
+    ins, outs = ins or (None,) * len(in_avals), outs or (None,) * len(out_avals)
     if table.tables(10) or table.tables(11):
         raise errors.UnsupportedError("the function has effects, which meshrt knows nothing of")
     devices = table.number(18, "<I") or table.number(6, "<h")
@@ -109,11 +111,11 @@ def _exported(table: Reader, trusted: bool) -> Exported:
     return Exported(
         fun_name=table.text(1),
         in_tree=in_tree,
-        in_avals=in_avals,
+        in_avals=split_types(in_avals, ins),
         out_tree=out_tree,
-        out_avals=out_avals,
-        in_shardings=ins or (None,) * len(in_avals),
-        out_shardings=outs or (None,) * len(out_avals),
+        out_avals=split_types(out_avals, outs),
+        in_shardings=ins,
+        out_shardings=outs,
         nr_devices=devices,
         platforms=tuple(table.texts(9)),
         ordered_effects=(),
@@ -204,7 +206,12 @@ def to_jax(exported: Record, vjp_order: int = 0) -> bytearray:
 def _table(exported: Record, vjp_order: int) -> dict[int, Any]:
     if exported.ordered_effects or exported.unordered_effects:
         raise errors.UnsupportedError(f"{exported.fun_name} has effects, which JAX knows nothing of")
-    shardings = (*exported.in_shardings, *exported.out_shardings)
+    # JAX's files have no open dimensions; propagation decides on those, as of what nothing is said.
+    ins, outs = (
+        [None if s is not None and UNCONSTRAINED in s.spec.partitions else s for s in shardings]
+        for shardings in (exported.in_shardings, exported.out_shardings)
+    )
+    shardings = (*ins, *outs)
     known = [s for s in dict.fromkeys(shardings) if s is not None]
     meshes = list(dict.fromkeys(s.mesh.abstract_mesh for s in known))
     avals = list(dict.fromkeys((*exported.in_avals, *exported.out_avals)))
@@ -212,7 +219,7 @@ def _table(exported: Record, vjp_order: int) -> dict[int, Any]:
     def places(values: Sequence[Any], among: list[Any], first: int) -> tuple[str, list[int]]:
         return "<I", [0 if v is None else first + among.index(v) for v in values]
 
-    kept = list(exported.module_kept_var_idx)
+    kept, kind = list(exported.module_kept_var_idx), _device_kind(exported.platforms) if meshes else None
     return {
         0: ("<H", 3), 1: exported.fun_name, 2: _tree_table(exported.in_tree),
         3: [_aval_table(a) for a in exported.in_avals], 4: _tree_table(exported.out_tree),
@@ -221,10 +228,10 @@ def _table(exported: Record, vjp_order: int) -> dict[int, Any]:
         13: exported.mlir_module_serialized, 14: ("<H", exported.calling_convention_version), 15: ("<H", kept),
         16: ("<B", int(exported.uses_global_constants)),
         17: _table(exported.vjp(), vjp_order - 1) if vjp_order else None,
-        18: ("<I", exported.nr_devices), 19: [_aval_table(a) for a in avals], 20: [_mesh_table(m) for m in meshes],
-        21: [_sharding_table(s, meshes) for s in known],
+        18: ("<I", exported.nr_devices), 19: [_aval_table(a) for a in avals],
+        20: [_mesh_table(m, kind) for m in meshes], 21: [_sharding_table(s, meshes) for s in known],
         22: places(exported.in_avals, avals, 0), 23: places(exported.out_avals, avals, 0),
-        24: places(exported.in_shardings, known, 1), 25: places(exported.out_shardings, known, 1),
+        24: places(ins, known, 1), 25: places(outs, known, 1),
     }  # fmt: skip
 
 
@@ -240,15 +247,26 @@ def _aval_table(aval: ShapedArray) -> dict[int, Any]:
     return {0: ("<b", 0), 1: [str(n) for n in aval.shape], 2: ("<b", kind), 3: ("<b", space)}
 
 
-def _mesh_table(mesh: AbstractMesh) -> dict[int, Any]:
+def _mesh_table(mesh: AbstractMesh, kind: tuple[str, str] | None) -> dict[int, Any]:
     types = [_AXES.index(t, 1) for t in mesh.axis_types]
-    return {0: ("<I", list(mesh.axis_sizes)), 1: [str(n) for n in mesh.axis_names], 2: ("<b", types)}
+    table: dict[int, Any] = {
+        0: ("<I", list(mesh.axis_sizes)), 1: [str(n) for n in mesh.axis_names], 2: ("<b", types),
+    }  # fmt: skip
+    if kind is not None:
+        table[3] = {0: kind[0], 2: kind[1]}
+    return table
+
+
+def _device_kind(platforms: Sequence[str]) -> tuple[str, str] | None:
+    """Kind and platform of the devices here, if they are what the function is for: JAX compares meshes by them, too."""
+    if set(platforms) != {default_export_platform()}:
+        return None
+    device = backend.devices()[0]
+    return device.device_kind, device.platform
 
 
 def _sharding_table(sharding: NamedSharding, meshes: list[AbstractMesh]) -> dict[int, Any]:
     spec = sharding.spec
-    if any(e is UNCONSTRAINED for e in spec.partitions):
-        raise errors.UnsupportedError(f"JAX's files have no open dimensions, as in {spec}")
     entries = [{0: [str(a) for a in axes_of(e)]} for e in spec.partitions]
     sums = {k: sorted(map(str, axes)) for k, axes in ((1, spec.reduced), (2, spec.unreduced))}
     return {1: {0: entries, **sums}, 3: ("<I", meshes.index(sharding.mesh.abstract_mesh))}

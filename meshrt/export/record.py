@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,10 @@ from meshrt.export.checks import DisabledSafetyCheck
 from meshrt.sharding.mesh import AbstractMesh, BaseMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, axes_of
+from meshrt.sharding.typed import on
 from meshrt.transforms.high import leaf_paths
 
-__all__ = ["Record", "argument_names", "renamed"]
+__all__ = ["Record", "argument_names", "renamed", "split_types"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +61,8 @@ class Record:
     mesh: AbstractMesh | None = None
     executables: tuple[Any, ...] = ()
     _get_vjp: Callable[[Any], Any] | None = field(default=None, repr=False)
+    # By mesh and types of arguments: see `meshrt.export.splits`.
+    result_splits: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     # Whether this process wrote the module, or read it from bytes that anybody may have written.
     _is_trusted: bool = field(default=True, repr=False)
 
@@ -130,6 +133,17 @@ class Record:
         return f"{type(self).__name__}(fun_name={self.fun_name}, ...)"
 
     __repr__ = __str__
+
+
+def split_types(
+    avals: Sequence[ShapedArray], shardings: Sequence[NamedSharding | None]
+) -> tuple[ShapedArray, ...]:  # fmt: skip
+    """Types of arguments or results, which files hold without shardings, with what Explicit axes split of them.
+
+    ValueError if there are not as many shardings.
+    """
+    pairs = zip(avals, shardings, strict=True)
+    return tuple(a if s is None else a.update(sharding=on(s, a.ndim)) for a, s in pairs)
 
 
 def renamed(sharding: NamedSharding, mesh: BaseMesh) -> NamedSharding:

@@ -145,14 +145,6 @@ def test_arguments_that_do_not_fit(args, kwargs, said):
         exported.call(*args, **kwargs)
 
 
-def test_no_batching_and_no_forward_mode():
-    exported = through_bytes(meshrt.jit(jnp.sin), vjp_order=1)(X)
-    with pytest.raises(NotImplementedError, match=r"no batching rule .an exported function is a module of fixed ranks"):
-        meshrt.vmap(exported.call)(np.ones((2, 4), np.float32))
-    with pytest.raises(TypeError):
-        meshrt.jvp(exported.call, (X,), (X,))
-
-
 def test_callbacks_and_unstable_custom_calls_are_refused():
     def calls(x):
         return meshrt.pure_callback(np.sin, meshrt.ShapeDtypeStruct(x.shape, x.dtype), x)

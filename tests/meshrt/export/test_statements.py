@@ -133,10 +133,9 @@ def test_5_14_called_over_a_mesh_of_other_sizes(sizes):
     np.testing.assert_allclose(gradient(exported.call)(x), gradient(f)(a), rtol=1e-4, atol=1e-2)
 
 
-def test_b11_batching_an_exported_function_explains_what_to_do():
-    exported = through_bytes(meshrt.jit(jnp.sin))(X)
-    with pytest.raises(errors.UnsupportedError, match=r"export jit\(vmap\(f\)\), with a symbolic size for the batch"):
-        meshrt.vmap(exported.call)(np.stack([X, X]))
+def test_b11_a_loaded_function_is_mapped():
+    loaded = through_bytes(meshrt.jit(jnp.sin))(X)
+    np.testing.assert_allclose(meshrt.vmap(loaded.call)(np.stack([X, X + 1])), np.sin([X, X + 1]), rtol=1e-6)
     (batch,) = export.symbolic_shape("batch")
     batched = through_bytes(meshrt.jit(meshrt.vmap(jnp.sin)))(meshrt.ShapeDtypeStruct((batch, 4), X.dtype))
     np.testing.assert_allclose(batched.call(np.stack([X, X, X])), np.sin([X, X, X]), rtol=1e-6)
