@@ -74,13 +74,13 @@ def export(
         raise errors.ArgumentValueError(
             f"Function to be exported must be the result of `jit` but is: {fun_jit}. Write export(meshrt.jit(f))"
         )
-    chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
+    chosen = (platforms,) if isinstance(platforms, str) else tuple(platforms or ())
 
     @boundary
     def do_export(*args: Any, **kwargs: Any) -> Exported:
-        where = chosen if chosen is not None else (default_export_platform(),)
-        if not where or len(set(where)) != len(where):
-            raise errors.ArgumentValueError(f"platforms must be different and at least one. Got {where}")
+        where = chosen or (default_export_platform(),)
+        if len(set(where)) != len(where):
+            raise errors.ArgumentValueError(f"platforms must be different. Got {where}")
         if "gpu" in where:
             raise errors.ArgumentValueError(f"platforms {where}: 'gpu' is no platform; say which, 'cuda' or 'rocm'")
         _check_scopes(fun_jit, args, kwargs)

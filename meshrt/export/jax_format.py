@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors, tree_util
+from meshrt import dtypes, errors, tree_files, tree_util
 from meshrt._keytypes import KEY_IMPLS, KeyType
 from meshrt.core.as_data import dtype_from_data
 from meshrt.core.dimensions.scope import SymbolicScope
@@ -39,7 +39,7 @@ _DTYPES = (
 _KEYS = {27: "threefry2x32", 28: "rbg", 29: "unsafe_rbg"}
 _SPACES = {0: Space.Device, 1: Space.Device, 2: Space.Host}
 _AXES = (AxisType.Auto, AxisType.Auto, AxisType.Explicit, AxisType.Manual)
-_LEAF, _NONE, _TUPLE, _LIST, _DICT = range(5)
+_LEAF, _NONE, _TUPLE, _LIST, _DICT, _CUSTOM = range(6)
 
 
 def from_jax(blob: bytes | bytearray | memoryview, *, trusted: bool = False) -> Exported:
@@ -51,8 +51,9 @@ def from_jax(blob: bytes | bytearray | memoryview, *, trusted: bool = False) -> 
         a second, unless the file is known to be whole.
 
     Raises:
-      SavedProgramError: no such bytes, or cut off. UnsupportedError: what meshrt has no counterpart of: containers that
-        are registered with JAX, effects.
+      SavedProgramError: no such bytes, or cut off. UnsupportedError: what meshrt has no counterpart of: effects.
+        TreeError: containers that are not registered here under their name, with `register_pytree_node_serialization`
+        or `register_namedtuple_serialization`.
 
     >>> from meshrt import export
     >>> blob = export.to_jax(export.export(meshrt.jit(jnp.cos))(np.float32(0)))
@@ -61,7 +62,7 @@ def from_jax(blob: bytes | bytearray | memoryview, *, trusted: bool = False) -> 
     """
     try:
         return _exported(Reader.root(memoryview(blob).cast("B")), trusted)
-    except (errors.SavedProgramError, errors.UnsupportedError):
+    except (errors.SavedProgramError, errors.UnsupportedError, errors.TreeError):
         raise
     except (errors.MeshrtError, KeyError, IndexError, ValueError, TypeError, OverflowError, RecursionError) as e:
         raise errors.SavedProgramError(
@@ -178,10 +179,7 @@ def _tree(table: Reader | None) -> Any:
         if len(keys) != len(children) or keys != sorted(set(keys)):
             raise errors.SavedProgramError(f"a dict of {len(children)} has the keys {keys}")
         return treedef_of_node(dict, keys, children)
-    raise errors.UnsupportedError(
-        f"the structure has containers called {table.text(3)!r}, which are registered with JAX; use tuples, "
-        "lists and dicts"
-    )
+    return tree_files.from_named(table.text(3), table.data(4), children)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -192,7 +190,8 @@ def to_jax(exported: Record, vjp_order: int = 0) -> bytearray:
     """The exported function as JAX reads it with ``jax.export.deserialize``, with its first `vjp_order` derivatives.
 
     Raises:
-      UnsupportedError: structures with other containers than tuples, lists and dicts with names as keys; effects.
+      UnsupportedError: structures with other containers than tuples, lists, dicts with names as keys, and registered
+        ones; effects.
       ArgumentValueError: more derivatives than there are.
 
     >>> from meshrt import export
@@ -283,8 +282,12 @@ def _tree_table(tree: Any) -> dict[int, Any]:
         return {0: ("<b", _LEAF)}
     cls, aux = found
     kinds = {type(None): _NONE, tuple: _TUPLE, list: _LIST, dict: _DICT}
+    named = tree_files.to_named(cls, aux)
+    if named is not None:
+        return {0: ("<b", _CUSTOM), 1: children or None, 3: named[0], 4: named[1]}
     if cls not in kinds or (cls is dict and not all(isinstance(k, str) for k in aux)):
         raise errors.UnsupportedError(
-            f"JAX's files hold tuples, lists and dicts with names as keys. Got a {cls.__name__} with {aux!r}"
+            "JAX's files hold tuples, lists, dicts with names as keys, and what was registered with "
+            f"meshrt.export.register_pytree_node_serialization. Got a {cls.__name__} with {aux!r}"
         )
     return {0: ("<b", kinds[cls]), 1: children or None, 2: list(aux) if cls is dict else None}

@@ -45,8 +45,9 @@ def test_004_07_calling_convention_version(version):
 
 def test_004_08_platforms():
     assert export.export(meshrt.jit(jnp.sin), platforms=("tpu", "cpu"))(X).platforms == ("tpu", "cpu")
-    with pytest.raises(ValueError, match="different and at least one"):
-        export.export(meshrt.jit(jnp.sin), platforms=())(X)
+    assert export.export(meshrt.jit(jnp.sin), platforms=())(X).platforms == ("cpu",)
+    with pytest.raises(ValueError, match="platforms must be different"):
+        export.export(meshrt.jit(jnp.sin), platforms=("cpu", "cpu"))(X)
 
 
 def test_004_09_default_export_platform():
@@ -239,6 +240,15 @@ def test_another_platform(platform):
     np.testing.assert_allclose(exported.call(X), np.sin(X), rtol=1e-6)
 
 
+@pytest.mark.parametrize("cls", [dict, tuple, Exception])
+def test_what_is_registered_for_files_under_the_wrong_name_is_refused(cls):
+    with pytest.raises(ValueError, match="Use `meshrt.export.register_pytree_node_serialization` for types other than"):
+        export.register_namedtuple_serialization(cls, serialized_name="test.wrong")
+    both = {"serialize_auxdata": bytes, "deserialize_auxdata": bytes}
+    with pytest.raises(ValueError, match="If `from_children` is not present, you must call first"):
+        export.register_pytree_node_serialization(Exception, serialized_name="test.wrong", **both)
+
+
 def test_donation_and_platforms():
     f = meshrt.jit(jnp.sin, donate_argnums=(0,))
     exported = export.export(f, platforms=["cpu", "tpu"])(X)
@@ -264,7 +274,7 @@ def test_structures_are_registered_for_files():
     meshrt.tree_util.register_pytree_node(Pair, lambda p: ((p.a, p.b), p.name), lambda name, ab: Pair(*ab, name))
     f = meshrt.jit(lambda p, q: Pair(p.a + q.x, q.y, p.name))
     args = (Pair(X, X, "n"), Point(X, X))
-    with pytest.raises(ValueError, match="cannot be written to a file"):
+    with pytest.raises(ValueError, match="Cannot serialize PyTreeDef containing an unregistered type"):
         export.export(f)(*args).serialize()
     export.register_namedtuple_serialization(Point, serialized_name="test.Point")
     options = {"serialize_auxdata": str.encode, "deserialize_auxdata": lambda data: bytes(data).decode()}
