@@ -125,7 +125,7 @@ def test_containers_that_only_jax_knows():
     Other = collections.namedtuple("Other", ["a"])
     jax.export.register_namedtuple_serialization(Other, serialized_name="test.Other")
     blob = jax.export.export(jax.jit(lambda o: o.a))(Other(X)).serialize()
-    with pytest.raises(errors.TreeError, match="nodes called 'test.Other', which is not registered here"):
+    with pytest.raises(errors.TreeError, match=r"nodes called 'test.Other', which is not registered here"):
         export.from_jax(blob)
 
 
