@@ -189,3 +189,16 @@ def test_a_function_of_some_axes_within_a_region_manual_along_the_others(kinds, 
     region = meshrt.shard_map(loaded.call, mesh=mesh, in_specs=P("data"), out_specs=P("data"), axis_names={"data"})
     x = np.concatenate([A + i for i in range(4)])
     alike(meshrt.jit(region)(put(x, mesh, "data")), np.concatenate([f(part) for part in np.split(x, 4)]))
+
+
+def test_5_14_files_say_in_which_memory_values_lie():
+    host, device = meshrt.memory.Space.Host, meshrt.memory.Space.Device
+    f = lambda x, y: (meshrt.device_put(x, device) * y, meshrt.device_put(y, host))
+    args = meshrt.device_put(X, host), X
+    loaded = through_bytes(meshrt.jit(f))(*args)
+    assert [a.memory_space for a in (*loaded.in_avals, *loaded.out_avals)] == [host, device, device, host]
+    found = loaded.call(*args)
+    assert [meshrt.typeof(v).memory_space for v in found] == [device, host]
+    alike(found, (X * X, X))
+    moved = meshrt.jit(lambda x, y: meshrt.device_put(loaded.call(x, y)[1], device) + 1)(*args)
+    alike(moved, X + 1)
