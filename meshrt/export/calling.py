@@ -162,17 +162,11 @@ def _check_devices(ctx: LoweringContext, exported: Record) -> None:
     here = 1 if mesh is None else mesh.size
     if here == exported.nr_devices:
         return
-    said = f"Function {exported.fun_name} was exported for {exported.nr_devices} devices and is called in a context "
-    said += f"with {here} devices"
     if exported.nr_devices != 1:
         raise errors.MeshMismatchError(
-            f"{said}, which is not allowed. Place its arguments on a mesh of {exported.nr_devices} devices, with "
-            "exported.in_shardings_jax(mesh)"
-        )
-    if exported.mesh is not None:
-        raise errors.MeshMismatchError(
-            f"{said}. This is disallowed because: the exported function contains non-replicated sharding annotations; "
-            "export it without shardings, or for a mesh of that size"
+            f"Function {exported.fun_name} was exported for {exported.nr_devices} devices and is called in a context "
+            f"with {here} devices, which is not allowed. Place its arguments on a mesh of {exported.nr_devices} "
+            "devices, with exported.in_shardings_jax(mesh)"
         )
 
 
@@ -215,7 +209,7 @@ def _converted(ctx: LoweringContext, value: Ref, kind: str) -> Ref:
 
 
 def _constrained(ctx: LoweringContext, value: Ref, aval: ShapedArray, sharding: NamedSharding | None) -> Ref:
-    if sharding is None or ctx.module.mesh is None:
+    if sharding is None or sharding.mesh.size == 1 or ctx.module.mesh is None:
         return value
     symbol = ctx.module.mesh_symbol(ctx.module.mesh)
     text = to_sdy_text(sharding, aval.physical().ndim, symbol, mesh=_mesh(ctx))

@@ -71,7 +71,7 @@ class Embedding:
         if exported.uses_global_constants and is_known:
             module = self._specialised(module, args, outs, places[0] if has_index else None)
             has_index = False
-        copy = _Copy(self.lowering, module, ShardingTexts(self.lowering, exported.mesh, self.mesh))
+        copy = _Copy(self.lowering, module, ShardingTexts(self.lowering, exported.split_mesh, self.mesh))
         name, arg_types, result_types = copy.run(f"call_exported_{exported.fun_name}")
         return Embedded(name, arg_types, result_types, tuple(places) if has_index else None)
 

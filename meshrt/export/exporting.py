@@ -41,6 +41,9 @@ from meshrt.transforms.ordering import in_order
 
 __all__ = ["export"]
 
+# Where symbolic sizes are left in a program, this is in its text (and it may be in names that others give).
+_SIZES = ("tensor<{", "x{", "meshrt.size")
+
 
 def export(
     fun_jit: Any,
@@ -124,6 +127,8 @@ def _exported(
             "hold. Take them out, or mark them off with a flag of the function"
         )
     text = module.text
+    if not solution.unknowns and any(sign in text for sign in _SIZES):
+        _lowered(record, request, platforms, solution)  # which says of what size the arguments do not tell the value
     check_custom_calls(custom_calls(jaxlib_api.parse(text)), disabled)
     mesh = request.mesh
     effects = sorted(record.live.effects, key=str)
@@ -202,7 +207,7 @@ def _vjp_of(traced: Traced, primal: Exported) -> Exported:
     fun_vjp.__name__ = fun_vjp.__qualname__ = f"{primal.fun_name}_vjp"
     avals = [*primal.in_avals, *[a.to_tangent_aval() for a in primal.out_avals]]
     asked = [*primal.in_shardings, *map(_of_cotangent, primal.out_shardings)]
-    specs = [ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in zip(avals, asked)]
+    specs = [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type, sharding=s) for a, s in zip(avals, asked)]
     options: dict[str, Any] = {}
     if primal.mesh is not None:
         options = {"in_shardings": tuple(map(_closed, asked)),

@@ -43,7 +43,7 @@ def mapped_call(
         return control.map(one, [a for a, m in zip(args, is_mapped) if m])
 
     mesh, axes = _split_over(axis)
-    if exported.mesh is None and axes:
+    if exported.split_mesh is None and axes:
         over = PartitionSpec(axes)
         specs = tuple(over if m else PartitionSpec() for m in is_mapped)
         outs = jit(shard_map(loop, mesh=mesh, in_specs=specs, out_specs=over, axis_names=set(axes)))(*stacked)

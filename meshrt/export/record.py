@@ -29,7 +29,7 @@ class Record:
     in_tree, in_avals          structure `(args, kwargs)` and types of the arguments; sizes may be symbolic
     out_tree, out_avals        likewise of the results
     in_shardings, out_shardings   over the AbstractMesh of the program; None where nothing is said
-    nr_devices                 for how many devices it was exported; a program for one without shardings runs on any
+    nr_devices                 for how many devices it was exported; a program for one runs on any number
     platforms                  "cpu", "cuda", ...: where it runs
     ordered_effects, unordered_effects   what running it does beside computing
     disabled_safety_checks     checks that its user turned off
@@ -77,6 +77,11 @@ class Record:
     def solution(self) -> Solution:
         """How the variables in symbolic sizes follow from the sizes of arguments."""
         return solve([a.shape for a in self.in_avals], argument_names(self.in_tree))
+
+    @property
+    def split_mesh(self) -> AbstractMesh | None:
+        """The mesh over which the program is split; None if it is not, as over the mesh of one device."""
+        return None if self.mesh is None or self.mesh.size == 1 else self.mesh
 
     # -- shardings -----------------------------------------------------------------------------------------------------
 

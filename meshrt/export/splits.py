@@ -70,10 +70,10 @@ def result_splits(
     """Of the types of the results of `call`, the exported function over flat arguments, for `values`."""
     own = declared(exported, exported.out_shardings, exported.out_avals, mesh)
     avals = [aval_of(x) for x in values]
-    unsaid = [s is None for s in exported.out_shardings]
+    unsaid = [s is None or exported.split_mesh is None for s in exported.out_shardings]
     if not any(unsaid) or any(is_symbolic_shape(a.shape) for a in avals):
         return own
-    if all(a.explicit is None for a in avals) and all(s is None for s in exported.in_shardings):
+    if all(a.explicit is None for a in avals) and exported.split_mesh is None:
         return own  # nothing is split
     key = mesh.abstract_mesh, tuple(avals)
     found = exported.result_splits.get(key)
@@ -87,7 +87,7 @@ def declared(
 ) -> Splits:  # fmt: skip
     """What `shardings` of the exported function are in types over `mesh`. Axes that are no whole ones there split
     nothing."""
-    if exported.mesh is None:
+    if exported.split_mesh is None:
         return (None,) * len(shardings)
     here = around(mesh)
     return tuple(None if s is None else _over(s, a.ndim, here, mesh) for s, a in zip(shardings, avals))

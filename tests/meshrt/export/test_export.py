@@ -328,12 +328,17 @@ def test_number_of_devices():
     anywhere = through_bytes(meshrt.jit(lambda x: jnp.sum(x**2)))(X)
     assert anywhere.nr_devices == 1
     assert float(anywhere.call(meshrt.device_put(X, on(two, "x")))) == 14.0
-    placed = through_bytes(meshrt.jit(lambda x: x * 2, in_shardings=on(one, "x")))(X)
-    with pytest.raises(ValueError, match=(
-        r"(?s)was exported for 1 devices and is called in a context with 2 devices.* function contains non-replicated "
-        r"sharding annotations"
-    )):  # fmt: skip
-        meshrt.jit(placed.call, in_shardings=on(two, "x"))(X)
+
+
+@pytest.mark.parametrize("options", [{"in_shardings": "x"}, {"out_shardings": "x"}, {}])
+def test_a_mesh_of_one_device_splits_nothing(options):
+    """As JAX's, functions exported over it run on any mesh."""
+    two, one = Mesh(meshrt.devices()[:2], ("x",)), Mesh(meshrt.devices()[:1], ("x",))
+    f = lambda x: meshrt.lax.with_sharding_constraint(x, on(one, "x")) * 2
+    placed = through_bytes(meshrt.jit(f, **{k: on(one, v) for k, v in options.items()}))(X)
+    found = meshrt.jit(placed.call, in_shardings=on(two, "x"))(X)
+    np.testing.assert_array_equal(found, X * 2)
+    assert placed.nr_devices == 1 and found.sharding.spec == meshrt.P("x")
 
 
 def test_exported_over_an_abstract_mesh():
