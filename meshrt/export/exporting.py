@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from meshrt.export.checks import (
 )
 from meshrt.export.exported import Exported
 from meshrt.export.record import argument_names
+from meshrt.interpreters.mlir import as_lowering
 from meshrt.jit import JitFunction, jit
 from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.pipeline.lowered import module_name
@@ -41,6 +42,8 @@ from meshrt.transforms.ordering import in_order
 
 __all__ = ["export"]
 
+Rules = Mapping[Any, Any]  # in place of the lowering rules of these primitives
+
 # Where symbolic sizes are left in a program, this is in its text (and it may be in names that others give).
 _SIZES = ("tensor<{", "x{", "meshrt.size")
 
@@ -51,6 +54,7 @@ def export(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[DisabledSafetyCheck] = (),
     stablehlo_version: str | int | None = None,
+    _override_lowering_rules: Sequence[tuple[Any, Any]] | None = None,
 ) -> Callable[..., Exported]:
     """A function that takes arguments, or ShapeDtypeStructs with symbolic shapes, and gives an `Exported`.
 
@@ -66,6 +70,8 @@ def export(
         backend. With several, the program takes the index of the platform that it runs on.
       disabled_checks: checks that are not made.
       stablehlo_version: the version that the module is written for: see `meshrt.export.artifact.target_version`.
+      _override_lowering_rules: pairs of a primitive and a rule, as `meshrt.interpreters.mlir.register_lowering` takes
+        it, with which this program is written instead. Nobody promises that others read what such rules write.
 
     Raises:
       ArgumentValueError: the function is not jitted; symbolic sizes of several scopes; a setting of the calling
@@ -88,7 +94,8 @@ def export(
             raise errors.ArgumentValueError(f"platforms {where}: 'gpu' is no platform; say which, 'cuda' or 'rocm'")
         _check_scopes(fun_jit, args, kwargs)
         traced = fun_jit.trace(*args, **kwargs)
-        return _exported(traced, where, tuple(disabled_checks), target_version(stablehlo_version))
+        rules = {p: as_lowering(p, rule) for p, rule in _override_lowering_rules or ()}
+        return _exported(traced, where, tuple(disabled_checks), target_version(stablehlo_version), rules)
 
     return do_export
 
@@ -106,7 +113,7 @@ def _check_scopes(fun: Any, args: Any, kwargs: Any) -> None:
 
 
 def _exported(
-    traced: Traced, platforms: tuple[str, ...], disabled: tuple[DisabledSafetyCheck, ...], version: str
+    traced: Traced, platforms: tuple[str, ...], disabled: tuple[DisabledSafetyCheck, ...], version: str, rules: Rules
 ) -> Exported:
     convention = settings.export_calling_convention_version
     low, high = minimum_supported_calling_convention_version, maximum_supported_calling_convention_version
@@ -119,7 +126,7 @@ def _exported(
     _refuse_boxes(record)
     _check_donation(request, platforms)
     solution = solve([a.shape for a in record.in_avals], argument_names(record.in_tree))
-    module = _lowered(record, request, platforms, solution if solution.unknowns else None)
+    module = _lowered(record, request, platforms, solution if solution.unknowns else None, rules)
     if module.callbacks or module.customs:
         what = "calls back into Python" if module.callbacks else "has operations that its user partitions"
         raise errors.UnsupportedError(
@@ -128,7 +135,9 @@ def _exported(
         )
     text = module.text
     if not solution.unknowns and any(sign in text for sign in _SIZES):
-        _lowered(record, request, platforms, solution)  # which says of what size the arguments do not tell the value
+        _lowered(
+            record, request, platforms, solution, rules
+        )  # which says of what size the arguments do not tell the value
     check_custom_calls(custom_calls(jaxlib_api.parse(text)), disabled)
     mesh = request.mesh
     effects = sorted(record.live.effects, key=str)
@@ -151,7 +160,7 @@ def _exported(
         uses_global_constants="jax.uses_shape_polymorphism = true" in module.writer.attributes,
         stablehlo_version=version,
         mesh=mesh,
-        _get_vjp=lambda primal: _vjp_of(traced, primal),
+        _get_vjp=lambda primal: _vjp_of(traced, primal, rules),
     )
 
 
@@ -184,7 +193,7 @@ def _check_donation(request: LoweringRequest, platforms: tuple[str, ...]) -> Non
 
 
 def _lowered(
-    record: TraceRecord, request: LoweringRequest, platforms: tuple[str, ...], solution: Solution | None
+    record: TraceRecord, request: LoweringRequest, platforms: tuple[str, ...], solution: Solution | None, rules: Rules
 ) -> LoweredModule:
     consts = [key_data(c) if getattr(getattr(c, "aval", None), "is_key", False) else c for c in record.closed.consts]
     return lower_module(
@@ -193,10 +202,11 @@ def _lowered(
         donated=request.donated, out_paths=record.out_paths(), platform=platforms[0], platforms=platforms,
         keep_unused=request.keep_unused or any(is_symbolic_shape(a.shape) for a in record.in_avals),
         is_export=True, solution=solution, arg_memories=request.arg_memories, out_memories=request.out_memories,
+        overrides=rules,
     )  # fmt: skip
 
 
-def _vjp_of(traced: Traced, primal: Exported) -> Exported:
+def _vjp_of(traced: Traced, primal: Exported, rules: Rules) -> Exported:
     """The derivative of an exported function, exported likewise: of its arguments and of cotangents of its results."""
     count = len(primal.in_avals)
 
@@ -213,7 +223,8 @@ def _vjp_of(traced: Traced, primal: Exported) -> Exported:
         options = {"in_shardings": tuple(map(_closed, asked)),
                    "out_shardings": tuple(_closed(_of_cotangent(s)) for s in primal.in_shardings)}  # fmt: skip
     jitted: JitFunction = jit(fun_vjp, **options)
-    return _exported(jitted.trace(*specs), primal.platforms, primal.disabled_safety_checks, primal.stablehlo_version)
+    checks, version = primal.disabled_safety_checks, primal.stablehlo_version
+    return _exported(jitted.trace(*specs), primal.platforms, checks, version, rules)
 
 
 def _closed(sharding: NamedSharding | None) -> NamedSharding | None:

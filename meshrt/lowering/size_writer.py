@@ -47,7 +47,7 @@ class SizeWriter:
         limit = 1 << (int(self.integer[1:]) - 1)
         if not -limit <= n < limit:
             raise errors.IntegerOverflowError(
-                f"Python integer {n} out of bounds for int{self.integer[1:]}, in which programs compute symbolic sizes: "
+                f"Python integer {n} out of bounds for int{self.integer[1:]}, in which programs compute with sizes: "
                 "set meshrt.config.update('enable_x64', True), or multiply by floats"
             )
         return self.body.op("stablehlo.constant", (), [self.kind], f"value = dense<{n}> : {self.kind}")

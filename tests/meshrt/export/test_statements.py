@@ -189,6 +189,15 @@ def test_2_12_the_fields_and_functions_of_jax_export():
     assert described(meshrt, export, jnp) == described(jax, theirs, jax.numpy)
 
 
+@pytest.mark.parametrize("platforms", [("cpu",), ("tpu", "cpu")])
+def test_2_12_lowering_rules_of_one_export(platforms):
+    f = meshrt.jit(lambda x: meshrt.jit(jnp.sin)(x) + lax.tan(x))
+    rules = [(lax.sin_p, lambda ctx, x, **_: [hlo.add(x, x)]), (lax.tan_p, mlir.lower_fun(lambda x, **_: (3 * x,)))]
+    exported = through_bytes(f, _override_lowering_rules=rules, platforms=platforms, vjp_order=1)(X)
+    np.testing.assert_allclose(exported.call(X), 5 * X)
+    np.testing.assert_allclose(through_bytes(f, platforms=platforms)(X).call(X), np.sin(X) + np.tan(X), rtol=1e-4)
+
+
 @pytest.mark.parametrize(("sizes", "whole"), [((2, 2), True), ((1, 2, 2), True), ((4, 1), False)])
 def test_5_14_a_shard_map_is_called_over_meshes_that_have_its_axes_whole(sizes, whole):
     mesh = meshrt.make_mesh((2, 2), ("x", "y"), (AxisType.Auto,) * 2, devices=meshrt.devices()[:4])
