@@ -72,7 +72,7 @@ def _slice_transpose(
     for i, (start, limit, n) in enumerate(zip(start_indices, limit_indices, x.aval.shape)):
         stride = strides[i] if strides else 1
         if stride != 1:
-            limit = start + (1 + (ct_shape[i] - 1) * stride if ct_shape[i] else 0)
+            limit = start + non_negative_dim(1 + (ct_shape[i] - 1) * stride)
         config.append((start, n - limit, stride - 1))
     return [pad_p.bind(ct, _zero(ct), padding_config=tuple(config))]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.dimensions.arithmetic import ceil_div
+from meshrt.core.dimensions.arithmetic import ceil_div, is_surely
 from meshrt.core.dimensions.expression import as_size, non_negative_dim
 from propagation.asm import i64_array
 
@@ -75,7 +75,9 @@ def padtype_to_pads(
     pads = []
     for n, window, stride in zip(in_shape, window_shape, window_strides):
         n, window, stride = map(as_size, (n, window, stride))
-        total = non_negative_dim((ceil_div(n, stride) - 1) * stride + window - n) if n != 0 else 0
+        # (Where a symbolic size turns out to be 0 there are no windows with either.)
+        none = is_surely(lambda n=n: n == 0)
+        total = 0 if none else non_negative_dim((ceil_div(n, stride) - 1) * stride + window - n)
         small, large = total // 2, total - total // 2
         pads.append((large, small) if name == "SAME_LOWER" else (small, large))
     return pads
