@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from propagation.ops import CONSTANTS, POINTWISE, REARRANGING, having
+from propagation.ops import POINTWISE, having
 
 from ..heuristics import FUSED_VALUES
 from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
@@ -24,6 +24,7 @@ from .breadth import ENDING, by_breadth
 from .carried import Needs
 from .combined import combined
 from .copies import is_cut, is_joined, is_one, loses_dimension, parts, reordered
+from .fusible import FUSIBLE, FUSING, is_dear, is_identity, is_spread, name_of
 from .kernels import kernels
 from .narrowed import narrowed
 from .work import is_cut_in_blocks, is_reduced_in_blocks, positions
@@ -31,16 +32,6 @@ from .work import is_cut_in_blocks, is_reduced_in_blocks, positions
 __all__ = ["Liveness", "Span", "totals"]
 
 _named = lambda *names: frozenset(f"stablehlo.{n}" for n in names)
-# What takes no memory of its own when what reads it can compute it.
-_FUSIBLE = (POINTWISE | REARRANGING | CONSTANTS | having("joining")) - having("library") - _named("rng_bit_generator")
-# What computes its operands while it reads them.
-_FUSING = _FUSIBLE | _named("reduce", "dynamic_update_slice", "broadcast_in_dim", "iota")
-# Too dear to be computed once for each of several readers.
-_DEAR = _named(
-    "atan2", "cbrt", "cosine", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic",
-    "power", "remainder", "rsqrt", "sine", "sqrt", "tan", "tanh",
-) | _named("concatenate", "gather", "reduce")  # fmt: skip
-_SPREAD = _named("broadcast_in_dim", "iota", "constant")
 _CONTRACTIONS = having("contraction")
 _ALIAS = _named("reshape", "optimization_barrier", "bitcast_convert")
 # Each result may take the memory of the operand of its number.
@@ -183,9 +174,9 @@ class _Block:
         """Whether a value is written to memory rather than computed where it is read."""
         if value in self.returned or item.collective is not None:
             return True
-        if item.name not in _FUSIBLE and item not in self.kernels:
+        if name_of(item) not in FUSIBLE and item not in self.kernels:
             return True
-        return self._is_read_whole(item, value) or (_is_dear(item) and self._readings(value) > 1)
+        return self._is_read_whole(item, value) or (is_dear(item) and self._readings(value) > 1)
 
     def _is_read_whole(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether readers of an item's result take it from memory, rather than compute it where they read it."""
@@ -198,7 +189,7 @@ class _Block:
                 return True
         if not all(map(self._fuses, readers)):
             return True
-        return any(reader.name in _CONTRACTIONS for reader in self._read_by(value))  # under another name
+        return any(name_of(reader) in _CONTRACTIONS for reader in self._read_by(value))  # under another name
 
     def _readings(self, value: LocalValue) -> int:
         """How many operations read a value: a collective reads it once for each part that it sends."""
@@ -209,7 +200,7 @@ class _Block:
         """Whether an item computes its operands while it reads them."""
         if item.collective is not None:
             return self.program.in_breadth and is_cut(item)
-        if item.name not in _FUSING or item in self.kernels:
+        if name_of(item) not in FUSING or item in self.kernels:
             return False
         return not (self.program.in_breadth and is_reduced_in_blocks(item))
 
@@ -230,7 +221,10 @@ class _Block:
         if item.collective is not None:
             sent = [item.operands[0]] if is_cut(item) else []
             arrived = [v for v in item.results if self._is_put_in_order(item, v)]
-            return [Span(value, size, i, i, True) for value in (*sent, *arrived) for size in parts(item, value)]
+            spans = [Span(value, size, i, i, True) for value in sent for size in parts(item, value)]
+            return spans + [
+                Span(v, size, i, max(i, self._read_as_it_came(v)), True) for v in arrived for size in parts(item, v)
+            ]
         if is_cut_in_blocks(item):
             return [Span(value, ref_bytes(value), i, i, True) for value in item.results]
         early = self.program.in_breadth
@@ -256,6 +250,14 @@ class _Block:
         turned = all(self._fuses(r) or value in reordered(r) for r in self._read_by(value))
         return is_one(item) and not turned and self._is_read_whole(item, value)
 
+    def _read_as_it_came(self, value: LocalValue) -> int:
+        """The last item that reads what arrived at a collective before it is put in order: it computes where to find
+        each element."""
+        if not self.program.in_breadth or value in self.returned:
+            return -1
+        readers = [self.items[i] for i in self.readers.get(value, ())]
+        return max((self.until[r] for r in readers if self._fuses(r) and r not in self.aliases), default=-1)
+
     def _is_in_parts(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether what arrives at a collective stays in the parts that it came in, for those who read it."""
         if item.collective is None or is_one(item) or value in self.returned:
@@ -266,7 +268,7 @@ class _Block:
         """Whether a value is computed for `reader` alone, which is then given it in the order that it reads."""
         origin = self.origin(value)
         maker = origin.item
-        if maker is None or maker.name not in _FUSIBLE or not self.returned.isdisjoint((value, origin)):
+        if maker is None or name_of(maker) not in FUSIBLE or not self.returned.isdisjoint((value, origin)):
             return False
         return all(each is reader for each in self._read_by(origin))
 
@@ -275,6 +277,7 @@ class _Block:
         end: dict[LocalValue, int] = dict.fromkeys(self.returned, len(self.items) - 1)
         again: dict[LocalValue, int] = {}  # the last item that computes a value which is written as well
         self.kept: set[LocalValue] = set()
+        self.until: dict[LocalOp, int] = {}  # by item the last one that it is computed for
         for i in range(len(self.items) - 1, -1, -1):
             item = self.items[i]
             until = self._joint_end(item, i)
@@ -285,6 +288,7 @@ class _Block:
                 else:
                     self.kept.add(value)
                 until = max(until, again.get(value, i))
+            self.until[item] = until
             # A copy that is made early is what reads its operand.
             early = self._read_early(item, i) if self.made else {}
             fuses = self.program.in_breadth and self._fuses(item)
@@ -309,15 +313,15 @@ class _Block:
         """Whether readers that can compute a value do so, although it is written for others: one of its operands at
         most is as large, and it takes little to compute."""
         maker = value.item
-        if maker is None or maker.name not in _FUSIBLE or maker in self.kernels or _is_dear(maker):
+        if maker is None or name_of(maker) not in FUSIBLE or maker in self.kernels or is_dear(maker):
             return False
         rank = _true_rank(value)
-        large = [v for v in dict.fromkeys(maker.operands) if _true_rank(v) >= rank and not _is_spread(v)]
+        large = [v for v in dict.fromkeys(maker.operands) if _true_rank(v) >= rank and not is_spread(v)]
         return len(large) <= 1 or sum(map(_elements, dict.fromkeys(maker.operands))) <= _elements(value)
 
     def _is_alias(self, item: LocalOp) -> bool:
         """Whether an item gives a buffer another name; contractions of matrices read them in either order."""
-        if item in self.narrowed.whole:
+        if item in self.narrowed.whole or is_identity(item):
             return True
         return item.name in _ALIAS or (self.program.in_breadth and self._is_folded(item))
 
@@ -349,12 +353,20 @@ class _Block:
                     old = live.pop(given)
                     done.append(old._replace(last=i - 1))
                 if not self._is_carried(value, i):
-                    live[value] = Span(value, size, i, self.end[value])
+                    first = i if given is not None else self._copied_at(item, value, i)
+                    live[value] = Span(value, size, first, self.end[value])
                     if self._is_in_parts(item, value):
                         span = live.pop(value)
                         done += [span._replace(bytes=part) for part in parts(item, value)]
             done += self._copied(item, i)
         return [*done, *live.values()], insides
+
+    def _copied_at(self, item: LocalOp, value: LocalValue, i: int) -> int:
+        """From when a result has memory: where item `i` may not write over its operand, it writes over a copy, which
+        is made as soon as the operand is there where items run by breadth."""
+        if not self.program.in_breadth or item.name not in _SAME_PLACE or item.name == "stablehlo.while":
+            return i
+        return min(i, self.made.get(self.origin(item.operands[value.number]), -1) + 1)
 
     def _is_dropped(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether nothing reads a result of a branch, which the compiler then leaves out."""
@@ -370,7 +382,7 @@ class _Block:
             return None
         if item.name in _SAME_PLACE:
             candidates = [item.operands[value.number]]
-        elif item.name in POINTWISE:
+        elif name_of(item) in POINTWISE:
             candidates = self._read(item)
         else:
             return None
@@ -385,7 +397,7 @@ class _Block:
         """Whether an item may write a result over an argument that it reads: each element where it stood."""
         if item.name in _SAME_PLACE:
             return self.origin(item.operands[value.number]) is argument
-        return item.name in POINTWISE and not self._is_moved(item, argument)
+        return name_of(item) in POINTWISE and not self._is_moved(item, argument)
 
     def _is_moved(self, item: LocalOp, argument: LocalValue) -> bool:
         """Whether an elementwise operation reads elements of an argument at other positions than it writes."""
@@ -395,7 +407,7 @@ class _Block:
             if value in seen or value.item is None or value in self.kept:
                 continue
             seen.add(value)
-            if value.item.name not in POINTWISE and argument in map(self.origin, value.item.operands):
+            if name_of(value.item) not in POINTWISE and argument in map(self.origin, value.item.operands):
                 return True
             todo += value.item.operands
         return False
@@ -411,7 +423,7 @@ class _Block:
             seen.add(value)
             if value.item is None or value in self.kept:
                 found.append(value)
-            elif value.item.name in POINTWISE:
+            elif name_of(value.item) in POINTWISE:
                 todo += value.item.operands
         return found
 
@@ -445,32 +457,6 @@ def _true_rank(value: LocalValue) -> int:
     return sum(n > 1 for n in value.shape)
 
 
-def _is_spread(value: LocalValue) -> bool:
-    """Whether all that a value is made of is smaller than it."""
-    return value.item is not None and value.item.name in _SPREAD
-
-
-def _is_dear(item: LocalOp) -> bool:
-    """Whether an item takes long enough that it is computed once for all its readers. A division by a value that is
-    spread over the result is a multiplication by its reciprocal."""
-    if item.name == "stablehlo.divide":
-        return not _is_spread(item.operands[1])
-    return item.name in _DEAR and not _is_padding(item)
-
-
-def _is_padding(item: LocalOp) -> bool:
-    """Whether an item puts one number beside a value, which compilers make a padding."""
-    if item.name != "stablehlo.concatenate" or len(item.operands) != 2:
-        return False
-    return any(_is_one_number(value) for value in item.operands)
-
-
-def _is_one_number(value: LocalValue) -> bool:
-    """Whether all elements of a value are a scalar's."""
-    maker = value.item
-    return maker is not None and maker.name == "stablehlo.broadcast_in_dim" and not maker.operands[0].shape
-
-
 def _reads_either_way(reader: LocalOp, value: LocalValue) -> bool:
     """Whether an item is a contraction of matrices, which are read by rows or by columns."""
-    return reader.name == "stablehlo.dot_general" and len(value.shape) == 2 and not dot_dimensions(reader)[0]
+    return name_of(reader) == "stablehlo.dot_general" and len(value.shape) == 2 and not dot_dimensions(reader)[0]
