@@ -25,6 +25,7 @@ from .carried import Needs
 from .combined import combined
 from .copies import is_cut, is_joined, is_one, loses_dimension, parts, reordered
 from .fusible import FUSIBLE, FUSING, is_dear, is_identity, is_spread, name_of
+from .invariant import computed_before
 from .kernels import kernels
 from .narrowed import narrowed
 from .work import is_cut_in_blocks, is_reduced_in_blocks, positions
@@ -128,6 +129,7 @@ class _Block:
         self.kernels: dict[LocalOp, LocalOp] = {}
         if program.with_library:
             self.kernels = kernels(self.items, self.readers, self.returned.__contains__)
+        self.before = computed_before(region, self.items) if program.in_breadth else set()
         self.together: dict[LocalOp, list[LocalOp]] = {}
         self.place: dict[LocalOp, int] = {}
         self.made: dict[LocalValue, int] = {}
@@ -172,11 +174,15 @@ class _Block:
 
     def _is_buffer(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether a value is written to memory rather than computed where it is read."""
-        if value in self.returned or item.collective is not None:
+        if value in self.returned or item.collective is not None or self._is_read_in_loop(item, value):
             return True
         if name_of(item) not in FUSIBLE and item not in self.kernels:
             return True
         return self._is_read_whole(item, value) or (is_dear(item) and self._readings(value) > 1)
+
+    def _is_read_in_loop(self, item: LocalOp, value: LocalValue) -> bool:
+        """Whether a value that is computed before a loop is read in it."""
+        return item in self.before and any(self.items[i] not in self.before for i in self.readers.get(value, ()))
 
     def _is_read_whole(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether readers of an item's result take it from memory, rather than compute it where they read it."""
@@ -355,6 +361,8 @@ class _Block:
                 if not self._is_carried(value, i):
                     first = i if given is not None else self._copied_at(item, value, i)
                     live[value] = Span(value, size, first, self.end[value])
+                    if item in self.before:
+                        live[value] = Span(value, size, 0, len(self.items) - 1)
                     if self._is_in_parts(item, value):
                         span = live.pop(value)
                         done += [span._replace(bytes=part) for part in parts(item, value)]
