@@ -11,7 +11,7 @@ from ..ir.attributes import String
 from ..ir.program import LocalOp, LocalValue
 from ..machine import dot_dimensions
 
-__all__ = ["FUSIBLE", "FUSING", "is_dear", "is_identity", "is_spread", "name_of"]
+__all__ = ["FUSIBLE", "FUSING", "WIDENED", "is_dear", "is_identity", "is_spread", "is_widened", "name_of"]
 
 _named = lambda *names: frozenset(f"stablehlo.{n}" for n in names)
 # What takes no memory of its own when what reads it can compute it.
@@ -23,6 +23,9 @@ _DEAR = _named(
     "atan2", "cbrt", "cosine", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic",
     "power", "remainder", "rsqrt", "sine", "sqrt", "tan", "tanh",
 ) | _named("concatenate", "gather", "reduce")  # fmt: skip
+# Floats of two bytes for which XLA's compiler for CPUs computes in f32.
+WIDENED = frozenset(["bf16"])
+_WIDENING = _named("all_reduce", "reduce_scatter", "convolution")
 _SPREAD = _named("broadcast_in_dim", "iota", "constant")
 
 
@@ -66,3 +69,8 @@ def _is_one_number(value: LocalValue) -> bool:
     """Whether all elements of a value are a scalar's."""
     maker = value.item
     return maker is not None and maker.name == "stablehlo.broadcast_in_dim" and not maker.operands[0].shape
+
+
+def is_widened(item: LocalOp) -> bool:
+    """Whether an item of narrow floats reads and gives wider ones with XLA's compiler for CPUs."""
+    return item.name in _WIDENING or (item.name == "stablehlo.dot_general" and name_of(item) == item.name)

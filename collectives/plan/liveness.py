@@ -24,7 +24,7 @@ from .breadth import ENDING, by_breadth
 from .carried import Needs
 from .combined import combined
 from .copies import is_cut, is_joined, is_one, loses_dimension, parts, reordered
-from .fusible import FUSIBLE, FUSING, is_dear, is_identity, is_spread, name_of
+from .fusible import FUSIBLE, FUSING, WIDENED, is_dear, is_identity, is_spread, is_widened, name_of
 from .invariant import computed_before
 from .kernels import kernels
 from .narrowed import narrowed
@@ -353,7 +353,7 @@ class _Block:
             for value in item.results:
                 if value not in self.kept or self._is_dropped(item, value):
                     continue
-                size = ref_bytes(value)
+                size = self._size(value)
                 given = self._in_place(item, value, i, size, live)
                 if given is not None:
                     old = live.pop(given)
@@ -366,8 +366,32 @@ class _Block:
                     if self._is_in_parts(item, value):
                         span = live.pop(value)
                         done += [span._replace(bytes=part) for part in parts(item, value)]
-            done += self._copied(item, i)
+            done += [*self._copied(item, i), *self._widened(item, i)]
         return [*done, *live.values()], insides
+
+    def _size(self, value: LocalValue) -> float:
+        """Bytes of a buffer. XLA's compiler for CPUs multiplies and adds up narrow floats as f32: what these operations
+        read and give is written so."""
+        size = ref_bytes(value)
+        if not self.program.in_breadth or value.dtype not in WIDENED or value in self.returned:
+            return size
+        if value.item is not None and is_widened(value.item):
+            return 2 * size
+        return 2 * size if all(map(is_widened, self._read_by(value))) else size
+
+    def _widened(self, item: LocalOp, i: int) -> list[Span]:
+        """The copies in wider floats that item `i` is the last to read, of what others read as it is."""
+        spans: list[Span] = []
+        if not self.program.in_breadth or not is_widened(item):
+            return spans
+        for value in dict.fromkeys(map(self.origin, item.operands)):
+            readers = list(self._read_by(value))
+            outside = value.item is None or value.item not in self.place
+            if value.dtype not in WIDENED or not (outside or value in self.kept) or (not outside and self._size(value) > ref_bytes(value)):
+                continue
+            if max(self.place[r] for r in readers if is_widened(r)) == i:
+                spans.append(Span(value, 2 * ref_bytes(value), self.made.get(value, -1) + 1, i, True))
+        return spans
 
     def _copied_at(self, item: LocalOp, value: LocalValue, i: int) -> int:
         """From when a result has memory: where item `i` may not write over its operand, it writes over a copy, which
