@@ -1,7 +1,7 @@
 """What XLA's compilers compute before a loop, because nothing that it is made of changes in the loop.
 
 What only spreads or rearranges is left where it is: it costs nothing there, and memory outside. So is what is the same
-along all dimensions but one, as a comparison of one coordinate: only its line is computed before, and spread in the loop.
+along all dimensions but one, as a comparison of one coordinate: only a line of it is computed before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from .breadth import ENDING
 
 __all__ = ["computed_before"]
 
-_LEFT = CONSTANTS | REARRANGING | frozenset(f"stablehlo.{n}" for n in ("broadcast_in_dim", "iota", "optimization_barrier"))
+_SPREADING = frozenset(("stablehlo.broadcast_in_dim", "stablehlo.iota", "stablehlo.optimization_barrier"))
+_LEFT = CONSTANTS | REARRANGING | _SPREADING
 
 
 def computed_before(region: Region, items: Sequence[LocalOp]) -> set[LocalOp]:
@@ -29,8 +30,9 @@ def computed_before(region: Region, items: Sequence[LocalOp]) -> set[LocalOp]:
     if region.kind != "loop" or not items or items[-1].name not in ENDING:
         return set()
     returned = items[-1].operands
-    same = {arg for arg, value in zip(region.args, returned) if arg is value} if len(returned) == len(region.args) else set()
-    changing: set[LocalValue] = {arg for arg in region.args if arg not in same}
+    changing: set[LocalValue] = set(region.args)
+    if len(returned) == len(region.args):  # of the body, rather than the condition
+        changing = {arg for arg, value in zip(region.args, returned) if arg is not value}
     found: set[LocalOp] = set()
     along: dict[LocalValue, frozenset[int]] = {}  # of what doesn't change, the dimensions along which it does
     for item in items[:-1]:

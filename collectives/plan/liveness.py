@@ -9,10 +9,8 @@ one contraction alone, in whatever order it reads.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from propagation.ops import POINTWISE, having
 
@@ -28,35 +26,17 @@ from .fusible import FUSIBLE, FUSING, WIDENED, is_dear, is_identity, is_spread, 
 from .invariant import computed_before
 from .kernels import kernels
 from .narrowed import narrowed
+from .repeated import Repeats
+from .spans import Span, totals
 from .work import is_cut_in_blocks, is_reduced_in_blocks, positions
 
-__all__ = ["Liveness", "Span", "totals"]
+__all__ = ["Liveness"]
 
 _named = lambda *names: frozenset(f"stablehlo.{n}" for n in names)
 _CONTRACTIONS = having("contraction")
 _ALIAS = _named("reshape", "optimization_barrier", "bitcast_convert")
 # Each result may take the memory of the operand of its number.
 _SAME_PLACE = _named("dynamic_update_slice", "scatter", "sort", "while")
-
-
-class Span(NamedTuple):
-    """A buffer that lives from item `first` of a region to item `last`, both included: that of a value, or of a copy of
-    one in another order of dimensions."""
-
-    value: LocalValue
-    bytes: float
-    first: int
-    last: int
-    is_copy: bool = False
-
-
-def totals(spans: Sequence[Span], items: int) -> list[float]:
-    """Bytes that live while each of a region's items runs."""
-    change = [0.0] * (items + 1)
-    for span in spans:
-        change[span.first] += span.bytes
-        change[span.last + 1] -= span.bytes
-    return list(itertools.accumulate(change))[:items]
 
 
 class Liveness:
@@ -283,13 +263,17 @@ class _Block:
         end: dict[LocalValue, int] = dict.fromkeys(self.returned, len(self.items) - 1)
         again: dict[LocalValue, int] = {}  # the last item that computes a value which is written as well
         self.kept: set[LocalValue] = set()
+        self.repeats = Repeats()
+        self.repeated: set[LocalValue] = set()  # written because they would be computed too often
         self.until: dict[LocalOp, int] = {}  # by item the last one that it is computed for
         for i in range(len(self.items) - 1, -1, -1):
             item = self.items[i]
             until = self._joint_end(item, i)
             for value in item.results:
                 end.setdefault(value, i)
-                if item in self.aliases or not self._is_buffer(item, value):
+                if self._is_repeated(value):
+                    self.repeated.add(value)
+                if item in self.aliases or not (value in self.repeated or self._is_buffer(item, value)):
                     until = max(until, end[value])
                 else:
                     self.kept.add(value)
@@ -302,6 +286,11 @@ class _Block:
                 ends = again if fuses and self._is_computed_again(value) else end
                 ends[value] = max(ends.get(value, 0), early.get(value, until))
         return end
+
+    def _is_repeated(self, value: LocalValue) -> bool:
+        """Whether readers would compute a value more often than compilers allow."""
+        readers = [self.items[i] for i in self.readers.get(value, ())]
+        return self.program.in_breadth and self.repeats.is_too_often(value, readers, self.kept)
 
     def _joint_end(self, item: LocalOp, i: int) -> int:
         """Until when an item needs its operands: an all-reduce as long as those run that it is one with."""
@@ -320,6 +309,8 @@ class _Block:
         most is as large, and it takes little to compute."""
         maker = value.item
         if maker is None or name_of(maker) not in FUSIBLE or maker in self.kernels or is_dear(maker):
+            return False
+        if value in self.repeated:
             return False
         rank = _true_rank(value)
         large = [v for v in dict.fromkeys(maker.operands) if _true_rank(v) >= rank and not is_spread(v)]
@@ -387,9 +378,10 @@ class _Block:
         for value in dict.fromkeys(map(self.origin, item.operands)):
             readers = list(self._read_by(value))
             outside = value.item is None or value.item not in self.place
-            if value.dtype not in WIDENED or not (outside or value in self.kept) or (not outside and self._size(value) > ref_bytes(value)):
+            is_as_it_is = outside or (value in self.kept and self._size(value) == ref_bytes(value))
+            if value.dtype not in WIDENED or not is_as_it_is:
                 continue
-            if max(self.place[r] for r in readers if is_widened(r)) == i:
+            if max((self.place[r] for r in readers if is_widened(r)), default=-1) == i:
                 spans.append(Span(value, 2 * ref_bytes(value), self.made.get(value, -1) + 1, i, True))
         return spans
 
