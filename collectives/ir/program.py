@@ -40,6 +40,7 @@ class Collective(NamedTuple):
     cause    why, in words
     senders  the devices that send; None if all do
     members  those that it stands for, if a pass combined several
+    crossed  the atoms along which pairs that the program itself gave move something
     """
 
     kind: str
@@ -50,6 +51,12 @@ class Collective(NamedTuple):
     cause: str
     senders: np.ndarray | None = None
     members: tuple[Collective, ...] = ()
+    crossed: tuple[int, ...] = ()
+
+    @property
+    def across(self) -> tuple[int, ...]:
+        """The atoms in which devices that talk differ; none where groups of the program itself are not those of any."""
+        return self.crossed if self.atoms is None else self.atoms
 
     @property
     def facts(self) -> CollectiveKind:
