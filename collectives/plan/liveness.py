@@ -26,7 +26,7 @@ from .fusible import FUSIBLE, FUSING, WIDENED, is_dear, is_identity, is_spread, 
 from .invariant import computed_before
 from .kernels import kernels
 from .narrowed import narrowed
-from .repeated import Repeats
+from .repeated import Repeats, may_repeat
 from .spans import Span, totals
 from .work import is_cut_in_blocks, is_reduced_in_blocks, positions
 
@@ -162,7 +162,9 @@ class _Block:
 
     def _is_read_in_loop(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether a value that is computed before a loop is read in it."""
-        return item in self.before and any(self.items[i] not in self.before for i in self.readers.get(value, ()))
+        if item not in self.before:
+            return False
+        return any(self.items[i] not in self.before for i in self.readers.get(value, ()))
 
     def _is_read_whole(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether readers of an item's result take it from memory, rather than compute it where they read it."""
@@ -263,7 +265,7 @@ class _Block:
         end: dict[LocalValue, int] = dict.fromkeys(self.returned, len(self.items) - 1)
         again: dict[LocalValue, int] = {}  # the last item that computes a value which is written as well
         self.kept: set[LocalValue] = set()
-        self.repeats = Repeats()
+        self.repeats = Repeats() if self.program.in_breadth and may_repeat(self.items) else None
         self.repeated: set[LocalValue] = set()  # written because they would be computed too often
         self.until: dict[LocalOp, int] = {}  # by item the last one that it is computed for
         for i in range(len(self.items) - 1, -1, -1):
@@ -271,9 +273,11 @@ class _Block:
             until = self._joint_end(item, i)
             for value in item.results:
                 end.setdefault(value, i)
-                if self._is_repeated(value):
+                is_buffer = item not in self.aliases and self._is_buffer(item, value)
+                if self.repeats is not None and not is_buffer and self._is_repeated(self.repeats, value):
                     self.repeated.add(value)
-                if item in self.aliases or not (value in self.repeated or self._is_buffer(item, value)):
+                    is_buffer = item not in self.aliases
+                if not is_buffer:
                     until = max(until, end[value])
                 else:
                     self.kept.add(value)
@@ -287,10 +291,10 @@ class _Block:
                 ends[value] = max(ends.get(value, 0), early.get(value, until))
         return end
 
-    def _is_repeated(self, value: LocalValue) -> bool:
+    def _is_repeated(self, repeats: Repeats, value: LocalValue) -> bool:
         """Whether readers would compute a value more often than compilers allow."""
         readers = [self.items[i] for i in self.readers.get(value, ())]
-        return self.program.in_breadth and self.repeats.is_too_often(value, readers, self.kept)
+        return repeats.is_too_often(value, readers, self.kept)
 
     def _joint_end(self, item: LocalOp, i: int) -> int:
         """Until when an item needs its operands: an all-reduce as long as those run that it is one with."""
@@ -373,7 +377,8 @@ class _Block:
     def _widened(self, item: LocalOp, i: int) -> list[Span]:
         """The copies in wider floats that item `i` is the last to read, of what others read as it is."""
         spans: list[Span] = []
-        if not self.program.in_breadth or not is_widened(item):
+        narrow = self.program.in_breadth and any(value.dtype in WIDENED for value in item.operands)
+        if not narrow or not is_widened(item):
             return spans
         for value in dict.fromkeys(map(self.origin, item.operands)):
             readers = list(self._read_by(value))

@@ -7,19 +7,34 @@ Above a limit the value is written (`FusionNodeIndexingEvaluation` in its source
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from propagation.ops import POINTWISE
+from propagation.ops import POINTWISE, REARRANGING
 
 from ..heuristics import EMITTED_AGAIN, ROOMS_TRIED
 from ..ir.program import LocalOp, LocalValue
 from .fusible import is_spread, name_of
 
-__all__ = ["Repeats"]
+__all__ = ["Repeats", "may_repeat"]
 
 # By the item that is written, whoever asks for elements at positions of its own, and for how many of them.
 _Askers = Mapping[LocalOp, Mapping[LocalOp, int]]
 _NOBODY: _Askers = {}
+
+
+# What asks for elements elsewhere than its own are; a broadcast asks for fewer than there are of its own.
+_ELSEWHERE = REARRANGING - frozenset(f"stablehlo.{n}" for n in ("broadcast_in_dim", "reshape", "transpose"))
+
+
+def may_repeat(items: Sequence[LocalOp]) -> bool:
+    """Whether there are as many items that ask for elements elsewhere as it takes to ask for one too often."""
+    needed = EMITTED_AGAIN.bit_length()
+    for item in items:
+        if item.name in _ELSEWHERE:
+            needed -= 1
+            if not needed:
+                return True
+    return False
 
 
 class Repeats:

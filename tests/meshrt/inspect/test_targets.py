@@ -185,7 +185,8 @@ func.func @main(%x: tensor<6x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"dat
 
 def test_a_process_that_may_take_less_than_the_tool_allows(tmp_path):
     """As under `ulimit -v`, and in batch systems."""
-    (tmp_path / "m.mlir").write_text("func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> { return %x : tensor<8xf32> }")
+    text = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> { return %x : tensor<8xf32> }"
+    (tmp_path / "m.mlir").write_text(text)
     command = f"ulimit -v 4000000 -t 60; exec {sys.executable} -m meshrt inspect m.mlir"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
