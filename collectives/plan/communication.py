@@ -211,17 +211,18 @@ def plan_of(
                 if item.collective is not None:
                     entries.append(_entry(item, times, atoms, topology))
                     sent.send(item.collective.bytes, item.collective.senders)
-                inside = []
-                for inner in item.regions:
-                    if inner.kind != "body":
-                        known = None if times is None or inner.trips is None else times * inner.trips
-                        inside.append((inner, visit(inner, known)))
-                if inside and inside[0][0].kind == "branch":
-                    sent.add(Traffic.of_branches([each for _, each in inside]))
-                else:
-                    for inner, each in inside:
-                        sent.add(each, 1 if inner.trips is None else inner.trips)
-                if item.name == "func.call":
+                if item.regions:
+                    inside = []
+                    for inner in item.regions:
+                        if inner.kind != "body":
+                            known = None if times is None or inner.trips is None else times * inner.trips
+                            inside.append((inner, visit(inner, known)))
+                    if inside and inside[0][0].kind == "branch":
+                        sent.add(Traffic.of_branches([each for _, each in inside]))
+                    else:
+                        for inner, each in inside:
+                            sent.add(each, 1 if inner.trips is None else inner.trips)
+                elif item.name == "func.call":
                     sent.add(visit(functions[item.callee].region, times))
         return sent
 
