@@ -155,6 +155,20 @@ def test_narrow_indices_without_sign_count_to_their_end(platform, dtype, last):
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
+@pytest.mark.parametrize("start", [1, 2**31 - 1, 2**31, 2**32 - 1])
+def test_parts_of_values_begin_at_words_without_sign(start):
+    """Beyond the end they are moved to it, not to the beginning."""
+    x, start = drawn([kind(6, 5)])[0], np.asarray([start], np.uint32)
+
+    def kernel(x, start, o):
+        part = lax.dynamic_slice(x[...], (start[0], start[0]), (2, 3))
+        o[...] = lax.dynamic_update_slice(x[...], 10 * part, (start[0], np.uint32(0)))
+
+    call = pl.pallas_call(kernel, kind(6, 5))
+    (found,) = evaluated("cuda", call, [x, start])
+    np.testing.assert_allclose(found, call(x, start), rtol=1e-6)
+
+
 def eighths(x):
     parts = [x + x, -x, abs(x), jnp.where(x > 1, x, x * 2), jnp.cumsum(x, 1), jnp.sort(x), jnp.maximum(x, 1), x / 3]
     parts += [x - jnp.max(x, 0), x + jnp.argmax(x, 1)[:, None].astype(x.dtype), jnp.min(x) + x]
