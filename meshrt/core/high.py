@@ -45,7 +45,8 @@ class HiType(AbstractValue):
         derivatives                     to_tangent_aval; of tangent types vspace_zero, vspace_add
         vmap                            dec_rank, inc_rank
         arguments and results of scan   these two, leading_axis_spec
-        shard_map                       shard, unshard (from a HiPspec, whose to_lo gives the arrays' specs)
+        shard_map                       a HiPspec, whose to_lo gives the arrays' specs; shard and unshard where the type
+                                        of a part is not that of the value that consists of parts
 
     One that is missing is named where it is asked for (UnsupportedError).
 
@@ -141,6 +142,11 @@ class HiType(AbstractValue):
     def unshard(self, mesh: Any, check_vma: bool, spec: Any) -> Any:
         """The type of the whole whose parts have this type."""
         _missing(self, "unshard", "shard_map")
+
+    def tangent_spec(self, *specs: Any) -> Any:
+        """The PartitionSpec (HiPspec) of derivatives of a value whose arrays are split by these PartitionSpecs: where
+        these were given in place of a HiPspec, whose `to_tangent_spec` says it."""
+        _missing(self, "tangent_spec", "the derivative of a shard_map, whose specs are no HiPspec,")
 
     def nospec(self, mesh: Any, check_vma: bool, all_names: tuple[Any, ...]) -> Any:
         """The HiPspec of a value that leaves a manual region only as a residual."""

@@ -315,6 +315,8 @@ class JaxprTrace(Trace):
 
     # A value of a high type that was made of tracers as a tracer of that type (`meshrt.core.basic.parts`).
     packed: ClassVar[Any] = staticmethod(lambda value: value)
+    # Likewise the type of a value of a high type that varies over more axes.
+    varying: ClassVar[Any] = staticmethod(lambda kind, axes: kind)
 
     def set_state(self, value: Any, state: Any) -> None:
         """Notes the type state of a mutable value that the program has written to."""
@@ -378,7 +380,8 @@ def _captured_type(value: Any) -> ShapedArray:
             mesh = manual_mesh()
             aval = aval if mesh is None else aval.inside(mesh)
         if isinstance(value, Tracer) and not apart().issubset(aval.vma):
-            aval = aval.update(vma=aval.vma.union(apart()))
+            more = apart()
+            aval = JaxprTrace.varying(aval, more) if aval.is_high else aval.update(vma=aval.vma.union(more))
     elif aval.explicit is not None:  # in a region axes have other types
         aval = Completion.captured(aval)
     return aval

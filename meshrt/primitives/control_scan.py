@@ -13,6 +13,7 @@ from typing import Any
 
 from meshrt.core.basic.parts import exchanged, in_front
 from meshrt.core.basic.shapes import instantiate, move_dim, zeros
+from meshrt.core.basic.varying import declared
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import eval_jaxpr
@@ -273,7 +274,7 @@ scan_p: Primitive = Primitive(
     "scan", infer, lower=lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, recompute=recompute, discharge=scan_rule(lambda: scan_p), thread=_thread,
     effects=lambda *avals, jaxpr, **_: body_effects(jaxpr),
-    multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    multiple_results=True, cache_types=False, varies=lambda params: declared(params["jaxpr"].in_avals),
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],
     to_lojax=scan_opened(_bind, True), unbox=scan_opened(_bind, False),
 )  # fmt: skip
