@@ -3,6 +3,8 @@ beside the same operations outside of a kernel, and given to the compiler (`make
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -191,3 +193,27 @@ def test_gpus_compile_them(name):
     with meshrt.enable_x64(any(k.dtype == F64 for k in kinds)):
         program = meshrt.jit(whole(f, *kinds)).trace(*kinds).lower(lowering_platforms=("cuda",))
     assert program.compile(topology="h100:1").memory_analysis().output_size_in_bytes > 0
+
+
+@pytest.mark.parametrize(
+    "precision, wanted",
+    [
+        (None, "tf32"),
+        ("default", "tf32"),
+        ("high", "tf32"),
+        (("highest", "default"), "tf32"),
+        ("highest", None),
+        ("F32_F32_F32", None),
+        ("TF32_TF32_F32_X3", "tf32x3"),
+    ],
+)
+def test_products_of_float32_are_as_precise_as_asked(precision, wanted):
+    """As JAX has them (read from what it makes of this kernel), and by default as XLA multiplies on these platforms."""
+
+    def kernel(x, y, o):
+        o[...] = lax.dot(x[...], y[...], precision=precision)
+
+    program = meshrt.jit(pl.pallas_call(kernel, kind(32, 32))).trace(kind(32, 32), kind(32, 32))
+    text = program.lower(lowering_platforms=("cuda",)).as_text()
+    (line,) = [part for part in text.split("\\0A") if "tt.dot" in part]
+    assert re.findall(r"inputPrecision = (\w+)", line) == ([] if wanted is None else [wanted])
