@@ -16,6 +16,8 @@ from meshrt.core.basic.shapes import instantiate, move_dim, zeros
 from meshrt.core.basic.varying import declared
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.references import is_ref_type
+from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import eval_jaxpr
 from meshrt.core.types import aval_of
 from meshrt.primitives.control_discharge import scan_rule
@@ -28,6 +30,7 @@ from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import given_linear
 from meshrt.transforms.linearize import linear_zero_p
 from meshrt.transforms.ordering import TOKEN
+from meshrt.transforms.references import with_moved_refs
 from meshrt.transforms.tools import WeakCache, dce
 
 __all__ = ["scan_p"]
@@ -194,7 +197,8 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
         *[x if d is None else _behind_length(x, d, t, axis, length) for (x, d), t in zip(xs, jaxpr.in_avals[first_x:])],
     ]
     params = {**params, "jaxpr": closed.jaxpr, "num_consts": len(closed.consts) + num_consts}
-    outs = list(scan_p.bind(*operands, **params))
+    behind = [*[None] * (len(operands) - len(xs)), *[d for _, d in xs]]
+    outs = list(with_moved_refs(lambda values, _: scan_p.bind(*values, **params), operands, behind, 1))
     out_dims = [0 if f else None for f in flags[:num_carry]] + [1 if f else None for f in flags[num_carry:]]
     for i, member in enumerate(jaxpr.out_avals):
         if i >= num_carry and member.is_high and flags[i]:
@@ -204,6 +208,8 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
 
 def _behind_length(x: Any, dim: Any, member: Any, axis: MappedAxis, length: int) -> Any:
     """A mapped operand among the xs, with the mapped dimension behind the one that the loop runs over."""
+    if is_ref_type(member) and member.memory_space is DEVICE:
+        return x  # (`with_moved_refs`)
     if not member.is_high:
         return move_dim(x, dim, 1)
     return exchanged(in_front(axis.extent, x, dim), member, length, axis.size)

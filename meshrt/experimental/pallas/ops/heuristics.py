@@ -76,8 +76,8 @@ GPUS = Sizes(
 )
 
 # Float32 is multiplied by the bits of it that tensor cores take. Chosen: the largest blocks that the compiler for an
-# H100 keeps in registers (202 of each thread's 255; of 128 x 128 x 32 it stores 216 bytes elsewhere, of 64 x 64 it takes
-# 122, for a third less work by each element that is fetched).
+# H100 keeps in registers (202 of the 255 of each thread; of 128 x 128 x 32 it stores 216 bytes elsewhere, of 64 x 64 it
+# takes 122, for a third less work by each element that is fetched).
 _TF32_MATMUL = 128, 64, 32
 # What bounds the blocks of GPUs by their operands. Chosen from what the compiler for an H100 takes: of its 227 KiB the
 # backward pass of attention holds four blocks of queries or keys at a time; and products in full of floats of 32 bits
