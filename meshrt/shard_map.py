@@ -303,7 +303,7 @@ def _apply(mapped: Mapped, args: tuple[Any, ...], is_readable: bool = False, is_
     `is_readable`: the arguments are values, and so are those in the function that are the same on all devices.
     """
     region = region_of(mapped)
-    given = outline(region, args, keeps=not is_readable)
+    given = outline(args, keeps=not is_readable)
     args = given.full
     if mapped.in_specs is Infer:
         types = given.types(given.leaves, lambda _, x: aval_of(x))
@@ -420,7 +420,7 @@ def _stage(
     def call(*arrays: Any) -> Any:
         mine, fixed = iter(arrays), iter(static)
         args = tree_util.tree_unflatten(tree, [next(mine if a else fixed) for a in is_array])
-        out = outline(region, mapped.fun(*args), keeps=trace is None)
+        out = outline(mapped.fun(*args), keeps=trace is None)
         for path, box in _boxes_at(out.full).values():
             refuse_mutable(mapped.called, fun_name(mapped.fun), aval_of(box), "result" + tree_util.keystr(path))
         specs = grouped(out.flags, out.counts, out.leaves, *_broadcast_out(mapped, out.full))

@@ -23,6 +23,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from meshrt import errors
+from meshrt.core.axes import axes_in_scope
+from meshrt.core.placed import placed
 from meshrt.core.types import AbstractValue, ShapedArray, aval_of, register_aval
 
 __all__ = [
@@ -385,7 +387,11 @@ def register_hitype(cls: type, typeof: Callable[[Any], HiType]) -> None:
 
     def handler(value: Any) -> Any:
         kind: Any = typeof(value)
-        return TypeInState(kind, value.cur_qdd()) if kind.mutable else kind
+        if kind.mutable:
+            return TypeInState(kind, value.cur_qdd())
+        if axes_in_scope() and not kind.opens:
+            return placed(kind, [aval_of(x).vma for x in kind.lower_val(value)])
+        return kind
 
     register_aval(cls, handler)
 

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from meshrt import errors, tree_util
-from meshrt.core.basic.parts import has_parts_derivatives, keeps_varying, made_of, packed, parts_of
+from meshrt.core.basic.parts import has_parts_derivatives, made_of, packed, parts_of
 from meshrt.core.high import HiType, has_high_types, is_mutable
 from meshrt.core.trace import Tracer
 from meshrt.core.types import aval_of, in_program
@@ -117,15 +117,10 @@ def lo_specs(specs: Sequence[Any], parts: Sequence[Sequence[Any]], avals: Sequen
 # Types
 
 
-def stays_whole(region: Region, kind: Any) -> bool:
-    """Whether values of a type cross the boundary as they are: those of a closed type with derivatives of another kind.
-
-    Not of a type that keeps nothing of what its arrays vary over, where types inside say it: then derivatives, which
-    have it from there, would be added up over devices that have one each.
-    """
-    if not isinstance(kind, HiType) or kind.mutable or kind.opens or has_parts_derivatives(kind):
-        return False
-    return not region.check_vma or keeps_varying(kind)
+def stays_whole(kind: Any) -> bool:
+    """Whether values of a type cross the boundary as they are: those of a closed type with derivatives of another kind
+    than their arrays."""
+    return isinstance(kind, HiType) and not (kind.mutable or kind.opens or has_parts_derivatives(kind))
 
 
 def local(region: Region, spec: Any, kind: Any) -> Any:
@@ -173,9 +168,9 @@ class Outline(NamedTuple):
         return out
 
 
-def outline(region: Region, tree: Any, keeps: bool = True) -> Outline:
+def outline(tree: Any, keeps: bool = True) -> Outline:
     """`tree` with high values taken apart, but for mutable ones and, if `keeps`, those that stay whole."""
-    whole = lambda kind: keeps and stays_whole(region, kind)
+    whole = lambda kind: keeps and stays_whole(kind)
     apart = taken_apart(tree, boxes=False, whole=whole)
     leaves, structure = tree_util.tree_flatten(apart)
     flags = [has_high_types() and is_high(x) and not is_mutable(x) for x in leaves]

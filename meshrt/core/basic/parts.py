@@ -10,7 +10,6 @@ third is for batches of batches, whose derivatives are batches of batches too, o
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,13 +17,14 @@ from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, instantiate, repeated, transpose, zeros
 from meshrt.core.basic.varying import as_cotangent, in_order, set_vary_parts, vary
 from meshrt.core.high import HiType, is_high_value
+from meshrt.core.placed import placed
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, Tracer, set_trace
 from meshrt.core.types import aval_of, in_program
 
 __all__ = [
-    "batch_front", "cotangent_of", "exchanged", "from_parts_p", "has_parts_derivatives", "in_front", "keeps_varying",
-    "made_of", "packed", "parts_of", "to_parts_p",
+    "batch_front", "cotangent_of", "exchanged", "from_parts_p", "has_parts_derivatives", "in_front", "made_of",
+    "packed", "parts_of", "to_parts_p",
 ]  # fmt: skip
 
 
@@ -90,10 +90,10 @@ def packed(value: Any) -> Any:
 
 def cotangent_of(ct: Any, wanted: Any) -> Any:
     """A cotangent, of a value of a high type too, as one of type `wanted` in what it says of devices: that of one value
-    of several devices is the sum of what each of them has (`as_cotangent`). None stays, and with None nothing changes.
+    of several devices is the sum of what each of them has (`as_cotangent`). None stays.
     """
-    if ct is None or wanted is None:
-        return ct
+    if ct is None:
+        return None
     if not wanted.is_high:
         return as_cotangent(ct, wanted)
     pairs = list(zip(parts_of(ct), _types(wanted)))
@@ -117,8 +117,7 @@ def _tangent_kind(kind: Any) -> Any:
     if not has_parts_derivatives(kind):
         raise errors.UnsupportedError(
             f"the derivatives of {kind.short()}, of type {tangent.short()}, do not consist of those of its "
-            "arrays, so they cannot be taken apart or put together here (where a value is made of traced arrays, or at "
-            "the boundary of a shard_map with check_vma, of a type that does not keep what its arrays vary over): do "
+            "arrays, so they cannot be taken apart or put together here (where a value is made of traced arrays): do "
             "that in an operation with a rule of its own (VJPHiPrimitive)"
         )
     return tangent
@@ -215,28 +214,18 @@ def made_of(kind: Any, types: Sequence[Any]) -> Any:
     """The type of the value of a high type that consists of arrays of these types."""
     trace = JaxprTrace("parts", requires_low=True)
     with set_trace(trace):
-        return aval_of(kind.raise_val(*[trace.argument(t) for t in types]))
-
-
-@functools.lru_cache(maxsize=256)
-def keeps_varying(kind: Any) -> bool:
-    """Whether a high type says of its arrays, and of its derivatives, over which Manual axes they vary."""
-    made = made_of(kind, [t.update(vma=frozenset({"probe"})) for t in _types(kind)])
-    found = made.lo_ty()
-    if not made.opens:
-        tangent = made.to_tangent_aval()
-        found = [*found, *(tangent.lo_ty() if tangent.is_high else [tangent])]
-    return all("probe" in t.vma for t in found)
+        made: Any = aval_of(kind.raise_val(*[trace.argument(t) for t in types]))
+    return placed(made, [t.vma for t in types])
 
 
 def _varying(kind: Any, axes: Any) -> Any:
     """The type of a value each of whose arrays varies over `axes` too, or over what the type in place of axes says of
-    it. The type itself where it does already, and where it does not keep that."""
+    it. The type itself where it does already."""
     if kind.mutable or not isinstance(kind, HiType):
         return kind
     own = kind.lo_ty()
     more = [t.vma for t in axes.lo_ty()] if isinstance(axes, HiType) else [axes] * len(own)
-    if all(t.vma.issuperset(m) for t, m in zip(own, more)) or not keeps_varying(kind):
+    if all(t.vma.issuperset(m) for t, m in zip(own, more)):
         return kind
     return made_of(kind, [in_program(t).update(vma=t.vma.union(m)) for t, m in zip(own, more)])
 

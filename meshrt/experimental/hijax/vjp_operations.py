@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 from meshrt import errors, tree_util
-from meshrt.core.basic.parts import cotangent_of, keeps_varying
+from meshrt.core.basic.parts import cotangent_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.lojax import completed
 from meshrt.core.primitive import is_undefined
@@ -277,16 +277,11 @@ def _linearize(linear: Any, primals: Sequence[Any], tangents: Sequence[Any], par
             call_hi_primitive_linearized_p, [*leaves, *[t for t in tangents if t is not None]],
             {
                 "_prim": prim, "residuals_tree": tree, "nonzeros": nonzeros, "live": live, "types": types,
-                "taken": tuple([_taken_type(aval_of(p)) for p in primals]),
+                "taken": tuple([in_program(aval_of(p).to_ct_aval()) for p in primals]),
             },
         )
     )  # fmt: skip
     return _results(prim, out), [next(moved) if l else None for l in live]
-
-
-def _taken_type(aval: Any) -> Any:
-    """What the type of an operand says of its cotangent; None where it says nothing of devices."""
-    return in_program(aval.to_ct_aval()) if not aval.is_high or aval.mutable or keeps_varying(aval) else None
 
 
 def _live(prim: VJPHiPrimitive, more: Sequence[Any]) -> tuple[bool, ...]:

@@ -152,7 +152,7 @@ class Halves:
 
 @dataclass(frozen=True)
 class HalvesType(hijax.HiType):
-    """float16 whose derivatives are float32; it says nothing of devices, so its arrays cross the boundary."""
+    """float16 whose derivatives are float32. It is made of a shape, so it says nothing of devices itself."""
 
     shape: tuple
 
@@ -195,19 +195,56 @@ class Single(hijax.VJPHiPrimitive):
         return (ct,)
 
 
-def test_what_is_said_where_a_type_or_a_spec_says_too_little():
+def single(value):
+    return Single(meshrt.typeof(value))(value)
+
+
+class Half(hijax.VJPHiPrimitive):
+    def __init__(self, x):
+        self.in_avals, self.out_aval, self.params = (x,), HalvesType(x.shape), {}
+        super().__init__()
+
+    def expand(self, x):
+        return Halves(x.astype(jnp.float16))
+
+    def vjp_fwd(self, nonzeros, x):
+        return self(x), None
+
+    def vjp_bwd_retval(self, residuals, ct):
+        return (ct,)
+
+
+def test_types_that_say_nothing_of_devices_have_it_said_for_them():
+    """What varies, what does not, one use of each kind: cotangents are added up where they are of several devices."""
+    half = lambda x: Half(meshrt.typeof(x))(x)
+    x = jnp.arange(4.0)
+
+    def body(part, whole):
+        h, g = half(jnp.sin(part)), half(whole)
+        assert type(meshrt.typeof(g)) is HalvesType and isinstance(meshrt.typeof(h), HalvesType)
+        assert meshrt.typeof(h) != meshrt.typeof(g) == HalvesType(whole.shape)
+        once = lax.psum((single(h) * single(g)[:2]).sum(), "a")
+        return once + (single(g) ** 3).sum()
+
+    mapped = meshrt.shard_map(body, mesh=mesh_of(), in_specs=(P("a"), P()), out_specs=P())
+    plain = lambda part, whole: sum(
+        (single(half(jnp.sin(part)))[k : k + 2] * single(half(whole))[:2]).sum() for k in (0, 2)
+    ) + (single(half(whole)) ** 3).sum()
+    for got, wanted in zip(meshrt.grad(mapped, (0, 1))(x, x), meshrt.grad(plain, (0, 1))(x, x)):
+        close(got, wanted)
+
+
+def test_what_is_said_where_a_spec_says_too_little():
     value = Halves(jnp.arange(4, dtype=jnp.float16))
-    total = lambda h: lax.psum(Single(meshrt.typeof(h))(h).sum(), "a")
-    mapped = lambda spec, **more: meshrt.shard_map(total, mesh=mesh_of(), in_specs=spec, out_specs=P(), **more)
+    total = lambda h: lax.psum(single(h).sum(), "a")
+    mapped = lambda spec: meshrt.shard_map(total, mesh=mesh_of(), in_specs=spec, out_specs=P())
     assert mapped(HalvesSpec("a"))(value) == 6
-    with pytest.raises(meshrt.errors.UnsupportedError, match="does not keep what its arrays vary over"):
-        meshrt.grad(mapped(HalvesSpec("a")))(value)
     with pytest.raises(meshrt.errors.ArgumentTypeError, match="`to_tangent_spec` must give a PartitionSpec"):
-        meshrt.grad(mapped(HalvesSpec("a"), check_vma=False))(value)
+        meshrt.grad(mapped(HalvesSpec("a")))(value)
     with pytest.raises(meshrt.errors.UnsupportedError, match="to implement the `tangent_spec` method"):
-        meshrt.grad(mapped([P("a")], check_vma=False))(value)
+        meshrt.grad(mapped([P("a")]))(value)
     HalvesSpec.to_tangent_spec = lambda self: P(self.dim)
-    close(meshrt.grad(mapped(HalvesSpec("a"), check_vma=False))(value), np.ones(4))
+    close(meshrt.grad(mapped(HalvesSpec("a")))(value), np.ones(4))
 
 
 def test_identities_take_values_of_high_types():
@@ -215,3 +252,29 @@ def test_identities_take_values_of_high_types():
     f = lambda q: squares(X, lax.stop_gradient(q)) + dequantize(lax.optimization_barrier(q)).sum()
     close(meshrt.grad(f)(q), np.ones((4, 6)))
     close(dequantize(meshrt.jit(lambda q: lax.optimization_barrier((q, X)))(q)[0]), dequantize(q))
+
+
+FLOWS = {  # of what differs between devices, and of what does not
+    "branches": lambda v, u: lax.cond(u[0, 0] > 0, lambda: quantize(u * u), lambda: quantize(v * v)),
+    "a carry that comes to vary": lambda v, u: lax.scan(
+        lambda q, _: (quantize(dequantize(q) * v), None), quantize(u), None, length=2
+    )[0],
+    "a reference": lambda v, u: (
+        lambda r: (r.__setitem__(..., quantize(2 * u)), quantize(dequantize(r[...]) * v))[1]
+    )(meshrt.new_ref(quantize(v))),
+    "a carry that varies at first": lambda v, u: lax.fori_loop(0, 2, lambda _, q: quantize(2 * u), quantize(v)),
+}
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_branches_and_loops_over_values_that_come_to_vary(name):
+    """As arrays that branches give, and carries too, they are made to vary; two devices are two calls."""
+    square = lambda v, u: (dequantize(FLOWS[name](v, u)) ** 2).sum()
+    mesh = mesh_of()
+    mapped = meshrt.shard_map(
+        lambda v, u: lax.psum(square(v, u), "a"), mesh=mesh, in_specs=(P("a"), P()), out_specs=P()
+    )
+    both = np.concatenate([W, 2 * W])
+    plain = lambda v, u: square(v[:4], u) + square(v[4:], u)
+    for got, wanted in zip(meshrt.grad(mapped, (0, 1))(both, W), meshrt.grad(plain, (0, 1))(both, W)):
+        close(got, wanted)
