@@ -29,8 +29,8 @@ from meshrt.core.types import AbstractValue, ShapedArray, aval_of, register_aval
 
 __all__ = [
     "UNDECLARED", "HiType", "MutableHiType", "StateCell", "TypeInState", "TypeWrittenTo", "aval_method",
-    "aval_property", "has_high_types", "is_high_value", "is_mutable", "is_open_value", "register_hitype", "told_apart",
-    "unlike",
+    "aval_property", "has_high_types", "is_high_value", "is_mutable", "is_open_value", "register_hitype", "says_arrays",
+    "told_apart", "unlike",
 ]  # fmt: skip
 
 
@@ -375,6 +375,11 @@ class aval_property:
         self.fget = fget
 
 
+def says_arrays(kind: Any) -> bool:
+    """Whether a closed high type says which arrays its values consist of: nobody has asked those that do not."""
+    return not (kind.mutable or kind.opens) and type(kind).lo_ty is not HiType.lo_ty
+
+
 _classes: set[type] = set()
 
 
@@ -389,7 +394,7 @@ def register_hitype(cls: type, typeof: Callable[[Any], HiType]) -> None:
         kind: Any = typeof(value)
         if kind.mutable:
             return TypeInState(kind, value.cur_qdd())
-        if axes_in_scope() and not kind.opens:
+        if axes_in_scope() and says_arrays(kind):
             return placed(kind, [aval_of(x).vma for x in kind.lower_val(value)])
         return kind
 

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from meshrt import errors
-from meshrt.core.high import HiType
+from meshrt.core.high import HiType, says_arrays
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, final_states
 from meshrt.core.naming import body_name
 from meshrt.core.placed import placed
@@ -92,7 +92,7 @@ def completed(
 
 def _says_nothing(kind: Any) -> bool:
     """Whether a type may lack the axes over which its values vary."""
-    return not (kind.mutable or kind.opens) if kind.is_high else not kind.vma
+    return says_arrays(kind) if kind.is_high else not kind.vma
 
 
 def _as_found(kind: Any, value: Any) -> Any:

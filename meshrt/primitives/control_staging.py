@@ -9,9 +9,8 @@ from typing import Any
 from meshrt import dtypes
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.basic.varying import in_order, pvary_p, vary
-from meshrt.core.high import unlike
+from meshrt.core.high import HiType, says_arrays, unlike
 from meshrt.core.jaxpr import Jaxpr, Var
-from meshrt.core.references import is_ref_type
 from meshrt.core.trace import JaxprTrace, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import AbstractValue, ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
@@ -186,8 +185,8 @@ def promote_weak(values: list[Any], in_avals: Sequence[ShapedArray], out_avals: 
 
 def joined(a: Any, b: Any) -> Any:
     """A high type, varying over what type `b` says of each array too; itself where it does, or is of another kind."""
-    same = isinstance(b, type(a)) or isinstance(a, type(b))
-    if a.mutable or not (a.is_high and b.is_high and same) or is_ref_type(a) or len(a.lo_ty()) != len(b.lo_ty()):
+    same = isinstance(a, HiType) and isinstance(b, HiType) and (isinstance(b, type(a)) or isinstance(a, type(b)))
+    if not same or not says_arrays(a) or len(a.lo_ty()) != len(b.lo_ty()):
         return a
     return JaxprTrace.varying(a, b)
 

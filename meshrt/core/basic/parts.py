@@ -16,7 +16,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, instantiate, repeated, transpose, zeros
 from meshrt.core.basic.varying import as_cotangent, in_order, set_vary_parts, vary
-from meshrt.core.high import HiType, is_high_value
+from meshrt.core.high import HiType, is_high_value, says_arrays
 from meshrt.core.placed import placed
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, Tracer, set_trace
@@ -221,7 +221,7 @@ def made_of(kind: Any, types: Sequence[Any]) -> Any:
 def _varying(kind: Any, axes: Any) -> Any:
     """The type of a value each of whose arrays varies over `axes` too, or over what the type in place of axes says of
     it. The type itself where it does already."""
-    if kind.mutable or not isinstance(kind, HiType):
+    if not isinstance(kind, HiType) or not says_arrays(kind):
         return kind
     own = kind.lo_ty()
     more = [t.vma for t in axes.lo_ty()] if isinstance(axes, HiType) else [axes] * len(own)
