@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import grpc.aio
 
+from meshrt import _collection
 from meshrt.launch.hosts import codec
 from meshrt.launch.hosts.agent import versions
 from meshrt.launch.hosts.engine import HostsEngine
@@ -162,7 +163,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.play:
         play(options.play, options.first, options.agents)
-    else:
+        return
+    with _collection.seldom():  # as a coordinator does
         coordinate(options.agents, options.seconds)
 
 

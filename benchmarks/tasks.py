@@ -351,12 +351,11 @@ class Tasks:
             self._prepared[key] = jax.jit(function) if jitted else function, arguments
             jax.block_until_ready(self._prepared[key][0](*arguments))
         function, arguments = self._prepared[key]
+        if jitted:  # as of any compiled function, so that the two can be compared
+            return self._median_of_blocks(lambda: function(*arguments), calls)
         start = time.perf_counter()
-        for i in range(calls):
-            out = function(*arguments)
-            if not jitted or i % IN_FLIGHT == IN_FLIGHT - 1:
-                self.jax.block_until_ready(out)
-        self.jax.block_until_ready(out)
+        for _ in range(calls):
+            self.jax.block_until_ready(function(*arguments))
         return (time.perf_counter() - start) / calls
 
     def shard_map_trace_lower(self, layers: int, mesh: dict[str, int]) -> float:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import Any
 
@@ -102,9 +103,12 @@ def partition(
         return cheapest(known, _topology(topology), chosen)
 
 
+_TYPE = operator.attrgetter("type")
+
+
 def _check_static(program: Program) -> None:
     """Raises `UnsupportedModuleError` if a value's shape is not known: pieces of it have no size."""
-    unknown = {v.type for v in program.values if v.type.is_tensor and not v.type.is_static}
+    unknown = {t for t in set(map(_TYPE, program.values)) if t.is_tensor and not t.is_static}
     for value in program.values if unknown else ():
         if value.type in unknown:
             raise UnsupportedModuleError(

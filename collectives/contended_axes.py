@@ -60,6 +60,7 @@ class _Contest(NamedTuple):
     sizes     by axis that several have: bytes of all values that have a dimension of the class
     lost      by axis: bytes of those of the largest class that are split otherwise
     summing   the operations of the program that sum over some dimension, with their rules and how often they run
+    held      the classes to which constraints inside the program give an axis, whatever waits at its boundary
     """
 
     ends: list[_End]
@@ -68,6 +69,7 @@ class _Contest(NamedTuple):
     sizes: dict[str, dict[int, float]]
     lost: dict[str, float]
     summing: list[tuple[Op, OpRule, int]]
+    held: set[tuple[str, int]]
 
     @property
     def first(self) -> dict[str, int]:
@@ -111,8 +113,9 @@ def _contest(known: KnownShardings, sent: Mapping[str, float]) -> _Contest | Non
     sizes = _sizes(alike, contested)
     times = _times(program)
     summing = [(op, rule, times[op.block]) for op, rule in joined.summing if times[op.block]]
-    found = _Contest(ends, joined, classes, sizes, {}, summing)
-    return found._replace(lost=_lost(alike, program, shardings, joined, found.first))
+    held = _held(program, shardings, joined) if contested else set()
+    found = _Contest(ends, joined, classes, sizes, {}, summing, held)
+    return found._replace(lost=_lost(alike, held, found.first))
 
 
 def preference(known: KnownShardings, sent: Mapping[str, float]) -> Preference | None:
@@ -138,11 +141,10 @@ def _largest_last(known: KnownShardings, contest: _Contest, sent: Mapping[str, f
     """That an axis which the largest class has (tokens) goes to all others first (the features of weights): tokens are
     then gathered once for all of these, instead of the weights of each. None where that sends as much as is sent now,
     or constraints inside the program hold the largest."""
-    held = _held(known.program, known.shardings, contest.joined)
     last: dict[str, int] = {}
     axes: dict[Value, set[str]] = {}  # over which values are gathered
     for axis, root in contest.first.items():
-        if sent.get(axis) and not contest.is_lost(axis) and (axis, root) not in held:
+        if sent.get(axis) and not contest.is_lost(axis) and (axis, root) not in contest.held:
             gathers, sums = _sent_last(known, contest, axis, root)
             if sum(gathers.values()) + sums < sent[axis]:
                 last[axis] = root
@@ -203,13 +205,10 @@ def _held(program: Program, shardings: Shardings, joined: Correspondence) -> set
     }  # fmt: skip
 
 
-def _lost(
-    alike: _Alike, program: Program, shardings: Shardings, joined: Correspondence, first: dict[str, int]
-) -> dict[str, float]:  # fmt: skip
+def _lost(alike: _Alike, held: set[tuple[str, int]], first: dict[str, int]) -> dict[str, float]:
     """By axis: bytes of the values with a dimension of the class that is to have it first, in which it splits another
     one that may have to wait: arguments of @main keep what they have, and constraints what they say."""
     out = dict.fromkeys(first, 0.0)
-    held = _held(program, shardings, joined) if first else set()
     roots_first = frozenset(first.values())
     for (kind, sharding, roots), count in alike.items():
         if sharding is None or roots_first.isdisjoint(roots):

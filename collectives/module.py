@@ -129,14 +129,14 @@ class PartitionedProgram:
         return self._timing
 
     def axes(self, collective: Collective) -> tuple[AxisRef, ...]:
-        """The mesh axes that a collective of the program is over; none if the program gave its groups itself."""
+        """The mesh axes that a collective of the program is over; none if the program gave groups that are no axes'."""
         assert self._machine is not None, "programs are partitioned for a machine"
-        return () if collective.atoms is None else self._machine.atoms.axes(collective.atoms)
+        return self._machine.atoms.axes(collective.across)
 
     def axes_text(self, collective: Collective) -> str:
         """The same as text, `data,model:(2)2`."""
         assert self._machine is not None, "as above"
-        return "" if collective.atoms is None else self._machine.atoms.axes_text(collective.atoms)
+        return self._machine.atoms.axes_text(collective.across)
 
     def decided(self, first: Propagated) -> Propagated:
         """The propagation that the layouts come from: `first`, or another one of the program that sends less."""

@@ -146,23 +146,23 @@ class _Search:
             if op.name == "func.call":
                 self.sites[symbol(op.attrs["callee"])].append(op)
         self.left = CONE_OPERATIONS * max(1, len(ops))  # operations that may still be looked at
-        self.places = {op: i for i, op in enumerate(ops)}
+        self.places = dict(zip(ops, range(len(ops))))
         names: dict[TensorSharding | None, frozenset[str]] = {None: frozenset()}  # the axes of shardings
         table = known.shardings.table
         for sharding in set(table):
             if sharding is not None:
                 names[sharding] = frozenset(a.name for d in sharding.dims for a in d.axes)
         # The axes of values, by their indices.
-        self._split_by = split_by = [names[sharding] for sharding in table]
+        self._split_by = split_by = [*map(names.__getitem__, table)]
         split_by += [names[None]] * (len(known.program.values) - len(table))
         self.free: set[Value] = set()  # split values of what is whole alone: broadcast constants, positions, ...
         free = self.free
         for op in ops:
-            if op.results and op.name not in CONTROL:
-                for v in op.operands:
-                    if split_by[v.index] and v not in free:
-                        break
-                else:
+            for v in op.operands:
+                if split_by[v.index] and v not in free:
+                    break
+            else:
+                if op.name not in CONTROL:
                     free.update([v for v in op.results if split_by[v.index]])
         self.leading = self._leading()
 

@@ -98,7 +98,9 @@ def isdtype(dtype: Any, kind: Any) -> bool:
                 return True
         except TypeError as e:
             known = ", ".join(map(repr, KINDS))
-            raise ArgumentValueError(f"unknown dtype kind {k!r}: expected a dtype, a tuple, or one of {known}") from e
+            raise ArgumentValueError(
+                f"Unrecognized kind={k!r} expected one of [{known}], or a dtype, or a tuple of them"
+            ) from e
     return False
 
 

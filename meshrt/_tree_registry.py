@@ -51,8 +51,8 @@ def dataclass_fields(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]] | Non
 # Registration.
 
 
-def _registered(name: str) -> errors.TreeError:
-    return errors.TreeError(f"Duplicate custom PyTreeDef type registration for {name}: it is a container already")
+def _registered(cls: type) -> errors.TreeError:
+    return errors.TreeError(f"Duplicate custom PyTreeDef type registration for {cls}. It is a container already")
 
 
 def _register(cls: type, flatten: Callable, unflatten: Callable, with_keys: Callable | None) -> None:
@@ -60,8 +60,7 @@ def _register(cls: type, flatten: Callable, unflatten: Callable, with_keys: Call
         try:
             default_registry.register_node(cls, flatten, unflatten, with_keys)
         except ValueError:
-            name = f"{cls.__module__}.{cls.__qualname__}"
-            raise _registered(name) from None
+            raise _registered(cls) from None
         if _is_namedtuple(cls):
             _registered_namedtuples.add(cls)
 
@@ -175,7 +174,7 @@ def register_dataclass(
         _check_dataclass_fields(nodetype, data_fields, meta_fields, drop_fields)
     with _registration_lock:
         if default_registry.is_node(nodetype):
-            raise _registered(nodetype.__qualname__)
+            raise _registered(nodetype)
         default_registry.register_dataclass_node(nodetype, list(data_fields), list(meta_fields))
         _dataclass_fields[nodetype] = (data_fields, meta_fields)
     return nodetype

@@ -153,12 +153,12 @@ def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = True) -> Any:
     if not isinstance(dtype, np.dtype):
         if isinstance(dtype, ExtendedDType):
             if not allow_extended_dtype:
-                raise DTypeError(f"an ordinary dtype is needed here, not {dtype}")
+                raise DTypeError(f"an ordinary dtype is needed here, not the extended dtype {dtype}")
             return dtype
         try:
             dtype = np.dtype(dtype)
         except TypeError as e:
-            raise DTypeError(f"{dtype!r} is not a dtype; {EXAMPLES}") from e
+            raise DTypeError(f"{dtype!r} is not a dtype; {EXAMPLES} ({e})") from e
     narrow = _TO_32.get(dtype)
     return dtype if narrow is None or _x64_source() else narrow
 
@@ -167,7 +167,7 @@ def _canonicalize_explicit(dt: np.dtype, where: str | None, stacklevel: int) -> 
     if dt not in _VALID:
         raise DTypeError(
             f"{where or 'a dtype'}: {described(dt)} is not one that arrays can have; {EXAMPLES}. "
-            "JAX only supports number, bool, and string dtypes"
+            f"JAX only supports number, bool, and string dtypes, got dtype {dt}{f' in {where}' if where else ''}"
         )
     if dt not in _TO_32 or _x64_source():
         return dt
@@ -194,7 +194,7 @@ def named_dtype(x: Any) -> Any:
     try:
         dt = np.dtype(own if isinstance(own, np.dtype) else x)
     except TypeError as e:
-        raise DTypeError(f"{x!r} is not a dtype; {EXAMPLES}") from e
+        raise DTypeError(f"{x!r} is not a dtype; {EXAMPLES} ({e})") from e
     return dt if dt in _VALID else _canonicalize_explicit(dt, None, 4)
 
 
@@ -229,7 +229,7 @@ def check_user_dtype(dtype: Any, where: str | None = None) -> Any:
     try:
         dt = np.dtype(dtype)
     except TypeError as e:
-        raise DTypeError(f"{place}: dtype={dtype!r} is not a dtype; {EXAMPLES}") from e
+        raise DTypeError(f"{place}: dtype={dtype!r} is not a dtype; {EXAMPLES} ({e})") from e
     return _canonicalize_explicit(dt, where, 4)
 
 
@@ -353,7 +353,8 @@ def check_value_dtype(dt: np.dtype, what: Callable[[], str]) -> np.dtype:
     """
     if dt not in _VALID:
         raise DTypeError(
-            f"{what()} has {described(dt)}, which no array can have, so it is not a valid JAX type; {remedy(dt)}"
+            f"{what()} has {described(dt)}, which no array can have, so it is not a valid JAX type; {remedy(dt)}. Only "
+            "arrays of numeric types are supported"
         )
     return canonicalize_dtype(dt)
 
@@ -362,7 +363,7 @@ def _parse(name: str) -> np.dtype:
     try:
         return np.dtype(name)
     except TypeError as e:
-        raise DTypeError(f"{name!r} is not the name of a dtype; {EXAMPLES}") from e
+        raise DTypeError(f"{name!r} is not the name of a dtype; {EXAMPLES} ({e})") from e
 
 
 def _dtype_of_object(x: Any) -> np.dtype:

@@ -1,8 +1,6 @@
-"""Every error that meshrt raises on purpose, and its warnings.
-
-Each class derives from :class:`MeshrtError` and from the built-in exception that fits, so that callers may catch
-either. A message names the argument path, the axis, the sizes or the source line that matter, and at least one way
-to put it right.
+"""Every error that meshrt raises on purpose, and its warnings. Each derives from `MeshrtError` and from the built-in
+exception that fits; callers may catch either. A message names the argument path, the axis, the sizes or the source
+line that matter, and a way to put it right.
 """
 
 from __future__ import annotations
@@ -27,7 +25,8 @@ __all__ = [
     "ProgramsDifferError", "RankMismatchError", "ReferenceOperandError", "ReplicationError", "ShardingError",
     "ShardingRuleError", "ShardingTypeError", "TargetError", "TracerArrayConversionError", "TracerBoolConversionError",
     "TracerIntegerConversionError", "TransferGuardError", "TreeError", "UnboundAxisError", "UninitializedReadError",
-    "UnknownAxisError", "UnsolvableDimensionError", "UnsupportedByBackendError", "UnsupportedError",
+    "UnknownAxisError", "UnplacedReferenceError", "UnsolvableDimensionError", "UnsupportedByBackendError",
+    "UnsupportedError",
 ]  # fmt: skip
 
 
@@ -53,9 +52,7 @@ def counted(count: int, what: str) -> str:
     >>> counted(1, "device"), counted(8, "cpu device"), counted(2, "entry")
     ('1 device', '8 cpu devices', '2 entries')
     """
-    if count == 1:
-        return f"1 {what}"
-    return f"{count} {what[:-1]}ies" if what.endswith("ry") else f"{count} {what}s"
+    return f"1 {what}" if count == 1 else f"{count} {what[:-1]}ies" if what.endswith("ry") else f"{count} {what}s"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -66,8 +63,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     import difflib  # start-up time: for errors only
 
-    close = difflib.get_close_matches(name, list(known), 3)
-    return f"; did you mean {', '.join(close)}?" if close else ""
+    close = ", ".join(difflib.get_close_matches(name, list(known), 3))
+    return close and f"; did you mean {close}?"
 
 
 def missing_name(module: str, name: str, known: Iterable[str]) -> MissingFunctionError:
@@ -139,6 +136,10 @@ class ShardingError(MeshrtError, ValueError):
     """A sharding that does not fit its mesh or its value."""
 
 
+class UnplacedReferenceError(ShardingError):
+    """How axes of type Auto split what a traced reference holds is not known."""
+
+
 class MemorySpaceError(MeshrtError, ValueError):
     """Operands of one operation lie in different memories."""
 
@@ -167,8 +168,8 @@ class RankMismatchError(ShardingError):
     """A spec has more entries than its value has dimensions."""
 
 
-class ImmutableError(MeshrtError, AttributeError):
-    """A mesh, spec or sharding, which everything equal to it shares, was to be changed."""
+class ImmutableError(MeshrtError, AttributeError, RuntimeError):
+    """A mesh, spec or sharding, which everything equal to it shares, or a ShapeDtypeStruct was to be changed."""
 
 
 class ShardingRuleError(ShardingError):
@@ -423,8 +424,7 @@ class IncompatibleProgramError(SavedProgramError):
 
 
 class CheckpointError(MeshrtError, ValueError):
-    """A checkpoint cannot be written or read as asked. The message names its directory and, where one is at fault, the
-    leaf."""
+    """A checkpoint cannot be written or read as asked; the message names its directory, and the leaf at fault."""
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):

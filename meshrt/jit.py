@@ -50,6 +50,7 @@ from meshrt.transforms.arguments import (
     argument_paths,
     as_tuple,
     fun_name,
+    not_an_argument,
     require_function,
     resolve_argnums,
     signature_of,
@@ -84,6 +85,9 @@ class JitFunction:
             return f"<PjitFunction of {self.__dict__['__wrapped__']!r}>"
         except Exception:  # the repr of a user's object, or an object that was taken apart
             return "<PjitFunction>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.fun, self.options)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -164,7 +168,7 @@ class JitFunction:
         except TypeError:
             raise unhashable(self.name, key[0]) from None
         except Exception as e:
-            raise incomparable(self.name, key[0]) from e
+            raise incomparable(self.name, key[0], e) from e
 
     # -- staging -------------------------------------------------------------------------------------------------------
 
@@ -286,8 +290,8 @@ def _check_shardings(given: str, shardings: Any) -> None:
                 "`jit` does not accept device-local layouts directly. Create a `Format` instance wrapping this "
                 f"device-local layout and pass that to `jit` instead. Got {leaf} in {given}"
             )
-        spec = leaf if isinstance(leaf, PartitionSpec) else getattr(leaf, "spec", ())
-        if PartitionSpec.UNCONSTRAINED in tuple(spec):
+        spec = leaf if isinstance(leaf, PartitionSpec) else getattr(leaf, "spec", None)
+        if spec is not None and PartitionSpec.UNCONSTRAINED in spec.partitions:
             raise errors.ShardingError(
                 f"Unconstrained dims are not allowed when passed to {given}: {leaf}. Give None in place of the spec to "
                 "leave all dimensions open, or say how each one is split"
@@ -331,8 +335,9 @@ def _type_alone(x: Any) -> Any:
     if isinstance(x, ShapeDtypeStruct):
         known = abstract(x)
         return ShapeDtypeStruct(
-            x.shape, x.dtype, sharding=known.explicit, weak_type=x.weak_type, manual_axis_type=x.manual_axis_type
-        )
+            x.shape, x.dtype, sharding=known.explicit, weak_type=x.weak_type, manual_axis_type=x.manual_axis_type,
+            is_ref=x.is_ref,
+        )  # fmt: skip
     if type(x) is not Array:
         return x
     return ShapeDtypeStruct(x.shape, x.dtype, sharding=x.aval.explicit, weak_type=x.weak_type)
@@ -365,13 +370,9 @@ def _signatures(leaves: Sequence[Any], tree: Any, function: JitFunction, static:
     for i, x in enumerate(leaves):
         try:
             out.append(_signature(x))
-        except errors.ArgumentTypeError as e:
+        except (errors.ArgumentTypeError, errors.IntegerOverflowError) as e:
             path = argument_paths(bound(function.fun, static), tree)[i]
-            raise type(e)(
-                f"Error interpreting argument to {function.name} as an abstract array. The problematic value is of "
-                f"type {type(x)} and was passed to the function at path {path}. {e}. Arguments that are not arrays can "
-                "be made static (static_argnums or static_argnames)"
-            ) from None
+            raise not_an_argument(function.fun, x, path, e) from None
     return out
 
 
@@ -462,6 +463,11 @@ def jit(
             bool(inline),
         ),
     )
+
+
+def _unpickled(fun: Callable[..., Any], options: JitOptions) -> JitFunction:
+    """What `pickle` makes of a jitted function: it is traced and compiled again where it is called."""
+    return JitFunction(fun, options)
 
 
 def _as_array(value: Any, atom: Any) -> Any:

@@ -1,7 +1,9 @@
 """Events with durations and values, and those who listen. Names and signatures are ``jax.monitoring``'s.
 
 meshrt reports what its pipeline does as events ``/meshrt/trace``, ``/meshrt/compile``, ... with the details as keyword
-arguments (`meshrt.runtime.events` lists them). Programs may record events of their own.
+arguments (`meshrt.runtime.events` lists them), and under JAX's names what tools that were written for it look for: how
+long tracing, lowering and compiling took, and hits and misses of the compilation cache on disk. Programs may record
+events of their own.
 """
 
 from __future__ import annotations
@@ -87,6 +89,31 @@ def record_scalar(event: str, value: float | int, **kwargs: str | int) -> None:
 
 _unsubscribe: Callable[[], None] | None = None
 
+# JAX's names.
+_STAGES = {
+    "trace": "/jax/core/compile/jaxpr_trace_duration",
+    "lower": "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    "compile": "/jax/core/compile/backend_compile_duration",
+}
+_ON_DISK = {
+    "persistent_hit": "/jax/compilation_cache/cache_hits",
+    "persistent_miss": "/jax/compilation_cache/cache_misses",
+}
+
+
+def _of_a_stage(what: str, name: str, start: float, end: float) -> None:
+    event = _STAGES[what]
+    _durations.tell(event, end - start, fun_name=name)
+    _spans.tell(event, start, end, fun_name=name)
+    if what == "compile":
+        _events.tell("/jax/compilation_cache/compile_requests_use_cache")
+
+
+def _time_stages() -> None:
+    with _lock:
+        if _of_a_stage not in events.timers:
+            events.timers.append(_of_a_stage)
+
 
 def register_event_listener(callback: Listener) -> None:
     """Calls `callback(event, **details)` at each event, those of meshrt's pipeline included.
@@ -97,6 +124,7 @@ def register_event_listener(callback: Listener) -> None:
     """
     global _unsubscribe
     _events.add(callback)
+    _time_stages()
     with _lock:
         if _unsubscribe is None:
             _unsubscribe = events.subscribe(_of_the_pipeline)
@@ -104,6 +132,8 @@ def register_event_listener(callback: Listener) -> None:
 
 def _of_the_pipeline(kind: str, details: dict[str, Any]) -> None:
     _events.tell(f"/meshrt/{kind}", **details)
+    if kind in _ON_DISK and str(details.get("key", "")).endswith(".xla"):  # beside them lie programs of our own
+        _events.tell(_ON_DISK[kind])
 
 
 def register_event_duration_secs_listener(callback: Listener) -> None:
@@ -114,6 +144,7 @@ def register_event_duration_secs_listener(callback: Listener) -> None:
     >>> meshrt.monitoring.unregister_event_duration_listener(listen)
     """
     _durations.add(callback)
+    _time_stages()
 
 
 def register_event_time_span_listener(callback: Listener) -> None:
@@ -124,6 +155,7 @@ def register_event_time_span_listener(callback: Listener) -> None:
     >>> meshrt.monitoring.unregister_event_time_span_listener(listen)
     """
     _spans.add(callback)
+    _time_stages()
 
 
 def register_scalar_listener(callback: Listener) -> None:
@@ -182,6 +214,7 @@ def clear_event_listeners() -> None:
     with _lock:
         for listeners in (_events, _durations, _spans, _scalars):
             listeners.all = ()
+        events.timers[:] = [t for t in events.timers if t is not _of_a_stage]
         if _unsubscribe is not None:
             _unsubscribe()
             _unsubscribe = None

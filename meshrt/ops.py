@@ -12,6 +12,7 @@ from meshrt import dtypes, errors
 from meshrt.core.dimensions.arithmetic import ceil_div
 from meshrt.core.dimensions.expression import as_size
 from meshrt.core.trace import Tracer, not_concrete
+from meshrt.numpy.broadcasting import ShapeError
 from meshrt.numpy.operands import operand
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
@@ -76,23 +77,21 @@ def _segments(
     data = jnp.asarray(operand(name, data))
     count = _count(name, segment_ids, num_segments)
     ids = jnp.asarray(operand(name, segment_ids, 1))
-    if data.ndim < ids.ndim:
-        data = jnp.broadcast_to(data, ids.shape)
-    if ids.shape != data.shape[: ids.ndim]:
-        wanted = ",".join(map(str, (*ids.shape, *data.shape[ids.ndim :])))
-        raise errors.ArgumentValueError(
-            f"Incompatible types for broadcasting: input type={data.aval.str_short()} and requested "
-            f"type={data.dtype}[{wanted}]: {name} needs an id for each element along the leading dimensions; data has "
-            f"shape {data.shape}, segment_ids {ids.shape}"
-        )
-    tail, neutral = data.shape[ids.ndim :], kind.neutral(data.dtype)
+    # As in JAX: the result has what follows the first dimension of data, and ids of several dimensions pick such rows.
+    tail, neutral = data.shape[1:], kind.neutral(data.dtype)
     options = {
         "indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices,
         "mode": "drop" if mode is None else mode, "wrap_negative_indices": False,
     }  # fmt: skip
     if bucket_size is None:
         start = jnp.full((count, *tail), neutral, data.dtype)
-        return getattr(start.at[ids], kind.method)(data, out_sharding=out_sharding, **options)
+        try:
+            return getattr(start.at[ids], kind.method)(data, out_sharding=out_sharding, **options)
+        except ShapeError as e:
+            raise errors.ArgumentValueError(
+                f"{e}: {name} needs an id for each element along the first dimension of data, which has shape "
+                f"{data.shape}; segment_ids has {ids.shape}"
+            ) from None
     if out_sharding is not None:
         raise errors.UnsupportedError(f"{name}: out_sharding does not go together with bucket_size")
     buckets = ceil_div(ids.size, bucket_size)
@@ -104,7 +103,7 @@ def _segments(
 _DOC = """The {what} of the elements of `data` that have one id.
 
     Args:
-      data: an array; its leading dimensions are those of `segment_ids`.
+      data: an array; `segment_ids` has an id for each element along its first dimension.
       segment_ids: integers, the segment of each element. Elements with ids outside [0, num_segments) are left out.
       num_segments: how many segments the result has, by default the largest id and one: it must be given in jit.
       indices_are_sorted: the ids rise. Promised, not checked.

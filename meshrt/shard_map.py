@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from meshrt import errors, tree_util
@@ -17,8 +18,9 @@ from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.jit import JitFunction, jit
 from meshrt.primitives.shard_map import shard_map_p, spread
-from meshrt.primitives.shard_map_arguments import as_specified, check_sums_named, spec_in_type
+from meshrt.primitives.shard_map_arguments import check_sums_named, resharded, spec_in_type, unlike_specified
 from meshrt.primitives.shard_map_chain import chain_of
+from meshrt.primitives.shard_map_high import Outline, full_of, grouped, local, moved, outline
 from meshrt.primitives.shard_map_mesh import Mapped, region_of
 from meshrt.primitives.shard_map_region import Region
 from meshrt.primitives.shard_map_specs import (
@@ -37,7 +39,7 @@ from meshrt.sharding.mesh import AbstractMesh, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import Infer, PartitionSpec
 from meshrt.transforms.arguments import StaticValue, fun_name
-from meshrt.transforms.high import kept_apart, numbered, taken_apart
+from meshrt.transforms.high import kept_apart
 from meshrt.transforms.high import spread as spread_specs
 from meshrt.transforms.references import check_distinct, paths_of, refuse_mutable
 from meshrt.transforms.staged import Staged, stage
@@ -224,7 +226,7 @@ def _careful(mapped: Mapped, apply: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(mapped.mesh, AbstractMesh):
             _require_devices(mapped, args)
         leaves, tree = tree_util.tree_flatten(args)
-        flags = [s is None for s in _flat_specs(mapped, args)] if mapped.in_specs is not Infer else []
+        flags = [s is None for s in _flat_specs(mapped, args)[1]] if mapped.in_specs is not Infer else []
         if not any(flags):
             return plain(*args)
         static = [x for x, s in zip(leaves, flags) if s]
@@ -264,7 +266,7 @@ def _require_devices(mapped: Mapped, args: Any) -> None:
     around = mesh_context.concrete
     if around is not None and not around.empty:
         return
-    specs = _flat_specs(mapped, args) if mapped.in_specs is not Infer else None
+    specs = _flat_specs(mapped, args)[1] if mapped.in_specs is not Infer else None
     found = False
     for i, (path, x) in enumerate(tree_util.tree_leaves_with_path(args)):
         if specs is not None and specs[i] is None:
@@ -301,29 +303,25 @@ def _apply(mapped: Mapped, args: tuple[Any, ...], is_readable: bool = False, is_
     `is_readable`: the arguments are values, and so are those in the function that are the same on all devices.
     """
     region = region_of(mapped)
-    args = taken_apart(args, boxes=False)
-    leaves, tree = tree_util.tree_flatten(args)
+    given = outline(args, keeps=not is_readable)
+    args = given.full
     if mapped.in_specs is Infer:
-        specs: list[Any] = [None if is_mutable(x) else spec_in_type(region, aval_of(x)) for x in leaves]
+        types = given.types(given.leaves, lambda _, x: aval_of(x))
+        said = specs = [None if a.mutable else spec_in_type(region, a) for a in types]
     else:
-        specs = _closed_over_boxes(mapped, args, _flat_specs(mapped, args))
-    leaves = [x if s is None else into_branch([x])[0] for x, s in zip(leaves, specs)]
-    avals = [None if s is None else _type_of(mapped, args, i, x) for i, (x, s) in enumerate(zip(leaves, specs))]
-    in_specs = PartitionSpec() if mapped.in_specs is Infer else mapped.in_specs
-    check_ranks("in_specs", mapped.fun, tree, in_specs, specs, avals)
-    check_divisible(mapped.fun, region, tree, in_specs, specs, avals)
-    if mapped.in_specs is not Infer and region.is_full and region.outside.are_all_axes_explicit:
-        leaves, avals = as_specified(mapped.fun, region, args, leaves, specs, avals, mapped.reshard_inputs)
-    check_sums_named(mapped.fun, region, args, specs, avals)
-    is_array = [s is not None for s in specs]
+        said, specs = _flat_specs(mapped, args)
+        specs = _closed_over_boxes(mapped, args, specs)
+    by_leaf = grouped(given.flags, given.counts, given.leaves, said, specs)
+    leaves = _entering(mapped, region, given, specs, by_leaf)
+    is_array = [s is not None for s in by_leaf]
     arrays = [x for x, a in zip(leaves, is_array) if a]
-    flat_in = tuple(s for s in specs if s is not None)
-    local = [region.local(s, a) for s, a in zip(flat_in, [a for a in avals if a is not None])]
+    flat_in = tuple(s for s in by_leaf if s is not None)
+    local_types = [local(region, s, aval_of(x)) for s, x in zip(flat_in, arrays)]
     trace = ReadableTrace(fun_name(mapped.fun), region, arrays, flat_in) if is_readable else None
-    staged = _stage(mapped, region, tree, leaves, is_array, local, trace)
+    staged = _stage(mapped, region, given.structure, leaves, is_array, local_types, trace)
     if is_eager or is_readable:
         _refuse_devices(mapped, staged)
-    argument = lambda i: _argument(args, is_array, flat_in, i - len(staged.consts))
+    argument = lambda i: _argument(args, specs, i - len(staged.consts))
     flat_out = _out_specs(mapped, region, staged, argument)
     split = [frozenset(map(str, s.axes)) for s in (*[PartitionSpec()] * len(staged.consts), *flat_in)]
     warn_of_waits(fun_name(mapped.fun), staged.jaxpr, region.check_vma, split, argument)
@@ -332,6 +330,29 @@ def _apply(mapped: Mapped, args: tuple[Any, ...], is_readable: bool = False, is_
         in_specs=(*[PartitionSpec()] * len(staged.consts), *flat_in), out_specs=flat_out,
     )  # fmt: skip
     return tree_util.tree_unflatten(staged.out_tree, outs)
+
+
+def _entering(
+    mapped: Mapped, region: Region, given: Outline, specs: Sequence[Any], by_leaf: Sequence[Any]
+) -> list[Any]:
+    """The arguments as they enter, with types that fit the specs."""
+    leaves = [x if s is None else into_branch([x])[0] for x, s in zip(given.leaves, by_leaf)]
+    type_at = lambda i, x: None if specs[i] is None else _type_of(mapped, given.full, i, x)
+    avals = given.types(leaves, type_at)
+    in_specs = PartitionSpec() if mapped.in_specs is Infer else mapped.in_specs
+    tree = tree_util.tree_structure(given.full)
+    check_ranks("in_specs", mapped.fun, tree, in_specs, specs, avals)
+    check_divisible(mapped.fun, region, tree, in_specs, specs, avals)
+    if mapped.in_specs is not Infer and region.is_full and region.outside.are_all_axes_explicit:
+        unlike = unlike_specified(mapped.fun, region, given.full, specs, avals, mapped.reshard_inputs)
+        if unlike:
+            starts, lay = [0, *accumulate(given.counts)], functools.partial(resharded, region)
+            for k, (s, f) in enumerate(zip(by_leaf, given.flags)):
+                if not unlike.isdisjoint(range(starts[k], starts[k + 1])):
+                    leaves[k] = moved(leaves[k], s, lay) if f else lay(leaves[k], s)
+            avals = given.types(leaves, type_at)
+    check_sums_named(mapped.fun, region, given.full, specs, avals)
+    return leaves
 
 
 _staged = boundary(_apply)
@@ -353,13 +374,14 @@ def _no_leaf(spec: Any) -> bool:
     return False
 
 
-def _flat_specs(mapped: Mapped, args: Any) -> list[Any]:
-    """The spec of each leaf of the arguments."""
+def _flat_specs(mapped: Mapped, args: Any) -> tuple[list[Any], list[Any]]:
+    """For each leaf of the arguments what in_specs say of it (maybe a HiPspec of the value it belongs to), and its
+    spec."""
     given = tuple(mapped.in_specs) if isinstance(mapped.in_specs, list) else mapped.in_specs
     given = tree_util.tree_map(lambda s: _STATIC if s is None else s, given, is_leaf=lambda s: s is None)
     try:
-        specs = resolved(spread_specs(given, args, _no_leaf), args)
-        return [None if s is _STATIC else s for s in specs]
+        said = spread_specs(given, args, _no_leaf)
+        return said, [None if s is _STATIC else s for s in resolved(said, args)]
     except errors.TreeError as e:
         raise errors.TreeError(
             f"{mapped.called} in_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its arguments: "
@@ -398,14 +420,12 @@ def _stage(
     def call(*arrays: Any) -> Any:
         mine, fixed = iter(arrays), iter(static)
         args = tree_util.tree_unflatten(tree, [next(mine if a else fixed) for a in is_array])
-        out = taken_apart(mapped.fun(*args), boxes=False)
-        for path, box in _boxes_at(out).values():
+        out = outline(mapped.fun(*args), keeps=trace is None)
+        for path, box in _boxes_at(out.full).values():
             refuse_mutable(mapped.called, fun_name(mapped.fun), aval_of(box), "result" + tree_util.keystr(path))
-        specs = _broadcast_out(mapped, out)
-        if not region.check_vma:
-            return out
-        flat, structure = tree_util.tree_flatten(out)
-        return kept_apart(structure, [spread(x, s) for x, s in zip(flat, specs)])
+        specs = grouped(out.flags, out.counts, out.leaves, *_broadcast_out(mapped, out.full))
+        flat = [spread(x, s) for x, s in zip(out.leaves, specs)] if region.check_vma else out.leaves
+        return kept_apart(out.structure, flat)
 
     kind: tuple[Any, ...]
     owner, kind = mapped.fun, ("shard_map", region, _key(mapped.out_specs), tree, tuple(is_array))
@@ -435,9 +455,11 @@ def _key(specs: Any) -> Any:
     return (tuple(flat), structure)
 
 
-def _broadcast_out(mapped: Mapped, out: Any) -> list[Any]:
+def _broadcast_out(mapped: Mapped, out: Any) -> tuple[list[Any], list[Any]]:
+    """For each array of the results what out_specs say of it, and its spec."""
     try:
-        return resolved(spread_specs(mapped.out_specs, out, _no_leaf), out)
+        said = spread_specs(mapped.out_specs, out, _no_leaf)
+        return said, resolved(said, out)
     except errors.TreeError as e:
         raise errors.TreeError(
             f"{mapped.called} out_specs{e.path} of {fun_name(mapped.fun)} must be a pytree prefix of its result: "
@@ -445,23 +467,27 @@ def _broadcast_out(mapped: Mapped, out: Any) -> list[Any]:
         ) from None
 
 
-def _argument(args: Any, is_array: Sequence[bool], specs: Sequence[PartitionSpec], i: int) -> str:
+def _argument(args: Any, specs: Sequence[Any], i: int) -> str:
     """What an array that enters the region is called."""
     if i < 0:
         return "a value from outside of the function"
-    paths = [path for (path, _), a in zip(tree_util.tree_leaves_with_path(args), is_array) if a]
-    return f"args{tree_util.keystr(paths[i])}, which enters with {specs[i]}"
+    places = [(path, s) for (path, _), s in zip(tree_util.tree_leaves_with_path(args), specs) if s is not None]
+    return f"args{tree_util.keystr(places[i][0])}, which enters with {places[i][1]}"
 
 
 def _out_specs(
     mapped: Mapped, region: Region, staged: Staged, argument: Callable[[int], str]
 ) -> tuple[PartitionSpec, ...]:
-    tree = staged.out_tree
-    flat = _broadcast_out(mapped, numbered(tree))
-    avals = staged.out_avals
+    kinds = staged.out_avals
+    flags = [k.is_high for k in kinds]
+    full = full_of(staged.out_tree, flags, kinds)
+    said, flat = _broadcast_out(mapped, full)
+    tree, avals = tree_util.tree_structure(full), tree_util.tree_leaves(full)
     check_ranks("out_specs", mapped.fun, tree, mapped.out_specs, flat, avals)
     if region.check_vma:
         check_sums(mapped.fun, region, tree, mapped.out_specs, flat, avals)
-        chain = lambda i, axis: chain_of(staged.jaxpr, i, axis, argument)
+        values = [i for i, k in enumerate(kinds) for _ in (k.lo_ty() if k.is_high else [k])]
+        chain = lambda i, axis: chain_of(staged.jaxpr, values[i], axis, argument)
         check_replicated(mapped.fun, region, tree, mapped.out_specs, flat, avals, chain)
-    return tuple(flat)
+    counts = [len(k.lo_ty()) if k.is_high else 1 for k in kinds]
+    return tuple(grouped(flags, counts, kinds, said, flat))

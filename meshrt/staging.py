@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
+from meshrt import errors
 from meshrt.core.axes import NamedAxis, axes_in_scope, bind_axes
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.naming import wraps
+from meshrt.core.references import is_ref_type
 from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.runtime.array import Array
+from meshrt.runtime.events import timed
+from meshrt.runtime.reference import placed_types
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
@@ -87,8 +91,18 @@ def _stage(
         out_tree.append(structure)
         return out
 
+    def stage(avals: Sequence[Any]) -> ClosedJaxpr:
+        with timed("trace", name):
+            return trace_to_jaxpr(flat, avals, name, told, requires_low=False)
+
     avals = [abstract(x) for x in leaves]
-    return trace_to_jaxpr(flat, avals, name, told, requires_low=False), out_tree[-1]
+    try:
+        closed = stage(avals)
+    except errors.UnplacedReferenceError:
+        if not any(map(is_ref_type, avals)):
+            raise
+        closed = stage(placed_types(leaves))
+    return closed, out_tree[-1]
 
 
 @boundary

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import collections
+import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,13 @@ from meshrt import errors, tree_util
 from meshrt._tree_registry import is_plain_namedtuple
 from meshrt.runtime.jaxlib_api import PyTreeDef, treedef_of_node
 
-__all__ = ["from_data", "register_namedtuple_serialization", "register_pytree_node_serialization", "to_data"]
+__all__ = [
+    "from_data", "from_named", "register_namedtuple_serialization", "register_pytree_node_serialization", "to_data",
+    "to_named",
+]  # fmt: skip
 
 _LEAF = "*"
+_ORDERED = "collections.OrderedDict"  # as JAX calls it
 _MAX_DEPTH = 200
 _FACTORIES = {f.__name__: f for f in (list, dict, set, tuple, int, float, str, bool)}
 
@@ -64,7 +69,8 @@ def register_pytree_node_serialization(
       from_children: (auxiliary data, children) -> node, if structures are to be made otherwise than by registration.
 
     Raises:
-      TreeError: the class is no container, the name is empty, or either has been registered before.
+      TreeError: the class is no container and `from_children` is not given, the name is empty, or either has been
+        registered before.
 
     >>> class Pair:
     ...     def __init__(self, left, right):
@@ -76,8 +82,11 @@ def register_pytree_node_serialization(
     >>> registered is Pair
     True
     """
-    if not tree_util.is_tree_node(nodetype) or is_plain_namedtuple(nodetype):
-        raise errors.TreeError(f"{nodetype} is not registered as a pytree container; use register_pytree_node first")
+    if from_children is None and (not tree_util.is_tree_node(nodetype) or is_plain_namedtuple(nodetype)):
+        raise errors.TreeError(
+            "If `from_children` is not present, you must call first `meshrt.tree_util.register_pytree_node` for "
+            f"`{nodetype}`; of named tuples only the name is registered, with register_namedtuple_serialization"
+        )
     node = _Node(nodetype, serialized_name, serialize_auxdata, deserialize_auxdata, from_children)
     _add(_by_class, _by_name, nodetype, serialized_name, node, node)
     return nodetype
@@ -96,7 +105,10 @@ def register_namedtuple_serialization(nodetype: type, *, serialized_name: str) -
     True
     """
     if not is_plain_namedtuple(nodetype):
-        raise errors.TreeError(f"{nodetype} is not a named tuple")
+        raise errors.TreeError(
+            "Use `meshrt.export.register_pytree_node_serialization` for types other than `collections.namedtuple`. Got "
+            f"{nodetype}"
+        )
     _add(_named_tuples, _named_by_name, nodetype, serialized_name, serialized_name, nodetype)
     return nodetype
 
@@ -148,9 +160,9 @@ def to_data(treedef: PyTreeDef) -> Any:
         return {"node": node.name, "aux": base64.b64encode(bytes(node.serialize(aux))).decode(), "of": children}
     how = "namedtuple" if is_plain_namedtuple(cls) else "pytree_node"
     raise errors.TreeError(
-        f"a structure with nodes of {cls.__module__}.{cls.__qualname__} cannot be written to a file: files hold None, "
-        f"tuples, lists, dicts and what was registered with meshrt.stages.register_{how}_serialization. Register it, "
-        "or use dicts"
+        f"Cannot serialize PyTreeDef containing an unregistered type `{cls}`. Use "
+        f"`meshrt.export.register_{how}_serialization`, or dicts: files hold None, tuples, lists, dicts and what was "
+        "registered"
     )
 
 
@@ -164,8 +176,33 @@ def _keys(keys: Sequence[Any]) -> list[Any]:
     return list(keys)
 
 
+def to_named(cls: type, aux: Any) -> tuple[str, bytes] | None:
+    """Name and auxiliary data of a registered node, as files of JAX's have them; None of others."""
+    if cls in _named_tuples:
+        return _named_tuples[cls], json.dumps(list(getattr(cls, "_fields", ()))).encode()
+    if cls is collections.OrderedDict and all(isinstance(k, str) for k in aux):
+        return _ORDERED, json.dumps(list(aux)).encode()
+    node = _by_class.get(cls)
+    return None if node is None else (node.name, bytes(node.serialize(aux)))
+
+
 # ----------------------------------------------------------------------------------------------------------
 # Reading.
+
+
+def from_named(name: str, data: bytes, children: list[PyTreeDef]) -> PyTreeDef:
+    """The node that `to_named` described. TreeError if no class of this name is registered here, or damaged data."""
+    if name in _by_name:
+        return _made(_by_name[name], data, children)
+    if name not in _named_by_name and name != _ORDERED:
+        raise _unknown(name, "pytree_node")
+    try:
+        words = json.loads(data)
+    except ValueError as e:
+        raise errors.TreeError(f"a file has damaged auxiliary data of {name!r}: {e}") from None
+    kind = {"ordered": words} if name == _ORDERED else {"named": name}
+    cls, aux = _class_of(next(iter(kind)), kind, len(children))
+    return treedef_of_node(cls, aux, children)
 
 
 def from_data(data: Any) -> PyTreeDef:
@@ -226,9 +263,13 @@ def _read_node(data: dict[str, Any], children: list[PyTreeDef]) -> PyTreeDef:
     if node is None:
         raise _unknown(data["node"], "pytree_node")
     try:
-        aux = node.deserialize(base64.b64decode(data["aux"], validate=True))
+        return _made(node, base64.b64decode(data["aux"], validate=True), children)
     except (KeyError, TypeError, binascii.Error) as e:
         raise errors.TreeError(f"a file has damaged auxiliary data of {data['node']!r}: {e}") from None
+
+
+def _made(node: _Node, data: bytes, children: list[PyTreeDef]) -> PyTreeDef:
+    aux = node.deserialize(data)
     if node.from_children is not None:
         made = node.from_children(aux, [c.unflatten([0] * c.num_leaves) for c in children])
         return tree_util.tree_structure(made)

@@ -186,7 +186,9 @@ def tree_reduce_associative(
     values = tree_leaves(tree, is_leaf)
     if not values:
         if identity is _MISSING:
-            raise errors.ArgumentTypeError("a tree without leaves has no reduction; pass identity=")
+            raise errors.ArgumentTypeError(
+                "Must specify identity for parallel reduction of empty sequence: the tree has no leaves"
+            )
         return identity
     while len(values) > 1:
         paired = [operation(values[i], values[i + 1]) for i in range(0, len(values) - 1, 2)]

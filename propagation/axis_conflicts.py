@@ -78,11 +78,11 @@ def depends_on_order(
     if not carried:
         return False
     kinds = lying_apart(program, shardings) if apart is None else apart()
-    meetings = [(at, ops) for at, ops in kinds.items() if _meeting(*at, carried)]
+    meetings = [(at, ops, met) for at, ops in kinds.items() if (met := _meeting(*at, carried))]
     if log is None or not meetings:
         return bool(meetings)
-    races = _Races(log, carried)
-    return any(races.at(op, *at) for at, ops in meetings for op in ops)
+    races = _Races(log, set().union(*[met for _, _, met in meetings]))
+    return any(races.at(op, *at) for at, ops, _ in meetings for op in ops)
 
 
 def _ends_at_call(program: Program, shardings: Shardings) -> bool:
@@ -118,6 +118,7 @@ class _Races:
         self._passed: set[tuple[Op, int, str, int]] = set()
         self._round: dict[tuple[int, str], tuple[int, int | None]] = {}  # in which a place got an axis
         gained: dict[tuple[int, Seen], list[tuple[int, frozenset[str]]]] = {}  # of the axes, by a shared decision
+        lates, passed, rounds = self._late, self._passed, self._round
         for op, rule, slots, before, decision, round in log.events:
             if not isinstance(op, Op):
                 continue
@@ -125,14 +126,18 @@ class _Races:
             if changed is None:
                 each = [(t, _gained(before[t], new) & axes) for t, new in decision.changes]
                 changed = gained[id(decision), before] = [(t, got) for t, got in each if got]
+            if not changed:
+                continue
+            adds = adds_unit_dimensions(op)
             for t, got in changed:
+                slot = slots[t]
                 for a in got:
-                    self._round[slots[t], a] = round
+                    rounds[slot, a] = round
                     if rule is not None:
-                        self._passed.add((op, t, a, round[0]))
-                    late = self._late[a]
-                    if not late.isdisjoint(slots) or adds_unit_dimensions(op):
-                        late.add(slots[t])
+                        passed.add((op, t, a, round[0]))
+                    late = lates[a]
+                    if adds or not late.isdisjoint(slots):
+                        late.add(slot)
 
     def at(self, op: Op, rule: OpRule, found: Seen) -> bool:
         """Whether the axes of an operation would be others had the late ones come first: where one met itself along

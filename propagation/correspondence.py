@@ -80,20 +80,18 @@ def correspondence_of(program: Program, rules: RuleCache | None = None) -> Corre
     """The classes of all dimensions of a program that no edge operation is in, calls of functions included. `rules` may
     be those that are known already."""
     joined = Correspondence(counts=False)
-    rules = rules or RuleCache()
-    for op in program.ops():
-        if op.name == "func.call":
-            callee = program.funcs.get(symbol(op.attrs["callee"]))
-            if callee is not None:
-                joined.follow_same(op.operands, callee.args)
-                joined.follow_same(op.results, callee.returned)
-        elif op.name in DATA_FLOW and is_data_flow_op(op):
+    follow, summed, ops = joined.follow, FactorType.REDUCTION, program.ops()
+    for op, rule in zip(ops, (rules or RuleCache()).rules_for(ops)):
+        if op.name in DATA_FLOW and is_data_flow_op(op):
             for edge in edges_of(op):
                 joined.follow_edge(edge)
-        elif (rule := rules.rule_for(op)) is not None:
-            joined.follow(rule, op.operands, op.results)
-            if not rule.elementwise and FactorType.REDUCTION in rule.types:
+        elif rule is not None:
+            follow(rule, op.operands, op.results)
+            if not rule.elementwise and summed in rule.types:
                 joined.summing.append((op, rule))
+        elif op.name == "func.call" and (callee := program.funcs.get(symbol(op.attrs["callee"]))) is not None:
+            joined.follow_same(op.operands, callee.args)
+            joined.follow_same(op.results, callee.returned)
     return joined
 
 
@@ -211,15 +209,7 @@ class Correspondence:
         joins = self._joins.get(rule) or self._joins_of(rule, operands, results)
         rows, uses = self._rows, self._uses
         if joins.alike is not None:
-            shared = self._row(operands[0] if operands else results[0])
-            for values in (operands, results):
-                for v in values:
-                    row = rows.setdefault(v.index, shared)
-                    if row is not shared:
-                        for d in joins.alike:
-                            self._join((shared[d], row[d]))
-            for d in joins.alike if self._counts else ():
-                uses[shared[d]] += 1
+            self._follow_alike(joins.alike, [*operands, *results])
             return
         at = [self._row(v) for v in operands]
         if joins.sources is not None and not [v for v in results if v.index in rows]:
@@ -237,6 +227,23 @@ class Correspondence:
             uses[at[t][d]] += 1
             if is_summed:
                 self._summed.add(at[t][d])
+
+    def _follow_alike(self, dims: tuple[int, ...], values: Sequence[Value]) -> None:
+        """Joins the dimensions `dims` of all values, one by one; these are all that have more than one element."""
+        rows, above = self._rows, self._above
+        shared = rows.get(values[0].index)
+        if shared is None:
+            shared = self._row(values[0])
+        for v in values:
+            row = rows.setdefault(v.index, shared)
+            if row is not shared:
+                for d in dims:
+                    if above[shared[d]] != above[row[d]]:
+                        self._join((shared[d], row[d]))
+                if len(dims) == len(row):
+                    rows[v.index] = shared  # there is nothing left to join the next time
+        for d in dims if self._counts else ():
+            self._uses[shared[d]] += 1
 
     def _joins_of(self, rule: OpRule, operands: Sequence[Value], results: Sequence[Value]) -> _Joins:
         """What an operation joins; kept by its rule alone if that says the types, too."""

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -328,13 +330,17 @@ class Block:
         return out
 
 
+_REGIONS = operator.attrgetter("regions")
+
+
 def _collect(block: Block, out: list[Op]) -> None:
-    add = out.append
-    for op in block.ops:
-        add(op)
-        if op.regions:
-            for inner in op.regions:
-                _collect(inner, out)
+    ops, done = block.ops, 0
+    for end in itertools.compress(itertools.count(1), map(_REGIONS, ops)):  # few have any; the others are added at once
+        out += ops[done:end]
+        done = end
+        for inner in ops[end - 1].regions:
+            _collect(inner, out)
+    out += ops[done:] if done else ops
 
 
 def _collect_inside_out(block: Block, out: list[Op]) -> None:

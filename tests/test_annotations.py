@@ -83,3 +83,27 @@ if True:
         "Public.alone": ["a"],
         "conditional": ["a"],
     }
+
+
+OLD = {"Dict", "FrozenSet", "List", "Optional", "Set", "Tuple", "Type", "Union"}
+
+
+def old_spellings(text: str) -> list[str]:
+    """The names of `typing` for which builtin types and `|` stand since PEPs 585 and 604, by line."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module == "typing":
+            found += [f"{node.lineno}: {a.name}" for a in node.names if a.name in OLD]
+        elif isinstance(node, ast.Subscript):  # (Bare ones are asked for, by who reads annotations.)
+            name = ast.unparse(node.value)
+            if name.startswith("typing.") and name.removeprefix("typing.") in OLD:
+                found.append(f"{node.lineno}: {name}")
+    return found
+
+
+def test_002_31_types_are_written_as_builtins_and_with_bars():
+    written = "import typing\nfrom typing import Any, List\nx: typing.Optional[List]"
+    assert old_spellings(written) == ["2: List", "3: typing.Optional"]
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            assert not (found := old_spellings(path.read_text())), (path, found)

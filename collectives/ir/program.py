@@ -40,6 +40,7 @@ class Collective(NamedTuple):
     cause    why, in words
     senders  the devices that send; None if all do
     members  those that it stands for, if a pass combined several
+    crossed  the atoms along which pairs that the program itself gave move something
     """
 
     kind: str
@@ -50,6 +51,12 @@ class Collective(NamedTuple):
     cause: str
     senders: np.ndarray | None = None
     members: tuple[Collective, ...] = ()
+    crossed: tuple[int, ...] = ()
+
+    @property
+    def across(self) -> tuple[int, ...]:
+        """The atoms in which devices that talk differ; none where groups of the program itself are not those of any."""
+        return self.crossed if self.atoms is None else self.atoms
 
     @property
     def facts(self) -> CollectiveKind:
@@ -111,8 +118,11 @@ class LocalOp:
         self.effect: bool = effect
         self.collective: Collective | None = None
         self.region: Region | None = None
-        for i, r in enumerate(results):
-            r.item, r.number = self, i
+        if len(results) == 1:
+            results[0].item, results[0].number = self, 0
+        else:
+            for i, r in enumerate(results):
+                r.item, r.number = self, i
 
     def attribute(self, name: str) -> Attribute | None:
         """One of its attributes, wherever it is printed; None if it has none of that name."""
@@ -190,8 +200,9 @@ class Region:
         """Drops what is known here and inside, which nobody asks for once the program has been written."""
         self.known = {}
         for item in self.items:
-            for inner in item.regions:
-                inner.forget()
+            if item.regions:
+                for inner in item.regions:
+                    inner.forget()
 
     def around(self, origin: Region) -> Region | None:
         """The region, this one or one around it, that is `origin` or a draft of it; None if there is none."""

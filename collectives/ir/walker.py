@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .program import LocalFunction, LocalOp, LocalValue, Region
 
 __all__ = ["Scratch", "captured", "contract", "effects", "inputs", "replace", "walk"]
+
+
+_REGIONS = operator.attrgetter("regions")
 
 
 class Scratch(Region):
@@ -60,7 +64,7 @@ def effects(item: LocalOp) -> bool:
 def walk(region: Region) -> Iterator[Region]:
     """A region and all regions inside it that run as programs do (loops and branches, not bodies of reductions)."""
     yield region
-    for item in region.items:
+    for item in filter(_REGIONS, region.items):
         for inner in item.regions:
             if inner.kind != "body":
                 yield from walk(inner)

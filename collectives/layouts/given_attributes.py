@@ -52,19 +52,15 @@ class GivenAttributes:
         """A number for the operation's attributes: equal for equal ones. Shardings and other annotations do not
         count."""
         if op is not self._last_of:
-            self._look(op)
+            attrs = op.attrs
+            self._last_of, self._last = op, self._decode(attrs) if attrs else _NO_ATTRIBUTES
         return self._last[0]
 
     def of(self, op: Op) -> Attributes:
         """The operation's attributes without shardings."""
         if op is not self._last_of:
-            self._look(op)
+            self.signature(op)
         return self._last[1]
-
-    def _look(self, op: Op) -> None:
-        """Looks up both, of an operation that was not asked about last."""
-        attrs = op.attrs
-        self._last_of, self._last = op, self._decode(attrs) if attrs else _NO_ATTRIBUTES
 
     def _decode(self, attrs: dict[str, Any]) -> tuple[int, Attributes]:
         """The number and the value of attributes, made once for all equal ones."""

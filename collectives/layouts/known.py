@@ -123,12 +123,12 @@ class Known(abc.ABC):
 
     def new_state(self, value: Value, versions: Mapping[Dims, LocalValue] = NONE_YET) -> State:
         """Binds a value to a state with given versions; one without any is to be filled in."""
-        t = value.type
+        t, op, env = value.type, self.op, self.env
         text = None if t.is_tensor else t.text
         state = State(t.shape, t.dtype, self.region, len(value.uses), self.changed, text, versions)
-        if value.owner is self.op and self.op.name in TRANSPARENT:
-            state.origin = (self.op, tuple([self.env[v] for v in self.op.operands]))
-        self.env[value] = state
+        if value.owner is op and op.name in TRANSPARENT:
+            state.origin = (op, tuple([env[v] for v in op.operands]))
+        env[value] = state
         return state
 
     def bind(self, value: Value, dims: Dims, ref: LocalValue) -> None:

@@ -167,6 +167,9 @@ class Held(NamedTuple):
     hint: Dims | None = None
 
 
+_new = tuple.__new__
+
+
 class Changed:
     """What a draft (see `drafts`) changes about values that are older than it: `draft`, None outside of drafts."""
 
@@ -214,10 +217,10 @@ class State:
     ):  # fmt: skip
         self.shape = shape
         self.dtype = dtype
-        self.itemsize = item_bytes(dtype)
-        self.bytes: float = math.prod(shape) * self.itemsize
+        self.itemsize = itemsize = item_bytes(dtype)
+        self.bytes: float = math.prod(shape) * itemsize
         self.home = home.origin
-        self._held = Held(versions, uses)
+        self._held = _new(Held, (versions, uses, None))  # as the class makes it, which takes three times as long
         self._changed = changed
         self._draft = changed.draft  # that it was made in
         self.partial: Partial | None = None

@@ -47,8 +47,8 @@ def settled(ctx: Context, op: Op) -> bool:
     """Whether every operand is there in the layout that is wanted for the result, or can be made in it; then the
     operation is written in it."""
     result, operands, env = op.results[0], op.operands, ctx.env
-    dims = ctx.want(result)
-    refs: list[LocalValue | None] = []
+    dims = ctx.wants.get(result) or ctx.want(result)
+    there: list[LocalValue] = []
     most = -1.0  # bytes of the largest operand that is no copy of something small
     for v in operands:
         state = env[v]
@@ -56,17 +56,21 @@ def settled(ctx: Context, op: Op) -> bool:
         if state.make is None:
             if ref is None:
                 return False
-            most = max(most, state.bytes if state.recipe is None else 0.0)
+            size = state.bytes if state.recipe is None else 0.0
+            if size > most:
+                most = size
         elif op.name in _WITH_UNIT and scalar_constant(v) == 1:
             return False
-        refs.append(ref)
+        if ref is not None:
+            there.append(ref)
     if most < 0.0:
         return False  # all can be made anywhere, and so can the result
-    shape = ctx.piece_shape(result, dims)
-    there = [ref for ref in refs if ref is not None]
-    ref = ctx.local_one(op, there, shape) if len(there) == len(refs) else _compute(ctx, op, dims)
-    ctx.bind(result, dims, ref)
-    if len(operands) == 1 or most <= RECOMPUTED_SOURCE_SHARE * env[result].bytes:
+    if len(there) == len(operands):
+        ref = ctx.local_one(op, there, ctx.piece_shape(result, dims))
+    else:
+        ref = _compute(ctx, op, dims)
+    state = ctx.new_state(result, {dims: ref})
+    if len(operands) == 1 or most <= RECOMPUTED_SOURCE_SHARE * state.bytes:
         _note_recipe(ctx, op)
     return True
 

@@ -170,7 +170,8 @@ def _on_pieces(
         item = outs[0].item
         assert item is not None
         senders = talking[talking[:, 0] != talking[:, 1], 0] if kind.pairs else None
-        item.collective = Collective(kind.name, group.atoms, group.shape, sent, op, CAUSE, senders)
+        crossed = crossed_atoms(ctx, talking) if kind.pairs else ()
+        item.collective = Collective(kind.name, group.atoms, group.shape, sent, op, CAUSE, senders, crossed=crossed)
     return outs
 
 

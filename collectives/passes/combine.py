@@ -109,29 +109,35 @@ def _combine_in(region: Region, memory: _Memory, realiser: Realiser, machine: Ma
             groups = _groups(region.items[between], wanted, machine)
             if not machine.chosen:
                 groups = _fitting(groups, memory)
-            growth = _growth(region, between, groups, machine, memory) if groups else None
-            if growth is not None:
-                _join(region, between, groups, realiser, machine, memory, growth)
-                saved += sum(len(g) - 1 for g in groups)
+            if groups:
+                of = {item: g for g in groups for item in g}
+                as_one = contract(region.items[between], of, list)  # members side by side
+                growth = _growth(region, between, as_one, machine, memory)
+                if growth is not None:
+                    written = _join(region, between, as_one, of, realiser, machine)
+                    memory.changed(region, growth, of, written)
+                    saved += sum(len(g) - 1 for g in groups)
     return saved
 
 
 def _join(
-    region: Region, between: slice, groups: list[list[LocalOp]], realiser: Realiser, machine: Machine,
-    memory: _Memory, growth: float,
-) -> None:  # fmt: skip
-    """Makes one collective of each group."""
-    of = {item: g for g in groups for item in g}
-    join = abreast if _no_copies(groups[0][0], machine) else pack
+    region: Region, between: slice, as_one: list[LocalOp], of: dict[LocalOp, list[LocalOp]], realiser: Realiser,
+    machine: Machine,
+) -> list[LocalOp]:  # fmt: skip
+    """Makes one collective of each group, where its members stand in `as_one`; what was written for them."""
+    join = abreast if _no_copies(next(iter(of)), machine) else pack
     written: list[LocalOp] = []
-
-    def one(group: list[LocalOp]) -> list[LocalOp]:
-        new = join(region, realiser, group)
-        written.extend(new)
-        return new
-
-    region.items[between] = contract(region.items[between], of, one)
-    memory.changed(region, growth, of, written)
+    out: list[LocalOp] = []
+    for item in as_one:
+        group = of.get(item)
+        if group is None:
+            out.append(item)
+        elif item is group[0]:
+            new = join(region, realiser, group)
+            written += new
+            out += new
+    region.items[between] = out
+    return written
 
 
 def _fitting(groups: list[list[LocalOp]], memory: _Memory) -> list[list[LocalOp]]:
@@ -170,16 +176,14 @@ def _message(group: list[LocalOp]) -> float:
 
 
 def _growth(
-    region: Region, between: slice, groups: list[list[LocalOp]], machine: Machine, memory: _Memory
-) -> float | None:
+    region: Region, between: slice, as_one: list[LocalOp], machine: Machine, memory: _Memory
+) -> float | None:  # fmt: skip
     """Bytes by which the peak memory of the region grows at most if the members of each group wait for each other, and
-    what depends on them for all of them; None if that is too much.
+    what depends on them for all of them, so that the items run `as_one`; None if that is too much.
 
     Without a topology the members themselves are negligible; what waits for them may not be.
     """
     items = region.items
-    of = {item: g for g in groups for item in g}
-    as_one = contract(items[between], of, list)
     bound = memory.most_growth(items[between], as_one)
     if not machine.chosen and bound <= PACKED_ALWAYS_BYTES:
         return bound

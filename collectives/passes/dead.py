@@ -35,19 +35,18 @@ def remove_dead_start(function: LocalFunction, live: set[LocalValue]) -> None:
 def _sweep(items: list[LocalOp], live: set[LocalValue], into: Callable[[Region], None]) -> list[LocalOp]:
     kept = []
     for item in reversed(items):
-        if _needed(item, live):
-            for inner in item.regions:
-                into(inner)
+        if not live.isdisjoint(item.results) or _acts(item):
+            if item.regions:
+                for inner in item.regions:
+                    into(inner)
             live.update(item.operands)
             kept.append(item)
     kept.reverse()
     return kept
 
 
-def _needed(item: LocalOp, live: set[LocalValue]) -> bool:
-    for r in item.results:
-        if r in live:
-            return True
+def _acts(item: LocalOp) -> bool:
+    """Whether an item is needed even if nobody uses its results."""
     if item.effect or item.name in TERMINATORS:
         return True
     return bool(item.regions or item.name == "func.call") and effects(item)

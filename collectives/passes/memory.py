@@ -163,6 +163,8 @@ class Lives:
         returned = set(results)
         change: list[float] = [0.0] * (len(facts) + 1)
         for i, (_, kept, made, _) in enumerate(facts):
+            if not made:
+                continue
             for r, n in made:
                 if (kept or r in shared) and r not in returned:
                     change[i] += n
@@ -191,16 +193,19 @@ class Lives:
 
     def _look(self, item: LocalOp) -> _Facts:
         """The facts of an item, which are kept."""
-        used = item.operands
+        used, name, inner = item.operands, item.name, 0.0
         if item.regions or len(used) > 2 or (len(used) == 2 and used[0] is used[1]):
             used = list(set(inputs(item)))
-        kept = item.collective is not None or bool(item.regions) or item.name in _BUFFER
-        made = [] if item.name in _NO_BUFFER else [(r, ref_bytes(r)) for r in item.results]
-        inner = max([self._inside(r) for r in item.regions]) if item.regions else 0.0
-        if self._functions is not None and item.name == "func.call":
-            inner = self._inside(self._functions[item.callee].region)
-        if _runs_others(item):
-            self._running.append(item)
+        kept = item.collective is not None or name in _BUFFER
+        made = [] if name in _NO_BUFFER else [(r, ref_bytes(r)) for r in item.results]
+        if item.regions or name == "func.call":
+            kept = True
+            if item.regions:
+                inner = max([self._inside(r) for r in item.regions])
+            elif self._functions is not None:
+                inner = self._inside(self._functions[item.callee].region)
+            if _runs_others(item):
+                self._running.append(item)
         found = self._facts[item] = used, kept, made, inner
         return found
 
@@ -224,8 +229,8 @@ def _last_uses(
     """By value the last item that reads it, or what shares its buffer; and the values that several items use."""
     last: dict[LocalValue, int] = {}
     shared: set[LocalValue] = set()
-    for i, (used, _, _, _) in enumerate(facts):
-        for r in used:
+    for i, fact in enumerate(facts):
+        for r in fact[0]:
             if r in last:
                 shared.add(r)
             last[r] = i

@@ -38,7 +38,7 @@ class PlanEntry:
     """One collective.
 
     kind        the name of one of `kinds`: all_gather, reduce_scatter, all_reduce, all_to_all, collective_permute, ...
-    axes        mesh axes its devices differ in (`data,model:(2)2`); empty if the program gave the groups itself
+    axes        mesh axes its devices differ in (`data,model:(2)2`); empty if the program gave groups that are no axes'
     groups      number of groups
     group_size  devices per group
     bytes       sent by the busiest device each time
@@ -211,17 +211,18 @@ def plan_of(
                 if item.collective is not None:
                     entries.append(_entry(item, times, atoms, topology))
                     sent.send(item.collective.bytes, item.collective.senders)
-                inside = []
-                for inner in item.regions:
-                    if inner.kind != "body":
-                        known = None if times is None or inner.trips is None else times * inner.trips
-                        inside.append((inner, visit(inner, known)))
-                if inside and inside[0][0].kind == "branch":
-                    sent.add(Traffic.of_branches([each for _, each in inside]))
-                else:
-                    for inner, each in inside:
-                        sent.add(each, 1 if inner.trips is None else inner.trips)
-                if item.name == "func.call":
+                if item.regions:
+                    inside = []
+                    for inner in item.regions:
+                        if inner.kind != "body":
+                            known = None if times is None or inner.trips is None else times * inner.trips
+                            inside.append((inner, visit(inner, known)))
+                    if inside and inside[0][0].kind == "branch":
+                        sent.add(Traffic.of_branches([each for _, each in inside]))
+                    else:
+                        for inner, each in inside:
+                            sent.add(each, 1 if inner.trips is None else inner.trips)
+                elif item.name == "func.call":
                     sent.add(visit(functions[item.callee].region, times))
         return sent
 
@@ -233,10 +234,13 @@ def plan_of(
 
 def _entry(item: LocalOp, times: int | None, atoms: Atoms, topology: Topology) -> PlanEntry:
     c = item.communication
-    axes = () if c.atoms is None else atoms.axes(c.atoms)
+    axes = atoms.axes(c.across)
     link = topology.link(a.name for a in axes)
     groups, size = c.groups
-    text = "" if c.atoms is None else atoms.axes_text(c.atoms)
+    if c.crossed:
+        size = atoms.product(c.crossed)
+        groups = atoms.count // size
+    text = atoms.axes_text(c.across)
     where, cause = origin(c)
     members = tuple(Origin(*origin(m), m.bytes, _scope(m)) for m in c.members)
     if members:

@@ -15,6 +15,7 @@ from ..heuristics import ROOMS_TRIED
 from ..ir.attributes import ConvNumbers, Given
 from ..ir.program import LocalOp, LocalValue
 from ..machine import dot_dimensions, ref_bytes
+from .fusible import name_of
 
 __all__ = ["is_cut", "is_joined", "is_one", "loses_dimension", "parts", "reordered"]
 
@@ -27,7 +28,7 @@ def reordered(item: LocalOp) -> list[LocalValue]:
     """Operands, and results, that an item which does not communicate needs in another order of dimensions."""
     if item.name == "stablehlo.convolution":
         return _of_convolution(item)
-    return _of_contraction(item) if item.name == "stablehlo.dot_general" else []
+    return _of_contraction(item) if name_of(item) == "stablehlo.dot_general" else []
 
 
 def _of_contraction(item: LocalOp) -> list[LocalValue]:
@@ -69,7 +70,7 @@ def loses_dimension(value: LocalValue) -> bool:
     """Whether a value is a product with a batch dimension of one element, which the compiler drops: who reads it puts
     the dimension back, and so reads it as another array than it writes."""
     maker = value.item
-    if maker is None or maker.name != "stablehlo.dot_general":
+    if maker is None or name_of(maker) != "stablehlo.dot_general":
         return False
     return any(maker.operands[0].shape[d] == 1 for d in dot_dimensions(maker)[0])
 

@@ -19,6 +19,7 @@ from ..ir.program import LocalFunction, LocalOp, LocalValue
 from ..ir.walker import walk
 from ..machine import dot_dimensions
 from .copies import reordered
+from .fusible import name_of
 
 __all__ = ["has_kernels", "kernels"]
 
@@ -149,9 +150,9 @@ def _is_taken(item: LocalOp) -> bool:
         return False
     if any(value.dtype not in _TYPES for value in item.operands):
         return False
-    if item.name in _MOVING:
+    if item.name in _MOVING or _is_reduction(item):
         return True
-    if item.name in _ELEMENTWISE:
+    if name_of(item) in _ELEMENTWISE:
         return _is_large(item) or _is_left_out(item)
     if item.name != "stablehlo.dot_general":
         return False

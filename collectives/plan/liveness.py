@@ -9,12 +9,10 @@ one contraction alone, in whatever order it reads.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from propagation.ops import CONSTANTS, POINTWISE, REARRANGING, having
+from propagation.ops import POINTWISE, having
 
 from ..heuristics import FUSED_VALUES
 from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
@@ -24,47 +22,21 @@ from .breadth import ENDING, by_breadth
 from .carried import Needs
 from .combined import combined
 from .copies import is_cut, is_joined, is_one, loses_dimension, parts, reordered
+from .fusible import FUSIBLE, FUSING, WIDENED, is_dear, is_identity, is_spread, is_widened, name_of
+from .invariant import computed_before
 from .kernels import kernels
 from .narrowed import narrowed
+from .repeated import Repeats, may_repeat
+from .spans import Span, totals
 from .work import is_cut_in_blocks, is_reduced_in_blocks, positions
 
-__all__ = ["Liveness", "Span", "totals"]
+__all__ = ["Liveness"]
 
 _named = lambda *names: frozenset(f"stablehlo.{n}" for n in names)
-# What takes no memory of its own when what reads it can compute it.
-_FUSIBLE = (POINTWISE | REARRANGING | CONSTANTS | having("joining")) - having("library") - _named("rng_bit_generator")
-# What computes its operands while it reads them.
-_FUSING = _FUSIBLE | _named("reduce", "dynamic_update_slice", "broadcast_in_dim", "iota")
-# Too dear to be computed once for each of several readers.
-_DEAR = _named(
-    "atan2", "cbrt", "cosine", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic",
-    "power", "remainder", "rsqrt", "sine", "sqrt", "tan", "tanh",
-) | _named("concatenate", "gather", "reduce")  # fmt: skip
-_SPREAD = _named("broadcast_in_dim", "iota", "constant")
 _CONTRACTIONS = having("contraction")
 _ALIAS = _named("reshape", "optimization_barrier", "bitcast_convert")
 # Each result may take the memory of the operand of its number.
 _SAME_PLACE = _named("dynamic_update_slice", "scatter", "sort", "while")
-
-
-class Span(NamedTuple):
-    """A buffer that lives from item `first` of a region to item `last`, both included: that of a value, or of a copy of
-    one in another order of dimensions."""
-
-    value: LocalValue
-    bytes: float
-    first: int
-    last: int
-    is_copy: bool = False
-
-
-def totals(spans: Sequence[Span], items: int) -> list[float]:
-    """Bytes that live while each of a region's items runs."""
-    change = [0.0] * (items + 1)
-    for span in spans:
-        change[span.first] += span.bytes
-        change[span.last + 1] -= span.bytes
-    return list(itertools.accumulate(change))[:items]
 
 
 class Liveness:
@@ -137,6 +109,7 @@ class _Block:
         self.kernels: dict[LocalOp, LocalOp] = {}
         if program.with_library:
             self.kernels = kernels(self.items, self.readers, self.returned.__contains__)
+        self.before = computed_before(region, self.items) if program.in_breadth else set()
         self.together: dict[LocalOp, list[LocalOp]] = {}
         self.place: dict[LocalOp, int] = {}
         self.made: dict[LocalValue, int] = {}
@@ -181,11 +154,17 @@ class _Block:
 
     def _is_buffer(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether a value is written to memory rather than computed where it is read."""
-        if value in self.returned or item.collective is not None:
+        if value in self.returned or item.collective is not None or self._is_read_in_loop(item, value):
             return True
-        if item.name not in _FUSIBLE and item not in self.kernels:
+        if name_of(item) not in FUSIBLE and item not in self.kernels:
             return True
-        return self._is_read_whole(item, value) or (_is_dear(item) and self._readings(value) > 1)
+        return self._is_read_whole(item, value) or (is_dear(item) and self._readings(value) > 1)
+
+    def _is_read_in_loop(self, item: LocalOp, value: LocalValue) -> bool:
+        """Whether a value that is computed before a loop is read in it."""
+        if item not in self.before:
+            return False
+        return any(self.items[i] not in self.before for i in self.readers.get(value, ()))
 
     def _is_read_whole(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether readers of an item's result take it from memory, rather than compute it where they read it."""
@@ -198,7 +177,7 @@ class _Block:
                 return True
         if not all(map(self._fuses, readers)):
             return True
-        return any(reader.name in _CONTRACTIONS for reader in self._read_by(value))  # under another name
+        return any(name_of(reader) in _CONTRACTIONS for reader in self._read_by(value))  # under another name
 
     def _readings(self, value: LocalValue) -> int:
         """How many operations read a value: a collective reads it once for each part that it sends."""
@@ -209,7 +188,7 @@ class _Block:
         """Whether an item computes its operands while it reads them."""
         if item.collective is not None:
             return self.program.in_breadth and is_cut(item)
-        if item.name not in _FUSING or item in self.kernels:
+        if name_of(item) not in FUSING or item in self.kernels:
             return False
         return not (self.program.in_breadth and is_reduced_in_blocks(item))
 
@@ -230,7 +209,10 @@ class _Block:
         if item.collective is not None:
             sent = [item.operands[0]] if is_cut(item) else []
             arrived = [v for v in item.results if self._is_put_in_order(item, v)]
-            return [Span(value, size, i, i, True) for value in (*sent, *arrived) for size in parts(item, value)]
+            spans = [Span(value, size, i, i, True) for value in sent for size in parts(item, value)]
+            return spans + [
+                Span(v, size, i, max(i, self._read_as_it_came(v)), True) for v in arrived for size in parts(item, v)
+            ]
         if is_cut_in_blocks(item):
             return [Span(value, ref_bytes(value), i, i, True) for value in item.results]
         early = self.program.in_breadth
@@ -256,6 +238,14 @@ class _Block:
         turned = all(self._fuses(r) or value in reordered(r) for r in self._read_by(value))
         return is_one(item) and not turned and self._is_read_whole(item, value)
 
+    def _read_as_it_came(self, value: LocalValue) -> int:
+        """The last item that reads what arrived at a collective before it is put in order: it computes where to find
+        each element."""
+        if not self.program.in_breadth or value in self.returned:
+            return -1
+        readers = [self.items[i] for i in self.readers.get(value, ())]
+        return max((self.until[r] for r in readers if self._fuses(r) and r not in self.aliases), default=-1)
+
     def _is_in_parts(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether what arrives at a collective stays in the parts that it came in, for those who read it."""
         if item.collective is None or is_one(item) or value in self.returned:
@@ -266,7 +256,7 @@ class _Block:
         """Whether a value is computed for `reader` alone, which is then given it in the order that it reads."""
         origin = self.origin(value)
         maker = origin.item
-        if maker is None or maker.name not in _FUSIBLE or not self.returned.isdisjoint((value, origin)):
+        if maker is None or name_of(maker) not in FUSIBLE or not self.returned.isdisjoint((value, origin)):
             return False
         return all(each is reader for each in self._read_by(origin))
 
@@ -275,16 +265,24 @@ class _Block:
         end: dict[LocalValue, int] = dict.fromkeys(self.returned, len(self.items) - 1)
         again: dict[LocalValue, int] = {}  # the last item that computes a value which is written as well
         self.kept: set[LocalValue] = set()
+        self.repeats = Repeats() if self.program.in_breadth and may_repeat(self.items) else None
+        self.repeated: set[LocalValue] = set()  # written because they would be computed too often
+        self.until: dict[LocalOp, int] = {}  # by item the last one that it is computed for
         for i in range(len(self.items) - 1, -1, -1):
             item = self.items[i]
             until = self._joint_end(item, i)
             for value in item.results:
                 end.setdefault(value, i)
-                if item in self.aliases or not self._is_buffer(item, value):
+                is_buffer = item not in self.aliases and self._is_buffer(item, value)
+                if self.repeats is not None and not is_buffer and self._is_repeated(self.repeats, value):
+                    self.repeated.add(value)
+                    is_buffer = item not in self.aliases
+                if not is_buffer:
                     until = max(until, end[value])
                 else:
                     self.kept.add(value)
                 until = max(until, again.get(value, i))
+            self.until[item] = until
             # A copy that is made early is what reads its operand.
             early = self._read_early(item, i) if self.made else {}
             fuses = self.program.in_breadth and self._fuses(item)
@@ -292,6 +290,11 @@ class _Block:
                 ends = again if fuses and self._is_computed_again(value) else end
                 ends[value] = max(ends.get(value, 0), early.get(value, until))
         return end
+
+    def _is_repeated(self, repeats: Repeats, value: LocalValue) -> bool:
+        """Whether readers would compute a value more often than compilers allow."""
+        readers = [self.items[i] for i in self.readers.get(value, ())]
+        return repeats.is_too_often(value, readers, self.kept)
 
     def _joint_end(self, item: LocalOp, i: int) -> int:
         """Until when an item needs its operands: an all-reduce as long as those run that it is one with."""
@@ -309,15 +312,17 @@ class _Block:
         """Whether readers that can compute a value do so, although it is written for others: one of its operands at
         most is as large, and it takes little to compute."""
         maker = value.item
-        if maker is None or maker.name not in _FUSIBLE or maker in self.kernels or _is_dear(maker):
+        if maker is None or name_of(maker) not in FUSIBLE or maker in self.kernels or is_dear(maker):
+            return False
+        if value in self.repeated:
             return False
         rank = _true_rank(value)
-        large = [v for v in dict.fromkeys(maker.operands) if _true_rank(v) >= rank and not _is_spread(v)]
+        large = [v for v in dict.fromkeys(maker.operands) if _true_rank(v) >= rank and not is_spread(v)]
         return len(large) <= 1 or sum(map(_elements, dict.fromkeys(maker.operands))) <= _elements(value)
 
     def _is_alias(self, item: LocalOp) -> bool:
         """Whether an item gives a buffer another name; contractions of matrices read them in either order."""
-        if item in self.narrowed.whole:
+        if item in self.narrowed.whole or is_identity(item):
             return True
         return item.name in _ALIAS or (self.program.in_breadth and self._is_folded(item))
 
@@ -343,18 +348,54 @@ class _Block:
             for value in item.results:
                 if value not in self.kept or self._is_dropped(item, value):
                     continue
-                size = ref_bytes(value)
+                size = self._size(value)
                 given = self._in_place(item, value, i, size, live)
                 if given is not None:
                     old = live.pop(given)
                     done.append(old._replace(last=i - 1))
                 if not self._is_carried(value, i):
-                    live[value] = Span(value, size, i, self.end[value])
+                    first = i if given is not None else self._copied_at(item, value, i)
+                    live[value] = Span(value, size, first, self.end[value])
+                    if item in self.before:
+                        live[value] = Span(value, size, 0, len(self.items) - 1)
                     if self._is_in_parts(item, value):
                         span = live.pop(value)
                         done += [span._replace(bytes=part) for part in parts(item, value)]
-            done += self._copied(item, i)
+            done += [*self._copied(item, i), *self._widened(item, i)]
         return [*done, *live.values()], insides
+
+    def _size(self, value: LocalValue) -> float:
+        """Bytes of a buffer. XLA's compiler for CPUs multiplies and adds up narrow floats as f32: what these operations
+        read and give is written so."""
+        size = ref_bytes(value)
+        if not self.program.in_breadth or value.dtype not in WIDENED or value in self.returned:
+            return size
+        if value.item is not None and is_widened(value.item):
+            return 2 * size
+        return 2 * size if all(map(is_widened, self._read_by(value))) else size
+
+    def _widened(self, item: LocalOp, i: int) -> list[Span]:
+        """The copies in wider floats that item `i` is the last to read, of what others read as it is."""
+        spans: list[Span] = []
+        narrow = self.program.in_breadth and any(value.dtype in WIDENED for value in item.operands)
+        if not narrow or not is_widened(item):
+            return spans
+        for value in dict.fromkeys(map(self.origin, item.operands)):
+            readers = list(self._read_by(value))
+            outside = value.item is None or value.item not in self.place
+            is_as_it_is = outside or (value in self.kept and self._size(value) == ref_bytes(value))
+            if value.dtype not in WIDENED or not is_as_it_is:
+                continue
+            if max((self.place[r] for r in readers if is_widened(r)), default=-1) == i:
+                spans.append(Span(value, 2 * ref_bytes(value), self.made.get(value, -1) + 1, i, True))
+        return spans
+
+    def _copied_at(self, item: LocalOp, value: LocalValue, i: int) -> int:
+        """From when a result has memory: where item `i` may not write over its operand, it writes over a copy, which
+        is made as soon as the operand is there where items run by breadth."""
+        if not self.program.in_breadth or item.name not in _SAME_PLACE or item.name == "stablehlo.while":
+            return i
+        return min(i, self.made.get(self.origin(item.operands[value.number]), -1) + 1)
 
     def _is_dropped(self, item: LocalOp, value: LocalValue) -> bool:
         """Whether nothing reads a result of a branch, which the compiler then leaves out."""
@@ -370,7 +411,7 @@ class _Block:
             return None
         if item.name in _SAME_PLACE:
             candidates = [item.operands[value.number]]
-        elif item.name in POINTWISE:
+        elif name_of(item) in POINTWISE:
             candidates = self._read(item)
         else:
             return None
@@ -385,7 +426,7 @@ class _Block:
         """Whether an item may write a result over an argument that it reads: each element where it stood."""
         if item.name in _SAME_PLACE:
             return self.origin(item.operands[value.number]) is argument
-        return item.name in POINTWISE and not self._is_moved(item, argument)
+        return name_of(item) in POINTWISE and not self._is_moved(item, argument)
 
     def _is_moved(self, item: LocalOp, argument: LocalValue) -> bool:
         """Whether an elementwise operation reads elements of an argument at other positions than it writes."""
@@ -395,7 +436,7 @@ class _Block:
             if value in seen or value.item is None or value in self.kept:
                 continue
             seen.add(value)
-            if value.item.name not in POINTWISE and argument in map(self.origin, value.item.operands):
+            if name_of(value.item) not in POINTWISE and argument in map(self.origin, value.item.operands):
                 return True
             todo += value.item.operands
         return False
@@ -411,7 +452,7 @@ class _Block:
             seen.add(value)
             if value.item is None or value in self.kept:
                 found.append(value)
-            elif value.item.name in POINTWISE:
+            elif name_of(value.item) in POINTWISE:
                 todo += value.item.operands
         return found
 
@@ -445,32 +486,6 @@ def _true_rank(value: LocalValue) -> int:
     return sum(n > 1 for n in value.shape)
 
 
-def _is_spread(value: LocalValue) -> bool:
-    """Whether all that a value is made of is smaller than it."""
-    return value.item is not None and value.item.name in _SPREAD
-
-
-def _is_dear(item: LocalOp) -> bool:
-    """Whether an item takes long enough that it is computed once for all its readers. A division by a value that is
-    spread over the result is a multiplication by its reciprocal."""
-    if item.name == "stablehlo.divide":
-        return not _is_spread(item.operands[1])
-    return item.name in _DEAR and not _is_padding(item)
-
-
-def _is_padding(item: LocalOp) -> bool:
-    """Whether an item puts one number beside a value, which compilers make a padding."""
-    if item.name != "stablehlo.concatenate" or len(item.operands) != 2:
-        return False
-    return any(_is_one_number(value) for value in item.operands)
-
-
-def _is_one_number(value: LocalValue) -> bool:
-    """Whether all elements of a value are a scalar's."""
-    maker = value.item
-    return maker is not None and maker.name == "stablehlo.broadcast_in_dim" and not maker.operands[0].shape
-
-
 def _reads_either_way(reader: LocalOp, value: LocalValue) -> bool:
     """Whether an item is a contraction of matrices, which are read by rows or by columns."""
-    return reader.name == "stablehlo.dot_general" and len(value.shape) == 2 and not dot_dimensions(reader)[0]
+    return name_of(reader) == "stablehlo.dot_general" and len(value.shape) == 2 and not dot_dimensions(reader)[0]

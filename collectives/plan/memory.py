@@ -16,7 +16,8 @@ from propagation.parsing import parse_location
 from ..heuristics import ROOMS_TRIED
 from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
 from ..machine import ref_bytes
-from .liveness import Liveness, Span, totals
+from .liveness import Liveness
+from .spans import Span, totals
 
 __all__ = ["Held", "MemoryPlan", "Moment", "memory_of"]
 

@@ -87,7 +87,10 @@ def _cost(
             return math.inf
         if layout is not None:
             for pending in parts:
-                cost += _resolved(ctx, result, layout, pending, depth)
+                if pending:
+                    cost += _resolved(ctx, result, layout, pending, depth)
+                else:
+                    cost += extra_cost(ctx, result, layout, depth)
     return cost
 
 
@@ -118,8 +121,6 @@ def _reach(ctx: Context, value: Value, dims: Dims, depth: int) -> float:
 
 def _resolved(ctx: Context, result: Value, dims: Dims, pending: tuple[int, ...], depth: int) -> float:
     """`extra_cost` of a result in `dims` that is unreduced over the axes `pending`, its reduction included."""
-    if not pending:
-        return extra_cost(ctx, result, dims, depth)
     want = ctx.want(result)
     move = ctx.planner.cost(result.type.shape, ctx.itemsize(result), dims, want, pending)
     return move + extra_cost(ctx, result, want, depth)

@@ -25,25 +25,32 @@ _OWN |= {"stablehlo.composite", "stablehlo.optimization_barrier", "stablehlo.rng
 
 def once(ctx: Context, op: Op, rule: Callable[[Context, Op], None]) -> None:
     """Partitions an operation by its `rule`, unless an equal operation is visible, whose results it then takes."""
-    key = _key_of(ctx, op)
-    if key is None:
-        rule(ctx, op)
-        return
+    operands, results = op.operands, op.results
+    key: tuple[Any, ...] | None
+    if op.regions or len(results) != 1 or not _is_function(op.name):
+        key = _key_of(ctx, op)
+        if key is None:
+            rule(ctx, op)
+            return
+    else:  # as most are; states are equal to themselves only, so that types and operands need no tuples of their own
+        env, kind = ctx.env, results[0].type
+        if len(operands) == 2:
+            key = (op.name, ctx.signature(op), (), ctx.manual, kind, env[operands[0]], env[operands[1]])
+        else:
+            key = (op.name, ctx.signature(op), (), ctx.manual, kind, *[env[v] for v in operands])
     region = ctx.region
     if (region.parent is None and key not in region.known) or not _bind_repeated(ctx, op, key):
         rule(ctx, op)
         env = ctx.env
-        ctx.region.known[key] = tuple([env[r] for r in op.results])
+        ctx.region.known[key] = (env[results[0]],) if len(results) == 1 else tuple([env[r] for r in results])
 
 
 def _key_of(ctx: Context, op: Op) -> tuple[Any, ...] | None:
-    """The key of an operation, equal for equal operations; None if it must not be merged with any."""
+    """The key of an operation with regions or several results, equal for equal operations; None if it must not be
+    merged with any."""
     name, env = op.name, ctx.env
     if not _is_function(name):
         return None
-    # States are equal to themselves only, so that types and operands need no tuples of their own.
-    if not op.regions and len(op.results) == 1:
-        return (name, ctx.signature(op), (), ctx.manual, op.results[0].type, *[env[v] for v in op.operands])
     bodies = tuple([_body_key(ctx, block) for block in op.regions])
     if None in bodies:
         return None

@@ -8,6 +8,7 @@ cannot be made.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -29,6 +30,10 @@ from propagation.overrides import annotating
 __all__ = ["described", "judge"]
 
 Module = str | bytes
+
+# Objects made and not freed after which Python looks for cycles. Measured: a candidate takes a sixth less time than
+# with Python's 700, and the process no more memory.
+GARBAGE_OBJECTS = 200_000
 
 
 def judge(
@@ -92,6 +97,10 @@ def main() -> None:
         # What does not fit is judged as well: the search is told how far it is from fitting.
         topology = replace(load(options["topology"]), memory=None) if options["topology"] else None
         answer(described(module) if options["describe"] else {})
+        # Of what stays nothing is looked through again; what a candidate leaves is, when there is much of it.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GARBAGE_OBJECTS)
     except (PropagationError, CollectivesError, UnicodeDecodeError, MemoryError, RecursionError) as e:
         answer({"error": str(e) or type(e).__name__})
         os._exit(0)

@@ -19,6 +19,7 @@ from meshrt.checkpoint.restoring import described, restored
 from meshrt.checkpoint.saving import take, write
 from meshrt.checkpoint.shards import threads
 from meshrt.checkpoint.targets import Options
+from meshrt.core.tracebacks import offer
 from meshrt.sharding.mesh import Mesh
 
 __all__ = ["Checkpoint", "describe", "remove", "restore", "save", "save_async", "verify"]
@@ -302,3 +303,6 @@ def remove(path: PathLike) -> None:
     >>> meshrt.checkpoint.remove(path)
     """
     folder.remove(named(path))
+
+
+offer(globals(), __all__)

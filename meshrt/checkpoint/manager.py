@@ -17,6 +17,7 @@ from meshrt.checkpoint.functions import TIMEOUT_S, Checkpoint, PathLike, describ
 from meshrt.checkpoint.job import current
 from meshrt.checkpoint.progress import OnProgress
 from meshrt.checkpoint.saving import take, write
+from meshrt.core.tracebacks import boundary
 from meshrt.distributed.progress import checkpoint_begun, checkpoint_committed
 
 __all__ = ["CheckpointManager", "steps_in"]
@@ -102,6 +103,7 @@ class CheckpointManager:
         """The last of `steps`; None if there is none."""
         return max(self.steps(), default=None)
 
+    @boundary
     def list(self) -> Checkpoints:
         """What is known of each checkpoint, in the order of steps."""
         found = []
@@ -110,6 +112,7 @@ class CheckpointManager:
                 found.append(describe(self.path(step)))
         return found
 
+    @boundary
     def save(self, step: int, tree: Any, *, metadata: Any = None, data_state: Any = None) -> None:
         """Saves a tree as the checkpoint of a step, and drops those that are no longer kept; see `save`, `save_async`.
 
@@ -154,6 +157,7 @@ class CheckpointManager:
         except errors.CheckpointWriteError as e:  # what was to be saved is saved, and the next save tries again
             warnings.warn(f"{e}. It stays beside those that keep_last= says", RuntimeWarning, stacklevel=2)
 
+    @boundary
     def restore(self, step: int | None = None, like: Any = None, **options: Any) -> Any:
         """The tree of a step, by default the latest as process 0 sees it, when what is being saved has been committed;
         `like` and `options` as for `restore`.
@@ -180,6 +184,7 @@ class CheckpointManager:
             )
         return latest
 
+    @boundary
     def wait(self) -> None:
         """Returns when nothing is being saved; raises what the last save raised, once."""
         saving, self._saving = self._saving, None

@@ -39,6 +39,7 @@ from meshrt.runtime.array import Array
 from meshrt.runtime.signature import filled, local_parts
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.named import Sharding
+from meshrt.sharding.set_once import put
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.high import TakenApart, spread
 
@@ -146,7 +147,7 @@ def described(leaf: StoredLeaf, like: Any = None) -> Any:
     except Misfit:  # keys of an unknown generator, shown as their words
         aval = ShapedArray(array.shape, array.dtype)
     made = ShapeDtypeStruct(aval.shape, np.float32, weak_type=aval.weak_type)
-    made.dtype = aval.dtype  # which may be one that needs enable_x64
+    put(made, dtype=aval.dtype)  # which may be one that needs enable_x64
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -24,6 +25,7 @@ __all__ = ["COMMANDS", "run_here", "run_placed"]
 
 _TAKEN_UP_S = 10.0  # in which another coordinator may have the job
 _AGAIN_S = 0.5
+_GRPC_WORDS = "GRPC_VERBOSITY"
 _HELP = {"help_option_names": ["-h", "--help"]}
 _tls = click.option("--tls", type=str, metavar="FOLDER", help="Certificates of `meshrt launch certificates FOLDER`.")
 _coordinator = click.option(
@@ -37,13 +39,34 @@ def _needs_hosts(function: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(function)
     def checked(*args: Any, **options: Any) -> int:
         try:
-            importlib.import_module("grpc")
             importlib.import_module("google.protobuf")
+            importlib.import_module("grpc")
         except ImportError as e:
             raise ConfigError(f"jobs on several hosts need gRPC: pip install 'meshrt[hosts]' ({e})") from None
         return function(*args, **options)
 
     return checked
+
+
+def _calls_hosts(function: Callable[..., int]) -> Callable[..., int]:
+    """As `_needs_hosts`, for a command that says itself why nobody answers: gRPC, which reads its variables as it is
+    imported, prints nothing of its attempts. Processes that the command starts get the variables that it got."""
+    needing = _needs_hosts(function)
+
+    @functools.wraps(function)
+    def quiet(*args: Any, **options: Any) -> int:
+        given = os.environ.get(_GRPC_WORDS)
+        if given is None:
+            os.environ[_GRPC_WORDS] = "NONE"
+        try:
+            with contextlib.suppress(ImportError):  # `needing` says what to install
+                importlib.import_module("grpc")
+        finally:
+            if given is None:
+                del os.environ[_GRPC_WORDS]
+        return needing(*args, **options)
+
+    return quiet
 
 
 def _trust(tls: str | None, role: str) -> Any:
@@ -143,7 +166,7 @@ def _run_coordinator(ctx: click.Context, listen: str, journal: str | None, tls: 
 @click.option("--join-timeout", type=float, default=300.0, metavar="S", help="Seconds to be let in. [default: 300]")
 @click.option("--quiet", is_flag=True, help="Say nothing but why it fails.")
 @_tls
-@_needs_hosts
+@_calls_hosts
 def _run_agent(
     address: str, name: str | None, own: str | None, join_timeout: float, quiet: bool, tls: str | None
 ) -> int:
@@ -202,7 +225,7 @@ def _ask(address: str, tls: str | None, act: Callable[[Any], Any]) -> Any:
 @_coordinator
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @_tls
-@_needs_hosts
+@_calls_hosts
 def _show_status(address: str, as_json: bool, tls: str | None) -> int:
     """Shows the hosts and ranks of a job, and what has happened to it."""
     from google.protobuf.json_format import MessageToJson  # optional wheel: after the check for it
@@ -228,7 +251,7 @@ def _show_status(address: str, as_json: bool, tls: str | None) -> int:
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed from now on.")
 @_tls
-@_needs_hosts
+@_calls_hosts
 def _show_logs(address: str, ranks: tuple[int, ...], lines: int, follow: bool, tls: str | None) -> int:
     """Shows what the ranks of a job have printed last."""
     from meshrt.launch.hosts import view  # optional wheel: after the check for it
@@ -267,7 +290,7 @@ def _show_logs(address: str, ranks: tuple[int, ...], lines: int, follow: bool, t
 @_coordinator
 @click.argument("nodes", type=click.IntRange(min=1))
 @_tls
-@_needs_hosts
+@_calls_hosts
 def _resize(address: str, nodes: int, tls: str | None) -> int:
     """Lets a job go on with NODES hosts, within its --nodes MIN:MAX."""
     from meshrt.launch.hosts.wire import coordinator_pb2 as pb  # optional wheel: after the check for it
@@ -279,7 +302,7 @@ def _resize(address: str, nodes: int, tls: str | None) -> int:
 @click.command(name="stop", context_settings=_HELP)
 @_coordinator
 @_tls
-@_needs_hosts
+@_calls_hosts
 def _stop(address: str, tls: str | None) -> int:
     """Ends a job: its processes get SIGTERM, and SIGKILL after --grace."""
     from meshrt.launch.hosts.wire import coordinator_pb2 as pb  # optional wheel: after the check for it

@@ -43,12 +43,18 @@ ELSEWHERE: dict[str, str] = {
     "extend.ifrt_programs": "meshrt.compat.layer.ifrt_programs",
     "experimental.key_reuse._core": "meshrt.experimental.key_reuse",
     "_src.ad_checkpoint": "meshrt.ad_checkpoint",
+    "_src.api": "meshrt",
     "_src.api_util": "meshrt.compat.layer.api_util",
+    "_src.basearray": "meshrt.compat.layer._src.typing",
     "_src.callback": "meshrt.primitives.callback",
     "_src.custom_batching": "meshrt.custom_batching",
     "_src.custom_derivatives": "meshrt.custom_derivatives",
+    "_src.custom_partitioning": "meshrt.experimental.custom_partitioning",
     "_src.debugging": "meshrt.debug",
+    "_src.dlpack": "meshrt.dlpack",
     "_src.effects": "meshrt.core.effects",
+    "_src.errors": "meshrt.errors",
+    "_src.export._export": "meshrt.export",
     "_src.flatten_util": "meshrt.flatten_util",
     "_src.hijax": "meshrt.experimental.hijax",
     "_src.image.scale": "meshrt.image",
@@ -59,17 +65,29 @@ ELSEWHERE: dict[str, str] = {
     "_src.interpreters.pxla": "meshrt.interpreters.pxla",
     "_src.lax.lax": "meshrt.lax",
     "_src.lax.linalg": "meshrt.lax.linalg",
+    "_src.layout": "meshrt.experimental.layout",
     "_src.linear_util": "meshrt.extend.linear_util",
+    "_src.memory": "meshrt.memory",
     "_src.monitoring": "meshrt.monitoring",
+    "_src.named_sharding": "meshrt.sharding",
     "_src.nn.functions": "meshrt.nn",
     "_src.nn.initializers": "meshrt.nn.initializers",
+    "_src.numpy.fft": "meshrt.numpy.fft",
     "_src.numpy.lax_numpy": "meshrt.numpy",
     "_src.numpy.linalg": "meshrt.numpy.linalg",
     "_src.ops.scatter": "meshrt.ops",
+    "_src.partition_spec": "meshrt.sharding",
+    "_src.pjit": "meshrt.experimental.pjit",
+    "_src.profiler": "meshrt.profiler",
+    "_src.public_test_util": "meshrt.test_util",
     "_src.random": "meshrt.random",
     "_src.scipy.special": "meshrt.scipy.special",
     "_src.shard_map": "meshrt.experimental.shard_map",
+    "_src.sharding": "meshrt.sharding",
+    "_src.sharding_impls": "meshrt.sharding",
+    "_src.source_info_util": "meshrt.extend.source_info_util",
     "_src.stages": "meshrt.stages",
+    "_src.tree": "meshrt.tree",
     # MLIR's bindings are jaxlib's.
     "_src.lib.mlir.dialects.hlo": "jaxlib.mlir.dialects.stablehlo",
     "_src.lib.mlir.ir": "jaxlib.mlir.ir",
@@ -78,6 +96,13 @@ ELSEWHERE: dict[str, str] = {
 }
 _DIALECTS = "arith builtin chlo func math memref mpmd scf sdy sparse_tensor stablehlo vector"
 ELSEWHERE.update({f"extend.mlir.dialects.{name}": f"jaxlib.mlir.dialects.{name}" for name in _DIALECTS.split()})
+# Where JAX has a file for each family of functions, all of whose public names stand in one module.
+_LAX_FILES = "ann control_flow convolution fft other parallel slicing special windowed_reductions"
+ELSEWHERE.update({f"_src.lax.{name}": "meshrt.lax" for name in _LAX_FILES.split()})
+_NUMPY_FILES = "array_creation einsum indexing polynomial reductions setops sorting ufuncs window_functions"
+ELSEWHERE.update({f"_src.numpy.{name}": "meshrt.numpy" for name in _NUMPY_FILES.split()})
+_SCIPY_FILES = "fft integrate linalg ndimage signal"
+ELSEWHERE.update({f"_src.scipy.{name}": f"meshrt.scipy.{name}" for name in _SCIPY_FILES.split()})
 
 
 def is_public(name: str) -> bool:

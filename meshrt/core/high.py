@@ -23,12 +23,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from meshrt import errors
+from meshrt.core.axes import axes_in_scope
+from meshrt.core.placed import placed
 from meshrt.core.types import AbstractValue, ShapedArray, aval_of, register_aval
 
 __all__ = [
     "UNDECLARED", "HiType", "MutableHiType", "StateCell", "TypeInState", "TypeWrittenTo", "aval_method",
-    "aval_property", "has_high_types", "is_high_value", "is_mutable", "is_open_value", "register_hitype", "told_apart",
-    "unlike",
+    "aval_property", "has_high_types", "is_high_value", "is_mutable", "is_open_value", "register_hitype", "says_arrays",
+    "told_apart", "unlike",
 ]  # fmt: skip
 
 
@@ -45,7 +47,8 @@ class HiType(AbstractValue):
         derivatives                     to_tangent_aval; of tangent types vspace_zero, vspace_add
         vmap                            dec_rank, inc_rank
         arguments and results of scan   these two, leading_axis_spec
-        shard_map                       shard, unshard (from a HiPspec, whose to_lo gives the arrays' specs)
+        shard_map                       a HiPspec, whose to_lo gives the arrays' specs; shard and unshard where the type
+                                        of a part is not that of the value that consists of parts
 
     One that is missing is named where it is asked for (UnsupportedError).
 
@@ -141,6 +144,11 @@ class HiType(AbstractValue):
     def unshard(self, mesh: Any, check_vma: bool, spec: Any) -> Any:
         """The type of the whole whose parts have this type."""
         _missing(self, "unshard", "shard_map")
+
+    def tangent_spec(self, *specs: Any) -> Any:
+        """The PartitionSpec (HiPspec) of derivatives of a value whose arrays are split by these PartitionSpecs: where
+        these were given in place of a HiPspec, whose `to_tangent_spec` says it."""
+        _missing(self, "tangent_spec", "the derivative of a shard_map, whose specs are no HiPspec,")
 
     def nospec(self, mesh: Any, check_vma: bool, all_names: tuple[Any, ...]) -> Any:
         """The HiPspec of a value that leaves a manual region only as a residual."""
@@ -367,6 +375,11 @@ class aval_property:
         self.fget = fget
 
 
+def says_arrays(kind: Any) -> bool:
+    """Whether a closed high type says which arrays its values consist of: nobody has asked those that do not."""
+    return not (kind.mutable or kind.opens) and type(kind).lo_ty is not HiType.lo_ty
+
+
 _classes: set[type] = set()
 
 
@@ -379,7 +392,11 @@ def register_hitype(cls: type, typeof: Callable[[Any], HiType]) -> None:
 
     def handler(value: Any) -> Any:
         kind: Any = typeof(value)
-        return TypeInState(kind, value.cur_qdd()) if kind.mutable else kind
+        if kind.mutable:
+            return TypeInState(kind, value.cur_qdd())
+        if axes_in_scope() and says_arrays(kind):
+            return placed(kind, [aval_of(x).vma for x in kind.lower_val(value)])
+        return kind
 
     register_aval(cls, handler)
 

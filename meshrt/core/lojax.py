@@ -19,9 +19,10 @@ from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from meshrt import errors
-from meshrt.core.high import HiType
+from meshrt.core.high import HiType, says_arrays
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, final_states
 from meshrt.core.naming import body_name
+from meshrt.core.placed import placed
 from meshrt.core.trace import JaxprTrace, eval_high, set_trace
 from meshrt.core.types import aval_of, in_program
 
@@ -78,7 +79,7 @@ def completed(
       compute: the operation on values that consist of traced arrays.
       name: of the operation, for errors.
     """
-    if all(t.is_high or t.vma for t in types) or any(a.mutable for a in avals):
+    if any(a.mutable for a in avals) or not any(_says_nothing(t) for t in types):
         return list(types)
     if not any(a.vma or (a.is_high and _varies_inside(a)) for a in avals):
         return list(types)
@@ -86,7 +87,19 @@ def completed(
     arrays = [trace.argument(t) for parts in lo_types(avals) for t in parts]
     with set_trace(trace):
         found = compute(*raised(avals, iter(arrays)))
-    return [t if t.is_high or t.vma else t.update(vma=aval_of(x).vma) for t, x in zip(types, found)]
+    return [_as_found(t, x) if _says_nothing(t) else t for t, x in zip(types, found)]
+
+
+def _says_nothing(kind: Any) -> bool:
+    """Whether a type may lack the axes over which its values vary."""
+    return says_arrays(kind) if kind.is_high else not kind.vma
+
+
+def _as_found(kind: Any, value: Any) -> Any:
+    """A stated type with the axes over which a value of it varies."""
+    if not kind.is_high:
+        return kind.update(vma=aval_of(value).vma)
+    return placed(kind, [aval_of(x).vma for x in kind.lower_val(value)])
 
 
 def _varies_inside(aval: Any) -> bool:

@@ -100,6 +100,11 @@ Rule = Callable[..., Any]
 NOT_LINEAR: Mapping[str, str] = MappingProxyType({"transpose": "it is not linear in any operand"})
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _WORDS = {"jvp": "jvp", "transpose": "transpose", "batch": "batching"}
+_TITLES = {
+    "jvp": "Differentiation rule",
+    "transpose": "Transpose rule (for reverse-mode differentiation)",
+    "batch": "Batching rule",
+}
 
 
 # Makes the operands of an application agree on the Manual axes over which they vary; None where none are in use, which
@@ -442,8 +447,10 @@ def missing_rule(primitive: Primitive, rule: str, consequence: str, where: Any =
     """The error for a rule, named as in `Primitive`, that does not exist; `where` is the line of the operation."""
     reason = f" ({primitive.absent[rule]})" if rule in primitive.absent else ""
     place = "" if where is None else f" at {where}"
+    title = _TITLES.get(rule)
     return errors.UnsupportedError(
-        f"the primitive '{primitive.name}'{place} has no {_WORDS[rule]} rule{reason}, so it {consequence}; "
+        (f"{title} for '{primitive.name}' not implemented: " if title else "")
+        + f"the primitive '{primitive.name}'{place} has no {_WORDS[rule]} rule{reason}, so it {consequence}; "
         f"define custom_jvp or custom_vjp around it, or express it by other operations"
     )
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from meshrt.core.effects import Effect
 from meshrt.core.high import UNDECLARED, register_hitype
 from meshrt.core.spaces import DEVICE, Space
-from meshrt.core.types import AbstractValue, ShapedArray, aval_of, register_aval
+from meshrt.core.types import AbstractValue, ShapedArray, TypeSharding, aval_of, register_aval
 from meshrt.dtypes import ExtendedDType
 
 if TYPE_CHECKING:
@@ -88,32 +88,37 @@ class AbstractRef(AbstractValue):
     """The type of a reference to values of type `inner_aval`; interned.
 
     `memory_space` is where a kernel keeps what it refers to (any object; Space.Device is the usual memory), `kind` how
-    transformations take it: "no_grad_no_remat" for one whose writes are neither differentiated nor repeated.
+    transformations take it: "no_grad_no_remat" for one whose writes are neither differentiated nor repeated. `placed`
+    is how Auto axes, too, split what it holds (a sharding over an AbstractMesh): only types of a function's arguments
+    have it, and only where its body asked (`core_map`).
 
     >>> import numpy as np
     >>> AbstractRef(ShapedArray((3,), np.dtype("float32")))
     Ref{float32[3]}
     """
 
-    __slots__ = ("__weakref__", "inner_aval", "kind", "memory_space")
+    __slots__ = ("__weakref__", "inner_aval", "kind", "memory_space", "placed")
 
     _interned: weakref.WeakValueDictionary[Any, AbstractRef] = weakref.WeakValueDictionary()
 
     inner_aval: ShapedArray
     kind: str | None
+    placed: TypeSharding | None
 
-    def __new__(cls, inner_aval: Any, memory_space: Any = None, kind: str | None = None) -> AbstractRef:
+    def __new__(
+        cls, inner_aval: Any, memory_space: Any = None, kind: str | None = None, placed: TypeSharding | None = None
+    ) -> AbstractRef:
         space = DEVICE if memory_space is None else memory_space
-        key = (inner_aval, space, kind)
+        key = (inner_aval, space, kind, placed)
         found = cls._interned.get(key)
         if found is None:
             found = object.__new__(cls)
-            found.inner_aval, found.memory_space, found.kind = inner_aval, space, kind
+            found.inner_aval, found.memory_space, found.kind, found.placed = inner_aval, space, kind, placed
             found = cls._interned.setdefault(key, found)
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (AbstractRef, (self.inner_aval, self.memory_space, self.kind))
+        return (AbstractRef, (self.inner_aval, self.memory_space, self.kind, self.placed))
 
     # A reference to a value of a high type is of a high type itself: it consists of references to the value's arrays.
     opens = False
@@ -234,7 +239,7 @@ class AbstractRef(AbstractValue):
         return self._with(self.inner_aval.bare())
 
     def inside(self, mesh: Any) -> AbstractRef:
-        """As `ShapedArray.inside`, of what it refers to."""
+        """As `ShapedArray.inside`, of what it refers to: the whole along Manual axes, however they split it outside."""
         return self._with(self.inner_aval.inside(mesh))
 
     def batched(self, size: int, along: Any = None) -> AbstractRef:

@@ -30,6 +30,14 @@ class Told:
 
     def __str__(self) -> str:
         """`the function f at file:line for jit`."""
+        return f"the function {self.placed()} for {self.what}"
+
+    def traced(self) -> str:
+        """`f at file:line traced for jit`."""
+        return f"{self.placed()} traced for {self.what}"
+
+    def placed(self) -> str:
+        """`f at file:line`."""
         fun = self.fun
         while isinstance(fun, functools.partial):
             fun = fun.func
@@ -39,7 +47,7 @@ class Told:
             pass
         code = getattr(fun, "__code__", None)
         place = "" if code is None else f" at {code.co_filename}:{code.co_firstlineno}"
-        return f"the function {self.name}{place} for {self.what}"
+        return f"{self.name}{place}"
 
     def called(self, var: Var) -> str | None:
         """`argument x`, if a variable is an argument."""

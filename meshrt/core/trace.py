@@ -14,6 +14,7 @@ import gc
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from types import CellType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -127,13 +128,17 @@ class set_trace:
 
 def leaked(tracer: Tracer, primitive: Primitive | None = None) -> errors.LeakedTracerError:
     use = f" by {primitive.name} at {source.capture()}" if primitive is not None else ""
-    made = tracer.origin()
-    return errors.LeakedTracerError(
-        f"Encountered an unexpected tracer: a traced value of type {tracer.aval} was used{use} after the function that "
-        f"was being traced had returned{'; it ' + made if made else ''}. Return the value from the function instead of "
-        "storing it in a global state: a variable, an attribute or a container",
-        tracer,
-    )
+    made, told = tracer.origin(), tracer.traced_for()
+    lines = [
+        "Encountered an unexpected tracer. A function transformed by meshrt had a side effect, allowing for a "
+        f"reference to an intermediate value with type {str(tracer.aval).lstrip('~')} wrapped in a "
+        f"{type(tracer).__name__} to escape the scope of the transformation: a traced value of type {tracer.aval} was "
+        f"used{use} after the function that was being traced had returned. Return the value from the function instead "
+        "of storing it in a global state: a variable, an attribute or a container.",
+        *([] if told is None else [f"The function being traced when the value leaked was {told.traced()}."]),
+        *([f"The leaked intermediate value {made}."] if made else []),
+    ]
+    return errors.LeakedTracerError("\n".join(lines), tracer)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -315,6 +320,8 @@ class JaxprTrace(Trace):
 
     # A value of a high type that was made of tracers as a tracer of that type (`meshrt.core.basic.parts`).
     packed: ClassVar[Any] = staticmethod(lambda value: value)
+    # Likewise the type of a value of a high type that varies over more axes.
+    varying: ClassVar[Any] = staticmethod(lambda kind, axes: kind)
 
     def set_state(self, value: Any, state: Any) -> None:
         """Notes the type state of a mutable value that the program has written to."""
@@ -378,7 +385,8 @@ def _captured_type(value: Any) -> ShapedArray:
             mesh = manual_mesh()
             aval = aval if mesh is None else aval.inside(mesh)
         if isinstance(value, Tracer) and not apart().issubset(aval.vma):
-            aval = aval.update(vma=aval.vma.union(apart()))
+            more = apart()
+            aval = JaxprTrace.varying(aval, more) if aval.is_high else aval.update(vma=aval.vma.union(more))
     elif aval.explicit is not None:  # in a region axes have other types
         aval = Completion.captured(aval)
     return aval
@@ -425,8 +433,7 @@ def must_check() -> bool:
 def checked(
     stage: Callable[[JaxprTrace], tuple[ClosedJaxpr, Any]], name: str, requires_low: bool = True
 ) -> tuple[ClosedJaxpr, Any]:
-    """What `stage` makes in a new trace, with the checks that settings ask for: of the Jaxpr, and that nothing refers
-    to the trace any more."""
+    """What `stage` makes in a new trace, with the checks that settings ask for: of the Jaxpr, and for leaks."""
     trace = JaxprTrace(name, requires_low)
     made = stage(trace)
     if settings.enable_checks:
@@ -434,19 +441,21 @@ def checked(
     if settings.check_tracer_leaks:
         kept = weakref.ref(trace)
         del trace
-        _refuse_leaks(kept, name)
+        refuse_leaks(kept, name)
     return made
 
 
-def _refuse_leaks(kept: weakref.ref[JaxprTrace], name: str) -> None:
-    """Raises if anything still refers to values of a trace that has ended, and with that to the trace."""
+def refuse_leaks(kept: weakref.ref[Any], name: str, closures: bool = True) -> None:
+    """Raises if anything (without `closures`: but closures) refers to values of a trace that has ended."""
     gc.collect()
     trace = kept()
     if trace is None:
         return
     tracers = [x for x in gc.get_referrers(trace) if isinstance(x, Tracer)]
+    if not closures:
+        tracers = [x for x in tracers if any(type(r) is not CellType and r is not tracers for r in gc.get_referrers(x))]
     if tracers:
-        listed = ", ".join(f"{x.aval}, which {x.origin()}" for x in tracers)
+        listed = ", ".join(f"{x.aval}, which {x.origin()}".removesuffix(", which ") for x in tracers)
         raise errors.LeakedTracerError(
             f"Leaked trace {type(trace).__name__}: {name} has ended, but traced values of it are still referred to: "
             f"{listed}. Return values instead of storing them in a variable, an attribute or a container",

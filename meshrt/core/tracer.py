@@ -153,13 +153,15 @@ class Tracer(ArrayOperators):
 
     def item(self, *args: int) -> Any:
         """One element as a Python scalar, of a tracer whose value is known."""
-        return np.asarray(self._need(_VALUE, context="This occurred in the item() method of an array")).item(*args)
+        return np.asarray(self._need(_VALUE, context="This occurred in the item() method of meshrt.Array")).item(*args)
 
     def _scalar(self, kind: str) -> Any:
         if self.aval.shape:
-            raise errors.ArgumentTypeError(f"Only scalar arrays can be converted to Python scalars. Got {self.aval}")
+            raise errors.ArgumentTypeError(
+                f"Only scalar arrays can be converted to Python scalars; got arr.ndim={self.aval.ndim}, {self.aval}"
+            )
         how = (
-            f"The problem arose with the `{kind}` function. To convert the data type of an array, try using "
+            f"The problem arose with the `{kind}` function. If trying to convert the data type of a value, try using "
             f"`x.astype({kind})` or `jnp.array(x, {kind})` instead."
         )
         if kind != "int" and self.has_tangent:  # the number would have no derivative, and nobody would see that
@@ -180,15 +182,15 @@ class Tracer(ArrayOperators):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.aval})"
 
-    def block_until_ready(self) -> Tracer:
-        return self
-
     def __getattr__(self, name: str) -> Any:
         """What a high type has for its values (`HiType.declared`). Asked where all else fails."""
         if (name[:2] != "__" or name == "__jax_array__") and name not in ("aval", "_trace"):
             found = _own(self, name)
             if found is not UNDECLARED:
                 return found
+        if name in _OF_TRANSFERS:
+            told = f"The '{name}' method is not available on traced array with shape {str(self.aval).lstrip('~')}."
+            raise AttributeError(f"{told} {why_unknown(self)}")
         return object.__getattribute__(self, name)  # which raises, with the words of a property if it was one
 
 
@@ -247,11 +249,14 @@ _OF_BUFFERS = ("addressable_shards", "committed", "global_shards", "is_fully_add
 _METHODS_OF_BUFFERS = (
     "addressable_data", "delete", "devices", "is_deleted", "on_device_size_in_bytes", "unsafe_buffer_pointer",
 )  # fmt: skip
+# What programs ask for before they call it (`hasattr`), so that there must be none.
+_OF_TRANSFERS = ("block_until_ready", "copy_to_host_async")
 
 
 def _without_buffers(asked: str) -> Callable[..., Any]:
     def refused(self: Tracer, *args: Any, **kwargs: Any) -> Any:
-        raise errors.ConcretizationError(concretization_message(self, f"{NOT_CONCRETE}: {asked} traced array"))
+        told = f"{asked} traced array with shape {str(self.aval).lstrip('~')}."
+        raise errors.ConcretizationError(concretization_message(self, _VALUE, told))
 
     return refused
 
@@ -312,6 +317,6 @@ def not_concrete(tracer: Any, context: str) -> errors.ConcretizationError:
 
 
 for _name in _OF_BUFFERS:
-    setattr(Tracer, _name, property(_without_buffers(f"the '{_name}' attribute is not available on")))
+    setattr(Tracer, _name, property(_without_buffers(f"The '{_name}' attribute is not available on")))
 for _name in _METHODS_OF_BUFFERS:
-    setattr(Tracer, _name, _without_buffers(f"the {_name}() method was called on"))
+    setattr(Tracer, _name, _without_buffers(f"The {_name}() method was called on"))

@@ -44,6 +44,7 @@ class AbstractValue:
     vma: frozenset[str] = NOT_VARYING
     mat: ManualAxisType = NOWHERE
     memory_space: Space = DEVICE
+    manual_axis_type = property(lambda self: self.mat)  # what scripts call it
 
     def bare(self) -> AbstractValue:
         """The type without sharding, varying axes and memory space."""
@@ -224,6 +225,13 @@ class ShapedArray(LowType, AbstractValue):
         """Bytes of the whole array."""
         physical = self.physical()
         return physical.size * int(physical.dtype.itemsize)
+
+    def update_weak_type(self, weak_type: bool) -> ShapedArray:
+        """The same type, weak or not."""
+        return self.update(weak_type=weak_type)
+
+    def strip_weak_type(self) -> ShapedArray:
+        return self.strong()
 
     def strong(self) -> ShapedArray:
         """The same type without weakness."""

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from meshrt.core.tracebacks import offer
 from meshrt.distributed import clusters, connection, leaving
 from meshrt.distributed.elastic import elastic
 from meshrt.distributed.leaving import note_failure
@@ -169,8 +170,19 @@ def shutdown() -> None:
 
 
 def _await_others(ctx: DistributedContext, member: Member) -> None:
-    """Waits until all processes have come here, since they may still be in a collective with this one."""
-    if member.finish(ctx.shutdown_timeout_s):
+    """Waits until all processes have come here, since they may still be in a collective with this one.
+
+    Raises:
+      PeerLost: what was computed together is wrong, which no program of the script has met, and no launcher hears.
+    """
+    known = set(member.at_odds)
+    ended = member.finish(ctx.shutdown_timeout_s)
+    unmet = {process: why for process, why in member.at_odds.items() if process not in known}
+    if unmet and not ctx.launched:
+        raise PeerLost("; ".join(unmet.values()), unmet)
+    if member.process in member.lost:
+        print(f"meshrt.distributed: {member.lost[member.process]}", file=sys.stderr)
+    if ended:
         return
     if DOOR in member.lost:
         raise DistributedError(
@@ -232,3 +244,6 @@ def _start_service(bind: str, count: int, silent_s: float, timeout_s: float) -> 
             file=sys.stderr,
         )
     return LocalService.start(bind, count, silent_s, timeout_s, clusters.seconds(os.environ, STALL_TIMEOUT))
+
+
+offer(globals(), __all__)

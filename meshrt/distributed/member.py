@@ -45,6 +45,7 @@ class Member:
         self.generation = 0  # how often the processes of the job have come together anew
         self.carried = 0  # the last generation that was given the state of the one before
         self.lost: dict[int, str] = {}
+        self.at_odds: dict[int, str] = {}  # of those the ones with which something wrong was computed
         self._sock, self._frames = entrance.sock, entrance.frames
         self._changed = threading.Condition()
         self._sending = threading.Lock()
@@ -138,11 +139,10 @@ class Member:
 
     def finish(self, timeout_s: float) -> bool:
         """Says that this process's script ended, and waits until all others' have; False if they have not in time."""
-        self._send("finished", launched={c.key: c.launched for c in process_groups.circles()})
+        known = process_groups.circles()
+        self._send("finished", launched={c.key: c.launched for c in known}, trails={c.key: c.trail() for c in known})
         gone = (DOOR, self.process)
         ended = self._wait(lambda: self._over or self._closed or any(p in self.lost for p in gone), timeout_s)
-        if self.process in self.lost:
-            print(f"meshrt.distributed: {self.lost[self.process]}", file=sys.stderr)
         return ended and (self._over or DOOR not in self.lost)
 
     def lets_in(self) -> bool:
@@ -312,10 +312,12 @@ class Member:
         self._ports = list(fields.get("ports", self._ports))
         if not fields.get("ended"):
             self._break_at = 0.0
+        if fields.get("at_odds"):
+            self.at_odds[process] = why
 
     def _take_place(self, fields: Mapping[str, Any]) -> None:
         self.process, self.generation = int(fields["process"]), int(fields["generation"])
-        self.lost = {}
+        self.lost, self.at_odds = {}, {}
         self._agreed, self._disagreed = set(), {}
         self._growing, self._leave_at, self._passed, self.without = False, None, 0, frozenset()
         self._regrouped = fields

@@ -1,29 +1,33 @@
 """Calls of exported functions: a primitive that puts the module into the program around it.
 
-The derivative is the one that was exported with the function. Nothing of its inside is known here, so it cannot be
-batched or differentiated forwards.
+The derivative is the one that was exported with the function. Nothing of its inside is known here, so it is mapped by
+a loop, and cannot be differentiated forwards.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
+from meshrt.core.basic.shapes import zeros
 from meshrt.core.dimensions.expression import DimExpr
-from meshrt.core.explicit import Application, Spec
 from meshrt.core.jaxpr import Effects, Eqn
 from meshrt.core.primitive import Primitive
-from meshrt.core.types import ShapedArray
+from meshrt.core.types import ShapedArray, aval_of
 from meshrt.export.embedding import Embedding
+from meshrt.export.mapping import mapped_call
 from meshrt.export.record import Record, argument_names
+from meshrt.export.splits import Over, Splits, added_up, around, declared, explicit_mesh, result_splits, typed_as
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
+from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
-from meshrt.sharding.spec import UNCONSTRAINED, axes_of
+from meshrt.sharding.sdy import to_sdy_text
+from meshrt.transforms.batching import MappedAxis
+from meshrt.transforms.custom_arguments import SymbolicZero
 from meshrt.transforms.custom_vjp import custom_vjp
 from meshrt.transforms.high import kept_apart, same_structure, taken_apart
 from propagation.asm import Ref
@@ -36,7 +40,7 @@ def call_exported(exported: Record, args: tuple[Any, ...], kwargs: dict[str, Any
     leaves, tree = tree_util.tree_flatten(taken_apart((args, kwargs)))
     if not same_structure(tree, exported.in_tree):
         raise _other_structure(exported, tree)
-    return tree_util.tree_unflatten(exported.out_tree, _flat(exported)(*leaves))
+    return tree_util.tree_unflatten(exported.out_tree, _called(exported, leaves))
 
 
 def _other_structure(exported: Record, tree: Any) -> errors.TreeError:
@@ -53,24 +57,42 @@ def _other_structure(exported: Record, tree: Any) -> errors.TreeError:
     )
 
 
-def _flat(exported: Record) -> Any:
-    """The function of flat arguments, with its derivative."""
+def _called(exported: Record, leaves: Sequence[Any]) -> Any:
+    """The results as a tuple, of arguments as a list."""
+    mesh = explicit_mesh(leaves)
+    if mesh is None:
+        return _function(exported)(*leaves)
+    leaves = added_up(leaves, declared(exported, exported.in_shardings, exported.in_avals, mesh), mesh)
+    splits = result_splits(exported, leaves, mesh, _function(exported))
+    return _function(exported, mesh, splits)(*leaves)
+
+
+def _function(exported: Record, mesh: Over | None = None, splits: Splits = ()) -> Callable[..., Any]:
+    """The function of flat arguments, with its derivative; results are split as `splits` say, over `mesh`."""
 
     @custom_vjp
     def call(*args: Any) -> Any:
-        return tuple(call_exported_p.bind(*args, exported=exported))
+        return tuple(call_exported_p.bind(*args, exported=exported, splits=splits))
 
     def forward(*args: Any) -> Any:
-        return call(*args), args
+        values = [a.value for a in args]
+        return call(*values), values
 
-    def backward(args: Any, cts: Any) -> Any:
+    def backward(args: Sequence[Any], cts: Any) -> Any:
         derivative = exported.vjp()
         wanted = derivative.in_avals[len(args) :]
-        fitting = [np.zeros(a.shape, dtypes.float0) if a.dtype == dtypes.float0 else ct for ct, a in zip(cts, wanted)]
-        return tuple(_flat(derivative)(*args, *fitting))
+        pulled = _called(derivative, [*args, *map(_cotangent, cts, wanted)])
+        return tuple(pulled if mesh is None else [typed_as(ct, aval_of(x), mesh) for ct, x in zip(pulled, args)])
 
-    call.defvjp(forward, backward)
+    # Zeros are made here, not of their types, which do not say on which devices.
+    call.defvjp(forward, backward, symbolic_zeros=True)
     return call
+
+
+def _cotangent(ct: Any, wanted: ShapedArray) -> Any:
+    if wanted.dtype == dtypes.float0:
+        return np.zeros(wanted.shape, dtypes.float0)
+    return zeros(ct.aval.bare()) if isinstance(ct, SymbolicZero) else ct
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -98,14 +120,18 @@ def _check(exported: Record, avals: Sequence[ShapedArray]) -> None:
                 )
 
 
-def _infer(*avals: ShapedArray, exported: Record) -> list[ShapedArray]:
+def _infer(*avals: ShapedArray, exported: Record, splits: Splits) -> list[ShapedArray]:
     _check(exported, avals)
     values = exported.solution.of([a.shape for a in avals])
     shapes = [tuple(n.evaluate(values) if isinstance(n, DimExpr) else n for n in a.shape) for a in exported.out_avals]
-    return [ShapedArray(s, a.dtype, a.weak_type) for s, a in zip(shapes, exported.out_avals)]
+    varying = frozenset[str]().union(*[a.vma for a in avals])
+    return [
+        ShapedArray(shape, a.dtype, a.weak_type, split, varying, a.memory_space)
+        for shape, a, split in zip(shapes, exported.out_avals, splits or (None,) * len(shapes), strict=True)
+    ]  # fmt: skip
 
 
-def _effects(*avals: ShapedArray, exported: Record) -> Effects:
+def _effects(*avals: ShapedArray, exported: Record, splits: Splits) -> Effects:
     return frozenset((*exported.ordered_effects, *exported.unordered_effects))
 
 
@@ -115,40 +141,32 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> list[Ref]:
     places = _platforms(ctx, exported)
     kept = exported.module_kept_var_idx
     avals = [a.aval for a in eqn.invars]
-    args = [
-        _constrained(ctx, operands[i], avals[i], exported.in_shardings[i], exported.in_avals[i])
-        for i in kept
-    ]  # fmt: skip
+    args = [_constrained(ctx, operands[i], avals[i], exported.in_shardings[i]) for i in kept]
     outs = [v.aval for v in eqn.outvars]
-    embedded = Embedding(ctx.module, exported).symbol([avals[i] for i in kept], outs, places)
+    embedded = Embedding(ctx.module, exported, _mesh(ctx)).symbol([avals[i] for i in kept], outs, places)
     if embedded.index_of is not None:
         args = [_index(ctx, embedded.index_of), *args]
     args = [_converted(ctx, a, t) for a, t in zip(args, embedded.arg_types, strict=True)]
     results = ctx.body.ops("func.call", args, embedded.result_types, f"callee = @{embedded.name}", (), ctx.loc)
     results = tuple(_converted(ctx, r, mlir_type(a)) for r, a in zip(results, outs, strict=True))
-    return [
-        _constrained(ctx, r, a, s, a) for r, a, s in zip(results, outs, exported.out_shardings)
-    ]  # fmt: skip
+    return [_constrained(ctx, r, a, s) for r, a, s in zip(results, outs, exported.out_shardings)]
+
+
+def _mesh(ctx: LoweringContext) -> AbstractMesh | None:
+    """The mesh that a call is over: in a manual region each device calls for itself along the Manual axes."""
+    return ctx.module.mesh if ctx.manual is None else around(ctx.manual)
 
 
 def _check_devices(ctx: LoweringContext, exported: Record) -> None:
-    mesh = ctx.module.mesh
+    mesh = _mesh(ctx)
     here = 1 if mesh is None else mesh.size
-    if ctx.manual is not None:  # each device calls it for itself, along Manual axes
-        here = math.prod(n for name, n in ctx.manual.shape_tuple if name not in ctx.manual.manual_axes)
     if here == exported.nr_devices:
         return
-    said = f"Function {exported.fun_name} was exported for {exported.nr_devices} devices and is called in a context "
-    said += f"with {here} devices"
     if exported.nr_devices != 1:
         raise errors.MeshMismatchError(
-            f"{said}, which is not allowed. Place its arguments on a mesh of {exported.nr_devices} devices, with "
-            "exported.in_shardings_jax(mesh)"
-        )
-    if exported.mesh is not None:
-        raise errors.MeshMismatchError(
-            f"{said}. This is disallowed because: the exported function contains non-replicated sharding annotations; "
-            "export it without shardings, or for a mesh of that size"
+            f"Function {exported.fun_name} was exported for {exported.nr_devices} devices and is called in a context "
+            f"with {here} devices, which is not allowed. Place its arguments on a mesh of {exported.nr_devices} "
+            "devices, with exported.in_shardings_jax(mesh)"
         )
 
 
@@ -190,37 +208,23 @@ def _converted(ctx: LoweringContext, value: Ref, kind: str) -> Ref:
     return value if value.type == kind else ctx.op("stablehlo.convert", [value], kind)
 
 
-def _constrained(
-    ctx: LoweringContext, value: Ref, aval: ShapedArray, sharding: NamedSharding | None, known: ShapedArray
-) -> Ref:
-    if sharding is None or ctx.module.mesh is None:
+def _constrained(ctx: LoweringContext, value: Ref, aval: ShapedArray, sharding: NamedSharding | None) -> Ref:
+    if sharding is None or sharding.mesh.size == 1 or ctx.module.mesh is None:
         return value
-    text = ctx.module.sharding_text(sharding, aval.physical().ndim)
+    symbol = ctx.module.mesh_symbol(ctx.module.mesh)
+    text = to_sdy_text(sharding, aval.physical().ndim, symbol, mesh=_mesh(ctx))
     return ctx.op("sdy.sharding_constraint", [value], aval, f"sharding = {text}")
 
 
-def _explicit(app: Application) -> list[Spec]:
-    """The results are split as the exported function says, and are whole where it says nothing."""
-    exported: Record = app.params["exported"]
-    own = exported.mesh
-    if own is None or own.axis_sizes != tuple(app.sizes.values()):
-        return [(None,) * t.ndim for t in app.types]
-    names = dict(zip(own.axis_names, app.sizes))
-    found = []
-    for t, s in zip(app.types, exported.out_shardings):
-        entries = (None,) * t.ndim if s is None else s.spec.padded(t.ndim)
-        known = [() if e is UNCONSTRAINED else axes_of(e) for e in entries]
-        found.append(tuple(tuple(names[a] for a in axes) or None for axes in known))
-    return found
+def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[int | None], params: dict[str, Any]) -> Any:
+    return mapped_call(call_exported_p.bind, axis, args, dims, params)
 
 
 call_exported_p: Primitive = Primitive(
-    "call_exported", _infer, lower=_lower, explicit=_explicit, effects=_effects, multiple_results=True,
-    cache_types=False, typed=False,
+    "call_exported", _infer, lower=_lower, effects=_effects, multiple_results=True, cache_types=False,
+    batch=_batch, batch_axis=True,
     absent={
         "jvp": "an exported function has a reverse-mode derivative only",
         "transpose": "it is no linear operation",
-        "batch": "an exported function is a module of fixed ranks, of whose inside nothing is known: export "
-        "jit(vmap(f)), with a symbolic size for the batch",
     },
 )  # fmt: skip

@@ -25,6 +25,7 @@ from meshrt.lowering.context import ModuleLowering
 from meshrt.lowering.legalize import operations
 from meshrt.lowering.types import check_size, mlir_type
 from meshrt.runtime import jaxlib_api
+from meshrt.sharding.mesh import AbstractMesh
 from propagation.asm import Body, Ref
 from propagation.graph import attribute_of
 
@@ -48,13 +49,14 @@ class Embedded:
 class Embedding:
     """Puts an exported function into a program; into one program once for equal types."""
 
-    def __init__(self, lowering: ModuleLowering, exported: Record):
-        self.lowering, self.exported = lowering, exported
+    def __init__(self, lowering: ModuleLowering, exported: Record, mesh: AbstractMesh | None):
+        """`mesh`: what the call is over, of the axes of the program those that are not Manual there."""
+        self.lowering, self.exported, self.mesh = lowering, exported, mesh
 
     def symbol(self, args: Sequence[ShapedArray], outs: Sequence[ShapedArray], places: Sequence[int]) -> Embedded:
         """The function for arguments (those that the module takes) and results of these types, on the platforms that
         have these places."""
-        key = (self.exported, tuple(args), tuple(places))
+        key = (self.exported, self.mesh, tuple(args), tuple(places))
         found: Embedded | None = self.lowering.embedded.get(key)
         if found is None:
             found = self.lowering.embedded[key] = self._embed(args, outs, places)
@@ -69,7 +71,7 @@ class Embedding:
         if exported.uses_global_constants and is_known:
             module = self._specialised(module, args, outs, places[0] if has_index else None)
             has_index = False
-        copy = _Copy(self.lowering, module, ShardingTexts(self.lowering, exported.mesh))
+        copy = _Copy(self.lowering, module, ShardingTexts(self.lowering, exported.split_mesh, self.mesh))
         name, arg_types, result_types = copy.run(f"call_exported_{exported.fun_name}")
         return Embedded(name, arg_types, result_types, tuple(places) if has_index else None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from meshrt.core.dimensions.scope import SymbolicScope
 from meshrt.core.dimensions.solving import Solution, solve
 from meshrt.core.effects import Effect
 from meshrt.core.tracebacks import boundary
+from meshrt.core.types import ShapedArray
 from meshrt.export.artifact import custom_calls, target_version, write_artifact
 from meshrt.export.checks import (
     DisabledSafetyCheck,
@@ -25,6 +26,7 @@ from meshrt.export.checks import (
 )
 from meshrt.export.exported import Exported
 from meshrt.export.record import argument_names
+from meshrt.interpreters.mlir import as_lowering
 from meshrt.jit import JitFunction, jit
 from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.pipeline.lowered import module_name
@@ -32,9 +34,18 @@ from meshrt.pipeline.traced import LoweringRequest, Traced, TraceRecord
 from meshrt.random.keys import key_data
 from meshrt.runtime import jaxlib_api
 from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.sharding.mesh import AbstractMesh, AxisType
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import UNCONSTRAINED
+from meshrt.sharding.typed import sharding_of
 from meshrt.transforms.ordering import in_order
 
 __all__ = ["export"]
+
+Rules = Mapping[Any, Any]  # in place of the lowering rules of these primitives
+
+# Where symbolic sizes are left in a program, this is in its text (and it may be in names that others give).
+_SIZES = ("tensor<{", "x{", "meshrt.size")
 
 
 def export(
@@ -43,6 +54,7 @@ def export(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[DisabledSafetyCheck] = (),
     stablehlo_version: str | int | None = None,
+    _override_lowering_rules: Sequence[tuple[Any, Any]] | None = None,
 ) -> Callable[..., Exported]:
     """A function that takes arguments, or ShapeDtypeStructs with symbolic shapes, and gives an `Exported`.
 
@@ -58,6 +70,8 @@ def export(
         backend. With several, the program takes the index of the platform that it runs on.
       disabled_checks: checks that are not made.
       stablehlo_version: the version that the module is written for: see `meshrt.export.artifact.target_version`.
+      _override_lowering_rules: pairs of a primitive and a rule, as `meshrt.interpreters.mlir.register_lowering` takes
+        it, with which this program is written instead. Nobody promises that others read what such rules write.
 
     Raises:
       ArgumentValueError: the function is not jitted; symbolic sizes of several scopes; a setting of the calling
@@ -69,18 +83,19 @@ def export(
         raise errors.ArgumentValueError(
             f"Function to be exported must be the result of `jit` but is: {fun_jit}. Write export(meshrt.jit(f))"
         )
-    chosen = None if platforms is None else (platforms,) if isinstance(platforms, str) else tuple(platforms)
+    chosen = (platforms,) if isinstance(platforms, str) else tuple(platforms or ())
 
     @boundary
     def do_export(*args: Any, **kwargs: Any) -> Exported:
-        where = chosen if chosen is not None else (default_export_platform(),)
-        if not where or len(set(where)) != len(where):
-            raise errors.ArgumentValueError(f"platforms must be different and at least one. Got {where}")
+        where = chosen or (default_export_platform(),)
+        if len(set(where)) != len(where):
+            raise errors.ArgumentValueError(f"platforms must be different. Got {where}")
         if "gpu" in where:
             raise errors.ArgumentValueError(f"platforms {where}: 'gpu' is no platform; say which, 'cuda' or 'rocm'")
         _check_scopes(fun_jit, args, kwargs)
         traced = fun_jit.trace(*args, **kwargs)
-        return _exported(traced, where, tuple(disabled_checks), target_version(stablehlo_version))
+        rules = {p: as_lowering(p, rule) for p, rule in _override_lowering_rules or ()}
+        return _exported(traced, where, tuple(disabled_checks), target_version(stablehlo_version), rules)
 
     return do_export
 
@@ -98,7 +113,7 @@ def _check_scopes(fun: Any, args: Any, kwargs: Any) -> None:
 
 
 def _exported(
-    traced: Traced, platforms: tuple[str, ...], disabled: tuple[DisabledSafetyCheck, ...], version: str
+    traced: Traced, platforms: tuple[str, ...], disabled: tuple[DisabledSafetyCheck, ...], version: str, rules: Rules
 ) -> Exported:
     convention = settings.export_calling_convention_version
     low, high = minimum_supported_calling_convention_version, maximum_supported_calling_convention_version
@@ -111,7 +126,7 @@ def _exported(
     _refuse_boxes(record)
     _check_donation(request, platforms)
     solution = solve([a.shape for a in record.in_avals], argument_names(record.in_tree))
-    module = _lowered(record, request, platforms, solution if solution.unknowns else None)
+    module = _lowered(record, request, platforms, solution if solution.unknowns else None, rules)
     if module.callbacks or module.customs:
         what = "calls back into Python" if module.callbacks else "has operations that its user partitions"
         raise errors.UnsupportedError(
@@ -119,6 +134,10 @@ def _exported(
             "hold. Take them out, or mark them off with a flag of the function"
         )
     text = module.text
+    if not solution.unknowns and any(sign in text for sign in _SIZES):
+        _lowered(
+            record, request, platforms, solution, rules
+        )  # which says of what size the arguments do not tell the value
     check_custom_calls(custom_calls(jaxlib_api.parse(text)), disabled)
     mesh = request.mesh
     effects = sorted(record.live.effects, key=str)
@@ -129,7 +148,7 @@ def _exported(
         out_tree=record.out_tree,
         out_avals=tuple(record.out_avals),
         in_shardings=tuple(s if i in module.kept else None for i, s in enumerate(request.arg_shardings)),
-        out_shardings=tuple(request.out_shardings),
+        out_shardings=tuple(map(_said, request.out_shardings, record.out_avals, [mesh] * len(record.out_avals))),
         nr_devices=1 if mesh is None else mesh.size,
         platforms=platforms,
         ordered_effects=tuple(e for e in effects if isinstance(e, Effect) and e.is_ordered),
@@ -141,8 +160,18 @@ def _exported(
         uses_global_constants="jax.uses_shape_polymorphism = true" in module.writer.attributes,
         stablehlo_version=version,
         mesh=mesh,
-        _get_vjp=lambda primal: _vjp_of(traced, primal),
+        _get_vjp=lambda primal: _vjp_of(traced, primal, rules),
     )
+
+
+def _said(sharding: NamedSharding | None, aval: ShapedArray, mesh: AbstractMesh | None) -> NamedSharding | None:
+    """What is said of a result's sharding: by who exports the function, else by its type, of what Explicit axes do."""
+    if sharding is not None or mesh is None or AxisType.Explicit not in mesh.axis_types:
+        return sharding
+    found = sharding_of(aval, mesh)
+    if AxisType.Auto not in mesh.axis_types:
+        return found
+    return found.update(spec=found.spec.update(partitions=[UNCONSTRAINED if e is None else e for e in found.spec]))
 
 
 def _refuse_boxes(record: TraceRecord) -> None:
@@ -164,7 +193,7 @@ def _check_donation(request: LoweringRequest, platforms: tuple[str, ...]) -> Non
 
 
 def _lowered(
-    record: TraceRecord, request: LoweringRequest, platforms: tuple[str, ...], solution: Solution | None
+    record: TraceRecord, request: LoweringRequest, platforms: tuple[str, ...], solution: Solution | None, rules: Rules
 ) -> LoweredModule:
     consts = [key_data(c) if getattr(getattr(c, "aval", None), "is_key", False) else c for c in record.closed.consts]
     return lower_module(
@@ -173,10 +202,11 @@ def _lowered(
         donated=request.donated, out_paths=record.out_paths(), platform=platforms[0], platforms=platforms,
         keep_unused=request.keep_unused or any(is_symbolic_shape(a.shape) for a in record.in_avals),
         is_export=True, solution=solution, arg_memories=request.arg_memories, out_memories=request.out_memories,
+        overrides=rules,
     )  # fmt: skip
 
 
-def _vjp_of(traced: Traced, primal: Exported) -> Exported:
+def _vjp_of(traced: Traced, primal: Exported, rules: Rules) -> Exported:
     """The derivative of an exported function, exported likewise: of its arguments and of cotangents of its results."""
     count = len(primal.in_avals)
 
@@ -186,13 +216,28 @@ def _vjp_of(traced: Traced, primal: Exported) -> Exported:
 
     fun_vjp.__name__ = fun_vjp.__qualname__ = f"{primal.fun_name}_vjp"
     avals = [*primal.in_avals, *[a.to_tangent_aval() for a in primal.out_avals]]
-    asked = [*primal.in_shardings, *primal.out_shardings]
-    specs = [ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in zip(avals, asked)]
+    asked = [*primal.in_shardings, *map(_of_cotangent, primal.out_shardings)]
+    specs = [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type, sharding=s) for a, s in zip(avals, asked)]
     options: dict[str, Any] = {}
     if primal.mesh is not None:
-        options = {"in_shardings": tuple(asked), "out_shardings": tuple(primal.in_shardings)}
+        options = {"in_shardings": tuple(map(_closed, asked)),
+                   "out_shardings": tuple(_closed(_of_cotangent(s)) for s in primal.in_shardings)}  # fmt: skip
     jitted: JitFunction = jit(fun_vjp, **options)
-    return _exported(jitted.trace(*specs), primal.platforms, primal.disabled_safety_checks, primal.stablehlo_version)
+    checks, version = primal.disabled_safety_checks, primal.stablehlo_version
+    return _exported(jitted.trace(*specs), primal.platforms, checks, version, rules)
+
+
+def _closed(sharding: NamedSharding | None) -> NamedSharding | None:
+    """What `jit` is told of a sharding: nothing where it leaves dimensions to propagation, as types say the rest."""
+    return None if sharding is None or UNCONSTRAINED in sharding.spec.partitions else sharding
+
+
+def _of_cotangent(sharding: NamedSharding | None) -> NamedSharding | None:
+    """The sharding of cotangents: partial sums where the value is copied, and copied where it is partial sums."""
+    if sharding is None or not (sharding.spec.unreduced or sharding.spec.reduced):
+        return sharding
+    spec = sharding.spec
+    return sharding.update(spec=spec.update(unreduced=spec.reduced, reduced=spec.unreduced))
 
 
 def _flat(traced: Traced, args: Sequence[Any]) -> list[Any]:

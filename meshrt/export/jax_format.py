@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors, tree_util
+from meshrt import dtypes, errors, tree_files, tree_util
 from meshrt._keytypes import KEY_IMPLS, KeyType
 from meshrt.core.as_data import dtype_from_data
 from meshrt.core.dimensions.scope import SymbolicScope
 from meshrt.core.dimensions.shapes import symbolic_shape
 from meshrt.core.spaces import Space
 from meshrt.core.types import ShapedArray
-from meshrt.export.checks import DisabledSafetyCheck
+from meshrt.export.checks import DisabledSafetyCheck, default_export_platform
 from meshrt.export.exported import Exported
 from meshrt.export.flat import Reader, write
-from meshrt.export.record import Record
+from meshrt.export.record import Record, split_types
+from meshrt.runtime import backend
 from meshrt.runtime.jaxlib_api import treedef_of_node
 from meshrt.sharding.axes import AxisType
 from meshrt.sharding.mesh import AbstractMesh
@@ -38,7 +39,7 @@ _DTYPES = (
 _KEYS = {27: "threefry2x32", 28: "rbg", 29: "unsafe_rbg"}
 _SPACES = {0: Space.Device, 1: Space.Device, 2: Space.Host}
 _AXES = (AxisType.Auto, AxisType.Auto, AxisType.Explicit, AxisType.Manual)
-_LEAF, _NONE, _TUPLE, _LIST, _DICT = range(5)
+_LEAF, _NONE, _TUPLE, _LIST, _DICT, _CUSTOM = range(6)
 
 
 def from_jax(blob: bytes | bytearray | memoryview, *, trusted: bool = False) -> Exported:
@@ -50,8 +51,9 @@ def from_jax(blob: bytes | bytearray | memoryview, *, trusted: bool = False) -> 
         a second, unless the file is known to be whole.
 
     Raises:
-      SavedProgramError: no such bytes, or cut off. UnsupportedError: what meshrt has no counterpart of: containers that
-        are registered with JAX, effects.
+      SavedProgramError: no such bytes, or cut off. UnsupportedError: what meshrt has no counterpart of: effects.
+        TreeError: containers that are not registered here under their name, with `register_pytree_node_serialization`
+        or `register_namedtuple_serialization`.
 
     >>> from meshrt import export
     >>> blob = export.to_jax(export.export(meshrt.jit(jnp.cos))(np.float32(0)))
@@ -60,7 +62,7 @@ def from_jax(blob: bytes | bytearray | memoryview, *, trusted: bool = False) -> 
     """
     try:
         return _exported(Reader.root(memoryview(blob).cast("B")), trusted)
-    except (errors.SavedProgramError, errors.UnsupportedError):
+    except (errors.SavedProgramError, errors.UnsupportedError, errors.TreeError):
         raise
     except (errors.MeshrtError, KeyError, IndexError, ValueError, TypeError, OverflowError, RecursionError) as e:
         raise errors.SavedProgramError(
@@ -89,6 +91,7 @@ def _exported(table: Reader, trusted: bool) -> Exported:
     if not in_avals and not out_avals:
         in_avals, out_avals = (tuple(_aval(t, scope) for t in table.tables(k)) for k in (3, 5))
     ins, outs = (tuple(None if i == 0 else shardings[i - 1] for i in table.numbers(k, "<I")) for k in (24, 25))
+    ins, outs = ins or (None,) * len(in_avals), outs or (None,) * len(out_avals)
     if table.tables(10) or table.tables(11):
         raise errors.UnsupportedError("the function has effects, which meshrt knows nothing of")
     devices = table.number(18, "<I") or table.number(6, "<h")
@@ -109,11 +112,11 @@ def _exported(table: Reader, trusted: bool) -> Exported:
     return Exported(
         fun_name=table.text(1),
         in_tree=in_tree,
-        in_avals=in_avals,
+        in_avals=split_types(in_avals, ins),
         out_tree=out_tree,
-        out_avals=out_avals,
-        in_shardings=ins or (None,) * len(in_avals),
-        out_shardings=outs or (None,) * len(out_avals),
+        out_avals=split_types(out_avals, outs),
+        in_shardings=ins,
+        out_shardings=outs,
         nr_devices=devices,
         platforms=tuple(table.texts(9)),
         ordered_effects=(),
@@ -176,10 +179,7 @@ def _tree(table: Reader | None) -> Any:
         if len(keys) != len(children) or keys != sorted(set(keys)):
             raise errors.SavedProgramError(f"a dict of {len(children)} has the keys {keys}")
         return treedef_of_node(dict, keys, children)
-    raise errors.UnsupportedError(
-        f"the structure has containers called {table.text(3)!r}, which are registered with JAX; use tuples, "
-        "lists and dicts"
-    )
+    return tree_files.from_named(table.text(3), table.data(4), children)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -190,7 +190,8 @@ def to_jax(exported: Record, vjp_order: int = 0) -> bytearray:
     """The exported function as JAX reads it with ``jax.export.deserialize``, with its first `vjp_order` derivatives.
 
     Raises:
-      UnsupportedError: structures with other containers than tuples, lists and dicts with names as keys; effects.
+      UnsupportedError: structures with other containers than tuples, lists, dicts with names as keys, and registered
+        ones; effects.
       ArgumentValueError: more derivatives than there are.
 
     >>> from meshrt import export
@@ -204,7 +205,12 @@ def to_jax(exported: Record, vjp_order: int = 0) -> bytearray:
 def _table(exported: Record, vjp_order: int) -> dict[int, Any]:
     if exported.ordered_effects or exported.unordered_effects:
         raise errors.UnsupportedError(f"{exported.fun_name} has effects, which JAX knows nothing of")
-    shardings = (*exported.in_shardings, *exported.out_shardings)
+    # JAX's files have no open dimensions; propagation decides on those, as of what nothing is said.
+    ins, outs = (
+        [None if s is not None and UNCONSTRAINED in s.spec.partitions else s for s in shardings]
+        for shardings in (exported.in_shardings, exported.out_shardings)
+    )
+    shardings = (*ins, *outs)
     known = [s for s in dict.fromkeys(shardings) if s is not None]
     meshes = list(dict.fromkeys(s.mesh.abstract_mesh for s in known))
     avals = list(dict.fromkeys((*exported.in_avals, *exported.out_avals)))
@@ -212,7 +218,7 @@ def _table(exported: Record, vjp_order: int) -> dict[int, Any]:
     def places(values: Sequence[Any], among: list[Any], first: int) -> tuple[str, list[int]]:
         return "<I", [0 if v is None else first + among.index(v) for v in values]
 
-    kept = list(exported.module_kept_var_idx)
+    kept, kind = list(exported.module_kept_var_idx), _device_kind(exported.platforms) if meshes else None
     return {
         0: ("<H", 3), 1: exported.fun_name, 2: _tree_table(exported.in_tree),
         3: [_aval_table(a) for a in exported.in_avals], 4: _tree_table(exported.out_tree),
@@ -221,10 +227,10 @@ def _table(exported: Record, vjp_order: int) -> dict[int, Any]:
         13: exported.mlir_module_serialized, 14: ("<H", exported.calling_convention_version), 15: ("<H", kept),
         16: ("<B", int(exported.uses_global_constants)),
         17: _table(exported.vjp(), vjp_order - 1) if vjp_order else None,
-        18: ("<I", exported.nr_devices), 19: [_aval_table(a) for a in avals], 20: [_mesh_table(m) for m in meshes],
-        21: [_sharding_table(s, meshes) for s in known],
+        18: ("<I", exported.nr_devices), 19: [_aval_table(a) for a in avals],
+        20: [_mesh_table(m, kind) for m in meshes], 21: [_sharding_table(s, meshes) for s in known],
         22: places(exported.in_avals, avals, 0), 23: places(exported.out_avals, avals, 0),
-        24: places(exported.in_shardings, known, 1), 25: places(exported.out_shardings, known, 1),
+        24: places(ins, known, 1), 25: places(outs, known, 1),
     }  # fmt: skip
 
 
@@ -240,15 +246,26 @@ def _aval_table(aval: ShapedArray) -> dict[int, Any]:
     return {0: ("<b", 0), 1: [str(n) for n in aval.shape], 2: ("<b", kind), 3: ("<b", space)}
 
 
-def _mesh_table(mesh: AbstractMesh) -> dict[int, Any]:
+def _mesh_table(mesh: AbstractMesh, kind: tuple[str, str] | None) -> dict[int, Any]:
     types = [_AXES.index(t, 1) for t in mesh.axis_types]
-    return {0: ("<I", list(mesh.axis_sizes)), 1: [str(n) for n in mesh.axis_names], 2: ("<b", types)}
+    table: dict[int, Any] = {
+        0: ("<I", list(mesh.axis_sizes)), 1: [str(n) for n in mesh.axis_names], 2: ("<b", types),
+    }  # fmt: skip
+    if kind is not None:
+        table[3] = {0: kind[0], 2: kind[1]}
+    return table
+
+
+def _device_kind(platforms: Sequence[str]) -> tuple[str, str] | None:
+    """Kind and platform of the devices here, if they are what the function is for: JAX compares meshes by them, too."""
+    if set(platforms) != {default_export_platform()}:
+        return None
+    device = backend.devices()[0]
+    return device.device_kind, device.platform
 
 
 def _sharding_table(sharding: NamedSharding, meshes: list[AbstractMesh]) -> dict[int, Any]:
     spec = sharding.spec
-    if any(e is UNCONSTRAINED for e in spec.partitions):
-        raise errors.UnsupportedError(f"JAX's files have no open dimensions, as in {spec}")
     entries = [{0: [str(a) for a in axes_of(e)]} for e in spec.partitions]
     sums = {k: sorted(map(str, axes)) for k, axes in ((1, spec.reduced), (2, spec.unreduced))}
     return {1: {0: entries, **sums}, 3: ("<I", meshes.index(sharding.mesh.abstract_mesh))}
@@ -265,8 +282,12 @@ def _tree_table(tree: Any) -> dict[int, Any]:
         return {0: ("<b", _LEAF)}
     cls, aux = found
     kinds = {type(None): _NONE, tuple: _TUPLE, list: _LIST, dict: _DICT}
+    named = tree_files.to_named(cls, aux)
+    if named is not None:
+        return {0: ("<b", _CUSTOM), 1: children or None, 3: named[0], 4: named[1]}
     if cls not in kinds or (cls is dict and not all(isinstance(k, str) for k in aux)):
         raise errors.UnsupportedError(
-            f"JAX's files hold tuples, lists and dicts with names as keys. Got a {cls.__name__} with {aux!r}"
+            "JAX's files hold tuples, lists, dicts with names as keys, and what was registered with "
+            f"meshrt.export.register_pytree_node_serialization. Got a {cls.__name__} with {aux!r}"
         )
     return {0: ("<b", kinds[cls]), 1: children or None, 2: list(aux) if cls is dict else None}

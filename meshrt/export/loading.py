@@ -15,6 +15,7 @@ from meshrt.export.checks import DisabledSafetyCheck
 from meshrt.export.container import json_of, unpack
 from meshrt.export.executables import StoredExecutable, from_sections
 from meshrt.export.exported import Exported
+from meshrt.export.record import split_types
 from meshrt.runtime import jaxlib_api
 from meshrt.sharding.as_data import mesh_from_data, sharding_from_data
 from meshrt.sharding.named import NamedSharding
@@ -81,6 +82,7 @@ def _exported(
     in_avals, out_avals = (tuple(type_from_data(t, scope) for t in types[k]) for k in ("arguments", "results"))
     meshes = [mesh_from_data(m) for m in shard["meshes"]]
     in_shardings, out_shardings = (tuple(_sharding(r, meshes) for r in shard[k]) for k in ("arguments", "results"))
+    in_avals, out_avals = split_types(in_avals, in_shardings), split_types(out_avals, out_shardings)
     in_tree, out_tree = (tree_files.from_data(trees[k]) for k in ("arguments", "results"))
     kept = tuple(manifest["kept"])
     mesh = meshes[0] if shard["of program"] else None

@@ -32,9 +32,9 @@ def plan_of(exported: Record, mesh: Mesh | AbstractMesh, sizes: Mapping[str, int
         )
     numbers = numbers_for(exported, sizes, "plan(mesh, {0}=8)")
     shapes = [shape_with(a, numbers) for a in exported.in_avals]
-    if exported.mesh is None:  # it names no mesh: all of it runs everywhere
+    if exported.split_mesh is None:  # it names no mesh: all of it runs everywhere
         asked = [NamedSharding(over, PartitionSpec())] * len(shapes)
-    elif exported.mesh.axis_sizes == over.axis_sizes:
+    elif exported.split_mesh.axis_sizes == over.axis_sizes:
         asked = [s or _open(over, shape) for s, shape in zip(exported.in_shardings_jax(over), shapes)]
     else:
         asked = [_open(over, shape) for shape in shapes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,10 @@ from meshrt.export.checks import DisabledSafetyCheck
 from meshrt.sharding.mesh import AbstractMesh, BaseMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED, axes_of
+from meshrt.sharding.typed import on
 from meshrt.transforms.high import leaf_paths
 
-__all__ = ["Record", "argument_names", "renamed"]
+__all__ = ["Record", "argument_names", "renamed", "split_types"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,7 @@ class Record:
     in_tree, in_avals          structure `(args, kwargs)` and types of the arguments; sizes may be symbolic
     out_tree, out_avals        likewise of the results
     in_shardings, out_shardings   over the AbstractMesh of the program; None where nothing is said
-    nr_devices                 for how many devices it was exported; a program for one without shardings runs on any
+    nr_devices                 for how many devices it was exported; a program for one runs on any number
     platforms                  "cpu", "cuda", ...: where it runs
     ordered_effects, unordered_effects   what running it does beside computing
     disabled_safety_checks     checks that its user turned off
@@ -60,6 +61,8 @@ class Record:
     mesh: AbstractMesh | None = None
     executables: tuple[Any, ...] = ()
     _get_vjp: Callable[[Any], Any] | None = field(default=None, repr=False)
+    # By mesh and types of arguments: see `meshrt.export.splits`.
+    result_splits: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     # Whether this process wrote the module, or read it from bytes that anybody may have written.
     _is_trusted: bool = field(default=True, repr=False)
 
@@ -74,6 +77,11 @@ class Record:
     def solution(self) -> Solution:
         """How the variables in symbolic sizes follow from the sizes of arguments."""
         return solve([a.shape for a in self.in_avals], argument_names(self.in_tree))
+
+    @property
+    def split_mesh(self) -> AbstractMesh | None:
+        """The mesh over which the program is split; None if it is not, as over the mesh of one device."""
+        return None if self.mesh is None or self.mesh.size == 1 else self.mesh
 
     # -- shardings -----------------------------------------------------------------------------------------------------
 
@@ -130,6 +138,17 @@ class Record:
         return f"{type(self).__name__}(fun_name={self.fun_name}, ...)"
 
     __repr__ = __str__
+
+
+def split_types(
+    avals: Sequence[ShapedArray], shardings: Sequence[NamedSharding | None]
+) -> tuple[ShapedArray, ...]:  # fmt: skip
+    """Types of arguments or results, which files hold without shardings, with what Explicit axes split of them.
+
+    ValueError if there are not as many shardings.
+    """
+    pairs = zip(avals, shardings, strict=True)
+    return tuple(a if s is None else a.update(sharding=on(s, a.ndim)) for a, s in pairs)
 
 
 def renamed(sharding: NamedSharding, mesh: BaseMesh) -> NamedSharding:

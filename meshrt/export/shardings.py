@@ -25,9 +25,10 @@ _AXES = re.compile(r'\{((?:"(?:[^"\\]|\\.)*"(?::\(\d+\)\d+)?(?:, )?)+)(\??)\}')
 class ShardingTexts:
     """Translates attributes of the sdy dialect. `apply`: whether the program has a mesh; else they are dropped."""
 
-    def __init__(self, lowering: ModuleLowering, mesh: AbstractMesh | None):
-        self.lowering, self.mesh = lowering, mesh
-        self.apply = lowering.mesh is not None and mesh is not None
+    def __init__(self, lowering: ModuleLowering, mesh: AbstractMesh | None, here: AbstractMesh | None):
+        """From `mesh` to `here`, some or all axes of the program's mesh."""
+        self.lowering, self.mesh, self.here = lowering, mesh, here
+        self.apply = here is not None and mesh is not None
 
     def declare(self, meshes: Iterable[Any]) -> None:
         """Looks at the meshes of the module. UnsupportedError for one with other axes than the function's."""
@@ -49,15 +50,14 @@ class ShardingTexts:
         if name == "manual_axes":
             for axis in axes_in(text):
                 self._require_whole(axis.name)
-        symbol = f"@{self.lowering.mesh_symbol(self._here)}"
+        symbol = f"@{self.lowering.mesh_symbol(self.lowering.mesh or self._here)}"
         return _AXES.sub(self._axes, _MESH.sub(symbol, text))
 
     @property
     def _here(self) -> AbstractMesh:
-        mesh = self.lowering.mesh
-        if mesh is None:
+        if self.here is None:
             raise errors.InternalError("a sharding is translated for a program without a mesh")
-        return mesh
+        return self.here
 
     def _require_whole(self, name: str) -> None:
         """A program for each device along an axis runs along whole axes. UnsupportedError if there is a part of one."""

@@ -79,10 +79,15 @@ def _findings(propagated: propagation.Propagated, *names: list[str]) -> tuple[Fi
 
 
 def limit(memory_bytes: int, seconds: int) -> None:
-    """Bounds what this process may take before anything of the module is looked at."""
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    """Bounds what this process may take before anything of the module is looked at: no more than these, nor than it is
+    allowed already (`ulimit -v`, a batch system)."""
+    for kind, soft, hard in (
+        (resource.RLIMIT_AS, memory_bytes, memory_bytes), (resource.RLIMIT_CPU, seconds, seconds + 1),
+        (resource.RLIMIT_CORE, 0, 0),
+    ):  # fmt: skip
+        allowed = resource.getrlimit(kind)[1]
+        most = hard if allowed == resource.RLIM_INFINITY else min(hard, allowed)
+        resource.setrlimit(kind, (min(soft, most), most))
 
 
 def main() -> None:

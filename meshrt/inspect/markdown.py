@@ -9,7 +9,7 @@ from meshrt.errors import counted
 from meshrt.inspect.changes import FIGURES, Change, CollectiveChange, Comparison
 from meshrt.inspect.model import LintRow, Report, ValueRow
 from meshrt.inspect.render import clean, figures_text, shorten
-from meshrt.inspect.totals import Total, by_axes, by_line
+from meshrt.inspect.totals import Total, by_axes, by_line, other_branches
 
 __all__ = ["comparison_markdown", "report_markdown"]
 
@@ -25,7 +25,7 @@ def report_markdown(report: Report) -> str:
     lines = [
         f"### {_text(report.name)}", "",
         f"{devices}, mesh {_text(', '.join(f'{n}={s}' for n, s in report.mesh) or 'none')}: "
-        f"**{human(report.bytes)}** sent per device and run ({human_time(seconds)} predicted)"
+        f"**{human(report.bytes)}** sent per device and run{other_branches(report)} ({human_time(seconds)} predicted)"
         + ("" if report.memory is None else f", **{human(report.memory.peak_bytes)}** held at most (estimated)")
         + ("" if report.timing is None else f", **{human_time(report.timing.seconds)}** per run (predicted)"),
         "",

@@ -23,7 +23,7 @@ from meshrt.errors import counted
 from meshrt.inspect.changes import Change, CollectiveChange, Comparison
 from meshrt.inspect.grid import Column, Grid
 from meshrt.inspect.model import CollectiveRow, KernelRow, LintRow, MemoryRow, RemedyRow, Report, ValueRow
-from meshrt.inspect.totals import by_axes, by_line
+from meshrt.inspect.totals import by_axes, by_line, other_branches
 from propagation.quoting import printable as clean
 
 __all__ = [
@@ -205,7 +205,7 @@ def render(report: Report, out: Console) -> None:
     unknown = sum(1 for c in report.collectives if c.times is None)
     note = f"; {unknown} in loops of unknown length count once" if unknown else ""
     if report.collectives:
-        out.print(Text(f"{human(report.bytes)} sent per device and run{note}"))
+        out.print(Text(f"{human(report.bytes)} sent per device and run{other_branches(report)}{note}"))
     if report.timing is not None:
         t = report.timing
         out.print(

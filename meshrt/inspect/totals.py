@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from collectives.findings import human
 from meshrt.inspect.model import CollectiveRow, Report
 from meshrt.inspect.scopes import layer_of
 
-__all__ = ["Total", "by_axes", "by_kind", "by_layer", "by_line"]
+__all__ = ["Total", "by_axes", "by_kind", "by_layer", "by_line", "other_branches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +63,10 @@ def _totals(rows: Iterable[tuple[str, float, CollectiveRow]]) -> tuple[Total, ..
         total[2] += row.seconds * share * times
     most: Callable[[Total], float] = lambda t: -t.bytes
     return tuple(sorted((Total(k, int(n), b, s) for k, (n, b, s) in sums.items()), key=most))
+
+
+def other_branches(report: Report) -> str:
+    """What stands behind the bytes that a report's program sends: how few they are if it takes other branches."""
+    if report.least_bytes == report.bytes:
+        return ""
+    return f" ({human(report.least_bytes)} at least, by which branches it takes)"

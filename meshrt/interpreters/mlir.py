@@ -151,6 +151,16 @@ def register_lowering(
     return rule
 
 
+def as_lowering(prim: Any, rule: Rule) -> Callable[..., Any]:
+    """A rule, as `register_lowering` takes it, as what lowers the equations of `prim`."""
+
+    def lower(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> Any:
+        refs = _applied(rule, ctx, eqn, operands)
+        return refs if prim.multiple_results else refs[0]
+
+    return lower
+
+
 def _applied(rule: Callable[..., Any], context: LoweringContext, eqn: Eqn, operands: Sequence[Ref]) -> list[Ref]:
     """The recorded results of an equation by a rule."""
     scratch = None if isinstance(rule, _OfArrays) else Scratch(context)

@@ -1,4 +1,5 @@
-"""Lines that the runtime's C++ prints into a worker's output: for the log files, not for the terminal.
+"""Lines that people can do without: those that the runtime's C++ prints into a worker's output, which are for the log
+files and not for the terminal, and those that strangers cause by the hundred.
 
 Only what is recognised to the last byte counts, so that nothing a script prints is ever hidden.
 """
@@ -6,7 +7,10 @@ Only what is recognised to the last byte counts, so that nothing a script prints
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 
+_STRANGERS_EVERY_S = 0.2
 # Gloo writes its message in pieces, so threads that connect at the same time tear each other's lines apart.
 _PIECE = rb"\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : |\d+"
 _GLOO = re.compile(rb"\[Gloo\] Rank (?:" + _PIECE + rb")*\Z")
@@ -23,3 +27,20 @@ def without_noise(line: bytes) -> bytes | None:
     if found is None:
         return line
     return line[: found.start()] or None
+
+
+class Sparing:
+    """Tells people what strangers do, but not each time that somebody hammers at a port: more of it is counted."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
+        self._say, self._clock = say, clock
+        self._at, self._left_out = float("-inf"), 0
+
+    def __call__(self, text: str) -> None:
+        now = self._clock()
+        if now - self._at < _STRANGERS_EVERY_S:
+            self._left_out += 1
+            return
+        more = f" ({self._left_out} more were left out)" if self._left_out else ""
+        self._at, self._left_out = now, 0
+        self._say(f"{text}{more}")

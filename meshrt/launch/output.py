@@ -84,12 +84,13 @@ class Console:
             with open(os.devnull, "wb") as nowhere:  # else the interpreter fails again when it flushes at its exit
                 os.dup2(nowhere.fileno(), target.fileno())
             self._streams[stream] = None
-            if isinstance(e, BrokenPipeError):
-                self.closed = True
-            else:
-                other = "stderr" if stream == "stdout" else "stdout"
-                words = f"meshrt launch: {stream} ends here, it cannot be written: {e.strerror}. The job goes on"
-                self.write(other, "", [words.encode()])
+            gone = isinstance(e, BrokenPipeError)
+            why = (
+                "who read it has gone. The job ends" if gone else f"it cannot be written: {e.strerror}. The job goes on"
+            )
+            other = "stderr" if stream == "stdout" else "stdout"
+            self.write(other, "", [f"meshrt launch: {stream} ends here, {why}".encode()])
+            self.closed |= gone
 
     def say(self, text: str) -> None:
         """Tells the user something of the launcher's own, on stderr."""

@@ -25,9 +25,9 @@ def describe(command: Announce, started_at: float) -> str:
     incident = command.incident
     after = f"{incident.at - started_at:.1f} s after the start"
     generation = f", generation {incident.generation}" if incident.generation or command.restart else ""
-    cause = first_cause(incident.failures) if _blames_a_process(incident) else None
+    cause = blamed(incident)
     if cause is None:
-        lines = [f"meshrt launch: {_without_cause(incident)} ({after}{generation})"]
+        lines = [f"meshrt launch: {without_cause(incident)} ({after}{generation})"]
     else:
         lines = [f"meshrt launch: {_name(cause)} failed first: {_reason(cause)} ({after}{generation})"]
         lines += _evidence(cause) + _hints(incident, cause)
@@ -50,11 +50,13 @@ def _shown(line: str) -> str:
     return line if len(line) <= _LINE else f"{line[:_LINE]} ... ({len(line)} characters)"
 
 
-def _blames_a_process(incident: Incident) -> bool:
-    return incident.kind in (IncidentKind.WORKER, IncidentKind.SERVICE) and bool(incident.failures)
+def blamed(incident: Incident) -> Failure | None:
+    """The process that ended a generation; None where it was ended for another reason, and its processes with it."""
+    return first_cause(incident.failures) if incident.kind in (IncidentKind.WORKER, IncidentKind.SERVICE) else None
 
 
-def _without_cause(incident: Incident) -> str:
+def without_cause(incident: Incident) -> str:
+    """Why a generation ended for which nobody is to blame."""
     if incident.kind is IncidentKind.CANCEL:
         how = "stopped" if incident.signal is None else f"stopped by {signal_name(incident.signal)}"
         return f"{how}: {incident.detail}" if incident.detail else how

@@ -257,12 +257,15 @@ class _Shell:
                 self._record.write(event)
             self._state, commands = machine.step(self._state, event)
             machine.check(self._state)
-            if self._watch is not None:
-                self._watch(self._state)
-            if self._board is not None:
-                self._board.show(self._state)
+            self._show()
             for command in commands:
                 self._perform(command)
+
+    def _show(self) -> None:
+        if self._watch is not None:
+            self._watch(self._state)
+        if self._board is not None:
+            self._board.show(self._state)
 
     def _push(self, kind: type[Event], at: float | None = None, **fields: object) -> None:
         self._queue.append(kind(id=next(self._ids), at=self._clock() if at is None else at, **fields))
@@ -307,6 +310,7 @@ class _Shell:
             for command in commands:
                 if isinstance(command, SetTimer | Finish):
                     self._perform(command)
+        self._show()
         state, self._ids = self._state, itertools.count(past[-1].id + 1)
         self._logs.append = True
         self._console.say(f"meshrt launch: taking up the job where it was {state.phase.value}")

@@ -26,8 +26,9 @@ def _solution_tree(staged: Staged, has_aux: bool, name: str) -> Any:
         return staged.out_tree
     parts = tree_util.treedef_children(staged.out_tree)
     if len(parts) != 2:
-        raise errors.ArgumentTypeError(
-            f"{name}() must return a pair (solution, aux) because of has_aux=True, but it returned {staged.out_tree}"
+        raise errors.ArgumentShapeError(
+            f"{name}() produced a pytree with structure {staged.out_tree}, but a pytree tuple with auxiliary output "
+            "was expected because has_aux was set to True. Return a pair (solution, aux)"
         )
     return parts[0]
 
@@ -79,29 +80,29 @@ def custom_root(
     avals = [aval_of(x) for x in leaves]
     one, two = (tree_util.tree_structure((initial_guess,) * n) for n in (1, 2))
     step = lambda x, y: tangent_solve(linearize(f, x)[1], y)
-    programs = (
-        stage(f, one, avals, kind="custom_root"),
-        stage(functools.partial(solve, f), one, avals, kind="custom_root solve"),
-        stage(step, two, [*avals, *avals], kind="custom_root tangent_solve"),
-    )
-    equation, solving, tangent = programs
+    equation = stage(f, one, avals, kind="custom_root")
     _structure_like(equation, tree, False, "f", "initial_guess")
+    solving = stage(functools.partial(solve, f), one, avals, kind="custom_root solve")
     _structure_like(solving, tree, has_aux, "solve", "initial_guess")
+    tangent = stage(step, two, [*avals, *avals], kind="custom_root tangent_solve")
     _structure_like(tangent, tree, False, "tangent_solve", "x")
+    programs = (equation, solving, tangent)
     first, second, third = (len(s.consts) for s in programs)
+    # Rules outlive a trace, so they hold programs without what these captured of it.
+    value, solution, change_of = (s.jaxpr for s in programs)
 
     @custom_jvp
     def root(*args: Any) -> list[Any]:
-        return eval_jaxpr(solving.jaxpr, (), [*args[first : first + second], *args[first + second + third :]])
+        return eval_jaxpr(solution, (), [*args[first : first + second], *args[first + second + third :]])
 
     @root.defjvp
     def root_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         outs = root(*primals)
         found, aux = outs[: len(leaves)], outs[len(leaves) :]
-        at_root = lambda *consts: eval_jaxpr(equation.jaxpr, (), [*consts, *found])
+        at_root = lambda *consts: eval_jaxpr(value, (), [*consts, *found])
         _, change = jvp(at_root, tuple(primals[:first]), tuple(tangents[:first]))
         consts = primals[first + second : first + second + third]
-        moved = eval_jaxpr(tangent.jaxpr, (), [*consts, *found, *change])
+        moved = eval_jaxpr(change_of, (), [*consts, *found, *change])
         return outs, [*map(neg, moved), *[SymbolicZero(aval_of(x).to_tangent_aval()) for x in aux]]
 
     outs = root(*[c for s in programs for c in s.consts], *leaves)

@@ -71,6 +71,8 @@ class ModuleLowering:
         self.callbacks: list[Any] = []
         self.inspections: list[Any] = []
         self.callers: Mapping[Any, int] = {}
+        # Lowering rules in place of those that primitives have.
+        self.overrides: Mapping[Any, Callable[..., Any]] = {}
         self._maximal: dict[int, str] = {}
         self._names: dict[str, int] = {}
         self._locations: dict[tuple[Source, str, str], str] = {}
@@ -383,17 +385,17 @@ class LoweringContext:
         self.at = self.at or at
         self.path = path = self._inside(part)
         items, region = self.body.items, self.pinned_region()
-        several = len(self.module.platforms) > 1
+        several, overrides = len(self.module.platforms) > 1, self.module.overrides
         for eqn in jaxpr.eqns:
             primitive = eqn.primitive
-            rule = primitive.lower
+            rule = overrides.get(primitive, primitive.lower) if overrides else primitive.lower
             if rule is None:
                 raise errors.UnsupportedError(
                     f"the primitive '{primitive.name}' has no lowering (used at {eqn.source})"
                 )
             here = eqn.source if self.at is None else eqn.source._replace(code=self.at.code, lasti=self.at.lasti)
             self._eqn, self.loc = eqn, location(here, primitive.name, path)
-            if primitive.literals:
+            if primitive.literals and rule is primitive.lower:
                 operands = [a if type(a) is Literal else env[a] for a in eqn.invars]
             else:
                 operands = [self.literal(a) if type(a) is Literal else env[a] for a in eqn.invars]

@@ -105,7 +105,8 @@ def _asked(app: Application, mesh: Any, asked: Any, out: ShapedArray) -> Any:
     """The sharding that was asked for, which must fit the result and name each axis once (NamedSharding sees to it)."""
     spec = asked.spec
     unreduced, _ = _sums(app)
-    if spec.unreduced and app.primitive.explicit is None and spec.unreduced != unreduced:
+    fills = not any(a.ndim for a in app.avals)  # from scalars alone, which all devices have
+    if spec.unreduced and app.primitive.explicit is None and spec.unreduced != unreduced and not fills:
         app.refuse(f"out_sharding of {app.primitive.name} cannot contain unreduced axes. Got {spec}.")
     if app.primitive.explicit is not None:
         app.primitive.explicit(app)

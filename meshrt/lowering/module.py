@@ -85,6 +85,7 @@ def lower_module(
     out_memories: Sequence[str | None] = (),
     auto_args: Sequence[int] = (),
     auto_outs: Sequence[int] = (),
+    overrides: Mapping[Any, Any] | None = None,
 ) -> LoweredModule:
     """Lowers a program to global StableHLO annotated with `sdy` shardings.
 
@@ -98,10 +99,12 @@ def lower_module(
     For export (`is_export`) nothing is passed that the caller of the file would not know: captured arrays are written
     into the text. `platforms` are those to write for if they are several, and `solution` says what the variables in
     symbolic sizes of the arguments are; both make arguments and functions of their own (`meshrt.lowering.boundary`).
+    `overrides` are lowering rules in place of those that primitives have.
     """
     kept = [i for i, n in enumerate(needed) if n or keep_unused]
     lowering = ModuleLowering(name, platforms or (platform,), is_export)
     lowering.mesh, lowering.is_bare_open, lowering.callers = mesh, is_bare_open, callers or {}
+    lowering.overrides = overrides or {}
     symbol = lowering.mesh_symbol(mesh) if mesh is not None else None
     partitions = mesh.size if mesh is not None else 1
     lowering.writer.attributes = f"mhlo.num_partitions = {partitions} : i32, mhlo.num_replicas = 1 : i32"

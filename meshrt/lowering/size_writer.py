@@ -44,6 +44,12 @@ class SizeWriter:
         return found
 
     def constant(self, n: int) -> Ref:
+        limit = 1 << (int(self.integer[1:]) - 1)
+        if not -limit <= n < limit:
+            raise errors.IntegerOverflowError(
+                f"Python integer {n} out of bounds for int{self.integer[1:]}, in which programs compute with sizes: "
+                "set meshrt.config.update('enable_x64', True), or multiply by floats"
+            )
         return self.body.op("stablehlo.constant", (), [self.kind], f"value = dense<{n}> : {self.kind}")
 
     def op(self, name: str, *operands: Ref) -> Ref:

@@ -159,7 +159,8 @@ def _scalar(a: Any, dtype: Any) -> Any:
         value = np.asarray(a, target)[()]
     except OverflowError:
         fix = "give a wider dtype (64 bits need meshrt.config.update('enable_x64', True)) or a float"
-        raise errors.IntegerOverflowError(f"array: Python int {a} too large to convert to {target}; {fix}") from None
+        told = f"Python int {a} too large to convert to {target}: Python integer {a} out of bounds for {target}"
+        raise errors.IntegerOverflowError(f"array: {told}; {fix}") from None
     value = a if dtype is None and aval.weak_type else value
     traced = as_constant(value)
     return el.copy_p.bind(value) if traced is None else traced

@@ -186,8 +186,8 @@ def _promoted(x: Any, values: Any) -> tuple[Any, Any]:
     wide = dtypes.result_type(values, x.dtype)
     if wide != x.dtype:
         warnings.warn(
-            f"an update of dtype {values.dtype} is cast to the array's dtype {x.dtype} and may lose values; convert "
-            f"it explicitly with astype",
+            f"scatter inputs have incompatible types: cannot safely cast value from dtype={values.dtype} to "
+            f"dtype={x.dtype}. It may lose values; convert it explicitly with astype",
             FutureWarning,
             stacklevel=5,
         )

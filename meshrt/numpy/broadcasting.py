@@ -27,9 +27,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
         raise ShapeError(f"Incompatible shapes for broadcasting: shapes=[{listed}]. {_ALIGNED}") from None
 
 
-_ALIGNED = (
-    "Dimensions, aligned from the right, must be equal or 1; add dimensions with x[:, None] or jnp.expand_dims"
-)
+_ALIGNED = "Dimensions, aligned from the right, must be equal or 1; add dimensions with x[:, None] or jnp.expand_dims"
 
 
 def refuse_broadcast(aval: ShapedArray, shape: tuple[int, ...]) -> None:
@@ -52,8 +50,8 @@ def ranked_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         listed = " ".join(map(str, shapes))
         if what == "raise":
             raise ShapeError(
-                f"Operands could not be broadcast together for {name} on shapes {listed} and with the setting "
-                "numpy_rank_promotion='raise'; give them one rank with jnp.expand_dims or jnp.broadcast_to"
+                f"Operands could not be broadcast together for {name} on shapes {listed} and with the config option "
+                "jax_numpy_rank_promotion='raise'; give them one rank with jnp.expand_dims or jnp.broadcast_to"
             )
         warnings.warn(
             f"Following NumPy automatic rank promotion for {name} on shapes {listed}. Set numpy_rank_promotion to "

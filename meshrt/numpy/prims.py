@@ -2,8 +2,8 @@
 """The elementwise primitives of all families under one name, for the rooms of this package."""
 
 from meshrt.core.basic.pointwise import add_p
+from meshrt.primitives.bitcast import bitcast_convert_type_p
 from meshrt.primitives.conversion import (
-    bitcast_convert_type_p,
     convert_element_type,
     convert_element_type_p,
 )

@@ -224,9 +224,7 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
 def no_identity(name: str) -> str:
     """What is said of a mask for a reduction that has no value for no element."""
-    return (
-        f"reduction operation {name} does not have an identity, so to use a where mask one has to specify 'initial'"
-    )
+    return f"reduction operation {name} does not have an identity, so to use a where mask one has to specify 'initial'"
 
 
 def _extreme(

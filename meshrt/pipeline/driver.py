@@ -18,7 +18,6 @@ Only `calls` and `loaded` are keyed by devices: they are dropped when devices go
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import weakref
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from meshrt import config, errors
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
+from meshrt.core.references import is_ref_type
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.heuristics import CALLS_PER_TRACE
@@ -36,7 +36,7 @@ from meshrt.lowering.module import LoweredModule
 from meshrt.pipeline.donation import check_layouts, donated_leaves, warn_of_unusable
 from meshrt.pipeline.entry import Entry, any_committed
 from meshrt.pipeline.inspections import answer, answer_on_one_device
-from meshrt.pipeline.keys import ProgramKey, SharedTraces, TraceKey
+from meshrt.pipeline.keys import ProgramKey, SharedTraces, TraceKey, keep_latest, note_used
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered, lower
 from meshrt.pipeline.misses import CacheMiss, Call, History, call_of, explained
@@ -55,6 +55,7 @@ from meshrt.pipeline.written import Written
 from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
+from meshrt.runtime.reference import placed_types
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.mesh_caches import mesh_reads, note_read, recall
@@ -81,21 +82,6 @@ def _trace_key(wanted: Wanted) -> TraceKey:
     return TraceKey(
         wanted.tree, wanted.static, tuple(wanted.avals), config.trace_key(), wanted.traced_for, within=wanted.within
     )
-
-
-def _used(cache: OrderedDict[Any, Any], key: Any) -> None:
-    """Notes a use, if another thread has not just dropped the entry."""
-    with contextlib.suppress(KeyError):
-        cache.move_to_end(key)
-
-
-def _keep_latest(cache: dict[Any, Any], limit: int) -> list[Any]:
-    """If `cache` has more than `limit` entries, takes the oldest out until a quarter is free; returns their values."""
-    excess = len(cache) - limit
-    if excess <= 0:
-        return []
-    found = [cache.pop(key, None) for key in list(cache)[: excess + limit // 4]]
-    return [value for value in found if value is not None]
 
 
 _log = logging.getLogger("meshrt.caches")
@@ -193,7 +179,7 @@ class Driver:
             return
         self._unswept = 0
         self.forget_calls()
-        gone = set(_keep_latest(self.traces, limit))
+        gone = set(keep_latest(self.traces, limit))
         if not gone:
             return
         for record in gone:
@@ -210,9 +196,18 @@ class Driver:
 
     def begin(self, leaves: Sequence[Any], tree: Any, static: Static) -> tuple[Wanted, TraceRecord]:
         """Traces for these arguments (arrays, references or ShapeDtypeStructs)."""
-        avals = tuple(abstract(x) for x in leaves)
-        wanted = resolve(self, held(leaves), avals, tree, static)
-        return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
+        wanted = resolve(self, held(leaves), self._types(leaves), tree, static)
+        try:
+            return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
+        except errors.UnplacedReferenceError:
+            if self.shared.places_refs or not any(map(is_ref_type, wanted.avals)):
+                raise
+        self.shared.places_refs = True
+        return self.begin(leaves, tree, static)
+
+    def _types(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        """Those of arguments; of references with the split over Auto axes if the function asks for it."""
+        return placed_types(leaves) if self.shared.places_refs else tuple(abstract(x) for x in leaves)
 
     def finish(self, wanted: Wanted, record: TraceRecord, leaves: Sequence[Any], *, ahead: bool = False) -> StagedCall:
         """Finds out where the program of a trace runs; `ahead` of time it may be a platform that is not here."""
@@ -237,7 +232,7 @@ class Driver:
             self._keep(key, record)
         else:
             for used in key.all:
-                _used(self.traces, used)
+                note_used(self.traces, used)
         return record
 
     def _known_trace(self, key: TraceKey) -> TraceRecord | None:
@@ -277,10 +272,10 @@ class Driver:
             found = (hoisted.jaxpr, hoisted.consts, out_tree)
             if not any(isinstance(c, Tracer) or aval_of(c).mutable for c in hoisted.consts):
                 self.nested[key if reads.asked else key.anywhere] = found
-                _keep_latest(self.nested, config.settings.cached_traces)
+                keep_latest(self.nested, config.settings.cached_traces)
         else:
             for used in (key.anywhere, key):
-                _used(self.nested, used)
+                note_used(self.nested, used)
         return found
 
     def _nested_trace(self, key: TraceKey) -> tuple[ClosedJaxpr, Any]:
@@ -314,7 +309,7 @@ class Driver:
 
     def explain(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
         """What a call needs that is not there, and why; nothing is made."""
-        wanted = resolve(self, leaves, tuple(abstract(x) for x in leaves), tree, static)
+        wanted = resolve(self, leaves, self._types(leaves), tree, static)
         first, devices = self._layer(wanted, leaves)
         layer = None if first == "dispatch" and key in self.calls else first
         return self._miss(layer, self._call(_trace_key(wanted), wanted.arg_shardings, devices, leaves))
@@ -409,7 +404,7 @@ class Driver:
         loaded = self.loaded.get(key)
         if loaded is None:
             loaded = self.loaded[key] = Loaded(program, mesh, devices)
-            if _keep_latest(self.loaded, config.settings.cached_traces):
+            if keep_latest(self.loaded, config.settings.cached_traces):
                 self.forget_calls()
         return loaded
 

@@ -23,6 +23,7 @@ from meshrt.runtime.reshard import reshard
 from meshrt.runtime.results import runner
 from meshrt.runtime.signature import handlers
 from meshrt.sharding.layout import Layout
+from meshrt.transforms.arguments import not_an_argument
 
 __all__ = ["Entry", "any_committed", "in_place"]
 
@@ -193,7 +194,11 @@ class Entry:
         """What the program takes: captured arrays, then the arguments that it uses, moved to their places."""
         kept = [leaves[i] for i in self.kept]
         for k, sig, shared in self.moves:
-            kept[k] = _place(kept[k], sig, shared)
+            try:
+                kept[k] = _place(kept[k], sig, shared)
+            except errors.IntegerOverflowError as e:
+                path = self.record.arg_paths()[self.kept[k]]
+                raise not_an_argument(self.name, kept[k], path, e) from None
         return self.consts + list(map(_buf, kept))
 
     def _explained(self, e: Exception, leaves: Sequence[Any]) -> errors.MeshrtError:

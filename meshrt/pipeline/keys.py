@@ -1,7 +1,10 @@
-"""What the traces and programs of a jitted function are known by, and the traces that several of them share."""
+"""What the traces and programs of a jitted function are known by, the traces that several of them share, and which of
+them stay.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ from meshrt.pipeline.static_arguments import Static
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.sharding.mesh_caches import ANY_MESH
 
-__all__ = ["ProgramKey", "SharedTraces", "TraceKey"]
+__all__ = ["ProgramKey", "SharedTraces", "TraceKey", "keep_latest", "note_used"]
 
 
 class TraceKey(NamedTuple):
@@ -69,11 +72,27 @@ class SharedTraces:
     """The traces of one function that its drivers, one per set of options, share.
 
     None of the options decides what a trace is. A record is here as long as some driver keeps it; `nested` are those
-    within callers' traces.
+    within callers' traces. `places_refs` says that the function asks how Auto axes split references that it is given.
     """
 
-    __slots__ = ("nested", "records")
+    __slots__ = ("nested", "places_refs", "records")
 
     def __init__(self) -> None:
         self.records: weakref.WeakValueDictionary[TraceKey, TraceRecord] = weakref.WeakValueDictionary()
         self.nested: OrderedDict[TraceKey, tuple[Jaxpr, list[Any], Any]] = OrderedDict()
+        self.places_refs = False
+
+
+def note_used(cache: OrderedDict[Any, Any], key: Any) -> None:
+    """Notes a use, if another thread has not just dropped the entry."""
+    with contextlib.suppress(KeyError):
+        cache.move_to_end(key)
+
+
+def keep_latest(cache: dict[Any, Any], limit: int) -> list[Any]:
+    """If `cache` has more than `limit` entries, takes the oldest out until a quarter is free; returns their values."""
+    excess = len(cache) - limit
+    if excess <= 0:
+        return []
+    found = [cache.pop(key, None) for key in list(cache)[: excess + limit // 4]]
+    return [value for value in found if value is not None]

@@ -17,6 +17,7 @@ from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.primitives.sharding import Caller, placements_of
 from meshrt.runtime import backend, jaxlib_api
 from meshrt.runtime.cost_analysis import CostAnalysis
+from meshrt.runtime.events import timed
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED
@@ -49,7 +50,7 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
             f"{record.fun_name} has an argument of type {symbolic.short()}, whose symbolic size has no value here; "
             "programs with symbolic sizes are made by export.export(jit(f))(...)"
         )
-    with collector_paused():
+    with collector_paused(), timed("lower", f"jit({record.fun_name})"):
         return lower_module(
             in_order(record.live), record.needed, record.closed.consts, module_name(record.fun_name),
             mesh=request.mesh, is_bare_open=request.is_bare_open,

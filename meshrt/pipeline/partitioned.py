@@ -28,7 +28,8 @@ def options_for(lowered: Lowered, options: Mapping[str, Any]) -> Mapping[str, An
     options = {"compiler": _compiler_of(lowered.request.platform), **options}
     if lowered.request.uneven:
         options = {**options, "uneven_boundary": True}
-    if any(unreduced_of(a) for a in lowered.record.closed.out_avals):  # their types say so: callers know of it
+    asked = any(s is not None and s.spec.unreduced for s in lowered.request.out_shardings)
+    if asked or any(unreduced_of(a) for a in lowered.record.closed.out_avals):  # types say so: callers know of it
         options = {**options, "unreduced_results": True}
     if lowered.request.platform == "cpu" and options.get("topology") is None:  # whose virtual devices share cores
         options = {"repeat": False, **options}

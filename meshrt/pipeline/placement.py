@@ -21,6 +21,7 @@ from meshrt.pipeline.requested import (
     at_boundary,
     broadcast_in,
     canonical,
+    check_added_up,
     check_layout,
     check_memory,
     chooses_layout,
@@ -298,8 +299,8 @@ class Wanted:
             if type(leaf) is Array:
                 check_memory(given, leaf, origin)
             chosen = self._given(given, aval, origin)
-            stays = committed and type(leaf) is Array
-            if stays and chosen is not None and not self._agrees(chosen, sharding, aval.ndim):
+            check_added_up(chosen, aval, origin)
+            if committed and chosen is not None and not self._agrees(chosen, sharding, aval.ndim):
                 raise errors.ShardingError(
                     "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: "
                     f"{given},\narg sharding: {sharding} for {said(origin)}. Move it with meshrt.device_put or drop "

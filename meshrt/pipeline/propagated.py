@@ -231,8 +231,22 @@ def annotated_for_xla(result: propagation.Propagated, uneven: bool) -> str:
         raise _no_uneven("partitioner", "XLA's one knows no arguments and results of parts that differ in size")
     # XLA's importer knows constraints but not reshards; for closed shardings they mean the same.
     text = _each_result_constrained(_RESHARD.sub(r"\1sdy.sharding_constraint ", result.as_text()))
+    constant = _CONSTANT_ADDENDS.search(text)
+    if constant is not None:
+        raise errors.UnsupportedError(
+            "XLA's partitioner gives the whole of a constant that is to be unreduced to each of the devices that add, "
+            f"so that its value would be several times as large, here that of\n{constant[0].strip()}\nUse "
+            'meshrt.config.update("partitioner", "meshrt"), or name no unreduced axes in its out_sharding'
+        )
     return _addends_kept(_each_result_whole(text))
 
+
+# One that is not zero.
+_CONSTANT_ADDENDS = re.compile(
+    r"^ *%\S+ = (?:sdy\.constant|stablehlo\.(?:constant|iota))\b(?!.* dense<(?:0|0\.0+e\+00|false)>)"
+    r".*, unreduced=\{.*$",
+    re.MULTILINE,
+)
 
 _COMPLEX_SUM = re.compile(
     r'^( *)(%\S+ = "stablehlo\.(?:all_reduce|reduce_scatter)")\(([^)\n]*)\)((?s:.*?)^\1\}\) : \(([^\n]*?)\) -> )',

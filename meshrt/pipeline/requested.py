@@ -7,6 +7,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt._tree_paths import calling
+from meshrt.core.explicit import unreduced_of
 from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.box_contents import CLOSED_OVER
@@ -20,8 +21,8 @@ from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.high import numbered, spread
 
 __all__ = [
-    "at_boundary", "broadcast_in", "canonical", "check_layout", "check_memory", "chooses_layout", "is_sharding",
-    "layout_asked", "memories", "memory_of", "own_layout", "untyped",
+    "at_boundary", "broadcast_in", "canonical", "check_added_up", "check_layout", "check_memory", "chooses_layout",
+    "is_sharding", "layout_asked", "memories", "memory_of", "own_layout", "untyped",
 ]  # fmt: skip
 
 
@@ -91,6 +92,15 @@ def check_memory(given: Any, leaf: Array, origin: Origin) -> None:
             "Memory kinds passed to jit does not match memory kind on the respective arg. Got jit memory kind: "
             f"{asked.memory_kind}, arg memory kind: {here.memory_kind} for {said(origin)}. Move it "
             "with meshrt.device_put, or drop the memory kind"
+        )
+
+
+def check_added_up(chosen: NamedSharding | None, aval: ShapedArray, origin: Origin) -> None:
+    """UnsupportedError for an argument that jit is to take as addends, and that is a whole value by its type."""
+    if chosen is not None and not chosen.spec.unreduced <= unreduced_of(aval):
+        raise errors.UnsupportedError(
+            f"in_shardings with unreduced axes, here {chosen.spec} for {said(origin)}, take arrays that are unreduced: "
+            "make one with meshrt.device_put(x, sharding), whose type says so"
         )
 
 

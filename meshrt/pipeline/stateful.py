@@ -36,7 +36,12 @@ __all__ = ["StatefulEntry", "StatefulProgram", "StatefulTraced", "held"]
 
 def held(leaves: Sequence[Any]) -> list[Any]:
     """The leaves of a call with what references hold in their places."""
-    return [x._held() if type(x) is Ref else x for x in leaves]
+    return [x._held() if type(x) is Ref else _array(x) if getattr(x, "is_ref", False) is True else x for x in leaves]
+
+
+def _array(struct: Any) -> Any:
+    """Of a struct that stands for a reference, what the reference holds."""
+    return struct.update(is_ref=False)
 
 
 class StatefulProgram:

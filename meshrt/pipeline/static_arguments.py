@@ -85,7 +85,7 @@ def bound(fun: Callable[..., Any], static: Static, *, held: bool = True) -> Call
     return stand_in
 
 
-def incomparable(name: str, static: Static) -> errors.ArgumentValueError:
+def incomparable(name: str, static: Static, error: BaseException) -> errors.ArgumentValueError:
     """The error for what is static in a call and whose `__eq__` raises, its cause."""
     if static == NO_STATIC:
         return errors.ArgumentValueError(
@@ -95,8 +95,8 @@ def incomparable(name: str, static: Static) -> errors.ArgumentValueError:
         )
     kinds = sorted({type(v.value).__name__ for _, v in (*static.positions, *static.keywords)})
     return errors.ArgumentValueError(
-        f"static arguments should be comparable using __eq__, but comparing those of {name}, of types "
-        f"{', '.join(kinds)}, with those of an earlier call raised an error"
+        f"static arguments should be comparable using __eq__. The following error was raised when comparing those of "
+        f"{name}, of types {', '.join(kinds)}, with those of an earlier call: {type(error).__name__}: {error}"
     )
 
 

@@ -20,12 +20,13 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.pipeline.box_contents import CLOSED_OVER, ClosesOver, Writes, finished
 from meshrt.pipeline.static_arguments import Static, bound, join
 from meshrt.pipeline.station import Onward, UnboundStation
+from meshrt.runtime.events import timed
 from meshrt.sharding.common import as_seen_on
 from meshrt.sharding.context import tracing_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.mesh_caches import mesh_reads
 from meshrt.sharding.named import NamedSharding
-from meshrt.transforms.arguments import argument_paths
+from meshrt.transforms.arguments import argument_paths, no_array_returned
 from meshrt.transforms.discharge import settled_program
 from meshrt.transforms.high import closed_leaves, flatten, leaf_paths, numbered, reopened, taken_apart
 from meshrt.transforms.references import refuse_mutable, refuse_returned
@@ -254,6 +255,14 @@ def trace_nested(
     captured: Sequence[Any] = (),
 ) -> tuple[ClosedJaxpr, Any]:  # fmt: skip
     """As `trace`, within the trace of a caller and under its mesh; the Jaxpr and the structure of the results."""
+    with timed("trace", name):
+        return _traced(fun, name, avals, tree, static, captured)
+
+
+def _traced(
+    fun: Callable[..., Any], name: str, avals: Sequence[ShapedArray], tree: Any, static: Static,
+    captured: Sequence[Any],
+) -> tuple[ClosedJaxpr, Any]:  # fmt: skip
     if must_check():
         made = checked(lambda t: _stage(t, fun, name, avals, tree, static, captured), name, requires_low=False)
     else:
@@ -286,7 +295,7 @@ def _stage(
                 jaxpr_trace.consts.update({id(x): (t._var, x) for x, t in zip(captured, kwargs.pop(CLOSED_OVER))})
             args, kwargs = join(args, kwargs, static)
             outs, out_tree = flatten(fun(*args, **kwargs))
-            _check_outputs(outs, out_tree, name)
+            _check_outputs(outs, out_tree, told)
             for x in captured:
                 del jaxpr_trace.consts[id(x)]
             return jaxpr_trace.close(tracers, outs), out_tree
@@ -306,17 +315,13 @@ def _lowered(high: ClosedJaxpr, out_tree: Any) -> tuple[ClosedJaxpr, Any]:
     return lower_to_lojax(high), structure
 
 
-def _check_outputs(outs: list[Any], tree: Any, name: str) -> None:
+def _check_outputs(outs: list[Any], tree: Any, told: Told) -> None:
+    name = told.name
     for i, o in enumerate(outs):
         try:
             aval = aval_of(o)
         except TypeError:
-            path = tree_util.keystr(leaf_paths(tree)[i])
-            at = f" at output component {path}" if path else ""
-            raise errors.ArgumentTypeError(
-                f"function {name} traced for jit returned a value of type {type(o)}{at}, which is not a valid JAX "
-                "type: results must be arrays or pytrees of arrays"
-            ) from None
+            raise no_array_returned(told, o, tree, i) from None
         if is_ref_type(aval):
             refuse_returned("jit", name, o, "result" + tree_util.keystr(leaf_paths(tree)[i]))
         if aval.mutable:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt.core.basic.shapes import move_dim
+from meshrt.core.basic.varying import declared
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.lojax import opened_call
 from meshrt.core.primitive import Primitive, is_undefined
@@ -93,7 +94,7 @@ jit_p: Primitive = Primitive(
     "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, discharge=call_rule(lambda: jit_p),
     effects=lambda *avals, jaxpr, name: jaxpr.effects, calls="jaxpr", thread=thread_call,
-    multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    multiple_results=True, cache_types=False, varies=lambda params: declared(params["jaxpr"].in_avals),
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],
     to_lojax=opened_call(_bind, True), unbox=opened_call(_bind, False),
 )  # fmt: skip

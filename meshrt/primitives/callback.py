@@ -267,7 +267,7 @@ def _no_transpose(message: str) -> Callable[..., Any]:
 
 def _batch_debug(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     """One call for each element, in order."""
-    args = [a if d is None else _whole_along(a, d) for a, d in zip(args, dims)]
+    args = [a if d is None else whole_along(a, d) for a, d in zip(args, dims)]
     for i in range(size):
         debug_callback_p.bind(
             *[a if d is None else index_in_dim(a, i, d, keepdims=False) for a, d in zip(args, dims)], **params
@@ -275,7 +275,7 @@ def _batch_debug(size: int, args: Sequence[Any], dims: Sequence[Any], params: di
     return [], []
 
 
-def _whole_along(x: Any, dim: int) -> Any:
+def whole_along(x: Any, dim: int) -> Any:
     """`x` with the dimension `dim` on one device, if its type says otherwise."""
     sharding = aval_of(x).explicit
     if sharding is None:
@@ -284,7 +284,7 @@ def _whole_along(x: Any, dim: int) -> Any:
     if entries[dim] is None:
         return x
     entries[dim] = None
-    return reshard(x, PartitionSpec(*entries))
+    return reshard(x, sharding.update(spec=sharding.spec.update(partitions=entries)))
 
 
 def _one_by_one(

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.shapes import move_dim
+from meshrt.core.basic.varying import declared
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.naming import wraps
 from meshrt.core.primitive import Primitive
@@ -114,7 +115,7 @@ composite_p = Primitive(
     "composite", lambda *avals, jaxpr, **params: jaxpr.out_avals, lower=_lower, jvp=_no_derivative("JVP rule"),
     transpose=_no_derivative("Transpose rule"), batch=_batch, batch_axis=True, impl=_evaluate, multiple_results=True,
     cache_types=False, effects=lambda *avals, jaxpr, **params: jaxpr.effects,
-    varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    varies=lambda params: declared(params["jaxpr"].in_avals),
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,7 +114,9 @@ def concatenate(operands: Sequence[Any], dimension: int) -> Any:
         raise errors.ArgumentShapeError("concatenate requires a non-empty sequences of arrays")
     if len({aval_of(x).ndim for x in operands}) > 1:  # before their dimensions are counted
         raise errors.ArgumentTypeError(_not_joined([aval_of(x) for x in operands], dimension))
-    dimension = canonical_axis(dimension, aval_of(operands[0]).ndim)
+    if not -(ndim := aval_of(operands[0]).ndim) <= operator.index(dimension) < ndim:
+        raise errors.ArgumentTypeError(_not_joined([aval_of(x) for x in operands], dimension))
+    dimension = canonical_axis(dimension, ndim)
     if len(operands) == 1 and not isinstance(operands[0], np.ndarray):
         return operands[0]
     return concatenate_p.bind(*operands, dimension=dimension)
@@ -200,8 +203,12 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> Sequence[Any]:
 
 
 def _rev_infer(x: ShapedArray, *, dimensions: tuple[int, ...]) -> Any:
-    if len(set(dimensions)) != len(dimensions) or any(not 0 <= d < x.ndim for d in dimensions):
-        raise errors.ArgumentTypeError(f"rev of {x.short()} needs distinct dimensions of it but got {dimensions}")
+    if len(set(dimensions)) != len(dimensions):
+        raise errors.ArgumentTypeError(f"rev dimensions must be unique, got {dimensions}.")
+    if any(d >= x.ndim for d in dimensions):
+        raise errors.ArgumentTypeError(
+            f"rev dimensions must all be less than operand ndim, got dimensions {dimensions} for operand ndim {x.ndim}."
+        )
     return x
 
 
@@ -229,10 +236,9 @@ def rev(operand: Any, dimensions: Sequence[int]) -> Any:
     >>> lax.rev(jnp.array([1, 2, 3]), (0,))
     Array([3, 2, 1], dtype=int32)
     """
-    ndim = aval_of(operand).ndim
-    if any(not 0 <= d < ndim for d in dimensions):
+    if any(d < 0 for d in dimensions):
         raise errors.ArgumentTypeError(
-            f"rev dimensions must have every element be nonnegative, and less than {ndim}, got {tuple(dimensions)}; "
+            f"rev dimensions must have every element be nonnegative, got {tuple(dimensions)}. "
             "meshrt.numpy.flip counts negative ones from the end"
         )
     return rev_p.bind(operand, dimensions=tuple(map(int, dimensions)))

@@ -44,10 +44,11 @@ def _dot_infer(
     (xc, yc), (xb, yb) = dimension_numbers
     for name, dims, other in (("contracting", xc, yc), ("batch", xb, yb)):
         if len(dims) != len(other) or any(x.shape[i] != y.shape[j] for i, j in zip(dims, other)):
+            named = "lhs batch dimensions and rhs batch dimensions" if name == "batch" else "contracting dimensions"
             raise errors.ArgumentShapeError(
-                f"dot_general needs {name} dimensions of equal sizes, but {x.short()} has sizes "
-                f"{tuple(x.shape[i] for i in dims)} in dimensions {tuple(dims)} and {y.short()} has "
-                f"{tuple(y.shape[j] for j in other)} in {tuple(other)}"
+                f"dot_general requires {named} to have the same shape, got {tuple(x.shape[i] for i in dims)} and "
+                f"{tuple(y.shape[j] for j in other)}. They are the dimensions {tuple(dims)} of {x.short()} and "
+                f"{tuple(other)} of {y.short()}"
             )
     dtype = _element_type(x, y, preferred_element_type, isinstance(precision, DotAlgorithm | DotAlgorithmPreset))
     shape = [x.shape[i] for i in xb]
@@ -307,14 +308,26 @@ dot_general_p = Primitive(
 )  # fmt: skip
 
 
-def _dimensions(dims: Sequence[int], aval: ShapedArray) -> tuple[int, ...]:
-    found = tuple(map(int, dims))
-    if any(not 0 <= d < aval.ndim for d in found) or len(set(found)) < len(found):
+def _dimensions(side: str, aval: ShapedArray, contracting: Sequence[int], batch: Sequence[int]) -> Any:
+    """The dimension numbers of one operand: whole, distinct, contracting or of the batch."""
+    contracting, batch = tuple(map(int, contracting)), tuple(map(int, batch))
+    if any(not 0 <= d < aval.ndim for d in (*contracting, *batch)):
         raise errors.ArgumentShapeError(
-            "dot_general requires dimension numbers to be nonnegative, distinct and less than the number of dimensions "
-            f"of {aval.short()}, but got {tuple(dims)}"
+            f"dot_general requires {side} dimension numbers to be nonnegative and less than the number of axes of the "
+            f"{side} value, got {side}_batch of {batch} and {side}_contracting of {contracting} for {side} of rank "
+            f"{aval.ndim}"
         )
-    return found
+    for name, dims in (("batch", batch), ("contracting", contracting)):
+        if len(set(dims)) < len(dims):
+            raise errors.ArgumentShapeError(
+                f"dot_general requires {side} {name} dimensions to be distinct, got {side}_{name} {dims}."
+            )
+    if set(batch) & set(contracting):
+        raise errors.ArgumentShapeError(
+            f"dot_general requires {side} batch dimensions to be disjoint from contracting dimensions, got "
+            f"{side}_batch {batch} and {side}_contracting {contracting}."
+        )
+    return contracting, batch
 
 
 def dot_general(
@@ -349,7 +362,8 @@ def dot_general(
     """
     (xc, yc), (xb, yb) = dimension_numbers
     x, y = aval_of(lhs), aval_of(rhs)
-    numbers = tuple(tuple(_dimensions(dims, a) for dims, a in zip(pair, (x, y))) for pair in ((xc, yc), (xb, yb)))
+    (xc, xb), (yc, yb) = _dimensions("lhs", x, xc, xb), _dimensions("rhs", y, yc, yb)
+    numbers = ((xc, yc), (xb, yb))
     if preferred_element_type is not None:
         preferred_element_type = dtypes.canonicalize_dtype(dtypes.dtype(preferred_element_type))
         if preferred_element_type == x.dtype == y.dtype:
@@ -387,7 +401,10 @@ def dot(
     if dimension_numbers is None:
         x, y = aval_of(lhs), aval_of(rhs)
         if not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2 and x.shape[-1] == y.shape[0]):
-            raise errors.ArgumentShapeError(f"dot cannot multiply {x.short()} by {y.short()}")
+            raise errors.ArgumentShapeError(
+                "meshrt.lax.dot: dimension_numbers must be specified when not performing simple un-batched "
+                f"matrix-matrix, matrix-vector, or vector-vector products; got lhs_shape={x.shape} rhs_shape={y.shape}"
+            )
         dimension_numbers = (((x.ndim - 1,), (0,)), ((), ()))
     return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type, out_sharding=out_sharding)
 

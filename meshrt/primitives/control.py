@@ -15,8 +15,9 @@ from meshrt import config, errors, tree_util
 from meshrt.core.basic.shapes import reshape
 from meshrt.core.basic.varying import into_branch
 from meshrt.core.dimensions.expression import DimExpr
-from meshrt.core.trace import Tracer, concretization_message
+from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
+from meshrt.core.tracer import not_concrete
 from meshrt.core.types import aval_of
 from meshrt.primitives.carried_refs import Apart, set_apart
 from meshrt.primitives.concatenate import concatenate
@@ -164,14 +165,17 @@ def _scan_length(xs: Any, length: int | None, what: str = "scan") -> int:
             continue
         if not aval.shape:
             raise errors.ArgumentValueError(
-                f"{what} got value with no leading axis to scan over: {x!r} at {_leaf_paths(xs)[i]}; give arrays of "
-                "rank 1 or more as xs, and close over values that all iterations share"
+                f"{_scanned(what)} got value with no leading axis to scan over: {x!r} at {_leaf_paths(xs)[i]}; give "
+                "arrays of rank 1 or more as xs, and close over values that all iterations share"
             )
         sizes.append(aval.shape[0])
     if length is not None:
         if isinstance(length, Tracer) and length.concrete() is None:
-            text = f"Abstract tracer value encountered where concrete value is expected: the length of a {what} is"
-            raise errors.ConcretizationError(concretization_message(length, text))
+            raise not_concrete(
+                length,
+                f"The `length` argument to `{what}` expects a concrete `int` value. For scan-like iteration with a "
+                "dynamic length, use `while_loop` or `fori_loop`.",
+            )
         try:
             length = length if isinstance(length, DimExpr) else int(length)
         except TypeError:
@@ -192,17 +196,22 @@ def _scan_length(xs: Any, length: int | None, what: str = "scan") -> int:
                 f"{what} over values of high types must provide `length`: how many slices they have stands in none of "
                 "their types"
             )
-        hint = " and `length` not provided; give one of them" if what == "scan" else "; give at least one array"
-        raise errors.ArgumentValueError(f"{what} got no values to scan over{hint}")
+        hint = "give one of them" if what == "scan" else "give at least one array"
+        told = f"{_scanned(what)} got no values to scan over and `length` not provided"
+        raise errors.ArgumentValueError(f"{told}; {hint}")
     if len(set(sizes)) > 1:
         usual = max(sizes, key=sizes.count)
         listed = ", ".join([str(s) for s in sizes])
         raise errors.ArgumentValueError(
-            f"{what} got values with different leading axis sizes: {listed}. Most have size {usual}, but:\n"
+            f"{_scanned(what)} got values with different leading axis sizes: {listed}. Most have size {usual}, but:\n"
             f"{_listed_sizes(xs, sizes, usual)}\nSlice or pad them to one size, or close over what all "
             "iterations share"
         )
     return sizes[0]
+
+
+def _scanned(what: str) -> str:
+    return what if what == "scan" else f"{what}: scan"
 
 
 def _leaf_paths(xs: Any) -> list[str]:
@@ -239,7 +248,8 @@ def _scan_in_python(f: Any, init: Any, xs: Any, length: int, reverse: bool) -> t
         ys.append(y)
     if not ys:
         raise errors.ArgumentValueError(
-            "scan of length 0 cannot run with disable_jit, because the types of its results are not known"
+            "zero-length scan is not supported in disable_jit() mode because the output type is unknown: nothing says "
+            "what the function would return"
         )
     ys = ys[::-1] if reverse else ys
     return carry, tree_util.tree_map(lambda *rows: concatenate([expand_dims(r, (0,)) for r in rows], 0), *ys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from meshrt.core.axes import branching
 from meshrt.core.basic.varying import in_order, into_branch, vary
 from meshrt.core.high import told_apart
 from meshrt.core.jaxpr import Jaxpr, Var
-from meshrt.core.trace import Tracer
+from meshrt.core.trace import JaxprTrace, Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import PLATFORMS
@@ -26,6 +27,7 @@ from meshrt.primitives.control_cond import cond_p, platform_index_p
 from meshrt.primitives.control_staging import (
     converted,
     describe_difference,
+    joined,
     wanted_of,
     with_common_consts,
 )
@@ -265,8 +267,16 @@ def _same_types(
     """
     _check_branch_types(staged, where, names, what, chosen)
     columns = list(zip(*[s.out_avals for s in staged]))
-    wanted = [wanted_of(c[0], chosen.union(*[a.vma for a in c])) for c in columns]
+    wanted = [wanted_of(c[0], _over_all(c, chosen)) for c in columns]
     return [converted(s, tuple(wanted)) for s in staged]
+
+
+def _over_all(column: Sequence[Any], chosen: frozenset[Any]) -> Any:
+    """Over which axes a result of all branches varies; of a high type, the type that says it of each array."""
+    if not column[0].is_high or column[0].mutable:
+        return chosen.union(*[a.vma for a in column])
+    varying: Any = functools.reduce(joined, column)
+    return JaxprTrace.varying(varying, chosen) if chosen else varying
 
 
 def _told(one: str, other: str, path: Any, name: str, second: str, why: str) -> str:

@@ -55,7 +55,7 @@ class Body(NamedTuple):
 
 
 def _shown_output(staged: Staged) -> str:
-    return str(staged.out_avals[0] if tree_util.treedef_is_leaf(staged.out_tree) else staged.out_tree)
+    return str(tree_util.tree_unflatten(staged.out_tree, staged.out_avals))
 
 
 def check_pair(staged: Staged, what: str) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, zeros
+from meshrt.core.basic.varying import declared
 from meshrt.core.effects import is_debug
 from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
@@ -406,7 +407,7 @@ cond_p: Primitive = Primitive(
     dce=_dce, recompute=_recompute, discharge=cond_rule(lambda: cond_p, _joined), selects=True, thread=_thread,
     effects=lambda *avals, branches, **chosen: body_effects(*branches),
     multiple_results=True, cache_types=False,
-    varies=lambda params: [NOT_VARYING, *[a.vma for a in params["branches"][0].in_avals]],
+    varies=lambda params: [NOT_VARYING, *declared(params["branches"][0].in_avals)],
     applies=lambda params: [(b, range(1, len(b.invars) + 1)) for b in params["branches"]],
     decides=lambda eqn: (None, eqn.invars[0]),
     to_lojax=cond_opened(_bind, _joined, True), unbox=cond_opened(_bind, _joined, False),

@@ -102,7 +102,7 @@ def _while(cond_fun: Callable[..., Any], loop: Body, init_val: Any) -> Any:
 
 
 def _check_condition(cond: Staged) -> None:
-    if not tree_util.treedef_is_leaf(cond.out_tree):
+    if not tree_util.treedef_is_leaf(cond.out_tree) or cond.out_tree.num_leaves != 1:
         raise errors.ArgumentTypeError(f"cond_fun must return a boolean scalar, but got pytree {cond.out_tree}.")
     (aval,) = cond.out_avals
     if aval.shape or aval.dtype != np.bool_:
@@ -141,7 +141,7 @@ def fori_loop(
         return _counted_loop(start, stop, body_fun, init_val, unroll)
     if unroll is not None and unroll is not False and unroll != 1:
         raise errors.ArgumentValueError(
-            "Can only use `unroll` of fori_loop where the bounds are known while tracing; make them static arguments"
+            "Can only use `unroll` in `fori_loop` if the loop bounds are statically known. Make them static arguments"
         )
     start, stop = (_as_bound(bound, dtype) for bound in (lower, upper))
     names = lambda tree: _below_names(body_fun, tree)

@@ -13,8 +13,11 @@ from typing import Any
 
 from meshrt.core.basic.parts import exchanged, in_front
 from meshrt.core.basic.shapes import instantiate, move_dim, zeros
+from meshrt.core.basic.varying import declared
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.references import is_ref_type
+from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import eval_jaxpr
 from meshrt.core.types import aval_of
 from meshrt.primitives.control_discharge import scan_rule
@@ -27,6 +30,7 @@ from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import given_linear
 from meshrt.transforms.linearize import linear_zero_p
 from meshrt.transforms.ordering import TOKEN
+from meshrt.transforms.references import with_moved_refs
 from meshrt.transforms.tools import WeakCache, dce
 
 __all__ = ["scan_p"]
@@ -193,7 +197,8 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
         *[x if d is None else _behind_length(x, d, t, axis, length) for (x, d), t in zip(xs, jaxpr.in_avals[first_x:])],
     ]
     params = {**params, "jaxpr": closed.jaxpr, "num_consts": len(closed.consts) + num_consts}
-    outs = list(scan_p.bind(*operands, **params))
+    behind = [*[None] * (len(operands) - len(xs)), *[d for _, d in xs]]
+    outs = list(with_moved_refs(lambda values, _: scan_p.bind(*values, **params), operands, behind, 1))
     out_dims = [0 if f else None for f in flags[:num_carry]] + [1 if f else None for f in flags[num_carry:]]
     for i, member in enumerate(jaxpr.out_avals):
         if i >= num_carry and member.is_high and flags[i]:
@@ -203,6 +208,8 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
 
 def _behind_length(x: Any, dim: Any, member: Any, axis: MappedAxis, length: int) -> Any:
     """A mapped operand among the xs, with the mapped dimension behind the one that the loop runs over."""
+    if is_ref_type(member) and member.memory_space is DEVICE:
+        return x  # (`with_moved_refs`)
     if not member.is_high:
         return move_dim(x, dim, 1)
     return exchanged(in_front(axis.extent, x, dim), member, length, axis.size)
@@ -273,7 +280,7 @@ scan_p: Primitive = Primitive(
     "scan", infer, lower=lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     dce=_dce, recompute=recompute, discharge=scan_rule(lambda: scan_p), thread=_thread,
     effects=lambda *avals, jaxpr, **_: body_effects(jaxpr),
-    multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    multiple_results=True, cache_types=False, varies=lambda params: declared(params["jaxpr"].in_avals),
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],
     to_lojax=scan_opened(_bind, True), unbox=scan_opened(_bind, False),
 )  # fmt: skip

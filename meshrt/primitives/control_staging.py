@@ -9,10 +9,10 @@ from typing import Any
 from meshrt import dtypes
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.basic.varying import in_order, pvary_p, vary
-from meshrt.core.high import unlike
+from meshrt.core.high import HiType, says_arrays, unlike
 from meshrt.core.jaxpr import Jaxpr, Var
-from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.trace import JaxprTrace, eval_jaxpr, trace_to_jaxpr
+from meshrt.core.types import AbstractValue, ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.transforms.residuals import renamed
 from meshrt.transforms.staged import Staged
@@ -79,10 +79,10 @@ def permuted(jaxpr: Jaxpr, ins: Sequence[int], outs: Sequence[int]) -> Jaxpr:
 def varying_as(staged: Staged, avals: Sequence[ShapedArray]) -> Staged:
     """`staged` with its first results varying over what `avals` do: a carry of the type that it came in with."""
     outs = staged.out_avals
-    if all(a.vma is b.vma for a, b in zip(outs, avals)):
+    if all(a.vma is b.vma and not a.is_high for a, b in zip(outs, avals)):
         return staged
     kept = [wanted_of(b, b.vma) for b in outs[len(avals) :]]
-    wanted = tuple([wanted_of(b, a.vma) for a, b in zip(avals, outs)] + kept)
+    wanted = tuple([wanted_of(b, joined(b, a) if b.is_high else a.vma) for a, b in zip(avals, outs)] + kept)
     return converted(staged, wanted)
 
 
@@ -177,13 +177,25 @@ def promote_weak(values: list[Any], in_avals: Sequence[ShapedArray], out_avals: 
             if dtype != a.dtype:
                 values[i] = convert_element_type(values[i], dtype)  # a dtype that was asked for is not weak
                 changed = True
+        elif a.is_high and joined(a, b) is not a:
+            values[i] = vary(values[i], joined(a, b))
+            changed = True
     return changed
 
 
-Wanted = tuple[Any, bool, frozenset[Any]]
+def joined(a: Any, b: Any) -> Any:
+    """A high type, varying over what type `b` says of each array too; itself where it does, or is of another kind."""
+    same = isinstance(a, HiType) and isinstance(b, HiType) and (isinstance(b, type(a)) or isinstance(a, type(b)))
+    if not same or not says_arrays(a) or len(a.lo_ty()) != len(b.lo_ty()):
+        return a
+    return JaxprTrace.varying(a, b)
 
 
-def wanted_of(aval: ShapedArray, axes: frozenset[Any]) -> Wanted:
+# Over which axes a result is to vary: of a high type, the type that says it of each array.
+Wanted = tuple[Any, bool, Any]
+
+
+def wanted_of(aval: ShapedArray, axes: Any) -> Wanted:
     """What `converted` is to make of a result of this type: the same, varying over `axes`."""
     return (None if aval.is_high else aval.dtype), aval.weak_type, axes
 
@@ -191,7 +203,9 @@ def wanted_of(aval: ShapedArray, axes: frozenset[Any]) -> Wanted:
 def converted(staged: Staged, wanted: tuple[Wanted, ...]) -> Staged:
     """`staged` with its results as wanted: weakly typed ones of (dtype, weak_type), all varying over some axes."""
     change = [
-        (a.weak_type and not a.is_high and (a.dtype, a.weak_type) != w[:2]) or not a.vma.issuperset(w[2])
+        joined(a, w[2]) is not a
+        if isinstance(w[2], AbstractValue)
+        else (a.weak_type and not a.is_high and (a.dtype, a.weak_type) != w[:2]) or not a.vma.issuperset(w[2])
         for a, w in zip(staged.out_avals, wanted)
     ]
     if not any(change):
@@ -204,7 +218,9 @@ _converted: WeakCache = WeakCache()
 
 
 def _convert(jaxpr: Jaxpr, wanted: Sequence[Wanted], change: Sequence[bool]) -> Jaxpr:
-    def one(out: Any, dtype: Any, weak: bool, axes: frozenset[Any]) -> Any:
+    def one(out: Any, dtype: Any, weak: bool, axes: Any) -> Any:
+        if isinstance(axes, AbstractValue):
+            return vary(out, axes)
         if aval_of(out).weak_type:
             out = convert_element_type(out, dtype, weak)
         return vary(out, in_order(axes))
@@ -219,7 +235,7 @@ def _convert(jaxpr: Jaxpr, wanted: Sequence[Wanted], change: Sequence[bool]) -> 
 def describe_difference(a: ShapedArray, b: ShapedArray) -> str | None:
     """Why two types are not interchangeable (weak types are), or None."""
     if a.is_high or b.is_high:
-        return "the types do not match" if unlike(a, b) else None
+        return "the types do not match" if unlike(joined(a, b), joined(b, a)) else None
     parts = []
     if a.dtype != b.dtype:
         parts.append("the dtypes do not match")

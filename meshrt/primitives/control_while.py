@@ -14,6 +14,7 @@ from meshrt import errors
 from meshrt.core import source
 from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.shapes import instantiate, move_dim
+from meshrt.core.basic.varying import declared
 from meshrt.core.effects import IO, ORDERED_IO, has_ordered
 from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Var
@@ -325,9 +326,9 @@ def _tested(
     return test, trace_to_jaxpr(run, avals, body.name, requires_low=False).jaxpr
 
 
-def _varies(params: dict[str, Any]) -> list[frozenset[Any]]:
+def _varies(params: dict[str, Any]) -> list[Any]:
     tested = params["cond_jaxpr"].in_avals[: params["cond_nconsts"]]
-    return [a.vma for a in (*tested, *params["body_jaxpr"].in_avals)]
+    return declared((*tested, *params["body_jaxpr"].in_avals))
 
 
 def _bind(*args: Any, **params: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Conversions between element types: convert_element_type, bitcast_convert_type, reduce_precision."""
+"""Conversions between element types: convert_element_type, reduce_precision."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import nary
-from meshrt.core.basic.shapes import move_dim
 from meshrt.core.explicit import moved
 from meshrt.core.jaxpr import Eqn, Literal
-from meshrt.core.primitive import NOT_LINEAR, Primitive
+from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
@@ -112,52 +111,6 @@ def no_key_bits(function: str, x: ShapedArray, new_dtype: Any) -> KeyConversionE
     if not isinstance(x.dtype, dtypes.ExtendedDType):
         fix = "meshrt.random.wrap_key_data(words, impl=...) makes keys of words"
     return KeyConversionError(f"{function} cannot make {new_dtype} of {x.short()}: {fix}")
-
-
-def _bitcast_infer(x: ShapedArray, *, new_dtype: Any) -> ShapedArray:
-    if isinstance(x.dtype, dtypes.ExtendedDType) or isinstance(new_dtype, dtypes.ExtendedDType):
-        raise no_key_bits("bitcast_convert_type", x, new_dtype)
-    old, new = dtypes.itemsize_bits(x.dtype), dtypes.itemsize_bits(new_dtype)
-    if x.dtype != new_dtype and any(d == np.bool_ or d.kind == "c" for d in (x.dtype, new_dtype)):
-        raise errors.ArgumentTypeError(
-            "lax.bitcast_convert_type does not support bool or complex values unless the operand and destination types "
-            f"match. Got operand dtype={x.dtype}, new_dtype={new_dtype!r}. Consider using the arr.view() method "
-            "instead."
-        )
-    if old == new:
-        return ShapedArray(x.shape, new_dtype)
-    if old < new:
-        if not x.shape or x.shape[-1] * old != new:
-            raise errors.ArgumentShapeError(
-                f"bitcast_convert_type of {x.short()} to {new_dtype} needs a last dimension of size {new // old}"
-            )
-        return ShapedArray(x.shape[:-1], new_dtype)
-    return ShapedArray((*x.shape, old // new), new_dtype)
-
-
-def _bitcast_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
-    return bitcast_convert_type_p.bind(move_dim(args[0], dims[0], 0), **params), 0
-
-
-bitcast_convert_type_p: Primitive = Primitive(
-    "bitcast_convert_type", _bitcast_infer, batch=_bitcast_batch,
-    lower=lambda ctx, eqn, x: ctx.op("stablehlo.bitcast_convert", [x], eqn.outvars[0].aval),
-    jvp=lambda primals, tangents, **params: (bitcast_convert_type_p.bind(*primals, **params), None),
-    absent=NOT_LINEAR,
-)  # fmt: skip
-
-
-def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
-    """Reinterprets the bits of `operand`; a change of width splits or merges the last dimension.
-
-    Args:
-      operand: an array.
-      new_dtype: the dtype of the result.
-
-    >>> lax.bitcast_convert_type(jnp.float32(1), jnp.int32)
-    Array(1065353216, dtype=int32)
-    """
-    return bitcast_convert_type_p.bind(operand, new_dtype=dtypes.canonicalize_dtype(dtypes.dtype(new_dtype)))
 
 
 reduce_precision_p: Primitive = nary(

@@ -76,7 +76,8 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, p: dict[str, Any]) -> None:
         ),
         (
             features >= 1 and batches >= 1 and min(features, batches) == 1,
-            "only one kind of groups may exceed 1",
+            "At most one of batch_group_count and feature_group_count may be > 1, got "
+            f"batch_group_count={batches} and feature_group_count={features}",
         ),
         (
             all(v >= 1 for k in ("window_strides", "lhs_dilation", "rhs_dilation") for v in p[k]),
@@ -84,26 +85,49 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, p: dict[str, Any]) -> None:
         ),
         (
             p["preferred_element_type"] is not None or lhs.dtype == rhs.dtype,
-            "operand and kernel differ in dtype",
+            f"lax.conv_general_dilated requires arguments to have the same dtypes, got {lhs.dtype}, {rhs.dtype}",
         ),
     ]
     if all(ok for ok, _ in problems[:3]):
-        channels, kernel_in = lhs.shape[n.lhs_spec[1]], rhs.shape[n.rhs_spec[1]]
-        out_channels, batch = rhs.shape[n.rhs_spec[0]], lhs.shape[n.lhs_spec[0]]
-        problems += [
-            (
-                channels == kernel_in * features,
-                f"the operand's {channels} features must be {features} groups of the kernel's {kernel_in}",
-            ),
-            (
-                out_channels % (features * batches) == 0,
-                f"the kernel's {out_channels} output features must divide into {features * batches} groups",
-            ),
-            (batch % batches == 0, f"the batch of {batch} must divide into {batches} groups"),
-        ]
+        problems += _group_problems(lhs, rhs, n, features, batches)
     for ok, text in problems:
         if not ok:
-            raise errors.ArgumentShapeError(f"conv_general_dilated of {lhs.short()} with kernel {rhs.short()}: {text}")
+            raise errors.ArgumentShapeError(f"{text} (conv_general_dilated of {lhs.short()} with kernel {rhs.short()})")
+
+
+def _group_problems(
+    lhs: ShapedArray, rhs: ShapedArray, n: Any, features: int, batches: int
+) -> list[tuple[bool, str]]:
+    """Whether features and the batch divide into groups, with what is said where they do not."""
+    channels, kernel_in = lhs.shape[n.lhs_spec[1]], rhs.shape[n.rhs_spec[1]]
+    out_channels, batch = rhs.shape[n.rhs_spec[0]], lhs.shape[n.lhs_spec[0]]
+    return [
+        (
+            channels % max(features, 1) == 0,
+            "conv_general_dilated feature_group_count must divide lhs feature dimension size, but "
+            f"{features} does not divide {channels}",
+        ),
+        (
+            channels == kernel_in * features,
+            "conv_general_dilated lhs feature dimension size divided by feature_group_count must equal the rhs "
+            f"input feature dimension size, but {channels} // {features} != {kernel_in}",
+        ),
+        (
+            out_channels % features == 0,
+            "conv_general_dilated rhs output feature dimension size must be a multiple of feature_group_count, "
+            f"but {out_channels} is not a multiple of {features}",
+        ),
+        (
+            batch % batches == 0,
+            "conv_general_dilated batch_group_count must divide lhs batch dimension size, but "
+            f"{batches} does not divide {batch}",
+        ),
+        (
+            out_channels % batches == 0,
+            "conv_general_dilated rhs output feature dimension size must be a multiple of batch_group_count, but "
+            f"{out_channels} is not a multiple of {batches}",
+        ),
+    ]
 
 
 def _infer(lhs: ShapedArray, rhs: ShapedArray, **p: Any) -> ShapedArray:

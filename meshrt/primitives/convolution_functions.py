@@ -114,7 +114,7 @@ def conv_general_dilated(
       lhs: the left array.
       rhs: the right array.
       window_strides: the step of the window along each dimension.
-      padding: "SAME", "VALID", or (low, high) for each dimension.
+      padding: "SAME", "VALID", or (low, high) for each dimension (the only form where `lhs_dilation` is not 1).
       lhs_dilation: the distance between elements of `lhs`.
       rhs_dilation: the distance between elements of `rhs`.
       dimension_numbers: three strings such as ("NHWC", "HWIO", "NHWC"), or `ConvDimensionNumbers`.
@@ -139,10 +139,21 @@ def conv_general_dilated(
             "conv_general_dilated window and window_strides must have the same number of dimensions, but window has "
             f"{a.ndim - 2} and window_strides {len(strides)}: {tuple(strides)}"
         )
+    for key, count in {"feature_group_count": feature_group_count, "batch_group_count": batch_group_count}.items():
+        if count < 1:
+            raise errors.ArgumentValueError(f"conv_general_dilated {key} must be a positive integer, got {count}.")
+    if any(s < 1 for s in strides):
+        raise errors.ArgumentTypeError(
+            f"conv_general_dilated window_strides must have every element be strictly positive, got {strides}."
+        )
     if isinstance(padding, str):
+        if any(d != 1 for d in lhs_dilation):
+            raise errors.ArgumentValueError(
+                "String padding is not implemented for transposed convolution using this op: lhs_dilation is "
+                f"{lhs_dilation}, padding {padding!r}; give (low, high) for each dimension, or use conv_transpose"
+            )
         window = [dilated(n, d) for n, d in zip(taken(b.shape, numbers.rhs_spec[2:]), rhs_dilation)]
-        base = [dilated(n, d) for n, d in zip(taken(a.shape, numbers.lhs_spec[2:]), lhs_dilation)]
-        padding = padtype_to_pads(base, window, strides, padding)
+        padding = padtype_to_pads(taken(a.shape, numbers.lhs_spec[2:]), window, strides, padding)
     preferred = None if preferred_element_type is None else np.dtype(dtypes.canonicalize_dtype(preferred_element_type))
     params = {
         "window_strides": strides, "padding": canonical_pads(padding, a.ndim - 2), "lhs_dilation": lhs_dilation,

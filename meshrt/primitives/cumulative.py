@@ -90,7 +90,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     Array([1, 3, 6], dtype=int32)
     """
     if not callable(fn):
-        raise errors.ArgumentTypeError(f"lax.associative_scan: fn must be callable, not {fn!r}")
+        raise errors.ArgumentTypeError(f"lax.associative_scan: fn argument should be callable. It is {fn!r}")
     leaves, tree = tree_util.tree_flatten(elems)
     if not leaves:
         return elems
@@ -98,7 +98,8 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     sizes = {aval_of(x).shape[axis : axis + 1] for x in leaves}
     if len(sizes) > 1:
         raise errors.ArgumentValueError(
-            f"associative_scan needs arrays of one size along axis {axis} but got {[aval_of(x).shape for x in leaves]}"
+            f"Array inputs to associative_scan must have the same {'first ' if axis == 0 else ''}dimension along axis "
+            f"{axis}. (saw: {[aval_of(x).shape for x in leaves]})"
         )
 
     def combine(a: Any, b: Any) -> Any:

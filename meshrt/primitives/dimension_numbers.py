@@ -106,7 +106,7 @@ class _Checks:
 
 def _check_integers(name: str, indices: ShapedArray) -> None:
     if indices.is_key or not dtypes.issubdtype(indices.dtype, np.integer):
-        raise errors.ArgumentTypeError(f"{name} needs integer indices but got {indices.short()}")
+        raise errors.ArgumentShapeError(f"{name}: indices must have an integer type, got {indices.short()}")
     if indices.ndim < 1:
         raise errors.ArgumentTypeError(
             f"{name} needs indices whose last dimension holds index vectors, but got a scalar {indices.short()}"
@@ -137,7 +137,8 @@ def check_gather(
     checks.shared(dropped, index_map, batching, indices_batching)
     if len(sizes) != operand.ndim:
         checks.refuse(
-            f"Gather op must have one slice size for every input dimension; got {tuple(sizes)} for {operand.ndim}"
+            f"Gather op must have one slice size for every input dimension; got: len(slice_sizes)={len(sizes)}, "
+            f"input_shape.rank={operand.ndim}"
         )
     if len(window) + len(dropped) + len(batching) != operand.ndim:
         checks.refuse(
@@ -149,7 +150,9 @@ def check_gather(
     nowhere = 0 in indices.shape[:-1]
     for i, (s, n) in enumerate(zip(sizes, operand.shape)):
         if s < 0 or (s > n and not nowhere):
-            checks.refuse(f"Slice size at index {i} in gather op is out of range; it must lie in [0, {n}], got {s}")
+            checks.refuse(
+                f"Slice size at index {i} in gather op is out of range, must be within [0, {n} + 1), got {s}."
+            )
     for position, d in enumerate(dropped):
         if sizes[d] > 1:
             checks.refuse(
@@ -192,8 +195,8 @@ def check_scatter(
     bounds = [updates.shape[d] for d in window]
     if any(is_surely(lambda b=b, n=n: b > n) for b, n in zip(bounds, limits)):
         checks.refuse(
-            f"Bounds of the window dimensions of updates {updates.short()}, {tuple(bounds)}, exceed those of the "
-            f"operand, {tuple(limits)}"
+            "Bounds of the window dimensions of updates must not exceed the bounds of the corresponding dimensions of "
+            f"operand, {tuple(limits)}: those of updates {updates.short()} are {tuple(bounds)}"
         )
     places = tuple(n for i, n in enumerate(updates.shape) if i not in window)
     if places != indices.shape[:-1]:

@@ -44,10 +44,22 @@ __all__ = [
 
 
 def _check_starts(name: str, x: ShapedArray, starts: Sequence[ShapedArray], sizes: Sequence[int]) -> None:
-    if len(starts) != x.ndim or len(sizes) != x.ndim or any(not 0 <= s <= n for s, n in zip(sizes, x.shape)):
+    if len(starts) != x.ndim or len(sizes) != x.ndim:
         raise errors.ArgumentShapeError(
-            f"{name} of {x.short()} needs one start index and one size per dimension, no size larger than the "
-            f"dimension, but got {len(starts)} start indices and sizes {tuple(sizes)}"
+            f"{name} of {x.short()} needs one start index and one size per dimension, but got {len(starts)} start "
+            f"indices and sizes {tuple(sizes)}"
+        )
+    if any(s < 0 for s in sizes):
+        raise errors.ArgumentShapeError(
+            f"slice slice_sizes must be greater than or equal to zero, got slice_sizes of {tuple(sizes)}."
+        )
+    if any(s > n for s, n in zip(sizes, x.shape)):
+        raise errors.ArgumentShapeError(
+            f"{name} update shape must be smaller than operand shape, got update shape {tuple(sizes)} for operand "
+            f"shape {x.shape}."
+            if name == "dynamic_update_slice"
+            else f"slice slice_sizes must be less than or equal to operand shape, got slice_sizes {tuple(sizes)} for "
+            f"operand shape {x.shape}."
         )
     for s in starts:
         if s.ndim or s.is_key or not dtypes.issubdtype(s.dtype, np.integer) or s.dtype != starts[0].dtype:
@@ -132,10 +144,15 @@ dynamic_slice_p = Primitive(
 
 
 def _dus_infer(x: ShapedArray, update: ShapedArray, *starts: ShapedArray) -> ShapedArray:
-    if update.ndim != x.ndim or update.dtype != x.dtype:
+    if update.ndim != x.ndim:
         raise errors.ArgumentTypeError(
-            f"dynamic_update_slice needs an update of the operand's rank and dtype: operand {x.short()}, "
-            f"update {update.short()}"
+            "dynamic_update_slice update must have the same rank as operand, got update shape "
+            f"{update.shape} for operand shape {x.shape}."
+        )
+    if update.dtype != x.dtype:
+        raise errors.ArgumentTypeError(
+            f"lax.dynamic_update_slice requires arguments to have the same dtypes, got {x.dtype}, {update.dtype}. "
+            "Convert one of them with astype"
         )
     _check_starts("dynamic_update_slice", x, starts, update.shape)
     return ShapedArray(x.shape, x.dtype, all(a.weak_type for a in (x, update, *starts)))
@@ -215,7 +232,7 @@ def _normalized_starts(
     if not isinstance(start_indices, list | tuple):
         vector = aval_of(start_indices)
         if vector.ndim != 1:
-            raise errors.ArgumentTypeError(f"Slice indices must be a 1D sequence, got {vector.shape}")
+            raise errors.ArgumentShapeError(f"Slice indices must be a 1D sequence, got {vector.shape}")
         start_indices = [reshape(slice_in_dim(start_indices, i, i + 1), ()) for i in range(vector.shape[0])]
     if len(start_indices) != operand.ndim:
         raise errors.ArgumentShapeError(

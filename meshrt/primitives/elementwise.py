@@ -18,6 +18,7 @@ from meshrt.core.basic.pointwise import (
     add_p,
     binary_operands,
     nary,
+    no_derivative,
     reduce_to,
     same_dtype,
     spread,
@@ -411,7 +412,10 @@ atan2_p = nary(
         lambda t, o, x, y: mul_p.bind(t, neg_p.bind(div_p.bind(x, add_p.bind(mul_p.bind(x, x), mul_p.bind(y, y))))),
     ],
 )  # fmt: skip
-nextafter_p = nary("nextafter", _chlo + "next_after", 2, kinds="f")
+nextafter_p = nary(
+    "nextafter", _chlo + "next_after", 2, kinds="f",
+    derivatives=[no_derivative("nextafter", "x1"), no_derivative("nextafter", "x2")],
+)  # fmt: skip
 and_p = nary("and", "stablehlo.and", 2, kinds="biu", cheap=True)
 or_p = nary("or", "stablehlo.or", 2, kinds="biu", cheap=True)
 xor_p = nary("xor", "stablehlo.xor", 2, kinds="biu", cheap=True)

@@ -54,10 +54,15 @@ def _infer(x: ShapedArray, *, fft_type: Any, fft_lengths: Any) -> ShapedArray:
     tail = list(fft_lengths)
     if fft_type is FftType.IRFFT and count:
         tail[-1] = tail[-1] // 2 + 1 if tail[-1] or (x.ndim and x.shape[-1]) else 0
-    if not 1 <= count <= 3 or x.ndim < count or list(x.shape[x.ndim - count :]) != tail:
+    if x.ndim < count:
         raise errors.ArgumentShapeError(
-            f"{fft_type.name} with fft_lengths {fft_lengths} needs 1 to 3 trailing dimensions of sizes {tuple(tail)}, "
-            f"but got {x.short()}"
+            f"FFT input shape {x.shape} must have at least as many input dimensions as fft_lengths "
+            f"{tuple(fft_lengths)}."
+        )
+    if not 1 <= count <= 3 or list(x.shape[x.ndim - count :]) != tail:
+        raise errors.ArgumentShapeError(
+            f"{fft_type.name} input shape {x.shape} minor dimensions must be equal to fft_lengths "
+            f"{tuple(fft_lengths)}; it takes 1 to 3 of them, here of sizes {tuple(tail)}"
         )
     lead = x.shape[: x.ndim - count]
     if fft_type is FftType.RFFT:

@@ -16,8 +16,9 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.primitives import conversion, gamma
 from meshrt.primitives import elementwise as e
+from meshrt.primitives.bitcast import bitcast_convert_type
 from meshrt.primitives.clamp import clamp_p
-from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type_p, reduce_precision_p
+from meshrt.primitives.conversion import convert_element_type_p, reduce_precision_p
 from meshrt.primitives.identity import copy_p, optimization_barrier, stop_gradient
 from meshrt.primitives.random import random_unwrap
 from meshrt.primitives.reduce import reduce_and_p, reduce_or_p

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from meshrt import errors
-from meshrt.core.basic.pointwise import nary
+from meshrt.core.basic.pointwise import nary, no_derivative
 from meshrt.core.basic.shapes import broadcast_in_dim_p, constant
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.primitives.elementwise import add, exp_p, mul, mul_p, neg_p, unary
 
 __all__: list[str] = []
-
-
-class MissingDerivativeError(errors.DifferentiationError, NotImplementedError):
-    """A derivative in an argument for which there is no formula."""
-
-
-def no_derivative(function: str, name: str) -> Callable[..., Any]:
-    """The derivative of `function` in the argument `name`: MissingDerivativeError."""
-
-    def refuse(*args: Any) -> Any:
-        raise MissingDerivativeError(
-            f"{function}: the gradient with respect to {name} is not supported; use lax.stop_gradient({name}) if it is "
-            "meant to be constant"
-        )
-
-    return refuse
-
 
 erf_p = unary(
     "erf", "chlo.erf",

@@ -141,8 +141,8 @@ def _infer(name: str, kinds: str = "") -> Callable[..., ShapedArray]:
             raise errors.ArgumentTypeError(not_accepted(name, operand.dtype, kinds, 0))
         if operand.dtype != updates.dtype:
             raise errors.ArgumentTypeError(
-                f"{name} needs updates of the operand's dtype but got operand {operand.short()} and updates "
-                f"{updates.short()}; convert one of them"
+                f"lax.scatter requires arguments to have the same dtypes, got {operand.dtype}, {updates.dtype}. "
+                f"{name} takes updates of the operand's dtype: convert one of them"
             )
         check_scatter(
             name, operand, indices, updates, d.update_window_dims, d.inserted_window_dims,

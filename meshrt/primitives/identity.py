@@ -8,6 +8,7 @@ from typing import Any
 from meshrt import tree_util
 from meshrt.core.basic.pointwise import nary
 from meshrt.core.explicit import moved
+from meshrt.core.lojax import arrays_of, raised
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import aval_of
 
@@ -16,11 +17,27 @@ copy_p = nary(
     derivatives=[lambda t, o, x: t], transpose=lambda ct, x: [ct], cheap=True, finite=True, sums=moved,
 )  # fmt: skip
 
-stop_gradient_p: Primitive = Primitive(
+
+
+class _OfAnyType(Primitive):
+    """An operation that gives its operands back, those of high types too: whole, until they are lowered."""
+
+    __slots__ = ()
+
+    def is_high(self, *avals: Any, **params: Any) -> bool:
+        return any(a.is_high for a in avals)
+
+
+def _stopped(value: Any) -> Any:
+    kind: Any = aval_of(value)
+    return kind.raise_val(*map(stop_gradient, kind.lower_val(value)))
+
+
+stop_gradient_p: Primitive = _OfAnyType(
     "stop_gradient", lambda x: x, lower=lambda ctx, eqn, x: x,
     jvp=lambda primals, tangents: (stop_gradient_p.bind(*primals), None),
     batch=lambda size, args, dims, params: (stop_gradient_p.bind(*args), dims[0]), cheap=True,
-    absent=NOT_LINEAR, finite=True,
+    absent=NOT_LINEAR, finite=True, to_lojax=_stopped,
 )  # fmt: skip
 
 
@@ -46,11 +63,17 @@ def _barrier_transpose(cts: Sequence[Any], *xs: Any) -> list[Any]:
     return [None if c is None else next(moved) for c in cts]
 
 
-optimization_barrier_p: Primitive = Primitive(
+def _barrier_of_arrays(*values: Any) -> list[Any]:
+    kinds = list(map(aval_of, values))
+    return raised(kinds, iter(optimization_barrier_p.bind(*arrays_of(values))))
+
+
+optimization_barrier_p: Primitive = _OfAnyType(
     "optimization_barrier", lambda *xs: xs, multiple_results=True, typed=True, jvp=_barrier_jvp,
     transpose=_barrier_transpose,
     batch=lambda size, args, dims, params: (optimization_barrier_p.bind(*args), dims),
     lower=lambda ctx, eqn, *xs: ctx.ops("stablehlo.optimization_barrier", xs, [v.aval for v in eqn.outvars]),
+    to_lojax=_barrier_of_arrays,
 )  # fmt: skip
 
 

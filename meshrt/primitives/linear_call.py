@@ -12,6 +12,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import instantiate, zeros
+from meshrt.core.basic.varying import declared
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
@@ -61,7 +62,7 @@ linear_call_p = Primitive(
     transpose=_transpose, multiple_results=True, cache_types=False,
     impl=lambda *args, jaxpr, back, consts, residuals: eval_jaxpr(jaxpr, (), args),
     effects=lambda *avals, jaxpr, **params: jaxpr.effects,
-    varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    varies=lambda params: declared(params["jaxpr"].in_avals),
     absent={"batch": "its transpose is known for single elements; map inside of both functions"},
 )  # fmt: skip
 

@@ -88,7 +88,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tupl
 def _transpose(cts: Sequence[Any], *operands: Any, jaxprs: LinearSolve, const_lengths: LinearSolve) -> list[Any]:
     if jaxprs.transpose_solve is None:
         raise errors.ArgumentTypeError(
-            "custom_linear_solve needs transpose_solve for derivatives in reverse mode; give it, or symmetric=True"
+            "transpose_solve required for backwards mode automatic differentiation of custom_linear_solve; give it, or "
+            "symmetric=True"
         )
     consts, b = _split(operands, const_lengths)
     if any(is_undefined(c) for c in _flat(consts)) or not all(map(is_undefined, b)):

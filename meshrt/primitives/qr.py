@@ -157,4 +157,5 @@ def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma:
     >>> [x.shape for x in lax.linalg.qr(jnp.ones((3, 2)), full_matrices=False)]
     [(3, 2), (2, 2)]
     """
+    check_matrices("qr", [aval_of(x)], [2])  # mapped dimensions hide too few from the primitive
     return tuple(qr_p.bind(x, pivoting=bool(pivoting), full_matrices=bool(full_matrices), use_magma=use_magma))

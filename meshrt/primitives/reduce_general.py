@@ -13,7 +13,6 @@ from meshrt.core.basic.reducer import reduced_shape
 from meshrt.core.basic.shapes import (
     batch_together,
     broadcast_in_dim,
-    canonical_axis,
     instantiate,
     reduce_sum_p,
     reshape,
@@ -166,7 +165,11 @@ def reduce(
             f"reduce: Operands must have the same tree structure as init_values: {tree} vs. {init_tree}"
         )
     ndim = aval_of(xs[0]).ndim
-    axes = tuple(canonical_axis(d, ndim) for d in dimensions)
+    if any(not 0 <= d < ndim for d in dimensions):
+        raise errors.AxisError(
+            f"reduction axes {tuple(dimensions)} contains out-of-bounds indices for {aval_of(xs[0]).str_short()}."
+        )
+    axes = tuple(map(int, dimensions))
     if len(set(axes)) < len(axes):
         raise errors.ArgumentValueError(f"reduce: duplicate value in 'axes' of reduction: {tuple(dimensions)}")
     x_aval, i_aval = aval_of(xs[0]), aval_of(inits[0])

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors
-from meshrt.core.references import AbstractRef, HighRef, ref_type
+from meshrt.core.basic.varying import vary
+from meshrt.core.references import AbstractRef, HighRef, is_ref, ref_type
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.primitives.control_staging import joined
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.state import addupdate_p, empty_ref_p, free_ref_p, freeze_p, get_p, new_ref_p, swap_p
 from meshrt.primitives.state_indices import indexer
@@ -162,8 +164,10 @@ def ref_addupdate(ref: Any, idx: Any, x: Any) -> None:
 
 
 def _as_held(ref: Any, view: View, value: Any) -> Any:
-    """A value of weak type, or an integer, as the reference holds them."""
+    """A value of weak type, an integer, or one of a high type, as the reference holds them."""
     kind, inner = aval_of(value), aval_of(ref)
+    if kind.is_high and inner.is_high and not is_ref(value) and not view:
+        return vary(value, joined(kind, inner.inner_aval))  # type: ignore[attr-defined]
     if type(kind) is not ShapedArray or inner.is_high:
         return value
     dtype = view_type(view, inner.inner_aval).dtype  # type: ignore[attr-defined]

@@ -59,7 +59,9 @@ def _distinct(name: str, dimensions: Sequence[int], ndim: int) -> set[int]:
     """Dimension numbers in [0, ndim), all different."""
     found = [canonical_axis(d, ndim) for d in dimensions]
     if len(set(found)) < len(found):
-        raise errors.ArgumentValueError(f"{name}: dimensions are not unique: {tuple(dimensions)}; name each once")
+        raise errors.ArgumentValueError(
+            f"{name}: dimensions are not unique, a repeated axis in lax.{name}: {tuple(dimensions)}; name each once"
+        )
     return set(found)
 
 
@@ -78,8 +80,8 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
     for d in drop:
         if aval.shape[d] != 1:
             raise errors.ArgumentValueError(
-                "cannot select an axis to squeeze out which has size not equal to one: axis "
-                f"{d} of {aval.short()} has size {aval.shape[d]}"
+                "cannot select an axis to squeeze out which has size not equal to one, got "
+                f"shape={aval.shape} and dimensions={tuple(dimensions)}: axis {d} has size {aval.shape[d]}"
             )
     return reshape(array, tuple(n for i, n in enumerate(aval.shape) if i not in drop))
 

@@ -17,12 +17,19 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 
 
+def _listed(avals: Sequence[ShapedArray], field: str) -> str:
+    return ", ".join(str(getattr(a, field)) for a in avals)
+
+
 def _select_infer(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:
     shape = cases[0].shape
     for c in cases:
-        if c.shape != shape or c.dtype != cases[0].dtype:
+        if c.shape != shape:
+            raise errors.ArgumentTypeError(f"select cases must have the same shapes, got [{_listed(cases, 'shape')}].")
+        if c.dtype != cases[0].dtype:
             raise errors.ArgumentTypeError(
-                f"select_n needs cases of one type but got {', '.join(x.short() for x in cases)}"
+                f"lax.select requires arguments to have the same dtypes, got {_listed(cases, 'dtype')}. Convert one of "
+                "them with astype, or use meshrt.numpy.where, which promotes"
             )
     if which.shape != shape and which.shape:
         raise errors.ArgumentTypeError(
@@ -34,7 +41,9 @@ def _select_infer(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:
             f"select with boolean `which` cannot have > 2 cases, got {len(cases)}; use int32 for more"
         )
     if which.dtype not in (np.dtype(bool), np.dtype(np.int32)):
-        raise errors.ArgumentTypeError(f"select `which` must be boolean or int32 type, got {which.dtype}.")
+        raise errors.ArgumentTypeError(
+            f"select `which` must be boolean or integer type, got {which.dtype}; of integers it takes int32"
+        )
     return ShapedArray(shape, cases[0].dtype, all(c.weak_type for c in cases))
 
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from meshrt import errors
 from meshrt.core.axes import laid_along, manual_mesh
+from meshrt.core.basic.parts import batch_front, cotangent_of, in_front
 from meshrt.core.basic.shapes import move_dim, reshape_p
 from meshrt.core.basic.sums import vary_unreduced_p
-from meshrt.core.basic.varying import in_order, psum_invariant, vary
+from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.lojax import arrays_of, open_jaxpr
@@ -31,7 +32,8 @@ from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
 from meshrt.primitives.collective import psum
 from meshrt.primitives.elementwise import div
-from meshrt.primitives.shard_map_region import Region, inserted
+from meshrt.primitives.shard_map_high import WholeSpec, duals, lo_specs, moved, tangents, whole, with_batch
+from meshrt.primitives.shard_map_region import Region
 from meshrt.primitives.sharding import sharding_constraint_p
 from meshrt.sharding.common import axes_over
 from meshrt.sharding.mesh import AbstractMesh, AxisType
@@ -51,18 +53,20 @@ from propagation.quoting import quote
 # Nothing for `meshrt.lax`.
 __all__: list[str] = []
 
-Specs = tuple[PartitionSpec, ...]
+Specs = tuple[Any, ...]  # a PartitionSpec for an array, a WholeSpec for a value of a high type
 _WHOLE = PartitionSpec()
 
 
 def _infer(*avals: ShapedArray, jaxpr: Jaxpr, region: Region, in_specs: Specs, out_specs: Specs) -> list[ShapedArray]:
-    return [region.whole(s, a) for s, a in zip(out_specs, jaxpr.out_avals, strict=True)]
+    return [whole(region, s, a) for s, a in zip(out_specs, jaxpr.out_avals, strict=True)]
 
 
-def spread(x: Any, spec: PartitionSpec) -> Any:
+def spread(x: Any, spec: Any) -> Any:
     """A result that is the same on all devices as each one's own, where devices' results are put together, and one that
     varies as an addend where they are added up.
     """
+    if type(spec) is WholeSpec:
+        return moved(x, spec, spread)
     addends = in_order(aval_of(x).vma & spec.unreduced)
     if addends:
         x = vary_unreduced_p.bind(x, axes=addends, mesh=manual_mesh())
@@ -121,6 +125,11 @@ def _bind(jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Any], region: 
     return shard_map_p.bind(*consts, *operands, jaxpr=jaxpr, region=region, in_specs=specs, out_specs=outs)
 
 
+def _tangents(specs: Specs, kinds: Sequence[Any], flags: Sequence[bool]) -> tuple[Any, ...]:
+    """The specs of those tangents that are flagged."""
+    return tangents(_where(specs, flags), _where(kinds, flags))
+
+
 def _where(values: Sequence[Any], flags: Sequence[bool]) -> tuple[Any, ...]:
     return tuple(v for v, f in zip(values, flags) if f)
 
@@ -132,7 +141,8 @@ def _jvp(
     with region.enter():
         closed, flags = jvp_jaxpr(jaxpr, nonzeros)
     operands = [*primals, *[t for t in tangents if t is not None]]
-    ins, specs = (*in_specs, *_where(in_specs, nonzeros)), (*out_specs, *_where(out_specs, flags))
+    ins = *in_specs, *_tangents(in_specs, jaxpr.in_avals, nonzeros)
+    specs = *out_specs, *_tangents(out_specs, jaxpr.out_avals, flags)
     outs = _bind(closed.jaxpr, closed.consts, operands, region, ins, specs)
     n = len(out_specs)
     found = iter(outs[n:])
@@ -170,8 +180,10 @@ def _linearize(linear: LinearTrace, primals: Sequence[Any], tangents: Sequence[A
     params = {
         "jaxpr": _derived.get(done.linear, "returning", lambda: returning(done.linear, is_new)),
         "region": region,
-        "in_specs": (*[pools[kind][k] for kind, k in done.sources], *_where(in_specs, nonzeros)),
-        "out_specs": _where(out_specs, done.nonzeros_out),
+        "in_specs": (
+            *[pools[kind][k] for kind, k in done.sources], *_tangents(in_specs, jaxpr.in_avals, nonzeros)
+        ),
+        "out_specs": _tangents(out_specs, jaxpr.out_avals, done.nonzeros_out),
     }
     moved = iter(linear.record(shard_map_p, [*residuals, *[t for t in tangents if t is not None]], params))
     return outs, [next(moved) if nz else None for nz in done.nonzeros_out]
@@ -222,17 +234,12 @@ def _transpose(
             make = lambda: _unchecked_transpose(jaxpr, linear, nonzeros, region, *shared)
             back, flags = _derived.get(jaxpr, key, make)
     known = [a for a in args if not is_undefined(a)]
-    specs = _where(in_specs, [not lin for lin in linear]), _duals(_where(out_specs, nonzeros))
+    specs = _where(in_specs, [not lin for lin in linear]), duals(_where(out_specs, nonzeros))
     operands = [*known, *[c for c in cts if c is not None]]
-    outs = _duals(_where(_where(in_specs, linear), flags))
+    outs = duals(_where(_where(in_specs, linear), flags))
     pulled = iter(_bind(back.jaxpr, back.consts, operands, region, (*specs[0], *specs[1]), outs))
     found = iter(flags)
     return [(next(pulled) if next(found) else None) if lin else None for lin in linear]
-
-
-def _duals(specs: Specs) -> Specs:
-    """The specs of cotangents: what is unreduced has reduced ones, and the other way round."""
-    return tuple(s.to_ct_spec() if s.unreduced or s.reduced else s for s in specs)
 
 
 def _typed(back: ClosedJaxpr, jaxpr: Jaxpr, linear: Sequence[bool], flags: Sequence[bool]) -> ClosedJaxpr:
@@ -241,23 +248,12 @@ def _typed(back: ClosedJaxpr, jaxpr: Jaxpr, linear: Sequence[bool], flags: Seque
     """
     wanted = _where([a for a, lin in zip(jaxpr.in_avals, linear) if lin], flags)
     have = back.jaxpr.out_avals
-    if all(w.vma == h.vma and reduced_of(w) == unreduced_of(h) for w, h in zip(wanted, have)):
+    same = lambda w, h: not w.is_high and w.vma == h.vma and reduced_of(w) == unreduced_of(h)
+    if all(map(same, wanted, have)):
         return back
-    flat = lambda *xs: [_as_varying(x, w) for x, w in zip(eval_jaxpr(back.jaxpr, (), xs), wanted)]
+    flat = lambda *xs: [cotangent_of(x, w) for x, w in zip(eval_jaxpr(back.jaxpr, (), xs), wanted)]
     made = hoist_consts(trace_to_jaxpr(flat, back.jaxpr.in_avals, back.jaxpr.name, requires_low=False))
     return type(made)(made.jaxpr, [*made.consts, *back.consts])
-
-
-def _as_varying(ct: Any, wanted: ShapedArray) -> Any:
-    """A cotangent as one of a value of type `wanted`: of one value of several devices the sum, which is left open over
-    the axes that the value is reduced over.
-    """
-    have = aval_of(ct).vma
-    addends = in_order(have & reduced_of(wanted))
-    if addends:
-        ct = vary_unreduced_p.bind(ct, axes=addends, mesh=manual_mesh())
-    have = have.difference(addends)
-    return vary(psum_invariant(ct, in_order(have - wanted.vma)), in_order(wanted.vma - have))
 
 
 def _unchecked_transpose(
@@ -289,12 +285,13 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     along them. An axis that collectives in the body name stays Manual: each member of the batch has all its devices.
     """
     jaxpr, region, in_specs, out_specs = (params[k] for k in ("jaxpr", "region", "in_specs", "out_specs"))
-    mapped = {a for x, d in zip(args, dims) if d is not None for a in axes_of(entries_of(aval_of(x))[d])}
+    arrays = [(x, d) for x, d in zip(args, dims) if d is not None and not aval_of(x).is_high]
+    mapped = {a for x, d in arrays for a in axes_of(entries_of(aval_of(x))[d])}
     for what, specs in (("in_specs", in_specs), ("out_specs", out_specs)):
         _check_along(axis.mesh_axes, "vmap spmd_axis_name", specs, what)
         _check_along(mapped, "vmapped away explicit mesh axis", specs, what)
     flags = tuple(d is not None for d in dims)
-    operands = [x if d is None else move_dim(x, d, 0) for x, d in zip(args, dims)]
+    operands = [x if d is None else _in_front(axis, x, d) for x, d in zip(args, dims)]
     named = names_in(jaxpr)
     along = tuple(a for a in axis.mesh_axes if a in region.manual_axes and a not in named)
     if along:
@@ -302,19 +299,23 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
         operands = [_laid(x, along, region) if f else x for x, f in zip(operands, flags)]
     with region.enter():
         closed, out_flags = batch_jaxpr(jaxpr, axis.hidden_by(region.manual_axes), flags)
-    ins = tuple(inserted(s, 0, None) if f else s for s, f in zip(in_specs, flags))
-    outs = tuple(inserted(s, 0, None) if f else s for s, f in zip(out_specs, out_flags))
+    ins = tuple(with_batch(s) if f else s for s, f in zip(in_specs, flags))
+    outs = tuple(with_batch(s) if f else s for s, f in zip(out_specs, out_flags))
     results = _bind(closed.jaxpr, closed.consts, operands, region, ins, outs)
     if along:
         results = [_laid(x, along, region) if f else x for x, f in zip(results, out_flags)]
-    return results, [0 if f else None for f in out_flags]
+    return results, [batch_front(aval_of(x)) if f else None for x, f in zip(results, out_flags)]
+
+
+def _in_front(axis: MappedAxis, x: Any, dim: Any) -> Any:
+    return in_front(axis.extent, x, dim) if aval_of(x).is_high else move_dim(x, dim, 0)
 
 
 def _laid(x: Any, along: tuple[str, ...], region: Region) -> Any:
     """`x` with its first dimension laid along mesh axes; over Explicit axes its type says where it is."""
     mesh = region.outside
-    if any(mesh._types[a] is not AxisType.Auto for a in along):
-        return x
+    if aval_of(x).is_high or any(mesh._types[a] is not AxisType.Auto for a in along):
+        return x  # (of a high value the dimension is laid as propagation has it)
     spec = PartitionSpec(along, *[PartitionSpec.UNCONSTRAINED] * (aval_of(x).ndim - 1))
     return sharding_constraint_p.bind(x, sharding=NamedSharding(mesh, spec), derived=True)
 
@@ -422,11 +423,12 @@ def _opened(every: bool) -> Callable[..., Any]:
                     f"{', '.join(map(repr, in_order(differing)))}: {final.short()}. Make it the same on all, "
                     "with meshrt.lax.psum or pmean, or return it from the function"
                 )
-        ins = tuple(s for s, types in zip(in_specs, opened.ins) for _ in types)
-        outs = [s for s, types in zip(out_specs, opened.outs) for _ in types]
+        ins = tuple(lo_specs(in_specs, opened.ins, jaxpr.in_avals))
+        outs = lo_specs(out_specs, opened.outs, opened.out_avals)
         outs += [_WHOLE] * sum(len(final.lo_ty()) for final in opened.finals)
         flat = arrays_of(args, every)
-        return opened.finish(args, _bind(opened.closed.jaxpr, opened.closed.consts, flat, region, ins, tuple(outs)))
+        found = _bind(opened.closed.jaxpr, opened.closed.consts, flat, region, ins, tuple(outs))
+        return opened.finish(args, found, [whole(region, s, a) for s, a in zip(out_specs, opened.out_avals)])
 
     return lowered
 

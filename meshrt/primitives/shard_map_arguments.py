@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
-from meshrt.core.types import ShapedArray, aval_of
+from meshrt.core.types import ShapedArray
 from meshrt.primitives.reshard import reshard
 from meshrt.primitives.shard_map_region import Region
 from meshrt.sharding.named import NamedSharding
@@ -39,12 +39,12 @@ def spec_in_type(region: Region, aval: ShapedArray) -> PartitionSpec:
     return PartitionSpec(*entries, unreduced=sums[0], reduced=sums[1])
 
 
-def as_specified(
-    fun: Callable[..., Any], region: Region, args: Any, leaves: Sequence[Any], specs: Sequence[Any],
-    avals: Sequence[Any], reshard_inputs: bool,
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
-    """Arguments whose types say what in_specs say, resharded if that was asked for. ShardingError otherwise."""
-    leaves, avals = list(leaves), list(avals)
+def unlike_specified(
+    fun: Callable[..., Any], region: Region, args: Any, specs: Sequence[Any], avals: Sequence[Any],
+    reshard_inputs: bool,
+) -> set[int]:  # fmt: skip
+    """The arguments whose types do not say what in_specs say, to be resharded. ShardingError if nobody asked for it."""
+    moved = set()
     for i, (spec, aval) in enumerate(zip(specs, avals)):
         wanted = None if spec is None else _type_of_spec(region, spec, aval.ndim)
         if spec is None or wanted is aval.explicit:
@@ -58,9 +58,13 @@ def as_specified(
                 "the specs from the types of the arguments. To move the arguments, pass reshard_inputs=True, or "
                 "meshrt.reshard them before"
             )
-        leaves[i] = reshard(leaves[i], NamedSharding(region.outside, spec))
-        avals[i] = aval_of(leaves[i])
-    return leaves, avals
+        moved.add(i)
+    return moved
+
+
+def resharded(region: Region, x: Any, spec: PartitionSpec) -> Any:
+    """An argument that enters with `spec`, laid out so outside of the region."""
+    return reshard(x, NamedSharding(region.outside, spec))
 
 
 def _type_of_spec(region: Region, spec: PartitionSpec, ndim: int) -> Any:

@@ -42,16 +42,31 @@ def _slice_infer(
     x: ShapedArray, *, start_indices: tuple[int, ...], limit_indices: tuple[int, ...], strides: tuple[int, ...] | None
 ) -> ShapedArray:
     steps = strides or (1,) * x.ndim
-    fits = len(start_indices) == len(limit_indices) == len(steps) == x.ndim and all(
-        0 <= a <= b <= n and s > 0 for a, b, s, n in zip(start_indices, limit_indices, steps, x.shape)
-    )
-    if not fits:
-        raise errors.ArgumentTypeError(
-            f"slice of {x.short()} got start {start_indices}, limit {limit_indices}, strides {strides}: each needs "
-            "one entry per dimension with 0 <= start <= limit <= size and a positive stride"
-        )
+    if problem := _slice_problem(x, start_indices, limit_indices, steps):
+        raise errors.ArgumentTypeError(f"slice {problem}.")
     shape = tuple([ceil_div(b - a, s) for a, b, s in zip(start_indices, limit_indices, steps)])
     return ShapedArray(shape, x.dtype, x.weak_type)
+
+
+def _slice_problem(x: ShapedArray, start: Sequence[int], limit: Sequence[int], steps: Sequence[int]) -> str | None:
+    """What is wrong with the bounds of a slice, if something is."""
+    ends = f"got start_indices {tuple(start)} and limit_indices {tuple(limit)}"
+    whole, of = "must have length equal to the number of dimensions of the operand, got", f"for operand shape {x.shape}"
+    if len(start) != x.ndim:
+        return f"start_indices {whole} indices {tuple(start)} {of}"
+    if len(limit) != x.ndim:
+        return f"limit_indices must have the same length as start_indices, {ends}"
+    if len(steps) != x.ndim:
+        return f"strides {whole} strides {tuple(steps)} {of}"
+    if any(a < 0 for a in start):
+        return f"start_indices must have every element be nonnegative, got {tuple(start)}"
+    if any(b > n for b, n in zip(limit, x.shape)):
+        return f"limit_indices must be less than or equal to operand shape, got limit_indices {tuple(limit)} {of}"
+    if any(b < a for a, b in zip(start, limit)):
+        return f"limit_indices must be greater than or equal to start_indices, {ends}"
+    if any(s < 1 for s in steps):
+        return f"strides must have every element be nonnegative, got {tuple(steps)}, and none may be 0"
+    return None
 
 
 def _slice_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
@@ -72,7 +87,7 @@ def _slice_transpose(
     for i, (start, limit, n) in enumerate(zip(start_indices, limit_indices, x.aval.shape)):
         stride = strides[i] if strides else 1
         if stride != 1:
-            limit = start + (1 + (ct_shape[i] - 1) * stride if ct_shape[i] else 0)
+            limit = start + non_negative_dim(1 + (ct_shape[i] - 1) * stride)
         config.append((start, n - limit, stride - 1))
     return [pad_p.bind(ct, _zero(ct), padding_config=tuple(config))]
 
@@ -115,7 +130,7 @@ def slice(
     >>> lax.slice(jnp.arange(6), (1,), (5,), (2,))
     Array([1, 3], dtype=int32)
     """
-    if strides is not None and all(s == 1 for s in strides):
+    if strides is not None and all(s == 1 for s in strides) and len(strides) == aval_of(operand).ndim:
         strides = None
     return slice_p.bind(
         operand,
@@ -180,27 +195,30 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
 
 def _pad_infer(x: ShapedArray, value: ShapedArray, *, padding_config: Any) -> ShapedArray:
     if value.ndim:
-        raise errors.ArgumentShapeError(f"pad: padding_value must be a scalar; got {value.short()}")
+        raise errors.ArgumentShapeError(
+            f"pad: padding_value must be a scalar; got np.shape(padding_value)={value.shape}"
+        )
     if x.is_key:
         raise errors.ArgumentTypeError(f"pad does not accept dtype {x.dtype}; join keys with concatenate")
     if value.dtype != x.dtype:
         raise errors.ArgumentTypeError(
-            f"pad needs a padding_value of the operand's dtype: operand {x.short()}, padding_value {value.short()}"
+            f"pad operand and padding_value must be same dtype: got {x.dtype} and {value.dtype}."
         )
     if len(padding_config) != x.ndim or any(len(c) != 3 for c in padding_config):
         raise errors.ArgumentShapeError(
-            f"pad: padding_config must have one (low, high, interior) per dimension of {x.short()}; got "
-            f"{padding_config}"
+            f"length of padding_config must equal the number of axes of operand, got padding_config {padding_config} "
+            f"for operand shape {x.shape}; each axis has (low, high, interior)"
         )
     if any(inner < 0 for _, _, inner in padding_config):
         raise errors.ArgumentShapeError(
-            f"pad: interior padding in padding_config must be nonnegative; got {padding_config}"
+            f"interior padding in padding_config must be nonnegative, got padding_config {padding_config}"
         )
     sizes = zip(x.shape, padding_config)
     shape = tuple([n + non_negative_dim(n - 1) * inner + low + high for n, (low, high, inner) in sizes])
     if any(is_surely(lambda n=n: n < 0) for n in shape):
         raise errors.ArgumentShapeError(
-            f"pad of {x.short()} by {padding_config}: Dimension size after padding is not at least 0, got {shape}"
+            f"Dimension size after padding is not at least 0, got result shape {shape}, for padding_config "
+            f"{padding_config} and operand shape {x.shape}"
         )
     return ShapedArray(shape, x.dtype, x.weak_type and value.weak_type)
 

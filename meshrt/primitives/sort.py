@@ -33,13 +33,20 @@ __all__ = ["approx_max_k", "approx_min_k", "sort", "sort_key_val", "top_k"]
 
 def _sort_infer(*operands: ShapedArray, dimension: int, is_stable: bool, num_keys: int) -> Any:
     first = operands[0] if operands else None
+    if first is not None and any(x.shape != first.shape for x in operands):
+        raise errors.ArgumentTypeError(
+            f"Arguments to sort must have equal shapes, got: {' '.join(str(x.shape) for x in operands)}"
+        )
     if first is None or not 0 <= dimension < first.ndim or any(x.shape != first.shape for x in operands):
         raise errors.ArgumentTypeError(
             f"sort along dimension {dimension} needs operands of one shape that has this dimension, but got "
             f"{', '.join(x.short() for x in operands) or 'none'}"
         )
     if not 1 <= num_keys <= len(operands):
-        raise errors.ArgumentValueError(f"sort of {len(operands)} operands cannot have num_keys={num_keys}")
+        most = (
+            "1 for a single operand" if len(operands) == 1 else f"one of 1 to {len(operands)}, the number of operands"
+        )
+        raise errors.ArgumentValueError(f"sort: num_keys={num_keys} must equal {most}.")
     if any(x.is_key for x in operands):
         raise errors.ArgumentTypeError("PRNG keys cannot be sorted; sort meshrt.random.key_data(keys) instead")
     return operands
@@ -161,7 +168,7 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     single = not isinstance(operand, list | tuple)
     operands = [operand] if single else list(operand)
     if not operands:
-        raise errors.ArgumentShapeError("sort needs at least one operand")
+        raise errors.ArgumentShapeError("Sort requires at least one operand")
     dimension = canonical_axis(dimension, aval_of(operands[0]).ndim)
     outs = sort_p.bind(*operands, dimension=dimension, is_stable=bool(is_stable), num_keys=operator.index(num_keys))
     return outs[0] if single else tuple(outs)
@@ -188,11 +195,16 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
 
 
 def _top_k_infer(x: ShapedArray, *, k: int, axis: int) -> list[ShapedArray]:
-    if x.is_key or dtypes.issubdtype(x.dtype, np.complexfloating):
+    if x.is_key:
         raise errors.ArgumentTypeError(f"top_k does not accept dtype {x.dtype}; convert with astype")
-    if not 0 <= axis < x.ndim or not 0 <= k <= x.shape[axis]:
+    if dtypes.issubdtype(x.dtype, np.complexfloating):
+        raise errors.ArgumentValueError("top_k is not compatible with complex inputs. Take their jnp.abs or jnp.real")
+    if k < 0:
+        raise errors.ArgumentShapeError(f"k argument to top_k must be nonnegative, got {k}")
+    if not 0 <= axis < x.ndim or k > x.shape[axis]:
         raise errors.ArgumentShapeError(
-            f"top_k of {x.short()} along axis {axis} cannot give {k} elements; k lies between 0 and the axis's size"
+            f"k argument to top_k must be no larger than size along axis; got k={k} with shape={list(x.shape)} and "
+            f"axis={axis}"
         )
     if isinstance(x.shape[axis], int) and x.shape[axis] > np.iinfo(np.int32).max:
         raise errors.ArgumentValueError(
@@ -306,12 +318,14 @@ def approx_max_k(
     size = aval.shape[axis]
     if not dtypes.issubdtype(aval.dtype, np.floating):
         raise errors.ArgumentValueError(
-            f"approx_max_k needs a floating operand, but got {aval.short()}; convert it, or use top_k"
+            f"approx_max_k operand must be a floating type, got {aval.short()}; convert it, or use top_k"
         )
     if k < 1:
         raise errors.ArgumentValueError(f"k must be positive, got {k}")
     if k > size:
-        raise errors.ArgumentValueError(f"k must be no larger than size along reduction dimension, got {k} of {size}")
+        raise errors.ArgumentValueError(
+            f"k must be smaller than the size of reduction_dim {size}, got {k}: it may be no larger"
+        )
     if not aggregate_to_topk:
         if is_symbolic_shape((size, k)):
             raise errors.UnsupportedError(
@@ -345,7 +359,7 @@ def approx_min_k(
     """
     if not dtypes.issubdtype(aval_of(operand).dtype, np.floating):
         raise errors.ArgumentValueError(
-            f"approx_min_k needs a floating operand, but got {aval_of(operand).short()}; convert it, or use sort"
+            f"approx_min_k operand must be a floating type, got {aval_of(operand).short()}; convert it, or use sort"
         )
     values, positions = approx_max_k(
         neg_p.bind(operand), k, reduction_dimension, recall_target, reduction_input_size_override, aggregate_to_topk

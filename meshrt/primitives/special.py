@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes
-from meshrt.core.basic.pointwise import nary, stretched
+from meshrt.core.basic.pointwise import nary, no_derivative, stretched
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.primitives import elementwise as e
@@ -118,7 +118,7 @@ zeta_p: Primitive = nary(
     "zeta", "chlo.zeta", 2, kinds="f",
     # DLMF 25.11.17
     derivatives=[
-        gamma.no_derivative("zeta", "x"), lambda t, o, x, q: mul(t, e.neg_p.bind(mul(x, zeta_p.bind(add(x, 1.0), q)))),
+        no_derivative("zeta", "x"), lambda t, o, x, q: mul(t, e.neg_p.bind(mul(x, zeta_p.bind(add(x, 1.0), q)))),
     ],
 )  # fmt: skip
 
@@ -159,7 +159,7 @@ igammac_p: Primitive = written(
 igamma_grad_a_p: Primitive = written(
     "igamma_grad_a", 2, incomplete.igamma_grad_a,
     [
-        gamma.no_derivative("igamma_grad_a", "a"),
+        no_derivative("igamma_grad_a", "a"),
         # The order of derivatives does not matter: that of the density in a.
         lambda t, o, a, x: mul(t, mul(_gamma_density(a, x), sub(e.log_p.bind(x), gamma.digamma_p.bind(a)))),
     ],
@@ -176,7 +176,7 @@ def _beta_density(a: Any, b: Any, x: Any) -> Any:
 regularized_incomplete_beta_p = written(
     "regularized_incomplete_beta", 3, incomplete.betainc,
     [
-        gamma.no_derivative("betainc", "a"), gamma.no_derivative("betainc", "b"),
+        no_derivative("betainc", "a"), no_derivative("betainc", "b"),
         lambda t, o, a, b, x: mul(t, _beta_density(a, b, x)),
     ],
 )  # fmt: skip

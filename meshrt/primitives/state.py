@@ -11,14 +11,14 @@ tangents, so that linear programs are pure and are transposed like all others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.parts import batch_front, in_front
-from meshrt.core.basic.shapes import broadcast_in_dim, instantiate, zeros
+from meshrt.core.basic.shapes import broadcast_in_dim, instantiate, move_dim, zeros
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, also
@@ -43,6 +43,7 @@ from meshrt.runtime.reference import Ref
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.discharge import Cell, apply_rule, set_access
 from meshrt.transforms.jvp import jvp_flat
+from meshrt.transforms.references import set_moved_ref
 
 __all__: list[str] = []
 
@@ -435,3 +436,12 @@ def whole_write(ref: Any, value: Any) -> Any:
 
 
 set_access(whole_read, whole_write)
+
+
+def _moved(ref: Any, dim: int, place: int) -> tuple[Any, Callable[[], None]]:
+    kind: Any = aval_of(ref)
+    other = new_ref_p.bind(move_dim(whole_read(ref), dim, place), memory_space=None, kind=kind.kind)
+    return other, lambda: whole_write(ref, move_dim(whole_read(other), place, dim))
+
+
+set_moved_ref(_moved)

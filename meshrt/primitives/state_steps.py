@@ -13,7 +13,7 @@ import numpy as np
 from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import reshape, transpose
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.conversion import bitcast_convert_type
+from meshrt.primitives.bitcast import bitcast_convert_type
 
 __all__: list[str] = []
 

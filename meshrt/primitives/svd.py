@@ -251,6 +251,7 @@ def svd(
     >>> lax.linalg.svd(jnp.array([[3.0, 0.0], [0.0, 4.0]]), compute_uv=False)
     Array([4., 3.], dtype=float32)
     """
+    check_matrices("svd", [aval_of(x)], [2])  # mapped dimensions hide too few from the primitive
     settings = {"subset_by_index": subset_by_index, "algorithm": algorithm}
     out = svd_p.bind(x, full_matrices=bool(full_matrices), compute_uv=bool(compute_uv), **settings)
     if not compute_uv:

@@ -10,7 +10,8 @@ from meshrt import dtypes
 from meshrt.core.basic.pointwise import joint_shape, same_dtype, spread
 from meshrt.core.basic.shapes import broadcast_in_dim
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.primitives.conversion import bitcast_convert_type, convert_element_type_p
+from meshrt.primitives.bitcast import bitcast_convert_type
+from meshrt.primitives.conversion import convert_element_type_p
 from meshrt.primitives.functions import add, bitwise_and, lt, mul, shift_right_logical, sub
 from meshrt.primitives.selection import select_n_p
 

@@ -26,7 +26,7 @@ from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.computation import is_of_lax, only_operation, scalar_jaxpr, starts_from
 from meshrt.primitives.neutral import highest, lowest
 from meshrt.primitives.selection import select_n_p
-from meshrt.primitives.slice import pad_p
+from meshrt.primitives.slice import pad_p, slice
 from meshrt.primitives.windowing import (
     canonical_pads,
     dilated,
@@ -62,6 +62,26 @@ def _window(params: dict[str, Any]) -> _Window:
     return _Window(*(params[k] for k in _KEYS))
 
 
+def _check_window(x: ShapedArray, window: Sequence[int], others: dict[str, Sequence[int]]) -> None:
+    """Raises unless there is a positive number per dimension of `x` in the window's sizes, steps and dilations."""
+    if len(window) != x.ndim:
+        raise errors.ArgumentTypeError(
+            "reduce_window got the wrong number of window_dimensions for operand: got operand shape "
+            f"{x.shape} with window_dimensions {tuple(window)}."
+        )
+    for key, values in others.items():
+        if len(values) != len(window):
+            raise errors.ArgumentTypeError(
+                f"reduce_window got inconsistent {key} and window_dimensions: got {key} {tuple(values)} and "
+                f"window_dimensions {tuple(window)}."
+            )
+    for key, values in {"window_dimensions": window, **others}.items():
+        if any(n < 1 for n in values):
+            raise errors.ArgumentTypeError(
+                f"reduce_window {key} must have every element be strictly positive, got {tuple(values)}."
+            )
+
+
 def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
     if any(len(v) != x.ndim for v in w):
         raise errors.ArgumentTypeError(
@@ -70,7 +90,9 @@ def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
     for key in ("window_dimensions", "window_strides", "base_dilation", "window_dilation"):
         values = getattr(w, key)
         if any(n < 1 for n in values):
-            raise errors.ArgumentTypeError(f"{name} {key} must have every element be positive, got {tuple(values)}")
+            raise errors.ArgumentTypeError(
+                f"{name} {key} must have every element be strictly positive, got {tuple(values)}"
+            )
     shape = []
     for n, window, stride, (low, high), base, spread in zip(x.shape, *w):
         shape.append(window_positions(dilated(n, base) + low + high, dilated(window, spread), stride))
@@ -207,15 +229,20 @@ def _gather_jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) 
 
 def _gather_transpose(ct: Any, t: Any, operand: Any, *, direction: str, **params: Any) -> list[Any]:
     w = _window(params)
-    if any(n != 1 for n in (*w.base_dilation, *w.window_dilation)):
+    if any(n != 1 for n in w.window_dilation):
         raise errors.UnsupportedError(
-            "the reverse derivative of reduce_window with max or min is not available for dilated bases or windows"
+            "VJP not implemented for select_and_gather (MaxPool) with window dilation, got "
+            f"window_dilation={w.window_dilation}: take strided slices of the operand before, or forward mode"
         )
+    spread = any(n != 1 for n in w.base_dilation)
+    if spread:  # what stands between the elements loses
+        least = constant(_start(direction, aval_of(operand).dtype), aval_of(operand).dtype)
+        operand = pad_p.bind(operand, least, padding_config=tuple((0, 0, n - 1) for n in w.base_dilation))
     out = select_and_scatter_add_p.bind(
         ct, operand, direction=direction, window_dimensions=w.window_dimensions, window_strides=w.window_strides,
         padding=w.padding,
     )  # fmt: skip
-    return [out, None]
+    return [slice(out, (0,) * aval_of(out).ndim, aval_of(out).shape, w.base_dilation) if spread else out, None]
 
 
 def _gather_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
@@ -453,6 +480,7 @@ def reduce_window(
     strides = ones if window_strides is None else tuple(map(int, window_strides))
     base = ones if base_dilation is None else tuple(map(int, base_dilation))
     spread = ones if window_dilation is None else tuple(map(int, window_dilation))
+    _check_window(avals[0], window, {"window_strides": strides, "base_dilation": base, "window_dilation": spread})
     if isinstance(padding, str):
         extents = [dilated(n, s) for n, s in zip(window, spread)]
         padding = padtype_to_pads(avals[0].shape, extents, strides, padding)

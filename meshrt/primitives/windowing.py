@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.dimensions.arithmetic import ceil_div
+from meshrt.core.dimensions.arithmetic import ceil_div, is_surely
 from meshrt.core.dimensions.expression import as_size, non_negative_dim
 from propagation.asm import i64_array
 
@@ -68,14 +68,19 @@ def padtype_to_pads(
     name = getattr(padding, "name", padding)
     known = ("SAME", "SAME_LOWER", "VALID")
     if not isinstance(name, str) or name.upper() not in known:
-        raise PaddingNameError(f"padding must be one of {known} or a pair per dimension, but is {padding!r}")
+        raise PaddingNameError(
+            f"Unrecognized padding type: expected 'VALID', 'SAME', or 'SAME_LOWER', got {padding}. Pairs (low, high), "
+            "one per dimension, are the other form"
+        )
     name = name.upper()
     if name == "VALID":
         return [(0, 0)] * len(in_shape)
     pads = []
     for n, window, stride in zip(in_shape, window_shape, window_strides):
         n, window, stride = map(as_size, (n, window, stride))
-        total = non_negative_dim((ceil_div(n, stride) - 1) * stride + window - n) if n != 0 else 0
+        # (Where a symbolic size turns out to be 0 there are no windows with either.)
+        none = is_surely(lambda n=n: n == 0)
+        total = 0 if none else non_negative_dim((ceil_div(n, stride) - 1) * stride + window - n)
         small, large = total // 2, total - total // 2
         pads.append((large, small) if name == "SAME_LOWER" else (small, large))
     return pads

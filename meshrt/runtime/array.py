@@ -142,6 +142,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
 
     def devices(self) -> set[Any]:
         """The devices that hold a part."""
+        self._check()
         return self._sig.sharding.device_set
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.operators import ArrayOperators
+from meshrt.core.tracebacks import offer
 from meshrt.core.types import ShapedArray
 from meshrt.runtime import guards, jaxlib_api
 from meshrt.runtime.array import Array, Signature, assembled, signature
@@ -450,3 +451,6 @@ def _assembled(arrays: Sequence[Array], sig: Signature) -> Array:
     for a in placed:
         made._share_with(a)
     return made
+
+
+offer(globals(), __all__)

@@ -16,11 +16,12 @@ Kinds in use: ``trace``, ``lower``, ``propagate``, ``partition``, ``compile``, `
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["count", "record", "subscribe", "totals"]
+__all__ = ["count", "record", "subscribe", "timed", "timers", "totals"]
 
 _lock = threading.Lock()
 _totals: Counter[str] = Counter()
@@ -53,6 +54,31 @@ def subscribe(listener: Callable[[str, dict[str, Any]], None]) -> Callable[[], N
                 _listeners.remove(listener)
 
     return unsubscribe
+
+
+# Called with what was done (``trace``, ``lower``, ``compile``), for which function, when it began and when it ended.
+timers: list[Callable[[str, str, float, float], None]] = []
+
+
+class timed:
+    """Tells `timers` how long a block took that does `what` for the function `name`; nothing if there are none."""
+
+    __slots__ = ("_name", "_start", "_what")
+
+    _start: float
+
+    def __init__(self, what: str, name: str):
+        self._what, self._name = what, name
+
+    def __enter__(self) -> None:
+        if timers:
+            self._start = time.time()
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if timers and kind is None and hasattr(self, "_start"):
+            end = time.time()
+            for timer in tuple(timers):
+                timer(self._what, self._name, self._start, end)
 
 
 class count:

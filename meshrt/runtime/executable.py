@@ -206,7 +206,8 @@ class PortableExecutable:
                 return bound
         if not self.module:
             raise self._no_module(f"it was compiled for other devices than {list(devices)}")
-        bound = self._made(kind, devices, calls)
+        with events.timed("compile", f"jit({self.name})"):
+            bound = self._made(kind, devices, calls)
         self._first[kind] = bound
         return bound
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.references import AbstractRef, HighRef, is_ref
+from meshrt.core.references import AbstractRef, HighRef, is_ref, is_ref_type
 from meshrt.core.source import capture
 from meshrt.core.tracer import Tracer
 from meshrt.core.types import register_aval
 from meshrt.runtime.array import Array
 from meshrt.runtime.signature import Signature
+from meshrt.sharding.mesh import AbstractMesh
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.typed import abstract
 
-__all__ = ["Ref"]
+__all__ = ["Ref", "placed_types"]
 
 
 class _RefType(type):
@@ -153,3 +158,17 @@ class Ref(metaclass=_RefType):
 
 
 register_aval(Ref, lambda ref: ref.aval)
+
+
+def placed_types(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """The types of arguments; those of references say how axes of all types split what they hold now."""
+    return tuple([_placed(x, known) if is_ref_type(known := abstract(x)) else known for x in leaves])
+
+
+def _placed(ref: Any, kind: AbstractRef) -> AbstractRef:
+    sharding = ref.sharding
+    over = sharding.abstract() if isinstance(sharding, NamedSharding) else _WHOLE
+    return AbstractRef(kind.inner_aval, kind.memory_space, kind.kind, over)
+
+
+_WHOLE = NamedSharding(AbstractMesh((), ()), PartitionSpec())

@@ -18,10 +18,10 @@ class HiPspec:
             "meshrt.experimental.hijax.HiPspec"
         )
 
-    def to_tangent_spec(self) -> HiPspec:
-        """The spec of derivatives."""
+    def to_tangent_spec(self) -> HiPspec | PartitionSpec:
+        """The spec of derivatives: a PartitionSpec where these are of a type of arrays."""
         return self
 
-    def to_ct_spec(self) -> HiPspec:
+    def to_ct_spec(self) -> HiPspec | PartitionSpec:
         """The spec of cotangents."""
         return self.to_tangent_spec()

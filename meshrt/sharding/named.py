@@ -17,7 +17,7 @@ from meshrt.sharding.base import Sharding
 from meshrt.sharding.devices import lookup_by_id
 from meshrt.sharding.memory import resolved_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
-from meshrt.sharding.set_once import put
+from meshrt.sharding.set_once import put, unfinished
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
 if TYPE_CHECKING:
@@ -73,16 +73,15 @@ class NamedSharding(Sharding):
             raise errors.ShardingTypeError(f"memory_kind must be a string or None. Got {memory_kind!r}")
         devices = mesh.flat_devices if isinstance(mesh, Mesh) else None
         named, other = resolved_kind(devices, memory_kind)
+        known = made = object.__new__(_Unfinished)
+        made.mesh, made.spec, made.uneven = mesh, spec, bool(uneven)
+        made.memory_kind, made.other_memory = named, other
+        made._assignment, made._tilings = devices, {}
+        made.signatures, made.native, made.places = {}, {}, {}
+        made.__class__ = cls
         if named != memory_kind:  # one object, however the default memory is spelled
-            made = cls(mesh, spec, memory_kind=named, uneven=uneven)
-        else:
-            made = object.__new__(cls)
-            put(
-                made, mesh=mesh, spec=spec, uneven=bool(uneven), memory_kind=named, other_memory=other,
-                _assignment=devices, _tilings={}, signatures={}, native={}, places={},
-            )  # fmt: skip
-        kept: NamedSharding = mesh._shardings.setdefault(key, made)
-        return kept
+            known = mesh._shardings.setdefault((spec, named, True) if uneven else (spec, named), made)
+        return mesh._shardings.setdefault(key, known)  # type: ignore[no-any-return]  # of any kind of mesh
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild_named, (self.mesh, self.spec, self.other_memory, self.uneven))
@@ -231,6 +230,9 @@ class NamedSharding(Sharding):
         return f"NamedSharding(mesh={self.mesh}, spec={self.spec!r}{kind})"
 
 
+_Unfinished = unfinished(NamedSharding)
+
+
 def _rebuild_named(mesh: Any, spec: PartitionSpec, memory_kind: str | None, uneven: bool = False) -> NamedSharding:
     return NamedSharding(mesh, spec, memory_kind=memory_kind, uneven=uneven)
 
@@ -246,14 +248,16 @@ def check_spec(mesh: Any, spec: Any) -> None:
         raise errors.ShardingTypeError(
             f"the second argument of NamedSharding must be a PartitionSpec. Got {spec!r} of type {type(spec)}.{hint}"
         )
-    for axis in (*spec.axes, *spec.unreduced, *spec.reduced):
-        if axis not in mesh._sizes:
+    sums = spec.unreduced or spec.reduced
+    sizes, axes = mesh._sizes, spec.axes
+    for axis in (*axes, *spec.unreduced, *spec.reduced) if sums else axes:
+        if axis not in sizes:
             raise errors.UnknownAxisError(
                 f"Resource axis: {axis} of {spec!r} is not found in mesh: {mesh.axis_names}. Use one of its axes, or "
                 f"make the mesh with an axis named {axis!r}."
             )
-    if len(set(spec.axes)) != len(spec.axes):
-        twice = next(a for a in spec.axes if spec.axes.count(a) > 1)
+    if len(axes) > 1 and len(set(axes)) != len(axes):
+        twice = next(a for a in axes if axes.count(a) > 1)
         raise errors.DuplicateAxisError(
             "A single NamedSharding spec specification can map every mesh axis to at most one positional dimension, "
             f"but {spec!r} has duplicate entries for `{twice}`. Keep one of them."
@@ -263,7 +267,7 @@ def check_spec(mesh: Any, spec: Any) -> None:
             f"{spec!r} cannot contain `P.UNCONSTRAINED` when no mesh axis_types are `Auto`, as nothing is propagated "
             f"along {mesh}; use None, or make some axes Auto"
         )
-    for what in ("unreduced", "reduced"):
+    for what in ("unreduced", "reduced") if sums else ():
         bad = [a for a in getattr(spec, what) if mesh._types[a] is AxisType.Auto]
         if bad:
             raise errors.ShardingError(

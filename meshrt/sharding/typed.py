@@ -18,6 +18,7 @@ from meshrt.core.basic.sums import restated
 from meshrt.core.completion import Completion
 from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.manual import ManualAxisType
+from meshrt.core.references import AbstractRef
 from meshrt.core.spaces import space_of_kind
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.base import fitting_sizes
@@ -217,7 +218,7 @@ Completion.asked = staticmethod(asked)
 Completion.sums = staticmethod(_sums)
 
 
-def abstract(x: Any) -> ShapedArray:
+def abstract(x: Any) -> Any:
     """The type of an array, or of anything with `.shape` and `.dtype` (ShapeDtypeStruct)."""
     try:
         return aval_of(x)
@@ -227,15 +228,17 @@ def abstract(x: Any) -> ShapedArray:
         raise
 
 
-def described(x: Any) -> ShapedArray:
-    """The type that `.shape` and `.dtype` say, with `.weak_type`, `.sharding`, `.manual_axis_type` if it has them."""
+def described(x: Any) -> Any:
+    """The type that `.shape` and `.dtype` say, with `.weak_type`, `.sharding`, `.manual_axis_type` if it has them;
+    that of a reference to such a value where `.is_ref` is True."""
     dtype = x.dtype
     if not isinstance(dtype, dtypes.ExtendedDType):
         dtype = dtypes.canonicalize_dtype(dtypes.named_dtype(dtype))
     aval = ShapedArray(tuple(x.shape), dtype, bool(getattr(x, "weak_type", False)))
     aval = typed(aval, getattr(x, "sharding", None))
     mat = getattr(x, "manual_axis_type", None)
-    return aval if mat is None or mat.empty else _inside(aval, mat)
+    aval = aval if mat is None or mat.empty else _inside(aval, mat)
+    return AbstractRef(aval) if getattr(x, "is_ref", False) is True else aval
 
 
 def _inside(aval: ShapedArray, mat: ManualAxisType) -> ShapedArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -12,9 +12,12 @@ from meshrt import errors, tree_util
 from meshrt.transforms.high import leaf_paths
 
 __all__ = [
-    "StaticValue", "argument_paths", "as_tuple", "check_argnums", "described", "fun_name", "resolve_argnums",
-    "signature_of", "split_aux",
+    "StaticValue", "argument_paths", "as_tuple", "check_argnums", "described", "fun_name", "no_array_returned",
+    "not_an_argument", "resolve_argnums", "signature_of", "split_aux",
 ]  # fmt: skip
+
+if TYPE_CHECKING:
+    from meshrt.core.told import Told
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,6 +81,32 @@ def fun_name(fun: Callable[..., Any]) -> str:
     while hasattr(fun, "func") and not hasattr(fun, "__name__"):
         fun = fun.func
     return getattr(fun, "__name__", type(fun).__name__)
+
+
+def no_array_returned(told: Told, leaf: Any, tree: Any, i: int) -> errors.ArgumentTypeError:
+    """The error where leaf `i` of what a traced function returned is no array; `tree` is what it returned, or the
+    structure of that."""
+    path = tree_util.keystr(leaf_paths(tree)[i])
+    return errors.ArgumentTypeError(
+        f"function {told.traced()} returned a value of type {type(leaf)}"
+        f"{f' at output component {path}' if path else ''}, which is not a valid JAX type: return arrays or scalars "
+        "(in pytrees) only"
+    )
+
+
+def not_an_argument(fun: Any, leaf: Any, path: str, error: errors.MeshrtError) -> errors.MeshrtError:
+    """`error`, about an argument `leaf` of `fun` that is no array, with the place where it stands."""
+    if isinstance(error, errors.IntegerOverflowError):
+        return type(error)(
+            "An overflow was encountered while parsing an argument to a jitted computation, whose argument path is "
+            f"{path}. Got {type(leaf)} with value {leaf}. {error}"
+        )
+    return type(error)(
+        f"Error interpreting argument to {fun} as an abstract array. The problematic value is of type {type(leaf)} and "
+        f"was passed to the function at path {path}.\nThis typically means that a jit-wrapped function was called with "
+        "a non-array argument, and this argument was not marked as static using the static_argnums or static_argnames "
+        f"parameters of meshrt.jit.\n{error}"
+    )
 
 
 def described(wrapper: F, fun: Callable[..., Any], what: str, argnums: Any, gives: str) -> F:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from meshrt import errors
+from meshrt.config import settings
 from meshrt.core.axes import UNNAMED, NamedAxis, bind_axes
 from meshrt.core.basic.parts import batch_front, in_front
 from meshrt.core.basic.shapes import split_size
@@ -16,7 +18,7 @@ from meshrt.core.lojax import inlined_call, may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.references import is_ref
 from meshrt.core.source import capture, transformed
-from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
+from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, refuse_leaks, set_trace
 from meshrt.core.types import aval_of
 from meshrt.transforms.discharge import settled, through_values
 from meshrt.transforms.tools import WeakCache, hoist_consts
@@ -216,6 +218,11 @@ def batch_flat(
     with mapping(axis) as trace:
         outs = fun(*[trace.wrap(a, d) for a, d in zip(args, dims)])
     pairs = [trace.unwrap(o) for o in outs]
+    if settings.check_tracer_leaks:
+        kept = weakref.ref(trace)
+        del trace, outs
+        # Operations that are kept hold rules of custom derivatives, which close over what they please.
+        refuse_leaks(kept, "a function that was mapped by vmap", closures=False)
     return [v for v, _ in pairs], [d for _, d in pairs]
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from meshrt import config, errors, tree_util
 from meshrt.core.basic.shapes import move_dim
-from meshrt.core.basic.varying import into_branch
+from meshrt.core.basic.varying import declared, into_branch
 from meshrt.core.effects import CELLS, is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var, subjaxprs
 from meshrt.core.lojax import opened_call
@@ -301,7 +301,7 @@ checkpoint_p: Primitive = Primitive(
     transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, discharge=call_rule(lambda: checkpoint_p),
     impl=_evaluate, repeats=True, once=True, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
-    varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    varies=lambda params: declared(params["jaxpr"].in_avals),
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],
     to_lojax=opened_call(_bind, True), unbox=opened_call(_bind, False),
 )  # fmt: skip

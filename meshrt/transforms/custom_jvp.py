@@ -14,7 +14,7 @@ from typing import Any
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.pointwise import add_tangents
-from meshrt.core.basic.varying import in_order, into_branch, vary
+from meshrt.core.basic.varying import declared, in_order, into_branch, vary
 from meshrt.core.high import told_apart
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.lojax import inlined_call
@@ -260,7 +260,7 @@ class BatchedJvpRule(MappableRule):
         self.rule, self.axis, self.batched = rule, axis, batched
 
     def __repr__(self) -> str:
-        return f"vmap({self.rule})"
+        return repr(self.rule)  # whose derivative it is
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         with mapping(self.axis) as trace:
@@ -312,7 +312,7 @@ custom_jvp_call_p: Primitive = Primitive(
     discharge=lambda args, params: run_discharged(params["call_jaxpr"], args), on_cells=True,
     effects=lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
-    varies=lambda params: [a.vma for a in params["call_jaxpr"].in_avals],
+    varies=lambda params: declared(params["call_jaxpr"].in_avals),
     applies=lambda params: [(params["call_jaxpr"], range(len(params["call_jaxpr"].invars)))],
     to_lojax=inlined_call, once=True,
 )  # fmt: skip

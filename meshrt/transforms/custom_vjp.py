@@ -19,7 +19,7 @@ from meshrt.core import source
 from meshrt.core.basic.parts import in_front
 from meshrt.core.basic.pointwise import PYTHON_SCALARS
 from meshrt.core.basic.shapes import reduce_sum_p
-from meshrt.core.basic.varying import into_branch
+from meshrt.core.basic.varying import declared, into_branch
 from meshrt.core.high import told_apart
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.lojax import inlined_call
@@ -306,7 +306,7 @@ class BatchedVjpRule(MappableRule):
         self.rule, self.axis, self.batched = rule, axis, batched
 
     def __repr__(self) -> str:
-        return f"vmap({self.rule})"
+        return repr(self.rule)  # whose derivative it is
 
     def __call__(self, primals: Sequence[Any], nonzeros: Sequence[bool]) -> tuple[list[Any], list[Any], Any]:
         with mapping(self.axis) as trace:
@@ -446,7 +446,7 @@ custom_vjp_call_p: Primitive = Primitive(
     jvp=_jvp, linearize=_linearize, batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,
     discharge=lambda args, params: run_discharged(params["call_jaxpr"], args), on_cells=True,
     effects=lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.effects, thread=thread_call,
-    multiple_results=True, cache_types=False, varies=lambda params: [a.vma for a in params["call_jaxpr"].in_avals],
+    multiple_results=True, cache_types=False, varies=lambda params: declared(params["call_jaxpr"].in_avals),
     applies=lambda params: [(params["call_jaxpr"], range(len(params["call_jaxpr"].invars)))],
     to_lojax=inlined_call, once=True,
     absent={"transpose": "reverse mode goes by its linearize rule"},

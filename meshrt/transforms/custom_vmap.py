@@ -12,6 +12,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.shapes import bring_to_front, instantiate, move_dim
+from meshrt.core.basic.varying import declared
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive
@@ -238,6 +239,6 @@ custom_vmap_call_p = Primitive(
     lower=lambda ctx, eqn, *operands: ctx.jaxpr(eqn.params["jaxpr"], operands),
     jvp=_jvp, linearize=_linearize, batch=_batch, batch_axis=True, effects=lambda *avals, jaxpr, rule: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
-    varies=lambda params: [a.vma for a in params["jaxpr"].in_avals],
+    varies=lambda params: declared(params["jaxpr"].in_avals),
     absent={"transpose": "its derivative in reverse mode is refused before"},
 )  # fmt: skip

@@ -94,14 +94,15 @@ def opened(tree: Any) -> Any:
     return _with_nodes(tree, is_open_value) if has_high_types() else tree
 
 
-def taken_apart(tree: Any, *, boxes: bool = True) -> Any:
+def taken_apart(tree: Any, *, boxes: bool = True, whole: Callable[[Any], bool] | None = None) -> Any:
     """`tree` with all high values among its leaves taken apart, traced ones too; `tree` itself where there are none.
 
-    Without `boxes` mutable values stay whole.
+    Without `boxes` mutable values stay whole, and so do values of types of which `whole` holds.
     """
     if not has_high_types():
         return tree
-    return _with_nodes(tree, is_high if boxes else lambda x: is_high(x) and not is_mutable(x))
+    stays = lambda x: (not boxes and is_mutable(x)) or (whole is not None and whole(aval_of(x)))
+    return _with_nodes(tree, lambda x: is_high(x) and not stays(x))
 
 
 def is_high(value: Any) -> bool:

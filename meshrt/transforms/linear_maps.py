@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from meshrt.core.jaxpr import Jaxpr
 from meshrt.tree_util import register_pytree_node
 
 __all__ = ["LinearMap", "Pullback"]
@@ -45,6 +46,33 @@ class LinearMap:
         if self._made is None:
             self._made = self._parts()
         return self._made
+
+    # A map is called as a `tree_util.Partial` of these two is.
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The function of residuals and arguments; `func.args[0]` is its Jaxpr where it has one (`linearize`), with
+        the residuals as constvars.
+
+        >>> import meshrt
+        >>> print(meshrt.linearize(meshrt.numpy.sin, 2.0)[1].func.args[0])
+        { lambda a:f32[]; b:f32[]. let c:f32[] = mul b a in (c,) }
+        """
+        run, residuals = self.parts()
+        program: Jaxpr | None = getattr(run, "program", None)
+        if program is None:
+            return run
+        count = len(residuals)
+        shown = program.replace(constvars=program.invars[:count], invars=program.invars[count:])
+        return functools.partial(_running, shown, run)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The residuals."""
+        return (list(self.parts()[1]),)
+
+
+def _running(program: Jaxpr, run: Run, *args: Any) -> Any:
+    return run(*args)
 
 
 class Pullback(LinearMap):

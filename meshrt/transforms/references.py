@@ -7,10 +7,14 @@ from typing import Any, NoReturn
 
 from meshrt import errors, tree_util
 from meshrt.core.references import is_ref
+from meshrt.core.spaces import DEVICE
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import argument_paths
 
-__all__ = ["check_distinct", "paths_of", "refuse_mutable", "refuse_returned", "refuse_returned_by_rule"]
+__all__ = [
+    "check_distinct", "paths_of", "refuse_mutable", "refuse_returned", "refuse_returned_by_rule", "set_moved_ref",
+    "with_moved_refs",
+]  # fmt: skip
 
 
 def made_at(ref: Any) -> str:
@@ -87,3 +91,32 @@ def refuse_mutable(what: str, name: str, aval: Any, path: str) -> NoReturn:
         f"path {path}, but what is written to it later would not be seen by who else has it. Return what it holds (of "
         "a Box box.get()), and pass it as an argument or close over it"
     )
+
+
+def _no_operations(ref: Any, dim: int, place: int) -> Any:
+    raise errors.InternalError("meshrt.primitives.state, which has the operations on references, is not imported")
+
+
+_moved: Callable[[Any, int, int], tuple[Any, Callable[[], None]]] = _no_operations
+
+
+def set_moved_ref(rule: Callable[[Any, int, int], tuple[Any, Callable[[], None]]]) -> None:
+    """Sets what makes of a reference one to the same values with a dimension at another place, and a function that
+    writes what this one holds then to the first. `meshrt.primitives.state`, which stands above, does it."""
+    global _moved
+    _moved = rule
+
+
+def with_moved_refs(apply: Callable[..., Any], values: Sequence[Any], dims: Sequence[Any], place: int) -> Any:
+    """`apply(values, dims)`, with references whose dimension in `dims` is not at `place` as ones to the same values in
+    which it is: a reference to a batch has it in front, one that a loop runs over behind the loop's."""
+    values, dims, backs = list(values), list(dims), []
+    for i, (x, d) in enumerate(zip(values, dims)):
+        if is_ref(x) and isinstance(d, int) and d != place and aval_of(x).memory_space is DEVICE:  # (others in kernels)
+            values[i], back = _moved(x, d, place)
+            dims[i] = place
+            backs.append(back)
+    out = apply(values, dims)
+    for back in backs:
+        back()
+    return out

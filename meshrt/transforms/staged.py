@@ -16,7 +16,7 @@ from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.mesh_caches import remembered
-from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.arguments import fun_name, no_array_returned
 from meshrt.transforms.high import opened
 from meshrt.transforms.references import paths_of, refuse_mutable, refuse_returned
 from meshrt.transforms.tools import WeakCache, hoist_consts
@@ -89,22 +89,19 @@ def _stage(
         out = opened(fun(*tree_util.tree_unflatten(in_tree, leaves)))
         values, out_tree = tree_util.tree_flatten(out)
         for i, value in enumerate(values):
-            _require_array(value, out, i, told.name, kind)
+            _require_array(value, out, i, told, kind)
         return values
 
     closed = hoist_consts(trace_to_jaxpr(flat, in_avals, told.name, told, requires_low=False, trace=trace))
     return Staged(closed.jaxpr, closed.consts, out_tree)
 
 
-def _require_array(leaf: Any, tree: Any, i: int, name: str, kind: Any) -> None:
+def _require_array(leaf: Any, tree: Any, i: int, told: Told, kind: Any) -> None:
+    name = told.name
     try:
         aval = aval_of(leaf)
     except errors.ArgumentTypeError:
-        where = tree_util.keystr(tree_util.tree_leaves_with_path(tree)[i][0])
-        raise errors.ArgumentTypeError(
-            f"function {name} returned a value of type {type(leaf)}{f' at output component {where}' if where else ''}, "
-            "which is not a valid JAX type: return arrays or scalars (in pytrees) only"
-        ) from None
+        raise no_array_returned(told, leaf, tree_util.tree_structure(tree), i) from None
     if is_ref_type(aval) or aval.mutable:
         what = (kind if isinstance(kind, str) else f"{kind[0]} primal function") or "staging"
         path = "result" + tree_util.keystr(tree_util.tree_leaves_with_path(tree)[i][0])

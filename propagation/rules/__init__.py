@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +67,11 @@ class RuleCache:
                 rule = self._by_signature(op)
             self._of[op] = rule
             return rule
+
+    def rules_for(self, ops: Sequence[Op]) -> list[OpRule | None]:
+        """Those of several operations."""
+        of, look = self._of, self.rule_for
+        return [of[op] if op in of else look(op) for op in ops]
 
     def learn(self, other: RuleCache) -> None:
         """Asks another one first, where its options lead to the same rule."""

@@ -386,6 +386,102 @@ def test_all_reduces_that_may_wait_for_each_other_are_one():
     ]  # fmt: skip
 
 
+SQUARE = "tensor<64x64xf32>"
+AS_COMPILED = {  # arguments, results, the program, bytes of temporaries
+    "one kernel with two reductions": ("%x: tensor<64x3xf32>, %y: tensor<64x3xf32>", "tensor<64x3xf32>", """
+      %z = stablehlo.constant dense<0.0> : tensor<f32>
+      %a = stablehlo.broadcast_in_dim %x, dims = [0, 2] : (tensor<64x3xf32>) -> tensor<64x64x3xf32>
+      %b = stablehlo.broadcast_in_dim %y, dims = [1, 2] : (tensor<64x3xf32>) -> tensor<64x64x3xf32>
+      %d = stablehlo.subtract %a, %b : tensor<64x64x3xf32>
+      %s = stablehlo.multiply %d, %d : tensor<64x64x3xf32>
+      %r = stablehlo.reduce(%s init: %z) applies stablehlo.add across dimensions = [2]
+         : (tensor<64x64x3xf32>, tensor<f32>) -> tensor<64x64xf32>
+      %q = stablehlo.rsqrt %r : tensor<64x64xf32>
+      %w = stablehlo.broadcast_in_dim %q, dims = [0, 1] : (tensor<64x64xf32>) -> tensor<64x64x3xf32>
+      %e = stablehlo.multiply %d, %w : tensor<64x64x3xf32>
+      %f = stablehlo.reduce(%e init: %z) applies stablehlo.add across dimensions = [1]
+         : (tensor<64x64x3xf32>, tensor<f32>) -> tensor<64x3xf32>
+      return %f : tensor<64x3xf32>""", 0.0),
+    "a product over one element": ("%x: tensor<64x1xf32>, %y: tensor<1x64xf32>, %w: SQUARE", "SQUARE", """
+      %a = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
+         : (tensor<64x1xf32>, tensor<1x64xf32>) -> SQUARE
+      %b = stablehlo.add %a, %w : SQUARE
+      %c = stablehlo.dot_general %b, %w, contracting_dims = [1] x [0] : (SQUARE, SQUARE) -> SQUARE
+      return %c : SQUARE""", 4.0 * 64 * 64),
+    "products of narrow floats": ("%x: tensor<64x64xbf16>, %w: SQUARE", "SQUARE", """
+      %a = stablehlo.convert %w : (SQUARE) -> tensor<64x64xbf16>
+      %b = stablehlo.dot_general %x, %a, contracting_dims = [1] x [0]
+         : (tensor<64x64xbf16>, tensor<64x64xbf16>) -> tensor<64x64xbf16>
+      %c = stablehlo.convert %b : (tensor<64x64xbf16>) -> SQUARE
+      %d = stablehlo.tanh %c : SQUARE
+      return %d : SQUARE""", 2 * 4.0 * 64 * 64),
+    "what does not change in a loop": ("%x: SQUARE, %n: tensor<i32>", "SQUARE", """
+      %z = stablehlo.constant dense<0> : tensor<i32>
+      %o = stablehlo.constant dense<1> : tensor<i32>
+      %r:2 = stablehlo.while(%i = %z, %y = %x) : tensor<i32>, SQUARE
+      cond {
+        %c = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %c : tensor<i1>
+      } do {
+        %e = stablehlo.exponential %x : SQUARE
+        %s = stablehlo.add %e, %y : SQUARE
+        %j = stablehlo.add %i, %o : tensor<i32>
+        stablehlo.return %j, %s : tensor<i32>, SQUARE
+      }
+      return %r#1 : SQUARE""", 4.0 * 64 * 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AS_COMPILED)
+def test_as_the_compiler_simplifies(case):
+    arguments, results, body, temporaries = (
+        each.replace("SQUARE", SQUARE) if isinstance(each, str) else each for each in AS_COMPILED[case]
+    )
+    made = partitioned(arguments, body, results)
+    assert made.memory.temporaries == pytest.approx(temporaries, abs=64)
+    check_beside_compiler(made)
+
+
+def test_copies_that_are_written_over_are_made_early():
+    """Two sums begin with the same zeros: both copies of them are there before either is written."""
+    args = "%u: tensor<8x64xf32>, %i: tensor<8x1xi32>"
+    one = """%RES = "stablehlo.scatter"(%zeros, %i, %WHAT) ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %c = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %c : tensor<f32>
+      }) {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0],
+          scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}
+        : (tensor<64x64xf32>, tensor<8x1xi32>, tensor<8x64xf32>) -> tensor<64x64xf32>
+    """
+    reduced = """%RES = stablehlo.reduce(%FROM init: %z) applies stablehlo.minimum across dimensions = [0, 1]
+        : (tensor<64x64xf32>, tensor<f32>) -> tensor<f32>
+    """
+    body = "%z = stablehlo.constant dense<0.0> : tensor<f32>\n"
+    body += "%zeros = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<f32>) -> tensor<64x64xf32>\n"
+    body += "%v = stablehlo.sine %u : tensor<8x64xf32>\n"
+    body += one.replace("RES", "p").replace("WHAT", "v") + reduced.replace("RES", "m").replace("FROM", "p")
+    body += "%f = stablehlo.broadcast_in_dim %m, dims = [] : (tensor<f32>) -> tensor<8x64xf32>\n"
+    body += one.replace("RES", "q").replace("WHAT", "f") + reduced.replace("RES", "n").replace("FROM", "q")
+    made = partitioned(args, body + "return %n : tensor<f32>", "tensor<f32>")
+    check_beside_compiler(made)
+
+
+def test_a_scan_is_not_computed_again_without_bound():
+    """Halves of halves: computed where they are read, the first would be computed for each of many readers."""
+    body, name, n = "", "x", 8192
+    for level in range(7):
+        half = f"tensor<{n // 2}xf32>"
+        body += f"""%e{level} = stablehlo.slice %{name} [0:{n}:2] : (tensor<{n}xf32>) -> {half}
+        %o{level} = stablehlo.slice %{name} [1:{n}:2] : (tensor<{n}xf32>) -> {half}
+        %p{level} = stablehlo.multiply %e{level}, %o{level} : {half}
+        %s{level} = stablehlo.add %p{level}, %e{level} : {half}
+        """
+        name, n = f"s{level}", n // 2
+    made = partitioned("%x: tensor<8192xf32>", body + "return %s6 : tensor<64xf32>", "tensor<64xf32>")
+    assert made.memory.temporaries > KIB
+    check_beside_compiler(made)
+
+
 PROGRAMS = [
     "mlp", "fsdp scan", "sequence-parallel block", "decode with grouped queries", "recurrent network", "roll",
     "permutation", "ring attention", "convolution gradient", "mixture of experts", "decode, cache sharded by position",
@@ -393,6 +489,7 @@ PROGRAMS = [
     "merge into the minor", "matrix product in two dimensions", "attention with heads moved in and out",
     "Maxwell's equations", "strided convolution split in space, gradient",
     "patch embedding, gradient", "layer norm over a sharded dimension", "attention block, heads and batch",
+    "orthogonal update",
 ]  # fmt: skip
 
 

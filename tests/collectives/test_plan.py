@@ -205,5 +205,7 @@ def test_permutes_of_the_program_count_for_those_that_send(back, sent):
       sdy.return %2 : tensor<2x8xf32> }} : ({X}) -> {X}
   return %0 : {X}"""
     found = partition(layout, layout, body)
+    last = ("a,b", 1, 8) if back == "[[7, 0]]" else ("a", 2, 4)
+    assert [(e.axes, e.groups, e.group_size) for e in found.plan] == [("a,b", 1, 8), last]
     assert [e.bytes for e in found.plan] == [64, 64] and found.plan.bytes == found.plan.least_bytes == sent
     assert harness.hlo_bytes(harness.Compiled(found.as_text(), 8).hlo(), 8)[0] == sent

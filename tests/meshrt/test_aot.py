@@ -364,3 +364,38 @@ def test_arguments_that_lie_apart_are_traced_and_not_lowered(case, kind):
     assert ours[0] == theirs[0] and ours[2] == theirs[2]
     if ours[0] != "refused":
         assert isinstance(ours[1], errors.DeviceAssignmentMismatchError | errors.MeshMismatchError), ours[1]
+
+
+def test_structs_stand_for_references():
+    """As in JAX: a function over references is traced, and compiled, for what says of itself that it is one."""
+
+    def double(r, k):
+        r[...] = k * r[...]
+
+    struct = meshrt.ShapeDtypeStruct((3,), np.float32, is_ref=True)
+    assert (
+        repr(struct) == repr(jax.ShapeDtypeStruct((3,), np.float32, is_ref=True)) and struct.update(shape=(2,)).is_ref
+    )
+    theirs = jax.make_jaxpr(double)(jax.ShapeDtypeStruct((3,), np.float32, is_ref=True), np.float32(2))
+    assert str(meshrt.make_jaxpr(double)(struct, np.float32(2))) == str(theirs)
+    r = meshrt.new_ref(jnp.arange(3.0))
+    assert meshrt.ShapeDtypeStruct.like(r).is_ref and meshrt.typeof(r).manual_axis_type.empty
+    meshrt.jit(double).lower(struct, np.float32(2)).compile()(r, np.float32(2))
+    np.testing.assert_array_equal(r[...], [0, 2, 4])
+
+
+@pytest.mark.parametrize("lib", [jax, meshrt], ids=["jax", "meshrt"])
+def test_structs_are_not_changed(lib):
+    with pytest.raises(RuntimeError, match=r"Cannot reassign attributes \(shape\) of immutable ShapeDtypeStruct"):
+        lib.ShapeDtypeStruct((3,), np.float32).shape = (2,)
+
+
+@pytest.mark.parametrize("lib", [jax, meshrt], ids=["jax", "meshrt"])
+def test_a_struct_lies_where_in_shardings_say(lib):
+    mesh = lib.make_mesh((4, 2), ("x", "y"), axis_types=(lib.sharding.AxisType.Auto,) * 2)
+    along = lambda axis: lib.NamedSharding(mesh, lib.P(axis))
+    f = lib.jit(lambda x: x, in_shardings=along("y"))
+    struct = lib.ShapeDtypeStruct((8,), np.float32)
+    assert f.lower(struct).compile().input_shardings[0][0].spec == lib.P("y")
+    with pytest.raises(ValueError, match="Sharding passed to jit does not match the sharding on the respective arg"):
+        f.lower(struct.update(sharding=along("x")))

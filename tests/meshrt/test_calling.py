@@ -1,7 +1,9 @@
 """The code made for one structure agrees with the registry, for any structure, and is never used for another one."""
 
 import collections
+import copy
 import dataclasses
+import pickle
 
 import jax
 import numpy as np
@@ -285,3 +287,13 @@ def test_equal_parts_of_structures_that_are_not_the_same():
     assert [repr(of(value)) for value in (1.0, True, 1)] == ["1.0", "True", "1"]
     keys = lambda key: next(iter(meshrt.jit(lambda x: {key: x})(1.0)))
     assert [repr(keys(key)) for key in (1.0, True, 1)] == ["1.0", "True", "1"]
+
+
+def _added(x, n):
+    return x + n
+
+
+def test_jitted_functions_are_copied_and_pickled_with_their_options():
+    jitted = meshrt.jit(_added, static_argnums=1)
+    for again in (pickle.loads(pickle.dumps(jitted)), copy.deepcopy(jitted), copy.copy(jitted)):
+        assert again(1.0, 2) == 3 and again._has_static

@@ -42,6 +42,10 @@ def _vjp(library, backward, forward=lambda x: (x, 1)):
     return library.grad(function)(F32(1))
 
 
+def _traced(library, function):
+    return library.eval_shape(function, np.ones((5, 4), F32))
+
+
 REFUSALS = [
     # what jit takes
     (lambda j: j.jit(3), "Expected a callable value"),
@@ -161,6 +165,35 @@ REFUSALS = [
     (lambda j: j.lax.clamp(np.ones(3), np.ones((2, 3)), np.ones(3)), "clamp requires min.shape == operand.shape or mi"),
     (lambda j: j.lax.select_n(np.ones(3, bool), *[np.ones(3)] * 3), "select with boolean `which` cannot have > 2 case"),
     (lambda j: j.numpy.sum(np.ones(3), out=1), "The 'out' argument to jnp.sum is not supported."),
+    # operations of lax
+    (lambda j: j.lax.add(F32(1), np.int32(1)), "lax.add requires arguments to have the same dtypes, got float32, int32."
+     " (Tip: jnp.add is a similar function that does automatic type promotion on inputs)."),
+    (lambda j: j.lax.mul(np.ones(3, F32), np.ones((2, 3), F32)), "must have the same number of dimensions, got {1, 2}"),
+    (lambda j: _traced(j, lambda x: j.lax.slice(x, (1,), (5, 4))), "got indices (1,) for operand shape (5, 4)."),
+    (lambda j: _traced(j, lambda x: j.lax.slice(x, (1, 0), (5, 4), (1,))), "strides must have length equal to the num"),
+    (lambda j: _traced(j, lambda x: j.lax.slice(x, (1, 0), (6, 4))), "slice limit_indices must be less than or equal "),
+    (lambda j: _traced(j, lambda x: j.lax.dynamic_slice(x, (1, 1), (2, 5))), "slice_sizes (2, 5) for operand shape (5"),
+    (lambda j: _traced(j, lambda x: j.lax.pad(x, F32(0), [(0, 0, 0)])), "length of padding_config must equal the numb"),
+    (lambda j: _traced(j, lambda x: j.lax.pad(x, F32(0), [(-6, 0, 0)] * 2)), "is not at least 0, got result shape (-1"),
+    (lambda j: _traced(j, lambda x: j.lax.transpose(x, (0, 0))), "got permutation (0, 0) for operand shape (5, 4)."),
+    (lambda j: _traced(j, lambda x: j.lax.rev(x, (0, 0))), "rev dimensions must be unique, got (0, 0)."),
+    (lambda j: _traced(j, lambda x: j.lax.broadcast_in_dim(x, (5, 4), (0, 2))), "must be a subset of output dimension"),
+    (lambda j: _traced(j, lambda x: j.lax.concatenate([x, x], 2)), "concatenate dimension out of bounds: dimension 2 "),
+    (lambda j: _traced(j, lambda x: j.lax.reduce(x, F32(0), j.lax.add, (-1,))), "contains out-of-bounds indices for f"),
+    (lambda j: _traced(j, lambda x: j.lax.reduce_window(x, F32(0), j.lax.add, (2,), (1, 1), "SAME")), "wrong number of "
+     "window_dimensions"),
+    (lambda j: _traced(j, lambda x: j.lax.reduce_window(x, F32(0), j.lax.add, (2, 2), (1, 0), "SAME")),
+     "must have every element be strictly positive, got (1, 0)"),
+    (lambda j: _traced(j, lambda x: j.lax.dot(x, x)), "dimension_numbers must be specified when not performing simple"),
+    (lambda j: _traced(j, lambda x: j.lax.dot_general(x, x, (((1, 1), (0, 0)), ((), ())))),
+     "lhs contracting dimensions to be distinct, got lhs_contracting (1, 1)."),
+    (lambda j: _traced(j, lambda x: j.lax.dot_general(x, x, (((2,), (0,)), ((), ())))),
+     "lhs_contracting of (2,) for lhs of rank 2"),
+    (lambda j: _traced(j, lambda x: j.lax.sort((x, x[0]), num_keys=1)), "Arguments to sort must have equal shapes"),
+    (lambda j: _traced(j, lambda x: j.lax.top_k(x, 7)), "no larger than size along axis; got k=7 with shape=[5, 4]"),
+    (lambda j: _traced(j, lambda x: j.lax.conv(x[None], x[None], (1,), "FOO")), "Unrecognized padding type: expected"),
+    (lambda j: _traced(j, lambda x: j.lax.conv(x[None], x[None, 1:], (1,), "SAME")), "size, but 5 // 1 != 4"),
+    (lambda j: _traced(j, lambda x: j.lax.select(x > 0, x, x[1:])), "select cases must have the same shapes, got [(4"),
     # rules of derivatives
     (lambda j: _vjp(j, lambda r, g: g), "but got bwd output structure PyTreeDef(*) for primal input structure "),
     (lambda j: _vjp(j, lambda r, g: (np.ones(3, F32),)), "produced an output of type float32[3] corresponding to an i"),
@@ -169,6 +202,25 @@ REFUSALS = [
     (lambda j: j.vjp(_double, 2.0)[1](np.ones(3, F32)), "got float32[3], but expected float32[] because the corresp"),
     (lambda j: j.jit(lambda x: 1 if x > 0 else 0)(1.0), "because it depends on the value of the argument x."),
     (lambda j: j.jit(lambda x: "a")(1.0), "traced for jit returned a value of type <class 'str'>"),
+    (lambda j: j.lax.scan(lambda c, x: (c, "a"), 0.0, np.ones(2)), "traced for scan returned a value of type <class '"),
+    (lambda j: j.lax.while_loop(lambda c: None, lambda c: c, 0), "must return a boolean scalar, but got pytree PyTree"),
+    (lambda j: j.lax.scan(lambda c, x: None, 0.0, np.ones(2)), "scan body output must be a pair, got None."),
+    (lambda j: j.lax.map(lambda x: x, 1.0), "scan got value with no leading axis to scan over: 1.0"),
+    (lambda j: j.jit(lambda n: j.lax.scan(lambda c, x: (c, c), 0, None, length=n))(3), "For scan-like iteration wi"),
+    (lambda j: j.lax.associative_scan(j.numpy.add, (np.ones(2), np.ones(3)))(3), "must have the same first dimension"),
+    (lambda j: j.lax.custom_root(lambda x: (x, x), 1.0, lambda f, x: (x, x), lambda g, y: y / g(1.0)),
+     "f() output pytree structure must match initial_guess, got PyTreeDef((*, *)) and PyTreeDef(*)"),
+    (lambda j: j.grad(lambda b: j.lax.custom_linear_solve(lambda x: x, b, lambda mv, b: b))(1.0),
+     "transpose_solve required for backwards mode automatic differentiation of custom_linear_solve"),
+    (lambda j: j.linear_transpose(j.numpy.sin, 1.0)(1.0), "Transpose rule (for reverse-mode differentiation) for 's"),
+    (lambda j: j.jit(lambda d: d["a"])({"a": 2**40}), "while parsing an argument to a jitted computation, whose a"),
+    (lambda j: j.jit(lambda x: x.devices())(1.0), "\nThe devices() method was called on traced array with shape fl"),
+    (lambda j: j.jit(lambda x: x.block_until_ready())(1.0), "The 'block_until_ready' method is not available on tr"),
+    (lambda j: j.numpy.int8(300), "Python integer 300 out of bounds for int8"),
+    (lambda j: j.numpy.zeros(2, "foo"), "data type 'foo' not understood"),
+    (lambda j: j.numpy.isdtype(F32, "foo"), "Unrecognized kind='foo' expected one of ["),
+    (lambda j: j.tree.reduce_associative(operator.add, ()), "Must specify identity for parallel reduction of empt"),
+    (lambda j: j.tree_util.register_pytree_node(list, list, list), "Duplicate custom PyTreeDef type registration f"),
 ]  # fmt: skip
 
 
@@ -183,13 +235,31 @@ def test_words_and_class(program, words):
 
 
 def test_a_leaked_tracer_says_where_it_was_made():
+    words = (
+        r"(?s)unexpected tracer.*intermediate value with type int32\[4,3\] wrapped in a \w*JaxprTracer to escape the "
+        r"scope.*The function being traced when the value leaked was <lambda> at .* traced for jit.*was created on line"
+    )
     for library in (jax, meshrt):
         kept = []
         library.jit(lambda x, kept=kept: kept.append(x + 1))(np.ones((4, 3), np.int32))
-        with pytest.raises(
-            library.errors.UnexpectedTracerError, match=r"(?s)unexpected tracer.*int32\[4,3\].*was created"
-        ):
+        with pytest.raises(library.errors.UnexpectedTracerError, match=words):
             kept[0] + 1
+
+
+def test_mapped_functions_that_leak():
+    for library in (jax, meshrt):
+        kept = []
+        with library.checking_leaks():
+            with pytest.raises(Exception, match="Leaked trace"):
+                library.vmap(lambda x, kept=kept: (kept.append(x), x)[1])(np.ones(2))
+            library.vmap(lambda x: library.custom_gradient(lambda y: (x * y, lambda ct: ct))(1.0))(np.ones(2))
+
+
+def test_types_made_by_hand_equal_those_of_values():
+    for library in (jax, meshrt):
+        made = library.make_jaxpr(lambda x: x)(library.ShapeDtypeStruct((2,), F32)).in_avals[0]
+        assert library.typeof(library.numpy.ones(2)) == made == library.typeof(np.ones(2, F32))
+        assert hash(library.typeof(library.numpy.ones(2))) == hash(made)
 
 
 def test_an_array_that_was_donated_twice():

@@ -112,6 +112,21 @@ def test_only_the_users_frames_outside_of_jit(filtered, name):
     assert len(frames) == 2 and {*frames} == {__file__}
 
 
+OF_JOBS = {
+    "a coordinator": lambda folder: meshrt.distributed.initialize("nowhere", 2, 0),
+    "an array of parts": lambda folder: meshrt.make_array_from_callback((3,), 2, lambda index: X[0]),
+    "a checkpoint": lambda folder: meshrt.checkpoint.restore(folder / "absent"),
+    "a checkpoint of a run": lambda folder: meshrt.checkpoint.CheckpointManager(folder).restore(),
+}
+
+
+@pytest.mark.parametrize("name", OF_JOBS)
+def test_only_the_users_frames_around_jobs_and_their_files(filtered, name, tmp_path):
+    with pytest.raises(errors.MeshrtError) as caught:
+        OF_JOBS[name](tmp_path)
+    assert {f.filename for f in traceback.extract_tb(caught.value.__traceback__)} == {__file__}
+
+
 def test_what_was_handled_on_the_way_is_left_out(filtered):
     """A miss in a table of ours leads to no error of the user's; what the user was handling does."""
     with pytest.raises(errors.MeshrtError) as caught:

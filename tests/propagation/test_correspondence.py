@@ -44,6 +44,25 @@ func.func @main(%x: tensor<4x16xf32>, %w: tensor<3x16x16xf32>) -> tensor<4x16xf3
   return %r#1 : tensor<4x16xf32>
 }
 """
+# %y has users before it is added to %x and after; of a third value one dimension has a single element.
+MET_LATE = """
+func.func @main(%x: tensor<4x16xf32>, %y: tensor<4x16xf32>, %w: tensor<16x6xf32>, %c: tensor<4x1xf32>)
+    -> (tensor<4x16xf32>, tensor<6x6xf32>) {
+  %0 = stablehlo.dot_general %y, %w, contracting_dims = [1] x [0]
+      : (tensor<4x16xf32>, tensor<16x6xf32>) -> tensor<4x6xf32>
+  %1 = stablehlo.tanh %c : tensor<4x1xf32>
+  %2 = stablehlo.add %c, %1 : tensor<4x1xf32>
+  %3 = stablehlo.add %x, %y : tensor<4x16xf32>
+  %4 = stablehlo.multiply %y, %3 : tensor<4x16xf32>
+  %5 = stablehlo.broadcast_in_dim %2, dims = [0, 1] : (tensor<4x1xf32>) -> tensor<4x16xf32>
+  %6 = stablehlo.add %4, %5 : tensor<4x16xf32>
+  %7 = stablehlo.dot_general %y, %w, contracting_dims = [1] x [0]
+      : (tensor<4x16xf32>, tensor<16x6xf32>) -> tensor<4x6xf32>
+  %8 = stablehlo.dot_general %0, %7, contracting_dims = [0] x [0]
+      : (tensor<4x6xf32>, tensor<4x6xf32>) -> tensor<6x6xf32>
+  return %6, %8 : tensor<4x16xf32>, tensor<6x6xf32>
+}
+"""
 MESH = 'sdy.mesh @mesh = <["a"=2, "b"=4]>\n'
 
 
@@ -54,6 +73,12 @@ def classes(text: str) -> list[list[str]]:
 def test_a_block_has_its_batch_its_positions_its_features_and_its_heads() -> None:
     assert classes(BLOCK) == [["0:0"], ["0:1"], ["0:2", "1:0", "2:1", "3:0"], ["1:1", "2:0"]]
     assert [c.is_summed for c in dimension_classes(BLOCK)] == [False, False, True, True]
+
+
+def test_values_that_meet_late_have_been_one_all_along() -> None:
+    found = dimension_classes(MET_LATE)
+    assert classes(MET_LATE) == [["0:0", "1:0", "3:0"], ["0:1", "1:1", "2:0"], ["2:1"]]
+    assert [(c.uses, c.is_summed) for c in found] == [(9, True), (6, True), (4, False)]
 
 
 def test_values_that_loops_carry_correspond() -> None:

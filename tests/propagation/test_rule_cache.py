@@ -24,6 +24,8 @@ def test_rules_that_propagation_looked_up_are_those_of_the_finished_program(text
     learnt, anew = decided.rules, RuleCache()
     for op in decided.program.ops():
         assert learnt.rule_for(op) is anew.rule_for(op), op
+    ops = decided.program.ops()
+    assert RuleCache().rules_for(ops) == anew.rules_for(ops) == [anew.rule_for(op) for op in ops]
 
 
 def test_rules_by_other_options_are_not_taken_over():

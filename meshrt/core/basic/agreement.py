@@ -48,10 +48,14 @@ def agree(primitive: Primitive, operands: Sequence[Any], params: dict[str, Any])
     return [vary(x, axes) if isinstance(x, Tracer) else x for x in operands]
 
 
-def _as_declared(operands: Sequence[Any], declared: Sequence[frozenset[Any]]) -> Sequence[Any]:
-    if all(aval_of(x).vma.issuperset(axes) for x, axes in zip(operands, declared)):
+def _as_declared(operands: Sequence[Any], declared: Sequence[Any]) -> Sequence[Any]:
+    """`declared` has axes, and types for values of high types."""
+    arrays = [(x, d) for x, d in zip(operands, declared) if isinstance(d, frozenset)]
+    if len(arrays) == len(operands) and all(aval_of(x).vma.issuperset(axes) for x, axes in arrays):
         return operands
-    return [vary(x, in_order(axes - aval_of(x).vma)) for x, axes in zip(operands, declared)]
+    return [
+        vary(x, in_order(d - aval_of(x).vma) if isinstance(d, frozenset) else d) for x, d in zip(operands, declared)
+    ]
 
 
 _lock = threading.Lock()

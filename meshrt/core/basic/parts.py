@@ -15,13 +15,16 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.core.basic.shapes import bring_to_front, instantiate, repeated, transpose, zeros
-from meshrt.core.high import is_high_value
+from meshrt.core.basic.varying import as_cotangent, in_order, set_vary_parts, vary
+from meshrt.core.high import HiType, is_high_value, says_arrays
+from meshrt.core.placed import placed
 from meshrt.core.primitive import Primitive
-from meshrt.core.trace import JaxprTrace, Tracer
+from meshrt.core.trace import JaxprTrace, Tracer, set_trace
 from meshrt.core.types import aval_of, in_program
 
 __all__ = [
-    "batch_front", "exchanged", "from_parts_p", "has_parts_derivatives", "in_front", "packed", "parts_of", "to_parts_p",
+    "batch_front", "cotangent_of", "exchanged", "from_parts_p", "has_parts_derivatives", "in_front", "made_of",
+    "packed", "parts_of", "to_parts_p",
 ]  # fmt: skip
 
 
@@ -85,6 +88,19 @@ def packed(value: Any) -> Any:
     return from_parts_p.bind(*arrays, kind=kind) if any(isinstance(a, Tracer) for a in arrays) else value
 
 
+def cotangent_of(ct: Any, wanted: Any) -> Any:
+    """A cotangent, of a value of a high type too, as one of type `wanted` in what it says of devices: that of one value
+    of several devices is the sum of what each of them has (`as_cotangent`). None stays.
+    """
+    if ct is None:
+        return None
+    if not wanted.is_high:
+        return as_cotangent(ct, wanted)
+    pairs = list(zip(parts_of(ct), _types(wanted)))
+    moved = [as_cotangent(x, t) for x, t in pairs]
+    return ct if all(m is x for m, (x, _) in zip(moved, pairs)) else from_parts_p.bind(*moved, kind=wanted)
+
+
 def _types(kind: Any) -> list[Any]:
     return [in_program(a) for a in kind.lo_ty()]
 
@@ -101,8 +117,8 @@ def _tangent_kind(kind: Any) -> Any:
     if not has_parts_derivatives(kind):
         raise errors.UnsupportedError(
             f"the derivatives of {kind.short()}, of type {tangent.short()}, do not consist of those of its "
-            "arrays, so they cannot be taken apart or put together here (at the boundary of a shard_map, or where a "
-            "value is made of traced arrays): do that in an operation with a rule of its own (VJPHiPrimitive)"
+            "arrays, so they cannot be taken apart or put together here (where a value is made of traced arrays): do "
+            "that in an operation with a rule of its own (VJPHiPrimitive)"
         )
     return tangent
 
@@ -188,3 +204,60 @@ swap_batches_p: Primitive = Primitive(
     cache_types=False,
 )  # fmt: skip
 JaxprTrace.packed = staticmethod(packed)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Manual axes
+
+
+def made_of(kind: Any, types: Sequence[Any]) -> Any:
+    """The type of the value of a high type that consists of arrays of these types."""
+    trace = JaxprTrace("parts", requires_low=True)
+    with set_trace(trace):
+        made: Any = aval_of(kind.raise_val(*[trace.argument(t) for t in types]))
+    return placed(made, [t.vma for t in types])
+
+
+def _varying(kind: Any, axes: Any) -> Any:
+    """The type of a value each of whose arrays varies over `axes` too, or over what the type in place of axes says of
+    it. The type itself where it does already."""
+    if not isinstance(kind, HiType) or not says_arrays(kind):
+        return kind
+    own = kind.lo_ty()
+    more = [t.vma for t in axes.lo_ty()] if isinstance(axes, HiType) else [axes] * len(own)
+    if all(t.vma.issuperset(m) for t, m in zip(own, more)):
+        return kind
+    return made_of(kind, [in_program(t).update(vma=t.vma.union(m)) for t, m in zip(own, more)])
+
+
+def _vary_parts(value: Any, axes: Any) -> Any:
+    kind: Any = aval_of(value)
+    wanted = _varying(kind, axes)
+    return value if wanted is kind else vary_parts_p.bind(value, kind=wanted)
+
+
+def _varied(value: Any, wanted: Any) -> Any:
+    """A value, or derivative, that varies over those axes too over which one of type `wanted` does."""
+    return vary(value, wanted if wanted.is_high else in_order(wanted.vma))
+
+
+def _parts_varied(value: Any, kind: Any) -> Any:
+    return kind.raise_val(*[_varied(x, t) for x, t in zip(aval_of(value).lower_val(value), kind.lo_ty())])
+
+
+def _vary_batch(extent: int, values: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
+    value, spec = in_front(extent, values[0], dims[0]), batch_front(params["kind"])
+    return vary_parts_p.bind(value, kind=params["kind"].inc_rank(int(extent), spec)), spec
+
+
+# pvary of each array of a value; what its derivatives are, varies too.
+vary_parts_p: Primitive = Primitive(
+    "vary_parts", lambda value, kind: kind, lower=_not_lowered, typed=True, cache_types=False,
+    jvp=lambda primals, tangents, kind: (
+        vary_parts_p.bind(*primals, kind=kind), _varied(tangents[0], in_program(kind.to_tangent_aval()))
+    ),
+    transpose=lambda ct, value, kind: [cotangent_of(ct, value.aval.to_ct_aval())],
+    batch=_vary_batch, to_lojax=_parts_varied,
+)  # fmt: skip
+set_vary_parts(_vary_parts)
+JaxprTrace.varying = staticmethod(_varying)

@@ -55,8 +55,8 @@ def stretched(name: str, *operands: Any) -> Sequence[Any]:
     listed = ", ".join(map(str, shapes))
     if len({len(s) for s in wide}) > 1:
         raise errors.ArgumentTypeError(
-            f"{name}: arrays must have same number of dimensions, got {listed}; add dimensions with lax.expand_dims, "
-            "or use meshrt.numpy, which aligns them"
+            f"{name}: arrays must have the same number of dimensions, got { {len(s) for s in wide} }: shapes {listed}; "
+            "add dimensions with lax.expand_dims, or use meshrt.numpy, which aligns them"
         )
     common = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*wide))
     if any(n not in (1, m) for s in wide for n, m in zip(s, common)):
@@ -132,6 +132,15 @@ def reduce_to(ct: Any, aval: ShapedArray) -> Any:
     return broadcast_in_dim(reduce_sum_p.bind(ct, axes=axes), aval.shape, kept)
 
 
+# What meshrt.numpy calls an operation that promotes its operands.
+_PROMOTING = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "max": "maximum", "min": "minimum",
+    "rem": "remainder", "pow": "power", "atan2": "arctan2", "eq": "equal", "ne": "not_equal", "lt": "less",
+    "le": "less_equal", "gt": "greater", "ge": "greater_equal", "and": "bitwise_and", "or": "bitwise_or",
+    "xor": "bitwise_xor", "nextafter": "nextafter", "shift_left": "left_shift",
+}  # fmt: skip
+
+
 def same_dtype(name: str, avals: Sequence[ShapedArray]) -> None:
     """Raises unless all operands have one dtype."""
     first = avals[0].dtype
@@ -142,10 +151,28 @@ def same_dtype(name: str, avals: Sequence[ShapedArray]) -> None:
                     f"Called {name} with a float0. float0s do not support any operations by design, as they stand for "
                     "derivatives of integers, which have none"
                 )
+            tip = f"jnp.{_PROMOTING[name]}" if name in _PROMOTING else "a function of meshrt.numpy"
             raise errors.ArgumentTypeError(
-                f"{name} requires arguments to have the same dtypes, got {', '.join(str(x.dtype) for x in avals)}; "
-                "convert with astype or lax.convert_element_type, or use meshrt.numpy, which promotes"
+                f"lax.{name} requires arguments to have the same dtypes, got {', '.join(str(x.dtype) for x in avals)}. "
+                f"(Tip: {tip} is a similar function that does automatic type promotion on inputs). "
+                "Or convert with astype"
             )
+
+
+class MissingDerivativeError(errors.DifferentiationError, NotImplementedError):
+    """A derivative in an argument for which there is no formula."""
+
+
+def no_derivative(function: str, name: str) -> Callable[..., Any]:
+    """The derivative of `function` in the argument `name`: MissingDerivativeError."""
+
+    def refuse(*args: Any) -> Any:
+        raise MissingDerivativeError(
+            f"Differentiation rule for '{function}' not implemented: the gradient with respect to {name} is not "
+            f"supported; use lax.stop_gradient({name}) if it is meant to be constant"
+        )
+
+    return refuse
 
 
 def nary(

@@ -94,23 +94,33 @@ def _broadcast_infer(x: ShapedArray, *, shape: tuple[int, ...], broadcast_dimens
     dims = broadcast_dimensions
     not_negative("broadcast_in_dim", shape)
     if len(dims) != x.ndim:
-        problem = "broadcast_dimensions must have length equal to operand ndim"
+        problem = (
+            f"broadcast_dimensions must have length equal to operand ndim; got broadcast_dimensions {dims} for operand "
+            f"ndim {x.ndim}"
+        )
     elif len(shape) < x.ndim:
-        problem = "target broadcast shape must have equal or higher rank to the operand shape"
-    elif any(not 0 <= d < len(shape) for d in dims):
-        problem = f"broadcast_in_dim broadcast_dimensions must be a subset of output dimensions, 0 to {len(shape) - 1}"
+        problem = (
+            "target broadcast shape must have equal or higher rank to the operand shape; got operand ndim "
+            f"{x.ndim} and target broadcast ndim {len(shape)}"
+        )
+    elif any(d < 0 for d in dims):
+        problem = f"broadcast_dimensions must have every element be nonnegative, got {dims}"
+    elif any(d >= len(shape) for d in dims):
+        problem = (
+            f"broadcast_dimensions must be a subset of output dimensions, got {dims} for operand ndim {x.ndim} and "
+            f"shape {shape}"
+        )
     elif any(n not in (1, shape[d]) for n, d in zip(x.shape, dims)):
         problem = (
             "operand dimension sizes must either be 1, or be equal to their corresponding dimensions in the target "
-            "broadcast shape"
+            f"broadcast shape; got operand of shape {x.shape}, target broadcast shape {shape}, broadcast_dimensions "
+            f"{dims}"
         )
     elif any(a >= b for a, b in itertools.pairwise(dims)):
-        problem = "broadcast_dimensions must be strictly increasing"
+        problem = f"broadcast_dimensions must be strictly increasing; got broadcast_dimensions {dims}"
     else:
         return ShapedArray(shape, x.dtype, x.weak_type)
-    raise errors.ArgumentTypeError(
-        f"broadcast_in_dim cannot broadcast {x.short()} to shape {shape} with dimensions {dims}: {problem}"
-    )
+    raise errors.ArgumentTypeError(f"broadcast_in_dim {problem}.")
 
 
 def _broadcast_lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
@@ -178,7 +188,7 @@ def broadcast_in_dim(
     if dims != ordered and len(dims) == aval.ndim:
         operand = transpose(operand, sorted(range(len(dims)), key=dims.__getitem__))
         aval, dims = aval_of(operand), ordered
-    if shape == aval.shape and len(dims) == len(shape) and not isinstance(operand, _NO_ARRAYS) and not wanted:
+    if shape == aval.shape and dims == tuple(range(len(shape))) and not isinstance(operand, _NO_ARRAYS) and not wanted:
         return operand
     return broadcast_in_dim_p.bind(operand, shape=shape, broadcast_dimensions=dims, **wanted)
 
@@ -307,7 +317,8 @@ def reshape(
 def _transpose_infer(x: ShapedArray, *, permutation: tuple[int, ...]) -> ShapedArray:
     if sorted(permutation) != list(range(x.ndim)):
         raise errors.ArgumentTypeError(
-            f"transpose needs a permutation of the dimensions of {x.short()} but got {permutation}"
+            f"transpose permutation isn't a permutation of operand dimensions, got permutation {tuple(permutation)} "
+            f"for operand shape {x.shape}."
         )
     return ShapedArray(tuple(x.shape[p] for p in permutation), x.dtype, x.weak_type)
 

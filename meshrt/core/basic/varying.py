@@ -11,19 +11,22 @@ An operation on values that vary over different axes is one on values that vary 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from meshrt import errors
 from meshrt.core.axes import apart, axes_in_scope, manual_mesh
 from meshrt.core.basic.linear import linear_jvp
-from meshrt.core.basic.sums import reduced_vary_p
+from meshrt.core.basic.sums import reduced_vary_p, vary_unreduced_p
 from meshrt.core.explicit import reduced_of, unreduced_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
 
-__all__ = ["cast_needed", "in_order", "into_branch", "psum_invariant", "psum_invariant_p", "pvary_p", "vary"]
+__all__ = [
+    "as_cotangent", "cast_needed", "declared", "in_order", "into_branch", "psum_invariant", "psum_invariant_p",
+    "pvary_p", "set_vary_parts", "vary",
+]  # fmt: skip
 
 Axes = tuple[Hashable, ...]
 
@@ -60,9 +63,28 @@ pvary_p: Primitive = Primitive(
 )
 
 
-def vary(x: Any, axes: Iterable[Hashable]) -> Any:
-    """`x` as a value that varies over `axes` too, for those over which it does not yet; in the order given."""
+def _no_parts(x: Any, axes: Any) -> Any:
+    raise errors.InternalError("meshrt.core.basic.parts, which has values of high types vary, is not imported")
+
+
+# What `vary` does with a value of a high type; `meshrt.core.basic.parts`, which stands above, sets it.
+vary_parts: Callable[[Any, Any], Any] = _no_parts
+
+
+def set_vary_parts(rule: Callable[[Any, Any], Any]) -> None:
+    """Sets what `vary` does with a value of a high type."""
+    global vary_parts
+    vary_parts = rule
+
+
+def vary(x: Any, axes: Any) -> Any:
+    """`x` as a value that varies over `axes` too, for those over which it does not yet; in the order given.
+
+    Of a value of a high type all arrays do, or those that a type in the place of `axes` says.
+    """
     aval = aval_of(x)
+    if aval.is_high:
+        return x if aval.mutable else vary_parts(x, axes)
     vma = aval.vma
     missing = tuple(a for a in axes if a not in vma)
     if missing and aval.explicit is not None:
@@ -99,6 +121,12 @@ def _from_sums(x: Any, aval: ShapedArray, axes: Axes) -> tuple[Any, Axes]:
     if reduced:
         x = reduced_vary_p.bind(x, axes=reduced, mesh=manual_mesh())
     return x, tuple(a for a in axes if a not in reduced)
+
+
+def declared(avals: Iterable[Any]) -> list[Any]:
+    """For each argument of a Jaxpr over which axes it varies; of a value of a high type, whose arrays may differ in
+    that, its type."""
+    return [a if a.is_high and not a.mutable else a.vma for a in avals]
 
 
 def into_branch(values: list[Any]) -> list[Any]:
@@ -153,3 +181,15 @@ def psum_invariant(x: Any, axes: Sequence[Hashable]) -> Any:
     """The sum over Manual axes of a region whose types are checked. What is the same on all devices counts for each."""
     axes = tuple(axes)
     return psum_invariant_p.bind(vary(x, axes), axes=axes) if axes else x
+
+
+def as_cotangent(ct: Any, wanted: ShapedArray) -> Any:
+    """A cotangent as one of a value of type `wanted`: of one value of several devices the sum, which is left open over
+    the axes that the value is reduced over.
+    """
+    have = aval_of(ct).vma
+    addends = in_order(have & reduced_of(wanted))
+    if addends:
+        ct = vary_unreduced_p.bind(ct, axes=addends, mesh=manual_mesh())
+    have = have.difference(addends)
+    return vary(psum_invariant(ct, in_order(have - wanted.vma)), in_order(wanted.vma - have))

@@ -28,6 +28,9 @@ Form: TypeAlias = "tuple[tuple[Term, int], ...]"
 ANYTHING: Range = (-math.inf, math.inf)
 
 
+_IMPLIED = "sizes are at least 1"  # what is known without a constraint
+
+
 class Facts:
     """What is known of terms: of some a range, and relations between several, by their leading term."""
 
@@ -65,7 +68,7 @@ class Facts:
 
     def _check(self, constant: int, is_equality: bool, text: str) -> None:
         if constant < 0 or (is_equality and constant):
-            raise errors.ArgumentValueError(f"Unsatisfiable constraint: {text}. It contradicts the others")
+            raise errors.ArgumentValueError(f"Unsatisfiable constraint: {text or _IMPLIED}. It contradicts the others")
 
     def _add(self, form: Form, is_equality: bool, text: str) -> None:
         (term, k), *rest = form
@@ -75,13 +78,13 @@ class Facts:
         n = rest[0][1] if rest else 0  # k * term + n >= 0
         low, high = self._ranges.get(term, ANYTHING)
         if is_equality and n % k:
-            raise errors.ArgumentValueError(f"Unsatisfiable constraint: {text}. No integer meets it")
+            raise errors.ArgumentValueError(f"Unsatisfiable constraint: {text or _IMPLIED}. No integer meets it")
         if is_equality or k > 0:
             low = max(low, -(n // k))
         if is_equality or k < 0:
             high = min(high, n // -k)
         if low > high:
-            raise errors.ArgumentValueError(f"Unsatisfiable constraint: {text}. It contradicts the others")
+            raise errors.ArgumentValueError(f"Unsatisfiable constraint: {text or _IMPLIED}. It contradicts the others")
         self._ranges[term] = (low, high)
 
     def _consequences(self, new: DimExpr, is_equality: bool, text: str) -> list[tuple[Form, bool]]:

@@ -14,7 +14,6 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.experimental.checkify.failures import Error, FailedCheckError, JaxRuntimeError
 from meshrt.numpy import argmax, broadcast_to, logical_not, moveaxis, take
-from meshrt.transforms.arguments import fun_name
 
 __all__ = ["CHECK", "check", "check_error", "check_p", "debug_check"]
 
@@ -72,7 +71,7 @@ def _check(name: str, pred: Any, msg: str, debug: bool, args: tuple[Any, ...], k
         if not isinstance(leaf, ArrayOperators | np.ndarray):
             raise errors.ArgumentTypeError(
                 f"Formatting arguments to checkify.{name} need to be PyTrees of arrays, but got {leaf!r} of type "
-                f"{fun_name(type(leaf))}; write what is known before into the message"
+                f"{type(leaf)}; write what is known before into the message"
             )
     _bind(Error.of(logical_not(pred), FailedCheckError(msg, *args, **kwargs)), debug)
 

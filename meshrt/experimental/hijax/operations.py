@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from meshrt import errors
+from meshrt.core.basic.parts import cotangent_of
 from meshrt.core.high import StateCell, TypeInState, TypeWrittenTo
 from meshrt.core.lojax import completed
-from meshrt.core.primitive import Primitive, as_list
+from meshrt.core.primitive import Primitive, as_list, is_undefined
 from meshrt.core.types import aval_of, in_program
 from meshrt.interpreters.ad import Zero
 from meshrt.transforms.batching import MappedAxis
@@ -114,7 +115,8 @@ class HiPrimitive(Primitive):
 
     def _transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         def transpose(ct: Any, *operands: Any, **params: Any) -> list[Any]:
-            return [_taken(t) for t in rule(ct, *operands, **params)]
+            found = [_taken(t) for t in rule(ct, *operands, **params)]
+            return [cotangent_of(t, x.aval.to_ct_aval()) if is_undefined(x) else t for t, x in zip(found, operands)]
 
         return transpose
 

@@ -63,6 +63,9 @@ class QSpec(HiPspec):
     def to_lo(self) -> tuple[PartitionSpec, ...]:
         return PartitionSpec(self.rows, self.columns), PartitionSpec((self.rows, self.columns)[self.axis])
 
+    def to_tangent_spec(self) -> PartitionSpec:
+        return PartitionSpec(self.rows, self.columns)
+
 
 def _shape(q: Any) -> tuple[int, ...]:
     kind: Any = aval_of(q)
@@ -107,6 +110,9 @@ class QType(HiType):
 
     def inc_rank(self, size: int | None, spec: Any) -> QType:
         return QType(self.values.inc_rank(size, 0), self.scales.inc_rank(size, 0), self.axis)
+
+    def tangent_spec(self, *specs: Any) -> Any:
+        return specs[0]
 
     def leading_axis_spec(self) -> QMapping:
         return QMapping()

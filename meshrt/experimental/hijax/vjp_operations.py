@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 from meshrt import errors, tree_util
+from meshrt.core.basic.parts import cotangent_of
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.lojax import completed
 from meshrt.core.primitive import is_undefined
@@ -274,7 +275,10 @@ def _linearize(linear: Any, primals: Sequence[Any], tangents: Sequence[Any], par
     moved = iter(
         linear.record(
             call_hi_primitive_linearized_p, [*leaves, *[t for t in tangents if t is not None]],
-            {"_prim": prim, "residuals_tree": tree, "nonzeros": nonzeros, "live": live, "types": types},
+            {
+                "_prim": prim, "residuals_tree": tree, "nonzeros": nonzeros, "live": live, "types": types,
+                "taken": tuple([in_program(aval_of(p).to_ct_aval()) for p in primals]),
+            },
         )
     )  # fmt: skip
     return _results(prim, out), [next(moved) if l else None for l in live]
@@ -292,7 +296,7 @@ def _transpose(cts: Sequence[Any], *operands: Any, _prim: VJPHiPrimitive) -> lis
     shown = [Zero(a.to_ct_aval()) if c is None else c for a, c in zip(_prim.out_avals_flat, cts)]
     accums = [ValAccum(x.aval.to_ct_aval()) if is_undefined(x) else x for x in operands]
     _prim.transpose(_prim.out_tree.unflatten(shown), *_prim.in_tree.unflatten(accums))
-    return [_taken(a.freeze()) if isinstance(a, GradAccum) else None for a in accums]
+    return [cotangent_of(_taken(a.freeze()), a.aval) if isinstance(a, GradAccum) else None for a in accums]
 
 
 def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
@@ -345,8 +349,11 @@ def _linearized_types(*avals: Any, types: tuple[Any, ...], live: tuple[bool, ...
 
 
 def _linearized_transpose(
-    cts: Sequence[Any], *operands: Any, _prim: VJPHiPrimitive, residuals_tree: Any, nonzeros: Any, live: Any, types: Any
-) -> list[Any]:
+    cts: Sequence[Any], *operands: Any, _prim: VJPHiPrimitive, residuals_tree: Any, nonzeros: Any, live: Any,
+    types: Any, taken: Any,
+) -> list[Any]:  # fmt: skip
+    """The cotangents that the rule gives. Of an operand that is one value along a Manual axis, which the rule need not
+    know of, it is the sum of what the devices have."""
     count = residuals_tree.num_leaves
     accums = [
         ValAccum(a.to_ct_aval()) if nz else NullAccum(a.to_ct_aval()) for a, nz in zip(_prim.in_avals_flat, nonzeros)
@@ -356,7 +363,8 @@ def _linearized_transpose(
     shown = [Zero(a.to_ct_aval()) if c is None else c for a, c in zip(types, given)]
     residuals = residuals_tree.unflatten(operands[:count])
     _prim.vjp_bwd(*residuals, _prim.out_tree.unflatten(shown), *_prim.in_tree.unflatten(accums))
-    return [None] * count + [_taken(a.freeze()) for a, nz in zip(accums, nonzeros) if nz]
+    found_cts = [cotangent_of(_taken(a.freeze()), t) for a, t, nz in zip(accums, taken, nonzeros) if nz]
+    return [None] * count + found_cts
 
 
 call_hi_primitive_linearized_p = AlwaysHigh(

@@ -14,11 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
+
 from meshrt import config, errors, tree_util
 from meshrt.core.axes import Here, NamedAxis, axes_in_scope, bind_axes
-from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.basic.shapes import broadcast_in_dim_p
+from meshrt.core.jaxpr import ClosedJaxpr, Eqn, Jaxpr, Literal
 from meshrt.core.references import AbstractRef, is_ref
-from meshrt.core.source import named_scope
+from meshrt.core.source import UNKNOWN, named_scope
 from meshrt.core.trace import EVAL, current_trace, trace_to_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
@@ -239,7 +242,7 @@ def trace_kernel(
         return []
 
     types: list[Any] = [*[INDEX] * count, *avals, *state]
-    closed = trace_to_jaxpr(flat, types, name or fun_name(kernel), requires_low=False)
+    closed = _single_numbers_written(trace_to_jaxpr(flat, types, name or fun_name(kernel), requires_low=False))
     arrays = [c for c in closed.consts if not is_ref(c)]
     if arrays:
         shown = ", ".join(aval_of(c).short() for c in arrays)
@@ -250,3 +253,18 @@ def trace_kernel(
     jaxpr = closed.jaxpr
     whole = Jaxpr((), (*jaxpr.constvars, *jaxpr.invars), jaxpr.outvars, jaxpr.eqns, jaxpr.effects, name=jaxpr.name)
     return whole, list(closed.consts)
+
+
+def _single_numbers_written(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Constants of NumPy of one element, as functions make them of a Python number, as numbers that are broadcast."""
+    jaxpr, single = closed.jaxpr, [type(c) is np.ndarray and c.size == 1 for c in closed.consts]
+    if not any(single):
+        return closed
+    made = [
+        Eqn(broadcast_in_dim_p, [Literal(c.reshape(())[()], v.aval.with_shape(()))], [v],
+            {"shape": v.aval.shape, "broadcast_dimensions": ()}, UNKNOWN)
+        for c, v, s in zip(closed.consts, jaxpr.constvars, single) if s
+    ]  # fmt: skip
+    kept = [(c, v) for c, v, s in zip(closed.consts, jaxpr.constvars, single) if not s]
+    rest = jaxpr.replace(constvars=tuple(v for _, v in kept), eqns=[*made, *jaxpr.eqns])
+    return ClosedJaxpr(rest, [c for c, _ in kept])

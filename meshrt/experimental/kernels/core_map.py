@@ -19,7 +19,7 @@ from meshrt.primitives.shard_map_region import Region
 from meshrt.runtime.reference import Ref
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
-from meshrt.sharding.spec import PartitionSpec
+from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.sharding.typed import sharding_of
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.staged import stage
@@ -44,8 +44,9 @@ def core_map(
 
     Each device has its part of what a reference holds, as the reference's sharding says; one that is not split is whole
     on all devices, and what they write to it is to be the same (a `psum`, for one). Collectives may name the mesh's
-    axes. Of a reference that a traced function was given or made (not by `run_state` or `run_scoped`, whose references
-    are whole) only the type says how it is split, so Auto axes that may split it are refused. `scratch_shapes` are
+    axes. Of a reference that a traced function made (not by `run_state` or `run_scoped`, whose references are whole)
+    only the type says how it is split, so Auto axes that may split it are refused; those that jit is given lie where
+    the call's do, by which the function is traced once more, the first time that it asks. `scratch_shapes` are
     types of references that the function is given, each device its own.
 
     Args:
@@ -64,7 +65,7 @@ def core_map(
     Raises:
       ArgumentTypeError: `mesh` is no mesh of devices or cores.
       ArgumentValueError: the function returns something.
-      ShardingError: how a traced reference is split over Auto axes is not known.
+      UnplacedReferenceError: how a traced reference is split over Auto axes is not known.
     """
     options = {
         "compiler_params": compiler_params, "interpret": interpret, "cost_estimate": cost_estimate, "debug": debug,
@@ -134,16 +135,24 @@ def _spec_of(ref: Any, region: Region) -> PartitionSpec:
     axes alone."""
     kind = aval_of(ref)
     if not is_scoped(ref):
-        own = ref.sharding if type(ref) is Ref else None
+        own: Any = ref.sharding if type(ref) is Ref else aval_of(ref).placed  # type: ignore[attr-defined]
         if isinstance(own, NamedSharding) and own.mesh.shape_tuple == region.outside.shape_tuple:
-            return own.spec
-        if isinstance(ref, Tracer):
+            return _by_manual_axes(own.spec, region)
+        if own is None:
             _refuse_unknown(ref, kind, region)
     return spec_in_type(region, kind)
 
 
+def _by_manual_axes(spec: PartitionSpec, region: Region) -> PartitionSpec:
+    """A spec without axes that are Manual around the region: along those a device has the whole of what it captured."""
+    if set(spec.axes) <= set(region.manual_axes):
+        return spec
+    return PartitionSpec(*[tuple(a for a in axes_of(e) if a in region.manual_axes) for e in spec.partitions])
+
+
 def _refuse_unknown(ref: Tracer, kind: ShapedArray, region: Region) -> None:
-    """Refuses a reference of a traced function that Auto axes may split: its type does not say whether they do.
+    """Refuses a reference of a traced function that Auto axes may split, if its type does not say whether they do. A
+    call of a jitted function is traced again then, with types that do.
 
     Where no dimension of what its type leaves to each device is a multiple of an axis' size, that axis splits none.
     """
@@ -156,10 +165,10 @@ def _refuse_unknown(ref: Tracer, kind: ShapedArray, region: Region) -> None:
     if not may_split:
         return
     names = ", ".join(f"{a!r} (size {size})" for a, size in may_split)
-    raise errors.ShardingError(
+    raise errors.UnplacedReferenceError(
         f"the body of core_map at {capture()} uses a reference of type {kind} that {ref.origin() or 'is traced'}. Over "
         f"axes of type Auto, here {names}, the type of a traced reference does not say how it is split, so what each "
-        "device has of it is not known. Make the axes Explicit (meshrt.make_mesh(axis_types=...)), which puts the "
-        "split into the type, say it by meshrt.shard_map with in_specs, or capture the reference from outside of the "
-        "traced function"
+        "device has of it is not known. Give the reference to a jitted function, whose calls say so, make the axes "
+        "Explicit (meshrt.make_mesh(axis_types=...)), which puts the split into the type, say it by meshrt.shard_map "
+        "with in_specs, or capture the reference from outside of the traced function"
     )

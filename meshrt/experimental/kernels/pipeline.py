@@ -231,13 +231,22 @@ def _fetch_ahead(o: Operand, grid: _Grid, at: _Progress, i: Any) -> _Progress:
         ahead = i + (o.count - 1)
         return _fetched(o, grid, at, ahead) if o.count > 1 else _fetched_now(o, grid, at, i)
 
-    def has_room(p: _Progress) -> Any:
-        return jnp.logical_and(p.fetched < p.begun + (o.count - 1), p.cursor + 1 < grid.steps)
+    def turn(_: Any, p: _Progress) -> _Progress:
+        """Fetches the next block that differs. The search is a loop over numbers alone, which has no derivative."""
+        has_room = p.fetched < p.begun + (o.count - 1)
 
-    def further(p: _Progress) -> _Progress:
-        return _fetched(o, grid, replace(p, cursor=p.cursor + 1), p.cursor + 1)
+        def is_same(k: Any) -> Any:
+            now, before = [grid.indices(jnp.clip(n, 0, grid.steps - 1)) for n in (k, k - 1)]
+            return jnp.logical_and(k < grid.steps, jnp.logical_not(o.is_other(before, now)))
 
-    return lax.while_loop(has_room, further, at)
+        found = lax.while_loop(lambda k: jnp.logical_and(has_room, is_same(k)), lambda k: k + 1, p.cursor + 1)
+        is_due = jnp.logical_and(has_room, found < grid.steps)
+        slot = lax.rem(p.fetched, jnp.int32(o.count))
+        when(is_due)(lambda: o.fetch(slot, o.block(grid.indices(jnp.minimum(found, grid.steps - 1)))))
+        return replace(p, fetched=p.fetched + is_due.astype(np.int32), cursor=jnp.where(has_room, found, p.cursor))
+
+    turns = max(1, o.count - 1)  # buffers that are free at once
+    return turn(0, at) if turns == 1 else lax.fori_loop(np.int32(0), np.int32(turns), turn, at)
 
 
 def _fetched_now(o: Operand, grid: _Grid, at: _Progress, i: Any) -> _Progress:

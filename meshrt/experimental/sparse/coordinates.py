@@ -305,7 +305,7 @@ def bcoo_update_layout(
     if on_inefficient is not None and (batch > mat.n_batch or dense > mat.n_dense):
         what = (
             f"for shape {mat.shape}, update to n_batch={batch}, n_dense={dense} from n_batch={mat.n_batch}, "
-            f"n_dense={mat.n_dense} leads to inefficient storage; pass on_inefficient=None if that is wanted"
+            f"n_dense={mat.n_dense} results in inefficient storage; pass on_inefficient=None if that is wanted"
         )
         if on_inefficient == "error":
             raise SparseEfficiencyError(what)

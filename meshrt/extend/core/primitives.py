@@ -25,9 +25,7 @@ closed_call_p = _InPlace(
 )
 
 # An array that nobody fills.
-empty2_p = _InPlace(
-    "empty2", lambda *, dtype, memory_space=None: _lax.empty((), dtype), multiple_results=False
-)
+empty2_p = _InPlace("empty2", lambda *, dtype, memory_space=None: _lax.empty((), dtype), multiple_results=False)
 
 _OTHERS: dict[str, _Primitive] = {
     "add_jaxvals_p": _add_any_p, "custom_lin_p": _custom_vjp_linear_p, "empty2_p": empty2_p,

@@ -14,18 +14,20 @@ import grpc
 from google.protobuf.message import Message
 
 from meshrt.errors import ConfigError, DistributedError
+from meshrt.launch.environment import SECRET
 from meshrt.launch.hosts import codec
 from meshrt.launch.hosts.messages import RefusedError, plain
-from meshrt.launch.hosts.security import Trust
+from meshrt.launch.hosts.security import SECRET_FILE, Trust
 from meshrt.launch.hosts.signing import AlteredError, Seal
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.hosts.wire import coordinator_pb2_grpc as stubs
 from meshrt.launch.membership import frames
 
-__all__ = ["END", "NONCE", "PROOF", "REFUSAL", "Calls", "broken", "unreachable"]
+__all__ = ["END", "NONCE", "PROOF", "REFUSAL", "UNPROVED", "Calls", "broken", "unreachable"]
 
 NONCE, PROOF = "meshrt-nonce", "meshrt-proof"  # of a call, as metadata
 REFUSAL, END = "meshrt-refusal", "meshrt-end"  # and behind its answer
+UNPROVED = "meshrt-unproved"  # with a knock: the answer to the one before was no proof
 
 _CALL_S = 10.0
 _OPTIONS = (
@@ -79,11 +81,23 @@ class Calls:
         own = frames.new_nonce()
         reply = self._stub.Knock(pb.KnockRequest(nonce=own), timeout=_CALL_S)
         if not frames.proves(reply.proof, self._trust.secret, "coordinator", own, reply.nonce):
-            raise RefusedError(
-                f"{self.address} did not prove that it knows this job's secret: it is of another job, or the secrets "
-                "differ", "PERMISSION_DENIED",
-            )  # fmt: skip
+            self._say_unproved(own)
+            raise RefusedError(self._unproved(), "PERMISSION_DENIED")
         return str(reply.nonce)
+
+    def _unproved(self) -> str:
+        if not self._trust.secret:
+            return f"{self.address} has a secret for its job, and none is given here: set {SECRET}, or {SECRET_FILE}"
+        return (
+            f"{self.address} did not prove that it knows this job's secret: it is of another job, or the secrets differ"
+        )
+
+    def _say_unproved(self, nonce: str) -> None:
+        """Who listens there may know nothing of it otherwise: no call follows."""
+        try:
+            self._stub.Knock(pb.KnockRequest(nonce=nonce), metadata=((UNPROVED, "1"),), timeout=_CALL_S)
+        except grpc.RpcError:
+            return  # whoever it is, it need not know
 
     def call(self, method: str, request: Message, nonce: str | None = None) -> Any:
         """A call with one answer. RefusedError, AlteredError, grpc.RpcError."""
@@ -177,4 +191,6 @@ def broken(address: str, error: grpc.RpcError) -> DistributedError:
 def _details(error: grpc.RpcError) -> str:
     """What gRPC says of it, without the story of its attempts."""
     words = plain(str(error.details() or "").partition("\n")[0]) or str(error.code().name)
-    return words.rpartition(": ")[2] if "last error:" in words and "SSL" not in words.upper() else words
+    if "OPENSSL_internal:" in words:
+        return words.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
+    return words.rpartition(": ")[2] if "last error:" in words else words

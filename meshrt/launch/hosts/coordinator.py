@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from meshrt import _collection
 from meshrt.launch import shell
 from meshrt.launch.address import split_address
 from meshrt.launch.hosts.agent import versions
@@ -19,6 +19,7 @@ from meshrt.launch.hosts.journal import Journal
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.hosts.server import Server
 from meshrt.launch.model import FINAL
+from meshrt.launch.noise import Sparing
 from meshrt.launch.output import Console
 
 __all__ = ["Fates", "Options", "Placing", "run"]
@@ -27,7 +28,6 @@ _PLAIN = (
     "meshrt launch: who joins must know the secret, and what is said is signed, but not encrypted: where others can "
     "listen on this network, use --tls (`meshrt launch certificates`)"
 )
-_LOG_EVERY_S = 0.2  # of what strangers do; more is counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def run(job: shell.Job, options: Options, console: Console | None = None, place:
     host, port = split_address(options.listen)
     options.trust.check_address(host)
     command = shlex.join((*job.target[1:], *job.arguments))
-    say = _Sparing(console)
+    say = _Said(console)
     journal = Journal(options.journal, _what(job), say.notice)
     engine = HostsEngine(versions(), say.notice, journal.expected, options.lease_s)
     server = Server(
@@ -83,7 +83,7 @@ def run(job: shell.Job, options: Options, console: Console | None = None, place:
             console.say(
                 f"meshrt launch: the coordinator listens; on each host: meshrt launch agent --coordinator {address}"
             )
-        with nullcontext() if place is None else place(address, engine):
+        with _collection.seldom(), nullcontext() if place is None else place(address, engine):
             code = shell.run(job, console, engine, record=journal, watch=engine.watch)
     finally:
         engine.close()
@@ -102,23 +102,13 @@ def _what(job: shell.Job) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-class _Sparing:
-    """Tells people what strangers do, but not each time that somebody hammers at the port."""
+class _Said:
+    """What people are told beside the job's own lines."""
 
     def __init__(self, console: Console):
         self._console = console
-        self._at, self._left_out = float("-inf"), 0
+        self.stranger = Sparing(self.notice)  # something that a caller did
 
     def notice(self, text: str) -> None:
         """Something of the job's own."""
         self._console.say(f"meshrt launch: {text}")
-
-    def stranger(self, text: str) -> None:
-        """Something that a caller did."""
-        now = time.monotonic()
-        if now - self._at < _LOG_EVERY_S:
-            self._left_out += 1
-            return
-        more = f" ({self._left_out} more were left out)" if self._left_out else ""
-        self._at, self._left_out = now, 0
-        self.notice(f"{text}{more}")

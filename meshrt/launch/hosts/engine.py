@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from meshrt.launch.engines.protocol import Capabilities, Output, Report, ResizeAsked, Spec, StopAsked, Task
+from meshrt.launch.engines.protocol import Capabilities, Exited, Output, Report, ResizeAsked, Spec, StopAsked, Task
 from meshrt.launch.hosts.fleet import Fleet
 from meshrt.launch.hosts.logbook import Logbook
 from meshrt.launch.hosts.messages import Applicant, Chunk, Down, Over, Up
@@ -108,6 +108,8 @@ class HostsEngine:
             notices, self._fleet.notices = self._fleet.notices, []
         for notice in notices:
             self._notify(notice)
+        for ended in (found.task for found in reports if isinstance(found, Exited)):
+            self.logbook.end(ended)
         return reports
 
     def close(self) -> None:
@@ -164,7 +166,8 @@ class HostsEngine:
         with self._lock:
             if self._senders.get(name) == send:
                 del self._senders[name], self._incarnations[name]
-                self._fleet.closed(name, incarnation)
+                self._fleet.closed(name, incarnation, self._clock())
+                self._woken()
 
     def receive(self, name: str, incarnation: str, message: Up) -> None:
         """An agent's message."""
@@ -191,9 +194,9 @@ class HostsEngine:
         """A piece of the output of a task."""
         with self._lock:
             found = self._fleet.log(name, incarnation, chunk, self._clock())
+            if isinstance(found, Output):
+                self.logbook.feed(found)  # before the shell, and with it the logbook, hears that the task has ended
             self._woken()
-        if isinstance(found, Output):
-            self.logbook.feed(found)
 
     def agent_ended(self, name: str, why: str) -> None:
         """The process of an agent is known to have ended, and everything with it."""

@@ -207,11 +207,14 @@ class Fleet:
         if stale := tuple(t for t in known if t not in self.tasks):
             self._tell(host, Signal(stale, 9))
 
-    def closed(self, name: str, incarnation: str) -> None:
-        """The session of an agent broke; it has the rest of its lease to open another one."""
+    def closed(self, name: str, incarnation: str, now: float) -> None:
+        """The session of an agent ended; it has the rest of its lease to open another one, unless it said that it
+        leaves, and runs nothing any more."""
         host = self._current(name, incarnation)
         if host is not None:
             host.connected = False
+            if host.leaving is not None and not host.tasks:
+                self._lose(host, host.leaving, now)
 
     def ended(self, name: str, why: str, now: float) -> None:
         """Somebody who sees the agent's process knows that it has ended, and everything with it."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshrt.launch.engines.protocol import Output, Task
+from meshrt.launch.noise import without_noise
 from meshrt.launch.output import LineSplitter
 
 __all__ = ["Line", "Logbook"]
@@ -76,17 +77,25 @@ class Logbook:
     def feed(self, found: Output) -> None:
         """A task printed this."""
         with self._lock:
-            lines = self._lines.get(found.task)
-            if lines is None:
-                return
-            splitter = self._splitters.setdefault((found.task, found.stream), LineSplitter())
-            limit = min(BYTES, TOTAL // len(self._lines))
-            for data in splitter.feed(found.data, found.at):
-                self._number += 1
-                line = Line(self._hosts[found.task], found.task, found.stream == "stderr", data, self._number)
-                lines.add(line, limit)
-                for follow in self._followers:
-                    follow(line)
+            if found.task in self._lines:
+                splitter = self._splitters.setdefault((found.task, found.stream), LineSplitter())
+                self._add(found.task, found.stream, splitter.feed(found.data, found.at))
+
+    def end(self, task: Task) -> None:
+        """A task has ended, perhaps within a line."""
+        with self._lock:
+            for key in [key for key in ((task, "stdout"), (task, "stderr")) if key in self._splitters]:
+                self._add(*key, self._splitters.pop(key).close())
+
+    def _add(self, task: Task, stream: str, found: list[bytes]) -> None:
+        """What a task printed itself of these lines; the runtime's are for log files."""
+        lines, limit = self._lines[task], min(BYTES, TOTAL // len(self._lines))
+        for data in (own for line in found if (own := without_noise(line)) is not None):
+            self._number += 1
+            line = Line(self._hosts[task], task, stream == "stderr", data, self._number)
+            lines.add(line, limit)
+            for follow in self._followers:
+                follow(line)
 
     def last(self, count: int, follow: Callable[[Line], None] | None = None) -> list[Line]:
         """The last `count` lines of each task, task by task; `follow` hears of each one after them. For a follower they

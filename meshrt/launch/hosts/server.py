@@ -16,8 +16,9 @@ from grpc.aio import ServicerContext as Context
 
 from meshrt.errors import ConfigError
 from meshrt.launch.address import join_address
+from meshrt.launch.environment import SECRET
 from meshrt.launch.hosts import codec, status
-from meshrt.launch.hosts.calls import END, NONCE, PROOF, REFUSAL, Calls
+from meshrt.launch.hosts.calls import END, NONCE, PROOF, REFUSAL, UNPROVED, Calls
 from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.fleet import BACKLOG, SELF_END_S
 from meshrt.launch.hosts.logbook import Line
@@ -158,6 +159,8 @@ class Server:
     async def Knock(self, request: pb.KnockRequest, context: Context) -> pb.KnockReply:
         if len(request.nonce) > _NONCE_LIMIT:
             await self._refuse(context, "Knock", RefusedError("a nonce that is no nonce", "INVALID_ARGUMENT"))
+        if UNPROVED in dict(context.invocation_metadata() or ()):
+            self._log(f"{_peer(context)} knocked, and left: it has not this job's secret ({SECRET})")
         nonce = self._nonces.new(time.monotonic())
         proof = frames.proof(self._trust.secret, "coordinator", request.nonce, nonce)
         return pb.KnockReply(nonce=nonce, proof=proof)
@@ -344,8 +347,10 @@ def _try_to_bind(host: str, port: int) -> None:
 
 
 def _peer(context: Context) -> str:
-    """The address of who calls, as people write it: gRPC says `ipv4:127.0.0.1:40000`, `ipv6:%5B::1%5D:40000`."""
-    return str(context.peer()).replace("%5B", "[").replace("%5D", "]").removeprefix("ipv4:").removeprefix("ipv6:")
+    """The address of who calls, as people write it: gRPC says `ipv4:127.0.0.1:40000`, `ipv6:%5B::1%5D:40000`, and
+    nothing of one whose connection it has ended."""
+    address = str(context.peer()).replace("%5B", "[").replace("%5D", "]").removeprefix("ipv4:").removeprefix("ipv6:")
+    return address or "somebody who has gone"
 
 
 def _log_line(line: Line) -> pb.LogLine:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from meshrt.errors import counted
-from meshrt.launch.causes import first_cause
 from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.messages import RefusedError
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
 from meshrt.launch.model import Incident, Phase, State
+from meshrt.launch.report import blamed, without_cause
 
 __all__ = ["reply", "resize"]
 
@@ -44,9 +44,9 @@ def _rank(state: State, rank: int) -> pb.RankStatus:
 
 
 def _in_a_line(incident: Incident) -> str:
-    cause = first_cause(incident.failures)
+    cause = blamed(incident)
     if cause is None:
-        return f"generation {incident.generation}: {incident.kind.value} {incident.detail}".rstrip()
+        return f"generation {incident.generation}: {without_cause(incident)}"
     who = "the coordination service" if cause.rank is None else f"rank {cause.rank}"
     where = f" on {cause.host}" if cause.host else ""
     how = cause.error.message.splitlines()[0] if cause.error is not None and cause.error.message else ""

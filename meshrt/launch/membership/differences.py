@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["describe", "representatives", "source_of"]
+__all__ = ["describe", "named", "representatives", "source_of"]
 
 # In this order: the first that differs is mostly the cause of those behind it. Each with what people call it.
 _FIELDS = {
@@ -62,9 +62,14 @@ def _who(records: Mapping[int, Record], first: int) -> str:
     return f"processes {listed} run"
 
 
-def _program(record: Record) -> str:
+def named(record: Record) -> str:
+    """A program as people call it, and where it is written."""
     line = f" ({record['line']})" if record.get("line") else ""
-    return f"{record.get('name', '?')}{line} on {record.get('arguments', '?')}"
+    return f"{record.get('name', '?')}{line}"
+
+
+def _program(record: Record) -> str:
+    return f"{named(record)} on {record.get('arguments', '?')}"
 
 
 def _between(one: int, other: int, records: Mapping[int, Record], texts: Mapping[int, str | None]) -> Iterator[str]:

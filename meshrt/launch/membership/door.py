@@ -91,6 +91,7 @@ class Door:
         connection = _Connection(sock, self._selector, f"{address[0]}:{address[1]}")
         connection.on_message = lambda fields: self._shake(connection, fields)
         connection.on_end = lambda why: self._strangers.discard(connection)
+        connection.on_nonsense = lambda why: self._mistake(connection, why)
         self._strangers.add(connection)
         connection.send("hello", nonce=connection.nonce)
 
@@ -108,7 +109,13 @@ class Door:
         elif kind == "come" and isinstance(process, int) and isinstance(count, int):
             self._come(connection, process, count, fields)
         else:
-            self._refuse(connection, f"a message that cannot come first: {kind!r}")
+            self._mistake(connection, f"a message that cannot come first: {kind[:60]!r}")
+
+    def _mistake(self, connection: _Connection, why: str) -> None:
+        """What a stranger sent does not come from a process of any job."""
+        if connection in self._strangers:
+            self._log(f"{connection.peer} is no process of this job: it sent {why}")
+            self._refuse(connection, f"this is the door of a job of meshrt, and that was {why}")
 
     def _refuse(self, connection: _Connection, why: str) -> None:
         self._strangers.discard(connection)
@@ -208,7 +215,7 @@ class Door:
             case "failed":
                 roster.fail(process, str(fields["why"])[:4000])
             case "finished":
-                roster.finish(process, fields["launched"], now)
+                roster.finish(process, fields["launched"], now, fields.get("trails"))
             case "agree":
                 roster.members[process].port = fields.get("port")  # a stopped process may have said nothing since
                 roster.agree(process, str(fields["circle"]), int(fields["number"]), dict(fields["record"]), now)
@@ -258,12 +265,12 @@ class Door:
         while self._roster.outbox or self._roster.news:
             outbox, self._roster.outbox = self._roster.outbox, []
             news, self._roster.news = self._roster.news, []
+            for process, why in news:  # before those who may leave then
+                self._tell(process, why)
             for send in outbox:
                 connection = self._connections.get(send.process)
                 if connection is not None:
                     connection.send(send.kind, **send.fields)
-            for process, why in news:
-                self._tell(process, why)
 
 
 def _unpacked(text: object) -> str | None:
@@ -286,6 +293,7 @@ class _Connection:
         self.on_message: Callable[[Mapping[str, Any]], None] = lambda fields: None
         self.on_bytes: Callable[[bytes], None] | None = None
         self.on_end: Callable[[str], None] = lambda why: None
+        self.on_nonsense: Callable[[str], None] = lambda why: None
         self._unsent = bytearray()
         self._open = True
         self._ending = False
@@ -357,7 +365,9 @@ class _Connection:
         try:
             found = self.frames.feed(data)
         except frames.FrameError as e:
-            self._close(str(e))
+            self.on_nonsense(str(e))
+            if not self._ending:
+                self._close(str(e))
             return
         for fields in found:
             if not self._open or self._ending:

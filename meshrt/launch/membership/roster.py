@@ -75,6 +75,7 @@ class Roster:
         self.members: dict[int, Member] = {}
         self.lost: dict[int, str] = {}
         self._ended: set[int] = set()  # of those the ones whose connections ended too
+        self._at_odds: set[int] = set()  # and those with which something wrong was computed
         self.outbox: list[Send] = []
         self.news: list[tuple[int, str]] = []  # process, why: what a launcher wants to hear
         self.formed = False
@@ -160,17 +161,18 @@ class Roster:
         member.launched = {str(k): int(v) for k, v in _mapping(fields.get("launched")).items()}
         pending = _mapping(fields.get("pending"))  # seconds for which nothing has come out
         member.waiting_since = {self._circle(c): now - float(seconds) for c, seconds in pending.items()}
-        for circle, trail in _mapping(fields.get("trails")).items():
-            self._compare(member, self._circle(circle), trail)
+        self._compare_all(member, fields.get("trails"))
         self._look_for_stalls(now)
 
     def fail(self, process: int, why: str) -> None:
         """The process said that it leaves by failure."""
         self._lose(process, why, visible=True)
 
-    def finish(self, process: int, launched: Mapping[str, Any], now: float) -> None:
-        """The script of a process ended; the process waits until all others' have."""
+    def finish(self, process: int, launched: Mapping[str, Any], now: float, trails: object = None) -> None:
+        """The script of a process ended; the process waits until all others' have. `trails` are its last launches, of
+        which no sign of life may have told."""
         member = self.members[process]
+        self._compare_all(member, trails)
         member.finished, member.heard_at = True, now
         member.launched = {str(k): int(v) for k, v in launched.items()}
         self._look_for_stalls(now)
@@ -228,8 +230,9 @@ class Roster:
             member.computed = (now, used)
         return now - since < _LOOK_S or used - before > _WORKING * (now - since)
 
-    def _lose(self, process: int, why: str, visible: bool = False) -> None:
-        """`visible`: who watches the process itself sees that it ended, and how."""
+    def _lose(self, process: int, why: str, visible: bool = False, at_odds: bool = False) -> None:
+        """`visible`: who watches the process itself sees that it ended, and how; `at_odds`: what it has computed with
+        the others is wrong."""
         if process in self.lost:
             return
         member = self.members[process]
@@ -241,13 +244,15 @@ class Roster:
             self.news.append((member.rank, text))
         if visible:
             self._ended.add(process)
+        if at_odds:
+            self._at_odds.add(process)
         self.outbox += [self._notice(m.process, process) for m in (*self.present, member)]
         self._release()
 
     def _notice(self, to: int, lost: int) -> Send:
         ports = [m.port for m in self.members.values() if m.port is not None]
-        ended = lost in self._ended
-        return Send(to, "lost", {"process": lost, "why": self.lost[lost], "ports": ports, "ended": ended})
+        how = {"ended": lost in self._ended, "at_odds": lost in self._at_odds}
+        return Send(to, "lost", {"process": lost, "why": self.lost[lost], "ports": ports, **how})
 
     def _release(self) -> None:
         """Those that wait for others wait only as long as there are others."""
@@ -335,7 +340,7 @@ class Roster:
             return
         if len({r.get("digest") for r in agreement.records.values()}) == 1:
             del self._agreements[circle, number]
-            self._names[circle, number] = str(record.get("name"))
+            self._names[circle, number] = differences.named(record)
             for p in agreement.records:
                 self.outbox.append(Send(p, "agreed", {"circle": circle, "number": number}))
             return
@@ -357,6 +362,10 @@ class Roster:
             self.outbox.append(Send(p, "disagreed", {"circle": circle, "number": number, "why": why}))
         self.news.append((self.members[min(agreement.asked[1:], default=process)].rank, why))
 
+    def _compare_all(self, member: Member, trails: object) -> None:
+        for circle, trail in _mapping(trails).items():
+            self._compare(member, self._circle(circle), trail)
+
     def _compare(self, member: Member, circle: str, trail: Any) -> None:
         """Programs that were agreed on must also be launched in the same order."""
         if self._broken(circle):
@@ -374,7 +383,7 @@ class Roster:
                 )
                 self._lose(
                     member.process, f"it launched other programs than {other}: {what}. All processes must launch the "
-                    "same programs in the same order; what they computed together since is wrong",
+                    "same programs in the same order; what they computed together since is wrong", at_odds=True,
                 )  # fmt: skip
                 return
         for count in sorted(known)[:-_TRAILS]:
@@ -451,7 +460,7 @@ class Roster:
         self._trails.clear()
         self._names.clear()
         self.growth = Growth()
-        self.lost, self._ended = {}, set()
+        self.lost, self._ended, self._at_odds = {}, set(), set()
         self.members = dict(enumerate((*left, *came)))
         for new, member in self.members.items():
             member.process, member.regrouping = new, False

@@ -40,7 +40,7 @@ def is_placed(settings: Settings) -> bool:
     """Whether the processes of a job are started by an engine of this room, and not on this machine by the launcher.
 
     Raises:
-      ConfigError: an engine of this machine is given hosts or options.
+      ConfigError: an engine of this machine is given hosts, options, or where agents of other machines find it.
     """
     if settings.engine not in engines.names():
         return True
@@ -48,6 +48,11 @@ def is_placed(settings: Settings) -> bool:
         raise ConfigError(f"engine = {settings.engine!r}: its processes run on this machine; for --hosts, --engine ssh")
     if settings.options:
         raise ConfigError(f"option {', '.join(settings.options)}: the engine {settings.engine!r} has no options")
+    if settings.listen is not None:
+        raise ConfigError(
+            f"listen = {settings.listen!r}: no agent of another machine comes to a job of the engine "
+            f"{settings.engine!r}; for those, meshrt launch coordinator --listen HOST:PORT, or another --engine"
+        )
     return False
 
 

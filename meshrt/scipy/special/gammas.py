@@ -252,8 +252,10 @@ def polygamma(n: Any, x: Any) -> Any:
     Array(1.644934, dtype=float32, weak_type=True)
     """
     n_aval = aval_of(n)
-    if n_aval.dtype.kind not in "iub":
-        raise errors.ArgumentValueError(f"polygamma: the order n must be of integers, got {n_aval.short()}")
+    if n_aval.dtype.kind not in "iu":
+        raise errors.ArgumentValueError(
+            f"Argument `n` to polygamma must be of integer type. Got dtype {n_aval.dtype}; convert it with astype(int)"
+        )
     n, x = inexact("polygamma", n, x)
     return lax.polygamma(n, x)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, lax
+from meshrt.api import jvp
 from meshrt.jit import jit
 from meshrt.scipy.operands import floating
 from meshrt.scipy.special.gammas import gamma, gammasgn
@@ -97,7 +98,7 @@ def hyp1f1(a: Any, b: Any, x: Any) -> Any:
     Array(1.2974426, dtype=float32)
     """
     a, b, x = jnp.broadcast_arrays(*floating("hyp1f1", a, b, x))
-    constant, pole = a == 0, _is_whole_negative(b) & ~(_is_whole_negative(a) & (a > b))
+    pole = _is_whole_negative(b) & ~(_is_whole_negative(a) & (a > b))
     # Kummer's transformation, DLMF 13.2.39, leads from x < 0 to terms of one sign.
     turned = (x < 0) & ~_is_whole_negative(a)
     top, bottom = jnp.where(turned, b - a, a), in_range(b, ~pole, 1.0)
@@ -106,7 +107,9 @@ def hyp1f1(a: Any, b: Any, x: Any) -> Any:
     value = _series((in_range(top, near, 1.0),), (bottom,), in_range(size, near, 0.0))
     value = jnp.where(turned, jnp.exp(in_range(x, turned & near, 0.0)), 1) * value
     value = jnp.where(near, value, _far_hyp1f1(top, bottom, size, turned, ~near))
-    value = jnp.where(a == b, jnp.exp(in_range(x, a == b, 0.0)), value)
+    # The series has these values, too, and knows how they change with the parameters.
+    constant, exponential = ~near & (a == 0), ~near & (a == b)
+    value = jnp.where(exponential, jnp.exp(in_range(x, exponential, 0.0)), value)
     return jnp.where(constant, 1, jnp.where(pole, np.inf, value)).astype(x.dtype)
 
 
@@ -145,7 +148,7 @@ def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
     degree_end = jnp.maximum(jnp.where(finite_a, a, -np.inf), jnp.where(finite_b, b, -np.inf))
     finite = finite_a | finite_b
     pole = _is_whole_negative(c) & (degree_end <= c)
-    constant = ((x == 0) | (a == 0) | (b == 0)) & ~pole
+    constant = ((a == 0) | (b == 0)) & ~pole & jnp.isinf(x)  # elsewhere the series says so, with its slopes
     inside = ~pole & ~constant & ((x < 1) | finite)
     at_one = ~pole & ~constant & ~finite & (x == 1) & (c - a - b > 0)
     p, q, r, y = (in_range(v, inside, other) for v, other in ((a, 0.5), (b, 0.5), (c, 2.0), (x, 0.25)))
@@ -158,18 +161,36 @@ def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
 
 def _inside(a: Any, b: Any, c: Any, x: Any, finite: Any) -> Any:
     """hyp2f1 for x < 1, or of polynomials."""
-    plain = (a == c) | (b == c)
+    plain = ((a == c) | (b == c)) & ~finite
+    value = _by_series(a, b, c, x, finite)
+    return jnp.where(
+        plain, _power(*(in_range(v, plain, o) for v, o in zip((a, b, c, x), (0.5, 1.0, 1.0, 0.25)))), value
+    )
+
+
+@custom_jvp
+def _power(a: Any, b: Any, c: Any, x: Any) -> Any:
+    """DLMF 15.4.6 for a or b equal to c, which knows nothing of how the value changes with the parameters."""
+    return jnp.exp(-jnp.where(b == c, a, b) * jnp.log1p(-x))
+
+
+@_power.defjvp
+def _power_jvp(primals: Any, tangents: Any) -> Any:
+    series = functools.partial(_by_series, finite=jnp.zeros(primals[3].shape, bool))
+    return _power(*primals), jvp(series, primals, tangents)[1]
+
+
+def _by_series(a: Any, b: Any, c: Any, x: Any, finite: Any) -> Any:
+    """`_inside` without the shorter form."""
     # Pfaff's transformation, DLMF 15.8.1, takes x < 0 to (0, 1).
     turned = (x < 0) & ~finite
     t = jnp.where(turned, x / in_range(x - 1, turned, 1.0), x)
     second = jnp.where(turned, c - b, b)
     d = c - a - second
-    far = (t > _NEAR_ONE) & ~finite & ~plain & (jnp.abs(d - jnp.round(d)) > _WHOLE)
+    far = (t > _NEAR_ONE) & ~finite & (jnp.abs(d - jnp.round(d)) > _WHOLE)
     near_one = _around_one(*(in_range(v, far, o) for v, o in ((a, 0.5), (second, 0.25), (c, 1.0), (t, 1.0))))
-    value = jnp.where(far, near_one, _series((a, second), (c,), in_range(t, ~far & (finite | ~plain), 0.0)))
-    logarithm = jnp.log1p(-in_range(x, turned | (plain & (x < 1)), 0.0))
-    value = jnp.where(turned, jnp.exp(-a * logarithm) * value, value)
-    return jnp.where(plain & ~finite, jnp.exp(-jnp.where(b == c, a, b) * logarithm), value)
+    value = jnp.where(far, near_one, _series((a, second), (c,), in_range(t, ~far, 0.0)))
+    return jnp.where(turned, jnp.exp(-a * jnp.log1p(-in_range(x, turned, 0.0))) * value, value)
 
 
 def _around_one(a: Any, b: Any, c: Any, x: Any) -> Any:
@@ -187,6 +208,9 @@ def _gauss_sum(a: Any, b: Any, c: Any) -> Any:
 
 
 def _over_gamma(x: Any) -> Any:
-    """1 / gamma(x), which has no poles."""
+    """1 / gamma(x), which has no poles: at those of gamma by reflection, DLMF 5.5.3, which has its slope, too."""
     pole = _is_whole_negative(x)
-    return jnp.where(pole, 0, 1 / gamma(in_range(x, ~pole, 1.0)))
+    whole, at_pole = lax.stop_gradient(jnp.round(x)), in_range(x, pole, 0.0)
+    sign = 1 - 2 * jnp.mod(in_range(whole, pole, 0.0), 2)
+    reflected = sign * jnp.sin(np.pi * (at_pole - in_range(whole, pole, 0.0))) / np.pi * gamma(1 - at_pole)
+    return jnp.where(pole, reflected, 1 / gamma(in_range(x, ~pole, 1.0)))

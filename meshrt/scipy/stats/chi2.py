@@ -11,8 +11,8 @@ import meshrt.numpy as jnp
 from meshrt import lax
 from meshrt.jit import jit
 from meshrt.scipy.operands import beside_constants
-from meshrt.scipy.special.gammas import gammainc, gammaln
-from meshrt.scipy.stats.gamma import above
+from meshrt.scipy.special.gammas import gammaln
+from meshrt.scipy.stats.gamma import above, below
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
 
@@ -36,7 +36,7 @@ def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
 def cdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
     x, df, loc, scale = beside_constants("chi2.cdf", x, df, loc, scale)
-    return gammainc(df / 2, jnp.maximum((x - loc) / (2 * scale), 0))
+    return below(df / 2, (x - loc) / (2 * scale))
 
 
 @jit

@@ -35,7 +35,13 @@ def pdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
 def cdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
     x, a, loc, scale = beside_constants("gamma.cdf", x, a, loc, scale)
-    return gammainc(a, jnp.maximum((x - loc) / scale, 0))
+    return below(a, (x - loc) / scale)
+
+
+def below(a: Any, z: Any) -> Any:
+    """gammainc(a, z), and 0, without a slope, where z is not positive; NaN there of a shape that is none."""
+    outside = (z <= 0) & (a > 0)
+    return jnp.where(outside, 0, gammainc(a, jnp.where(outside, 1, z)))
 
 
 @jit

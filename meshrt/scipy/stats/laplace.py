@@ -30,5 +30,6 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Probability of values up to x."""
     x, loc, scale = beside_constants("laplace.cdf", x, loc, scale, ordered=True)
     z = (x - loc) / scale
-    tail = 0.5 * jnp.exp(-jnp.abs(z))
-    return jnp.where(z <= 0, tail, 1 - tail)
+    left = z <= 0
+    tail = 0.5 * jnp.exp(jnp.where(left, z, -z))  # -abs(z) with the slope of the left at 0
+    return jnp.where(left, tail, 1 - tail)

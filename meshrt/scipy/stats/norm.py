@@ -19,7 +19,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Logarithm of the density at x."""
     x, loc, scale = beside_constants("norm.logpdf", x, loc, scale)
     z = (x - loc) / scale
-    return -0.5 * z * z - jnp.log(scale) - 0.5 * math.log(2 * math.pi)
+    return -0.5 * z * z - jnp.log(jnp.abs(scale)) - 0.5 * math.log(2 * math.pi)  # the density is even in the scale
 
 
 @jit

@@ -27,4 +27,6 @@ def logpdf(x: Any, c: Any) -> Any:
 @jit
 def pdf(x: Any, c: Any) -> Any:
     """Density at x."""
-    return lax.exp(logpdf(x, c))
+    # NaN stands outside of exp: XLA leaves the result unwritten where it can prove that exp is of NaN alone.
+    known = jnp.where((c > 0) & (c < 1), logpdf(x, c), 0)
+    return jnp.where((c > 0) & (c < 1), lax.exp(known), np.nan)

@@ -90,3 +90,18 @@ def test_mlirs_bindings_are_jaxlibs():
 
         assert one is hlo and ir is public is mlir.ir is jaxlib.mlir.ir and passmanager.PassManager
     """)
+
+
+def test_files_of_families_of_functions_are_the_modules_that_publish_them():
+    passes("""
+        import importlib
+        import jax
+        from jax._src import api, errors, public_test_util, sharding_impls, tree
+        from jax._src.lax import control_flow, slicing
+        from meshrt.compat.modules import ELSEWHERE
+
+        assert api.jit is jax.jit and errors.UnexpectedTracerError is jax.errors.UnexpectedTracerError
+        assert control_flow.scan is jax.lax.scan and slicing.gather is jax.lax.gather and tree.map is jax.tree.map
+        assert public_test_util.check_grads and sharding_impls.NamedSharding is jax.NamedSharding
+        assert all(importlib.import_module(f"jax.{name}") for name in ELSEWHERE)
+    """)

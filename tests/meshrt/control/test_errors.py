@@ -47,7 +47,7 @@ CASES = {
     "sizes of map": (
         lambda: lax.map(lambda x: x["a"], {"a": ONES, "b": ONES[:1]}),
         ValueError,
-        ["map got values with different leading axis sizes: 3, 1", "xs['b'] of type float32[1] has size 1"],
+        ["map: scan got values with different leading axis sizes: 3, 1", "xs['b'] of type float32[1] has size 1"],
     ),
     "no axis of map": (
         lambda: lax.map(lambda x: x, (ONES, 2)),

@@ -163,3 +163,27 @@ def test_the_trace_of_matrices_whose_dimensions_are_split(spec):
     assert found[0][0] == found[1][0]
     for ours, theirs in zip(*(f[1:] for f in found)):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("partitioner", ["meshrt", "xla"])
+def test_boundaries_of_jit_name_unreduced_axes(partitioner):
+    """What is declared to be a sum is one, of the value: JAX's `ones` is as many times that as devices add."""
+    mesh = meshrt.make_mesh((4, 2), ("x", "y"))
+    addends, x = meshrt.P("x", unreduced={"y"}), np.arange(32, dtype=np.float32).reshape(8, 4)
+    value = lambda a: np.asarray(meshrt.reshard(a, meshrt.P()))
+    with meshrt.set_mesh(mesh), meshrt.config.override(partitioner=partitioner):
+        placed = meshrt.device_put(x, meshrt.NamedSharding(mesh, meshrt.P("x")))
+        a = meshrt.jit(lambda x: 3 * x, out_shardings=addends)(placed)
+        assert str(meshrt.typeof(a)) == "float32[8@x,4]{U:y}"
+        np.testing.assert_array_equal(value(a), 3 * x)
+        np.testing.assert_array_equal(value(meshrt.jit(lambda a: a + a, in_shardings=addends)(a)), 6 * x)
+        for fill in (jnp.zeros, jnp.ones)[: 1 if partitioner == "xla" else 2]:
+            for made in (fill((8, 4), out_sharding=addends), meshrt.jit(lambda: fill((8, 4), out_sharding=addends))()):
+                assert made.sharding.spec.unreduced == {"y"}
+                np.testing.assert_array_equal(value(made + a), fill((8, 4)) + 3 * x)
+        np.testing.assert_array_equal(value(meshrt.jit(lambda a: jnp.zeros_like(a) + a)(a)), 3 * x)
+        with pytest.raises(NotImplementedError, match=r"in_shardings with unreduced axes.*argument x"):
+            meshrt.jit(lambda x: x, in_shardings=addends)(x)
+        if partitioner == "xla":
+            with pytest.raises(NotImplementedError, match="gives the whole of a constant"):
+                meshrt.jit(lambda: jnp.ones((8, 4), out_sharding=addends))()

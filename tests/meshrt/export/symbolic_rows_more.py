@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import meshrt
 import meshrt.numpy as jnp
 from meshrt import lax, random, scipy
 from tests.meshrt.export.symbolic_rows import ints, keyed
@@ -86,6 +87,12 @@ MORE = [
     ("lax.reduce_max", lambda x: (lax.reduce_max(x, (0,)), lax.reduce_sum(x, (1,)), lax.reduce_min(x, (0, 1))), AB,
      MATRIX),
     ("lax.reduce_precision", lambda x: lax.reduce_precision(x, 5, 10), AB, MATRIX),
+    ("lax.bitcast_convert_type", lambda x: (
+        (words := lax.bitcast_convert_type(x, np.uint8)), lax.bitcast_convert_type(words, np.int32),
+        lax.bitcast_convert_type(x, np.int32)), AB, MATRIX),
+    ("grad of indexing, in steps", lambda x: meshrt.grad(lambda x: (x[::2, 1::3] ** 2).sum())(x), AB, MATRIX),
+    ("lax.reduce_window, of what may be empty", lambda x: lax.reduce_window(
+        x[2:], 0.0, lax.add, (2, 2), (2, 1), "SAME"), AB, MATRIX),
     ("lax.split", lambda x: lax.split(x, (1, x.shape[0] - 1)), ("a + 1",), VECTOR),
     ("lax.switch", lambda x: lax.switch(1, [lambda v: v, lambda v: v * x.shape[0]], x), A, VECTOR),
     ("lax.tile", lambda x: lax.tile(x, (2, 3)), AB, MATRIX),

@@ -148,6 +148,7 @@ def test_equalities_replace_terms():
     (("a == a + 1",), "Unsatisfiable explicit constraint: a == a \\+ 1"), (("a <= 0",), "Unsatisfiable.*a <= 0"),
     (("a >= c + 1", "c >= 4", "a <= d + 2", "d <= 2"), "Unsatisfiable constraint"), ((3,), "must be a string"),
     (("a + 1 == b",), "must be of the form `term \\* coefficient`"), (("2*a == 3",), "No integer meets it"),
+    (("a == 0",), "Unsatisfiable constraint: sizes are at least 1"),
 ])  # fmt: skip
 def test_constraints_that_are_none(constraints, said):
     with pytest.raises(ValueError, match=said):

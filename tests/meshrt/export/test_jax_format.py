@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import random
 
 import jax
@@ -92,6 +93,42 @@ def test_sharded():
     np.testing.assert_array_equal(read.call(meshrt.device_put(X, read.in_shardings_jax(own)[0])), 2 * X)
 
 
+State = collections.namedtuple("State", ["weights", "step"])
+
+
+class Named:
+    def __init__(self, value, name):
+        self.value, self.name = value, name
+
+
+def test_containers_that_both_know_by_a_name():
+    for lib in (jax, meshrt):
+        flat = lambda n: ((n.value,), n.name)
+        lib.tree_util.register_pytree_node(Named, flat, lambda name, children: Named(children[0], name))
+        lib.export.register_pytree_node_serialization(
+            Named, serialized_name="test.Named", serialize_auxdata=str.encode,
+            deserialize_auxdata=lambda data: bytes(data).decode(),
+        )  # fmt: skip
+        lib.export.register_namedtuple_serialization(State, serialized_name="test.State")
+
+    f = lambda s, o: (Named(s.weights["b"].value + o["y"], "sum"), State(o["x"], s))
+    args = State({"b": Named(X, "n")}, X), collections.OrderedDict(y=X + 1, x=X)
+    ours = export.from_jax(jax.export.export(jax.jit(f))(*args).serialize())
+    theirs = jax.export.deserialize(export.to_jax(export.export(meshrt.jit(f))(*args)))
+    for called in (ours.call(*args), theirs.call(*args)):
+        assert called[0].name == "sum" and type(called[1]) is type(called[1].step) is State
+        np.testing.assert_array_equal(called[0].value, X + X + 1)
+    assert (ours.in_tree, ours.out_tree) == tuple(map(meshrt.tree.structure, ((args, {}), f(*args))))
+
+
+def test_containers_that_only_jax_knows():
+    Other = collections.namedtuple("Other", ["a"])
+    jax.export.register_namedtuple_serialization(Other, serialized_name="test.Other")
+    blob = jax.export.export(jax.jit(lambda o: o.a))(Other(X)).serialize()
+    with pytest.raises(errors.TreeError, match=r"nodes called 'test.Other', which is not registered here"):
+        export.from_jax(blob)
+
+
 def test_what_jax_has_no_place_for():
     tree = export.export(meshrt.jit(lambda x: x))({1: X})
     with pytest.raises(errors.UnsupportedError, match="names as keys"):
@@ -109,7 +146,7 @@ def test_damaged_files_of_jax():
     for variant in variants:
         try:
             export.from_jax(variant)
-        except (errors.SavedProgramError, errors.UnsupportedError):
+        except (errors.SavedProgramError, errors.UnsupportedError, errors.TreeError):
             pass
 
 

@@ -133,10 +133,9 @@ def test_5_14_called_over_a_mesh_of_other_sizes(sizes):
     np.testing.assert_allclose(gradient(exported.call)(x), gradient(f)(a), rtol=1e-4, atol=1e-2)
 
 
-def test_b11_batching_an_exported_function_explains_what_to_do():
-    exported = through_bytes(meshrt.jit(jnp.sin))(X)
-    with pytest.raises(errors.UnsupportedError, match=r"export jit\(vmap\(f\)\), with a symbolic size for the batch"):
-        meshrt.vmap(exported.call)(np.stack([X, X]))
+def test_b11_a_loaded_function_is_mapped():
+    loaded = through_bytes(meshrt.jit(jnp.sin))(X)
+    np.testing.assert_allclose(meshrt.vmap(loaded.call)(np.stack([X, X + 1])), np.sin([X, X + 1]), rtol=1e-6)
     (batch,) = export.symbolic_shape("batch")
     batched = through_bytes(meshrt.jit(meshrt.vmap(jnp.sin)))(meshrt.ShapeDtypeStruct((batch, 4), X.dtype))
     np.testing.assert_allclose(batched.call(np.stack([X, X, X])), np.sin([X, X, X]), rtol=1e-6)
@@ -188,6 +187,15 @@ def test_2_12_the_fields_and_functions_of_jax_export():
         return [{n: told(e, n) for n in (*fields, "in_tree", "out_tree")} for e in every]
 
     assert described(meshrt, export, jnp) == described(jax, theirs, jax.numpy)
+
+
+@pytest.mark.parametrize("platforms", [("cpu",), ("tpu", "cpu")])
+def test_2_12_lowering_rules_of_one_export(platforms):
+    f = meshrt.jit(lambda x: meshrt.jit(jnp.sin)(x) + lax.tan(x))
+    rules = [(lax.sin_p, lambda ctx, x, **_: [hlo.add(x, x)]), (lax.tan_p, mlir.lower_fun(lambda x, **_: (3 * x,)))]
+    exported = through_bytes(f, _override_lowering_rules=rules, platforms=platforms, vjp_order=1)(X)
+    np.testing.assert_allclose(exported.call(X), 5 * X)
+    np.testing.assert_allclose(through_bytes(f, platforms=platforms)(X).call(X), np.sin(X) + np.tan(X), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("sizes", "whole"), [((2, 2), True), ((1, 2, 2), True), ((4, 1), False)])

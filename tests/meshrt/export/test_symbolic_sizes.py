@@ -270,3 +270,16 @@ def test_what_needs_numbers_says_so_with_its_line_and_the_sizes():
         export.export(meshrt.jit(lambda x: meshrt.scipy.fft.dct(x)))(spec("b"))
     with pytest.raises(errors.InconclusiveDimensionOperation, match="n must be known, and 'b' is a symbolic size"):
         export.export(meshrt.jit(lambda x: jnp.linalg.matrix_power(x, x.shape[0])))(spec("b, b"))
+
+
+@pytest.mark.parametrize("use", [lambda b, x: jnp.ones((b,)) + x.sum(), lambda b, x: x * b])
+@pytest.mark.parametrize("shape", [(3,), "(w,)"])
+def test_sizes_of_the_surroundings_that_no_argument_tells(use, shape):
+    (b,) = export.symbolic_shape("b")
+    with pytest.raises(errors.UnsolvableDimensionError, match="variable 'b' that is not appearing in the shapes of"):
+        export.export(meshrt.jit(lambda x: use(b, x)))(spec(shape))
+
+
+def test_sizes_beyond_the_integers_of_a_program():
+    with pytest.raises(OverflowError, match="Python integer 1099511627776 out of bounds for int32"):
+        export.export(meshrt.jit(lambda x: x * (x.shape[0] * 2**40)))(spec("(b,)"))

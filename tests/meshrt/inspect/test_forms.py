@@ -121,9 +121,11 @@ def test_nobody_is_called_by_a_comment():
 
 def test_sizes_that_differ_never_look_alike():
     before = of_layers(None, "model")
-    after = dataclasses.replace(before, bytes=before.bytes + 1e6, least_bytes=None)
+    after = dataclasses.replace(before, bytes=before.bytes + 1e6, least_bytes=4.0)
     before = dataclasses.replace(after, bytes=after.bytes - 3)
     both = [f"{r.bytes:,.0f} B" for r in (before, after)]
+    assert "sent per device and run (4 B at least, by which branches it takes)" in report_markdown(after)
+    assert "at least, by which" not in report_markdown(of_layers(None, "model"))
     assert f"{both[0]} | {both[1]}" in comparison_markdown(compare(before, after))
     (excess,) = check(after, Budget(bytes_sent=before.bytes))
     assert str(excess).startswith(f"bytes sent: {both[1]}, budget {both[0]}")

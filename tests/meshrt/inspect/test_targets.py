@@ -181,3 +181,13 @@ func.func @main(%x: tensor<6x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"dat
     assert finding["kind"] == "undivided_annotation" and finding["where"] == f"{path}:2"
     assert "dimension 0 of arg0 is annotated with data, but its size 6 does not divide by 4" in finding["message"]
     assert "split into 2; pad it to 8" in finding["message"] and finding["bytes"] == 6 * 16 * 4 / 2 * (1 / 2 - 1 / 4)
+
+
+def test_a_process_that_may_take_less_than_the_tool_allows(tmp_path):
+    """As under `ulimit -v`, and in batch systems."""
+    text = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> { return %x : tensor<8xf32> }"
+    (tmp_path / "m.mlir").write_text(text)
+    command = f"ulimit -v 4000000 -t 60; exec {sys.executable} -m meshrt inspect m.mlir"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "no collectives" in done.stdout or "Arguments" in done.stdout

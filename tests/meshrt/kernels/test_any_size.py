@@ -175,3 +175,11 @@ def test_what_cannot_be_written_says_so():
     f = whole(lambda x: lax.polygamma(x, x), kind(5, 3))
     with pytest.raises(errors.UnsupportedError, match=r"'polygamma' of f32\[5,3\], f32\[5,3\] at .*no such operation"):
         meshrt.jit(f).trace(kind(5, 3)).lower(lowering_platforms=("cuda",))
+
+
+def test_blocks_of_products_follow_how_precise_they_are():
+    """In full each multiplication of float32 is written out, so blocks are small."""
+    x = kind(256, 256)
+    assert heuristics.on_gpus("matmul", [x, x]) == (128, 64, 32)
+    with meshrt.default_matmul_precision("highest"):
+        assert heuristics.on_gpus("matmul", [x, x]) == (64, 64, 32)

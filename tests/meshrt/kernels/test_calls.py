@@ -256,3 +256,15 @@ def test_64_bits():
         assert out.dtype == np.float64
         np.testing.assert_array_equal(out, [0, 1, 1, 2])
         np.testing.assert_array_equal(meshrt.grad(lambda x: f(x).sum())(np.zeros(4)), np.ones(4))
+
+
+def test_what_functions_make_of_a_number_is_no_captured_constant():
+    x = normal(4, 3)
+
+    def kernel(lib):
+        def body(x_ref, o_ref):
+            o_ref[...] = lib.np.take(x_ref[...], 2, axis=0)
+
+        return call(lib, body, (3,))
+
+    same(kernel(OURS)(x), kernel(JAX)(x))

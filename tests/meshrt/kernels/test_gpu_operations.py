@@ -3,6 +3,8 @@ beside the same operations outside of a kernel, and given to the compiler (`make
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -155,6 +157,20 @@ def test_narrow_indices_without_sign_count_to_their_end(platform, dtype, last):
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
+@pytest.mark.parametrize("start", [1, 2**31 - 1, 2**31, 2**32 - 1])
+def test_parts_of_values_begin_at_words_without_sign(start):
+    """Beyond the end they are moved to it, not to the beginning."""
+    x, start = drawn([kind(6, 5)])[0], np.asarray([start], np.uint32)
+
+    def kernel(x, start, o):
+        part = lax.dynamic_slice(x[...], (start[0], start[0]), (2, 3))
+        o[...] = lax.dynamic_update_slice(x[...], 10 * part, (start[0], np.uint32(0)))
+
+    call = pl.pallas_call(kernel, kind(6, 5))
+    (found,) = evaluated("cuda", call, [x, start])
+    np.testing.assert_allclose(found, call(x, start), rtol=1e-6)
+
+
 def eighths(x):
     parts = [x + x, -x, abs(x), jnp.where(x > 1, x, x * 2), jnp.cumsum(x, 1), jnp.sort(x), jnp.maximum(x, 1), x / 3]
     parts += [x - jnp.max(x, 0), x + jnp.argmax(x, 1)[:, None].astype(x.dtype), jnp.min(x) + x]
@@ -177,3 +193,27 @@ def test_gpus_compile_them(name):
     with meshrt.enable_x64(any(k.dtype == F64 for k in kinds)):
         program = meshrt.jit(whole(f, *kinds)).trace(*kinds).lower(lowering_platforms=("cuda",))
     assert program.compile(topology="h100:1").memory_analysis().output_size_in_bytes > 0
+
+
+@pytest.mark.parametrize(
+    "precision, wanted",
+    [
+        (None, "tf32"),
+        ("default", "tf32"),
+        ("high", "tf32"),
+        (("highest", "default"), "tf32"),
+        ("highest", None),
+        ("F32_F32_F32", None),
+        ("TF32_TF32_F32_X3", "tf32x3"),
+    ],
+)
+def test_products_of_float32_are_as_precise_as_asked(precision, wanted):
+    """As JAX has them (read from what it makes of this kernel), and by default as XLA multiplies on these platforms."""
+
+    def kernel(x, y, o):
+        o[...] = lax.dot(x[...], y[...], precision=precision)
+
+    program = meshrt.jit(pl.pallas_call(kernel, kind(32, 32))).trace(kind(32, 32), kind(32, 32))
+    text = program.lower(lowering_platforms=("cuda",)).as_text()
+    (line,) = [part for part in text.split("\\0A") if "tt.dot" in part]
+    assert re.findall(r"inputPrecision = (\w+)", line) == ([] if wanted is None else [wanted])

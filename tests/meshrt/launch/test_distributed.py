@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -281,7 +282,27 @@ def test_known_programs_in_another_order_are_found_out(alone):
     )
     for out, err, code in alone(body, body):
         assert code == 0 and "it launched other programs than process" in out, err
-        assert "was total there and <lambda> here" in out or "was <lambda> there and total here" in out
+        assert re.search(r"was total \(.*:\d+\) there and <lambda> \(.*:\d+\) here", out) or re.search(
+            r"was <lambda> \(.*:\d+\) there and total \(.*:\d+\) here", out
+        )
+
+
+OTHER_AT_THE_END = """
+other = jax.jit(lambda x: (x * 3).sum(0))
+other(x)
+for f in (total, other) if me else (other, total): f(x).block_until_ready()
+"""
+
+
+def test_known_programs_in_another_order_at_the_end_of_the_script_end_the_job(launch):
+    body = SETUP + JOB.replace("heartbeat_timeout_seconds=4", "") + OTHER_AT_THE_END
+    result = launch("--nproc", 2, "--devices-per-process", 1, body=body)
+    assert result.code == 1 and "it launched other programs than process" in result.report
+
+
+def test_known_programs_in_another_order_at_the_end_fail_all_processes_without_a_launcher(alone):
+    for _, err, code in alone(JOB + OTHER_AT_THE_END, JOB + OTHER_AT_THE_END):
+        assert code == 1 and "it launched other programs than process" in err, err
 
 
 def test_a_launcher_blames_who_is_silent_and_who_finished_early(launch):

@@ -15,6 +15,7 @@ from meshrt.launch.membership.door import Door
 from meshrt.launch.membership.folders import private_folder, remove_folder
 from meshrt.launch.membership.roster import Roster
 from meshrt.launch.membership.tunnel import Tunnel
+from meshrt.launch.noise import Sparing
 
 VERSIONS = {"meshrt": "1", "jaxlib": "1"}
 
@@ -110,19 +111,22 @@ def test_members_are_welcomed_by_a_door_that_proves_itself_and_hear_of_losses(do
         (lambda g: g.join(0, 2, "s3cret"), "has joined as process 0 already"),
         (lambda g: g.join(5, 2, "s3cret"), "process_id is a whole number"),
         (lambda g: g.join("1", 2, "s3cret"), "cannot come first"),
-        (lambda g: g.sock.sendall(b"GET / HTTP/1.1\r\n\r\n"), None),
-        (lambda g: g.sock.sendall(b"[" * 5000 + b"\n"), None),
-        (lambda g: g.sock.sendall(b'"text"\n'), None),
-        (lambda g: g.sock.sendall(b"x" * (frames.STRANGER_LIMIT + 1)), None),
+        (lambda g: g.sock.sendall(b"GET / HTTP/1.1\r\n\r\n"), "that was a line that is not JSON"),
+        (lambda g: g.sock.sendall(b"[" * 5000 + b"\n"), "that was a line that is not JSON"),
+        (lambda g: g.sock.sendall(b'"text"\n'), "that was a line that is no message"),
+        (
+            lambda g: g.sock.sendall(b"x" * (frames.STRANGER_LIMIT + 1)),
+            "that was a line of 16385 bytes, more than the 16384",
+        ),
     ],
 )
 def test_strangers_are_refused_and_the_job_of_the_others_goes_on(door, first, answer):
     one = door.member(0)
     guest = door.knock()
     first(guest)
-    refused = guest.next()
-    assert refused is None if answer is None else answer in refused["why"]
-    assert answer is None or guest.next() is None
+    assert answer in guest.next()["why"]
+    assert guest.next() is None
+    assert len(door.logged) == 1  # one line for whoever runs the job, too
     door.member(1).sock.close()
     assert one.until("lost")["process"] == 1
     one.sock.close()
@@ -244,3 +248,12 @@ def test_a_link_to_other_files_in_the_place_of_a_left_folder_is_not_followed(mon
     assert (precious / "file").exists() and f"{stem}-{nobody}-1" not in [f"{parent}/{name}" for name in left]
     with pytest.raises(OSError, match=r"."):
         remove_folder(f"{stem}-{nobody}-0")
+
+
+def test_a_stranger_that_hammers_is_counted_and_not_told_of_each_time():
+    said, now = [], [0.0]
+    tell = Sparing(said.append, lambda: now[0])
+    for at in (0.0, 0.1, 0.15, 0.3):
+        now[0] = at
+        tell("it came")
+    assert said == ["it came", "it came (2 more were left out)"]

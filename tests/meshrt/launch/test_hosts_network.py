@@ -117,7 +117,7 @@ class Agent:
         if self.session is not None:
             self.session = None
             if self.world.fleet is not None:
-                self.world.fleet.closed(self.name, self.incarnation)
+                self.world.fleet.closed(self.name, self.incarnation, self.world.now)
         self.world.at(0.5, lambda life=self.duties: self.connect(life))
 
     def say(self, message: object) -> None:

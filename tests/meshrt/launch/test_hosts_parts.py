@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 import signal
@@ -17,20 +18,22 @@ import pytest
 
 pytest.importorskip("grpc")
 
+from meshrt import _collection
 from meshrt.errors import ConfigError, DistributedError
-from meshrt.launch.engines.protocol import HostDown, HostUp, Output, ServiceSpec, Task, WorkerSpec
+from meshrt.launch.causes import STOPPED
+from meshrt.launch.engines.protocol import HostDown, HostLeaves, HostUp, Output, ServiceSpec, Task, WorkerSpec
 from meshrt.launch.environment import Place
-from meshrt.launch.hosts import agent, logbook, server, testbed, view
+from meshrt.launch.hosts import agent, logbook, server, status, testbed, view
 from meshrt.launch.hosts.duties import Start
 from meshrt.launch.hosts.engine import HostsEngine
 from meshrt.launch.hosts.fleet import LEASE_S, Fleet
 from meshrt.launch.hosts.journal import Journal
 from meshrt.launch.hosts.link import Opened
 from meshrt.launch.hosts.logbook import Logbook
-from meshrt.launch.hosts.messages import Applicant, Beat, RefusedError, Signal, Stale
+from meshrt.launch.hosts.messages import Applicant, Beat, Leaving, RefusedError, Signal, Stale
 from meshrt.launch.hosts.security import Trust
 from meshrt.launch.hosts.wire import coordinator_pb2 as pb
-from meshrt.launch.model import HostJoined
+from meshrt.launch.model import ExitStatus, Failure, HostJoined, Incident, IncidentKind, Policy, State
 
 WHAT = {"target": ["script", "train.py"], "nodes": [1, 2]}
 JOINED = [HostJoined(id=i, at=float(i), host=f"n{i}", incarnation="abc") for i in range(3)]
@@ -112,6 +115,24 @@ def test_the_last_lines_of_a_rank_are_bounded_in_number_and_bytes():
     assert sum(len(line.data) for line in book.last(1000)) <= logbook.BYTES
     book.feed(Output(task, 0.0, "stdout", b"\n" * 5000))
     assert len(book.last(5000)) == logbook.LINES
+
+
+def test_the_last_lines_of_a_rank_are_its_own_and_the_one_in_which_it_ended_is_among_them():
+    book, task, heard = Logbook(), Task(0, 0), []
+    book.begin(task, "a")
+    book.last(0, heard.append)
+    noise = b"[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1\n"
+    book.feed(Output(task, 0.0, "stdout", noise + b"step 1\nstep 2"))
+    book.feed(Output(task, 0.0, "stderr", b"out of luck"))
+    for _ in range(2):
+        book.end(task)
+    found = book.last(9)
+    assert [(line.data, line.stderr) for line in found] == [
+        (b"step 1", False),
+        (b"step 2", False),
+        (b"out of luck", True),
+    ]
+    assert heard == found
 
 
 def test_who_was_cut_off_hears_the_lines_behind_the_last_one_and_of_another_coordinator_all():
@@ -320,6 +341,19 @@ def test_an_agent_that_was_started_anew_takes_the_place_of_one_that_left_its_con
     assert [type(r) for r in fleet.take_reports()] == [HostUp, HostDown, HostUp]
 
 
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_host_that_said_that_it_leaves_is_gone_when_its_agent_is(runs):
+    fleet = Fleet({}, 0.0)
+    fleet.join(Applicant("a", "10.0.0.1", "abc", {}, ()), 0.0)
+    fleet.open("a", "abc", 0.0)
+    if runs:
+        fleet.start([WorkerSpec(Place(0, 1, 0, 0, "", ""), (), None, {}, host="a")], 0.5)
+    fleet.receive("a", "abc", Leaving("SIGTERM"), 1.0)
+    fleet.closed("a", "abc", 2.0)
+    assert [type(r) for r in fleet.take_reports()] == [HostUp, HostLeaves, *([] if runs else [HostDown])]
+    assert ("a" in fleet.hosts) is runs  # what it ran may still have something to say
+
+
 def test_a_job_whose_scripts_have_not_joined_yet_says_so():
     reply = pb.StatusReply(job="j", phase="forming", max_nodes=1, min_nodes=1)
     for rank, word in enumerate(("started", "connecting", "running")):
@@ -328,3 +362,30 @@ def test_a_job_whose_scripts_have_not_joined_yet_says_so():
     assert said in view.status(reply)
     reply.phase = "running"
     assert said not in view.status(reply)
+
+
+def test_the_status_of_a_job_that_was_made_larger_blames_no_rank_for_it():
+    engine = HostsEngine({}, print)
+    stopped = Failure(0, 2.0, ExitStatus(signal=signal.SIGTERM), consequence=STOPPED, host="a")
+    words = "the job goes on with 2 hosts in place of 1"
+    grown = Incident(IncidentKind.RESIZE, 0, 1.0, 1, words, failures=(stopped,))
+    failed = Incident(IncidentKind.WORKER, 1, 3.0, 2, failures=(Failure(1, 3.0, ExitStatus(code=3), host="b"),))
+    engine.watch(State(Policy(2), generation=2, incidents=(grown, failed)))
+    happened = status.reply(engine, "j", "train.py", 0.0).incidents
+    assert list(happened) == [f"generation 0: {words}", "generation 1: rank 1 on b: [exit code 3]"]
+
+
+def test_collections_of_a_coordinator_are_seldom_until_it_ends():
+    before = gc.get_threshold()
+    with pytest.raises(ZeroDivisionError), _collection.seldom():
+        assert gc.get_threshold() == (200_000, *before[1:])
+        with _collection.seldom():
+            assert gc.get_threshold() == (200_000, *before[1:])
+        1 / 0
+    assert gc.get_threshold() == before
+    gc.set_threshold(0)  # a program that sees to it itself
+    try:
+        with _collection.seldom():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)

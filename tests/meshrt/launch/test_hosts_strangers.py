@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent import futures
@@ -86,11 +88,16 @@ def test_who_does_not_know_the_secret_is_told_so_and_logged(serve):
     stranger = Calls(serving.address, Trust("another one of that length"))
     with pytest.raises(RefusedError, match="did not prove that it knows this job's secret"):
         stranger.call("Status", pb.StatusRequest())
+    with pytest.raises(RefusedError, match="has a secret for its job, and none is given here: set MESHRT_JOB_SECRET, "):
+        Calls(serving.address, Trust()).knock()
     nonce = Calls(serving.address, Trust(SECRET)).knock()
     with pytest.raises(grpc.RpcError) as error:
         join(stranger, someone(), nonce)
     assert status_of(error) == ("PERMISSION_DENIED", "it does not know this job's secret (MESHRT_JOB_SECRET)")
-    (line,) = serving.log
+    *knocked, line = serving.log
+    assert [k.partition(" knocked, and left: ")[2] for k in knocked] == [
+        "it has not this job's secret (MESHRT_JOB_SECRET)"
+    ] * 2
     assert line.startswith("refused Session from 127.0.0.1:") and line.endswith("(MESHRT_JOB_SECRET)")
     assert Calls(serving.address, Trust(SECRET)).call("Status", pb.StatusRequest()).job == "j"
 
@@ -230,6 +237,18 @@ def test_with_certificates_only_those_of_the_same_job_get_in(serve, tmp_path):
             Calls(serving.address, Trust("", certificate)).call("Status", pb.StatusRequest())
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
     assert ours.call("Status", pb.StatusRequest()).job == "j"
+
+
+def test_who_has_other_certificates_reads_why_and_no_words_of_the_network_library(serve, tmp_path):
+    certificates.make(tmp_path / "ours", "j", 1.0)
+    certificates.make(tmp_path / "theirs", "k", 1.0)
+    serving = serve(Trust("", certificates.read(tmp_path / "ours", "coordinator")))
+    command = [sys.executable, "-m", "meshrt", "launch", "status", "--coordinator", serving.address, "--tls", "theirs"]
+    asked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert asked.returncode == 2 and asked.stderr.splitlines() == [
+        f"meshrt: error: no coordinator answers at {serving.address} (CERTIFICATE_VERIFY_FAILED: unable to get local "
+        "issuer certificate); the certificates of the two sides are not of one job, or have expired"
+    ], asked.stderr
 
 
 def test_certificates_are_private_dated_and_never_written_over(tmp_path):

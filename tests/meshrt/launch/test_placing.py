@@ -422,6 +422,7 @@ def launch(*arguments: object, cwd=None, **variables: str) -> subprocess.Complet
         (["--engine", "ssh", "--hosts", "no.such.host.invalid"], "--listen HOST:0 says where"),
         (["--hosts", "a,b"], "for --hosts, --engine ssh"),
         (["-o", "a=b"], "has no options"),
+        (["--listen", "127.0.0.1:0"], "no agent of another machine comes to a job of the engine 'local'"),
         (["--engine", "ssh", "--hosts", "a", "-o", "x"], "expected NAME=VALUE"),
         (["--engine", "ssh", "--hosts", "a", "--no-agents", "--max-restarts", "2"], "without agents"),
         (["--engine", "slurm", "--no-agents", "--nodes", "2:4"], "give one number"),

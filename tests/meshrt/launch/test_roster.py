@@ -196,6 +196,14 @@ def test_programs_that_were_agreed_on_are_launched_in_one_order():
     )
 
 
+def test_the_last_launches_of_a_script_are_compared_at_its_end():
+    job = Job(2)
+    for p, order in enumerate((12, 99)):
+        job.roster.agree(p, "0,1", 0, {"digest": "f", "name": "f"}, job.now)
+        job.roster.finish(p, {"0,1": 2}, job.now, {"0,1": [(1, 0, 11), (2, p, order)]})
+    assert [rank for rank, why in job.roster.news if "it launched other programs than process 0" in why] == [1]
+
+
 def test_whoever_needs_a_lost_process_to_agree_is_told_at_once():
     job = Job(2)
     job.roster.close(1)

@@ -208,6 +208,7 @@ def test_a_reader_that_leaves_ends_the_job(launch):
     process.stdout.readline()
     process.stdout.close()
     assert process.wait(timeout=20) == 128 + signal.SIGPIPE
+    assert process.stderr.read() == "meshrt launch: stdout ends here, who read it has gone. The job ends\n"
     process.stderr.close()
 
 

@@ -294,7 +294,7 @@ def test_one_alone_cannot_leave():
     assert do(ServiceExited, status=OK)[-1].exit_code == 0 and do.state.finished == {0}
 
 
-def taken_up(script, **engine):
+def taken_up(script, watch=None, **engine):
     """A launcher takes up a job in which rank 1 was asked to leave: what its engine was told, and its last words."""
     past = []
     kept = [Start, HostJoined, HostJoined, ServiceReady, WorkerMeshed, WorkerMeshed, WorkerGrowable, ResizeRequested]
@@ -305,7 +305,7 @@ def taken_up(script, **engine):
     record = types.SimpleNamespace(secret="s", past=past, write=lambda event: None)
     job = shell.Job(Settings(nproc=1, nodes=(1, 2), elastic=True), ("script", "train.py"), environ={})
     err = io.BytesIO()
-    assert shell.run(job, Console(io.BytesIO(), err), engine, engine.clock, record) == 0
+    assert shell.run(job, Console(io.BytesIO(), err), engine, engine.clock, record, watch) == 0
     return engine.calls, err.getvalue().decode()
 
 
@@ -315,6 +315,12 @@ def test_a_launcher_that_takes_up_the_job_asks_those_once_more():
 
     calls, said = taken_up(script, stubborn=frozenset({1}))
     assert ("signal", LEAVE, "1") in calls and "succeeded without rank 1, which left when asked to" in said
+
+
+def test_who_watches_a_job_that_was_taken_up_sees_it_before_anything_new_happens():
+    seen = []
+    taken_up(lambda *_: [(1.0, simulated.OK)], watch=seen.append, stubborn=frozenset({1}))
+    assert (seen[0].phase, seen[0].live, seen[0].policy.nodes) == (Phase.RUNNING, {0, 1}, (1, 2))
 
 
 def test_an_engine_that_cannot_ask_ranks_to_leave_does_not_end_them_in_place_of_it():

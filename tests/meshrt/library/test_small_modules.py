@@ -42,6 +42,15 @@ def test_segments_differentiate_and_batch(kind):
     np.testing.assert_allclose(*map(np.asarray, rows), 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("data", "ids"), [((2, 2), (2, 2)), ((1, 3), (2,)), ((3, 3), (1, 3)), ((3,), (2, 3)), ((), (3,))]
+)
+def test_ids_of_several_dimensions_pick_rows(data, ids):
+    x, rows = np.arange(np.prod(data), dtype=np.float32).reshape(data), np.arange(np.prod(ids)).reshape(ids) % 4
+    got, wanted = (lib.ops.segment_sum(x, rows, 5) for lib in (meshrt, jax))
+    np.testing.assert_array_equal(np.asarray(got), np.asarray(wanted))
+
+
 def test_segments_that_are_refused():
     x, ids = np.ones(3, np.float32), np.array([0, 1, 1])
     with pytest.raises(ValueError, match="non-negative"):
@@ -120,6 +129,20 @@ def test_monitoring():
     count = len(seen)
     meshrt.monitoring.record_event("/mine")
     assert len(seen) == count
+
+
+def test_durations_under_the_names_that_tools_look_for():
+    stages = []
+    for library in (jax, meshrt):
+        seen = []
+        listener = lambda event, seconds, seen=seen, **details: seen.append((event, seconds >= 0, details["fun_name"]))
+        library.monitoring.register_event_duration_secs_listener(listener)
+        try:
+            library.jit(lambda x: x * 5)(np.float32(1))
+        finally:
+            library.monitoring.unregister_event_duration_listener(listener)
+        stages.append(seen)
+    assert stages[0] == stages[1] and len(stages[0]) == 3
 
 
 def test_profiles(tmp_path):

@@ -176,8 +176,8 @@ def test_a_record_holds_every_rule_or_a_reason_for_its_absence(primitive: Primit
 def test_a_missing_rule_is_named_with_its_reason() -> None:
     iota = defined(meshrt.primitives)["iota"]
     assert str(missing_rule(iota, "batch", "cannot be used under vmap")) == (
-        "the primitive 'iota' has no batching rule (it has no operands), so it cannot be used under vmap; define "
-        "custom_jvp or custom_vjp around it, or express it by other operations"
+        "Batching rule for 'iota' not implemented: the primitive 'iota' has no batching rule (it has no operands), so "
+        "it cannot be used under vmap; define custom_jvp or custom_vjp around it, or express it by other operations"
     )
 
 

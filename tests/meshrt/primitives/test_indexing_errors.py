@@ -23,16 +23,18 @@ def stage(fun, *avals):
 
 MATRIX, INDEX, SCALAR = ((4, 5), F32), ((3, 1), I32), ((), I32)
 REFUSED = {
-    "slice beyond the end": (lambda x: lax.slice(x, (0, 0), (5, 5)), [MATRIX], "0 <= start <= limit <= size"),
-    "slice of the wrong rank": (lambda x: lax.slice(x, (0,), (4,)), [MATRIX], "one entry per dimension"),
+    "slice beyond the end": (lambda x: lax.slice(x, (0, 0), (5, 5)), [MATRIX], "less than or equal to operand"),
+    "slice of the wrong rank": (lambda x: lax.slice(x, (0,), (4,)), [MATRIX], "length equal to the number"),
     "index out of bounds": (
         lambda x: lax.index_in_dim(x, 7),
         [MATRIX],
         "index 7 is out of bounds for axis 0 with size 4",
     ),
-    "too large a block": (lambda x, i: lax.dynamic_slice(x, (i, i), (2, 9)), [MATRIX, SCALAR], "no size larger"),
+    "too large a block": (lambda x, i: lax.dynamic_slice(x, (i, i), (2, 9)), [MATRIX, SCALAR], "slice_sizes (2, 9)"),
     "too few starts": (
-        lambda x, i: lax.dynamic_slice(x, (i,), (2, 2)), [MATRIX, SCALAR], "number of operand dimensions (1 vs",
+        lambda x, i: lax.dynamic_slice(x, (i,), (2, 2)),
+        [MATRIX, SCALAR],
+        "number of operand dimensions (1 vs",
     ),
     "float start": (
         lambda x, i: lax.dynamic_slice(x, (i, i), (2, 2)),
@@ -42,12 +44,12 @@ REFUSED = {
     "update of another dtype": (
         lambda x, u, i: lax.dynamic_update_slice(x, u, (i, i)),
         [MATRIX, ((2, 2), I32), SCALAR],
-        "operand's rank and dtype",
+        "requires arguments to have the same dtypes",
     ),
     "pad below zero": (
         lambda x: lax.pad(x, 0.0, ((-3, -3, 0), (0, 0, 0))),
         [MATRIX],
-        "Dimension size after padding is not at least 0, got (-2, 5)",
+        "Dimension size after padding is not at least 0, got result shape (-2, 5)",
     ),
     "concatenate unlike shapes": (
         lambda x, y: lax.concatenate([x, y], 0),
@@ -55,8 +57,8 @@ REFUSED = {
         "(4, 5), (4, 6)",
     ),
     "split sizes": (lambda x: lax.split(x, (1, 2)), [MATRIX], "must be equal to dimension 0"),
-    "rev twice": (lambda x: lax.rev(x, (1, 1)), [MATRIX], "distinct dimensions"),
-    "float indices": (lambda x, i: lax.gather(x, i, ROWS, (1, 5)), [MATRIX, ((3, 1), F32)], "integer indices"),
+    "rev twice": (lambda x: lax.rev(x, (1, 1)), [MATRIX], "rev dimensions must be unique"),
+    "float indices": (lambda x, i: lax.gather(x, i, ROWS, (1, 5)), [MATRIX, ((3, 1), F32)], "an integer type"),
     "index vectors too long": (
         lambda x, i: lax.gather(x, i, ROWS, (1, 5)),
         [MATRIX, ((3, 2), I32)],
@@ -78,23 +80,23 @@ REFUSED = {
         [MATRIX, INDEX, ((3, 5), I32)],
         "updates of the operand's dtype",
     ),
-    "sort unlike shapes": (lambda x, y: lax.sort((x, y)), [MATRIX, ((4, 4), F32)], "operands of one shape"),
-    "top_k too many": (lambda x: lax.top_k(x, 6), [MATRIX], "cannot give 6 elements"),
+    "sort unlike shapes": (lambda x, y: lax.sort((x, y)), [MATRIX, ((4, 4), F32)], "have equal shapes"),
+    "top_k too many": (lambda x: lax.top_k(x, 6), [MATRIX], "no larger than size along axis; got k=6"),
     "cumsum of bool": (lambda x: lax.cumsum(x), [((3,), np.dtype(bool))], "does not accept dtype bool"),
     "window strides": (
         lambda x: lax.reduce_window(x, 0.0, lax.add, (2, 2), (0, 1), "VALID"),
         [MATRIX],
-        "must have every element be positive",
+        "must have every element be strictly positive",
     ),
     "padding name": (
         lambda x: lax.reduce_window(x, 0.0, lax.add, (2, 2), padding="FULL"),
         [MATRIX],
-        "'SAME', 'SAME_LOWER'",
+        "'SAME', or 'SAME_LOWER'",
     ),
     "kernel features": (
         lambda x, k: lax.conv_general_dilated(x, k, (1,), "VALID"),
         [((1, 3, 5), F32), ((2, 2, 2), F32)],
-        "3 features must be 1 groups of the kernel's 2",
+        "but 3 // 1 != 2",
     ),
     "convolution layout": (
         lambda x, k: lax.conv_general_dilated(x, k, (1,), "VALID", dimension_numbers=("NHC", "HIO", "NHX")),

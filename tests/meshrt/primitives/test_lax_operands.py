@@ -122,3 +122,35 @@ def test_results_that_are_lists():
 @pytest.mark.parametrize("dimension", [0, 1, 2, -1])
 def test_positions_are_counted_along_dimensions_that_do_not_count_from_the_end(dimension):
     assert_alike(lambda l: l.lax.broadcasted_iota("int32", (2, 3), dimension))
+
+
+@pytest.mark.parametrize("reducer", ["max", "min"])
+def test_extremes_in_windows_over_dilated_bases(reducer):
+    x = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+
+    def slope(l):
+        start = -np.inf if reducer == "max" else np.inf
+        f = lambda x: l.lax.reduce_window(
+            x, start, getattr(l.lax, reducer), (2, 3), (1, 2), ((1, 0), (2, 1)), base_dilation=(3, 2)
+        )
+        return l.grad(lambda x: l.numpy.where(l.numpy.isfinite(f(x)), f(x), 0).sum())(x)
+
+    assert_alike(slope)
+
+
+def test_named_padding_of_dilated_bases_is_refused():
+    x, kernel = np.ones((1, 2, 4, 4), np.float32), np.ones((3, 2, 2, 2), np.float32)
+    for padding in ("SAME", [(1, 1), (0, 1)]):
+        assert_alike(lambda l: l.lax.conv_general_dilated(x, kernel, (1, 1), padding, lhs_dilation=(1, 2)))
+
+
+def test_nextafter_has_no_derivative():
+    assert_alike(lambda l: l.grad(lambda x: l.lax.nextafter(x, np.float32(2)))(np.float32(1)))
+    assert_alike(lambda l: l.grad(lambda x: l.lax.nextafter(l.lax.stop_gradient(x), np.float32(2)) * x)(np.float32(1)))
+
+
+@pytest.mark.parametrize("name", ["svd", "qr"])
+def test_vectors_are_no_matrices(name):
+    assert_alike(lambda l: getattr(l.numpy.linalg, name)(A[0]))
+    assert_alike(lambda l: l.vmap(getattr(l.numpy.linalg, name))(A))
+    assert_alike(lambda l: l.grad(lambda x: getattr(l.numpy.linalg, name)(x)[0].sum())(A[0]))

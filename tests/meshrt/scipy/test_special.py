@@ -218,6 +218,27 @@ def test_functions_of_several_arguments_at_edges(name, arguments):
     np.testing.assert_allclose(np.asarray(got), wanted, 1e-11, 1e-300)
 
 
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("hyp1f1", (2.0, 2.0, -2.3)),  # exp(x)
+        ("hyp1f1", (0.0, 2.0, 1.5)),  # 1
+        ("hyp2f1", (1.0, 0.3, 1.0, -0.3)),  # (1 - x)^-b
+        ("hyp2f1", (0.3, 1.0, 1.0, 0.95)),  # behind a pole of gamma
+        ("hyp2f1", (2.0, 1.0, 2.0, 0.95)),
+        ("hyp2f1", (0.5, 0.7, 2.0, 0.0)),  # 1
+        ("hyp2f1", (0.0, 0.7, 2.0, 0.4)),  # 1
+        ("hyp2f1", (-2.0, 0.3, 0.3, 0.7)),  # a polynomial
+    ],
+)
+def test_shorter_forms_have_the_slopes_of_all_parameters(name, at):
+    step, f = 1e-5, getattr(scipy.special, name)
+    moved = [[tuple(v + s * (i == j) for j, v in enumerate(at)) for s in (step, -step)] for i in range(len(at))]
+    wanted = [(f(*up) - f(*down)) / (2 * step) for up, down in moved]
+    got = meshrt.grad(getattr(ours, name), argnums=tuple(range(len(at))))(*map(np.float32, at))
+    np.testing.assert_allclose(np.asarray(got), wanted, 2e-3, 1e-4)
+
+
 @pytest.mark.parametrize("name", ["gamma", "loggamma"])
 def test_complex_gamma(name):
     rng = np.random.default_rng(0)

@@ -83,6 +83,29 @@ def test_types_and_derivatives_are_those_of_jax(name, function):
 NO_SHAPES = np.array([np.nan, 0, -1, -np.inf, 1e-3, 2], np.float32)
 
 
+EDGES = {
+    "a negative scale": ("norm", "logpdf", (1.0, 0.0, -2.0)),
+    "the centre": ("laplace", "cdf", (0.3, 0.3, 1.0)),
+    "the centre, a negative scale": ("laplace", "cdf", (0.3, 0.3, -1.0)),
+    "left of the support": ("gamma", "cdf", (-1.0, 1.0, 0.5, 2.0)),
+    "where the support begins": ("gamma", "cdf", (0.5, 0.5, 0.5, 1.0)),
+    "a mirrored support": ("chi2", "cdf", (0.3, 2.0, 0.0, -1.0)),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_slopes_at_edges(edge):
+    name, function, at = EDGES[edge]
+    at = [np.float32(v) for v in at]
+    got = meshrt.grad(getattr(getattr(ours, name), function), argnums=tuple(range(len(at))))(*at)
+    wanted = jax.grad(getattr(getattr(theirs, name), function), argnums=tuple(range(len(at))))(*at)
+    np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), 1e-5)
+
+
+def test_a_whole_concentration_is_none_of_wrapped_cauchy():
+    assert np.isnan(np.asarray(ours.wrapcauchy.pdf(0, np.array([[-1, 2, 3], [-3, 1, 0]])))).all()
+
+
 @pytest.mark.parametrize("x", [-1.0, -0.0, 0.0, 1.0, np.nan])
 @pytest.mark.parametrize("function", ["sf", "logsf", "cdf", "logcdf"])
 @pytest.mark.parametrize("name", ["gamma", "chi2"])

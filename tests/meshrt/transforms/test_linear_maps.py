@@ -116,3 +116,13 @@ def test_a_function_that_is_not_linear_is_named_with_its_operation_and_line(func
 
 def test_integers_made_of_tangents_have_no_cotangents():
     assert_alike(lambda l: l.linear_transpose(lambda t: t.astype("int32").astype("float32"), F32(1))(F32(1)))
+
+
+def test_the_program_of_a_linearized_function():
+    """What tools look for in it: which operations are left, and the residuals that they take."""
+    shown = []
+    for library in (jax, meshrt):
+        mapped = library.linearize(lambda x, sin=library.numpy.sin: sin(sin(x)), library.numpy.ones(2))[1]
+        shown.append((str(mapped.func.args[0]), len(mapped.args[0])))
+        assert_alike(mapped.func(*mapped.args, np.ones(2, F32)), mapped(np.ones(2, F32)))
+    assert shown[0] == shown[1]

@@ -18,10 +18,10 @@ from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
 from meshrt.primitives import (
     arrangement,
+    bitcast,
     compositions,
     concatenate,
     contract,
-    conversion,
     gather,
     reduce,
     reshape,
@@ -311,7 +311,7 @@ RULES: dict[Primitive, Rule] = {
     slice.pad_p: _pad,
     reshape.iota_p: _iota,
     gather.gather_p: _gather,
-    conversion.bitcast_convert_type_p: _bitcast,
+    bitcast.bitcast_convert_type_p: _bitcast,
     reduce.reduce_sum_p: _reduction("add", 0.0, 0),
     reduce.reduce_max_p: _reduction("max", -math.inf, np.iinfo(np.int32).min),
     reduce.reduce_min_p: _reduction("min", math.inf, np.iinfo(np.int32).max),

@@ -22,6 +22,7 @@ from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through, written
 from meshrt.experimental.kernels.triton.filled import counted, filled, with_rest
 from meshrt.primitives import (
+    bitcast,
     conversion,
     cumulative,
     elementwise,
@@ -68,33 +69,9 @@ def _iota(walk: Walk, eqn: Eqn) -> ir.Value:
 def _bitcast(walk: Walk, eqn: Eqn, x: ir.Value) -> ir.Value:
     aval, out = eqn.invars[0].aval, eqn.outvars[0].aval
     if bits_of(aval.dtype) != bits_of(out.dtype):
-        made: ir.Value = through(_split_bits if aval.ndim < out.ndim else _joined_bits)(walk, eqn, x)
+        made: ir.Value = through(bitcast.split_bits if aval.ndim < out.ndim else bitcast.joined_bits)(walk, eqn, x)
         return made
     return x if walk.element(aval.dtype) == walk.element(out.dtype) else tt.bitcast(walk.type_of(out), x)
-
-
-def _bits_type(dtype: Any) -> np.dtype:
-    return np.dtype(f"uint{bits_of(dtype)}")
-
-
-def _split_bits(x: Any, *, new_dtype: Any) -> Any:
-    """An element as several narrower ones along a new last dimension, the lowest bits first."""
-    wide, narrow = _bits_type(x.dtype), _bits_type(new_dtype)
-    shape = (*x.shape, bits_of(wide) // bits_of(narrow))
-    bits = shapes.broadcast_in_dim(conversion.bitcast_convert_type(x, wide), shape, range(x.ndim))
-    steps = elementwise.mul_p.bind(reshape.broadcasted_iota(wide, shape, x.ndim), np.asarray(bits_of(narrow), wide)[()])
-    parts = conversion.convert_element_type(elementwise.shift_right_logical_p.bind(bits, steps), narrow)
-    return conversion.bitcast_convert_type(parts, new_dtype)
-
-
-def _joined_bits(x: Any, *, new_dtype: Any) -> Any:
-    """The elements of the last dimension as one wider one."""
-    wide, narrow = _bits_type(new_dtype), _bits_type(x.dtype)
-    bits = conversion.convert_element_type(conversion.bitcast_convert_type(x, narrow), wide)
-    last = x.ndim - 1
-    steps = elementwise.mul_p.bind(reshape.broadcasted_iota(wide, x.shape, last), np.asarray(bits_of(narrow), wide)[()])
-    whole = reduce.reduce_or_p.bind(elementwise.shift_left_p.bind(bits, steps), axes=(last,))
-    return conversion.bitcast_convert_type(whole, new_dtype)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -279,7 +256,7 @@ def _bits(name: str) -> Rule:
         if kind_of(aval.dtype) not in ("i", "u"):
             walk.refuse("bits are counted in whole numbers; see the elements as such by bitcast_convert_type")
         width = bits_of(aval.dtype)
-        x = converted(walk, x, aval.shape, _bits_type(aval.dtype), np.dtype(np.uint32)) if width < 32 else x
+        x = converted(walk, x, aval.shape, np.dtype(f"uint{width}"), np.dtype(np.uint32)) if width < 32 else x
         symbol = f"__nv_{name}" + ("ll" if width == 64 else "")
         made = tt.extern_elementwise(walk.like(aval.shape, _I32), [x], "", "", symbol, True)
         if name == "clz" and width < 32:
@@ -331,7 +308,7 @@ RULES: dict[Primitive, Rule] = {
     shapes.broadcast_in_dim_p: _broadcast_in_dim,
     shapes.transpose_p: _transpose,
     reshape.iota_p: _iota,
-    conversion.bitcast_convert_type_p: _bitcast,
+    bitcast.bitcast_convert_type_p: _bitcast,
     reduce.reduce_sum_p: _reduction(elementwise.add_p, _zero),
     reduce.reduce_prod_p: _reduction(elementwise.mul_p, _one),
     reduce.reduce_max_p: _reduction(elementwise.max_p, _least),

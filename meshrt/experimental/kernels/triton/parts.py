@@ -87,9 +87,18 @@ def _part(walk: Walk, x: ir.Value, aval: Any, starts: Sequence[Any], sizes: Sequ
 
 
 def _numbers(walk: Walk, eqn: Eqn, starts: Sequence[ir.Value]) -> list[ir.Value]:
-    """Where a part begins, narrow numbers as words: the largest of those without sign look negative in their width."""
+    """Where a part begins: narrow numbers as words, and those without sign as the greatest word at most, as the largest
+    of them look negative in their width."""
     kinds = [v.aval.dtype for v in eqn.invars[len(eqn.invars) - len(starts) :]]
-    return [converted(walk, s, (), k, _I32) if bits_of(k) < 32 else s for s, k in zip(starts, kinds)]
+    return [_number(walk, s, k) for s, k in zip(starts, kinds)]
+
+
+def _number(walk: Walk, start: ir.Value, dtype: Any) -> ir.Value:
+    if bits_of(dtype) < 32:
+        return converted(walk, start, (), dtype, _I32)
+    if kind_of(dtype) != "u":
+        return start
+    return arith.minui(start, arith.constant(start.type, np.iinfo(_I32).max))
 
 
 def _dynamic_slice(walk: Walk, eqn: Eqn, x: ir.Value, *starts: ir.Value) -> ir.Value:

@@ -164,16 +164,15 @@ def _first_of_each(walk: Walk, x: ir.Value, sizes: Sequence[int], d: int, count:
 
 
 def _input_precision(walk: Walk, eqn: Eqn, dtype: Any) -> Any:
-    """How float32 is multiplied: by its parts that tensor cores take, or in full where HIGHEST asks for it."""
+    """How float32 is multiplied: as by default on GPUs, by the bits of it that tensor cores take, or in full where
+    HIGHEST asks for it of both operands."""
     asked = eqn.params.get("precision")
     if isinstance(asked, DotAlgorithmPreset):
         return _ALGORITHMS.get(asked.name)
     both = asked if isinstance(asked, tuple) else (asked, asked)
     if dtype != _F32:
         return None
-    return (
-        tt.InputPrecision.IEEE if set(both) & {None, Precision.DEFAULT, Precision.HIGHEST} else tt.InputPrecision.TF32
-    )
+    return tt.InputPrecision.IEEE if set(both) == {Precision.HIGHEST} else tt.InputPrecision.TF32
 
 
 _ALGORITHMS = {

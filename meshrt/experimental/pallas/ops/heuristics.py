@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from meshrt.primitives.precision import Precision, canonical_precision
+
 __all__ = ["CORES", "GPUS", "RING_BYTES", "Sizes", "block_of", "columns_beside", "on_gpus", "rows_of"]
 
 
@@ -73,10 +75,15 @@ GPUS = Sizes(
     pages=(128,),
 )
 
+# Float32 is multiplied by the bits of it that tensor cores take. Chosen: the largest blocks that the compiler for an
+# H100 keeps in registers (202 of the 255 of each thread; of 128 x 128 x 32 it stores 216 bytes elsewhere, of 64 x 64 it
+# takes 122, for a third less work by each element that is fetched).
+_TF32_MATMUL = 128, 64, 32
 # What bounds the blocks of GPUs by their operands. Chosen from what the compiler for an H100 takes: of its 227 KiB the
-# backward pass of attention holds four blocks of queries or keys at a time; and products of floats of 32 bits and more
-# are no instruction of tensor cores, so that each multiplication is written out, 1024 of them for a thread (of blocks
-# of 128 x 128 x 64 in float32 8192 took the compiler 30 s, and in float64 they do not fit).
+# backward pass of attention holds four blocks of queries or keys at a time; and products in full of floats of 32 bits
+# and more are no instruction of tensor cores, so that each multiplication is written out, 1024 of them for a thread (of
+# blocks of 128 x 128 x 64 in float32 8192 took the compiler 30 s, and in float64 they do not fit). Attention in float32
+# has these bounds by tensor cores, too: with twice as many rows its backward pass does not stay in registers.
 _HELD_BYTES = 16 << 10  # (of 32 KiB heads of 192 need 385 KiB in all, where lengths are no multiples of blocks)
 _WIDE_TERMS = 1 << 17
 # The backward pass of a scan keeps the states of a block's steps: of 64 x 32 channels with 16 states it took ten times
@@ -89,7 +96,8 @@ def on_gpus(name: str, arrays: Sequence[Any]) -> tuple[int, ...]:
     blocks: tuple[int, ...] = getattr(GPUS, name)
     first = arrays[0]
     if name == "matmul" and first.dtype.itemsize >= 4:
-        return 64, 64, _WIDE_TERMS // 64**2
+        in_full = first.dtype.itemsize > 4 or canonical_precision(None) == (Precision.HIGHEST, Precision.HIGHEST)
+        return (64, 64, _WIDE_TERMS // 64**2) if in_full else _TF32_MATMUL
     if name in ("attention", "pages"):
         width, size = 1 << (first.shape[-1] - 1).bit_length(), first.dtype.itemsize
         rows = blocks[0]
