@@ -17,10 +17,10 @@ from meshrt import errors, staging
 from meshrt.config import settings
 from meshrt.core.basic.varying import into_branch
 from meshrt.core.jaxpr import Literal
+from meshrt.core.leaks import leaked as leaked_error
 from meshrt.core.naming import take_names
 from meshrt.core.source import capture
 from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
-from meshrt.core.trace import leaked as leaked_error
 from meshrt.core.tracebacks import boundary, strip
 from meshrt.core.types import aval_of, require_value
 from meshrt.pipeline.box_contents import CLOSED_OVER, ClosesOver, check_aliases, finished

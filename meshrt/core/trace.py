@@ -10,11 +10,9 @@ are its own tracers and passes the operation on to its parent when there are non
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from types import CellType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -28,6 +26,7 @@ from meshrt.core.completion import Completion
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.high import has_high_types, is_open_value
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from meshrt.core.leaks import leaked, refuse_leaks
 from meshrt.core.told import Told, behind
 from meshrt.core.tracer import Tracer, concretization_message, named_operands, not_concrete, why_unknown
 from meshrt.core.types import ShapedArray, aval_of
@@ -124,21 +123,6 @@ class set_trace:
 
     def __exit__(self, *_: object) -> None:
         _current.set(self._saved)
-
-
-def leaked(tracer: Tracer, primitive: Primitive | None = None) -> errors.LeakedTracerError:
-    use = f" by {primitive.name} at {source.capture()}" if primitive is not None else ""
-    made, told = tracer.origin(), tracer.traced_for()
-    lines = [
-        "Encountered an unexpected tracer. A function transformed by meshrt had a side effect, allowing for a "
-        f"reference to an intermediate value with type {str(tracer.aval).lstrip('~')} wrapped in a "
-        f"{type(tracer).__name__} to escape the scope of the transformation: a traced value of type {tracer.aval} was "
-        f"used{use} after the function that was being traced had returned. Return the value from the function instead "
-        "of storing it in a global state: a variable, an attribute or a container.",
-        *([] if told is None else [f"The function being traced when the value leaked was {told.traced()}."]),
-        *([f"The leaked intermediate value {made}."] if made else []),
-    ]
-    return errors.LeakedTracerError("\n".join(lines), tracer)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -443,24 +427,6 @@ def checked(
         del trace
         refuse_leaks(kept, name)
     return made
-
-
-def refuse_leaks(kept: weakref.ref[Any], name: str, closures: bool = True) -> None:
-    """Raises if anything (without `closures`: but closures) refers to values of a trace that has ended."""
-    gc.collect()
-    trace = kept()
-    if trace is None:
-        return
-    tracers = [x for x in gc.get_referrers(trace) if isinstance(x, Tracer)]
-    if not closures:
-        tracers = [x for x in tracers if any(type(r) is not CellType and r is not tracers for r in gc.get_referrers(x))]
-    if tracers:
-        listed = ", ".join(f"{x.aval}, which {x.origin()}".removesuffix(", which ") for x in tracers)
-        raise errors.LeakedTracerError(
-            f"Leaked trace {type(trace).__name__}: {name} has ended, but traced values of it are still referred to: "
-            f"{listed}. Return values instead of storing them in a variable, an attribute or a container",
-            tracers[0],
-        )
 
 
 def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:

@@ -95,9 +95,7 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, p: dict[str, Any]) -> None:
             raise errors.ArgumentShapeError(f"{text} (conv_general_dilated of {lhs.short()} with kernel {rhs.short()})")
 
 
-def _group_problems(
-    lhs: ShapedArray, rhs: ShapedArray, n: Any, features: int, batches: int
-) -> list[tuple[bool, str]]:
+def _group_problems(lhs: ShapedArray, rhs: ShapedArray, n: Any, features: int, batches: int) -> list[tuple[bool, str]]:
     """Whether features and the batch divide into groups, with what is said where they do not."""
     channels, kernel_in = lhs.shape[n.lhs_spec[1]], rhs.shape[n.rhs_spec[1]]
     out_channels, batch = rhs.shape[n.rhs_spec[0]], lhs.shape[n.lhs_spec[0]]

@@ -18,7 +18,6 @@ copy_p = nary(
 )  # fmt: skip
 
 
-
 class _OfAnyType(Primitive):
     """An operation that gives its operands back, those of high types too: whole, until they are lowered."""
 

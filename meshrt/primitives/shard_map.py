@@ -180,9 +180,7 @@ def _linearize(linear: LinearTrace, primals: Sequence[Any], tangents: Sequence[A
     params = {
         "jaxpr": _derived.get(done.linear, "returning", lambda: returning(done.linear, is_new)),
         "region": region,
-        "in_specs": (
-            *[pools[kind][k] for kind, k in done.sources], *_tangents(in_specs, jaxpr.in_avals, nonzeros)
-        ),
+        "in_specs": (*[pools[kind][k] for kind, k in done.sources], *_tangents(in_specs, jaxpr.in_avals, nonzeros)),
         "out_specs": _tangents(out_specs, jaxpr.out_avals, done.nonzeros_out),
     }
     moved = iter(linear.record(shard_map_p, [*residuals, *[t for t in tangents if t is not None]], params))

@@ -21,9 +21,10 @@ from meshrt.core.basic.parts import batch_front, in_front
 from meshrt.core.basic.shapes import broadcast_in_dim, instantiate, move_dim, zeros
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
+from meshrt.core.leaks import leaked
 from meshrt.core.primitive import Primitive, also
 from meshrt.core.references import ACCUM, ALLOC, READ, WRITE, AbstractRef, HighRef, inner_type
-from meshrt.core.trace import Tracer, leaked
+from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.device_put import device_put

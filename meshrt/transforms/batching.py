@@ -14,11 +14,12 @@ from meshrt.core.axes import UNNAMED, NamedAxis, bind_axes
 from meshrt.core.basic.parts import batch_front, in_front
 from meshrt.core.basic.shapes import split_size
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
+from meshrt.core.leaks import refuse_leaks
 from meshrt.core.lojax import inlined_call, may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
 from meshrt.core.references import is_ref
 from meshrt.core.source import capture, transformed
-from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, refuse_leaks, set_trace
+from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
 from meshrt.transforms.discharge import settled, through_values
 from meshrt.transforms.tools import WeakCache, hoist_consts

@@ -227,9 +227,10 @@ def test_types_that_say_nothing_of_devices_have_it_said_for_them():
         return once + (single(g) ** 3).sum()
 
     mapped = meshrt.shard_map(body, mesh=mesh_of(), in_specs=(P("a"), P()), out_specs=P())
-    plain = lambda part, whole: sum(
-        (single(half(jnp.sin(part)))[k : k + 2] * single(half(whole))[:2]).sum() for k in (0, 2)
-    ) + (single(half(whole)) ** 3).sum()
+    plain = lambda part, whole: (
+        sum((single(half(jnp.sin(part)))[k : k + 2] * single(half(whole))[:2]).sum() for k in (0, 2))
+        + (single(half(whole)) ** 3).sum()
+    )
     for got, wanted in zip(meshrt.grad(mapped, (0, 1))(x, x), meshrt.grad(plain, (0, 1))(x, x)):
         close(got, wanted)
 
@@ -259,9 +260,9 @@ FLOWS = {  # of what differs between devices, and of what does not
     "a carry that comes to vary": lambda v, u: lax.scan(
         lambda q, _: (quantize(dequantize(q) * v), None), quantize(u), None, length=2
     )[0],
-    "a reference": lambda v, u: (
-        lambda r: (r.__setitem__(..., quantize(2 * u)), quantize(dequantize(r[...]) * v))[1]
-    )(meshrt.new_ref(quantize(v))),
+    "a reference": lambda v, u: (lambda r: (r.__setitem__(..., quantize(2 * u)), quantize(dequantize(r[...]) * v))[1])(
+        meshrt.new_ref(quantize(v))
+    ),
     "a carry that varies at first": lambda v, u: lax.fori_loop(0, 2, lambda _, q: quantize(2 * u), quantize(v)),
 }
 

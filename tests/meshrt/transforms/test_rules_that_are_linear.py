@@ -50,9 +50,9 @@ LINEAR: dict[str, Body] = {
     "jit": lambda m, t: m.jit(lambda s: 3.0 * s - s / 2.0)(t),
     "constant": lambda m, t: m.jit(m.numpy.ones_like)(t),
     "affine": lambda m, t: m.jit(lambda s: s + 1.0)(t),
-    "counter": lambda m, t: m.lax.scan(
-        lambda c, x: ((c[0] * x, c[1] + 1), c[0] * c[1]), (t, 1), np.arange(1.0, 4.0)
-    )[1],
+    "counter": lambda m, t: m.lax.scan(lambda c, x: ((c[0] * x, c[1] + 1), c[0] * c[1]), (t, 1), np.arange(1.0, 4.0))[
+        1
+    ],
     "loop": lambda m, t: m.lax.fori_loop(0, 3, lambda i, c: c * (i + 1.0), t),
     "branch": lambda m, t: m.lax.cond(True, lambda s: s * 3.0, lambda s: s, t),
     "checkpoint": lambda m, t: m.checkpoint(lambda s: s * 3.0)(t),
