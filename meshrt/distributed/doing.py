@@ -42,16 +42,15 @@ class Observer:
 def _text(compiled: str | None) -> str:
     place = _where()
     for circle in process_groups.circles():
-        if circle.agreeing is not None:
-            program = circle.agreeing
+        # Each is read once: the thread that launches goes on meanwhile.
+        program, launched = circle.agreeing, circle.current
+        if program is not None:
             line = f" ({program.record['line']})" if program.record.get("line") else ""
             return f"about to launch {program.name}{line} for the first time{place}"
         seconds = circle.pending()
-        if seconds is not None and seconds > _WAITING_S and circle.current is not None:
-            program = circle.current
-            return (
-                f"in step {circle.launched} of its shared programs, {program.name}{program.where}; its script is{place}"
-            )
+        if seconds is not None and seconds > _WAITING_S and launched is not None:
+            where = f"{launched.name}{launched.where}"
+            return f"in step {circle.launched} of its shared programs, {where}; its script is{place}"
     return f"compiling {compiled}{place}" if compiled is not None else place.strip()
 
 

@@ -87,8 +87,9 @@ def compiling(name: str) -> Iterator[None]:
 
 
 def being_compiled() -> str | None:
-    """What is being compiled now."""
-    return _compiling[-1] if _compiling else None
+    """What is being compiled now; asked by another thread than those that compile."""
+    latest = _compiling[-1:]  # in one step: it may have ended a moment later
+    return latest[0] if latest else None
 
 
 def circle_of(devices: tuple[Any, ...]) -> Circle | None:

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import types
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshrt.launch
+from meshrt.distributed.doing import Observer
 from meshrt.errors import ConfigError, DistributedError
 from meshrt.launch import bootstrap, settings, wire
 from meshrt.launch.address import join_address, split_address
@@ -21,6 +23,7 @@ from meshrt.launch.environment import Place, worker_environment
 from meshrt.launch.noise import without_noise
 from meshrt.launch.output import LINE_LIMIT, LineSplitter, picture
 from meshrt.launch.service import listen
+from meshrt.runtime import process_groups
 
 # --- lines.
 
@@ -282,3 +285,36 @@ def test_no_module_of_the_launcher_hides_one_of_the_standard_library():
     """bootstrap.py and reaper.py are run by path, which puts this folder first on the module path."""
     names = {p.stem for p in Path(meshrt.launch.__file__).parent.glob("*.py")} - {"__init__"}
     assert not names & sys.stdlib_module_names
+
+
+# --- what a process is doing.
+
+
+class Hasty:
+    """A circle whose thread has gone on whenever it is looked at again."""
+
+    launched, pending = 4, lambda self: 2.0
+
+    def __init__(self, **programs):
+        self._programs = programs
+
+    def __getattr__(self, name):
+        return self._programs.pop(name, None)
+
+
+@pytest.mark.parametrize("name, told", [("agreeing", "about to launch step"), ("current", "in step 4 of its shared")])
+def test_what_a_process_does_is_told_while_it_goes_on(monkeypatch, name, told):
+    """The thread that tells it would end otherwise, and the process count as lost."""
+    program = types.SimpleNamespace(name="step", record={}, where="")
+    monkeypatch.setattr(process_groups, "circles", lambda: [Hasty(**{name: program})])
+    assert Observer().look()["text"].startswith(told)
+
+
+def test_a_compilation_may_end_while_it_is_asked_for(monkeypatch):
+    class Ended(list):
+        __bool__ = lambda self: True
+
+    monkeypatch.setattr(process_groups, "_compiling", Ended())
+    assert process_groups.being_compiled() is None
+    with process_groups.compiling("jit_step"):
+        assert process_groups.being_compiled() == "jit_step"
