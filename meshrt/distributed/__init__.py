@@ -173,13 +173,11 @@ def _await_others(ctx: DistributedContext, member: Member) -> None:
     """Waits until all processes have come here, since they may still be in a collective with this one.
 
     Raises:
-      PeerLost: what was computed together is wrong, which no program of the script has met, and no launcher hears.
+      PeerLost: what was computed together is wrong, of which the script has not heard, and no launcher does.
     """
-    known = set(member.at_odds)
     ended = member.finish(ctx.shutdown_timeout_s)
-    unmet = {process: why for process, why in member.at_odds.items() if process not in known}
-    if unmet and not ctx.launched:
-        raise PeerLost("; ".join(unmet.values()), unmet)
+    if member.untold and not ctx.launched:
+        raise member.lost_error(member.untold)
     if member.process in member.lost:
         print(f"meshrt.distributed: {member.lost[member.process]}", file=sys.stderr)
     if ended:

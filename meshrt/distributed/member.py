@@ -46,6 +46,7 @@ class Member:
         self.carried = 0  # the last generation that was given the state of the one before
         self.lost: dict[int, str] = {}
         self.at_odds: dict[int, str] = {}  # of those the ones with which something wrong was computed
+        self._told: set[int] = set()  # and those of which the script has heard, by an error
         self._sock, self._frames = entrance.sock, entrance.frames
         self._changed = threading.Condition()
         self._sending = threading.Lock()
@@ -87,7 +88,7 @@ class Member:
         if self._refused is not None:
             raise DistributedError(f"the job cannot start: {self._refused}")
         if self.lost and not self._formed:
-            raise PeerLost("; ".join(self.lost.values()), self.lost)
+            raise self.lost_error(self.lost)
 
     def agree(
         self, circle: process_groups.Circle, number: int, record: Mapping[str, Any], text: Callable[[], str | None]
@@ -105,7 +106,21 @@ class Member:
         if key in self._disagreed:
             raise ProgramsDifferError(self._disagreed[key])
         if key not in self._agreed:
-            raise PeerLost("; ".join(self.lost.values()), self.lost)
+            raise self.lost_error(self.lost)
+
+    def lost_error(self, lost: Mapping[int, str]) -> PeerLost:
+        """What is raised to the script because of these, of which it knows then."""
+        self.note_told(lost)
+        return PeerLost("; ".join(lost.values()), dict(lost))
+
+    def note_told(self, lost: Collection[int]) -> None:
+        """An error says to the script that these are lost."""
+        self._told.update(lost)
+
+    @property
+    def untold(self) -> Mapping[int, str]:
+        """With whom something wrong was computed, while no error has said so to the script."""
+        return {process: why for process, why in self.at_odds.items() if process not in self._told}
 
     def needs(self, lost: int, processes: Collection[int]) -> bool:
         """Whether programs of these processes cannot go on without `lost`."""
@@ -126,7 +141,7 @@ class Member:
                 "came there. Every one must make the same calls in the same order"
             )
         if turn not in self._alive:
-            raise PeerLost("; ".join(self.lost.values()), self.lost)
+            raise self.lost_error(self.lost)
         return self._alive.pop(turn)
 
     def await_loss(self, seconds: float) -> bool:
@@ -153,7 +168,7 @@ class Member:
             if self._growing:
                 self._changed.wait_for(lambda: self._leave_at is not None or self.lost)
                 if self._leave_at is None:
-                    raise PeerLost("; ".join(self.lost.values()), self.lost)
+                    raise self.lost_error(self.lost)
                 self._growing = self._leave_at >= 0
             self._passed += 1
             return self._growing and self._passed >= (self._leave_at or 0)
@@ -178,7 +193,7 @@ class Member:
         ):
             raise DistributedError(f"the processes that are left did not come together within {timeout_s:g} s")
         if self._regrouped is None:
-            raise PeerLost("; ".join(self.lost.values()), self.lost)
+            raise self.lost_error(self.lost)
         return self._regrouped
 
     def part(self, timeout_s: float) -> None:
@@ -317,7 +332,7 @@ class Member:
 
     def _take_place(self, fields: Mapping[str, Any]) -> None:
         self.process, self.generation = int(fields["process"]), int(fields["generation"])
-        self.lost, self.at_odds = {}, {}
+        self.lost, self.at_odds, self._told = {}, {}, set()
         self._agreed, self._disagreed = set(), {}
         self._growing, self._leave_at, self._passed, self.without = False, None, 0, frozenset()
         self._regrouped = fields

@@ -74,7 +74,7 @@ def read(ctx: DistributedContext, key: str, timeout_s: float) -> bytes | None:
             if "DEADLINE_EXCEEDED" not in str(e):
                 raise
             if ctx.member is not None and ctx.member.lost:
-                raise PeerLost("; ".join(ctx.member.lost.values()), ctx.member.lost) from None
+                raise ctx.member.lost_error(ctx.member.lost) from None
             if left <= _SLICE_S:
                 return None
 
@@ -111,6 +111,7 @@ def barrier(name: str, timeout_seconds: float = 300.0, processes: Collection[int
     if came != expected:
         gone = sorted(set(expected) - set(came))
         why = "; ".join(ctx.member.lost.get(p, f"process {p} ended its script") for p in gone)
+        ctx.member.note_told(gone)
         raise PeerLost(f"barrier {name!r}: {why}", gone)
 
 

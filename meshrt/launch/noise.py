@@ -37,10 +37,15 @@ class Sparing:
         self._at, self._left_out = float("-inf"), 0
 
     def __call__(self, text: str) -> None:
-        now = self._clock()
-        if now - self._at < _STRANGERS_EVERY_S:
+        if self._clock() - self._at < _STRANGERS_EVERY_S:
             self._left_out += 1
             return
-        more = f" ({self._left_out} more were left out)" if self._left_out else ""
-        self._at, self._left_out = now, 0
-        self._say(f"{text}{more}")
+        self.tick()
+        self._at = self._clock()
+        self._say(text)
+
+    def tick(self) -> None:
+        """Time passes: tells how many were left out, once no more come."""
+        if self._left_out and self._clock() - self._at >= _STRANGERS_EVERY_S:
+            left_out, self._left_out = self._left_out, 0
+            self._say(f"{left_out} more of the kind {'was' if left_out == 1 else 'were'} left out")

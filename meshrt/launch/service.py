@@ -89,7 +89,6 @@ def main(arguments: list[str] | None = None) -> None:
     from meshrt.launch.membership.folders import private_folder, remove_folder
     from meshrt.launch.membership.neighbours import cpu_seconds
     from meshrt.launch.membership.roster import Patience, Roster
-    from meshrt.launch.noise import Sparing
 
     folder = private_folder()
     signal.signal(signal.SIGTERM, lambda number, frame: _end(folder))
@@ -97,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         patience = Patience(options.silent, min(REPORT_S, options.stall), options.stall)
         roster = Roster(options.num_processes, patience, cpu_seconds)
-        door = Door(listener, os.environ.get(SECRET, ""), roster, services.make, _tell, Sparing(_log))
+        door = Door(listener, os.environ.get(SECRET, ""), roster, services.make, _tell, _log)
         door.serve(_stdin_ended if options.until_eof else lambda: False)
     finally:
         remove_folder(folder)

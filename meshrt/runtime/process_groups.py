@@ -52,6 +52,10 @@ class Job(Protocol):
         """Whether programs of these processes cannot go on without `lost`."""
         ...
 
+    def lost_error(self, lost: Mapping[int, str]) -> errors.PeerLost:
+        """What is raised to the script because of these."""
+        ...
+
     def await_loss(self, seconds: float) -> bool:
         """Waits until somebody is known to be lost; False if nobody is within `seconds`."""
         ...
@@ -108,7 +112,7 @@ def lost_error(processes: Collection[int] | None = None) -> errors.PeerLost | No
     if _job is None or not _job.lost:
         return None
     lost = _job.lost if processes is None else {p: why for p, why in _job.lost.items() if _job.needs(p, processes)}
-    return errors.PeerLost("; ".join(lost.values()), lost) if lost else None
+    return _job.lost_error(lost) if lost else None
 
 
 _NO_ROOM = (

@@ -160,10 +160,16 @@ class Server:
         if len(request.nonce) > _NONCE_LIMIT:
             await self._refuse(context, "Knock", RefusedError("a nonce that is no nonce", "INVALID_ARGUMENT"))
         if UNPROVED in dict(context.invocation_metadata() or ()):
-            self._log(f"{_peer(context)} knocked, and left: it has not this job's secret ({SECRET})")
+            self._log(f"{_peer(context)} knocked, and left: {self._why_unproved()}")
         nonce = self._nonces.new(time.monotonic())
         proof = frames.proof(self._trust.secret, "coordinator", request.nonce, nonce)
         return pb.KnockReply(nonce=nonce, proof=proof)
+
+    def _why_unproved(self) -> str:
+        """Who says that the answer to its knock was no proof is a stranger, and need not be right."""
+        if not self._trust.secret:
+            return f"it says that it has a secret, and this job has none ({SECRET})"
+        return f"it says that it has another secret than this job, or none ({SECRET})"
 
     async def Session(
         self, requests: AsyncIterator[pb.AgentMessage], context: Context

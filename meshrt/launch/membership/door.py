@@ -18,6 +18,7 @@ from typing import Any
 
 from meshrt.launch.membership import frames
 from meshrt.launch.membership.roster import RefusedError, Roster
+from meshrt.launch.noise import Sparing
 
 __all__ = ["Door"]
 
@@ -48,6 +49,7 @@ class Door:
     ):  # fmt: skip
         self._listener, self._secret, self._roster = listener, secret, roster
         self._make_service, self._tell, self._log = make_service, tell, log
+        self._strange = Sparing(log)
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, _Connection] = {}  # by the number of the process that joined
         self._waiting: dict[int, _Connection] = {}  # of newcomers, by rank
@@ -70,6 +72,7 @@ class Door:
                     key.data(events)
             now = time.monotonic()
             self._roster.tick(now)
+            self._strange.tick()
             self._settle()
             for stranger in [s for s in self._strangers if now - s.since > _SHAKE_S]:
                 self._refuse(stranger, "nothing was said for too long")
@@ -100,7 +103,7 @@ class Door:
         process, count = fields.get("process"), fields.get("processes")
         said = (kind, connection.nonce, process, count)
         if not frames.proves(fields.get("proof"), self._secret, *said):
-            self._log(f"{connection.peer} wanted to join and did not prove that it knows the job's secret")
+            self._strange(f"{connection.peer} wanted to join and did not prove that it knows the job's secret")
             self._refuse(connection, "it does not know this job's secret (MESHRT_JOB_SECRET)")
         elif kind == "tunnel":
             self._tunnel(connection)
@@ -109,12 +112,14 @@ class Door:
         elif kind == "come" and isinstance(process, int) and isinstance(count, int):
             self._come(connection, process, count, fields)
         else:
-            self._mistake(connection, f"a message that cannot come first: {kind[:60]!r}")
+            why = f"it knows the job's secret, and sent what this version of meshrt cannot read: {kind[:60]!r}"
+            self._log(f"{connection.peer} was not let in: {why}")
+            self._refuse(connection, f"{why}; install the same version on all hosts")
 
     def _mistake(self, connection: _Connection, why: str) -> None:
-        """What a stranger sent does not come from a process of any job."""
+        """What a stranger sent are no messages of meshrt's."""
         if connection in self._strangers:
-            self._log(f"{connection.peer} is no process of this job: it sent {why}")
+            self._strange(f"{connection.peer} is no process of this job: it sent {why}")
             self._refuse(connection, f"this is the door of a job of meshrt, and that was {why}")
 
     def _refuse(self, connection: _Connection, why: str) -> None:

@@ -172,14 +172,16 @@ class Roster:
         """The script of a process ended; the process waits until all others' have. `trails` are its last launches, of
         which no sign of life may have told."""
         member = self.members[process]
-        self._compare_all(member, trails)
-        member.finished, member.heard_at = True, now
-        member.launched = {str(k): int(v) for k, v in launched.items()}
-        self._look_for_stalls(now)
-        if self.growth.asked:  # the others are about to end, too
-            self.growth.end()
-            self._tell_all("leave", at=None)
-        self._release()
+        try:
+            self._compare_all(member, trails)
+        finally:  # whatever that was: the others wait for it
+            member.finished, member.heard_at = True, now
+            member.launched = {str(k): int(v) for k, v in launched.items()}
+            self._look_for_stalls(now)
+            if self.growth.asked:  # the others are about to end, too
+                self.growth.end()
+                self._tell_all("leave", at=None)
+            self._release()
 
     def close(self, process: int) -> None:
         """The connection of a process ended."""

@@ -300,8 +300,10 @@ def test_known_programs_in_another_order_at_the_end_of_the_script_end_the_job(la
     assert result.code == 1 and "it launched other programs than process" in result.report
 
 
-def test_known_programs_in_another_order_at_the_end_fail_all_processes_without_a_launcher(alone):
-    for _, err, code in alone(JOB + OTHER_AT_THE_END, JOB + OTHER_AT_THE_END):
+@pytest.mark.parametrize("after", ["", "time.sleep(3)"], ids=["at the end", "before work of the host"])
+def test_known_programs_in_another_order_fail_all_processes_without_a_launcher(alone, after):
+    body = JOB + OTHER_AT_THE_END + after
+    for _, err, code in alone(body, body):
         assert code == 1 and "it launched other programs than process" in err, err
 
 

@@ -110,7 +110,7 @@ def test_members_are_welcomed_by_a_door_that_proves_itself_and_hear_of_losses(do
         (lambda g: g.send("join", process=1, processes=2, proof="\ud800"), "it does not know this job's secret"),
         (lambda g: g.join(0, 2, "s3cret"), "has joined as process 0 already"),
         (lambda g: g.join(5, 2, "s3cret"), "process_id is a whole number"),
-        (lambda g: g.join("1", 2, "s3cret"), "cannot come first"),
+        (lambda g: g.join("1", 2, "s3cret"), "what this version of meshrt cannot read"),
         (lambda g: g.sock.sendall(b"GET / HTTP/1.1\r\n\r\n"), "that was a line that is not JSON"),
         (lambda g: g.sock.sendall(b"[" * 5000 + b"\n"), "that was a line that is not JSON"),
         (lambda g: g.sock.sendall(b'"text"\n'), "that was a line that is no message"),
@@ -253,7 +253,11 @@ def test_a_link_to_other_files_in_the_place_of_a_left_folder_is_not_followed(mon
 def test_a_stranger_that_hammers_is_counted_and_not_told_of_each_time():
     said, now = [], [0.0]
     tell = Sparing(said.append, lambda: now[0])
-    for at in (0.0, 0.1, 0.15, 0.3):
+    for at in (0.0, 0.1, 0.15, 0.3, 0.35):
         now[0] = at
         tell("it came")
-    assert said == ["it came", "it came (2 more were left out)"]
+    assert said == ["it came", "2 more of the kind were left out", "it came"]
+    for at in (0.4, 0.6, 0.9):  # nobody else comes
+        now[0] = at
+        tell.tick()
+    assert said[3:] == ["1 more of the kind was left out"]

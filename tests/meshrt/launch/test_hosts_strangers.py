@@ -96,10 +96,17 @@ def test_who_does_not_know_the_secret_is_told_so_and_logged(serve):
     assert status_of(error) == ("PERMISSION_DENIED", "it does not know this job's secret (MESHRT_JOB_SECRET)")
     *knocked, line = serving.log
     assert [k.partition(" knocked, and left: ")[2] for k in knocked] == [
-        "it has not this job's secret (MESHRT_JOB_SECRET)"
+        "it says that it has another secret than this job, or none (MESHRT_JOB_SECRET)"
     ] * 2
     assert line.startswith("refused Session from 127.0.0.1:") and line.endswith("(MESHRT_JOB_SECRET)")
     assert Calls(serving.address, Trust(SECRET)).call("Status", pb.StatusRequest()).job == "j"
+
+
+def test_who_has_a_secret_where_the_job_has_none_is_logged(serve):
+    serving = serve(Trust())
+    with pytest.raises(RefusedError, match="did not prove that it knows this job's secret"):
+        Calls(serving.address, Trust(SECRET)).knock()
+    assert serving.log[0].endswith("it says that it has a secret, and this job has none (MESHRT_JOB_SECRET)")
 
 
 def test_a_call_counts_once_and_its_proof_is_of_its_content(serve):
