@@ -198,7 +198,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     ]
     params = {**params, "jaxpr": closed.jaxpr, "num_consts": len(closed.consts) + num_consts}
     behind = [*[None] * (len(operands) - len(xs)), *[d for _, d in xs]]
-    outs = list(with_moved_refs(lambda values, _: scan_p.bind(*values, **params), operands, behind, 1))
+    outs = list(with_moved_refs(scan_p, lambda values, _: scan_p.bind(*values, **params), operands, behind, params, 1))
     out_dims = [0 if f else None for f in flags[:num_carry]] + [1 if f else None for f in flags[num_carry:]]
     for i, member in enumerate(jaxpr.out_avals):
         if i >= num_carry and member.is_high and flags[i]:

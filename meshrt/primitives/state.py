@@ -18,7 +18,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.parts import batch_front, in_front
-from meshrt.core.basic.shapes import broadcast_in_dim, instantiate, move_dim, zeros
+from meshrt.core.basic.shapes import broadcast_in_dim, instantiate, move_dim, repeated, zeros
 from meshrt.core.basic.varying import in_order, vary
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.leaks import leaked
@@ -199,7 +199,8 @@ def _free_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Batching: a reference to a batch holds it with the mapped dimension in front
+# Batching: a new reference to a batch holds it with the mapped dimension in front; one from outside stays as it is, and
+# is read and written along the dimension that it has
 
 
 def _new_batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
@@ -210,6 +211,13 @@ def _new_batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], param
 
 def _empty_batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     return empty_ref_p.bind(**{**params, "ty": params["ty"].batched(axis.size, axis.along)}), 0
+
+
+def _like_held(axis: MappedAxis, value: Any, dim: Any, place: Any) -> Any:
+    """A batch of values as a reference holds it, whose mapped dimension is at `place`."""
+    if not isinstance(place, int) or aval_of(value).is_high:
+        return in_front(axis.extent, value, dim)
+    return repeated(axis.extent, value, place) if dim is None else move_dim(value, dim, place)
 
 
 def _on_values(primitive: Primitive, axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: Any) -> Any:
@@ -226,7 +234,7 @@ def _on_values(primitive: Primitive, axis: MappedAxis, args: Sequence[Any], dims
 
     (held, *outs), (held_dim, *out_dims) = batch_flat(flat, axis, [cell.value, *operands], dims)
     if results[0]:
-        whole_write(ref, in_front(axis.extent, held, held_dim))
+        whole_write(ref, _like_held(axis, held, held_dim, dims[0]))
     return (outs, out_dims) if primitive.multiple_results else (outs[0], out_dims[0])
 
 
@@ -248,8 +256,8 @@ def _swap_batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], para
     if dims[0] is None:
         _refuse_unmapped("a set/swap operation", args[0])
     if len(args) == 2 and not view_of(params["tree"], ()):
-        value = in_front(axis.extent, args[1], dims[1])
-        return swap_p.bind(args[0], value, **params), batch_front(aval_of(value))
+        value = _like_held(axis, args[1], dims[1], dims[0])
+        return swap_p.bind(args[0], value, **params), dims[0]
     out: tuple[Any, Any] = _on_values(swap_p, axis, args, dims, params)
     return out
 
@@ -260,7 +268,7 @@ def _addupdate_batch(
     if dims[0] is None:
         _refuse_unmapped("an addupdate operation", args[0])
     if len(args) == 2 and not view_of(params["tree"], ()):
-        addupdate_p.bind(args[0], in_front(axis.extent, args[1], dims[1]), **params)
+        addupdate_p.bind(args[0], _like_held(axis, args[1], dims[1], dims[0]), **params)
         return [], []
     out: tuple[Any, Any] = _on_values(addupdate_p, axis, args, dims, params)
     return out

@@ -17,11 +17,12 @@ from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.leaks import refuse_leaks
 from meshrt.core.lojax import inlined_call, may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
-from meshrt.core.references import is_ref
+from meshrt.core.references import AbstractRef, is_ref
 from meshrt.core.source import capture, transformed
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
 from meshrt.transforms.discharge import settled, through_values
+from meshrt.transforms.references import check_aliases, with_moved_refs
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
 __all__ = [
@@ -113,12 +114,13 @@ class BatchTrace(Trace):
         out as loops do, which rules of primitives with Jaxprs call dimension 0."""
         values: list[Any] = []
         dims: list[int | None] = []
-        active, axis = False, self.axis
+        active, has_refs, axis = False, False, self.axis
         for a in args:
             if type(a) is BatchTracer and a._trace is self:
                 values.append(a.value)
                 dims.append(a.dim)
                 active = True
+                has_refs = has_refs or type(a.aval) is AbstractRef
             else:
                 values.append(a)
                 dims.append(None)
@@ -128,6 +130,9 @@ class BatchTrace(Trace):
             named = axis.name is not None and _names(axis.name, primitive, params)
             if not active and not named and not primitive.allocates:
                 return primitive.bind_in(self.parent, values, params)
+            inner = has_refs and not (primitive.on_cells and primitive.applies is None)
+            if inner:
+                check_aliases(primitive, args, params)
             if primitive.selects and any(map(is_ref, args)):
                 context.trace = self
                 return through_values(primitive, args, params)
@@ -135,7 +140,12 @@ class BatchTrace(Trace):
                 raise missing_rule(primitive, "batch", "cannot be used under vmap")
             if leading:
                 dims = [d if d is None or isinstance(d, int) else 0 for d in dims]
-            out, out_dims = primitive.batch(axis if primitive.batch_axis else axis.extent, values, dims, params)
+            along = axis if primitive.batch_axis else axis.extent
+            if inner:  # programs inside have batches in front
+                rule = lambda values, dims: primitive.batch(along, values, dims, params)
+                out, out_dims = with_moved_refs(primitive, rule, values, dims, params, 0)
+            else:
+                out, out_dims = primitive.batch(along, values, dims, params)
         finally:
             context.trace = saved
         if not primitive.multiple_results:

@@ -6,14 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from meshrt import errors, tree_util
-from meshrt.core.references import is_ref
+from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.primitive import Primitive
+from meshrt.core.references import AccumEffect, WriteEffect, is_ref, is_ref_type
 from meshrt.core.spaces import DEVICE
+from meshrt.core.tracer import Tracer
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import argument_paths
+from meshrt.transforms.tools import WeakCache
 
 __all__ = [
-    "check_distinct", "paths_of", "refuse_mutable", "refuse_returned", "refuse_returned_by_rule", "set_moved_ref",
-    "with_moved_refs",
+    "check_aliases", "check_distinct", "paths_of", "refuse_mutable", "refuse_returned", "refuse_returned_by_rule",
+    "set_moved_ref", "with_moved_refs", "written_refs",
 ]  # fmt: skip
 
 
@@ -107,16 +111,78 @@ def set_moved_ref(rule: Callable[[Any, int, int], tuple[Any, Callable[[], None]]
     _moved = rule
 
 
-def with_moved_refs(apply: Callable[..., Any], values: Sequence[Any], dims: Sequence[Any], place: int) -> Any:
-    """`apply(values, dims)`, with references whose dimension in `dims` is not at `place` as ones to the same values in
-    which it is: a reference to a batch has it in front, one that a loop runs over behind the loop's."""
+def with_moved_refs(
+    primitive: Primitive, apply: Callable[..., Any], values: Sequence[Any], dims: Sequence[Any],
+    params: dict[str, Any], place: int,
+) -> Any:  # fmt: skip
+    """`apply(values, dims)`, an application of `primitive`, with references whose dimension in `dims` is not at `place`
+    as ones to the same values in which it is: programs inside of operations have a batch in front, loops over
+    references behind their own dimension. What the operation writes goes back.
+    """
+    chosen = [
+        i for i, (x, d) in enumerate(zip(values, dims))
+        if isinstance(d, int) and d != place and is_ref(x) and aval_of(x).memory_space is DEVICE  # (others in kernels)
+    ]  # fmt: skip
+    if not chosen:
+        return apply(values, dims)
     values, dims, backs = list(values), list(dims), []
-    for i, (x, d) in enumerate(zip(values, dims)):
-        if is_ref(x) and isinstance(d, int) and d != place and aval_of(x).memory_space is DEVICE:  # (others in kernels)
-            values[i], back = _moved(x, d, place)
-            dims[i] = place
+    written = written_refs(primitive, tuple(map(aval_of, values)), params)
+    for i in chosen:
+        values[i], back = _moved(values[i], dims[i], place)
+        dims[i] = place
+        if i in written:
             backs.append(back)
     out = apply(values, dims)
     for back in backs:
         back()
     return out
+
+
+_written: WeakCache = WeakCache()
+
+
+def written_refs(primitive: Primitive, avals: Sequence[Any], params: dict[str, Any]) -> frozenset[int]:
+    """The positions of the operands that are references which an application of `primitive` may write or add to."""
+    if not any(type(e) in (WriteEffect, AccumEffect) for e in primitive.effects(tuple(avals), params)):
+        return frozenset()
+    if primitive.applies is None:
+        return frozenset([i for i, a in enumerate(avals) if is_ref_type(a)])
+    return frozenset(
+        [at for jaxpr, positions in primitive.applies(params) for k, at in enumerate(positions) if k in _writes(jaxpr)]
+    )
+
+
+def _writes(jaxpr: Jaxpr) -> frozenset[int]:
+    """The positions of the arguments that a program may write or add to."""
+    found: frozenset[int] = _written.get(jaxpr, "writes", lambda: _find_writes(jaxpr))
+    return found
+
+
+def _find_writes(jaxpr: Jaxpr) -> frozenset[int]:
+    variables = {
+        id(eqn.invars[i])
+        for eqn in jaxpr.eqns
+        if eqn.effects
+        for i in written_refs(eqn.primitive, [a.aval for a in eqn.invars], eqn.params)
+    }
+    return frozenset([i for i, v in enumerate(jaxpr.invars) if id(v) in variables])
+
+
+def check_aliases(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> None:
+    """ArgumentValueError if an application under `vmap` takes one reference by two names, that of the whole and that of
+    its members, and writes to it: a loop, branch or call has what each name holds apart.
+    """
+    seen: dict[int, int] = {}
+    for i, x in enumerate(args):
+        if not is_ref(x):
+            continue
+        root = x
+        while isinstance(root, Tracer) and root.below() is not None:
+            root = root.below()
+        first = seen.setdefault(id(root), i)
+        if args[first] is x or not {first, i} & written_refs(primitive, tuple(map(aval_of, args)), params):
+            continue
+        raise errors.ArgumentValueError(
+            f"under vmap, a '{primitive}' writes to a mutable array reference of type {aval_of(root)}{made_at(root)} "
+            "that it has by two names: closed over, and as the argument that is mapped. Use one of both in it"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, requ
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.high import flatten, leaf_paths, opened
 from meshrt.transforms.mapped import MappingSpec, check_in_axes, mapped_dims, mapped_size, result_dims
-from meshrt.transforms.references import check_distinct, with_moved_refs
+from meshrt.transforms.references import check_distinct
 from meshrt.tree_util import keystr, tree_flatten, tree_leaves, tree_unflatten
 
 __all__ = ["vmap"]
@@ -65,10 +64,8 @@ def vmap(
         leaves, tree = tree_flatten((args, kwargs))
         dims = mapped_dims("vmap", fun, in_axes, args, kwargs)
         avals = [_type(x) if d is None else aval_of(x) for x, d in zip(leaves, dims)]
-        has_refs = False
         if AbstractRef in set(map(type, avals)):  # most calls have none, and many leaves
             check_distinct("vmap", fun_name(fun), leaves, (), lambda: argument_paths(fun, tree))
-            has_refs = True
         size = mapped_size("vmap", fun, avals, dims, axis_size, tree)
         dims = [None if d is None or a is None else d if a.is_high else d % a.ndim for d, a in zip(dims, avals)]
         along = _along(avals, dims, fun, tree)
@@ -87,10 +84,7 @@ def vmap(
             out_tree.append(structure)
             return out
 
-        if has_refs:
-            outs, out_dims = with_moved_refs(functools.partial(batch_flat, flat, axis), leaves, dims, 0)
-        else:
-            outs, out_dims = batch_flat(flat, axis, leaves, dims)
+        outs, out_dims = batch_flat(flat, axis, leaves, dims)
         wanted = result_dims("vmap", fun, out_axes, out_tree[-1])
         _refuse_mapped(axis, out_dims, wanted, fun, out_tree[-1], sum_match)
         placed = [_place(axis, o, d, w, fun, sum_match) for o, d, w in zip(outs, out_dims, wanted)]
