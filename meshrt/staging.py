@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
-from meshrt import errors
+from meshrt.core.again import tells_more
 from meshrt.core.axes import NamedAxis, axes_in_scope, bind_axes
 from meshrt.core.jaxpr import ClosedJaxpr
 from meshrt.core.naming import wraps
@@ -96,13 +96,11 @@ def _stage(
             return trace_to_jaxpr(flat, avals, name, told, requires_low=False)
 
     avals = [abstract(x) for x in leaves]
-    try:
-        closed = stage(avals)
-    except errors.UnplacedReferenceError:
-        if not any(map(is_ref_type, avals)):
-            raise
-        closed = stage(placed_types(leaves))
-    return closed, out_tree[-1]
+    if not any(map(is_ref_type, avals)):
+        return stage(avals), out_tree[-1]
+    with tells_more():
+        return stage(avals), out_tree[-1]
+    return stage(placed_types(leaves)), out_tree[-1]  # as it was asked for
 
 
 @boundary

@@ -20,6 +20,7 @@ import numpy as np
 from meshrt import errors
 from meshrt.config import settings
 from meshrt.core import source
+from meshrt.core.again import end_if_asked
 from meshrt.core.axes import apart, axes_in_scope, manual_mesh
 from meshrt.core.checking import check
 from meshrt.core.completion import Completion
@@ -318,6 +319,7 @@ class JaxprTrace(Trace):
 
     def close(self, args: Sequence[JaxprTracer], outs: Sequence[Any]) -> ClosedJaxpr:
         """Ends the trace: the program from `args` to `outs` with its captured constants."""
+        end_if_asked()
         if self.is_high or has_high_types():
             outs = [self.packed(o) for o in outs]
         atoms = [self.atom(o) for o in outs]

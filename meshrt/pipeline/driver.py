@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
+from meshrt.core.again import tells_more
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.references import is_ref_type
@@ -197,12 +198,11 @@ class Driver:
     def begin(self, leaves: Sequence[Any], tree: Any, static: Static) -> tuple[Wanted, TraceRecord]:
         """Traces for these arguments (arrays, references or ShapeDtypeStructs)."""
         wanted = resolve(self, held(leaves), self._types(leaves), tree, static)
-        try:
+        if self.shared.places_refs or not any(map(is_ref_type, wanted.avals)):
             return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
-        except errors.UnplacedReferenceError:
-            if self.shared.places_refs or not any(map(is_ref_type, wanted.avals)):
-                raise
-        self.shared.places_refs = True
+        with tells_more():
+            return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
+        self.shared.places_refs = True  # as it was asked for
         return self.begin(leaves, tree, static)
 
     def _types(self, leaves: Sequence[Any]) -> tuple[Any, ...]:

@@ -195,6 +195,24 @@ def _one_of(supported: tuple[Any, ...] | None, dtype: Any) -> Any:
     return np.dtype(supported[0])
 
 
+def preset_of(algorithm: Algorithm) -> DotAlgorithmPreset | None:
+    """The preset that says what `algorithm` does, or None: no preset does it."""
+    if isinstance(algorithm, DotAlgorithmPreset):
+        return algorithm
+    lhs, rhs, summed = map(np.dtype, algorithm[:3])
+    if lhs != rhs or algorithm[3:5] != (1, 1) or algorithm.allow_imprecise_accumulation:
+        return None
+    found = _word(lhs), summed, algorithm.num_primitive_operations
+    return next((p for p, a in _PRESETS.items() if a.rounded and (a.rounded, a.summed, a.operations) == found), None)
+
+
+def is_in_full(precision: CanonicalPrecision) -> bool:
+    """Whether products of float32 are those of all of its bits, on hardware that multiplies fewer by default."""
+    if isinstance(precision, DotAlgorithm | DotAlgorithmPreset):
+        return preset_of(precision) is DotAlgorithmPreset.F32_F32_F32
+    return precision == (Precision.HIGHEST, Precision.HIGHEST)
+
+
 def algorithm_attribute(algorithm: Algorithm, types: ComputeTypes, platform: str) -> str:
     """`#stablehlo.dot_algorithm<...>`, or nothing where the compiler is to choose.
 
@@ -207,22 +225,27 @@ def algorithm_attribute(algorithm: Algorithm, types: ComputeTypes, platform: str
             f"{', '.join(sorted(map(str, _ON_CPUS)))}"
         )
     if isinstance(algorithm, DotAlgorithm):
-        words = [mlir_type(ShapedArray((), t))[len("tensor<") : -1] for t in types]
+        words = [_word(t) for t in types]
         counts = algorithm.lhs_component_count, algorithm.rhs_component_count, algorithm.num_primitive_operations
         return _algorithm_text(words, counts, algorithm.allow_imprecise_accumulation)
     if algorithm is DotAlgorithmPreset.DEFAULT:
         return ""
     preset = _PRESETS[algorithm]
     if preset.rounded:
-        summed = mlir_type(ShapedArray((), np.dtype(preset.summed)))[len("tensor<") : -1]
-        return _algorithm_text([preset.rounded, preset.rounded, summed], (1, 1, preset.operations), False)
+        words = [preset.rounded, preset.rounded, _word(np.dtype(preset.summed))]
+        return _algorithm_text(words, (1, 1, preset.operations), False)
     if not all(dtypes.finfo(t).bits == 8 if dtypes.issubdtype(t, np.floating) else False for t in types[:2]):
         raise errors.ArgumentValueError(
             f"The dot algorithm '{algorithm}' requires both inputs to have float8 dtypes. Got {types.lhs} and "
             f"{types.rhs} instead."
         )
-    words = [mlir_type(ShapedArray((), t))[len("tensor<") : -1] for t in types[:2]]
+    words = [_word(t) for t in types[:2]]
     return _algorithm_text([*words, "f32"], (1, 1, 1), algorithm is DotAlgorithmPreset.ANY_F8_ANY_F8_F32_FAST_ACCUM)
+
+
+def _word(dtype: Any) -> str:
+    """`f32`: the dtype in MLIR."""
+    return mlir_type(ShapedArray((), dtype))[len("tensor<") : -1]
 
 
 def _algorithm_text(words: list[str], counts: tuple[int, int, int], imprecise: bool) -> str:

@@ -88,8 +88,8 @@ class HiPrimitive(Primitive):
     def _result_types(self, *avals: Any, **params: Any) -> Any:
         found = self.abstract_eval(*_shown(avals), **params)[0]
         stated = [in_program(a) for a in found] if self.multiple_results else [in_program(found)]
-        if type(self).to_lojax is not HiPrimitive.to_lojax:
-            lower: Any = self.to_lojax
+        lower: Any = self.to_lojax
+        if getattr(lower, "__func__", lower) is not HiPrimitive.to_lojax:  # of the class, or an attribute
             compute = lambda *args: as_list(self, lower(*args, **params))
             stated = completed(stated, avals, compute, self.name)
         return stated if self.multiple_results else stated[0]

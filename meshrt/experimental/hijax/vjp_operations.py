@@ -101,7 +101,8 @@ class VJPHiPrimitive:
             )
 
     def _defines(self, method: str) -> bool:
-        return getattr(type(self), method) is not getattr(VJPHiPrimitive, method)
+        """Whether the class does, or what the operation was given: a parameter may be a rule."""
+        return method in vars(self) or getattr(type(self), method) is not getattr(VJPHiPrimitive, method)
 
     def _refuse(self, asker: str, method: str) -> NoReturn:
         advice = f": {_DERIVED[method]}" if method in _DERIVED else ""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.again import ask_for_more
 from meshrt.core.references import is_ref
 from meshrt.core.source import capture
 from meshrt.core.trace import JaxprTrace, Tracer
@@ -164,6 +165,7 @@ def _refuse_unknown(ref: Tracer, kind: ShapedArray, region: Region) -> None:
     may_split = [(a, size) for a, size in axes if any(n and n % size == 0 for n in local)]
     if not may_split:
         return
+    ask_for_more()
     names = ", ".join(f"{a!r} (size {size})" for a, size in may_split)
     raise errors.UnplacedReferenceError(
         f"the body of core_map at {capture()} uses a reference of type {kind} that {ref.origin() or 'is traced'}. Over "

@@ -12,6 +12,7 @@ import pytest
 import meshrt
 from meshrt import lax
 from meshrt import scipy as jsp
+from meshrt.experimental.pallas.ops import heuristics
 from tests.meshrt.kernels.programs import OURS
 from tests.meshrt.kernels.test_any_size import kind, whole
 from tests.meshrt.kernels.test_evaluated import drawn, evaluated
@@ -205,6 +206,9 @@ def test_gpus_compile_them(name):
         ("highest", None),
         ("F32_F32_F32", None),
         ("TF32_TF32_F32_X3", "tf32x3"),
+        (lax.DotAlgorithmPreset.DEFAULT, "tf32"),
+        ("TF32_TF32_F32", "tf32"),
+        (lax.DotAlgorithm(F32, F32, F32), None),
     ],
 )
 def test_products_of_float32_are_as_precise_as_asked(precision, wanted):
@@ -217,3 +221,58 @@ def test_products_of_float32_are_as_precise_as_asked(precision, wanted):
     text = program.lower(lowering_platforms=("cuda",)).as_text()
     (line,) = [part for part in text.split("\\0A") if "tt.dot" in part]
     assert re.findall(r"inputPrecision = (\w+)", line) == ([] if wanted is None else [wanted])
+
+
+def dots(precision, dtype, out=F32, size=32):
+    """The products of tensor cores in a kernel that multiplies matrices of `dtype`."""
+
+    def kernel(x, y, o):
+        o[...] = lax.dot(x[...], y[...], precision=precision, preferred_element_type=out)
+
+    square = kind(size, size, dtype=dtype)
+    f = pl.pallas_call(kernel, kind(size, size, dtype=out))
+    text = meshrt.jit(f).trace(square, square).lower(lowering_platforms=("cuda",)).as_text()
+    return [part for part in text.split("\\0A") if "tt.dot" in part]
+
+
+def of_types(operands, out):
+    return f"tensor<32x32x{operands}> * tensor<32x32x{operands}> -> tensor<32x32x{out}>"
+
+
+@pytest.mark.parametrize(
+    "precision, dtype, out, wanted",
+    [
+        ("BF16_BF16_F32", F32, F32, of_types("bf16", "f32")),
+        (lax.DotAlgorithm(BF16, BF16, F32), F32, F32, of_types("bf16", "f32")),
+        ("F16_F16_F32", F32, F32, of_types("f16", "f32")),
+        ("F16_F16_F32", np.float16, np.float16, of_types("f16", "f32")),
+        ("F16_F16_F16", np.float16, np.float16, of_types("f16", "f16")),
+        ("F32_F32_F32", BF16, F32, of_types("bf16", "f32")),
+        ("BF16_BF16_F32_X3", BF16, F32, of_types("bf16", "f32")),
+        ("ANY_F8_ANY_F8_F32", ml_dtypes.float8_e5m2, F32, of_types("f8E5M2", "f32")),
+    ],
+)
+def test_algorithms_round_and_add_up_as_they_say(precision, dtype, out, wanted):
+    (line,) = dots(precision, dtype, out)
+    assert line.endswith(f" : {wanted}")
+
+
+@pytest.mark.parametrize(
+    "precision, fix",
+    [
+        ("BF16_BF16_F32_X3", "ask for TF32_TF32_F32_X3"),
+        ("ANY_F8_ANY_F8_F32", "convert them with astype"),
+        (lax.DotAlgorithm(F32, F32, F32, 1, 1, 2), "give one of lax.DotAlgorithmPreset"),
+    ],
+)
+def test_algorithms_that_gpus_have_not_are_refused(precision, fix):
+    with pytest.raises(meshrt.errors.UnsupportedError, match=fix):
+        dots(precision, F32)
+
+
+@pytest.mark.parametrize("asked", ["highest", "F32_F32_F32", "TF32_TF32_F32", "tensorfloat32", "BF16_BF16_F32"])
+def test_blocks_are_chosen_by_what_the_kernel_multiplies(asked):
+    with meshrt.default_matmul_precision(asked):
+        (line,) = dots(None, F32)
+        small = heuristics.on_gpus("matmul", [kind(256, 256)] * 2)[:2] == (64, 64)
+    assert small == ("xf32> *" in line and "inputPrecision" not in line) == (asked in ("highest", "F32_F32_F32"))

@@ -426,3 +426,38 @@ def test_the_pass_leaves_references_that_it_is_told_to_leave():
     )
     with pytest.raises(ValueError, match="1 flags for the 2 arguments"):
         discharge_state(closed, [True])
+
+
+@pytest.mark.parametrize("caught", [ValueError, Exception, BaseException])
+@pytest.mark.parametrize("inside", [lambda f: f, meshrt.jit, lambda f: lambda r: meshrt.lax.cond(True, f, f, r)])
+def test_a_function_that_catches_errors_is_traced_again_all_the_same(caught, inside):
+    """What is asked for of its caller is none of its errors: no handler keeps it, and no cache what handlers made."""
+    mesh = mesh_of("auto")
+
+    @inside
+    def written(r):
+        try:
+            core_map(mesh)(lambda: r.__setitem__(..., 2 * r[...]))
+        except caught:
+            return 0.0
+        return 1.0
+
+    for f in (meshrt.jit(written), meshrt.jit(lambda r: written(r) + 1)):
+        r = meshrt.new_ref(placed(mesh, jnp.arange(8.0), P("x")))
+        assert f(r) > 0
+        np.testing.assert_array_equal(r[...], 2 * np.arange(8.0))
+    assert "shard_map" in str(meshrt.make_jaxpr(written)(r))
+
+
+def test_a_function_may_catch_that_nobody_knows_how_a_reference_is_split():
+    mesh = mesh_of("auto")
+
+    def made_within(x, given):
+        r = meshrt.new_ref(x)
+        try:
+            core_map(mesh)(lambda: r.__setitem__(..., 2 * r[...]))
+        except meshrt.errors.UnplacedReferenceError:
+            return x + given[...]
+
+    x = jnp.arange(8.0)
+    np.testing.assert_array_equal(meshrt.jit(made_within)(x, meshrt.new_ref(x)), 2 * x)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith
@@ -20,11 +21,12 @@ from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
 from meshrt.experimental.kernels.triton.arrays import reduced
 from meshrt.experimental.kernels.triton.filled import counted, filled, with_rest
 from meshrt.primitives import contract, elementwise
-from meshrt.primitives.precision import DotAlgorithmPreset, Precision
+from meshrt.primitives.precision import DotAlgorithm, DotAlgorithmPreset, is_in_full, preset_of
 
 __all__ = ["RULES"]
 
-_F32, _F64, _I32 = (np.dtype(name) for name in ("float32", "float64", "int32"))
+_F16, _F32, _F64, _I32 = (np.dtype(name) for name in ("float16", "float32", "float64", "int32"))
+_BF16 = np.dtype(ml_dtypes.bfloat16)
 
 # Terms of a product that are multiplied one by one and added up: so many values a program holds at once. Chosen: four
 # warps keep 256 of them in the registers of each thread.
@@ -110,19 +112,26 @@ def _dot_general(walk: Walk, eqn: Eqn, x: ir.Value, y: ir.Value) -> ir.Value:
     (a, b), out = [v.aval for v in eqn.invars], eqn.outvars[0].aval
     if kind_of(a.dtype) not in ("f", "i", "u") or kind_of(b.dtype) not in ("f", "i", "u"):
         walk.refuse(f"there are no products of {a.dtype} and {b.dtype}; convert them with astype")
+    preset = _preset(walk, eqn)
+    if preset is not None and _must_convert(walk, preset, a.dtype, b.dtype):
+        made: ir.Value = through(_converted_first)(walk, eqn, x, y)
+        return made
     if xb or len(xc) != 1 or a.ndim != 2 or b.ndim != 2 or not _on_tensor_cores(a.dtype, b.dtype):
         if math.prod(_looped(eqn)) > MOST_TERMS and not _is_float(a, b):
             walk.refuse(
                 f"of whole numbers only int8 has products of matrices, not {a.dtype} and {b.dtype}: others are added "
                 f"up of at most {MOST_TERMS} terms, here are {_looped(eqn)}. Convert to a float or to int8"
             )
-        made: ir.Value = through(_of_matrices)(walk, eqn, x, y)
+        made = through(_of_matrices)(walk, eqn, x, y)
         return made
     x = _for_product(walk, x, a, xc[0], 1)
     y = _for_product(walk, y, b, yc[0], 0)
-    wide = out.dtype if out.dtype in (_F64, np.dtype(np.float16)) else _F32 if kind_of(out.dtype) == "f" else _I32
+    wide = out.dtype if out.dtype in (_F64, _F16) else _F32 if kind_of(out.dtype) == "f" else _I32
+    if preset is not None and preset.accumulation_type in (_F32, _F64):
+        wide = np.dtype(preset.accumulation_type)
     sizes = [max(n, LEAST) for n in filled(out.shape)]
-    made = tt.dot(x, y, walk.constant(0, sizes, wide), input_precision=_input_precision(walk, eqn, a.dtype))
+    precision = _input_precision(preset, eqn.params.get("precision"), a.dtype)
+    made = tt.dot(x, y, walk.constant(0, sizes, wide), input_precision=precision)
     for d in range(2):
         made = _first_of_each(walk, made, sizes, d, filled(out.shape)[d], wide)
         sizes[d] = filled(out.shape)[d]
@@ -163,23 +172,65 @@ def _first_of_each(walk: Walk, x: ir.Value, sizes: Sequence[int], d: int, count:
     return reduced(walk, [x], [dtype], d + 1, lambda a, b: [elementwise.max_p.bind(a, b)])[0]
 
 
-def _input_precision(walk: Walk, eqn: Eqn, dtype: Any) -> Any:
-    """How float32 is multiplied: as by default on GPUs, by the bits of it that tensor cores take, or in full where
-    HIGHEST asks for it of both operands."""
+def _preset(walk: Walk, eqn: Eqn) -> DotAlgorithmPreset | None:
+    """The algorithm that a product is asked for; None for none, or for any."""
     asked = eqn.params.get("precision")
-    if isinstance(asked, DotAlgorithmPreset):
-        return _ALGORITHMS.get(asked.name)
-    both = asked if isinstance(asked, tuple) else (asked, asked)
+    if not isinstance(asked, DotAlgorithm | DotAlgorithmPreset):
+        return None
+    preset = preset_of(asked)
+    if preset is None:
+        walk.refuse(f"there is no {asked} here: give one of lax.DotAlgorithmPreset, as F32_F32_F32 or TF32_TF32_F32")
+    return None if preset is DotAlgorithmPreset.DEFAULT else preset
+
+
+def _must_convert(walk: Walk, preset: DotAlgorithmPreset, a: Any, b: Any) -> bool:
+    """Whether an algorithm is that of tensor cores after a conversion of operands only."""
+    if preset.name not in _TAKEN:  # of floats of 8 bits, any two
+        if kind_of(a) == kind_of(b) == "f" and bits_of(a) == bits_of(b) == 8:
+            return False
+        walk.refuse(
+            f"{preset} multiplies floats of 8 bits, not {a} and {b}: convert them with astype, or ask for another"
+        )
+    if a == b and a in _TAKEN[preset.name]:
+        return False
+    if preset.name in _SPLIT:
+        walk.refuse(
+            f"{preset} of {a} and {b} is not written for tensor cores: ask for TF32_TF32_F32_X3 or F32_F32_F32, or "
+            "convert them to bfloat16 with astype"
+        )
+    return True
+
+
+def _converted_first(x: Any, y: Any, *, precision: Any, preferred_element_type: Any = None, **how: Any) -> Any:
+    """The product of operands in the type that the algorithm `precision` multiplies."""
+    preset: Any = preset_of(precision)
+    out = np.dtype(preferred_element_type or np.result_type(x.dtype, y.dtype))
+    x, y = (lax.convert_element_type(v, _TAKEN[preset.name][0]) for v in (x, y))
+    made = contract.dot_general_p.bind(
+        x, y, precision=precision, preferred_element_type=np.dtype(preset.accumulation_type), **how
+    )
+    return lax.convert_element_type(made, out)
+
+
+def _input_precision(preset: DotAlgorithmPreset | None, asked: Any, dtype: Any) -> Any:
+    """How float32 is multiplied: as by default on GPUs, by the bits of it that tensor cores take, or by all of them."""
     if dtype != _F32:
         return None
-    return tt.InputPrecision.IEEE if set(both) == {Precision.HIGHEST} else tt.InputPrecision.TF32
+    if preset is not None and preset.name in _BY_PARTS:
+        return _BY_PARTS[preset.name]
+    return tt.InputPrecision.IEEE if is_in_full(asked) else tt.InputPrecision.TF32
 
 
-_ALGORITHMS = {
-    "TF32_TF32_F32": tt.InputPrecision.TF32,
-    "TF32_TF32_F32_X3": tt.InputPrecision.TF32x3,
-    "F32_F32_F32": tt.InputPrecision.IEEE,
-}
+# The operands that an algorithm multiplies as they are; others are converted to the first of them. (Products by bits of
+# float32 are, of a type with fewer bits, those of this type.)
+_UP_TO_F32 = (_F32, _F16, _BF16)
+_TAKEN: dict[str, tuple[np.dtype, ...]] = {
+    "F16_F16_F16": (_F16,), "F16_F16_F32": (_F16,), "BF16_BF16_BF16": (_BF16,), "BF16_BF16_F32": (_BF16,),
+    "BF16_BF16_F32_X3": (_BF16,), "BF16_BF16_F32_X6": (_BF16,), "BF16_BF16_F32_X9": (_BF16,),
+    "TF32_TF32_F32": _UP_TO_F32, "TF32_TF32_F32_X3": _UP_TO_F32, "F32_F32_F32": _UP_TO_F32, "F64_F64_F64": (_F64,),
+}  # fmt: skip
+_SPLIT = frozenset(name for name in _TAKEN if name.startswith("BF16_BF16_F32_X"))
+_BY_PARTS = {"TF32_TF32_F32_X3": tt.InputPrecision.TF32x3}
 
 
 RULES: dict[Primitive, Rule] = {contract.dot_general_p: _dot_general}

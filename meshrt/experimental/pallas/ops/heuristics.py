@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshrt.primitives.precision import Precision, canonical_precision
+from meshrt.primitives.precision import canonical_precision, is_in_full
 
 __all__ = ["CORES", "GPUS", "RING_BYTES", "Sizes", "block_of", "columns_beside", "on_gpus", "rows_of"]
 
@@ -96,7 +96,7 @@ def on_gpus(name: str, arrays: Sequence[Any]) -> tuple[int, ...]:
     blocks: tuple[int, ...] = getattr(GPUS, name)
     first = arrays[0]
     if name == "matmul" and first.dtype.itemsize >= 4:
-        in_full = first.dtype.itemsize > 4 or canonical_precision(None) == (Precision.HIGHEST, Precision.HIGHEST)
+        in_full = first.dtype.itemsize > 4 or is_in_full(canonical_precision(None))
         return (64, 64, _WIDE_TERMS // 64**2) if in_full else _TF32_MATMUL
     if name in ("attention", "pages"):
         width, size = 1 << (first.shape[-1] - 1).bit_length(), first.dtype.itemsize
