@@ -109,7 +109,7 @@ class _Block:
         self.kernels: dict[LocalOp, LocalOp] = {}
         if program.with_library:
             self.kernels = kernels(self.items, self.readers, self.returned.__contains__)
-        self.before = computed_before(region, self.items) if program.in_breadth else set()
+        self.before = computed_before(region, self.items) if program.in_breadth else {}
         self.together: dict[LocalOp, list[LocalOp]] = {}
         self.place: dict[LocalOp, int] = {}
         self.made: dict[LocalValue, int] = {}
@@ -357,7 +357,9 @@ class _Block:
                     first = i if given is not None else self._copied_at(item, value, i)
                     live[value] = Span(value, size, first, self.end[value])
                     if item in self.before:
-                        live[value] = Span(value, size, 0, len(self.items) - 1)
+                        size *= self.before[item][value.number] / max(_elements(value), 1)
+                        done.append(live.pop(value)._replace(bytes=size, first=0, last=len(self.items) - 1))
+                        continue
                     if self._is_in_parts(item, value):
                         span = live.pop(value)
                         done += [span._replace(bytes=part) for part in parts(item, value)]

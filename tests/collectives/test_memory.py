@@ -387,6 +387,26 @@ def test_all_reduces_that_may_wait_for_each_other_are_one():
 
 
 SQUARE = "tensor<64x64xf32>"
+
+
+def a_loop_that_adds(each: str, made: str) -> str:
+    """A loop of `%n` trips that adds `%e`, which `made` makes in it, to what it carries."""
+    return """
+      %z = stablehlo.constant dense<0> : tensor<i32>
+      %o = stablehlo.constant dense<1> : tensor<i32>
+      %r:2 = stablehlo.while(%i = %z, %y = %x) : tensor<i32>, EACH
+      cond {
+        %c = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %c : tensor<i1>
+      } do {
+        MADE
+        %s = stablehlo.add %e, %y : EACH
+        %j = stablehlo.add %i, %o : tensor<i32>
+        stablehlo.return %j, %s : tensor<i32>, EACH
+      }
+      return %r#1 : EACH""".replace("MADE", made).replace("EACH", each)
+
+
 AS_COMPILED = {  # arguments, results, the program, bytes of temporaries
     "one kernel with two reductions": ("%x: tensor<64x3xf32>, %y: tensor<64x3xf32>", "tensor<64x3xf32>", """
       %z = stablehlo.constant dense<0.0> : tensor<f32>
@@ -415,20 +435,20 @@ AS_COMPILED = {  # arguments, results, the program, bytes of temporaries
       %c = stablehlo.convert %b : (tensor<64x64xbf16>) -> SQUARE
       %d = stablehlo.tanh %c : SQUARE
       return %d : SQUARE""", 2 * 4.0 * 64 * 64),
-    "what does not change in a loop": ("%x: SQUARE, %n: tensor<i32>", "SQUARE", """
-      %z = stablehlo.constant dense<0> : tensor<i32>
-      %o = stablehlo.constant dense<1> : tensor<i32>
-      %r:2 = stablehlo.while(%i = %z, %y = %x) : tensor<i32>, SQUARE
-      cond {
-        %c = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
-        stablehlo.return %c : tensor<i1>
-      } do {
-        %e = stablehlo.exponential %x : SQUARE
-        %s = stablehlo.add %e, %y : SQUARE
-        %j = stablehlo.add %i, %o : tensor<i32>
-        stablehlo.return %j, %s : tensor<i32>, SQUARE
-      }
-      return %r#1 : SQUARE""", 4.0 * 64 * 64),
+    "what does not change in a loop": (
+        "%x: SQUARE, %n: tensor<i32>", "SQUARE",
+        a_loop_that_adds("SQUARE", "%e = stablehlo.exponential %x : SQUARE"), 4.0 * 64 * 64,
+    ),
+    "a vector that does not change in a loop": (
+        "%x: tensor<1x4096xf32>, %n: tensor<i32>", "tensor<1x4096xf32>",
+        a_loop_that_adds("tensor<1x4096xf32>", "%e = stablehlo.exponential %x : tensor<1x4096xf32>"), 4.0 * 4096,
+    ),
+    "what is the same along a dimension and does not change in a loop": (
+        "%x: tensor<32x32x32xf32>, %w: tensor<1x32x32xf32>, %n: tensor<i32>", "tensor<32x32x32xf32>",
+        a_loop_that_adds("tensor<32x32x32xf32>", """
+        %b = stablehlo.broadcast_in_dim %w, dims = [0, 1, 2] : (tensor<1x32x32xf32>) -> tensor<32x32x32xf32>
+        %e = stablehlo.exponential %b : tensor<32x32x32xf32>"""), 4.0 * 32 * 32,
+    ),
 }  # fmt: skip
 
 
