@@ -462,6 +462,45 @@ def test_as_the_compiler_simplifies(case):
     check_beside_compiler(made)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f8E4M3FN", "f4E2M1FN"])
+def test_products_of_narrow_floats_are_multiplied_as_f32(dtype):
+    """What is read, what one product gives another, and what is converted into a result."""
+    narrow, wide = f"tensor<64x64x{dtype}>", 4.0 * 64 * 64
+    product = f"contracting_dims = [1] x [0] : ({narrow}, {narrow}) -> {narrow}"
+    one = f"%p = stablehlo.dot_general %x, %y, {product}\n"
+    three = f"{one} %q = stablehlo.dot_general %p, %y, {product}\n %r = stablehlo.dot_general %q, %x, {product}\n"
+    for body, result, temporaries in ((one, "%p", 3 * wide), (three, "%r", 4 * wide)):
+        made = partitioned(f"%x: {narrow}, %y: {narrow}", f"{body} return {result} : {narrow}", narrow)
+        assert made.memory.temporaries == temporaries
+        check_beside_compiler(made)
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [("bf16", 4), ("f16", 0), ("f8E5M2", 2)])
+def test_sums_over_devices_of_narrow_floats_are_those_of_wider_ones(dtype, wide):
+    """bfloat16 is added up as f32, floats of one byte as f16, and f16 as it is."""
+    import jax
+
+    layout = '[{"data", "model"}, {}]'
+    text = f"""sdy.mesh @mesh = <["data"=4, "model"=2]>
+    func.func @main(%x: tensor<512x64x{dtype}> {{sdy.sharding = #sdy.sharding<@mesh, {layout}>}})
+      -> tensor<64x64x{dtype}> {{
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, {layout}>] out_shardings=[<@mesh, [{{}}, {{}}]>]
+      manual_axes={{"data", "model"}} (%p: tensor<64x64x{dtype}>) {{
+      %1 = "stablehlo.all_reduce"(%p) ({{
+        ^bb0(%a: tensor<{dtype}>, %b: tensor<{dtype}>):
+          %c = stablehlo.add %a, %b : tensor<{dtype}>
+          stablehlo.return %c : tensor<{dtype}>
+      }}) {{replica_groups = dense<[[0, 1, 2, 3, 4, 5, 6, 7]]> : tensor<1x8xi64>}}
+        : (tensor<64x64x{dtype}>) -> tensor<64x64x{dtype}>
+      sdy.return %1 : tensor<64x64x{dtype}> }} : (tensor<512x64x{dtype}>) -> tensor<64x64x{dtype}>
+    return %0 : tensor<64x64x{dtype}> }}"""
+    made = collectives.partition(propagation.run(text))
+    assert made.memory.temporaries == 2 * wide * 64 * 64
+    devices = jax.devices()[:8]
+    compiled = jaxlib_api.compile_and_load(made.as_text(), devices, jaxlib_api.compile_options(devices))
+    assert made.memory.peak == pytest.approx(memory_stats_of(compiled).device_size_in_bytes, abs=KIB)
+
+
 def test_copies_that_are_written_over_are_made_early():
     """Two sums begin with the same zeros: both copies of them are there before either is written."""
     args = "%u: tensor<8x64xf32>, %i: tensor<8x1xi32>"
