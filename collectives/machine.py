@@ -65,7 +65,7 @@ class Machine:
     def collective(self, c: Collective, bytes_sent: float | None = None) -> float:
         """Predicted time of a collective, or of one of its kind in which a device sends `bytes_sent`."""
         sent = c.bytes if bytes_sent is None else bytes_sent
-        return seconds_to_send(c.kind, c.groups[1], sent, self.link(c.atoms))
+        return seconds_to_send(c.kind, c.groups[1], sent, self.link(c.across))
 
     def copy(self, n: float) -> float:
         """Time to read and write `n` bytes."""

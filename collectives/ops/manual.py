@@ -171,7 +171,9 @@ def _on_pieces(
         assert item is not None
         senders = talking[talking[:, 0] != talking[:, 1], 0] if kind.pairs else None
         crossed = crossed_atoms(ctx, talking) if kind.pairs else ()
-        item.collective = Collective(kind.name, group.atoms, group.shape, sent, op, CAUSE, senders, crossed=crossed)
+        n = ctx.atoms.product(crossed)
+        groups = (ctx.atoms.count // n, n) if crossed else group.shape
+        item.collective = Collective(kind.name, group.atoms, groups, sent, op, CAUSE, senders, crossed=crossed)
     return outs
 
 

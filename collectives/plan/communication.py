@@ -8,13 +8,10 @@ from typing import Any
 
 from propagation.program import Op, Value, scope, source
 
-from ..cost import seconds_to_send
 from ..errors import InputError
 from ..findings import human, human_time
 from ..ir.program import Collective, LocalFunction, LocalOp, Region
-from ..layout import Atoms
 from ..machine import Machine
-from ..topology import Topology
 from .decisions import Decisions
 from .timing import Timing
 from .traffic import Traffic
@@ -200,16 +197,15 @@ def plan_of(
 ) -> CommunicationPlan:
     """The plan of a built program, read off its items: what is written is what is counted. `timing` is that of the
     program on a machine that somebody chose."""
-    atoms, topology = machine.atoms, machine.topology
     entries: list[PlanEntry] = []
 
     def visit(region: Region, times: int | None) -> Traffic:
         """Adds the entries of a region that runs so often, and gives what is sent each time."""
-        sent = Traffic.none(atoms.count)
+        sent = Traffic.none(machine.atoms.count)
         for items in (region.prologue, region.items):
             for item in items:
                 if item.collective is not None:
-                    entries.append(_entry(item, times, atoms, topology))
+                    entries.append(_entry(item, times, machine))
                     sent.send(item.collective.bytes, item.collective.senders)
                 if item.regions:
                     inside = []
@@ -232,21 +228,17 @@ def plan_of(
     return CommunicationPlan(tuple(entries), most, exposed, least)
 
 
-def _entry(item: LocalOp, times: int | None, atoms: Atoms, topology: Topology) -> PlanEntry:
-    c = item.communication
+def _entry(item: LocalOp, times: int | None, machine: Machine) -> PlanEntry:
+    c, atoms = item.communication, machine.atoms
     axes = atoms.axes(c.across)
-    link = topology.link(a.name for a in axes)
     groups, size = c.groups
-    if c.crossed:
-        size = atoms.product(c.crossed)
-        groups = atoms.count // size
     text = atoms.axes_text(c.across)
     where, cause = origin(c)
     members = tuple(Origin(*origin(m), m.bytes, _scope(m)) for m in c.members)
     if members:
         causes = dict.fromkeys(m.cause for m in members)
         cause = f"{c.cause}: {next(iter(causes))}" + (", ..." if len(causes) > 1 else "")
-    time = seconds_to_send(c.kind, size, c.bytes, link)
+    time = machine.collective(c)
     triples = tuple((a.name, a.pre, a.size) for a in axes)
     return PlanEntry(c.kind, text, groups, size, c.bytes, times, where, cause, time, members, triples, _scope(c))
 

@@ -7,11 +7,12 @@ import math
 
 from propagation.ops import CONSTANTS, POINTWISE, REARRANGING, having
 
+from ..cost import ITEM_BITS, item_bytes
 from ..ir.attributes import String
 from ..ir.program import LocalOp, LocalValue
-from ..machine import dot_dimensions
+from ..machine import dot_dimensions, ref_bytes
 
-__all__ = ["FUSIBLE", "FUSING", "WIDENED", "is_dear", "is_identity", "is_spread", "is_widened", "name_of"]
+__all__ = ["FUSIBLE", "FUSING", "bytes_in", "is_dear", "is_identity", "is_spread", "is_widened", "name_of"]
 
 _named = lambda *names: frozenset(f"stablehlo.{n}" for n in names)
 # What takes no memory of its own when what reads it can compute it.
@@ -23,9 +24,12 @@ _DEAR = _named(
     "atan2", "cbrt", "cosine", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic",
     "power", "remainder", "rsqrt", "sine", "sqrt", "tan", "tanh",
 ) | _named("concatenate", "gather", "reduce")  # fmt: skip
-# Floats of two bytes for which XLA's compiler for CPUs computes in f32.
-WIDENED = frozenset(["bf16"])
-_WIDENING = _named("all_reduce", "reduce_scatter", "convolution")
+# Bytes of the floats in which XLA's compiler for CPUs multiplies narrower ones, and in which it adds these up over
+# devices; those of one byte become f16 first, which it only multiplies as f32.
+_NARROW = frozenset(d for d, bits in ITEM_BITS.items() if bits <= 16 and d.startswith(("f", "bf")))
+_MULTIPLIED, _SUMMED, _SUMMED_AS_F32 = 4.0, 2.0, frozenset(["bf16"])
+_SUMMING = _named("all_reduce", "reduce_scatter")
+_CONTRACTIONS = having("contraction")
 _SPREAD = _named("broadcast_in_dim", "iota", "constant")
 
 
@@ -71,6 +75,20 @@ def _is_one_number(value: LocalValue) -> bool:
     return maker is not None and maker.name == "stablehlo.broadcast_in_dim" and not maker.operands[0].shape
 
 
-def is_widened(item: LocalOp) -> bool:
-    """Whether an item of narrow floats reads and gives wider ones with XLA's compiler for CPUs."""
-    return item.name in _WIDENING or (item.name == "stablehlo.dot_general" and name_of(item) == item.name)
+def bytes_in(item: LocalOp, value: LocalValue) -> float:
+    """Bytes of a value as an item reads or gives it with XLA's compiler for CPUs: products and sums over devices of
+    narrow floats are those of wider ones."""
+    size = ref_bytes(value)
+    if value.dtype not in _NARROW:
+        return size
+    own, wide = item_bytes(value.dtype), 0.0
+    if item.name in _SUMMING:
+        wide = _MULTIPLIED if value.dtype in _SUMMED_AS_F32 else _SUMMED
+    elif name_of(item) in _CONTRACTIONS:
+        wide = _MULTIPLIED
+    return size * max(own, wide) / own
+
+
+def is_widened(item: LocalOp, value: LocalValue) -> bool:
+    """Whether an item reads or gives a value as wider floats with XLA's compiler for CPUs."""
+    return bytes_in(item, value) > ref_bytes(value)

@@ -22,7 +22,7 @@ from .breadth import ENDING, by_breadth
 from .carried import Needs
 from .combined import combined
 from .copies import is_cut, is_joined, is_one, loses_dimension, parts, reordered
-from .fusible import FUSIBLE, FUSING, WIDENED, is_dear, is_identity, is_spread, is_widened, name_of
+from .fusible import FUSIBLE, FUSING, bytes_in, is_dear, is_identity, is_spread, is_widened, name_of
 from .invariant import computed_before
 from .kernels import kernels
 from .narrowed import narrowed
@@ -109,7 +109,7 @@ class _Block:
         self.kernels: dict[LocalOp, LocalOp] = {}
         if program.with_library:
             self.kernels = kernels(self.items, self.readers, self.returned.__contains__)
-        self.before = computed_before(region, self.items) if program.in_breadth else set()
+        self.before = computed_before(region, self.items) if program.in_breadth else {}
         self.together: dict[LocalOp, list[LocalOp]] = {}
         self.place: dict[LocalOp, int] = {}
         self.made: dict[LocalValue, int] = {}
@@ -357,7 +357,9 @@ class _Block:
                     first = i if given is not None else self._copied_at(item, value, i)
                     live[value] = Span(value, size, first, self.end[value])
                     if item in self.before:
-                        live[value] = Span(value, size, 0, len(self.items) - 1)
+                        size *= self.before[item][value.number] / max(_elements(value), 1)
+                        done.append(live.pop(value)._replace(bytes=size, first=0, last=len(self.items) - 1))
+                        continue
                     if self._is_in_parts(item, value):
                         span = live.pop(value)
                         done += [span._replace(bytes=part) for part in parts(item, value)]
@@ -365,29 +367,28 @@ class _Block:
         return [*done, *live.values()], insides
 
     def _size(self, value: LocalValue) -> float:
-        """Bytes of a buffer. XLA's compiler for CPUs multiplies and adds up narrow floats as f32: what these operations
-        read and give is written so."""
+        """Bytes of a buffer. What operations read and give that XLA's compiler for CPUs does on wider floats is written
+        so."""
         size = ref_bytes(value)
-        if not self.program.in_breadth or value.dtype not in WIDENED or value in self.returned:
+        if not self.program.in_breadth or value in self.returned:
             return size
-        if value.item is not None and is_widened(value.item):
-            return 2 * size
-        return 2 * size if all(map(is_widened, self._read_by(value))) else size
+        made = size if value.item is None else bytes_in(value.item, value)
+        return max(made, min((bytes_in(reader, value) for reader in self._read_by(value)), default=size))
 
     def _widened(self, item: LocalOp, i: int) -> list[Span]:
-        """The copies in wider floats that item `i` is the last to read, of what others read as it is."""
+        """The copies in wider floats that item `i` is the last to read, of what others read as it is, and what it gives
+        in wider floats where they have a place as they are."""
         spans: list[Span] = []
-        narrow = self.program.in_breadth and any(value.dtype in WIDENED for value in item.operands)
-        if not narrow or not is_widened(item):
-            return spans
-        for value in dict.fromkeys(map(self.origin, item.operands)):
-            readers = list(self._read_by(value))
+        for value in dict.fromkeys(map(self.origin, item.operands)) if self.program.in_breadth else ():
             outside = value.item is None or value.item not in self.place
             is_as_it_is = outside or (value in self.kept and self._size(value) == ref_bytes(value))
-            if value.dtype not in WIDENED or not is_as_it_is:
+            if not is_widened(item, value) or not is_as_it_is:
                 continue
-            if max((self.place[r] for r in readers if is_widened(r)), default=-1) == i:
-                spans.append(Span(value, 2 * ref_bytes(value), self.made.get(value, -1) + 1, i, True))
+            if max((self.place[r] for r in self._read_by(value) if is_widened(r, value)), default=-1) == i:
+                spans.append(Span(value, bytes_in(item, value), self.made.get(value, -1) + 1, i, True))
+        for value in item.results if self.program.in_breadth else ():
+            if is_widened(item, value) and (value in self.returned or self._is_carried(value, i)):
+                spans.append(Span(value, bytes_in(item, value), i, i, True))
         return spans
 
     def _copied_at(self, item: LocalOp, value: LocalValue, i: int) -> int:

@@ -27,7 +27,11 @@ _ELSEWHERE = REARRANGING - frozenset(f"stablehlo.{n}" for n in ("broadcast_in_di
 
 
 def may_repeat(items: Sequence[LocalOp]) -> bool:
-    """Whether there are as many items that ask for elements elsewhere as it takes to ask for one too often."""
+    """Whether there are as many items that ask for elements elsewhere as it could take to ask for one too often.
+
+    A lower bound, which keeps small regions from being looked at: where each level doubled what is asked for with one
+    item, so many levels would do. With two slices for each level it takes twice as many items.
+    """
     needed = EMITTED_AGAIN.bit_length()
     for item in items:
         if item.name in _ELSEWHERE:

@@ -85,9 +85,14 @@ def limit(memory_bytes: int, seconds: int) -> None:
         (resource.RLIMIT_AS, memory_bytes, memory_bytes), (resource.RLIMIT_CPU, seconds, seconds + 1),
         (resource.RLIMIT_CORE, 0, 0),
     ):  # fmt: skip
-        allowed = resource.getrlimit(kind)[1]
-        most = hard if allowed == resource.RLIM_INFINITY else min(hard, allowed)
-        resource.setrlimit(kind, (min(soft, most), most))
+        now_soft, now_hard = resource.getrlimit(kind)
+        most = _least(hard, now_hard)
+        resource.setrlimit(kind, (_least(min(soft, most), now_soft), most))
+
+
+def _least(ours: int, theirs: int) -> int:
+    """The stricter of two limits, of which the second may be none."""
+    return ours if theirs == resource.RLIM_INFINITY else min(ours, theirs)
 
 
 def main() -> None:

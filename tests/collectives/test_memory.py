@@ -387,6 +387,26 @@ def test_all_reduces_that_may_wait_for_each_other_are_one():
 
 
 SQUARE = "tensor<64x64xf32>"
+
+
+def a_loop_that_adds(each: str, made: str) -> str:
+    """A loop of `%n` trips that adds `%e`, which `made` makes in it, to what it carries."""
+    return """
+      %z = stablehlo.constant dense<0> : tensor<i32>
+      %o = stablehlo.constant dense<1> : tensor<i32>
+      %r:2 = stablehlo.while(%i = %z, %y = %x) : tensor<i32>, EACH
+      cond {
+        %c = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %c : tensor<i1>
+      } do {
+        MADE
+        %s = stablehlo.add %e, %y : EACH
+        %j = stablehlo.add %i, %o : tensor<i32>
+        stablehlo.return %j, %s : tensor<i32>, EACH
+      }
+      return %r#1 : EACH""".replace("MADE", made).replace("EACH", each)
+
+
 AS_COMPILED = {  # arguments, results, the program, bytes of temporaries
     "one kernel with two reductions": ("%x: tensor<64x3xf32>, %y: tensor<64x3xf32>", "tensor<64x3xf32>", """
       %z = stablehlo.constant dense<0.0> : tensor<f32>
@@ -415,20 +435,20 @@ AS_COMPILED = {  # arguments, results, the program, bytes of temporaries
       %c = stablehlo.convert %b : (tensor<64x64xbf16>) -> SQUARE
       %d = stablehlo.tanh %c : SQUARE
       return %d : SQUARE""", 2 * 4.0 * 64 * 64),
-    "what does not change in a loop": ("%x: SQUARE, %n: tensor<i32>", "SQUARE", """
-      %z = stablehlo.constant dense<0> : tensor<i32>
-      %o = stablehlo.constant dense<1> : tensor<i32>
-      %r:2 = stablehlo.while(%i = %z, %y = %x) : tensor<i32>, SQUARE
-      cond {
-        %c = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
-        stablehlo.return %c : tensor<i1>
-      } do {
-        %e = stablehlo.exponential %x : SQUARE
-        %s = stablehlo.add %e, %y : SQUARE
-        %j = stablehlo.add %i, %o : tensor<i32>
-        stablehlo.return %j, %s : tensor<i32>, SQUARE
-      }
-      return %r#1 : SQUARE""", 4.0 * 64 * 64),
+    "what does not change in a loop": (
+        "%x: SQUARE, %n: tensor<i32>", "SQUARE",
+        a_loop_that_adds("SQUARE", "%e = stablehlo.exponential %x : SQUARE"), 4.0 * 64 * 64,
+    ),
+    "a vector that does not change in a loop": (
+        "%x: tensor<1x4096xf32>, %n: tensor<i32>", "tensor<1x4096xf32>",
+        a_loop_that_adds("tensor<1x4096xf32>", "%e = stablehlo.exponential %x : tensor<1x4096xf32>"), 4.0 * 4096,
+    ),
+    "what is the same along a dimension and does not change in a loop": (
+        "%x: tensor<32x32x32xf32>, %w: tensor<1x32x32xf32>, %n: tensor<i32>", "tensor<32x32x32xf32>",
+        a_loop_that_adds("tensor<32x32x32xf32>", """
+        %b = stablehlo.broadcast_in_dim %w, dims = [0, 1, 2] : (tensor<1x32x32xf32>) -> tensor<32x32x32xf32>
+        %e = stablehlo.exponential %b : tensor<32x32x32xf32>"""), 4.0 * 32 * 32,
+    ),
 }  # fmt: skip
 
 
@@ -440,6 +460,45 @@ def test_as_the_compiler_simplifies(case):
     made = partitioned(arguments, body, results)
     assert made.memory.temporaries == pytest.approx(temporaries, abs=64)
     check_beside_compiler(made)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f8E4M3FN", "f4E2M1FN"])
+def test_products_of_narrow_floats_are_multiplied_as_f32(dtype):
+    """What is read, what one product gives another, and what is converted into a result."""
+    narrow, wide = f"tensor<64x64x{dtype}>", 4.0 * 64 * 64
+    product = f"contracting_dims = [1] x [0] : ({narrow}, {narrow}) -> {narrow}"
+    one = f"%p = stablehlo.dot_general %x, %y, {product}\n"
+    three = f"{one} %q = stablehlo.dot_general %p, %y, {product}\n %r = stablehlo.dot_general %q, %x, {product}\n"
+    for body, result, temporaries in ((one, "%p", 3 * wide), (three, "%r", 4 * wide)):
+        made = partitioned(f"%x: {narrow}, %y: {narrow}", f"{body} return {result} : {narrow}", narrow)
+        assert made.memory.temporaries == temporaries
+        check_beside_compiler(made)
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [("bf16", 4), ("f16", 0), ("f8E5M2", 2)])
+def test_sums_over_devices_of_narrow_floats_are_those_of_wider_ones(dtype, wide):
+    """bfloat16 is added up as f32, floats of one byte as f16, and f16 as it is."""
+    import jax
+
+    layout = '[{"data", "model"}, {}]'
+    text = f"""sdy.mesh @mesh = <["data"=4, "model"=2]>
+    func.func @main(%x: tensor<512x64x{dtype}> {{sdy.sharding = #sdy.sharding<@mesh, {layout}>}})
+      -> tensor<64x64x{dtype}> {{
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, {layout}>] out_shardings=[<@mesh, [{{}}, {{}}]>]
+      manual_axes={{"data", "model"}} (%p: tensor<64x64x{dtype}>) {{
+      %1 = "stablehlo.all_reduce"(%p) ({{
+        ^bb0(%a: tensor<{dtype}>, %b: tensor<{dtype}>):
+          %c = stablehlo.add %a, %b : tensor<{dtype}>
+          stablehlo.return %c : tensor<{dtype}>
+      }}) {{replica_groups = dense<[[0, 1, 2, 3, 4, 5, 6, 7]]> : tensor<1x8xi64>}}
+        : (tensor<64x64x{dtype}>) -> tensor<64x64x{dtype}>
+      sdy.return %1 : tensor<64x64x{dtype}> }} : (tensor<512x64x{dtype}>) -> tensor<64x64x{dtype}>
+    return %0 : tensor<64x64x{dtype}> }}"""
+    made = collectives.partition(propagation.run(text))
+    assert made.memory.temporaries == 2 * wide * 64 * 64
+    devices = jax.devices()[:8]
+    compiled = jaxlib_api.compile_and_load(made.as_text(), devices, jaxlib_api.compile_options(devices))
+    assert made.memory.peak == pytest.approx(memory_stats_of(compiled).device_size_in_bytes, abs=KIB)
 
 
 def test_copies_that_are_written_over_are_made_early():

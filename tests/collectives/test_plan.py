@@ -209,3 +209,22 @@ def test_permutes_of_the_program_count_for_those_that_send(back, sent):
     assert [(e.axes, e.groups, e.group_size) for e in found.plan] == [("a,b", 1, 8), last]
     assert [e.bytes for e in found.plan] == [64, 64] and found.plan.bytes == found.plan.least_bytes == sent
     assert harness.hlo_bytes(harness.Compiled(found.as_text(), 8).hlo(), 8)[0] == sent
+
+
+@pytest.mark.parametrize(
+    ("pairs", "across"),
+    [([[7, 0]], ("a,b", 1, 8)), ([[i, i // 4 * 4 + (i + 1) % 4] for i in range(8)], ("a:(2)2,b", 2, 4))],
+)
+def test_the_plan_and_the_timing_predict_one_time_for_a_permute(pairs, across):
+    layout = '[{"a", "b"}, {}]'
+    body = f"""  %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, {layout}>] out_shardings=[<@mesh, {layout}>]
+      manual_axes={{"a", "b"}} (%z: tensor<2x8xf32>) {{
+      %1 = "stablehlo.collective_permute"(%z) {{source_target_pairs = dense<{pairs}> : tensor<{len(pairs)}x2xi64>}}
+         : (tensor<2x8xf32>) -> tensor<2x8xf32>
+      sdy.return %1 : tensor<2x8xf32> }} : ({X}) -> {X}
+  return %0 : {X}"""
+    slow = collectives.Link(latency=1e-3)
+    found = partition(layout, layout, body, topology=collectives.Topology(axes={"a": slow, "b": slow}))
+    (entry,) = found.plan
+    assert (entry.axes, entry.groups, entry.group_size) == across
+    assert entry.seconds == found.timing.sending > 1e-3

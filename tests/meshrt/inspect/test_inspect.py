@@ -168,6 +168,22 @@ def test_limits_of_size_time_and_kind(tmp_path, matmul):
         inspect_file(str(tmp_path))
 
 
+def test_limits_that_the_process_has_already_stay():
+    """Soft limits are limits, too: `limit` lowers them, and never raises one."""
+    script = """import json, resource
+from meshrt.inspect.child import limit
+resource.setrlimit(resource.RLIMIT_CPU, (300, 1000))
+resource.setrlimit(resource.RLIMIT_AS, (6 << 30, resource.RLIM_INFINITY))
+limit(8 << 30, 500)
+kept = [resource.getrlimit(kind) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
+limit(4 << 30, 200)
+print(json.dumps([kept, [resource.getrlimit(kind) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]]))"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, timeout=300)
+    kept, lowered = json.loads(done.stdout)
+    assert kept == [[300, 501], [6 << 30, 8 << 30]]
+    assert lowered == [[200, 201], [4 << 30, 4 << 30]]
+
+
 def test_what_is_no_file_does_not_block(tmp_path, matmul):
     pipe, module = tmp_path / "pipe", tmp_path / "pipe.py"
     for path in (pipe, module):
