@@ -109,10 +109,20 @@ def _of_a_stage(what: str, name: str, start: float, end: float) -> None:
         _events.tell("/jax/compilation_cache/compile_requests_use_cache")
 
 
-def _time_stages() -> None:
+def _follow() -> None:
+    """Has the pipeline tell what somebody listens to, and nothing that nobody does."""
+    global _unsubscribe
     with _lock:
-        if _of_a_stage not in events.timers:
+        timed = bool(_events.all or _durations.all or _spans.all)
+        if not timed:
+            events.timers[:] = [t for t in events.timers if t is not _of_a_stage]
+        elif _of_a_stage not in events.timers:
             events.timers.append(_of_a_stage)
+        if _events.all and _unsubscribe is None:
+            _unsubscribe = events.subscribe(_of_the_pipeline)
+        elif not _events.all and _unsubscribe is not None:
+            _unsubscribe()
+            _unsubscribe = None
 
 
 def register_event_listener(callback: Listener) -> None:
@@ -122,12 +132,8 @@ def register_event_listener(callback: Listener) -> None:
     >>> meshrt.monitoring.register_event_listener(listen)
     >>> meshrt.monitoring.unregister_event_listener(listen)
     """
-    global _unsubscribe
     _events.add(callback)
-    _time_stages()
-    with _lock:
-        if _unsubscribe is None:
-            _unsubscribe = events.subscribe(_of_the_pipeline)
+    _follow()
 
 
 def _of_the_pipeline(kind: str, details: dict[str, Any]) -> None:
@@ -144,7 +150,7 @@ def register_event_duration_secs_listener(callback: Listener) -> None:
     >>> meshrt.monitoring.unregister_event_duration_listener(listen)
     """
     _durations.add(callback)
-    _time_stages()
+    _follow()
 
 
 def register_event_time_span_listener(callback: Listener) -> None:
@@ -155,7 +161,7 @@ def register_event_time_span_listener(callback: Listener) -> None:
     >>> meshrt.monitoring.unregister_event_time_span_listener(listen)
     """
     _spans.add(callback)
-    _time_stages()
+    _follow()
 
 
 def register_scalar_listener(callback: Listener) -> None:
@@ -176,6 +182,7 @@ def unregister_event_listener(callback: Listener) -> None:
     >>> meshrt.monitoring.unregister_event_listener(listen)
     """
     _events.remove(callback)
+    _follow()
 
 
 def unregister_event_duration_listener(callback: Listener) -> None:
@@ -186,6 +193,7 @@ def unregister_event_duration_listener(callback: Listener) -> None:
     >>> meshrt.monitoring.unregister_event_duration_listener(listen)
     """
     _durations.remove(callback)
+    _follow()
 
 
 def unregister_event_time_span_listener(callback: Listener) -> None:
@@ -196,6 +204,7 @@ def unregister_event_time_span_listener(callback: Listener) -> None:
     >>> meshrt.monitoring.unregister_event_time_span_listener(listen)
     """
     _spans.remove(callback)
+    _follow()
 
 
 def unregister_scalar_listener(callback: Listener) -> None:
@@ -210,11 +219,7 @@ def unregister_scalar_listener(callback: Listener) -> None:
 
 def clear_event_listeners() -> None:
     """Ends all listening."""
-    global _unsubscribe
     with _lock:
         for listeners in (_events, _durations, _spans, _scalars):
             listeners.all = ()
-        events.timers[:] = [t for t in events.timers if t is not _of_a_stage]
-        if _unsubscribe is not None:
-            _unsubscribe()
-            _unsubscribe = None
+    _follow()

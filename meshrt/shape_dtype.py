@@ -13,7 +13,7 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.layout import AUTO, Format, Layout
 from meshrt.sharding.named import NamedSharding, Sharding
-from meshrt.sharding.set_once import SetOnce, put
+from meshrt.sharding.set_once import SetOnce, putters
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import described
 
@@ -72,10 +72,13 @@ class ShapeDtypeStruct(SetOnce):
                 "`manual_axis_type` of a ShapeDtypeStruct should be of type `meshrt.sharding.ManualAxisType`. Got "
                 f"{manual_axis_type!r} of type {type(manual_axis_type).__name__}"
             )
-        put(
-            self, shape=_sizes(shape), dtype=dtypes.named_dtype(dtype), weak_type=weak_type, layout=layout,
-            manual_axis_type=manual_axis_type, is_ref=bool(is_ref), _sharding=sharding,
-        )  # fmt: skip
+        _put_shape(self, _sizes(shape))
+        _put_dtype(self, dtypes.named_dtype(dtype))
+        _put_sharding(self, sharding)
+        _put_layout(self, layout)
+        _put_weak_type(self, weak_type)
+        _put_manual_axis_type(self, manual_axis_type)
+        _put_is_ref(self, bool(is_ref))
 
     @property
     def sharding(self) -> Sharding | None:
@@ -161,6 +164,12 @@ class ShapeDtypeStruct(SetOnce):
         extra += f", manual_axis_type={self.manual_axis_type}" if self.manual_axis_type is not None else ""
         extra += ", is_ref=True" if self.is_ref else ""
         return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype}{extra})"
+
+
+_put_shape, _put_dtype, _put_sharding, _put_layout = putters(ShapeDtypeStruct, "shape", "dtype", "_sharding", "layout")
+_put_weak_type, _put_manual_axis_type, _put_is_ref = putters(
+    ShapeDtypeStruct, "weak_type", "manual_axis_type", "is_ref"
+)
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:

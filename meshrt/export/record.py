@@ -61,7 +61,7 @@ class Record:
     mesh: AbstractMesh | None = None
     executables: tuple[Any, ...] = ()
     _get_vjp: Callable[[Any], Any] | None = field(default=None, repr=False)
-    # By mesh and types of arguments: see `meshrt.export.splits`.
+    # By mesh, types of arguments and settings, the latest ones: see `meshrt.export.splits`.
     result_splits: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     # Whether this process wrote the module, or read it from bytes that anybody may have written.
     _is_trusted: bool = field(default=True, repr=False)

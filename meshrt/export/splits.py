@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from meshrt import config
 from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.core.explicit import NO_AXES, unreduced_of
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of, present
 from meshrt.export.record import Record
 from meshrt.jit import jit
+from meshrt.pipeline.keys import keep_latest
 from meshrt.primitives.reshard import reshard
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.common import parts_over
@@ -75,10 +77,11 @@ def result_splits(
         return own
     if all(a.explicit is None for a in avals) and exported.split_mesh is None:
         return own  # nothing is split
-    key = mesh.abstract_mesh, tuple(avals)
+    key = mesh.abstract_mesh, tuple(avals), config.trace_key(), config.compile_key()
     found = exported.result_splits.get(key)
     if found is None:
         found = exported.result_splits[key] = _propagated(avals, mesh, call)
+        keep_latest(exported.result_splits, config.settings.cached_traces)
     return tuple(p if is_unsaid else o for p, o, is_unsaid in zip(found, own, unsaid))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import propagation
 from meshrt import config, errors
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.pipeline.addends import EACH_SHARDING, with_addends
 from meshrt.pipeline.inspections import Inspected, taken_out
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.station import Onward, UnboundStation
@@ -231,22 +232,8 @@ def annotated_for_xla(result: propagation.Propagated, uneven: bool) -> str:
         raise _no_uneven("partitioner", "XLA's one knows no arguments and results of parts that differ in size")
     # XLA's importer knows constraints but not reshards; for closed shardings they mean the same.
     text = _each_result_constrained(_RESHARD.sub(r"\1sdy.sharding_constraint ", result.as_text()))
-    constant = _CONSTANT_ADDENDS.search(text)
-    if constant is not None:
-        raise errors.UnsupportedError(
-            "XLA's partitioner gives the whole of a constant that is to be unreduced to each of the devices that add, "
-            f"so that its value would be several times as large, here that of\n{constant[0].strip()}\nUse "
-            'meshrt.config.update("partitioner", "meshrt"), or name no unreduced axes in its out_sharding'
-        )
-    return _addends_kept(_each_result_whole(text))
+    return _addends_kept(_each_result_whole(with_addends(text)))
 
-
-# One that is not zero.
-_CONSTANT_ADDENDS = re.compile(
-    r"^ *%\S+ = (?:sdy\.constant|stablehlo\.(?:constant|iota))\b(?!.* dense<(?:0|0\.0+e\+00|false)>)"
-    r".*, unreduced=\{.*$",
-    re.MULTILINE,
-)
 
 _COMPLEX_SUM = re.compile(
     r'^( *)(%\S+ = "stablehlo\.(?:all_reduce|reduce_scatter)")\(([^)\n]*)\)((?s:.*?)^\1\}\) : \(([^\n]*?)\) -> )',
@@ -290,7 +277,6 @@ def _each_result_whole(text: str) -> str:
 
 
 _SEVERAL = re.compile(r"( *)(%[\w$.-]+):(\d+) = sdy\.manual_computation\(.*out_shardings=\[(.*)\] manual_axes=")
-_ONE = re.compile(r"<@[\w$.-]+, .*?>(?=, <@|$)")
 
 
 def _each_result_constrained(text: str) -> str:
@@ -314,7 +300,7 @@ def _each_result_constrained(text: str) -> str:
         lines.append(line)
         found = _SEVERAL.match(line)
         if found:
-            waiting.append((found[1], found[2], _ONE.findall(found[4])))
+            waiting.append((found[1], found[2], EACH_SHARDING.findall(found[4])))
         elif waiting and line.startswith(waiting[-1][0] + "} : "):
             outer, name, shardings = waiting.pop()
             types = line.rpartition("-> (")[2].rstrip(")").split(", ")

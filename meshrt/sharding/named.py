@@ -73,12 +73,19 @@ class NamedSharding(Sharding):
             raise errors.ShardingTypeError(f"memory_kind must be a string or None. Got {memory_kind!r}")
         devices = mesh.flat_devices if isinstance(mesh, Mesh) else None
         named, other = resolved_kind(devices, memory_kind)
-        known = made = object.__new__(_Unfinished)
-        made.mesh, made.spec, made.uneven = mesh, spec, bool(uneven)
-        made.memory_kind, made.other_memory = named, other
-        made._assignment, made._tilings = devices, {}
-        made.signatures, made.native, made.places = {}, {}, {}
-        made.__class__ = cls
+        if cls is NamedSharding:
+            known = made = object.__new__(_Unfinished)
+            made.mesh, made.spec, made.uneven = mesh, spec, bool(uneven)
+            made.memory_kind, made.other_memory = named, other
+            made._assignment, made._tilings = devices, {}
+            made.signatures, made.native, made.places = {}, {}, {}
+            made.__class__ = cls
+        else:  # it may have room for more attributes: nothing else becomes one of it
+            known = made = object.__new__(cls)
+            put(
+                made, mesh=mesh, spec=spec, uneven=bool(uneven), memory_kind=named, other_memory=other,
+                _assignment=devices, _tilings={}, signatures={}, native={}, places={},
+            )  # fmt: skip
         if named != memory_kind:  # one object, however the default memory is spelled
             known = mesh._shardings.setdefault((spec, named, True) if uneven else (spec, named), made)
         return mesh._shardings.setdefault(key, known)  # type: ignore[no-any-return]  # of any kind of mesh

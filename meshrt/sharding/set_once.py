@@ -6,11 +6,12 @@ caches that are keyed by it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 from meshrt import errors
 
-__all__ = ["SetOnce", "put", "unfinished"]
+__all__ = ["SetOnce", "put", "putters", "unfinished"]
 _set = object.__setattr__
 T = TypeVar("T")
 
@@ -19,6 +20,12 @@ def put(new: SetOnce, **values: Any) -> None:
     """Sets the attributes of a new value: nothing is asked, so it takes a fraction of the time of assignments."""
     for name, value in values.items():
         _set(new, name, value)
+
+
+def putters(cls: type[Any], *slots: str) -> tuple[Callable[[Any, Any], None], ...]:
+    """What sets each of these slots of a value of `cls` or of a class derived from it: called one after the other they
+    take a third of the time of `put`."""
+    return tuple(getattr(cls, name).__set__ for name in slots)
 
 
 def unfinished(cls: type[T]) -> type[T]:

@@ -177,13 +177,49 @@ def test_boundaries_of_jit_name_unreduced_axes(partitioner):
         assert str(meshrt.typeof(a)) == "float32[8@x,4]{U:y}"
         np.testing.assert_array_equal(value(a), 3 * x)
         np.testing.assert_array_equal(value(meshrt.jit(lambda a: a + a, in_shardings=addends)(a)), 6 * x)
-        for fill in (jnp.zeros, jnp.ones)[: 1 if partitioner == "xla" else 2]:
+        for fill in (jnp.zeros, jnp.ones):
             for made in (fill((8, 4), out_sharding=addends), meshrt.jit(lambda: fill((8, 4), out_sharding=addends))()):
                 assert made.sharding.spec.unreduced == {"y"}
                 np.testing.assert_array_equal(value(made + a), fill((8, 4)) + 3 * x)
         np.testing.assert_array_equal(value(meshrt.jit(lambda a: jnp.zeros_like(a) + a)(a)), 3 * x)
         with pytest.raises(NotImplementedError, match=r"in_shardings with unreduced axes.*argument x"):
             meshrt.jit(lambda x: x, in_shardings=addends)(x)
-        if partitioner == "xla":
-            with pytest.raises(NotImplementedError, match="gives the whole of a constant"):
-                meshrt.jit(lambda: jnp.ones((8, 4), out_sharding=addends))()
+
+
+@pytest.mark.parametrize("partitioner", ["meshrt", "xla"])
+@pytest.mark.parametrize("first", [None, "x"])
+def test_what_becomes_unreduced_is_no_multiple_of_the_value(first, partitioner):
+    """XLA's partitioner gives each of the devices that add the whole of what it doesn't know as addends."""
+    mesh = meshrt.make_mesh((2, 2), ("x", "y"), axis_types=(meshrt.sharding.AxisType.Explicit,) * 2)
+    addends, whole = meshrt.P(first, unreduced={"y"}), meshrt.P(first)
+    total = lambda w, v: jnp.einsum("ij,j->i", w, v, out_sharding=addends)
+    full = lambda x: jnp.full((4,), x[2], out_sharding=addends)
+
+    def at_once(w, v):
+        m = total(w, v)
+        return m, -m, 2 * total(w, v) + jnp.full((4,), 3.0, out_sharding=addends)
+
+    w, v = np.arange(16, dtype=np.float32).reshape(4, 4), np.arange(4, dtype=np.float32)
+    with meshrt.set_mesh(mesh), meshrt.config.override(partitioner=partitioner):
+        x, a, b = (
+            meshrt.device_put(v, whole),
+            meshrt.device_put(w, meshrt.P(first, "y")),
+            meshrt.device_put(v, meshrt.P("y")),
+        )
+        cases = [
+            (meshrt.jit(lambda x: 3 * x, out_shardings=meshrt.NamedSharding(mesh, addends))(x), 3 * v),
+            (meshrt.jit(full)(meshrt.device_put(v, meshrt.P(None))), np.full(4, 2)),
+            (jnp.full((4,), 3.0, out_sharding=addends), np.full(4, 3)),
+            (meshrt.jit(lambda: jnp.arange(4.0, out_sharding=addends))(), v),
+            *zip(meshrt.jit(at_once)(a, b), (w @ v, -w @ v, 2 * w @ v + 3), strict=True),
+            (meshrt.jit(lambda u: u + u)(meshrt.jit(total)(a, b)), 2 * w @ v),
+        ]
+        for dtype in ("complex64", "bool", "bfloat16"):
+            cases += [(fill((4,), dtype, out_sharding=addends), fill((4,), dtype)) for fill in (jnp.zeros, jnp.ones)]
+        for i, (found, wanted) in enumerate(cases):
+            assert found.sharding.spec.unreduced == {"y"}, i
+            np.testing.assert_array_equal(np.asarray(meshrt.reshard(found, whole)), np.asarray(wanted), str(i))
+        if first is None and partitioner == "xla":
+            twice = meshrt.shard_map(lambda u: u * 2, in_specs=addends, out_specs=addends)
+            with pytest.raises(NotImplementedError, match="would give the whole of a value"):
+                meshrt.jit(lambda u: twice(u + u))(meshrt.jit(total)(a, b))

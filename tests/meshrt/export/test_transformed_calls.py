@@ -202,3 +202,20 @@ def test_5_14_files_say_in_which_memory_values_lie():
     alike(found, (X * X, X))
     moved = meshrt.jit(lambda x, y: meshrt.device_put(loaded.call(x, y)[1], device) + 1)(*args)
     alike(moved, X + 1)
+
+
+def test_splits_of_results_are_kept_for_the_latest_shapes_and_each_setting():
+    mesh = mesh_of("explicit")
+    (n,) = export.symbolic_shape("n")
+    loaded = through_bytes(meshrt.jit(lambda x: x * 2))(meshrt.ShapeDtypeStruct((n, 4), np.float32))
+    call = lambda k: alike(loaded.call(put(np.ones((k, 4), np.float32), mesh, "data")), np.full((k, 4), 2, np.float32))
+    with meshrt.config.override(cached_traces=4):
+        for k in range(1, 9):
+            call(4 * k)
+            assert 0 < len(loaded.result_splits) <= 4
+        latest = list(loaded.result_splits)
+        call(32)
+        assert list(loaded.result_splits) == latest
+        with meshrt.config.override(propagator="shardy"):
+            call(32)
+        assert list(loaded.result_splits) != latest

@@ -13,6 +13,7 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
+from meshrt.runtime import events
 
 KINDS = ("segment_sum", "segment_prod", "segment_max", "segment_min")
 IDS = np.array([0, 2, 2, -1, 5, 0, 1])
@@ -129,6 +130,19 @@ def test_monitoring():
     count = len(seen)
     meshrt.monitoring.record_event("/mine")
     assert len(seen) == count
+
+
+def test_nothing_is_told_after_the_last_listener_went():
+    monitoring, before = meshrt.monitoring, list(events.timers)
+    listeners = [lambda *args, **details: None for _ in range(2)]
+    for sort, end in (("event", "event"), ("event_duration_secs", "event_duration"), ("event_time_span",) * 2):
+        start, stop = (getattr(monitoring, f"{k}_listener") for k in (f"register_{sort}", f"unregister_{end}"))
+        for listener in listeners:
+            start(listener)
+        stop(listeners[0])
+        assert len(events.timers) == len(before) + 1
+        stop(listeners[1])
+        assert events.timers == before and monitoring._unsubscribe is None
 
 
 def test_durations_under_the_names_that_tools_look_for():

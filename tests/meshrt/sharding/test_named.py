@@ -165,3 +165,16 @@ def test_shardys_form_equals_jax(spec):
 def test_an_axis_used_twice_has_jaxs_name():
     with pytest.raises(meshrt.errors.DuplicateSpecError, match="has duplicate entries for `x`"):
         meshrt.sharding.NamedSharding(meshrt.make_mesh((8,), ("x",)), meshrt.sharding.PartitionSpec("x", "x"))
+
+
+@pytest.mark.parametrize("slots", [None, (), ("note",)])
+def test_subclasses(slots):
+    """With room for attributes of their own, and without."""
+    cls = type("Mine", (NamedSharding,), {} if slots is None else {"__slots__": slots})
+    made = cls(AbstractMesh((7,), (f"of {slots}",)), P(f"of {slots}"))
+    assert type(made) is cls and made.shard_shape((14, 3)) == (2, 3)
+    if slots != ():
+        made.note = 3
+        assert made.note == 3
+    with pytest.raises(errors.ImmutableError):
+        made.spec = P()
