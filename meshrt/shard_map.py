@@ -321,7 +321,7 @@ def _apply(mapped: Mapped, args: tuple[Any, ...], is_readable: bool = False, is_
     staged = _stage(mapped, region, given.structure, leaves, is_array, local_types, trace)
     if is_eager or is_readable:
         _refuse_devices(mapped, staged)
-    argument = lambda i: _argument(args, specs, i - len(staged.consts))
+    argument = lambda i: _argument(given, by_leaf, i - len(staged.consts))
     flat_out = _out_specs(mapped, region, staged, argument)
     split = [frozenset(map(str, s.axes)) for s in (*[PartitionSpec()] * len(staged.consts), *flat_in)]
     warn_of_waits(fun_name(mapped.fun), staged.jaxpr, region.check_vma, split, argument)
@@ -467,11 +467,11 @@ def _broadcast_out(mapped: Mapped, out: Any) -> tuple[list[Any], list[Any]]:
         ) from None
 
 
-def _argument(args: Any, specs: Sequence[Any], i: int) -> str:
-    """What an array that enters the region is called."""
+def _argument(given: Outline, by_leaf: Sequence[Any], i: int) -> str:
+    """What an operand of the region is called, an array or a value that stays whole."""
     if i < 0:
         return "a value from outside of the function"
-    places = [(path, s) for (path, _), s in zip(tree_util.tree_leaves_with_path(args), specs) if s is not None]
+    places = [(path, s) for path, s in zip(given.paths, by_leaf) if s is not None]
     return f"args{tree_util.keystr(places[i][0])}, which enters with {places[i][1]}"
 
 

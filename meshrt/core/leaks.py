@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from types import CellType
 from typing import TYPE_CHECKING, Any
 
 from meshrt import errors
@@ -32,21 +31,18 @@ def leaked(tracer: Tracer, primitive: Primitive | None = None) -> errors.LeakedT
     return errors.LeakedTracerError("\n".join(lines), tracer)
 
 
-def refuse_leaks(kept: weakref.ref[Any], name: str, closures: bool = True) -> None:
+def refuse_leaks(kept: weakref.ref[Any], name: str) -> None:
     """Raises if anything still refers to values of a trace that has ended, and with that to the trace.
 
     Args:
       kept: the trace.
       name: the function that was traced.
-      closures: whether functions that close over a value count.
     """
     gc.collect()
     trace = kept()
     if trace is None:
         return
     tracers = [x for x in gc.get_referrers(trace) if isinstance(x, Tracer)]
-    if not closures:
-        tracers = [x for x in tracers if any(type(r) is not CellType and r is not tracers for r in gc.get_referrers(x))]
     if tracers:
         origins = [(x.aval, x.origin()) for x in tracers]
         listed = ", ".join(f"{aval}, which {origin}" if origin else str(aval) for aval, origin in origins)

@@ -229,11 +229,19 @@ class AbstractRef(AbstractValue):
         return AbstractRef(inner, self.memory_space, self.kind)
 
     def update(self, **changes: Any) -> AbstractRef:
-        """The type with `inner_aval`, `memory_space`, `kind` or something of the inner type changed."""
+        """The type with `inner_aval`, `memory_space`, `kind`, `placed` or something of the inner type changed.
+
+        How it is placed stays as it is where its shape and the split that types name do.
+        """
         own = {name: changes.pop(name, getattr(self, name)) for name in ("inner_aval", "memory_space", "kind")}
+        placed = changes.pop("placed", self.placed)
         if changes:
             own["inner_aval"] = own["inner_aval"].update(**changes)
-        return AbstractRef(**own)
+        changed = own["inner_aval"]
+        if placed is self.placed and changed is not self.inner_aval:
+            if (changed.shape, changed.explicit) != (self.shape, self.explicit):
+                placed = None
+        return AbstractRef(**own, placed=placed)
 
     def bare(self) -> AbstractRef:
         return self._with(self.inner_aval.bare())
@@ -247,8 +255,16 @@ class AbstractRef(AbstractValue):
         return self._with(self.inner_aval.batched(size, along))
 
     def without(self, dim: int) -> AbstractRef:
-        """The type of a reference to one member of a batch."""
-        return self._with(self.inner_aval.without(dim))
+        """The type of a reference to one member of a batch. Where the batch is whole along `dim` a member is placed as
+        it is; of a batch that is split the members lie on some devices each, which no sharding of one says."""
+        member, placed = self._with(self.inner_aval.without(dim)), self.placed
+        if placed is None:
+            return member
+        entries = placed.spec.partitions
+        if dim < len(entries) and entries[dim] is not None:
+            return member
+        rest = placed.spec.update(partitions=entries[:dim] + entries[dim + 1 :])
+        return member.update(placed=placed.update(spec=rest))
 
     def to_tangent_aval(self) -> AbstractRef:
         return self._with(self.inner_aval.to_tangent_aval())

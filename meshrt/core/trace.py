@@ -75,6 +75,11 @@ class EvalTrace(Trace):
     def process_primitive(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         if primitive.impl is not None:
             return primitive.impl(*args, **params)
+        return EvalTrace.on_arrays(primitive, args, params)
+
+    @staticmethod
+    def on_arrays(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
+        """Evaluates a primitive by the program that consists of it."""
         for a in args:
             if isinstance(a, Tracer):
                 raise leaked(a, primitive)

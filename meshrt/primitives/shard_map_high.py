@@ -40,6 +40,9 @@ class WholeSpec:
     said: Any
     lead: int = 0  # dimensions that `vmap` has put in front
 
+    def __str__(self) -> str:
+        return str(self.said) if isinstance(self.said, HiPspec) else ", ".join(map(str, self.arrays))
+
     @property
     def axes(self) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(a for s in self.arrays for a in s.axes))
@@ -158,6 +161,12 @@ class Outline(NamedTuple):
     def counts(self) -> list[int]:
         """How many arrays each leaf stands for."""
         return [len(aval_of(x).lo_ty()) if f else 1 for x, f in zip(self.leaves, self.flags)]
+
+    @property
+    def paths(self) -> list[Any]:
+        """Where each leaf stands in the tree: arrays of a value that was taken apart by their numbers in it."""
+        counted = kept_apart(self.structure, range(len(self.leaves)))
+        return [path for path, _ in tree_util.tree_leaves_with_path(counted)]
 
     def types(self, leaves: Sequence[Any], own: Callable[[int, Any], Any]) -> list[Any]:
         """The type of each array, `own(number of the array, leaf)` of a leaf that is not whole."""

@@ -232,8 +232,7 @@ def batch_flat(
     if settings.check_tracer_leaks:
         kept = weakref.ref(trace)
         del trace, outs
-        # Operations that are kept hold rules of custom derivatives, which close over what they please.
-        refuse_leaks(kept, "a function that was mapped by vmap", closures=False)
+        refuse_leaks(kept, "a function that was mapped by vmap")
     return [v for v, _ in pairs], [d for _, d in pairs]
 
 

@@ -16,7 +16,7 @@ from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.source import is_internal
-from meshrt.core.trace import Tracer
+from meshrt.core.trace import EvalTrace, Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import StaticValue, argument_paths, signature_of
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
@@ -26,6 +26,7 @@ __all__ = [
     "MappableRule",
     "SymbolicZero",
     "batched_call",
+    "evaluated_call",
     "instantiate_zero",
     "nondiff_positions",
     "positional",
@@ -268,3 +269,21 @@ def batched_call(primitive: Callable[[], Primitive]) -> Callable[..., Any]:
         return outs, [batch_front(a) for a in params["call_jaxpr"].out_avals]
 
     return batch
+
+
+class _Unasked(NamedTuple):
+    """Stands for the rule of a call on arrays: no derivative is taken of it any more."""
+
+    name: str
+    is_library: bool
+
+
+def evaluated_call(primitive: Callable[[], Primitive]) -> Callable[..., Any]:
+    """The evaluation of `primitive()` on arrays. Operations are kept with their parameters, and a rule may close over
+    anything, so it is no parameter here: what it closes over lives no longer than it."""
+
+    def evaluate(*args: Any, rule: Any, **params: Any) -> Any:
+        known = _Unasked(getattr(rule, "name", ""), rule.is_library)
+        return EvalTrace.on_arrays(primitive(), args, {**params, "rule": known})
+
+    return evaluate

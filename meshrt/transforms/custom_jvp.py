@@ -31,6 +31,7 @@ from meshrt.transforms.custom_arguments import (
     MappableRule,
     SymbolicZero,
     batched_call,
+    evaluated_call,
     instantiate_zero,
     leaf_aval,
     lower_call,
@@ -307,7 +308,7 @@ def _shown(eqn: Eqn) -> dict[str, Any]:
 custom_jvp_call_p: Primitive = Primitive(
     "custom_jvp_call",
     lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.out_avals,
-    lower=lower_call, shown=_shown,
+    lower=lower_call, impl=evaluated_call(lambda: custom_jvp_call_p), shown=_shown,
     jvp=_jvp, transpose=_transpose, batch=batched_call(lambda: custom_jvp_call_p), batch_axis=True,
     discharge=lambda args, params: run_discharged(params["call_jaxpr"], args), on_cells=True,
     effects=lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.effects,

@@ -36,6 +36,7 @@ from meshrt.transforms.custom_arguments import (
     SplitArguments,
     SymbolicZero,
     batched_call,
+    evaluated_call,
     has_no_derivative,
     instantiate_zero,
     leaf_aval,
@@ -442,7 +443,7 @@ def _shown(eqn: Eqn) -> dict[str, Any]:
 custom_vjp_call_p: Primitive = Primitive(
     "custom_vjp_call",
     lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.out_avals,
-    lower=lower_call, shown=_shown,
+    lower=lower_call, impl=evaluated_call(lambda: custom_vjp_call_p), shown=_shown,
     jvp=_jvp, linearize=_linearize, batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,
     discharge=lambda args, params: run_discharged(params["call_jaxpr"], args), on_cells=True,
     effects=lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.effects, thread=thread_call,

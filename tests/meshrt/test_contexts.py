@@ -351,6 +351,43 @@ def test_values_that_outlive_their_trace():
     both(program)
 
 
+@pytest.mark.parametrize("transform", ["jit", "vmap"])
+@pytest.mark.parametrize("leaks", ["variable", "function"])
+def test_values_that_outlive_their_trace_in_closures(transform, leaks):
+    def program(library):
+        kept = None
+
+        def f(x):
+            nonlocal kept
+            kept = x if leaks == "variable" else lambda: x
+            return x
+
+        with library.checking_leaks(), pytest.raises(Exception, match="Leaked trace"):
+            getattr(library, transform)(f)(np.arange(3.0))
+
+    both(program)
+
+
+@pytest.mark.parametrize("custom", ["custom_jvp", "custom_vjp", "custom_gradient"])
+def test_rules_that_close_over_mapped_values_go_with_their_function(custom):
+    def program(library):
+        def f(x):
+            y = 2 * x
+            if custom == "custom_gradient":
+                return library.custom_gradient(lambda z: (z * y, lambda ct: ct * y))(x)
+            g = getattr(library, custom)(lambda z: 2 * z)
+            if custom == "custom_jvp":
+                g.defjvp(lambda p, t: (2 * p[0], y * t[0]))
+            else:
+                g.defvjp(lambda z: (2 * z, None), lambda _, ct: (y * ct,))
+            return g(x)
+
+        with library.checking_leaks():
+            library.vmap(f)(np.arange(3.0))
+
+    both(program)
+
+
 def test_traces_of_which_nothing_is_left():
     def program(library):
         with library.check_tracer_leaks():

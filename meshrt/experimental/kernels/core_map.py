@@ -17,12 +17,13 @@ from meshrt.primitives.shard_map import shard_map_p
 from meshrt.primitives.shard_map_arguments import spec_in_type
 from meshrt.primitives.shard_map_mesh import region_over
 from meshrt.primitives.shard_map_region import Region
-from meshrt.runtime.reference import Ref
+from meshrt.runtime.reference import Ref, placed_types
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.sharding.typed import sharding_of
 from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.batching import BatchTracer
 from meshrt.transforms.staged import stage
 
 __all__ = ["core_map"]
@@ -136,12 +137,20 @@ def _spec_of(ref: Any, region: Region) -> PartitionSpec:
     axes alone."""
     kind = aval_of(ref)
     if not is_scoped(ref):
-        own: Any = ref.sharding if type(ref) is Ref else aval_of(ref).placed  # type: ignore[attr-defined]
+        own: Any = _placed_type(ref).placed
         if isinstance(own, NamedSharding) and own.mesh.shape_tuple == region.outside.shape_tuple:
             return _by_manual_axes(own.spec, region)
         if own is None:
             _refuse_unknown(ref, kind, region)
     return spec_in_type(region, kind)
+
+
+def _placed_type(ref: Any) -> Any:
+    """The type of a reference, with the split over all axes where it is known: of one that is there, of an argument, and
+    of the members of a batch of either."""
+    if type(ref) is Ref:
+        return placed_types([ref])[0]
+    return _placed_type(ref.value).without(ref.dim) if isinstance(ref, BatchTracer) else aval_of(ref)
 
 
 def _by_manual_axes(spec: PartitionSpec, region: Region) -> PartitionSpec:
@@ -167,10 +176,16 @@ def _refuse_unknown(ref: Tracer, kind: ShapedArray, region: Region) -> None:
         return
     ask_for_more()
     names = ", ".join(f"{a!r} (size {size})" for a, size in may_split)
+    batch = (
+        f"It is a member of a batch that vmap takes apart along dimension {ref.dim}, so it is known only if it is "
+        "known of the batch, and no axis splits this along that dimension. "
+        if isinstance(ref, BatchTracer)
+        else ""
+    )
     raise errors.UnplacedReferenceError(
         f"the body of core_map at {capture()} uses a reference of type {kind} that {ref.origin() or 'is traced'}. Over "
         f"axes of type Auto, here {names}, the type of a traced reference does not say how it is split, so what each "
-        "device has of it is not known. Give the reference to a jitted function, whose calls say so, make the axes "
-        "Explicit (meshrt.make_mesh(axis_types=...)), which puts the split into the type, say it by meshrt.shard_map "
+        f"device has of it is not known. {batch}Give the reference to a jitted function that no vmap maps, whose calls "
+        "say so, make the axes Explicit (meshrt.make_mesh(axis_types=...)), which puts the split into the type, say it by meshrt.shard_map "
         "with in_specs, or capture the reference from outside of the traced function"
     )

@@ -279,3 +279,17 @@ def test_branches_and_loops_over_values_that_come_to_vary(name):
     plain = lambda v, u: square(v[:4], u) + square(v[4:], u)
     for got, wanted in zip(meshrt.grad(mapped, (0, 1))(both, W), meshrt.grad(plain, (0, 1))(both, W)):
         close(got, wanted)
+
+
+@pytest.mark.parametrize("spec", [QSpec("a"), P()])
+def test_errors_name_arguments_beside_values_that_stay_whole(spec):
+    """Operands count a value of a high type once, specs count each of its arrays."""
+
+    def raised(body, *specs):
+        mapped = meshrt.shard_map(body, mesh=mesh_of(), in_specs=specs, out_specs=P())
+        with pytest.raises(meshrt.errors.ReplicationError) as e:
+            mapped(*[X if s == P("a") else quantize(W) for s in specs])
+        return str(e.value)
+
+    assert "args[1], which enters with P('a',)" in raised(lambda q, x: x * 2, spec, P("a"))
+    assert "args[2], which enters with P('a',)" in raised(lambda q, r, x: x * 2, spec, spec, P("a"))

@@ -145,6 +145,38 @@ def test_what_core_map_does_with_arguments_over_auto_axes_is_traced_once_for_a_s
     meshrt.jit(lambda r: core_map(mesh)(lambda: _double(r)))(columns)
 
 
+@pytest.mark.parametrize("jitted", [False, True])
+def test_members_of_a_batch_that_no_auto_axis_splits_are_placed_as_it_is(jitted):
+    mesh = mesh_of("auto")
+    rows = meshrt.vmap(lambda r: core_map(mesh)(lambda: _add_number_to(r)))
+    r = meshrt.new_ref(placed(mesh, jnp.zeros((3, 8)), P(None, "x")))
+    (meshrt.jit(rows) if jitted else rows)(r)
+    np.testing.assert_array_equal(r[...], [np.repeat(np.arange(4.0), 2)] * 3)
+    split = meshrt.new_ref(placed(mesh, jnp.zeros((4, 8)), P("x")))
+    with pytest.raises(meshrt.errors.UnplacedReferenceError, match="a batch that vmap takes apart along dimension 0"):
+        (meshrt.jit(rows) if jitted else rows)(split)
+
+
+def test_types_of_references_keep_how_they_are_placed_where_that_stays_true():
+    sharding = NamedSharding(mesh_of("auto").abstract_mesh, P(None, "x"))
+    held = meshrt.core.types.ShapedArray((3, 8), np.dtype(np.float32))
+    kind = meshrt.core.references.AbstractRef(held, placed=sharding)
+    for changes in (
+        {"kind": "no_grad_no_remat"},
+        {"memory_space": meshrt.memory.Space.Host},
+        {"dtype": np.dtype("i4")},
+    ):
+        assert kind.update(**changes).placed == sharding
+    assert kind.update(shape=(8, 8)).placed is None
+    assert kind.update(placed=None).placed is None
+    assert kind.without(0).placed.spec == P("x")
+    assert kind.without(1).placed is None
+
+
+def _add_number_to(r):
+    r[...] += meshrt.lax.axis_index("x")
+
+
 def _double(r):
     assert r[...].shape == (2, 2)
     r[...] = 2 * r[...]
