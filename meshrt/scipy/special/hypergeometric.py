@@ -103,14 +103,32 @@ def hyp1f1(a: Any, b: Any, x: Any) -> Any:
     turned = (x < 0) & ~_is_whole_negative(a)
     top, bottom = jnp.where(turned, b - a, a), in_range(b, ~pole, 1.0)
     size = jnp.where(turned, -x, x)
-    near = jnp.abs(size) < _FAR
-    value = _series((in_range(top, near, 1.0),), (bottom,), in_range(size, near, 0.0))
+    short = ((a == 0) | (a == b)) & ~pole
+    by_series = (jnp.abs(size) < _FAR) | _is_whole_negative(top)  # which ends for polynomials, however far
+    near, far = by_series & ~short, ~by_series & ~short
+    value = _series((in_range(top, near, 1.0),), (in_range(bottom, near, 1.0),), in_range(size, near, 0.0))
     value = jnp.where(turned, jnp.exp(in_range(x, turned & near, 0.0)), 1) * value
-    value = jnp.where(near, value, _far_hyp1f1(top, bottom, size, turned, ~near))
-    # The series has these values, too, and knows how they change with the parameters.
-    constant, exponential = ~near & (a == 0), ~near & (a == b)
-    value = jnp.where(exponential, jnp.exp(in_range(x, exponential, 0.0)), value)
-    return jnp.where(constant, 1, jnp.where(pole, np.inf, value)).astype(x.dtype)
+    value = jnp.where(near, value, _far_hyp1f1(top, bottom, size, turned, far))
+    value = jnp.where(short, _short_hyp1f1(*(in_range(v, short, 1.0) for v in (a, b, x))), value)
+    return jnp.where(pole, np.inf, value).astype(x.dtype)
+
+
+@custom_jvp
+def _short_hyp1f1(a: Any, b: Any, x: Any) -> Any:
+    """DLMF 13.6.1, and 1 for a = 0, which know nothing of how the value changes with the parameters."""
+    return jnp.where(a == 0, 1, jnp.exp(in_range(x, a != 0, 0.0)))
+
+
+@_short_hyp1f1.defjvp
+def _short_hyp1f1_jvp(primals: Any, tangents: Any) -> Any:
+    return _short_hyp1f1(*primals), jvp(_positive_hyp1f1, primals, tangents)[1]
+
+
+def _positive_hyp1f1(a: Any, b: Any, x: Any) -> Any:
+    """By the series, whose terms DLMF 13.2.39 makes those of x > 0: without an end for a = 0 as well."""
+    turned = x < 0
+    value = _series((jnp.where(turned, b - a, a),), (b,), jnp.abs(x))
+    return jnp.where(turned, jnp.exp(in_range(x, turned, 0.0)), 1) * value
 
 
 def _far_hyp1f1(a: Any, b: Any, x: Any, turned: Any, here: Any) -> Any:

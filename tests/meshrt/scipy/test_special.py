@@ -204,8 +204,8 @@ def test_derivatives_are_finite_differences():
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("hyp1f1", ([0, 1, 2, -3, 0.5, 0.5, 1.5, np.nan, 2], [2, 1, 0, -4, 3, 3, 3, 1, 1],
-                    [1, 2, 3, 4, 150, -800, 400, 0, 0])),
+        ("hyp1f1", ([0, 1, 2, -3, 0.5, 0.5, 1.5, np.nan, 2, -2, 3.5], [2, 1, 0, -4, 3, 3, 3, 1, 1, 1.5, 1.5],
+                    [1, 2, 3, 4, 150, -800, 400, 0, 0, 100, -300])),
         ("hyp2f1", ([0, 1, -2, 1, 1, 0.3, 0.5, 2, 1, 0.2], [1, 2, 5, 2, 0.5, 1.25, 0.25, 3, 1, 0.1],
                     [2, -2, 3, 2, 3, 2.5, 1.0, 3, 2, 1.05], [0.5, 0.1, 3, 0.3, 1, 0.99, -30, -0.5, 1, 0.97])),
         ("owens_t", ([0, np.inf, 1, 1, -2, np.nan, 6, 0.1], [3, 1, np.inf, -np.inf, 0, 1, 1e-3, 40])),
@@ -237,6 +237,16 @@ def test_shorter_forms_have_the_slopes_of_all_parameters(name, at):
     wanted = [(f(*up) - f(*down)) / (2 * step) for up, down in moved]
     got = meshrt.grad(getattr(ours, name), argnums=tuple(range(len(at))))(*map(np.float32, at))
     np.testing.assert_allclose(np.asarray(got), wanted, 2e-3, 1e-4)
+
+
+@pytest.mark.parametrize("at", [(1.5, 1.5, 100), (0, 1.5, 120), (1.5, 1.5, -100), (0, 1.5, -120), (-2, 1.5, 100)])
+def test_slopes_of_kummers_function_far_out(at):
+    step = 1e-5
+    moved = [[tuple(v + s * (i == j) for j, v in enumerate(at)) for s in (step, -step)] for i in range(3)]
+    wanted = [(scipy.special.hyp1f1(*up) - scipy.special.hyp1f1(*down)) / (2 * step) for up, down in moved]
+    with meshrt.enable_x64(True):
+        got = meshrt.grad(ours.hyp1f1, argnums=(0, 1, 2))(*map(np.float64, at))
+    np.testing.assert_allclose(np.asarray(got), wanted, 1e-6, 1e-9)
 
 
 @pytest.mark.parametrize("name", ["gamma", "loggamma"])
