@@ -346,8 +346,10 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
     axis = 0 if axis is None else canonical_axis(axis, x.ndim, "delete")
     n = x.shape[axis]
     if isinstance(obj, ArrayOperators) and (assume_unique_indices or obj.ndim == 0):
-        return _delete_distinct(x, ravel(obj), axis)
+        if dtypes.issubdtype(obj.dtype, np.integer):  # how many others are chosen is not known from their type
+            return _delete_distinct(x, ravel(obj), axis)
     if not isinstance(obj, slice):
+        obj = int(obj) if isinstance(obj, bool) else obj
         obj = operand("delete", obj, 1)
         if is_unknown(obj):
             raise not_concrete(
@@ -360,6 +362,11 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
             raise errors.ArgumentValueError(f"delete: positions must be integers or booleans, got dtype {obj.dtype}")
         if is_symbolic_dim(n):
             return _delete_one(x, obj, axis)
+        if obj.dtype == bool and obj.shape != (n,):
+            raise errors.ArgumentValueError(
+                f"delete: for boolean indices, obj must be one-dimensional with length {n}, the size of axis {axis}; "
+                f"got shape {obj.shape}"
+            )
         outside = obj[(obj < -n) | (obj >= n)] if obj.dtype != bool else obj[:0]
         if outside.size:
             raise AxisError(f"delete: index {outside.flat[0]} is out of bounds for axis {axis} with size {n}")

@@ -261,6 +261,8 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     x = asarray(a)
     axes = _one_axis("ihfft", axis)
     length = x.shape[axis] if n is None else n
+    if n is None and length == 0:
+        raise ShapeError(f"fft.ihfft: no samples along axis {axis} of an array of shape {x.shape}, and n is not given")
     out = _transform("ihfft", FftType.RFFT, x, None if n is None else [n], axes, norm)
     return conjugate(out) * (1 / length)
 

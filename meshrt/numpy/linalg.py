@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -330,6 +331,11 @@ def multi_dot(arrays: Any, *, precision: Any = None) -> Any:
         raise ShapeError(
             "multi_dot: input arrays must all be two-dimensional, except for the first and last array which may be 1 "
             f"or 2 dimensional. Got array shapes {shapes}"
+        )
+    if any(a[-1] != b[0] for a, b in pairwise(shapes)):
+        raise ShapeError(
+            "multi_dot: last dimension of each array must match first dimension of following array. Got array shapes "
+            f"{shapes}"
         )
     names = [chr(ord_) for ord_ in range(97, 97 + len(xs) + 1)]
     parts = [names[i] + names[i + 1] for i in range(len(xs))]

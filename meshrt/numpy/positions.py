@@ -62,6 +62,8 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
                 "The size argument of jnp.nonzero must be statically specified while tracing, as the size of its "
                 "result depends on values; or use where with three arguments",
             )
+        if fill_value is not None:  # nothing is to be filled, but results have a dtype that holds it
+            return _nonzero_sized(a, int(np.count_nonzero(np.asarray(value))), fill_value)
         where = sharding_like(a, a.shape)
         where = where if where is not None and where.num_devices == 1 else None
         return tuple(asarray(i.astype(dtypes.default_int_dtype()), device=where) for i in np.nonzero(np.asarray(value)))

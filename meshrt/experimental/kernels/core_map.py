@@ -146,8 +146,8 @@ def _spec_of(ref: Any, region: Region) -> PartitionSpec:
 
 
 def _placed_type(ref: Any) -> Any:
-    """The type of a reference, with the split over all axes where it is known: of one that is there, of an argument, and
-    of the members of a batch of either."""
+    """The type of a reference, with the split over all axes where it is known: of one that is there, of an argument,
+    and of the members of a batch of either."""
     if type(ref) is Ref:
         return placed_types([ref])[0]
     return _placed_type(ref.value).without(ref.dim) if isinstance(ref, BatchTracer) else aval_of(ref)
@@ -186,6 +186,6 @@ def _refuse_unknown(ref: Tracer, kind: ShapedArray, region: Region) -> None:
         f"the body of core_map at {capture()} uses a reference of type {kind} that {ref.origin() or 'is traced'}. Over "
         f"axes of type Auto, here {names}, the type of a traced reference does not say how it is split, so what each "
         f"device has of it is not known. {batch}Give the reference to a jitted function that no vmap maps, whose calls "
-        "say so, make the axes Explicit (meshrt.make_mesh(axis_types=...)), which puts the split into the type, say it by meshrt.shard_map "
-        "with in_specs, or capture the reference from outside of the traced function"
+        "say so, make the axes Explicit (meshrt.make_mesh(axis_types=...)), which puts the split into the type, "
+        "say it by meshrt.shard_map with in_specs, or capture the reference from outside of the traced function"
     )

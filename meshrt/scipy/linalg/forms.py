@@ -43,14 +43,14 @@ def _in_turn(pairs: list[tuple[int, int]], entry: Callable[[Any, Any, Any], Any]
 
 
 @jit(static_argnames="output")
-def _schur(a: Any, output: str) -> tuple[Any, Any]:
+def _schur(a: Any, output: str) -> list[Any]:
     a = operand_array("schur", a)
     form, vectors = lax.linalg.schur(a.astype(dtypes.to_complex_dtype(a.dtype)) if output == "complex" else a)
-    return form, vectors
+    return [form, vectors]
 
 
-def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
-    """(t, z) with a = z t z^H, unitary z and upper triangular t, for matrices [..., n, n].
+def schur(a: Any, output: str = "real") -> list[Any]:
+    """[t, z] with a = z t z^H, unitary z and upper triangular t, for matrices [..., n, n].
 
     Args:
       output: "real" leaves blocks of two rows on the diagonal of a real t, for pairs of complex eigenvalues; "complex"

@@ -261,6 +261,15 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
     return jnp.where(inside, a[..., places.clip(0, m - 1)], 0).astype(a.dtype)
 
 
+def _count(name: str, n: Any) -> int:
+    """How many rows a size stands for: as many as `arange(n)` has elements, so it may be floating."""
+    if isinstance(n, float | np.floating):
+        if not math.isfinite(n):
+            raise errors.ArgumentValueError(f"{name}: n must be a number of rows; got {n}")
+        return max(math.ceil(n), 0)
+    return max(operator.index(n), 0)
+
+
 def hilbert(n: int) -> Any:
     """Hilbert's matrix [n, n]: 1 / (i + j + 1).
 
@@ -283,7 +292,9 @@ def invhilbert(n: int) -> Any:
     """
     if is_symbolic_dim(n):
         return sized.inverse_of_hilbert(n)
-    n = operator.index(n)
+    if n > 0 and n != _count("invhilbert", n):
+        raise errors.ArgumentValueError("invhilbert: n must be a whole number, as its formula is one of binomials")
+    n = _count("invhilbert", n)
 
     def entry(i: int, j: int) -> float:
         s = i + j
@@ -304,7 +315,7 @@ def _triangle(n: int, kind: str | None, signed: bool) -> Any:
     if is_symbolic_dim(n):
         lower = sized.binomials(n, signed)
     else:
-        n = max(operator.index(n), 0)
+        n = _count("pascal", n)
         lower = np.array(
             [[float(math.comb(i, j)) * (-1 if signed and (i - j) % 2 else 1) for j in range(n)] for i in range(n)],
             float,
@@ -383,11 +394,11 @@ def hadamard(n: int, dtype: Any = int) -> Any:
     Array([[ 1,  1],
            [ 1, -1]], dtype=int32)
     """
-    n = operator.index(n)
-    if n < 1 or n & (n - 1):
+    size = _count("hadamard", n)
+    if size != n or size < 1 or size & (size - 1):
         raise errors.ArgumentValueError(f"n must be a positive power of 2; got {n}.")
     pair = np.array([[1, 1], [1, -1]])
-    return jnp.asarray(functools.reduce(np.kron, [pair] * (n.bit_length() - 1), np.ones((1, 1), int)), dtype)
+    return jnp.asarray(functools.reduce(np.kron, [pair] * (size.bit_length() - 1), np.ones((1, 1), int)), dtype)
 
 
 def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
@@ -413,5 +424,5 @@ def dft(n: int, scale: str | None = None, *, dtype: Any = None) -> Any:
     if is_symbolic_dim(n):
         return sized.fourier(n, scale).astype(wanted)
     turns = np.outer(np.arange(n), np.arange(n)) % max(n, 1) / max(n, 1)
-    divisor = {None: 1.0, "sqrtn": math.sqrt(n), "n": float(n)}[scale]
+    divisor = {None: 1.0, "sqrtn": math.sqrt(max(n, 0)), "n": float(n)}[scale]
     return lax.convert_element_type(np.exp(-2j * np.pi * turns) / divisor, wanted)

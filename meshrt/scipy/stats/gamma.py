@@ -40,8 +40,9 @@ def cdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 def below(a: Any, z: Any) -> Any:
     """gammainc(a, z), and 0, without a slope, where z is not positive; NaN there of a shape that is none."""
-    outside = (z <= 0) & (a > 0)
-    return jnp.where(outside, 0, gammainc(a, jnp.where(outside, 1, z)))
+    outside = z <= 0
+    value = gammainc(a, jnp.where(outside, 1, z)) + jnp.where(outside & (a == 0), np.nan, 0)
+    return jnp.where(outside & (a > 0), 0, value)
 
 
 @jit

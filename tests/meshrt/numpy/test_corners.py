@@ -1,0 +1,79 @@
+"""Arguments at the edge of what array functions take: results, or classes of errors, are those of JAX."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.meshrt.beside import assert_alike
+
+ROW, SQUARES = np.ones((3, 4), np.float32), np.ones((3, 4, 4), np.float32)
+
+DELETED = {
+    "a bool": lambda l: True,
+    "an array of a bool": lambda l: l.numpy.array(True),
+    "a NumPy bool": lambda l: np.array(True),
+    "a mask": lambda l: l.numpy.array([True, False, False, True]),
+    "a short mask": lambda l: l.numpy.array([True, False]),
+    "a float": lambda l: 1.0,
+    "an array of a float": lambda l: l.numpy.float32(1),
+    "an array of floats": lambda l: l.numpy.array([1.0]),
+}
+PRODUCTS = {
+    "a column of one": lambda l: l.numpy.linalg.multi_dot([ROW[0], ROW[0][:, None], ROW[0]]),
+    "vectors": lambda l: l.vmap(lambda a, b: l.numpy.linalg.multi_dot([a, b]))(ROW, ROW),
+    "vectors of unequal lengths": lambda l: l.vmap(lambda a, b: l.numpy.linalg.multi_dot([a, b]))(ROW, ROW[:, :1]),
+    "a vector before a matrix": lambda l: l.vmap(lambda a, b: l.numpy.linalg.multi_dot([a, b]))(ROW[:, :1], SQUARES),
+}
+SLOPES = {
+    f"{name}({x}, {a})": lambda l, name=name, x=x, a=a: [
+        getattr(l.scipy.stats.gamma, name)(x, a),
+        l.grad(getattr(l.scipy.stats.gamma, name))(x, a),
+        l.grad(l.scipy.stats.gamma.cdf, 1)(x, a),
+    ]
+    for name in ("cdf", "logcdf")
+    for x in (-1.0, 0.0)
+    for a in (-0.5, 0.0, 0.5)
+}
+FORMS = {
+    "schur": lambda l: l.scipy.linalg.schur(np.eye(2, dtype=np.float32)),
+    "ihfft of nothing": lambda l: l.numpy.fft.ihfft(l.numpy.zeros(0)),
+    "positions with a fraction for none": lambda l: l.numpy.flatnonzero(l.numpy.ones(3), fill_value=-0.5),
+    "pascal by rows": lambda l: l.scipy.linalg.pascal(3.0, "lower"),
+    "dft of a negative size": lambda l: l.scipy.linalg.dft(-1),
+}
+
+
+@pytest.mark.parametrize("given", DELETED)
+@pytest.mark.parametrize("distinct", [False, True])
+def test_positions_to_delete(given, distinct):
+    assert_alike(lambda l: l.numpy.delete(np.arange(4.0), DELETED[given](l), assume_unique_indices=distinct))
+
+
+@pytest.mark.parametrize("given", ["an array of a bool", "an array of a float", "a mask"])
+def test_traced_positions_to_delete(given):
+    delete = lambda l: lambda obj: l.numpy.delete(np.arange(4.0), obj, assume_unique_indices=True)
+    assert_alike(lambda l: l.jit(delete(l))(DELETED[given](l)))
+
+
+@pytest.mark.parametrize("called", PRODUCTS)
+def test_shapes_of_products(called):
+    assert_alike(PRODUCTS[called])
+
+
+@pytest.mark.parametrize("called", SLOPES)
+def test_slopes_outside_of_the_support(called):
+    assert_alike(SLOPES[called])
+
+
+@pytest.mark.parametrize("called", FORMS)
+def test_forms(called):
+    assert_alike(FORMS[called])
+
+
+@pytest.mark.parametrize("name", ["hadamard", "pascal", "invpascal", "invhilbert", "dft"])
+@pytest.mark.parametrize("n", [2.0, np.float32(4), 3.5, 0.0, -1.0, -1, np.nan, True])
+def test_sizes(name, n):
+    if name == "invhilbert" and n == 3.5:
+        pytest.skip("ours is refused: the formula is one of whole numbers")
+    assert_alike(lambda l: np.shape(getattr(l.scipy.linalg, name)(n)))
