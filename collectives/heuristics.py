@@ -350,8 +350,8 @@ ROOMS_TRIED = 32
 # compilers do not fuse without bound either. Chosen, not measured.
 FUSED_VALUES = 64
 
-# How often XLA computes a value within one operation that reads it, before it writes it instead. Derived from its source
-# (`kAllowedCodeDuplication`).
+# How often XLA computes a value within one operation that reads it, before it writes it instead. Derived from its
+# source (`kAllowedCodeDuplication`).
 EMITTED_AGAIN = 15
 
 # All-reduces that one is tried to be combined with, the latest ones. Chosen, not measured.

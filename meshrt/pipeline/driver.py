@@ -85,6 +85,11 @@ def _trace_key(wanted: Wanted) -> TraceKey:
     )
 
 
+def _types(leaves: Sequence[Any], placed: bool) -> tuple[Any, ...]:
+    """Those of arguments; of references with the split over Auto axes if they are to be `placed`."""
+    return placed_types(leaves) if placed else tuple(abstract(x) for x in leaves)
+
+
 _log = logging.getLogger("meshrt.caches")
 _alive: weakref.WeakSet[Driver] = weakref.WeakSet()
 _alive_lock = threading.Lock()
@@ -197,17 +202,14 @@ class Driver:
 
     def begin(self, leaves: Sequence[Any], tree: Any, static: Static) -> tuple[Wanted, TraceRecord]:
         """Traces for these arguments (arrays, references or ShapeDtypeStructs)."""
-        wanted = resolve(self, held(leaves), self._types(leaves), tree, static)
-        if self.shared.places_refs or not any(map(is_ref_type, wanted.avals)):
+        placed = self.shared.places_refs  # read once: another thread may set it meanwhile
+        wanted = resolve(self, held(leaves), _types(leaves, placed), tree, static)
+        if placed or not any(map(is_ref_type, wanted.avals)):
             return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
         with tells_more():
             return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
         self.shared.places_refs = True  # as it was asked for
         return self.begin(leaves, tree, static)
-
-    def _types(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """Those of arguments; of references with the split over Auto axes if the function asks for it."""
-        return placed_types(leaves) if self.shared.places_refs else tuple(abstract(x) for x in leaves)
 
     def finish(self, wanted: Wanted, record: TraceRecord, leaves: Sequence[Any], *, ahead: bool = False) -> StagedCall:
         """Finds out where the program of a trace runs; `ahead` of time it may be a platform that is not here."""
@@ -309,7 +311,7 @@ class Driver:
 
     def explain(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
         """What a call needs that is not there, and why; nothing is made."""
-        wanted = resolve(self, leaves, self._types(leaves), tree, static)
+        wanted = resolve(self, leaves, _types(leaves, self.shared.places_refs), tree, static)
         first, devices = self._layer(wanted, leaves)
         layer = None if first == "dispatch" and key in self.calls else first
         return self._miss(layer, self._call(_trace_key(wanted), wanted.arg_shardings, devices, leaves))

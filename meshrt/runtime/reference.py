@@ -161,11 +161,14 @@ register_aval(Ref, lambda ref: ref.aval)
 
 
 def placed_types(leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """The types of arguments; those of references say how axes of all types split what they hold now."""
+    """The types of arguments; those of references say how axes of all types split what they hold now. What is traced
+    itself says what it was told."""
     return tuple([_placed(x, known) if is_ref_type(known := abstract(x)) else known for x in leaves])
 
 
 def _placed(ref: Any, kind: AbstractRef) -> AbstractRef:
+    if isinstance(ref, Tracer):
+        return kind
     sharding = ref.sharding
     over = sharding.abstract() if isinstance(sharding, NamedSharding) else _WHOLE
     return AbstractRef(kind.inner_aval, kind.memory_space, kind.kind, over)

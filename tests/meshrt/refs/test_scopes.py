@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import jax
 import numpy as np
 import pytest
@@ -180,6 +182,42 @@ def _add_number_to(r):
 def _double(r):
     assert r[...].shape == (2, 2)
     r[...] = 2 * r[...]
+
+
+def test_a_jaxpr_of_a_traced_reference_is_made_again_with_the_function_around():
+    mesh = mesh_of("auto")
+    seen = []
+
+    def body(r):
+        core_map(mesh)(lambda: r.__setitem__(..., r[...] + meshrt.lax.axis_index("x")))
+
+    def program(r):
+        seen.append(str(meshrt.make_jaxpr(body)(r)))
+        body(r)
+
+    r = meshrt.new_ref(placed(mesh, jnp.zeros(8), P("x")))
+    meshrt.jit(program)(r)
+    np.testing.assert_array_equal(r[...], np.repeat(np.arange(4.0), 2))
+    assert len(seen) == 1 and "in_specs=(P('x',),)" in seen[0]
+
+
+def test_threads_that_call_at_once_all_hear_how_references_are_split():
+    mesh, failed = mesh_of("auto"), []
+    step = meshrt.jit(lambda r: core_map(mesh)(lambda: r.__setitem__(..., r[...] + meshrt.lax.axis_index("x"))))
+
+    def call():
+        r = meshrt.new_ref(placed(mesh, jnp.zeros(8), P("x")))
+        try:
+            step(r)
+        except Exception as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
 
 
 @pytest.mark.parametrize("how", ["made", "branch"])
