@@ -29,7 +29,9 @@ THROUGH_DERIVATIVES = {
 # Collectives stand under names that something binds, which rows do not: test_collective*.py judge them.
 COLLECTIVES = "it is to be called under vmap(axis_name=...) or shard_map; test_collective*.py judge it"
 REASONS = {
-    **dict.fromkeys(("from_parts", "swap_batches", "to_parts"), "they are of high types: tests/meshrt/hijax"),
+    **dict.fromkeys(
+        ("from_parts", "swap_batches", "to_parts", "vary_parts"), "they are of high types: tests/meshrt/hijax"
+    ),
     **dict.fromkeys(
         ("assert_consumed_value", "consume"), "they compute nothing: tests/meshrt/random/test_key_reuse.py"
     ),
