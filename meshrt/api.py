@@ -455,6 +455,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         filled = [_tangent_or_zero(next(pushed) if d else None, a) for d, a in zip(depends, out_avals)]
         return tree_unflatten(out_tree, filled)
 
+    # On the function, which is the structure of the map as a pytree (mypy knows no attributes of functions).
     push.program, result = jaxpr, tree_unflatten(out_tree, outs)  # type: ignore[attr-defined]
     forward = LinearMap(functools.partial(push, residuals), lambda: (push, residuals))
     return (result, forward, aux) if has_aux else (result, forward)

@@ -165,12 +165,13 @@ def ref_addupdate(ref: Any, idx: Any, x: Any) -> None:
 
 def _as_held(ref: Any, view: View, value: Any) -> Any:
     """A value of weak type, an integer, or one of a high type, as the reference holds them."""
-    kind, inner = aval_of(value), aval_of(ref)
+    kind: Any = aval_of(value)
+    inner: Any = aval_of(ref)  # a reference's, of a high type or not
     if kind.is_high and inner.is_high and not is_ref(value) and not view:
-        return vary(value, joined(kind, inner.inner_aval))  # type: ignore[attr-defined]
+        return vary(value, joined(kind, inner.inner_aval))
     if type(kind) is not ShapedArray or inner.is_high:
         return value
-    dtype = view_type(view, inner.inner_aval).dtype  # type: ignore[attr-defined]
+    dtype = view_type(view, inner.inner_aval).dtype
     both = lambda family: dtypes.issubdtype(dtype, family) and dtypes.issubdtype(kind.dtype, family)
     if kind.dtype != dtype and ((kind.weak_type and both(np.floating)) or both(np.integer)):
         return convert_element_type(value, dtype)

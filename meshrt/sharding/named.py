@@ -17,7 +17,7 @@ from meshrt.sharding.base import Sharding
 from meshrt.sharding.devices import lookup_by_id
 from meshrt.sharding.memory import resolved_kind
 from meshrt.sharding.mesh import AbstractMesh, Mesh
-from meshrt.sharding.set_once import put, unfinished
+from meshrt.sharding.set_once import put, putters
 from meshrt.sharding.spec import UNCONSTRAINED, PartitionSpec, axes_of
 
 if TYPE_CHECKING:
@@ -73,22 +73,14 @@ class NamedSharding(Sharding):
             raise errors.ShardingTypeError(f"memory_kind must be a string or None. Got {memory_kind!r}")
         devices = mesh.flat_devices if isinstance(mesh, Mesh) else None
         named, other = resolved_kind(devices, memory_kind)
-        if cls is NamedSharding:
-            known = made = object.__new__(_Unfinished)
-            made.mesh, made.spec, made.uneven = mesh, spec, bool(uneven)
-            made.memory_kind, made.other_memory = named, other
-            made._assignment, made._tilings = devices, {}
-            made.signatures, made.native, made.places = {}, {}, {}
-            made.__class__ = cls
-        else:  # it may have room for more attributes: nothing else becomes one of it
-            known = made = object.__new__(cls)
-            put(
-                made, mesh=mesh, spec=spec, uneven=bool(uneven), memory_kind=named, other_memory=other,
-                _assignment=devices, _tilings={}, signatures={}, native={}, places={},
-            )  # fmt: skip
+        known = made = object.__new__(cls)
+        values: tuple[Any, ...] = mesh, spec, bool(uneven), named, other, devices, {}, {}, {}, {}
+        for put_slot, value in zip(_SLOTS, values):
+            put_slot(made, value)
         if named != memory_kind:  # one object, however the default memory is spelled
             known = mesh._shardings.setdefault((spec, named, True) if uneven else (spec, named), made)
-        return mesh._shardings.setdefault(key, known)  # type: ignore[no-any-return]  # of any kind of mesh
+        kept: NamedSharding = mesh._shardings.setdefault(key, known)
+        return kept
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild_named, (self.mesh, self.spec, self.other_memory, self.uneven))
@@ -237,7 +229,10 @@ class NamedSharding(Sharding):
         return f"NamedSharding(mesh={self.mesh}, spec={self.spec!r}{kind})"
 
 
-_Unfinished = unfinished(NamedSharding)
+_SLOTS = putters(
+    NamedSharding, "mesh", "spec", "uneven", "memory_kind", "other_memory", "_assignment", "_tilings", "signatures",
+    "native", "places",
+)  # fmt: skip
 
 
 def _rebuild_named(mesh: Any, spec: PartitionSpec, memory_kind: str | None, uneven: bool = False) -> NamedSharding:

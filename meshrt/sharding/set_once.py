@@ -7,13 +7,12 @@ caches that are keyed by it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from meshrt import errors
 
-__all__ = ["SetOnce", "put", "putters", "unfinished"]
+__all__ = ["SetOnce", "put", "putters"]
 _set = object.__setattr__
-T = TypeVar("T")
 
 
 def put(new: SetOnce, **values: Any) -> None:
@@ -26,13 +25,6 @@ def putters(cls: type[Any], *slots: str) -> tuple[Callable[[Any, Any], None], ..
     """What sets each of these slots of a value of `cls` or of a class derived from it: called one after the other they
     take a third of the time of `put`."""
     return tuple(getattr(cls, name).__set__ for name in slots)
-
-
-def unfinished(cls: type[T]) -> type[T]:
-    """A class for values of `cls` that are being made: it sets attributes as any class does, which takes a third of the
-    time of `put`. Who has set them all says `new.__class__ = cls`.
-    """
-    return type(cls.__name__, (cls,), {"__slots__": (), "__setattr__": _set})
 
 
 class SetOnce:
