@@ -20,7 +20,7 @@ import numpy as np
 import collectives
 import propagation
 from collectives.topology import load
-from meshrt.runtime import hlo, jaxlib_api
+from meshrt.runtime import hlo, jaxlib_api, jaxlib_executables
 from meshrt.runtime.memory_stats import memory_stats_of
 
 from .base import Workload
@@ -180,7 +180,7 @@ def _times(runs: list[Callable[[], float]], repeats: int) -> list[float]:
 
 
 def _side(executable: Any, devices: int, compile_seconds: float, step_seconds: float) -> Side:
-    text = jaxlib_api.hlo_text(executable)
+    text = jaxlib_executables.hlo_text(executable)
     found = hlo.collectives(text, devices)
     kinds: dict[str, int] = {}
     for c in found:

@@ -17,7 +17,7 @@ from meshrt.launch.environment import SECRET
 from meshrt.launch.membership import frames
 from meshrt.launch.membership.neighbours import where
 from meshrt.launch.membership.tunnel import Tunnel, reachable
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_api, jaxlib_distributed
 from meshrt.version import __version__
 
 __all__ = ["Entrance", "bind_address", "connect", "enter"]
@@ -170,7 +170,7 @@ def connect(entrance: Entrance, service: str, process_id: int) -> Any:
         address = service
     else:
         address = Tunnel(entrance.address, entrance.secret, service if here else None).address
-    client = jaxlib_api.distributed_client(
+    client = jaxlib_distributed.distributed_client(
         address, process_id, init_timeout_s=_INIT_S, heartbeat_timeout_s=FUSE_S, shutdown_timeout_s=_INIT_S
     )
     client.connect()

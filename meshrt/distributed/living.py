@@ -12,7 +12,7 @@ from meshrt.distributed.progress import check_count
 from meshrt.distributed.state import DistributedContext, context
 from meshrt.errors import ArgumentValueError, DistributedError, ProcessFailureError
 from meshrt.launch import bootstrap
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_distributed
 
 __all__ = ["checkpoint_requested", "live_devices", "reached_preemption_sync_point"]
 
@@ -99,7 +99,7 @@ def reached_preemption_sync_point(step_id: int) -> bool:
         return False
     with _preemption_lock:
         if _preemption is None or _preemption[0] is not ctx.client:
-            _preemption = ctx.client, jaxlib_api.preemption_manager(ctx.client)
+            _preemption = ctx.client, jaxlib_distributed.preemption_manager(ctx.client)
             bootstrap.send(kind="attentive")
         manager = _preemption[1]
     return _told(bool(manager.reached_sync_point(int(step_id))))

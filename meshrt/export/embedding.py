@@ -24,7 +24,7 @@ from meshrt.heuristics import EXPORTED_CALLS
 from meshrt.lowering.context import ModuleLowering
 from meshrt.lowering.legalize import operations
 from meshrt.lowering.types import check_size, mlir_type
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_api, jaxlib_executables
 from meshrt.sharding.mesh import AbstractMesh
 from propagation.asm import Body, Ref
 from propagation.graph import attribute_of
@@ -99,7 +99,7 @@ class Embedding:
         try:
             if has_regions(module):
                 return specialised(str(module.operation.get_asm(enable_debug_info=True)), entry)
-            return jaxlib_api.parse(jaxlib_api.refined_shapes(entry(module)))
+            return jaxlib_api.parse(jaxlib_executables.refined_shapes(entry(module)))
         except jaxlib_api.XlaError as e:
             raise errors.ArgumentValueError(
                 f"the exported function {self.exported.fun_name} cannot be called with arguments of types "

@@ -21,7 +21,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from meshrt import errors
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_api, jaxlib_executables
 from propagation.sdy_text import axes_in, read_mesh, read_shardings, texts_per_value
 
 __all__ = ["has_regions", "specialised"]
@@ -79,7 +79,7 @@ def specialised(text: str, entry: Callable[[ir.Module], str]) -> ir.Module:
     """
     first = jaxlib_api.parse(text)
     regions = {name: _Region() for name in _as_calls(first)}
-    known = jaxlib_api.parse(jaxlib_api.refined_shapes(entry(first)))
+    known = jaxlib_api.parse(jaxlib_executables.refined_shapes(entry(first)))
     for op in _inner_first(known.operation):
         kind = _target(op)
         if kind in (_PART, _WHOLE, _SCALAR):
@@ -88,7 +88,7 @@ def specialised(text: str, entry: Callable[[ir.Module], str]) -> ir.Module:
     second = jaxlib_api.parse(text)
     said = _as_custom_calls(second, regions)
     whole = str(second.operation.get_asm(enable_debug_info=True))
-    made = jaxlib_api.parse(jaxlib_api.refined_shapes(entry(_only(jaxlib_api.parse(whole), "main"))))
+    made = jaxlib_api.parse(jaxlib_executables.refined_shapes(entry(_only(jaxlib_api.parse(whole), "main"))))
     while True:
         op = next((o for o in _inner_first(made.operation) if _target(o) in regions), None)
         if op is None:
@@ -236,7 +236,7 @@ def _put_back(module: ir.Module, call: Any, whole: str, region: _Region, said: M
 def _refined(text: str, region: _Region) -> bytes:
     """As `refined_shapes`; UnsupportedError where the calls of the region pass several sizes."""
     try:
-        return jaxlib_api.refined_shapes(text)
+        return jaxlib_executables.refined_shapes(text)
     except jaxlib_api.XlaError as e:
         several = [given for given in region.passed.values() if len(given) > 1]
         if not several:

@@ -63,11 +63,12 @@ class Services:
 
     def make(self, count: int) -> str:
         """Starts one for `count` processes; gives its address."""
-        from meshrt.runtime import jaxlib_api  # start-up time: the door is open before it is loaded
+        from meshrt.runtime import jaxlib_distributed  # start-up time: the door is open before it is loaded
 
         address = f"unix:{self._folder}/{len(self._kept)}"
         # Who is lost, and what follows, is the door's business: of itself the service ends nobody.
-        self._kept.append(jaxlib_api.distributed_service(address, count, heartbeat_timeout_s=FUSE_S, recoverable=True))
+        service = jaxlib_distributed.distributed_service(address, count, heartbeat_timeout_s=FUSE_S, recoverable=True)
+        self._kept.append(service)
         return address
 
 

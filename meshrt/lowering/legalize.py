@@ -16,7 +16,7 @@ from jaxlib.mlir import ir
 
 from meshrt import errors
 from meshrt.lowering.capabilities import BackendCapabilities, is_older
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_api, jaxlib_executables
 
 __all__ = ["legalize", "operations", "portable_artifact"]
 
@@ -83,7 +83,7 @@ def portable_artifact(module: ir.Module, version: str) -> bytes:
     if is_older(version, "stablehlo.composite"):
         module = jaxlib_api.expanded(module, "chlo", "shape", "composite")
     try:
-        return jaxlib_api.portable_artifact(module, version)
+        return jaxlib_executables.portable_artifact(module, version)
     except jaxlib_api.XlaError as e:
         refused = _UNWRITABLE.search(str(e))
         why = str(e) if refused is None else f"it has no form of stablehlo.{refused['name']} as at {refused['line']}"

@@ -15,7 +15,7 @@ from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.options import CompilerOptions
 from meshrt.pipeline.partitioned import Partitioned
 from meshrt.pipeline.program import Called
-from meshrt.pipeline.propagated import annotated_for_xla, boundary_shardings
+from meshrt.pipeline.propagated import boundary_shardings
 from meshrt.pipeline.station import Station
 from meshrt.runtime import events
 from meshrt.runtime.cost_analysis import CostAnalysis
@@ -186,6 +186,9 @@ def compile_for_topology(
         except TopologyError as e:
             raise errors.MeshMismatchError(str(e)) from None
         if partitioner == "xla":
+            # Start-up time: as in `meshrt.pipeline.program`.
+            from meshrt.pipeline.for_xla import annotated_for_xla
+
             text, mode = annotated_for_xla(lowered.propagate().result, lowered.request.uneven), "spmd"
         else:
             try:

@@ -13,7 +13,7 @@ from meshrt.pipeline.container import read_file, unpack
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.program import CompiledProgram
 from meshrt.pipeline.saved import SavedLoads, restore
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_api, jaxlib_executables
 from meshrt.runtime.signature import signature
 from meshrt.sharding.mesh import Mesh
 
@@ -65,7 +65,7 @@ def load(
 def _check_code(program: CompiledProgram, loaded: Loaded, origin: str) -> None:
     """Whether the code takes and gives on each device what the description says: XLA aborts the process if not."""
     try:
-        found = jaxlib_api.boundary_types(loaded.executable.executable)
+        found = jaxlib_executables.boundary_types(loaded.executable.executable)
     except jaxlib_api.XlaError:  # a platform that tells nothing of its code
         return
     args = [*map(aval_of, program.consts), *(program.in_avals[i] for i in program.kept)]

@@ -15,7 +15,7 @@ from meshrt.lowering.module import LoweredModule, lower_module
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.primitives.sharding import Caller, placements_of
-from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime import backend, jaxlib_api, jaxlib_executables
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.runtime.events import timed
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
@@ -119,7 +119,7 @@ class Lowered(UnboundStation):
             operation of the module before it is compiled.
         """
         if _known(dialect) == "hlo":
-            return jaxlib_api.computation_text(self.compiler_ir("hlo"), metadata=debug_info)
+            return jaxlib_executables.computation_text(self.compiler_ir("hlo"), metadata=debug_info)
         return jaxlib_api.pretty(self.module.text, debug_info=debug_info)
 
     def compiler_ir(self, dialect: str | None = None) -> Any:
@@ -131,7 +131,7 @@ class Lowered(UnboundStation):
         if _known(dialect) == "stablehlo":
             return jaxlib_api.parse(self.module.text)
         try:
-            return jaxlib_api.computation(self.module.text)
+            return jaxlib_executables.computation(self.module.text)
         except jaxlib_api.XlaError as e:
             raise errors.UnsupportedError(
                 f"{self.fun_name} cannot be shown as HLO before it is compiled: {e}. Its StableHLO is in as_text(), "
@@ -146,7 +146,7 @@ class Lowered(UnboundStation):
         if self.request.platform != backend.default_platform():
             return None
         try:
-            found = jaxlib_api.computation_cost(backend.client(self.request.platform), self.compiler_ir("hlo"))
+            found = jaxlib_executables.computation_cost(backend.client(self.request.platform), self.compiler_ir("hlo"))
         except (jaxlib_api.XlaError, errors.UnsupportedError):
             return None
         return None if found is None else CostAnalysis(found)

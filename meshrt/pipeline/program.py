@@ -12,7 +12,7 @@ from meshrt import config
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.device_program import DeviceProgram
 from meshrt.pipeline.lowered import Lowered
-from meshrt.pipeline.propagated import annotated_for_xla, boundary_shardings
+from meshrt.pipeline.propagated import boundary_shardings
 from meshrt.pipeline.traced import LoweringRequest
 from meshrt.runtime import compile_cache
 from meshrt.runtime.executable import PortableExecutable, compile_program
@@ -150,6 +150,9 @@ def _split(
 ) -> DeviceProgram:
     """What is compiled for a mesh: annotated for XLA's partitioner, or one device's program that ours made."""
     if by_xla:
+        # Start-up time: our own partitioner is the usual one.
+        from meshrt.pipeline.for_xla import annotated_for_xla
+
         decided = lowered.propagate().result
         args, outs = boundary_shardings(decided, lowered)
         return DeviceProgram(annotated_for_xla(decided, lowered.request.uneven), "spmd", args, outs)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import propagation
 from meshrt import config, errors
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.pipeline.addends import EACH_SHARDING, with_addends
 from meshrt.pipeline.inspections import Inspected, taken_out
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.station import Onward, UnboundStation
@@ -28,13 +25,9 @@ if TYPE_CHECKING:
     from meshrt.pipeline.partitioned import Partitioned
     from meshrt.pipeline.traced import LoweringRequest
 
-__all__ = ["Propagated", "annotated_for_xla", "boundary_shardings", "named", "propagate"]
+__all__ = ["Propagated", "boundary_shardings", "named", "no_uneven", "propagate"]
 
 Annotate = Callable[[Any, Any], None]
-
-# The name of an operation that defines a value: it follows the value's name at the start of a line, so no text inside
-# an attribute (a name, a metadata string) is taken for it.
-_RESHARD = re.compile(r"^(\s*%[\w$.-]+ = )sdy\.reshard (?=%)", re.MULTILINE)
 
 
 def propagate(
@@ -48,7 +41,7 @@ def propagate(
     """
     uneven = request.uneven
     if uneven and propagator == "shardy":
-        raise _no_uneven("propagator", "Shardy's passes cut the axes of arguments and results to what divides them")
+        raise no_uneven("propagator", "Shardy's passes cut the axes of arguments and results to what divides them")
     with collector_paused():
         if propagator == "shardy":
             # The C++ passes decide and close everything; ours then only read what they wrote.
@@ -72,7 +65,8 @@ def propagate(
     return result, inspected
 
 
-def _no_uneven(setting: str, why: str) -> errors.UnsupportedError:
+def no_uneven(setting: str, why: str) -> errors.UnsupportedError:
+    """The error for uneven shardings under a setting that has them not."""
     return errors.UnsupportedError(
         f"a program with arguments or results of uneven shardings (uneven=True) cannot be made with the setting "
         f"{setting}={getattr(config.settings, setting)!r}: {why}. Use {setting}='meshrt', or sizes that divide"
@@ -224,88 +218,3 @@ def _as_typed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
 
 def _uneven_where_needed(sharding: NamedSharding, aval: ShapedArray) -> NamedSharding:
     return sharding if sharding.splits_evenly(aval.shape) else sharding.update(uneven=True)
-
-
-def annotated_for_xla(result: propagation.Propagated, uneven: bool) -> str:
-    """The propagated module as XLA's own partitioner reads it. UnsupportedError for uneven arguments or results."""
-    if uneven:
-        raise _no_uneven("partitioner", "XLA's one knows no arguments and results of parts that differ in size")
-    # XLA's importer knows constraints but not reshards; for closed shardings they mean the same.
-    text = _each_result_constrained(_RESHARD.sub(r"\1sdy.sharding_constraint ", result.as_text()))
-    return _addends_kept(_each_result_whole(with_addends(text)))
-
-
-_COMPLEX_SUM = re.compile(
-    r'^( *)(%\S+ = "stablehlo\.(?:all_reduce|reduce_scatter)")\(([^)\n]*)\)((?s:.*?)^\1\}\) : \(([^\n]*?)\) -> )',
-    re.MULTILINE,
-)
-
-
-def _addends_kept(text: str) -> str:
-    """The addends of complex sums over devices behind barriers, as our partitioner puts them: XLA's simplifier would
-    end the process where it finds one to be a constant (`collectives.passes.compilers.complex_sums`)."""
-    number = itertools.count()
-
-    def kept(found: re.Match[str]) -> str:
-        indent, head, operands, rest, types = found.groups()
-        if "complex<" not in types:
-            return found[0]
-        lines, names = [], []
-        for operand, kind in zip(operands.split(", "), types.split(", "), strict=True):
-            names.append(f"%addend_{next(number)}")
-            lines.append(f'{indent}{names[-1]} = "stablehlo.optimization_barrier"({operand}) : ({kind}) -> ({kind})\n')
-        return f"{''.join(lines)}{indent}{head}({', '.join(names)}){rest}"
-
-    return _COMPLEX_SUM.sub(kept, text) if "complex<" in text else text
-
-
-_MESH = re.compile(r"sdy\.mesh @([\w$.-]+) = <\[\"")
-_UNSAID = re.compile(r'(tensor<((?:\d+x)*)(?:[^<>]|<[^<>]*>)*> \{jax\.result_info = "(?:[^"\\]|\\.)*")\}')
-
-
-def _each_result_whole(text: str) -> str:
-    """Results of which no sharding is said, said to be replicated where something stands on one device alone: XLA
-    would leave its results there, and zeros on the others."""
-    mesh = _MESH.search(text)
-    if mesh is None or "= <[], device_ids=[" not in text:
-        return text
-    head, main, rest = text.partition("func.func public @main(")
-    line, end, body = rest.partition("\n")
-    arguments, arrow, results = line.rpartition(") -> (")
-    whole = lambda m: f"{m[1]}, sdy.sharding = #sdy.sharding<@{mesh[1]}, [{', '.join(['{}'] * m[2].count('x'))}]>}}"
-    return "".join((head, main, arguments, arrow, _UNSAID.sub(whole, results), end, body))
-
-
-_SEVERAL = re.compile(r"( *)(%[\w$.-]+):(\d+) = sdy\.manual_computation\(.*out_shardings=\[(.*)\] manual_axes=")
-
-
-def _each_result_constrained(text: str) -> str:
-    """A constraint on each result of manual computations that have several.
-
-    XLA's importer gives the second result of one the sharding of the first where an operation that uses it has a
-    sharding of its own; it refuses them then, if their ranks differ.
-    """
-    if "= sdy.manual_computation(" not in text:
-        return text
-    lines: list[str] = []
-    waiting: list[
-        tuple[str, str, list[str]]
-    ] = []  # whose closing lines are still to come: indentation, name, shardings
-    renamed: list[tuple[str, re.Pattern[str]]] = []  # indentation of the block in which results have new names
-    for line in text.split("\n"):
-        indent = len(line) - len(line.lstrip())
-        renamed = [(outer, uses) for outer, uses in renamed if not line.strip() or indent >= len(outer)]
-        for _, uses in renamed:
-            line = uses.sub(r"%result_\1_\2", line)
-        lines.append(line)
-        found = _SEVERAL.match(line)
-        if found:
-            waiting.append((found[1], found[2], EACH_SHARDING.findall(found[4])))
-        elif waiting and line.startswith(waiting[-1][0] + "} : "):
-            outer, name, shardings = waiting.pop()
-            types = line.rpartition("-> (")[2].rstrip(")").split(", ")
-            for i, (sharding, kind) in enumerate(zip(shardings, types, strict=True)):
-                new = f"%result_{name[1:]}_{i}"
-                lines.append(f"{outer}{new} = sdy.sharding_constraint {name}#{i} {sharding} : {kind}")
-            renamed.append((outer, re.compile(rf"%({re.escape(name[1:])})#(\d+)\b")))
-    return "\n".join(lines)

@@ -18,7 +18,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.types import ShapedArray, no_truth_value, register_aval
-from meshrt.runtime import array_text, dlpack, guards, jaxlib_api, process_groups, sub_byte
+from meshrt.runtime import array_text, dlpack, guards, jaxlib_api, jaxlib_executables, process_groups, sub_byte
 from meshrt.runtime.host_memory import aligned_empty
 from meshrt.runtime.pieces import cut, fill, relaid
 from meshrt.runtime.shard import Shard
@@ -166,7 +166,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         return self._layout()
 
     def _layout(self) -> Layout | None:
-        parts = None if self._buf.is_deleted() else jaxlib_api.buffer_layout(self._buf)
+        parts = None if self._buf.is_deleted() else jaxlib_executables.buffer_layout(self._buf)
         return None if parts is None else Layout(parts[0][::-1][: self.ndim], *parts[1:])
 
     def addressable_data(self, index: int) -> Array:

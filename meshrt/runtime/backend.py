@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshrt import config, errors
-from meshrt.runtime import hardware, jaxlib_api, jaxlib_plugins, sockets
+from meshrt.runtime import hardware, jaxlib_api, jaxlib_distributed, jaxlib_plugins, sockets
 from meshrt.runtime.hardware import known_as, platform_of
 from meshrt.sharding import devices as lookup
 
@@ -129,7 +129,7 @@ def _start_cpu() -> Any:
         return jaxlib_api.cpu_client(count)
     global _collectives_port
     before = sockets.listening_ports()
-    collectives = jaxlib_api.gloo_collectives(info.client, hostname=info.hostname)
+    collectives = jaxlib_distributed.gloo_collectives(info.client, hostname=info.hostname)
     _collectives_port = next(iter(sockets.listening_ports() - before), None)
     return jaxlib_api.cpu_client(
         count,

@@ -20,7 +20,7 @@ from jaxlib.mlir import ir
 
 from meshrt import config, errors
 from meshrt.heuristics import KEPT_DEVICE_SETS
-from meshrt.runtime import backend, compile_cache, events, jaxlib_api, offers, process_groups
+from meshrt.runtime import backend, compile_cache, events, jaxlib_api, jaxlib_executables, offers, process_groups
 from meshrt.runtime.host_calls import Calls, HostFunction, busy_devices
 from meshrt.runtime.in_flight import flight_of
 from meshrt.runtime.jaxlib_calls import prepare_kernels
@@ -327,11 +327,11 @@ class PortableExecutable:
 
     def cost_analysis(self) -> dict[str, float]:
         """The compiler's estimates per device: `flops`, `bytes accessed`, ..."""
-        return jaxlib_api.cost_analysis(self.executable())
+        return jaxlib_executables.cost_analysis(self.executable())
 
     def hlo_text(self) -> str:
         """The optimised HLO of one device."""
-        return jaxlib_api.hlo_text(self.executable())
+        return jaxlib_executables.hlo_text(self.executable())
 
     def __repr__(self) -> str:
         devices = errors.counted(self.num_devices, f"{self.platform} device")
@@ -418,7 +418,7 @@ class LoadedExecutable:
 
 def read_layouts(executable: Any) -> tuple[list[Layout], list[Layout]]:
     """How arguments and results of one of jaxlib's executables lie in a device's memory. XlaError if nothing tells."""
-    found = jaxlib_api.parameter_layouts(executable), jaxlib_api.output_layouts(executable)
+    found = jaxlib_executables.parameter_layouts(executable), jaxlib_executables.output_layouts(executable)
     args, outs = ([Layout(minor[::-1], tiling, bits) for minor, tiling, bits in layouts] for layouts in found)
     return args, outs
 

@@ -1,9 +1,9 @@
 """The door to jaxlib's private modules, for jaxlib 0.10.2 to 0.12.
 
-What every program asks of XLA goes through here: clients and devices, buffers, compilation, execution, serialisation,
-the distributed runtime and pytrees. (Calls by name, plugins and profiles have doors beside it.) Nothing here sets one
-of jaxlib's process-wide hooks or changes one of its classes, so JAX may be imported in the same process, before or
-after.
+What every program asks of XLA goes through here: clients and devices, buffers, compilation, execution, serialisation
+and pytrees. (What executables say of themselves, the distributed runtime, calls by name, plugins and profiles have
+doors beside it.) Nothing here sets one of jaxlib's process-wide hooks or changes one of its classes, so JAX may be
+imported in the same process, before or after.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 # XLA logs the devices of each new client at level INFO unless told otherwise before it is loaded.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
-import jaxlib._hlo as _hlo
 import jaxlib._jax as _jax
 import jaxlib.version
 import numpy as np
@@ -106,96 +105,10 @@ def approximate_top_k_size(size: int, rank: int, k: int, recall_target: float, s
     return int(_jax.approx_top_k_reduction_output_size(size, rank, k, recall_target, False, size_override)[0])
 
 
-def gloo_collectives(distributed: Any, hostname: str | None = None, interface: str | None = None) -> Any:
-    """Collectives over TCP between CPU clients; `hostname` is the address that peers reach this process at."""
-    return _jax.make_gloo_tcp_collectives(distributed, hostname=hostname, interface=interface)
-
-
 def compile_only_devices(topology_description: Any) -> list[Any]:
     """Devices of a topology, for compiling only, along its dimensions (the last varies fastest) where it has some."""
     devices = topology_description._make_compile_only_devices()
     return sorted(devices, key=lambda d: (*getattr(d, "coords", ()), d.id))
-
-
-# ----------------------------------------------------------------------------------------------------------
-# The distributed runtime.
-
-_MTLS = (
-    "mtls_cert_file",
-    "mtls_key_file",
-    "mtls_ca_file",
-    "mtls_peer_uri_prefix",
-    "verify_secure_credentials",
-)
-
-
-def _mtls(options: dict[str, Any]) -> dict[str, Any]:
-    given = {k: v for k, v in options.items() if v is not None}
-    unknown = set(given) - set(_MTLS)
-    if unknown:
-        raise errors.ArgumentTypeError(f"unknown options {sorted(unknown)}; the secure ones are {', '.join(_MTLS)}")
-    if given and "mtls_cert_file" not in (_jax.get_distributed_runtime_client.__doc__ or ""):
-        raise errors.UnsupportedError(
-            f"jaxlib {jaxlib.version.__version__} has no mutual TLS for its distributed runtime; use jaxlib 0.12 or "
-            "newer, or bind the service to a private address"
-        )
-    return given
-
-
-def distributed_service(
-    address: str,
-    num_nodes: int,
-    *,
-    heartbeat_timeout_s: int | None = None,
-    register_timeout_s: int | None = None,
-    shutdown_timeout_s: int | None = None,
-    recoverable: bool | None = None,
-    **mtls: Any,
-) -> Any:
-    """Starts the coordination service on `address` ("host:port"); it runs until it is dropped or `.shutdown()`.
-
-    Args:
-      heartbeat_timeout_s: silence after which a process counts as lost.
-      register_timeout_s: how long processes may take to connect.
-      recoverable: let a lost process come back under the same id.
-      mtls: certificate files (jaxlib 0.12): mtls_cert_file, mtls_key_file, mtls_ca_file, mtls_peer_uri_prefix,
-        verify_secure_credentials.
-    """
-    return _jax.get_distributed_runtime_service(
-        address, num_nodes, heartbeat_timeout=heartbeat_timeout_s, cluster_register_timeout=register_timeout_s,
-        shutdown_timeout=shutdown_timeout_s, recoverable=recoverable, **_mtls(mtls),
-    )  # fmt: skip
-
-
-def distributed_client(
-    address: str,
-    node_id: int,
-    *,
-    rpc_timeout_s: int | None = None,
-    init_timeout_s: int | None = None,
-    shutdown_timeout_s: int | None = None,
-    heartbeat_timeout_s: int | None = None,
-    shutdown_on_destruction: bool = False,
-    use_compression: bool = True,
-    **mtls: Any,
-) -> Any:
-    """A client of the coordination service, not yet connected (`.connect()`).
-
-    With `shutdown_on_destruction` a process that ends waits for all others in a barrier, so one that fails would
-    freeze the job for `shutdown_timeout_s`; hence it is off.
-    """
-    return _jax.get_distributed_runtime_client(
-        address, node_id, rpc_timeout=rpc_timeout_s, init_timeout=init_timeout_s,
-        shutdown_timeout=shutdown_timeout_s, heartbeat_timeout=heartbeat_timeout_s,
-        shutdown_on_destruction=shutdown_on_destruction, use_compression=use_compression, **_mtls(mtls),
-    )  # fmt: skip
-
-
-def preemption_manager(client: Any) -> Any:
-    """Listens for notice (SIGTERM) that a process will be ended and spreads it; `reached_sync_point(step)` asks."""
-    manager = _jax.create_preemption_sync_manager()
-    manager.initialize(client)
-    return manager
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -537,96 +450,3 @@ def result_handler(aval: Any, sharding: Any) -> Any:
     """Wraps one output of an execution as a buffer; made once per output."""
     # 0.10.2 checks results with a method that only JAX adds to the class, unless told not to.
     return _jax.array_result_handler(aval, sharding, True, **_HANDLER_OPTIONS)
-
-
-def memory_stats(executable: Any) -> Any:
-    """The compiler's memory figures, in bytes per device."""
-    return executable.get_compiled_memory_stats()
-
-
-LayoutParts = tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]
-
-
-def parameter_layouts(executable: Any) -> list[LayoutParts]:
-    """(minor to major, tiling, bits of packed elements) of each parameter. XlaError where the platform tells none."""
-    return [_layout_parts(layout) for layout in executable.get_parameter_layouts()]
-
-
-def output_layouts(executable: Any) -> list[LayoutParts]:
-    """As `parameter_layouts`, of each result."""
-    return [_layout_parts(layout) for layout in executable.get_output_layouts()]
-
-
-def buffer_layout(buffer: Buffer) -> LayoutParts | None:
-    """As `parameter_layouts`, of a buffer's parts; None where the platform does not tell."""
-    try:
-        return _layout_parts(buffer._pjrt_layout)
-    except XlaError:
-        return None
-
-
-def default_layout(dtype: Any, shape: Sequence[int], device: Any) -> LayoutParts:
-    """As `parameter_layouts`, of arrays of this type in the memory of `device` that nobody asked another layout for."""
-    return _layout_parts(device.client.get_default_layout(np.dtype(dtype), tuple(shape), device))
-
-
-def _layout_parts(layout: Any) -> LayoutParts:
-    xla = layout._xla_layout()
-    return tuple(xla.minor_to_major()), tuple(map(tuple, xla.tiling())), xla.element_size_in_bits()
-
-
-def cost_analysis(executable: Any) -> dict[str, float]:
-    """The compiler's estimates, per device: flops, bytes accessed, transcendentals ..."""
-    cost = executable.cost_analysis()
-    return dict(cost[0] if isinstance(cost, list) else cost)
-
-
-def portable_artifact(module: ir.Module, version: str) -> bytes:
-    """A module for consumers of a version of StableHLO. XlaError if that does not have one of its operations."""
-    artifact: bytes = _jax.mlir.serialize_portable_artifact(module, version, True)
-    return artifact
-
-
-def refined_shapes(module: str | bytes) -> bytes:
-    """The module with static shapes that follow from those of its `@main`, as bytecode. XlaError if a size stays
-    unknown or a shape assertion does not hold, with its message."""
-    data = module.encode() if isinstance(module, str) else module
-    refined: bytes = _jax.mlir.refine_polymorphic_shapes(data, True, True, True)
-    return refined
-
-
-def computation(module: str) -> Any:
-    """A StableHLO module as XLA's unoptimised HLO. XlaError if XLA cannot translate it."""
-    return _jax.mlir.mlir_module_to_xla_computation(bytecode(parse(module)), use_tuple_args=False)
-
-
-def computation_text(of: Any, *, metadata: bool) -> str:
-    """HLO as text, with `metadata` also where each operation comes from."""
-    options = _hlo.HloPrintOptions.short_parsable()
-    options.print_metadata = metadata
-    return of.as_hlo_module().to_string(options)
-
-
-def computation_cost(client: Client, of: Any) -> dict[str, float] | None:
-    """The compiler's estimates for what `computation` gave; None if this jaxlib has none."""
-    analyse = getattr(_jax, "hlo_module_cost_analysis", None)
-    return None if analyse is None else dict(analyse(client, of.as_hlo_module()))
-
-
-BoundaryType = tuple[tuple[int, ...], np.dtype]
-
-
-def boundary_types(executable: Any) -> tuple[list[BoundaryType], list[BoundaryType]]:
-    """Shape and element type of each parameter and result on one device. XlaError where the platform tells none."""
-    proto = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
-    shape = _hlo.XlaComputation(proto).program_shape()
-    result = shape.result_shape()
-    results = result.tuple_shapes() if result.is_tuple() else [result]
-    parameters, returned = ([(tuple(s.dimensions()), np.dtype(s.numpy_dtype())) for s in found]
-                            for found in (shape.parameter_shapes(), results))  # fmt: skip
-    return parameters, returned
-
-
-def hlo_text(executable: Any) -> str:
-    """The optimised HLO."""
-    return "\n".join(m.to_string() for m in executable.hlo_modules())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshrt import errors
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_api, jaxlib_executables
 from meshrt.runtime.array import Array, Signature, signature
 from meshrt.runtime.executable import LoadedExecutable
 from meshrt.runtime.pieces import relaid
@@ -35,7 +35,7 @@ def chosen_layouts(
 def _default(sig: Signature) -> Layout:
     device = sig.local_devices[0]
     try:
-        minor, tiling, bits = jaxlib_api.default_layout(sig.stored.dtype, sig.shard_shape, device)
+        minor, tiling, bits = jaxlib_executables.default_layout(sig.stored.dtype, sig.shard_shape, device)
     except jaxlib_api.XlaError as e:
         raise errors.UnsupportedError(
             f"the runtime of {device.platform} does not tell in what layout an array of type {sig.aval.short()} lies "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_executables
 
 __all__ = ["CompiledMemoryStats", "memory_stats_of"]
 
@@ -48,5 +48,5 @@ _NAMES = tuple(f.name for f in fields(CompiledMemoryStats))
 
 def memory_stats_of(executable: Any) -> CompiledMemoryStats:
     """The figures of one of jaxlib's executables."""
-    stats = jaxlib_api.memory_stats(executable)
+    stats = jaxlib_executables.memory_stats(executable)
     return CompiledMemoryStats(**{name: getattr(stats, name) for name in _NAMES if hasattr(stats, name)})

@@ -20,7 +20,7 @@ from collectives.topology import Topology, load
 from meshrt import errors
 from meshrt.lowering.capabilities import capabilities_of
 from meshrt.lowering.legalize import legalize
-from meshrt.runtime import backend, hardware, jaxlib_api, jaxlib_plugins
+from meshrt.runtime import backend, hardware, jaxlib_api, jaxlib_executables, jaxlib_plugins
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.runtime.executable import read_layouts
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
@@ -154,7 +154,7 @@ class TopologyExecutable:
         None where the compiler gives none, as the CUDA plugin; the plan of `lowered.partition(topology=...)` has ours.
         """
         try:
-            return CostAnalysis(jaxlib_api.cost_analysis(self._executable))
+            return CostAnalysis(jaxlib_executables.cost_analysis(self._executable))
         except jaxlib_api.XlaError:
             return None
 
@@ -174,7 +174,7 @@ class TopologyExecutable:
         UnsupportedError where the compiler is newer than jaxlib and uses what that cannot read.
         """
         try:
-            return jaxlib_api.hlo_text(self._executable)
+            return jaxlib_executables.hlo_text(self._executable)
         except jaxlib_api.XlaError as e:
             raise errors.UnsupportedError(
                 f"the program that the compiler for {self.topology.spec} made cannot be read by this jaxlib "

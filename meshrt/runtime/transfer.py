@@ -10,7 +10,7 @@ import numpy as np
 
 from meshrt import config, dtypes, errors, tree_util
 from meshrt.core.types import ShapedArray, aval_of, require_value
-from meshrt.runtime import backend, dlpack, guards, jaxlib_api, reshard
+from meshrt.runtime import backend, dlpack, guards, jaxlib_api, jaxlib_executables, reshard
 from meshrt.runtime.array import Array, Signature, copy_array, shard_slices, signature
 from meshrt.runtime.layouts import relayout
 from meshrt.sharding.layout import Format, Layout
@@ -242,7 +242,7 @@ def _from_gpu(buffer: Any, device: Any, target: Sharding | None, copy: bool | No
             f"from_dlpack(copy=False) of an array of dtype {buffer.dtype} on {device} requires a copy for {wanted}. "
             "Set copy=None to copy it"
         )
-    parts = jaxlib_api.buffer_layout(buffer)
+    parts = jaxlib_executables.buffer_layout(buffer)
     layout = None if parts is None else Layout(parts[0][::-1])
     row_major = layout is None or layout.is_default
     sig = signature(ShapedArray(buffer.shape, np.dtype(buffer.dtype)), here, True, None if row_major else layout)

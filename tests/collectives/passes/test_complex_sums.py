@@ -6,7 +6,7 @@ import pytest
 import meshrt
 from meshrt import P, export, lax
 from meshrt import numpy as jnp
-from meshrt.pipeline.propagated import annotated_for_xla
+from meshrt.pipeline.for_xla import annotated_for_xla
 from meshrt.runtime import jaxlib_api
 
 N = 4

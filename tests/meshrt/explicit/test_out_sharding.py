@@ -195,6 +195,8 @@ def test_what_becomes_unreduced_is_no_multiple_of_the_value(first, partitioner):
     total = lambda w, v: jnp.einsum("ij,j->i", w, v, out_sharding=addends)
     full = lambda x: jnp.full((4,), x[2], out_sharding=addends)
 
+    twice = meshrt.shard_map(lambda u: u * 2, in_specs=addends, out_specs=addends)
+
     def at_once(w, v):
         m = total(w, v)
         return m, -m, 2 * total(w, v) + jnp.full((4,), 3.0, out_sharding=addends)
@@ -213,13 +215,13 @@ def test_what_becomes_unreduced_is_no_multiple_of_the_value(first, partitioner):
             (meshrt.jit(lambda: jnp.arange(4.0, out_sharding=addends))(), v),
             *zip(meshrt.jit(at_once)(a, b), (w @ v, -w @ v, 2 * w @ v + 3), strict=True),
             (meshrt.jit(lambda u: u + u)(meshrt.jit(total)(a, b)), 2 * w @ v),
+            # Manual computations take the addends of a sum that is used as a whole too, and of what is not split.
+            (meshrt.jit(lambda u: twice(u + u))(meshrt.jit(total)(a, b)), 4 * w @ v),
+            (meshrt.jit(lambda u: twice(u) + twice(-u))(meshrt.jit(total)(a, b)), 0 * v),
+            (meshrt.jit(lambda x: twice(full(x)))(meshrt.device_put(v, meshrt.P(None))), np.full(4, 4)),
         ]
         for dtype in ("complex64", "bool", "bfloat16"):
             cases += [(fill((4,), dtype, out_sharding=addends), fill((4,), dtype)) for fill in (jnp.zeros, jnp.ones)]
         for i, (found, wanted) in enumerate(cases):
             assert found.sharding.spec.unreduced == {"y"}, i
             np.testing.assert_array_equal(np.asarray(meshrt.reshard(found, whole)), np.asarray(wanted), str(i))
-        if first is None and partitioner == "xla":
-            twice = meshrt.shard_map(lambda u: u * 2, in_specs=addends, out_specs=addends)
-            with pytest.raises(NotImplementedError, match="would give the whole of a value"):
-                meshrt.jit(lambda u: twice(u + u))(meshrt.jit(total)(a, b))

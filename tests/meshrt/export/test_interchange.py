@@ -20,7 +20,7 @@ from meshrt.cli import main as cli
 from meshrt.export.artifact import newest_version, numbers, read_artifact
 from meshrt.export.container import pack, unpack
 from meshrt.lowering.legalize import operations
-from meshrt.runtime import events, jaxlib_api
+from meshrt.runtime import events, jaxlib_api, jaxlib_executables
 from meshrt.sharding import AbstractMesh, AxisType, NamedSharding, P
 from tests.meshrt.export.exporting import forget
 
@@ -79,7 +79,8 @@ def test_modules_of_others_are_called(form):
     data = PAIR
     if form != "text":
         module = jaxlib_api.parse(PAIR)
-        data = jaxlib_api.bytecode(module) if form == "bytecode" else jaxlib_api.portable_artifact(module, "1.9.0")
+        as_artifact = form != "bytecode"
+        data = jaxlib_executables.portable_artifact(module, "1.9.0") if as_artifact else jaxlib_api.bytecode(module)
     f = export.from_stablehlo(data)
     x, y = np.array([0.1, 0.2], np.float32), np.array([3, 4], np.int32)
     found = meshrt.jit(lambda x, y: f.call(x + 0, y))(x, y)

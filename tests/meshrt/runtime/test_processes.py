@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from meshrt import errors
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_api, jaxlib_distributed
 
 SERVICE = """
 import signal, sys
-from meshrt.runtime import jaxlib_api
-service = jaxlib_api.distributed_service(f"127.0.0.1:{sys.argv[1]}", int(sys.argv[2]), recoverable=True)
+from meshrt.runtime import jaxlib_distributed
+service = jaxlib_distributed.distributed_service(f"127.0.0.1:{sys.argv[1]}", int(sys.argv[2]), recoverable=True)
 print("ready", flush=True)
 signal.pause()
 """
@@ -53,10 +53,10 @@ def test_arrays_and_unawaited_steps(processes, devices):
 
 def test_options_of_the_distributed_runtime():
     with pytest.raises(errors.ArgumentTypeError, match="unknown options"):
-        jaxlib_api.distributed_service("127.0.0.1:1", 1, certificate="a.pem")
+        jaxlib_distributed.distributed_service("127.0.0.1:1", 1, certificate="a.pem")
     if jaxlib_api.VERSION < (0, 11):
         with pytest.raises(errors.UnsupportedError, match=r"no mutual TLS.*private address"):
-            jaxlib_api.distributed_client("127.0.0.1:1", 0, mtls_cert_file="a.pem")
+            jaxlib_distributed.distributed_client("127.0.0.1:1", 0, mtls_cert_file="a.pem")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

@@ -10,7 +10,7 @@ import numpy as np
 
 import meshrt
 from meshrt import config, errors, lax
-from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime import backend, jaxlib_distributed
 from meshrt.runtime.array import Array
 from meshrt.runtime.executable import compile_program
 from meshrt.runtime.results import runner
@@ -147,7 +147,7 @@ def saved(mesh):
 
 def main(me, n, local, port):
     config.update("num_cpu_devices", local)
-    client = jaxlib_api.distributed_client(f"127.0.0.1:{port}", me, init_timeout_s=60)
+    client = jaxlib_distributed.distributed_client(f"127.0.0.1:{port}", me, init_timeout_s=60)
     client.connect()
     backend.set_process_info(backend.ProcessInfo(client, me, n, "127.0.0.1"))
     assert (backend.process_index(), backend.process_count(), backend.device_count()) == (me, n, n * local)
