@@ -64,7 +64,7 @@ def compile_program(
     xla_options = tuple(sorted((options or {}).items()))
     text = jaxlib_api.bytecode(module) if isinstance(module, ir.Module) else module
     platform = _platform(backend)
-    ynnpack = platform != "cpu" or _wants_ynnpack(text)
+    ynnpack = _left_to_ynnpack(text, num_devices) if platform == "cpu" else "all"
     kind = jaxlib_api.options_fingerprint(mode, shardy, xla_options, ynnpack)
     key = compile_cache.fingerprint(text, str(num_devices), kind, platform)
     make = lambda: PortableExecutable(
@@ -87,17 +87,21 @@ def asked_ynnpack() -> str:
     return wanted
 
 
-def _wants_ynnpack(module: str | bytes) -> bool:
-    """Whether XLA's CPU compiler shall hand matrix products to YNNPACK.
+def _left_to_ynnpack(module: str | bytes, num_devices: int) -> str:
+    """What XLA's CPU compiler shall hand to YNNPACK: "all", "convolutions" or "none".
 
-    It prepares each of them once more for every device, at the first execution on each set of devices: 2 to 5 ms
-    apiece, half a second for six layers. Eigen needs no preparation, and is as fast except with narrow types.
+    It prepares each product once more for every device, at the first execution on each set of devices: 2 to 5 ms
+    apiece, half a second for six layers. Eigen needs no preparation, and is as fast except with narrow types, and for
+    convolutions where each core has a device to work for: it spreads one over several cores, but takes more of their
+    time.
     """
     asked = asked_ynnpack()
     if asked != "narrow":
-        return asked == "always"
-    found = _NARROW.search(module) if isinstance(module, str) else _NARROW_IN_BYTECODE.search(module)
-    return found is not None
+        return "all" if asked == "always" else "none"
+    if (_NARROW.search(module) if isinstance(module, str) else _NARROW_IN_BYTECODE.search(module)) is not None:
+        return "all"
+    has_convolutions = "convolution" in module if isinstance(module, str) else b"convolution" in module
+    return "convolutions" if has_convolutions and num_devices >= len(os.sched_getaffinity(0)) else "none"
 
 
 def _platform(name: str | None) -> str:
@@ -117,7 +121,7 @@ class PortableExecutable:
 
     def __init__(
         self, fingerprint: str, module: str | bytes, num_devices: int, mode: str, shardy: bool, platform: str,
-        xla_options: tuple, host_callbacks: tuple, ynnpack: bool, name: str,
+        xla_options: tuple, host_callbacks: tuple, ynnpack: str, name: str,
     ):  # fmt: skip
         self.fingerprint, self.module, self.num_devices = fingerprint, module, num_devices
         self.mode, self.shardy, self.platform = mode, shardy, platform
@@ -240,7 +244,7 @@ class PortableExecutable:
                 self._to_disk(key, bound, kind, seconds)
             return bound
 
-    def _options(self, devices: tuple[Any, ...], ynnpack: bool = True) -> Any:
+    def _options(self, devices: tuple[Any, ...], ynnpack: str = "all") -> Any:
         return jaxlib_api.compile_options(
             devices, mode=self.mode, shardy=self.shardy, xla_options=self.xla_options, ynnpack=ynnpack
         )

@@ -29,7 +29,7 @@ from meshrt.runtime.mlir import bytecode as bytecode
 from meshrt.runtime.mlir import expanded as expanded
 from meshrt.runtime.mlir import parse as parse
 from meshrt.runtime.mlir import pretty as pretty
-from meshrt.runtime.protobuf import without
+from meshrt.runtime.protobuf import changed
 
 VERSION: tuple[int, ...] = tuple(int(p) for p in jaxlib.version.__version__.split(".")[:3])
 RELEASE = ".".join(map(str, VERSION))
@@ -335,13 +335,14 @@ def compile_options(
     mode: str = "replica",
     shardy: bool = True,
     xla_options: Sequence[tuple[str, Any]] = (),
-    ynnpack: bool = True,
+    ynnpack: str = "all",
 ) -> Any:
     """Options for a program over `devices`.
 
     `mode` "replica" runs the module once per device as it stands; "spmd" lets XLA's partitioner split it, reading
-    Shardy's attributes if `shardy`. `xla_options` are (name, value) of XLA's debug options. Without `ynnpack` the CPU
-    compiler leaves matrix products to Eigen (the setting `cpu_ynnpack` says why).
+    Shardy's attributes if `shardy`. `xla_options` are (name, value) of XLA's debug options. `ynnpack` says what the CPU
+    compiler hands to YNNPACK, "all" that it can, "convolutions" or "none"; the rest is Eigen's (the setting
+    `cpu_ynnpack` says why).
     """
     n = len(devices)
     options = _xc.CompileOptions()
@@ -357,9 +358,11 @@ def compile_options(
     for name, value in xla_options:
         if name in _EFFORTS:
             setattr(build, name, _EFFORTS[name](value))
-    if not ynnpack:
-        # An override cannot empty a list of XLA's.
-        options = _xc.CompileOptions.ParseFromString(without(options.SerializeAsString(), _YNN_FUSIONS))
+    if ynnpack != "all":
+        # An override cannot take something out of a list of XLA's.
+        wanted = _YNN_KINDS[ynnpack]
+        keep = lambda kinds: bytes(kind for kind in kinds if kind in wanted)
+        options = _xc.CompileOptions.ParseFromString(changed(options.SerializeAsString(), _YNN_FUSIONS, keep))
     return options
 
 
@@ -391,9 +394,11 @@ _EFFORTS: dict[str, Any] = {
 
 # CompileOptionsProto.executable_build_options.debug_options.xla_cpu_experimental_ynn_fusion_type (xla.proto).
 _YNN_FUSIONS = (3, 3, 422)
+# Of its values (LibraryFusionType) those that are kept: 5 is LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION.
+_YNN_KINDS = {"none": (), "convolutions": (5,)}
 
 
-def options_fingerprint(mode: str, shardy: bool, xla_options: Sequence[tuple[str, Any]], ynnpack: bool) -> str:
+def options_fingerprint(mode: str, shardy: bool, xla_options: Sequence[tuple[str, Any]], ynnpack: str) -> str:
     """What of the options decides the compiled code, as text."""
     return f"{mode};{shardy};{ynnpack};{sorted((str(k), str(v)) for k, v in xla_options)}"
 

@@ -31,7 +31,7 @@ class Program(Protocol):
     mode: str
     shardy: bool
     xla_options: tuple[tuple[str, object], ...]
-    ynnpack: bool
+    ynnpack: str
 
 
 class Offer:

@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers, as far as XLA's options need it: a field of a message can be left out.
+"""The wire format of protocol buffers, as far as XLA's options need it: a field of a message can be changed or left out.
 
 Source: the encoding guide of Protocol Buffers (protobuf.dev/programming-guides/encoding). Numbers of fields are never
 given to another field, so they hold for every version of a message.
@@ -6,15 +6,16 @@ given to another field, so they hold for every version of a message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-__all__ = ["without"]
+__all__ = ["changed"]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-def without(message: bytes, path: tuple[int, ...]) -> bytes:
-    """`message` without the field that `path` leads to: numbers of fields, those of inner messages first.
+def changed(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
+    """`message` with `change` of the value of the field that `path` leads to: numbers of fields, those of inner messages
+    first. A field of which nothing is left, or that holds a number, is left out.
 
     Raises:
       ValueError: it is not a message.
@@ -24,9 +25,10 @@ def without(message: bytes, path: tuple[int, ...]) -> bytes:
     for number, kind, start, body, end in _fields(message):
         if number != first:
             out.append(message[start:end])
-        elif rest and kind == _BYTES:
-            inner = without(message[body:end], rest)
-            out += [_varint(number << 3 | kind), _varint(len(inner)), inner]
+        elif kind == _BYTES:
+            inner = changed(message[body:end], rest, change) if rest else change(message[body:end])
+            if rest or inner:
+                out += [_varint(number << 3 | kind), _varint(len(inner)), inner]
     return b"".join(out)
 
 

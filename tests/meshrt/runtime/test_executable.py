@@ -118,17 +118,42 @@ def test_who_multiplies_matrices_on_cpus(dtype, setting, taken):
     assert ("ynn" in text) == taken
 
 
-def test_a_field_of_a_message_is_left_out():
+@pytest.mark.parametrize("devices, setting, taken", [(1, "auto", 0), (8, "auto", 1), (8, "never", 0)])
+def test_who_convolves_on_cpus(devices, setting, taken):
+    """A device for each core: YNNPACK takes convolutions, Eigen the products still; else Eigen spreads them over cores."""
+    mesh = meshrt.sharding.AbstractMesh((devices,), ("x",))
+    whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("x"))
+    images = meshrt.ShapeDtypeStruct((8, 16, 16, 32), "float32", sharding=split)
+    kernel = meshrt.ShapeDtypeStruct((3, 3, 32, 32), "float32", sharding=whole)
+    weights = meshrt.ShapeDtypeStruct((32, 64), "float32", sharding=whole)
+    form = ("NHWC", "HWIO", "NHWC")
+
+    def apply(x, k, w):
+        return meshrt.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=form).mean((1, 2)) @ w
+
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:2])
+    try:
+        with config.override(cpu_ynnpack=setting):
+            text = meshrt.jit(apply).lower(images, kernel, weights).compile().as_text()
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert text.count("__ynn_fusion") == taken  # neither the mean nor the product
+
+
+def test_a_field_of_a_message_is_changed_or_left_out():
     # 1: 5; 2: bytes "ab"; 3: a message of 1: 300 and 2: a fixed64
     inner = b"\x08\xac\x02" + b"\x11" + bytes(8)
     message = b"\x08\x05" + b"\x12\x02ab" + b"\x1a" + bytes([len(inner)]) + inner
-    assert protobuf.without(message, (1,)) == message[2:]
-    assert protobuf.without(message, (2,)) == message[:2] + message[6:]
-    assert protobuf.without(message, (3, 1)) == message[:6] + b"\x1a\x09" + inner[3:]
-    assert protobuf.without(message, (7,)) == protobuf.without(message, (3, 7)) == message
+    nothing = lambda value: b""
+    assert protobuf.changed(message, (1,), nothing) == message[2:]
+    assert protobuf.changed(message, (2,), nothing) == message[:2] + message[6:]
+    assert protobuf.changed(message, (2,), lambda value: value[1:] * 3) == b"\x08\x05\x12\x03bbb" + message[6:]
+    assert protobuf.changed(message, (3, 1), nothing) == message[:6] + b"\x1a\x09" + inner[3:]
+    assert protobuf.changed(message, (7,), nothing) == protobuf.changed(message, (3, 7), nothing) == message
     for broken in (b"\x08", b"\x12\x05a", b"\x0b", b"\x09\x00", b"\xff" * 11):
         with pytest.raises(ValueError):
-            protobuf.without(broken, (1,))
+            protobuf.changed(broken, (1,), lambda value: value)
 
 
 # --- on disk.
