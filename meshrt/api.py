@@ -22,7 +22,7 @@ from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of, present
 from meshrt.jit import jit
 from meshrt.primitives.conversion import as_weak, convert_element_type
-from meshrt.primitives.gradient_refs import deliver, state_cotangents, targets_of
+from meshrt.primitives.gradient_refs import deliver, state_cotangents, targets_of, wanted
 from meshrt.primitives.state import whole_read, whole_write
 from meshrt.primitives.traced_scalars import as_traced
 from meshrt.runtime.array import Array
@@ -208,11 +208,11 @@ def _scalar_linearized(fun, flat: _Flat, leaves, nonzeros, holomorphic: bool):
     return outs[0], aux, linear
 
 
-def _pull_back(linear: LinearFunction, cts: Sequence[Any]) -> list[Any]:
-    """Cotangents of the inputs (None for zero)."""
+def _pull_back(linear: LinearFunction, cts: Sequence[Any], kept: Sequence[bool] = ()) -> list[Any]:
+    """Cotangents of the inputs (None for zero, and for those that `kept` drops)."""
     outs = [t._var if type(t) is LinearTracer else None for t in linear.outs]
-    pulled = iter(backward(linear.trace.tape, outs, cts, [t._var for t in linear.inputs if t is not None]))
-    return [None if t is None else next(pulled) for t in linear.inputs]
+    inputs = [None if t is None else t._var for t in linear.inputs]
+    return backward(linear.trace.tape, outs, cts, inputs, [v for v, keep in zip(inputs, kept) if not keep])
 
 
 def _typed(value: Any, aval: ShapedArray) -> Any:
@@ -276,9 +276,8 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
     outs, aux = flat.split(outs)
     out_tree, out_avals = flat.out_tree, [aval_of(o) for o in outs]
 
-    count, name = flat.count, fun_name(fun)
-    ends = linear.outs = [*linear.outs[:count], *linear.states]
-    live_states = [s and nz for s, nz in zip(is_state, nonzeros)]
+    name, live_states = fun_name(fun), [s and nz for s, nz in zip(is_state, nonzeros)]
+    ends = linear.outs = [*linear.outs[: flat.count], *linear.states]
 
     def cotangents(given: tuple[Any, ...]) -> list[Any]:
         if len(given) != 1:
@@ -293,13 +292,14 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
     def ending(given: tuple[Any, ...], targets: Sequence[Any] | None) -> list[Any]:
         return [*cotangents(given), *state_cotangents(live_states, targets)]
 
-    def filled(pulled: Iterable[Any], targets: Sequence[Any] | None) -> Any:
-        values = [_cotangent(c, a) if nz else no_derivative(a) for c, a, nz in zip(pulled, in_avals, nonzeros)]
+    def filled(pulled: Iterable[Any], targets: Sequence[Any] | None, kept: Sequence[bool]) -> Any:
+        values = [_cotangent(c, a) if keep else no_derivative(a) for c, a, keep in zip(pulled, in_avals, kept)]
         return tree_unflatten(tree, values if targets is None else deliver(values, is_state, targets))
 
     def pullback(*given: Any, into: tuple[Any, ...] | None = None) -> Any:
         targets = None if into is None else targets_of(name, into, tree)
-        return filled(_pull_back(linear, ending(given, targets)), targets)
+        kept = wanted(nonzeros, targets)
+        return filled(_pull_back(linear, ending(given, targets), kept), targets, kept)
 
     def parts() -> tuple[Any, Sequence[Any]]:
         inputs = [t for t in linear.inputs if t is not None]
@@ -309,7 +309,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
 
         def run(held: Sequence[Any], *given: Any, into: tuple[Any, ...] | None = None) -> Any:
             targets = None if into is None else targets_of(name, into, tree)
-            return filled(pull(held, ending(given, targets)), targets)
+            return filled(pull(held, ending(given, targets)), targets, wanted(nonzeros, targets))
 
         return run, residuals
 

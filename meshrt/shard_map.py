@@ -30,7 +30,7 @@ from meshrt.primitives.shard_map_specs import (
     check_sums,
     resolved,
 )
-from meshrt.primitives.shard_map_values import ReadableTrace
+from meshrt.primitives.shard_map_values import Call, ReadableTrace, readable, traced_for
 from meshrt.primitives.shard_map_waits import warn_of_waits
 from meshrt.primitives.sharding import advised_devices
 from meshrt.runtime.array import Array
@@ -178,7 +178,7 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
     else:
         evaluate = jit(apply)
 
-    reads_values = False  # whether the function asked for values before: it does not become one program
+    reads_values = False  # whether the function asked for values or printed some: it does not become one program
 
     @wraps(fun)
     def wrapped(*args: Any) -> Any:
@@ -188,8 +188,11 @@ def _shard_map(fun: Callable[..., Any], *, called: str = "shard_map", **settings
         if current_trace() is not EVAL:
             return _staged(mapped, args)
         if not reads_values:
+            call = Call(args)
             try:
-                return evaluate(*args)
+                out = traced_for(call, evaluate)
+                reads_values = call.prints
+                return out
             except errors.ConcretizationError:
                 pass  # once more, with values
         out = _staged(mapped, args, True)
@@ -317,9 +320,10 @@ def _apply(mapped: Mapped, args: tuple[Any, ...], is_readable: bool = False, is_
     arrays = [x for x, a in zip(leaves, is_array) if a]
     flat_in = tuple(s for s in by_leaf if s is not None)
     local_types = [local(region, s, aval_of(x)) for s, x in zip(flat_in, arrays)]
-    trace = ReadableTrace(fun_name(mapped.fun), region, arrays, flat_in) if is_readable else None
+    may_read = is_eager or is_readable
+    trace = readable(fun_name(mapped.fun), region, arrays, flat_in, is_array, is_readable) if may_read else None
     staged = _stage(mapped, region, given.structure, leaves, is_array, local_types, trace)
-    if is_eager or is_readable:
+    if may_read:
         _refuse_devices(mapped, staged)
     argument = lambda i: _argument(given, by_leaf, i - len(staged.consts))
     flat_out = _out_specs(mapped, region, staged, argument)

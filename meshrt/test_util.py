@@ -15,17 +15,22 @@ __all__ = ["check_grads", "check_jvp", "check_vjp"]
 
 # The step of finite differences. Its best value is the cube root of a float32's precision, times the arguments' size.
 EPS = 1e-4
-# How near derivatives must be to differences, by dtype: rounding errors of the latter are divided by the step.
-_TOLERANCE = {np.dtype(np.float16): 1e-2, np.dtype(np.float32): 2e-2, np.dtype(np.float64): 1e-5}
+# How near derivatives must be to differences, by dtype and per element: rounding errors of the latter are divided by
+# the step. As in JAX, so that what is near enough for the one is so for the other.
+_TOLERANCE = {
+    np.dtype(np.float16): 1e-2, np.dtype(np.float32): 2e-3, np.dtype(np.float64): 1e-5,
+    np.dtype(np.complex64): 1e-3, np.dtype(np.complex128): 1e-5,
+}  # fmt: skip
 
 
-def _tolerance(given: Any, dtype: Any) -> float:
+def _tolerance(given: Any, dtype: Any, size: int) -> float:
+    """How far an array of so many elements may be off, which is as much as if one of them had all errors."""
     if given is not None and not isinstance(given, dict):
-        return float(given)
+        return float(given) * size
     table = {np.dtype(k): v for k, v in (given or {}).items()}
     real = np.empty((), dtype).real.dtype if np.dtype(dtype).kind == "c" else np.dtype(dtype)
-    default = _TOLERANCE.get(real, 0.1 if dtypes.issubdtype(real, np.floating) else 0.0)
-    return float(table.get(np.dtype(dtype), table.get(real, default)))
+    default = _TOLERANCE.get(np.dtype(dtype), 0.1 if dtypes.issubdtype(real, np.floating) else 0.0)
+    return float(table.get(np.dtype(dtype), table.get(real, default))) * size
 
 
 def _smooth(dtype: Any) -> bool:
@@ -71,7 +76,7 @@ def _check_close(got: Any, wanted: Any, atol: Any, rtol: Any, what: str) -> None
         if a.dtype == dtypes.float0:
             continue
         # dtypes that NumPy does not know are compared as float32
-        absolute, relative = _tolerance(atol, a.dtype), _tolerance(rtol, a.dtype)
+        absolute, relative = (_tolerance(given, a.dtype, a.size) for given in (atol, rtol))
         first, second = (v if v.dtype.kind in "biufc" else v.astype(np.float32) for v in (a, b))
         np.testing.assert_allclose(first, second, relative, absolute, err_msg=f"{what}{tree_util.keystr(path)}")
 
@@ -96,7 +101,7 @@ def check_jvp(
 
     Args:
       f_jvp: (primals, tangents) -> (values, tangents), as functools.partial(meshrt.jvp, f).
-      atol, rtol: tolerances, or a dict of them by dtype.
+      atol, rtol: tolerances per element, or a dict of them by dtype.
       eps: the step of the differences.
 
     Raises:
@@ -175,7 +180,7 @@ def check_grads(
 
     Args:
       modes: of "fwd" (jvp), "rev" (vjp) and "lin" (linearize).
-      atol, rtol: tolerances, or a dict of them by dtype.
+      atol, rtol: tolerances per element, or a dict of them by dtype.
       eps: the step of the differences.
 
     Raises:

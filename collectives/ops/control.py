@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from propagation.program import Block, Op, Value
 
-from ..analysis.bodies import handed_on
+from ..analysis.bodies import called, handed_on
 from ..analysis.constants import scalar_constant
 from ..analysis.divergence import apart_over
 from ..heuristics import LOOP_WRITES, MEMORY_GROWTH_BYTES
@@ -21,7 +21,7 @@ from ..layouts.drafts import drafted
 from ..layouts.loop_carries import Drafted, best
 from ..layouts.provenance import asked
 from ..layouts.state import Partial, State
-from ..partial_sums import deferred_reduction
+from ..partial_sums import deferred_reduction, unreduced
 from ..reshard.realise import APART
 
 _CARRIED = "carried value {} of a loop"
@@ -193,6 +193,10 @@ def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list
             room -= held * state.itemsize
             if room >= 0 or not partial.placed:
                 new = _Carry(partial.dims, False, pending, partial.masked)
+        elif not cond.args[i].uses and (rows := _stacked(ctx, op, i)) is not None:
+            dims, pending, masked = rows
+            if ctx.elements(state.shape, dims) <= ctx.elements(state.shape, c.dims):
+                new = _Carry(dims, False, pending, masked)
         elif state.hint is not None and ctx.state(v).make is not None and state.hint != c.dims:
             new = _Carry(state.hint, False)
         changed |= new is not c
@@ -211,6 +215,58 @@ def _accumulated(state: State, end: State) -> Partial | None:
         dims, piece = partial.placed
         return partial if state.versions.get(dims) is piece else None
     return partial if len(parts) == 2 and parts.get(()) is state.versions.get(partial.dims) else None
+
+
+def _stacked(ctx: Context, op: Op, i: int) -> tuple[Dims, tuple[int, ...], bool] | None:
+    """How the loop `op` carries value i unreduced (its layout, the atoms it is pending over, whether it is masked) if
+    its body writes unreduced sums into it, at positions known at run time, and does nothing else with it; else None.
+    Each row is then reduced with all others, in one message, or together with what is added to them after the loop:
+    gradients of layers in a scan over microbatches. Only where what follows adds to the stack, or declares it
+    unreduced: behind other operations, rows that are ready early are better sent early."""
+    body = op.regions[1]
+    arg, ret, init = body.args[i], body.terminator.operands[i], op.operands[i]
+    written = _written(ctx, ret, arg)
+    if written is None or ctx.state(arg).uses != 1 or ctx.state(ret).uses != 1:
+        return None
+    row, window = written
+    rows, old = ctx.state(row).partial, row.type.shape
+    if ctx.state(row).uses != 1 or rows is None or rows.kind != "add" or rows.chosen or len(rows.parts) != 1:
+        return None
+    split = [d for n, d in zip(old, rows.dims) if n > 1]
+    if [n for n in old if n > 1] != [n for n in window if n > 1] or any(d for n, d in zip(old, rows.dims) if n == 1):
+        return None
+    dims = tuple([split.pop(0) if n > 1 else () for n in window])
+    if any(d and n != m for n, m, d in zip(arg.type.shape, window, dims)):
+        return None
+    (pending,) = rows.parts
+    if not pending:
+        return None
+    held = deferred_reduction.deferred(ctx, init)
+    if scalar_constant(init) != 0 and (held is None or held.dims != dims or set(held.parts) != {pending}):
+        return None  # what the loop starts from would be counted once per device
+    result = op.results[i]
+    declared = set(unreduced.atoms_of(ctx, ctx.sharding(result)))
+    stays = set(pending) <= declared or deferred_reduction.is_added_to(ctx, result)
+    return (dims, pending, rows.masked) if stays else None
+
+
+def _written(ctx: Context, value: Value, stack: Value) -> tuple[Value, tuple[int, ...]] | None:
+    """What is written into `stack` to make `value`, maybe in a function that is called for it, and the shape in which
+    it is written there: dimensions of one position may be added or dropped before."""
+    op = value.op
+    if op is None or op.name == "stablehlo.dynamic_update_slice":
+        return (op.operands[1], op.operands[1].type.shape) if op is not None and op.operands[0] is stack else None
+    callee = called(ctx, op) if op.name == "func.call" else None
+    if callee is None or op.operands.count(stack) != 1:
+        return None
+    place = callee.args[op.operands.index(stack)]
+    found = _written(ctx, callee.body.terminator.operands[value.number], place)
+    row = None if found is None else found[0]
+    while row is not None and row.op is not None and row.op.name in ("stablehlo.reshape", "stablehlo.broadcast_in_dim"):
+        row = row.op.operands[0]
+    if found is None or row is None or row.owner is not callee.body:
+        return None
+    return op.operands[row.number], found[1]
 
 
 def _room(ctx: Context) -> float:

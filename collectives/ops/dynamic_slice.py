@@ -20,6 +20,7 @@ from ..ir.operations import attributes
 from ..ir.program import LocalValue
 from ..layout import Dims
 from ..layouts.context import Context
+from ..layouts.state import Partial
 from ..lookup import indices, masked_lookup
 from ..partial_sums import deferred_reduction
 from .batch import rule_ahead, window_ahead
@@ -144,12 +145,37 @@ def dynamic_update_slice(ctx: Context, op: Op) -> Iterator[Candidate | Splits]:
         yield Candidate((None,) * len(op.operands), (dims,), lambda: _update(ctx, op, dims))
         return
 
-    def write(choice: Choice) -> None:
+    stacked = _both_unreduced(ctx, value, update)
+    if stacked is not None:
+        write = lambda: _update_parts(ctx, op, *stacked)
+        yield Candidate((None,) * len(op.operands), (stacked[0].dims,), write, tuple(stacked[0].parts))
+        return
+
+    def write_split(choice: Choice) -> None:
         _hint(ctx, value, update, choice.operands[0])
         _update(ctx, op, choice.operands[0])
 
     factors = _update_factors(value.type.shape, update.type.shape)
-    yield Splits(factors, (value, update), (result,), 2 * ctx.itemsize(result) * ctx.redundancy, write)
+    yield Splits(factors, (value, update), (result,), 2 * ctx.itemsize(result) * ctx.redundancy, write_split)
+
+
+def _both_unreduced(ctx: Context, value: Value, update: Value) -> tuple[Partial, Partial] | None:
+    """A value and an update of it as unreduced sums of the same devices: each writes its addend of the one into its
+    addend of the other. None if they are none, or the update is not whole where it is written."""
+    base, part = deferred_reduction.deferred(ctx, value), deferred_reduction.deferred(ctx, update)
+    if base is None or part is None or len(base.parts) != 1 or set(base.parts) != set(part.parts) or part.chosen:
+        return None
+    dims = zip(base.dims, part.dims, value.type.shape, update.type.shape)
+    return (base, part) if all(b == p if n == m else not b and not p for b, p, n, m in dims) else None
+
+
+def _update_parts(ctx: Context, op: Op, base: Partial, part: Partial) -> None:
+    ((atoms, whole),) = base.parts.items()
+    shape, window = op.operands[0].type.shape, op.operands[1].type.shape
+    index = lambda d, n, m: ctx.realiser.index(ctx.region, 0) if n == m else ctx.get(op.operands[2 + d], ())
+    positions = _one_type(ctx, [index(d, n, m) for d, (n, m) in enumerate(zip(shape, window))], shape, window)
+    ref = ctx.emit(op.name, (whole, part.parts[atoms], *positions), whole.shape, whole.dtype)
+    ctx.bind_partial(op.results[0], base.dims, {atoms: ref}, masked=base.masked or part.masked)
 
 
 def _update(ctx: Context, op: Op, dims: Dims) -> None:

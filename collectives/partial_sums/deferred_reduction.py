@@ -25,7 +25,7 @@ from ..layouts.context import Context
 from ..layouts.state import Partial
 from ..lookup.masked_lookup import MOVING
 
-__all__ = ["added", "applied", "apply", "deferred", "is_cut", "placed", "saves", "scaled"]
+__all__ = ["added", "applied", "apply", "deferred", "is_added_to", "is_cut", "placed", "saves", "scaled"]
 
 _SAME_SIZE = frozenset(
     f"stablehlo.{name}"
@@ -165,7 +165,7 @@ def _added_pieces(ctx: Context, op: Op, partial: Partial, value: Value, negate: 
     """The way to add a complete value to an unreduced one over whose devices it is split: each device adds its piece to
     its own addend, at the positions of the piece. Only where more is added to the sum, so that all of it is reduced
     once; None elsewhere, as then the piece is better added to what is left of the sum after its reduction."""
-    if partial.chosen or not _is_added_to(ctx, op.results[0]):
+    if partial.chosen or not is_added_to(ctx, op.results[0]):
         return None
     state = ctx.state(value)
     pending = next((atoms for atoms in partial.parts if atoms), ())
@@ -193,7 +193,7 @@ def _add_pieces(
         total.placed = have, piece
 
 
-def _is_added_to(ctx: Context, value: Value) -> bool:
+def is_added_to(ctx: Context, value: Value) -> bool:
     """Whether a value's only user adds something to it, in the next operation or the next iteration of a loop."""
     while len(value.uses) == 1:
         op = value.uses[0].op

@@ -62,7 +62,7 @@ class JaxFinder(MetaPathFinder):
         if package != "jax":
             return None
         found = _target(name)
-        if found is not None:
+        if found is not None and (not _is_value(fullname) or _exists(found)):
             return ModuleSpec(fullname, _Alias(found), origin=found, is_package=not name)
         if modules.holds_others(name):
             return ModuleSpec(fullname, _Absent(), origin="absent", is_package=True)
@@ -88,7 +88,7 @@ class AbsentFinder(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         package, _, name = fullname.partition(".")
-        if package != "meshrt" or not modules.is_public(name):
+        if package != "meshrt" or not modules.is_public(name) or _is_value(fullname):
             return None
         if name in modules.ELSEWHERE:
             found = modules.ELSEWHERE[name]
@@ -104,6 +104,14 @@ def _target(name: str) -> str | None:
     if _exists(layer):
         return layer
     return f"meshrt.{name}" if modules.is_public(name) else None
+
+
+def _is_value(name: str) -> bool:
+    """Whether a name is that of a function or class in a module that is loaded. Who looks up a name that may be either
+    (`pydoc.locate`) asks for a module first; one that stood in for it would take its place."""
+    parent, _, last = name.rpartition(".")
+    found = getattr(sys.modules.get(parent), "__dict__", {}).get(last)
+    return found is not None and not isinstance(found, ModuleType)
 
 
 def _exists(name: str) -> bool:

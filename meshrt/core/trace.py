@@ -159,7 +159,7 @@ class JaxprTracer(Tracer):
         self._trace, self.aval, self._var, self.source = trace, var.aval, var, where
 
     def __repr__(self) -> str:
-        return f"JitTracer({self.aval})"
+        return self._trace.shown(self) or f"JitTracer({self.aval})"
 
     def concrete(self) -> Any:
         return self._trace.value_of(self)
@@ -217,6 +217,10 @@ class JaxprTrace(Trace):
 
     def value_of(self, tracer: JaxprTracer) -> Any:
         """The array that a tracer stands for, None where it is not known before the program runs."""
+        return None
+
+    def shown(self, tracer: JaxprTracer) -> str | None:
+        """How a tracer is printed if not by its type: by its values, where they can be known."""
         return None
 
     def atom(self, value: Any) -> Atom:

@@ -159,7 +159,7 @@ def _is_infinite(x: Any, prepare: Callable[[Any], Any], infinity: float) -> Any:
     real_only("isinf", x.dtype)
     if not dtypes.issubdtype(x.dtype, np.floating):
         return full_like(x, False, dtype=bool)
-    return el.eq_p.bind(prepare(x), scalar_like(x, infinity))
+    return el.eq_p.bind(prepare(x), np.asarray(infinity, x.dtype)[()])
 
 
 @at_once(2)

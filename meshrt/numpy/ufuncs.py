@@ -166,7 +166,7 @@ def signbit(x: Any, /) -> Any:
     if x.dtype == np.bool_:
         return full_like(x, False)
     if dtypes.issubdtype(x.dtype, np.integer):
-        return el.lt_p.bind(x, scalar_like(x, 0))
+        return el.lt_p.bind(x, np.zeros((), x.dtype)[()])
     if x.dtype.kind == "c":
         raise errors.ArgumentValueError(f"jax.numpy.signbit is not well defined for {x.dtype}")
     bits = np.dtype(f"int{x.dtype.itemsize * 8}")

@@ -57,6 +57,13 @@ def targets_of(name: str, given: tuple[Any, ...], tree: Any) -> list[Any]:
     return leaves
 
 
+def wanted(flags: Sequence[bool], targets: Sequence[Any] | None) -> list[bool]:
+    """`flags` of arguments, False for those whose cotangents nobody wants."""
+    if targets is None:
+        return list(flags)
+    return [flag and not isinstance(target, DontWant) for flag, target in zip(flags, targets)]
+
+
 def state_cotangents(arguments: Sequence[Any], targets: Sequence[Any] | None) -> list[Any]:
     """For each argument type that is a reference's, the cotangent of what it holds in the end: that stands in its
     target, if that is a reference; else None, which is zero.

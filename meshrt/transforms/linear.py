@@ -206,8 +206,12 @@ def _residual(value: Any, residuals: dict[int, tuple[Var, Any]]) -> Var | Litera
     return entry[0]
 
 
-def backward(tape: Sequence[Step], outs: Sequence[Any], cts: Sequence[Any], inputs: Sequence[Var]) -> list[Any]:
-    """Pulls `cts` (None for zero) at the variables `outs` back to `inputs` along `tape`, in the current trace."""
+def backward(
+    tape: Sequence[Step], outs: Sequence[Any], cts: Sequence[Any], inputs: Sequence[Var | None],
+    unwanted: Sequence[Var | None] = (),
+) -> list[Any]:  # fmt: skip
+    """Pulls `cts` (None for zero) at the variables `outs` back to `inputs` along `tape`, in the current trace. Those of
+    `inputs` that are `unwanted` get None, and nothing is computed for them alone."""
     env: dict[Var, Any] = {}
     for var, ct in zip(outs, cts):
         if ct is not None and var is not None:
@@ -215,9 +219,12 @@ def backward(tape: Sequence[Step], outs: Sequence[Any], cts: Sequence[Any], inpu
     if not env:
         return [None] * len(inputs)
     reaching: set[Var] | None = None
+    idle: frozenset[Var | None] = _depending_only_on(unwanted, tape) if unwanted else frozenset()
     previous = source.set_replay(None)
     try:
         for step in reversed(tape):
+            if idle.issuperset(step.outvars) and not step.primitive.pulls_zeros:
+                continue
             if env.keys().isdisjoint(step.outvars):
                 if not step.primitive.pulls_zeros:
                     continue
@@ -227,7 +234,16 @@ def backward(tape: Sequence[Step], outs: Sequence[Any], cts: Sequence[Any], inpu
             _pull(step.primitive, step.args, step.outvars, step.params, step.source, env)
     finally:
         source.set_replay(previous)
-    return [env.get(v) for v in inputs]
+    return [None if v is None or v in idle else env.get(v) for v in inputs]
+
+
+def _depending_only_on(inputs: Sequence[Var | None], tape: Sequence[Step]) -> frozenset[Var | None]:
+    """`inputs` and the variables of a tape that depend on no others."""
+    found = set(inputs)
+    for step in tape:
+        if found.issuperset([a for a in step.args if type(a) is Var]):
+            found.update(step.outvars)
+    return frozenset(found)
 
 
 def _reaching(tape: Sequence[Step], outs: Sequence[Any]) -> set[Var]:

@@ -79,7 +79,7 @@ def refuse_returned(what: str, name: str, ref: Any, path: str = "") -> NoReturn:
     origin = ref.origin() if hasattr(ref, "origin") else ""
     if origin.startswith("is "):
         origin = "was passed in as the " + origin.removeprefix("is ")
-    made = origin or made_at(ref).strip(" ()")
+    made = origin or made_at(ref).removesuffix(")").replace(" (", "was ", 1)
     raise errors.ArgumentValueError(
         f"function {name} traced for {what} returned a mutable array reference of type {aval_of(ref)}{at}, but mutable "
         "array references cannot be returned."

@@ -268,3 +268,44 @@ def test_split_accumulators_stay_split_where_there_is_no_room():
     text = accumulating((("x",), (None, "x")), 0).text
     plan = collectives.partition(propagation.run(text), memory_growth=0.0).plan
     assert {e.times for e in plan if e.kind == "reduce_scatter"} == {4}
+
+
+def layers_over_microbatches(start):
+    """The gradients of layers that a scan goes through, added up over microbatches that another one goes through."""
+
+    def build(constrain):
+        def loss(ws, x):
+            return jnp.sum(jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0] ** 2)
+
+        def run(ws, xs):
+            turn = lambda total, x: (total + jax.grad(loss)(ws, x), None)
+            return jax.lax.scan(turn, jnp.full_like(ws, start), xs)[0]
+
+        return run
+
+    args = normal(3, 8, 8), normal(4, 16, 8, seed=1)
+    return Case({"x": 8}, build, args, (P(), P(None, "x")), P())
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_gradients_of_scanned_layers_are_added_up_once_behind_the_loop_over_microbatches(start):
+    result, sent = check(layers_over_microbatches(start), rtol=1e-4)
+    assert sent == 2 * 7 / 8 * 3 * 8 * 8 * 4, result.plan.as_text()
+    assert [e.times for e in result.plan] == [1]
+
+
+def test_rows_that_nothing_is_added_to_are_reduced_as_they_are_made():
+    """They can be sent while the next ones are computed; and what a loop starts from is counted once."""
+
+    def stack(first):
+        def run(a, b):
+            write = lambda total, ab: (jax.lax.dynamic_update_slice(total, (ab[0] @ ab[1])[None], (ab[2], 0, 0)), None)
+            total = jax.lax.scan(write, jnp.full((6, 4, 4), first), (a, b, jnp.arange(3)))[0]
+            return jnp.sin(total)
+
+        args = normal(3, 4, 16), normal(3, 16, 4, seed=1)
+        return Case({"x": 8}, lambda constrain: run, args, (P(None, None, "x"), P(None, "x")))
+
+    for first in (0.0, 1.0):
+        result, _ = check(stack(first), rtol=1e-4)
+        assert [e.times for e in result.plan] == [3], result.plan.as_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshrt.core.dimensions.expression import max_dim, min_dim
 from meshrt.core.eager import ensure_compile_time_eval
 from meshrt.core.jaxpr import Atom
 from meshrt.core.trace import EVAL, Trace, Tracer
@@ -36,16 +37,6 @@ def eval_context() -> _set_trace:
     """A context in which operations are evaluated, whatever is being traced around it."""
     _note_read()  # what is evaluated lies on the devices in context
     return _set_trace(EVAL)
-
-
-def max_dim(d1: int, d2: int) -> int:
-    """The larger of two sizes."""
-    return max(d1, d2)
-
-
-def min_dim(d1: int, d2: int) -> int:
-    """The smaller of two sizes."""
-    return min(d1, d2)
 
 
 __getattr__ = _missing("jax.core", __all__)

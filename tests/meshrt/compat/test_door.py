@@ -70,6 +70,26 @@ def test_what_is_absent_says_so_at_the_attribute():
     """)
 
 
+def test_a_name_that_is_no_module_is_none_and_stays_what_it_is():
+    passes("""
+        import pydoc
+        import jax
+        from jax.experimental import pallas, sparse
+        from jax.experimental.shard_map import shard_map
+
+        for what in ("nn.relu", "experimental.sparse.BCOO", "experimental.pallas.cdiv", "experimental.pjit.pjit"):
+            found = pydoc.locate(f"jax.{what}")
+            assert found.__name__ == what.rpartition(".")[2], found
+            try:
+                __import__(f"jax.{what}")
+            except ModuleNotFoundError:
+                pass
+            else:
+                raise AssertionError(what)
+        assert sparse.BCOO is pydoc.locate("jax.experimental.sparse.BCOO") and callable(pallas.cdiv)
+    """)
+
+
 def test_internal_modules_are_found_by_every_form_of_import():
     passes("""
         import jax._src.lax.lax, meshrt

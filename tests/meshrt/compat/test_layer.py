@@ -27,6 +27,10 @@ def test_what_libraries_ask_of_internal_modules():
         assert distributed.global_state.client is None and distributed.global_state.process_id == 0
         assert jnp.ones(3).sharding._addressable_device_assignment == (jax.devices()[0],)
 
+        a, b = jax.export.symbolic_shape("a, b")
+        assert str((jax.core.max_dim(a, 3), jax.core.min_dim(a, b))) == "(max(a, 3), min(a, b))"
+        assert jax.core.max_dim(2, 3) == 3 and jax.core.min_dim(a + 1, a) == a
+
         class Write(hijax.HiPrimitive):
             pass
 

@@ -7,6 +7,7 @@ import json
 import jax
 import jax.flatten_util
 import jax.ops
+import jax.test_util
 import numpy as np
 import pytest
 
@@ -82,6 +83,22 @@ def test_ravel_pytree(tree):
     assert hash(back) == hash(meshrt.flatten_util.ravel_pytree(tree)[1])
     with pytest.raises(TypeError, match="unravel function"):
         back(np.ones(99, np.float32))
+
+
+@pytest.mark.parametrize("size, error", [(1, 1e-3), (1, 1e-2), (20, 1e-2), (20, 1e-1)])
+@pytest.mark.parametrize("tolerance", [None, 5e-2])
+def test_check_grads_takes_for_near_what_jax_does(size, error, tolerance):
+    def passes(l):
+        f = l.custom_jvp(l.numpy.sin)
+        f.defjvps(lambda t, out, x: l.numpy.cos(x) * t * (1 + error))
+        x = np.linspace(0.1, 1, size, dtype=np.float32)
+        try:
+            l.test_util.check_grads(f, (x,), 1, rtol=tolerance, modes=("fwd",))
+        except AssertionError:
+            return False
+        return True
+
+    assert passes(meshrt) == passes(jax) == (error < (tolerance or 2e-3) * size)
 
 
 def test_check_grads_finds_what_is_wrong():

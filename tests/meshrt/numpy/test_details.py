@@ -35,6 +35,11 @@ ROWS = {
     "x**n mapped": lambda l: l.vmap(lambda x, n: x**n)(l.numpy.arange(3.0), l.numpy.arange(3)),
     "x**n twice": lambda l: l.hessian(lambda x: x ** l.numpy.int32(3))(2.0),
     "lax.pow": lambda l: l.lax.pow(l.numpy.arange(3.0), l.numpy.arange(3)),
+    # tests of numbers give strong booleans, whatever the numbers are
+    "infinite": lambda l: [l.numpy.isinf(x) for x in (np.inf, 1, 1j, l.numpy.array(-1.0), -np.float32(np.inf))],
+    "infinite up": lambda l: [l.numpy.isposinf(x) for x in (np.inf, 1, l.numpy.array(-1.0))],
+    "infinite down": lambda l: [l.numpy.isneginf(x) for x in (np.inf, 1, l.numpy.array(-1.0))],
+    "sign bit": lambda l: [l.numpy.signbit(x) for x in (-2, l.numpy.array(1), 1.5, -0.0)],
     "|x| at 0": lambda l: l.grad(l.numpy.abs)(np.float32(0)),
     "|x| twice": lambda l: l.vmap(l.grad(l.grad(lambda x: l.numpy.abs(x) ** 3)))(np.float32([-2, 0, 3])),
     "complex to real": lambda l: l.grad(lambda x: (l.numpy.abs(x) ** 2).sum())(np.complex64([1 + 2j, 3j])),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -46,6 +47,16 @@ def test_each_cotangent_goes_where_it_is_wanted():
     none, value = pull.with_refs(DontWant(), GradValue())(1.0)
     assert none == DidntWant()
     np.testing.assert_allclose(value, x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("wanted, dots", [((1, 1), 2), ((1, 0), 1), ((0, 1), 1), ((0, 0), 0)])
+def test_nothing_is_computed_for_a_cotangent_that_nobody_wants(wanted, dots):
+    def program(jax):
+        targets = [jax.ad.GradValue() if w else jax.ad.DontWant() for w in wanted]
+        _, pull = jax.vjp(lambda w, x: (w * 2) @ x, jax.numpy.ones((4, 4)), jax.numpy.ones(4))
+        return str(jax.make_jaxpr(lambda: pull.with_refs(*targets)(jax.numpy.ones(4)))()).count("dot_general")
+
+    assert program(meshrt) == dots <= program(jax)
 
 
 def test_a_pullback_that_left_a_jitted_function():

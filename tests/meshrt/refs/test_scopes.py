@@ -426,6 +426,9 @@ def test_what_scopes_refuse():
         run_scoped(lambda r: r, meshrt.ShapeDtypeStruct((3,), np.float32))
     with pytest.raises(NotImplementedError, match="instances of a kernel"):
         run_scoped(lambda: None, collective_axes="x")
+    kept = meshrt.new_ref(1.0)
+    with pytest.raises(ValueError, match=r"mutable array was made at \S+test_scopes.py:\d+ \(\w+\)\. Return"):
+        meshrt.lax.scan(lambda c, x: (c, kept), 0.0, jnp.arange(3))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

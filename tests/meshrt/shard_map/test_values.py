@@ -84,3 +84,41 @@ def test_captured_arrays_and_the_mesh_in_context():
     assert out.sharding == L.NamedSharding(mesh, L.P("x", None))
     number = mapped(L, lambda L, a, w: a * int(L.lax.psum(1.0, "x") + 0 * w[0, 0]) + float(w.sum()))(A, W)
     same(number, A * 4 + W.sum(), 1e-4)
+
+
+@pytest.mark.parametrize("settings", [{}, {"check_vma": False, "in_specs": None}], ids=["types", "no types"])
+def test_bodies_print_what_devices_hold(settings, capfd):
+    """At every call outside of programs; a program for all calls prints types."""
+
+    def body(L, a, w):
+        print("block", a[:1], [w[0, :2]])
+        print(f"{L.lax.psum(a.sum(), 'x'):}")
+        L.jit(lambda a: print("inside", a.shape))(a)
+        return a * 2
+
+    told = []
+    for L in (theirs(), ours()):
+        f = mapped(L, body, **({**settings, "in_specs": (L.P("x"), L.P(None, "y"))} if settings else {}))
+        printed = []
+        for scale in (1, 2):
+            out = f(np.arange(32, dtype=np.float32).reshape(8, 4) * scale, W)
+            printed.append(capfd.readouterr().out)
+        same(out, np.arange(32, dtype=np.float32).reshape(8, 4) * 4)
+        told.append([text.replace("inside (2, 4)\n", "") for text in printed])
+    assert told[0] == told[1]
+    assert "mesh coordinates (x, y,) = (3, 1):\n[[48. 50. 52. 54.]]" in told[1][1]
+    ours().jit(mapped(ours(), body))(A, W)
+    assert "JitTracer" in (text := capfd.readouterr().out) and "coordinates" not in text
+
+
+def test_a_body_that_prints_nothing_stays_one_program():
+    calls = []
+
+    def body(L, a, w):
+        calls.append(1)
+        return a * 2
+
+    f = mapped(ours(), body)
+    for _ in range(3):
+        f(A, W)
+    assert len(calls) == 1
