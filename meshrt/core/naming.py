@@ -10,13 +10,18 @@ __all__ = ["STATIONS", "DebugInfo", "body_name", "take_names", "wraps"]
 
 W = TypeVar("W")
 
+# What functions take only from objects that have it of this class: any object may be called and have such attributes.
+_CLASSES = {"__name__": str, "__qualname__": str, "__annotations__": dict, "__type_params__": tuple}
+
 # What functions of the library have, besides jitted ones, as attributes (`meshrt.dispatch.at_once`).
 STATIONS = ("trace", "lower", "eval_shape")
 
 
 def take_names(wrapper: W, wrapped: Any) -> W:
-    """As `functools.update_wrapper`, but what lowers the function wrapped does not lower the one around it."""
-    functools.update_wrapper(cast(Any, wrapper), wrapped)
+    """As `functools.update_wrapper`, but what lowers the function wrapped does not lower the one around it, and an
+    object whose name is no text gives none."""
+    fits = lambda name: name not in _CLASSES or isinstance(getattr(wrapped, name, None), _CLASSES[name])
+    functools.update_wrapper(cast(Any, wrapper), wrapped, filter(fits, functools.WRAPPER_ASSIGNMENTS))
     for name in STATIONS:
         vars(wrapper).pop(name, None)
     return wrapper

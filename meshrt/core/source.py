@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from meshrt.core.naming import wraps
 
 __all__ = [
-    "Source", "capture", "exclude", "include", "is_internal", "marked", "named_scope", "own_scope", "path_of",
-    "replayed", "source_at", "transformed", "transposed", "user_stacklevel",
+    "Source", "capture", "exclude", "include", "is_internal", "is_replaying", "marked", "named_scope", "own_scope",
+    "path_of", "replayed", "source_at", "transformed", "transposed", "user_stacklevel",
 ]  # fmt: skip
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -318,6 +318,11 @@ class computed_on:
 
     def __exit__(self, *_: object) -> None:
         _state.compute = self._saved
+
+
+def is_replaying() -> bool:
+    """Whether equations of a program are run again, each under the line that it was recorded with."""
+    return _state.replay is not None
 
 
 def replayed_compute() -> str | None:

@@ -10,12 +10,11 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import nary
 from meshrt.core.explicit import moved
-from meshrt.core.jaxpr import Eqn, Literal
+from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
-from meshrt.core.trace import JaxprTracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
-from meshrt.primitives.traced_scalars import as_constant
+from meshrt.primitives.traced_scalars import as_constant, literal_of
 
 
 def _convert_infer(x: ShapedArray, *, new_dtype: Any, weak_type: bool) -> ShapedArray:
@@ -93,8 +92,9 @@ def as_weak(tangent: Any, aval: ShapedArray) -> Any:
 
 def bind_conversion(x: Any, new_dtype: Any, weak_type: bool) -> Any:
     """The equation that converts `x`; of a constant another constant."""
-    if type(x) is JaxprTracer and type(x._var) is Literal:
-        value = np.asarray(x._var.val).astype(new_dtype)[()]
+    literal = literal_of(x)
+    if literal is not None:
+        value = np.asarray(literal).astype(new_dtype)[()]
         value = dtypes.scalar_type_of(new_dtype)(value) if weak_type else value
         if aval_of(value).dtype == new_dtype:
             return as_constant(value)

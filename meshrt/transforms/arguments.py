@@ -80,7 +80,8 @@ def fun_name(fun: Callable[..., Any]) -> str:
     """The name to show for a function."""
     while hasattr(fun, "func") and not hasattr(fun, "__name__"):
         fun = fun.func
-    return getattr(fun, "__name__", type(fun).__name__)
+    name = getattr(fun, "__name__", None)
+    return name if isinstance(name, str) else type(fun).__name__
 
 
 def no_array_returned(told: Told, leaf: Any, tree: Any, i: int) -> errors.ArgumentTypeError:

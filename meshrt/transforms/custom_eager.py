@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshrt import errors
+from meshrt.core.basic.shapes import broadcast_in_dim_p
 from meshrt.core.jaxpr import NO_EFFECTS
 from meshrt.core.primitive import Primitive
-from meshrt.core.trace import EvalTrace, Tracer, context
+from meshrt.core.source import is_replaying
+from meshrt.core.trace import EvalTrace, JaxprTrace, JaxprTracer, Tracer, context
 from meshrt.core.typed_numbers import as_typed
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import fun_name
@@ -20,7 +24,7 @@ from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import JVPTrace
 from meshrt.transforms.linear import LinearTrace
 
-__all__ = ["Call", "closed_over", "is_known", "known_call"]
+__all__ = ["Call", "closed_over", "is_known", "known_call", "traced"]
 
 
 def is_known(leaves: Sequence[Any]) -> bool:
@@ -31,6 +35,28 @@ def is_known(leaves: Sequence[Any]) -> bool:
     if not isinstance(trace, EvalTrace):
         return False
     return all((not isinstance(x, Tracer) or x.concrete() is not None) and not aval_of(x).is_high for x in leaves)
+
+
+def traced(operands: Sequence[Any]) -> list[Any]:
+    """The operands of a staged call. Where it stands in a program that is run again, a literal is a value like those
+    that the program computes: a rule may tell arrays from numbers, and treat numbers as what is not differentiated.
+    Where the function is called now, numbers are those of the caller, and rules may branch on them.
+    """
+    if not is_replaying():
+        return list(operands)
+    trace: Any = context.trace
+    while not isinstance(trace, JaxprTrace | EvalTrace):
+        trace = trace.parent
+    return [_traced(trace, x) if isinstance(x, _NUMBERS) else x for x in operands]
+
+
+_NUMBERS = (bool, int, float, complex, np.generic)
+
+
+def _traced(trace: JaxprTrace | EvalTrace, number: Any) -> Any:
+    if isinstance(trace, JaxprTrace):
+        return JaxprTracer(trace, trace.literal(number), None)
+    return broadcast_in_dim_p.bind(number, shape=(), broadcast_dimensions=())
 
 
 class Call:

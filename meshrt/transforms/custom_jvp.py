@@ -41,7 +41,7 @@ from meshrt.transforms.custom_arguments import (
     split_arguments,
     type_mismatch,
 )
-from meshrt.transforms.custom_eager import Call, closed_over, is_known, known_call
+from meshrt.transforms.custom_eager import Call, closed_over, is_known, known_call, traced
 from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten
 from meshrt.transforms.linear import LinearTrace, LinearTracer, transpose_jaxpr
@@ -278,7 +278,7 @@ def _jvp(primals, tangents, *, call_jaxpr, num_consts, rule):
     tangents = without_cells(tangents)
     if any(t is not None for t in tangents[:num_consts]):
         raise closed_over(f"the custom_jvp function with the rule {rule}")
-    return rule(primals[num_consts:], tangents[num_consts:])
+    return rule(traced(primals[num_consts:]), tangents[num_consts:])
 
 
 def _transpose(cts, *args, call_jaxpr, num_consts, rule):

@@ -49,7 +49,7 @@ from meshrt.transforms.custom_arguments import (
     type_mismatch,
 )
 from meshrt.transforms.custom_cotangents import checked, matched, unlike_arguments
-from meshrt.transforms.custom_eager import Call, closed_over, is_known, known_call
+from meshrt.transforms.custom_eager import Call, closed_over, is_known, known_call, traced
 from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten, leaf_paths
 from meshrt.transforms.linear import LinearTracer, given_linear, taken_as_linear
@@ -444,7 +444,9 @@ custom_vjp_call_p: Primitive = Primitive(
     "custom_vjp_call",
     lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.out_avals,
     lower=lower_call, impl=evaluated_call(lambda: custom_vjp_call_p), shown=_shown,
-    jvp=_jvp, linearize=_linearize, batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,
+    jvp=lambda primals, tangents, **params: _jvp(traced(primals), tangents, **params),
+    linearize=lambda trace, primals, tangents, params: _linearize(trace, traced(primals), tangents, params),
+    batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,
     discharge=lambda args, params: run_discharged(params["call_jaxpr"], args), on_cells=True,
     effects=lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.effects, thread=thread_call,
     multiple_results=True, cache_types=False, varies=lambda params: declared(params["call_jaxpr"].in_avals),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from meshrt import tree_util
@@ -11,7 +12,10 @@ from meshrt.extend import linear_util
 from meshrt.numpy.names import missing as _missing
 from meshrt.transforms.arguments import fun_name
 
-__all__ = ["DebugInfo", "debug_info", "flatten_fun", "flatten_fun_nokwargs", "safe_map", "shaped_abstractify"]
+__all__ = [
+    "DebugInfo", "debug_info", "flatten_fun", "flatten_fun_nokwargs", "infer_argnums_and_argnames", "safe_map",
+    "shaped_abstractify",
+]  # fmt: skip
 
 
 class DebugInfo(NamedTuple):
@@ -51,6 +55,19 @@ def flatten_fun_nokwargs(f: Callable[..., Any], store: linear_util.Store, in_tre
 def safe_map(f: Callable[..., Any], *args: Any) -> list[Any]:
     """`map` as a list, of arguments of one length. ValueError otherwise."""
     return [f(*items) for items in zip(*args, strict=True)]
+
+
+def infer_argnums_and_argnames(
+    sig: inspect.Signature, argnums: int | Iterable[int] | None, argnames: str | Iterable[str] | None
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Positions and names of parameters, of which those that are None follow from the others."""
+    positions = None if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    names = None if argnames is None else (argnames,) if isinstance(argnames, str) else tuple(argnames)
+    both = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    named = [(i, name) for i, (name, p) in enumerate(sig.parameters.items()) if p.kind is both]
+    if positions is None:
+        return tuple(i for i, name in named if names is not None and name in names), names or ()
+    return positions, tuple(name for i, name in named if i in positions) if names is None else names
 
 
 __getattr__ = _missing("jax.api_util", __all__)

@@ -88,3 +88,96 @@ def test_a_zero_without_a_derivative_is_made_an_array(lib):
     zero = lib.interpreters.ad.Zero(lib.typeof(np.arange(3)).to_tangent_aval())
     for made in (zero.instantiate(), lib.interpreters.ad.instantiate_zeros(zero)):
         assert made.dtype == lib.dtypes.float0 and made.shape == (3,)
+
+
+class _Named:
+    """Something callable whose name is no text: libraries make modules with such attributes."""
+
+    def __init__(self):
+        self.__name__ = self.__annotations__ = 7
+
+    def __call__(self, x):
+        return x * 2.0
+
+
+@BOTH
+def test_what_is_differentiated_may_have_a_name_that_is_no_text(lib):
+    for transform in (lib.grad, lib.jacfwd, lib.jacrev, lib.checkpoint):
+        assert transform(_Named())(1.0) == 2.0
+
+
+def test_what_is_mapped_or_staged_may_have_a_name_that_is_no_text():
+    np.testing.assert_array_equal(meshrt.vmap(_Named())(np.ones(2, np.float32)), [2.0, 2.0])
+    np.testing.assert_array_equal(meshrt.numpy.vectorize(_Named())(np.ones(2, np.float32)), [2.0, 2.0])
+    assert meshrt.jit(_Named())(1.0) == 2.0
+    assert len(meshrt.make_jaxpr(_Named())(1.0).eqns) == 1
+
+
+@pytest.mark.parametrize("kind", ["custom_jvp", "custom_vjp"])
+def test_rules_see_literals_of_programs_as_values_of_the_trace(kind):
+    """Where a call stands in a program; where the function is called now, they see the caller's numbers."""
+
+    def seen(lib):
+        told = []
+
+        def rule(*args):
+            leaves = lib.tree.leaves(args)[:3]
+            told.append([isinstance(x, lib.Array) for x in leaves])
+            primals, tangents = args if kind == "custom_jvp" else (args, args)
+            return f(*primals), (tangents[0] if kind == "custom_jvp" else args)
+
+        f = getattr(lib, kind)(lambda x, n, flag: x * n + flag)
+        if kind == "custom_jvp":
+            f.defjvp(rule)
+        else:
+            f.defvjp(rule, lambda res, ct: (ct, None, None))
+        call = lambda x: f(x, 2.0, np.float32(1))
+        loop = lambda x: lib.lax.scan(lambda c, _: (call(c), None), x, None, length=2)[0]
+        for derivative in (
+            lib.jit(lib.grad(call)), lib.grad(lib.jit(call)), lib.grad(loop), lib.grad(lib.checkpoint(call)),
+            lib.grad(lambda x: lib.lax.cond(x > 0, call, call, x)),
+        ):  # fmt: skip
+            told.append(float(derivative(1.0)))
+        return [x for i, x in enumerate(told) if x != told[i - 1] or not i]
+
+    assert seen(meshrt) == seen(jax)
+
+
+def test_what_a_function_closes_over_does_not_depend_on_how_it_was_made():
+    def captured(lib):
+        found = []
+
+        def inside(x):
+            start, table = lib.numpy.array(0), lib.numpy.zeros((4, 2))
+
+            def closing(v):
+                return table[(lib.numpy.arange(4) + start) % 4] * v
+
+            found.extend(c.shape for c in lib.make_jaxpr(closing)(x).consts)
+            return x
+
+        lib.jit(inside)(1.0)
+        return found
+
+    assert captured(meshrt) == captured(jax) == [(), (4, 2)]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_names_that_have_moved_from_jax_core():
+    moved = [name for name, (_, value) in jax.core._deprecations.items() if value is not None]
+    missing = [name for name in moved if hasattr(meshrt.extend.core, name) and not hasattr(core, name)]
+    assert len(moved) > 20 and not missing, missing
+    assert core.is_concrete(1.0) and core.is_constant_shape((2, 3))
+    seen = []
+    meshrt.jit(lambda x: seen.append(core.is_concrete(x)) or x)(1.0)
+    assert seen == [False]
+
+
+def test_positions_and_names_follow_from_each_other():
+    from jax._src.api_util import infer_argnums_and_argnames as judge
+
+    from meshrt.compat.layer.api_util import infer_argnums_and_argnames as ours
+
+    signature = inspect.signature(lambda a, b, /, c, d=1, *rest, e=2: None)
+    for given in [(None, None), (2, None), ((0, 2, 3), None), (None, "d"), (None, ("c", "e")), (1, "c")]:
+        assert ours(signature, *given) == judge(signature, *given), given

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from meshrt.core.naming import take_names as _take_names
 from meshrt.numpy.names import missing as _missing
+from meshrt.transforms.arguments import fun_name as _fun_name
 
 __all__ = [
     "partition_list", "safe_map", "safe_zip", "split_list", "unzip2", "unzip3", "wraps",
@@ -54,8 +55,8 @@ def wraps(wrapped: Callable[..., Any], namestr: str | None = None, docstr: str |
     """As `functools.wraps`, with a name and a docstring in which "{fun}" and "{doc}" stand for the wrapped ones."""
 
     def decorate(fun: Callable[..., Any]) -> Callable[..., Any]:
-        functools.update_wrapper(fun, wrapped)
-        own, doc = getattr(wrapped, "__name__", "<unnamed function>"), getattr(wrapped, "__doc__", "") or ""
+        _take_names(fun, wrapped)
+        own, doc = _fun_name(wrapped), getattr(wrapped, "__doc__", "") or ""
         fun.__name__ = own if namestr is None else namestr.format(fun=own)
         fun.__doc__ = doc if docstr is None else docstr.format(fun=own, doc=doc, **names)
         return fun
