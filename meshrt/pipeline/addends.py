@@ -4,8 +4,8 @@ Where it computes a value that is declared unreduced from one that is whole, it 
 that add: their sum is several times the value. It knows addends for what they are where they come in as arguments, and
 where a contraction, a sum or a manual computation makes them; elementwise operations pass them on if some axis splits
 a dimension of them; sums that none splits it keeps where nothing uses them as wholes. All else is told to it as whole,
-which it adds up before, and made addends where it leaves: the value on the first of the devices that add, zero on the
-others.
+which it adds up before, and made addends where it leaves, or a manual computation takes it for that: the value on the
+first of the devices that add, zero on the others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FILLS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehl
 def with_addends(text: str) -> str:
     """A propagated module whose unreduced values XLA's partitioner reads rightly.
 
-    UnsupportedError where a manual computation takes as addends a value that the partitioner knows as whole.
+    UnsupportedError where a manual computation adds a value that is unreduced along others of the axes.
     """
     if ", unreduced={" not in text:
         return text
@@ -83,18 +83,22 @@ class _Function:
         self.summed: set[str] = set()
         self.results = re.split(r"(?<=\}|>), (?=tensor<|!)", results.strip("( {"))
         self.is_main, self.sums_whole = bool(signature), sums_whole
+        self.regions: list[tuple[str, frozenset[str]]] = []  # manual computations around: the indent, the Manual axes
+        self.made = 0
 
     def line(self, line: str) -> list[str]:
         """What is written in place of one."""
+        if self.regions and line.startswith(self.regions[-1][0] + "}"):
+            self.regions.pop()
         op = _OP.match(line)
         if op is None:
             if self.is_main and line.startswith("    return "):
                 return self.returned(line)
             return [_UNREDUCED.sub("", line)]
-        _, name, kind = op.groups()
+        indent, name, kind = op.groups()
         body = line[op.end() :]
         if kind == "sdy.manual_computation":
-            return [self.manual(line, name, body)]
+            return self.manual(line, indent, name, body)
         operands = _NAME.findall(body.partition(" {sdy.sharding")[0])
         if (kind.endswith(".constant") and _ZERO.search(line)) or (
             kind in _FILLS and operands and self.zeros.issuperset(operands)
@@ -126,25 +130,37 @@ class _Function:
         others = [v for v in operands if v not in self.addends and v not in self.zeros]
         return bool(own) and (not others or kind in ("stablehlo.multiply", "stablehlo.divide"))
 
-    def manual(self, line: str, name: str, body: str) -> str:
-        """The first line of a manual computation: it says itself what is added up."""
+    def manual(self, line: str, indent: str, name: str, body: str) -> list[str]:
+        """The first line of a manual computation, and what makes addends of wholes that it takes as such. It says
+        itself what is added up."""
         operands, _, rest = body.partition(" in_shardings=[")
         taken, _, made = rest.partition("] out_shardings=[")
-        wanted = EACH_SHARDING.findall(taken)
-        for value, sharding in zip(_NAME.findall(operands), wanted):
-            axes = _UNREDUCED.search(sharding)
-            if axes and value not in self.zeros and self.addends.get(value) != axes[1]:
+        axes_of, _, block = made.partition("] manual_axes=")[2].partition("}")
+        own = frozenset(re.findall(r'"([^"]*)"', axes_of))
+        around = frozenset().union(*[axes for _, axes in self.regions])
+        values, kinds, lines = _NAME.findall(operands), re.findall(r": (tensor<.*?>)(?=[,)])", block), []
+        for i, (value, sharding) in enumerate(zip(list(values), EACH_SHARDING.findall(taken))):
+            said = _RESULT.fullmatch(sharding)
+            if said is None or value in self.zeros or self.addends.get(value) == said[3]:
+                continue
+            if value in self.addends:
                 raise errors.UnsupportedError(
-                    "XLA's partitioner would give the whole of a value to each of the devices that add, so that its "
-                    f"sum would be several times as large, here that of the operand {value} of\n{line.strip()}\nUse "
+                    f"XLA's partitioner would be given a value that is unreduced along {self.addends[value]}, and a "
+                    f"manual computation that adds along {said[3]}: the operand {value} of\n{line.strip()}\nUse "
                     'meshrt.config.update("partitioner", "meshrt"), or reduce the value before the manual computation'
                 )
+            sizes, self.made = self.sizes[said[1]], self.made + 1
+            values[i] = f"%addends_before_{self.made}"
+            lines += _masked(values[i], value, _whole(kinds[i], said[2], own, sizes), said, sizes, around)
+        if lines:
+            line = line.replace(operands, f"({', '.join(values)})", 1)
         results = EACH_SHARDING.findall(made.partition("] manual_axes=")[0])
         for i, sharding in enumerate(results):
             axes = _UNREDUCED.search(sharding)
             if axes:
                 self.addends[name if len(results) == 1 else f"{name}#{i}"] = axes[1]
-        return line
+        self.regions.append((indent, own))
+        return [*lines, line]
 
     def returned(self, line: str) -> list[str]:
         """The end of @main: results that are declared unreduced are made addends where they are none."""
@@ -154,7 +170,7 @@ class _Function:
             said = _RESULT.search(result)
             if said is not None and value not in self.zeros and self.addends.get(value) != said[3]:
                 values[i] = f"%addends_of_{i}"
-                lines += _masked(values[i], value, kind, said, self.sizes[said[1]])
+                lines += _masked(values[i], value, kind, said, self.sizes[said[1]], frozenset())
         return [*lines, f"    return {', '.join(values)} : {types}"] if lines else [line]
 
 
@@ -162,8 +178,11 @@ def _size(axis: re.Match[str], sizes: dict[str, int]) -> int:
     return int(axis[3] or sizes[axis[1]])
 
 
-def _masked(name: str, value: str, kind: str, said: re.Match[str], sizes: dict[str, int]) -> list[str]:
-    """The lines that make `name` of `value`: it on the first device along the unreduced axes, zero on the others."""
+def _masked(
+    name: str, value: str, kind: str, said: re.Match[str], sizes: dict[str, int], around: frozenset[str]
+) -> list[str]:  # fmt: skip
+    """The lines that make `name` of `value`: it on the first device along the unreduced axes, zero on the others. The
+    axes `around` are Manual there."""
     mesh, dims, axes = said.groups()
     count = math.prod(_size(a, sizes) for a in _AXIS.finditer(axes))
     typed = _TENSOR.fullmatch(kind)
@@ -173,7 +192,7 @@ def _masked(name: str, value: str, kind: str, said: re.Match[str], sizes: dict[s
     local = f"tensor<{''.join(f'{int(n) // k}x' for n, k in zip(shape, parts, strict=True))}{dtype}>"
     zero = "(0.0,0.0)" if dtype.startswith("complex") else "false" if dtype == "i1" else "0"
     zero = "0.0" if dtype.startswith(("f", "bf")) else zero
-    number, every = f"{name}_number", ", ".join(f'"{a}"' for a in sizes)
+    number, every = f"{name}_number", ", ".join(f'"{a}"' for a in sizes if a not in around)
     return [
         f"    {number} = stablehlo.iota dim = 0 : tensor<{count}xi32>",
         f"    {name} = sdy.manual_computation({value}, {number}) in_shardings=[<@{mesh}, [{dims}]>, <@{mesh}, "
@@ -188,3 +207,14 @@ def _masked(name: str, value: str, kind: str, said: re.Match[str], sizes: dict[s
         f"      sdy.return {name}_own : {local}",
         f"    }} : ({kind}, tensor<{count}xi32>) -> {kind}",
     ]
+
+
+def _whole(kind: str, dims: str, own: frozenset[str], sizes: dict[str, int]) -> str:
+    """The type of an operand of a manual computation over the axes `own`, of which a device has a `kind`."""
+    typed = _TENSOR.fullmatch(kind)
+    assert typed is not None, f"operands of static shapes are unreduced, not {kind}"
+    parts = [
+        math.prod(_size(a, sizes) for a in _AXIS.finditer(d) if a[1] in own) for d in re.findall(r"\{([^}]*)\}", dims)
+    ]
+    shape = [int(n) * k for n, k in zip(re.findall(r"\d+", typed[1]), parts, strict=True)]
+    return f"tensor<{''.join(f'{n}x' for n in shape)}{typed[2]}>"
