@@ -24,6 +24,8 @@ from meshrt.pipeline.structures import UNKNOWN, unknown
 from meshrt.runtime.array import Array
 from meshrt.runtime.transfer import SCALARS, scalar_beside
 from meshrt.sharding._state import context as mesh_context
+from meshrt.sharding.mesh import AxisType
+from meshrt.sharding.named import NamedSharding
 
 __all__ = ["at_once", "evaluate"]
 
@@ -109,7 +111,7 @@ class _Untried:
 def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False) -> Callable[[F], F]:
     """Decorates a function of the library that takes so many arrays first, and does not look at their values.
 
-    An eager call on arrays of one device, with nothing beside them but choices such as an axis, runs one program. Any
+    An eager call on arrays of one device or of Auto axes, with nothing beside them but choices such as an axis, runs one program. Any
     other call calls the function. `choices` are further parameters, of this function, that are choices: a program is
     made for each value of theirs. With `numbers` the operands may also be Python numbers.
     """
@@ -209,8 +211,17 @@ def _is_whole(
 
 
 def _is_simple_array(x: Any) -> bool:
-    """On one device, in its usual memory. Elsewhere operations lay out and place their results one by one."""
-    return type(x) is Array and x._sig.sharding.num_devices == 1 and x._sig.sharding.is_in_default_memory
+    """In the usual memory, on one device or a mesh along which propagation decides, which then sees the whole function.
+    Elsewhere operations lay out and place their results one by one."""
+    if type(x) is not Array:
+        return False
+    sharding = x._sig.sharding
+    if not sharding.is_in_default_memory:
+        return False
+    return sharding.num_devices == 1 or (type(sharding) is NamedSharding and {*sharding.mesh.axis_types} == _AUTO)
+
+
+_AUTO = {AxisType.Auto}
 
 
 def _is_operand(x: Any) -> bool:

@@ -261,7 +261,7 @@ class TransposeError(TreeError, TypeError):
     """A pytree that is not one structure inside of another."""
 
 
-class DeletedArrayError(MeshrtError, RuntimeError):
+class DeletedArrayError(MeshrtError, RuntimeError, ValueError):
     """An array is used after it was donated or deleted."""
 
 

@@ -57,6 +57,7 @@ from meshrt.transforms.arguments import (
 )
 from meshrt.transforms.high import flatten, taken_apart
 from meshrt.transforms.references import check_distinct
+from meshrt.transforms.staged import told_places
 from meshrt.tree_util import tree_leaves, tree_map
 
 __all__ = ["JitFunction", "explain_cache_miss", "jit"]
@@ -241,7 +242,7 @@ class JitFunction:
             args, kwargs, static = split(self.name, self.options, args, kwargs)
         leaves, tree = flatten((args, kwargs))
         leaves = into_branch(leaves)
-        avals = tuple(aval_of(x) for x in leaves)
+        given = leaves
         leaves = self._constrain_arguments(leaves, tree)
         if self.options.compiler_options:
             raise errors.ArgumentValueError(
@@ -249,7 +250,9 @@ class JitFunction:
                 f"{dict(self.options.compiler_options)} for {self.name}, which is called inside another program at "
                 f"{capture()}: one program is compiled with one set of options, so give them to the outermost jit"
             )
-        jaxpr, consts, out_tree = self._driver.nested_jaxpr(avals, tree, static)
+        jaxpr, consts, out_tree = told_places(
+            given, lambda types: self._driver.nested_jaxpr(tuple(types), tree, static)
+        )
         if jaxpr.effects:
             check_distinct("jit", self.name, leaves, consts, lambda: argument_paths(bound(self.fun, static), tree))
         if self.options.inline:

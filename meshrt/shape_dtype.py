@@ -67,6 +67,10 @@ class ShapeDtypeStruct(SetOnce):
                 "sharding of a ShapeDtypeStruct is a Sharding, a PartitionSpec, a Format or None. Got "
                 f"{sharding!r} of type {type(sharding).__name__}"
             )
+        if isinstance(sharding, PartitionSpec):
+            sharding.padded(len(shape))
+        elif isinstance(sharding, NamedSharding):
+            sharding.check_compatible_aval(shape)
         if manual_axis_type is not None and not isinstance(manual_axis_type, ManualAxisType):
             raise errors.ArgumentTypeError(
                 "`manual_axis_type` of a ShapeDtypeStruct should be of type `meshrt.sharding.ManualAxisType`. Got "

@@ -13,7 +13,7 @@ operations of `meshrt.primitives.state`; each says by an effect what it does. Re
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshrt.core.effects import Effect
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACCUM", "ALLOC", "READ", "WRITE", "AbstractRef", "AccumEffect", "AllocEffect", "HighRef", "ReadEffect",
-    "RefEffect", "WriteEffect", "allocates", "effects_by_position", "inner_type", "is_ref", "is_ref_type", "ref_type",
-    "settled_effects", "touches_refs",
+    "RefEffect", "WriteEffect", "allocates", "effects_by_position", "inner_type", "is_ref", "is_ref_type", "placed_type",
+    "ref_type", "register_placing", "settled_effects", "touches_refs",
 ]  # fmt: skip
 
 
@@ -378,3 +378,28 @@ def ref_type(value: Any) -> AbstractRef | None:
     """The type of a reference; None for other values."""
     aval: Any = aval_of(value)
     return aval if type(aval) is AbstractRef else None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How what a reference holds lies on devices
+
+_placings: dict[type, Callable[[Any], TypeSharding | None]] = {}
+
+
+def register_placing(kind: type, rule: Callable[[Any], TypeSharding | None]) -> None:
+    """Sets what tells how axes of all types split what a reference holds whose Python type is `kind`."""
+    _placings[kind] = rule
+
+
+def placed_type(value: Any) -> Any:
+    """The type of a value; that of a reference with how axes of all types split what it holds, where that is known
+    while programs are traced: of one that is there, of a member of a batch of it, of one that a constraint places.
+    """
+    kind: Any = aval_of(value)
+    if type(kind) is not AbstractRef or kind.placed is not None:
+        return kind
+    rule = _placings.get(type(value))
+    if rule is not None:
+        return kind.update(placed=rule(value))
+    below = value.below() if hasattr(value, "below") else None
+    return kind if below is None else kind.update(placed=placed_type(below).placed)

@@ -32,6 +32,8 @@ from meshrt.numpy.operands import (
 from meshrt.numpy.shapes import broadcast_to, ravel, reshape
 from meshrt.primitives import arrangement
 from meshrt.primitives.axis_types import constrained, in_auto_mode
+from meshrt.sharding.context import get_abstract_mesh
+from meshrt.sharding.mesh import AxisType
 
 __all__ = ["repeat", "resize", "tile"]
 
@@ -105,7 +107,8 @@ def repeat(
     axis = canonical_axis(axis, x.ndim, "repeat")
     n = x.shape[axis]
     sharding = aval_of(x).explicit
-    if out_sharding is None and sharding is not None and sharding.spec.partitions[axis] is not None:
+    asks = AxisType.Explicit in get_abstract_mesh().axis_types
+    if asks and out_sharding is None and sharding is not None and sharding.spec.partitions[axis] is not None:
         raise refusal(
             "repeat", [aval_of(x)], "Please pass sharding to `jnp.repeat` via `out_sharding` parameter.",
             "give `out_sharding=P(...)`",

@@ -300,18 +300,16 @@ class Wanted:
                 check_memory(given, leaf, origin)
             chosen = self._given(given, aval, origin)
             check_added_up(chosen, aval, origin)
-            if committed and chosen is not None and not self._agrees(chosen, sharding, aval.ndim):
+            if committed and not self._agrees(chosen, sharding, aval.ndim):
                 raise errors.ShardingError(
                     "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: "
                     f"{given},\narg sharding: {sharding} for {said(origin)}. Move it with meshrt.device_put or drop "
                     "it from in_shardings"
                 )
-        elif self.pinned is not None:
-            pass  # wherever it lies, the call brings it to that device
-        elif committed and isinstance(sharding, NamedSharding):
+        elif committed and self.pinned is None and isinstance(sharding, NamedSharding):
             self.add_mesh(sharding.mesh, origin, is_followed=True)
             chosen = sharding
-        elif committed and isinstance(sharding, SingleDeviceSharding):
+        elif committed and self.pinned is None and isinstance(sharding, SingleDeviceSharding):
             self.add_device(sharding.device_assignment[0], origin)
         self.chosen.append(chosen)
         self.arg_shardings.append(None if chosen is None else at_boundary(chosen, aval, origin))
@@ -352,11 +350,12 @@ class Wanted:
             f"jit takes NamedShardings, PartitionSpecs, Formats or None as shardings, got {given!r} for {said(origin)}"
         )
 
-    def _agrees(self, chosen: NamedSharding, sharding: Any, ndim: int) -> bool:
+    def _agrees(self, chosen: NamedSharding | None, sharding: Any, ndim: int) -> bool:
+        if chosen is None:  # one device
+            return not isinstance(sharding, NamedSharding) or sharding.is_fully_replicated
         if isinstance(chosen.mesh, AbstractMesh):
-            return isinstance(sharding, NamedSharding) and abstract_sharding(sharding).is_equivalent_to(
-                abstract_sharding(chosen), ndim
-            )
+            chosen, own = abstract_sharding(chosen), isinstance(sharding, NamedSharding)
+            return own and abstract_sharding(sharding).is_equivalent_to(chosen, ndim)
         return chosen.is_equivalent_to(sharding, ndim)
 
     def add_out_shardings(self, out_shardings: Any) -> None:

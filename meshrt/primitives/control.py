@@ -36,7 +36,7 @@ from meshrt.primitives.reshape import expand_dims
 from meshrt.primitives.slice import index_in_dim, slice_in_dim
 from meshrt.transforms.high import flatten
 from meshrt.transforms.references import paths_of
-from meshrt.transforms.staged import Staged
+from meshrt.transforms.staged import Staged, told_places
 from meshrt.transforms.tools import WeakCache
 from meshrt.transforms.vmap import vmap
 
@@ -101,17 +101,18 @@ def _scan_with_references(apart: Apart, f: Callable[..., Any], xs: Any, **option
 def scan_body(body: Body, init: Any, xs: Any, length: int, reverse: bool, unroll: int) -> Any:
     x_leaves, x_tree = flatten(xs)
     x_leaves = into_branch(x_leaves)
-    x_avals = [aval_of(x) for x in x_leaves]
-    check_xs(x_avals)
-    slices = [a.without(0) for a in x_avals]
+    check_xs([aval_of(x) for x in x_leaves])
     carry, carry_tree = flatten(init)
     carry = into_branch(carry)
     in_tree = tree_util.treedef_tuple([carry_tree, x_tree])
     given = [*carry, *x_leaves]
     body.check_refs(in_tree, given)
 
+    def at_types(types: list[Any]) -> Staged:
+        return body.stage(in_tree, [*types[: len(carry)], *[t.without(0) for t in types[len(carry) :]]])
+
     def stage_body() -> Staged:
-        staged = body.stage(in_tree, [*[aval_of(c) for c in carry], *slices])
+        staged = told_places([*carry, *x_leaves], at_types)
         body.check_refs(in_tree, given, staged.consts)
         check_pair(staged, body.what)
         check_carry_tree(body, carry_tree, carry, tree_util.treedef_children(staged.out_tree)[0], staged.out_avals)

@@ -37,7 +37,7 @@ from meshrt.runtime.array import Array
 from meshrt.transforms.arguments import fun_name
 from meshrt.transforms.high import flatten, leaf_paths
 from meshrt.transforms.references import check_distinct, paths_of
-from meshrt.transforms.staged import Staged, stage
+from meshrt.transforms.staged import Staged, stage, told_places
 
 __all__ = ["cond", "platform_dependent", "switch"]
 
@@ -217,13 +217,12 @@ def _branch(
     leaves, tree = flatten(operands)
     chosen = aval_of(index).vma  # over these axes devices may choose different branches
     leaves = [vary(x, in_order(chosen)) for x in into_branch(leaves)]
-    avals = [aval_of(x) for x in leaves]
     given = lambda captured: check_distinct(what, fun_name(branches[0]), leaves, captured, paths_of(branches[0], tree))
     given(())
     with branching(chosen):
         # What branches do while they are traced happens in the order in which they are written: true_fun comes first.
-        turns = reversed(branches) if what == "cond" else branches
-        staged = [stage(b, tree, avals, kind=what) for b in turns]
+        turns = branches[::-1] if what == "cond" else branches
+        staged = told_places(leaves, lambda types: [stage(b, tree, types, kind=what) for b in turns])
         if what == "cond":
             staged.reverse()
     given([c for s in staged for c in s.consts])

@@ -143,11 +143,19 @@ def _place_of(target: Any, leaf: Any) -> Sharding | Format | None:
             )
         return Format(target.layout, _sharding_of(target.sharding))
     if isinstance(target, Space):
-        here = leaf.sharding if type(leaf) is Array else SingleDeviceSharding(default_device())
-        if target is Space.Any or (target is Space.Device and here.is_in_default_memory):
+        here = leaf.sharding if type(leaf) is Array else _here()
+        if target is Space.Any:
             return here if type(leaf) is Array and leaf.committed else None
+        if target is Space.Device and here.is_in_default_memory:
+            return here
         return here.with_memory_kind(kind_of(target, here.device_assignment[0]))
     return _as_laid_out(leaf, _sharding_of(target))
+
+
+def _here() -> Sharding:
+    """Where values go that are on no device yet."""
+    mesh = get_mesh()
+    return SingleDeviceSharding(default_device()) if mesh.empty else NamedSharding(mesh, PartitionSpec())
 
 
 def _as_laid_out(leaf: Any, sharding: Sharding | None) -> Sharding | Format | None:

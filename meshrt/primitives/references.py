@@ -8,16 +8,22 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.varying import vary
-from meshrt.core.references import AbstractRef, HighRef, is_ref, ref_type
+from meshrt.core.jaxpr import Eqn
+from meshrt.core.references import AbstractRef, HighRef, is_ref, ref_type, register_placing
+from meshrt.core.trace import JaxprTrace, JaxprTracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.control_staging import joined
 from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.sharding import device_put_p, sharding_constraint_p
 from meshrt.primitives.state import addupdate_p, empty_ref_p, free_ref_p, freeze_p, get_p, new_ref_p, swap_p
 from meshrt.primitives.state_indices import indexer
 from meshrt.primitives.state_steps import Bitcast, Reshape, Step, Transpose, new_shape
 from meshrt.primitives.state_views import View, view_type
+from meshrt.runtime.array import Array
 from meshrt.runtime.reference import Ref
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.spec import PartitionSpec
 from meshrt.sharding.typed import abstract
 from meshrt.tree_util import tree_flatten
 
@@ -309,3 +315,37 @@ for _kind in (Ref, HighRef):
         setattr(_kind, _name, _method)
     for _name, _getter in PROPERTIES.items():
         setattr(_kind, _name, property(_getter))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How references lie that a traced function makes
+
+
+def _placing(ref: JaxprTracer) -> NamedSharding | None:
+    """How axes split a reference that the function being traced made, if the value of which it made it was placed: by
+    a constraint, by `device_put`, or since it is an array from outside. None where nobody said."""
+    made = _maker(ref._trace, ref._var) if ref.aval.explicit is None else None
+    return _said_of(ref._trace, made.invars[0]) if made is not None and made.primitive is new_ref_p else None
+
+
+def _said_of(trace: JaxprTrace, atom: Any) -> NamedSharding | None:
+    eqn = _maker(trace, atom)
+    if eqn is None:
+        value = next((value for var, value in trace.consts.values() if var is atom), None)
+        if type(value) is JaxprTracer:
+            return _said_of(value._trace, value._var)
+        said = value.sharding if type(value) is Array else None
+    elif eqn.primitive in (sharding_constraint_p, device_put_p) and not eqn.params.get("advice"):
+        said = eqn.params["sharding"]
+    else:
+        return None
+    if not isinstance(said, NamedSharding) or PartitionSpec.UNCONSTRAINED in said.spec.partitions:
+        return None
+    return said.abstract()
+
+
+def _maker(trace: JaxprTrace, var: Any) -> Eqn | None:
+    return next((e for e in reversed(trace.eqns) if any(v is var for v in e.outvars)), None)
+
+
+register_placing(JaxprTracer, _placing)

@@ -386,7 +386,9 @@ def require_fit(x: Any, sharding: NamedSharding, called: str, is_hint: bool = Fa
 
 def _assert_split(x: Any, sharding: NamedSharding) -> None:
     """On meshes of Explicit axes a constraint says what the type must be; ShardingAssertionError if it is not."""
-    aval = aval_of(x)
+    aval, around = aval_of(x), get_abstract_mesh()
+    if set(sharding.spec.axes) <= set(around.axis_names):
+        sharding = NamedSharding(around, sharding.spec)  # whatever types its own axes have: those around say of values
     own, wanted = entries_of(aval), entries_of(typed(aval, sharding))
     given = sharding.spec.padded(aval.ndim)
     if any(o != w for o, w, g in zip(own, wanted, given) if g is not PartitionSpec.UNCONSTRAINED):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
-from meshrt.core.references import AbstractRef, HighRef, is_ref, is_ref_type
+from meshrt.core.references import AbstractRef, HighRef, is_ref, is_ref_type, placed_type, register_placing
 from meshrt.core.source import capture
 from meshrt.core.tracer import Tracer
 from meshrt.core.types import register_aval
@@ -161,17 +161,20 @@ register_aval(Ref, lambda ref: ref.aval)
 
 
 def placed_types(leaves: Sequence[Any]) -> tuple[Any, ...]:
-    """The types of arguments; those of references say how axes of all types split what they hold now. What is traced
-    itself says what it was told."""
-    return tuple([_placed(x, known) if is_ref_type(known := abstract(x)) else known for x in leaves])
+    """The types of arguments, or of what stands for them; those of references say how axes of all types split what
+    they hold, as far as it is known."""
+    return tuple([_placed(x) if is_ref_type(known := abstract(x)) else known for x in leaves])
 
 
-def _placed(ref: Any, kind: AbstractRef) -> AbstractRef:
-    if isinstance(ref, Tracer):
-        return kind
-    sharding = ref.sharding
-    over = sharding.abstract() if isinstance(sharding, NamedSharding) else _WHOLE
-    return AbstractRef(kind.inner_aval, kind.memory_space, kind.kind, over)
+def _placed(ref: Any) -> Any:
+    return placed_type(ref) if is_ref(ref) else abstract(ref).update(placed=_placing(ref))  # (a struct)
 
+
+def _placing(ref: Any) -> NamedSharding:
+    sharding = getattr(ref, "sharding", None)
+    return sharding.abstract() if isinstance(sharding, NamedSharding) else _WHOLE
+
+
+register_placing(Ref, _placing)
 
 _WHOLE = NamedSharding(AbstractMesh((), ()), PartitionSpec())

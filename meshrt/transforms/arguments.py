@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -144,7 +145,7 @@ def resolve_argnums(
     `what` arguments they are, "static" or "donate".
     """
     signature = signature_of(fun)
-    given_nums, given_names = as_tuple(nums), as_tuple(names)
+    given_nums, given_names = tuple(map(operator.index, as_tuple(nums))), as_tuple(names)
     if signature is None:
         return given_nums, given_names
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -17,7 +17,7 @@ from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.leaks import refuse_leaks
 from meshrt.core.lojax import inlined_call, may_unbox
 from meshrt.core.primitive import Primitive, missing_rule
-from meshrt.core.references import AbstractRef, is_ref
+from meshrt.core.references import AbstractRef, is_ref, placed_type, register_placing
 from meshrt.core.source import capture, transformed
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, eval_jaxpr, set_trace
 from meshrt.core.types import aval_of
@@ -74,6 +74,9 @@ class BatchTracer(Tracer):
     def member(whole: Any, dim: Any, trace: BatchTrace) -> Any:
         """The type of one member of a batch of type `whole`."""
         return whole.dec_rank(trace.axis.size, dim) if whole.is_high else whole.without(dim)
+
+
+register_placing(BatchTracer, lambda member: placed_type(member.value).without(member.dim).placed)
 
 
 class BatchTrace(Trace):

@@ -39,7 +39,7 @@ from meshrt.transforms.recompute import Policy, inlined, split
 from meshrt.transforms.references import check_distinct
 from meshrt.transforms.residuals import renamed, residual_vars
 from meshrt.transforms.run_again import run_twice
-from meshrt.transforms.staged import stage
+from meshrt.transforms.staged import stage, told_places
 from meshrt.transforms.tools import WeakCache, dce
 
 __all__ = ["checkpoint", "checkpoint_p", "remat"]
@@ -90,14 +90,14 @@ def checkpoint(
         leaves, tree = flatten((split.dynamic, dynamic))
         paths = split.paths(fun, *tree_util.treedef_children(tree))
         check_distinct("checkpoint", fun_name(fun), leaves, (), paths)
-        avals = [_aval(leaf, fun) for leaf in leaves]  # raises for what is no array
+        for leaf in leaves:
+            _aval(leaf, fun)  # raises for what is no array
         leaves = into_branch(leaves)
-        avals = [aval_of(leaf) for leaf in leaves]
         call = lambda arguments, keywords: fun(*split.join(arguments), **fixed, **keywords)
         plain = split.cache_key is not None and not fixed
         told = Told(fun, fun_name(fun), "checkpoint / remat", paths)
         owner, kind = fun if plain else call, ("checkpoint", split.cache_key, positions)
-        staged = stage(call, tree, avals, owner, kind, told=told)
+        staged = told_places(leaves, lambda types: stage(call, tree, types, owner, kind, told=told))
         outs = checkpoint_p.bind(
             *staged.consts, *leaves, jaxpr=staged.jaxpr, prevent_cse=prevent_cse, differentiated=False, policy=policy
         )

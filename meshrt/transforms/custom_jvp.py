@@ -21,7 +21,7 @@ from meshrt.core.lojax import inlined_call
 from meshrt.core.naming import take_names
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.told import Told
-from meshrt.core.trace import context, eval_jaxpr
+from meshrt.core.trace import Tracer, context, eval_jaxpr
 from meshrt.core.typed_numbers import as_typed
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.transforms.arguments import fun_name
@@ -29,6 +29,7 @@ from meshrt.transforms.batching import MappedAxis, mapping
 from meshrt.transforms.custom_arguments import (
     CustomFunction,
     MappableRule,
+    SplitArguments,
     SymbolicZero,
     batched_call,
     evaluated_call,
@@ -47,7 +48,7 @@ from meshrt.transforms.high import flatten
 from meshrt.transforms.linear import LinearTrace, LinearTracer, transpose_jaxpr
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.references import check_distinct
-from meshrt.transforms.staged import stage
+from meshrt.transforms.staged import stage, told_places
 from meshrt.transforms.tools import WeakCache
 
 __all__ = ["custom_jvp", "custom_jvp_call_p", "fused_custom_jvp"]
@@ -120,6 +121,8 @@ class custom_jvp(CustomFunction):
         if jvp is None:
             raise errors.MissingRuleError(f"No JVP defined for custom_jvp function {name} using defjvp.")
         split = split_arguments(positional(self.fun, args, kwargs, "custom_jvp"), self.nondiff_argnums)
+        if any(isinstance(x, Tracer) for x in tree_util.tree_leaves(split.fixed)):
+            return self._with_traced(jvp, split)
         leaves, tree = flatten(split.dynamic)
         call = lambda *dynamic: self.fun(*split.join(dynamic))
         paths = split.paths(self.fun, tree)
@@ -134,7 +137,9 @@ class custom_jvp(CustomFunction):
         key = split.cache_key
         own = None if key is None else self._staged
         told = Told(self.fun, name, "custom_jvp fun", paths)
-        staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_jvp", key, name), own, told=told)
+        staged = told_places(
+            leaves, lambda types: stage(call, tree, types, call, ("custom_jvp", key, name), own, told=told)
+        )
         rule = self._rules.get(
             staged.jaxpr, (jvp, self.symbolic_zeros, key),
             lambda: JvpRule(jvp, self.symbolic_zeros, name, split.fixed, tree, staged.out_tree, staged.out_avals),
@@ -143,6 +148,30 @@ class custom_jvp(CustomFunction):
             *staged.consts, *leaves, call_jaxpr=staged.jaxpr, num_consts=len(staged.consts), rule=rule
         )
         return tree_util.tree_unflatten(staged.out_tree, outs)
+
+
+    def _with_traced(self, jvp: Callable[..., Any], split: SplitArguments) -> Any:
+        """The call where arguments without derivative are traced: those are passed like the others, and the rule is
+        given no tangents of them."""
+        leaves, tree = tree_util.tree_flatten(split.fixed)
+        known = [None if isinstance(x, Tracer) else x for x in leaves]
+        traced = [x for x in leaves if isinstance(x, Tracer)]
+
+        def fixed(values: Sequence[Any]) -> tuple[Any, ...]:
+            rest = iter(values)
+            whole = [next(rest) if isinstance(x, Tracer) else k for x, k in zip(leaves, known)]
+            return tuple(tree_util.tree_unflatten(tree, whole))
+
+        def call(values: Sequence[Any], *dynamic: Any) -> Any:
+            return self.fun(*split._replace(fixed=fixed(values)).join(dynamic))
+
+        def rule(primals: Any, tangents: Any) -> Any:
+            return jvp(*fixed(primals[0]), primals[1:], tangents[1:])
+
+        call.__name__, rule.__name__ = fun_name(self.fun), fun_name(jvp)
+        own = type(self)(call)
+        own.defjvp(rule, self.symbolic_zeros)
+        return own(traced, *split.dynamic)
 
 
 class fused_custom_jvp(custom_jvp):

@@ -55,7 +55,7 @@ from meshrt.transforms.high import flatten, leaf_paths
 from meshrt.transforms.linear import LinearTracer, given_linear, taken_as_linear
 from meshrt.transforms.ordering import thread_call
 from meshrt.transforms.references import check_distinct, refuse_returned_by_rule
-from meshrt.transforms.staged import stage
+from meshrt.transforms.staged import stage, told_places
 from meshrt.transforms.tools import WeakCache
 
 __all__ = ["CustomVJPPrimal", "custom_vjp", "custom_vjp_call_p"]
@@ -166,7 +166,9 @@ class custom_vjp(CustomFunction):
         key = split.cache_key
         own = None if key is None else self._staged
         told = Told(self.fun, name, "custom_vjp fun", paths)
-        staged = stage(call, tree, [aval_of(x) for x in leaves], call, ("custom_vjp", key, name), own, told=told)
+        staged = told_places(
+            leaves, lambda types: stage(call, tree, types, call, ("custom_vjp", key, name), own, told=told)
+        )
         rule = self._rules.get(
             staged.jaxpr, (fwd, bwd, self.symbolic_zeros, key),
             lambda: VjpRule(

@@ -23,7 +23,7 @@ from meshrt.transforms.custom_arguments import CustomFunction, positional
 from meshrt.transforms.high import flatten
 from meshrt.transforms.jvp import jvp_flat, jvp_jaxpr
 from meshrt.transforms.ordering import thread_call
-from meshrt.transforms.staged import stage
+from meshrt.transforms.staged import stage, told_places
 from meshrt.transforms.tools import WeakCache
 
 __all__ = ["custom_vmap", "custom_vmap_call_p"]
@@ -72,7 +72,7 @@ class custom_vmap(CustomFunction):
         if rule is None:
             raise errors.MissingRuleError(f"No batching rule defined for custom_vmap function {name} using def_vmap.")
         leaves, tree = flatten(args)
-        staged = stage(self.fun, tree, [aval_of(x) for x in leaves], self.fun, "custom_vmap")
+        staged = told_places(leaves, lambda types: stage(self.fun, tree, types, self.fun, "custom_vmap"))
         flat_rule = self._rules.get(
             staged.jaxpr, rule, lambda: _Rule(rule, name, len(staged.consts), tree, staged.out_tree)
         )

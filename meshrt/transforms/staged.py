@@ -6,12 +6,13 @@ Each becomes a Jaxpr once per function, types and settings.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from meshrt import config, errors, tree_util
+from meshrt.core.again import tells_more
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import Jaxpr
-from meshrt.core.references import is_ref_type
+from meshrt.core.references import is_ref_type, placed_type
 from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
@@ -21,7 +22,10 @@ from meshrt.transforms.high import opened
 from meshrt.transforms.references import paths_of, refuse_mutable, refuse_returned
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
-__all__ = ["Staged", "stage"]
+__all__ = ["Staged", "stage", "told_places"]
+
+
+T = TypeVar("T")
 
 
 class Staged(NamedTuple):
@@ -108,3 +112,19 @@ def _require_array(leaf: Any, tree: Any, i: int, told: Told, kind: Any) -> None:
         if aval.mutable:
             refuse_mutable(what, name, aval, path)
         refuse_returned(what, name, leaf, path)
+
+
+def told_places(values: Sequence[Any], make: Callable[[list[Any]], T]) -> T:
+    """`make(types of the values)`, which traces a function that is given them.
+
+    Where the function asks how axes of all types split what references among them hold, and that is known of some, it
+    is traced again with types that say so. (If it then asks on, who traces around it may know more.)
+    """
+    types: list[Any] = [aval_of(x) for x in values]
+    if not any(map(is_ref_type, types)):
+        return make(types)
+    placed = [placed_type(x) for x in values]
+    if placed != types:
+        with tells_more():
+            return make(types)
+    return make(placed)

@@ -166,12 +166,52 @@ FUNCTIONS = {
     "a scope without a name": lambda l: l.named_scope(1),
 }
 
+
+def _split(l, *spec, kind="Auto"):
+    mesh = l.make_mesh((4, 2), ("x", "y"), axis_types=(getattr(l.sharding.AxisType, kind),) * 2)
+    return l.sharding.NamedSharding(mesh, l.P(*spec))
+
+
+def _asserted(l, own, said, kind):
+    """What the context says of axes counts, whatever the mesh of the constraint says."""
+    with l.set_mesh(_split(l, kind="Explicit").mesh):
+        x = l.device_put(np.zeros((8, 2), np.float32), l.P(*own))
+        return l.jit(lambda x: l.lax.with_sharding_constraint(x, _split(l, *said, kind=kind)))(x)
+
+
+def _put(l, space, x):
+    with l.set_mesh(_split(l).mesh):
+        inside = l.device_put(x, getattr(l.memory.Space, space))
+    outside = l.device_put(x, getattr(l.memory.Space, space))
+    return [(x.committed, str(x.sharding.memory_kind), x.sharding.num_devices) for x in (inside, outside)]
+
+
+PLACES = {
+    **{
+        f"a constraint {said} over {kind} axes of a value that is split {own}": lambda l, args=(own, said, kind): _asserted(
+            l, *args
+        )
+        for own in ((None, None), ("x", None), ("x", "y"))
+        for said in ((), ("x",), ("x", "y"))
+        for kind in ("Auto", "Explicit")
+    },
+    **{f"into {space} from {type(x)}": lambda l, a=(space, x): _put(l, *a) for space in ("Device", "Host") for x in (X, 1)},
+    "one device for a split argument": lambda l: l.jit(
+        lambda x: x, in_shardings=l.sharding.SingleDeviceSharding(l.devices()[2])
+    )(l.device_put(np.zeros((8, 2)), _split(l, "y"))),
+    "a struct of too few dimensions": lambda l: l.ShapeDtypeStruct((8, 2), "f4", sharding=_split(l, "x", None, "y")),
+    "a struct of too few dimensions, by a spec": lambda l: l.ShapeDtypeStruct((8,), "f4", sharding=l.P("x", "y")),
+    "parts in another memory": lambda l: l.make_array_from_single_device_arrays(
+        (8,), _split(l, ("x", "y")).with_memory_kind("pinned_host"), [l.device_put(np.zeros(1), d) for d in l.devices()]
+    ),
+}
+
 EVERYTHING = {
     f"{group}: {name}": program
     for group, programs in {
         "dimensions twice": DIMENSIONS, "indices": INDICES, "derivatives": DERIVATIVES, "vmap": MAPPED,
         "masks": MASKS, "numbers": NUMBERS, "shapes": SHAPES, "functions": FUNCTIONS,
-        "diagonals": DIAGONALS, "keys": KEYS, "cumulative": CUMULATIVE,
+        "diagonals": DIAGONALS, "keys": KEYS, "places": PLACES, "cumulative": CUMULATIVE,
     }.items()
     for name, program in programs.items()
 }  # fmt: skip

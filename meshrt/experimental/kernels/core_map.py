@@ -7,7 +7,7 @@ from typing import Any
 
 from meshrt import errors, tree_util
 from meshrt.core.again import ask_for_more
-from meshrt.core.references import is_ref
+from meshrt.core.references import is_ref, placed_type
 from meshrt.core.source import capture
 from meshrt.core.trace import JaxprTrace, Tracer
 from meshrt.core.tracebacks import boundary
@@ -17,7 +17,6 @@ from meshrt.primitives.shard_map import shard_map_p
 from meshrt.primitives.shard_map_arguments import spec_in_type
 from meshrt.primitives.shard_map_mesh import region_over
 from meshrt.primitives.shard_map_region import Region
-from meshrt.runtime.reference import Ref, placed_types
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec, axes_of
@@ -46,9 +45,9 @@ def core_map(
 
     Each device has its part of what a reference holds, as the reference's sharding says; one that is not split is whole
     on all devices, and what they write to it is to be the same (a `psum`, for one). Collectives may name the mesh's
-    axes. Of a reference that a traced function made (not by `run_state` or `run_scoped`, whose references are whole)
-    only the type says how it is split, so Auto axes that may split it are refused; those that jit is given lie where
-    the call's do, by which the function is traced once more, the first time that it asks. `scratch_shapes` are
+    axes. References that a traced function is given lie where the call's do, by which it is traced once more, the
+    first time that it asks; one that it made lies as the value of which it made it, if a constraint or `device_put` says
+    so, else Auto axes that may split it are refused. (Those of `run_state` and `run_scoped` are whole.) `scratch_shapes` are
     types of references that the function is given, each device its own.
 
     Args:
@@ -137,20 +136,12 @@ def _spec_of(ref: Any, region: Region) -> PartitionSpec:
     axes alone."""
     kind = aval_of(ref)
     if not is_scoped(ref):
-        own: Any = _placed_type(ref).placed
+        own: Any = placed_type(ref).placed
         if isinstance(own, NamedSharding) and own.mesh.shape_tuple == region.outside.shape_tuple:
             return _by_manual_axes(own.spec, region)
         if own is None:
             _refuse_unknown(ref, kind, region)
     return spec_in_type(region, kind)
-
-
-def _placed_type(ref: Any) -> Any:
-    """The type of a reference, with the split over all axes where it is known: of one that is there, of an argument,
-    and of the members of a batch of either."""
-    if type(ref) is Ref:
-        return placed_types([ref])[0]
-    return _placed_type(ref.value).without(ref.dim) if isinstance(ref, BatchTracer) else aval_of(ref)
 
 
 def _by_manual_axes(spec: PartitionSpec, region: Region) -> PartitionSpec:
@@ -185,7 +176,8 @@ def _refuse_unknown(ref: Tracer, kind: ShapedArray, region: Region) -> None:
     raise errors.UnplacedReferenceError(
         f"the body of core_map at {capture()} uses a reference of type {kind} that {ref.origin() or 'is traced'}. Over "
         f"axes of type Auto, here {names}, the type of a traced reference does not say how it is split, so what each "
-        f"device has of it is not known. {batch}Give the reference to a jitted function that no vmap maps, whose calls "
-        "say so, make the axes Explicit (meshrt.make_mesh(axis_types=...)), which puts the split into the type, "
-        "say it by meshrt.shard_map with in_specs, or capture the reference from outside of the traced function"
+        f"device has of it is not known. {batch}Make it of a value that with_sharding_constraint or device_put places, or "
+        "give it to a jitted function that no vmap maps, whose calls say so, make the axes Explicit "
+        "(meshrt.make_mesh(axis_types=...)), which puts the split into the type, say it by meshrt.shard_map with "
+        "in_specs, or capture the reference from outside of the traced function"
     )

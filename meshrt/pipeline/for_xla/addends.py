@@ -16,8 +16,7 @@ import re
 import propagation
 from meshrt import errors
 from propagation.annotations import read_shardings
-from propagation.graph import Func, Op, TensorType, Value
-from propagation.locations import source
+from propagation.graph import Op, TensorType, Value
 from propagation.model import AxisRef, DimSharding, TensorSharding
 from propagation.parsing import parse
 from propagation.program import Program
@@ -39,8 +38,7 @@ def tell_addends(program: Program, shardings: Shardings) -> None:
     """Leaves unreduced what the partitioner knows as addends, says of the rest that it is whole, and makes addends of
     it where results of @main and operands of manual computations have to be some.
 
-    UnsupportedError for values that are reduced by something else than their sum, and for a manual computation inside
-    another that takes as addends what the partitioner knows as whole.
+    UnsupportedError for values that are reduced by something else than their sum.
     """
     said = {s for s in (*shardings.table, *_of_results(shardings), *_taken(program)) if s is not None and s.unreduced}
     if not said:
@@ -182,13 +180,7 @@ def _whole(sharding: TensorSharding) -> TensorSharding:
 def _masked(program: Program, shardings: Shardings, user: Op, value: Value, wanted: TensorSharding) -> Value:
     """What is `value` on the first device along the unreduced axes and zero on the others, computed before `user`."""
     assert isinstance(value.type, TensorType), f"values of static shapes are unreduced, not {value.type.text}"
-    if not isinstance(user.parent_op, Func):
-        raise errors.UnsupportedError(
-            f"the operand of {value.type.text} of {user.name} at {source(user) or 'an unknown line'}: XLA's "
-            "partitioner knows it as whole, and inside other operations it is not made addends. Use "
-            'meshrt.config.update("partitioner", "meshrt"), or reduce the value before'
-        )
-    written = propagation.read(parse(_mask_text(value.type, wanted), into=program.context))
+    written = propagation.read(parse(_mask_text(value.type, wanted, _manual_around(user)), into=program.context))
     said = read_shardings(written)
     mapping, block = {written.main.args[0]: value}, user.block
     for op in written.main.body.ops[:-1]:
@@ -201,14 +193,25 @@ def _masked(program: Program, shardings: Shardings, user: Op, value: Value, want
     return mapping[written.main.returned[0]]
 
 
-def _mask_text(kind: TensorType, wanted: TensorSharding) -> str:
+def _manual_around(op: Op) -> set[str]:
+    """The axes that are Manual where an operation stands."""
+    axes: set[str] = set()
+    owner = op.parent_op
+    while isinstance(owner, Op):
+        if owner.name == "sdy.manual_computation":
+            axes.update(owner.data["manual_axes"])
+        owner = owner.parent_op
+    return axes
+
+
+def _mask_text(kind: TensorType, wanted: TensorSharding, around: set[str]) -> str:
     mesh, dtype = wanted.mesh, kind.dtype
     count = math.prod(a.size for a in wanted.unreduced)
     local = f"tensor<{''.join(f'{n}x' for n in wanted.shard_shape(kind.shape))}{dtype}>"
     zero = "(0.0,0.0)" if dtype.startswith("complex") else "false" if dtype == "i1" else "0"
     zero = "0.0" if dtype.startswith(("f", "bf")) else zero
     numbers = TensorSharding(mesh, (DimSharding(wanted.unreduced),))
-    axes = ", ".join(map(quote, mesh.axis_names))
+    axes = ", ".join([quote(name) for name in mesh.axis_names if name not in around])
     return f"""
 sdy.mesh @{quote_symbol(mesh.name)} = {mesh.to_text()}
 func.func @main(%value: {kind.text}) -> {kind.text} {{

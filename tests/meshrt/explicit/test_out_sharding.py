@@ -225,3 +225,8 @@ def test_what_becomes_unreduced_is_no_multiple_of_the_value(first, partitioner):
         for i, (found, wanted) in enumerate(cases):
             assert found.sharding.spec.unreduced == {"y"}, i
             np.testing.assert_array_equal(np.asarray(meshrt.reshard(found, whole)), np.asarray(wanted), str(i))
+        m = meshrt.jit(total)(a, b)
+        taken = {4: lambda u: twice(u + u), 8: lambda u: twice(2 * twice(u)), 5: lambda u: twice(u + u) + u}
+        for factor, f in taken.items():
+            found = meshrt.reshard(meshrt.jit(f)(m), whole)
+            np.testing.assert_array_equal(np.asarray(found), factor * w @ v, str(factor))

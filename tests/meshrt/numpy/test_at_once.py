@@ -181,3 +181,24 @@ def test_a_wide_number_is_refused_whatever_was_allowed_before():
         assert (x + 2**40).tolist() == [0, 0, 0]
     with pytest.raises(OverflowError):
         x + 2**40
+
+
+def test_functions_of_arrays_along_auto_axes_are_one_program_too():
+    """Propagation sees the whole: the parts of which `roll` puts its result together have sizes that no axis divides."""
+    for library in (jax, meshrt):
+        kinds = (library.sharding.AxisType.Auto,) * 2
+        mesh = library.make_mesh((4, 2), ("x", "y"), axis_types=kinds)
+        x = library.device_put(np.arange(16.0).reshape(8, 2), library.sharding.NamedSharding(mesh, library.P("x", "y")))
+        found = library.numpy.roll(x, 1, 0), library.numpy.roll(x, (1, 1), (0, 1))
+        assert [str(f.sharding.spec) for f in found] == ["P('x', 'y')"] * 2
+        np.testing.assert_array_equal(found[1], np.roll(np.asarray(x), (1, 1), (0, 1)))
+
+
+def test_repeat_keeps_a_split_that_no_mesh_in_context_asks_about():
+    for library in (jax, meshrt):
+        mesh = library.make_mesh((4,), ("x",), axis_types=(library.sharding.AxisType.Explicit,))
+        split = library.sharding.NamedSharding(mesh, library.P("x"))
+        x = library.device_put(np.arange(8.0), split)
+        assert library.numpy.repeat(x, 2, 0).sharding == split
+        with library.set_mesh(mesh), pytest.raises(ValueError, match="via `out_sharding` parameter"):
+            library.numpy.repeat(x, 2, 0)

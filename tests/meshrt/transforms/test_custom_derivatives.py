@@ -96,6 +96,27 @@ def test_nondiff_arguments():
     agree(everything, X)
 
 
+def test_arguments_without_derivative_may_be_traced():
+    """By custom_jvp: transformations of the function pass them on, and the rule is not asked about them."""
+
+    def everything(jx, np_):
+        apply = jx.custom_jvp(lambda n, x, ms: x * n["n"] * ms[1], nondiff_argnums=(0, 2))
+        rule = lambda n, ms, primals, tangents: (apply(n, *primals, ms), 3.0 * n["n"] * tangents[0] + 0 * ms[1])
+        apply.defjvp(rule)
+        one = lambda x: (lambda n, x: apply({"n": n}, x, ("name", 2.0)))
+        rows = lambda f: lambda x: jx.vmap(f, (0, None))(x, x)
+        return lambda x: (
+            jx.jit(one(x))(2.0, x),
+            rows(one(x))(x),
+            jx.jit(rows(jx.jacrev(one(x), 1)))(x),
+            jx.grad(lambda x: rows(one(x))(x).sum())(x),
+            jx.grad(lambda n: one(x)(n, x).sum())(2.0),
+            jx.jacfwd(lambda x: one(x)(x[0], x))(x),
+        )
+
+    agree(everything, X)
+
+
 def test_integer_arguments_and_results():
     def everything(jx, np_):
         @jx.custom_jvp

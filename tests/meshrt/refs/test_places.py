@@ -1,0 +1,113 @@
+"""How Auto axes split references that traced functions are given or make: `core_map` has each device's part of them."""
+
+import numpy as np
+import pytest
+
+import meshrt
+import meshrt.numpy as jnp
+from meshrt import P, lax
+from meshrt.experimental.kernels import core_map
+from meshrt.sharding import AxisType, NamedSharding
+
+NUMBERS = np.repeat(np.arange(4.0), 2)
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return meshrt.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,), devices=meshrt.devices()[:4])
+
+
+def _vjp(f):
+    function = meshrt.custom_vjp(f)
+    function.defvjp(lambda r: (f(r), None), lambda _, ct: (None,))
+    return function
+
+
+def _jvp(f):
+    function = meshrt.custom_jvp(f)
+    function.defjvp(lambda primals, tangents: (f(*primals), 0.0))
+    return function
+
+
+GIVEN = {
+    "a branch": lambda f: lambda r: lax.cond(True, f, lambda r: 0.0, r),
+    "a branch of many": lambda f: lambda r: lax.switch(1, [lambda r: 0.0, f, f], r),
+    "jit in jit": lambda f: lambda r: meshrt.jit(meshrt.jit(f))(r),
+    "jit in a branch": lambda f: lambda r: lax.cond(True, meshrt.jit(f), lambda r: 0.0, r),
+    "checkpoint": meshrt.checkpoint,
+    "a branch in checkpoint": lambda f: meshrt.checkpoint(lambda r: lax.cond(True, f, lambda r: 0.0, r)),
+    "custom_vjp": _vjp,
+    "custom_jvp": _jvp,
+}
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("name", GIVEN)
+def test_functions_that_are_given_a_reference_hear_how_it_is_split(name, jitted, mesh):
+    def step(r):
+        core_map(mesh)(lambda: r.__setitem__(..., r[...] + lax.axis_index("x")))
+        return 0.0
+
+    program = GIVEN[name](step)
+    for _ in range(2):
+        r = meshrt.new_ref(meshrt.device_put(jnp.zeros(8), NamedSharding(mesh, P("x"))))
+        (meshrt.jit(program) if jitted else program)(r)
+        np.testing.assert_array_equal(r[...], NUMBERS)
+        assert r.sharding.spec == P("x")
+
+
+MAPPED = {
+    "jit": lambda f: meshrt.vmap(meshrt.jit(f)),
+    "jit of jit": lambda f: meshrt.vmap(meshrt.jit(meshrt.jit(f))),
+    "jit around": lambda f: meshrt.jit(meshrt.vmap(meshrt.jit(f))),
+    "elements of a scan": lambda f: lambda r: lax.scan(lambda c, e: (c, f(e)), 0.0, r)[0],
+    "elements of a scan in jit": lambda f: meshrt.jit(lambda r: lax.scan(lambda c, e: (c, f(e)), 0.0, r)[0]),
+    "a branch": lambda f: meshrt.vmap(lambda r: lax.cond(True, f, lambda r: None, r)),
+}
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_members_of_a_batch_that_functions_are_given(name, mesh):
+    def step(r):
+        core_map(mesh)(lambda: r.__setitem__(..., r[...] + lax.axis_index("x")))
+
+    r = meshrt.new_ref(meshrt.device_put(jnp.zeros((3, 8)), NamedSharding(mesh, P(None, "x"))))
+    MAPPED[name](step)(r)
+    np.testing.assert_array_equal(r[...], [NUMBERS] * 3)
+
+
+def test_references_made_of_placed_values_lie_where_these_do(mesh):
+    """A constraint, device_put, the results of a jitted function and arrays from outside say it; others do not."""
+    split = NamedSharding(mesh, P("x"))
+    outside = meshrt.device_put(jnp.zeros(8), split)
+    values = {
+        "constraint": lambda x: meshrt.lax.with_sharding_constraint(x + 0, split),
+        "device_put": lambda x: meshrt.device_put(x + 0, split),
+        "results": lambda x: meshrt.jit(lambda x: x + 0, out_shardings=split)(x),
+        "outside": lambda x: outside,
+    }
+    for name, value in values.items():
+
+        def program(x, value=value):
+            r = meshrt.new_ref(value(x))
+            lax.cond(True, lambda r: core_map(mesh)(lambda: _add(r)), lambda r: None, r)
+            core_map(mesh)(lambda: _add(r))
+            return r[...]
+
+        np.testing.assert_array_equal(meshrt.jit(program)(jnp.zeros(8)), 2 * NUMBERS, err_msg=name)
+    whole = NamedSharding(mesh, P())
+    found = meshrt.jit(lambda x: _sizes(meshrt.new_ref(meshrt.lax.with_sharding_constraint(x, whole)), mesh))
+    assert found(jnp.zeros(8)) == 8
+    open_ = NamedSharding(mesh, P(P.UNCONSTRAINED))
+    with pytest.raises(meshrt.errors.UnplacedReferenceError, match="with_sharding_constraint or device_put"):
+        meshrt.jit(lambda x: _sizes(meshrt.new_ref(meshrt.lax.with_sharding_constraint(x, open_)), mesh))(jnp.zeros(8))
+
+
+def _add(r):
+    r[...] += lax.axis_index("x")
+
+
+def _sizes(r, mesh):
+    out = []
+    core_map(mesh)(lambda: out.append(r[...].size))
+    return out[0]
