@@ -112,13 +112,12 @@ def _pairs(value: Any, rank: int, name: str) -> list[Any]:
         given = None
     if given is None or given.dtype == object:
         raise errors.ArgumentTypeError(f"pad: `{name}` entries must be the same shape, got {value!r}")
-    try:
-        return [tuple(p) for p in np.broadcast_to(given, (rank, 2)).tolist()]
-    except ValueError:
+    if given.shape not in ((rank, 2), (1, 2), (2,), (1,), ()):
         raise ShapeError(
             f"jnp.pad: {name} with nd={rank} has unsupported shape {given.shape}. Valid shapes are ({rank}, 2), "
             "(1, 2), (2,), (1,), or ()."
-        ) from None
+        )
+    return [tuple(p) for p in np.broadcast_to(given, (rank, 2)).tolist()]
 
 
 def _constant(x: Any, widths: Widths, values: Any) -> Any:

@@ -157,9 +157,13 @@ def compress(
                 f"condition contains entries that are out of bounds: beyond the {n} of axis {axis} of shape {a.shape}"
             )
         return take(a, positions, axis=axis)
-    if not 0 <= size <= n:
-        raise ShapeError(f"compress: size must be between 0 and {n}, the size of axis {axis}; got {size}")
-    positions = nonzero(lax.slice_in_dim(condition, 0, min(n, condition.shape[0])), size=size, fill_value=n)[0]
+    most = min(n, condition.shape[0])
+    if not 0 <= size <= most:
+        raise ShapeError(
+            f"compress: size must be between 0 and {most}, the length of the condition along axis {axis} of shape "
+            f"{a.shape}; got {size}"
+        )
+    positions = nonzero(lax.slice_in_dim(condition, 0, most), size=size, fill_value=n)[0]
     return take(a, positions, axis=axis, mode="fill", fill_value=fill_value)
 
 

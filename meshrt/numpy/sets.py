@@ -412,11 +412,11 @@ def _picked(name: str, values: Any, wanted: Any, size: int | None, fill_value: A
 
 
 def _sized(values: Any, wanted: Any, size: int, fill_value: Any) -> Any:
-    """Missing elements are ``fill_value``, or the smallest of those that are there, or 0."""
+    """Missing elements are ``fill_value``, in a dtype that holds it, or the smallest of those that are there, or 0."""
     if not values.shape[0]:
-        return full(size, 0 if fill_value is None else fill_value, values.dtype)
+        return choose(zeros(size, bool), zeros(size, values.dtype), 0 if fill_value is None else fill_value)
     valid = lax.iota(np.int32, size) < wanted.sum()
     if fill_value is None:
         values = choose(valid, values, values.max())
         return choose(valid, values, values.min())
-    return choose(valid, values, asarray(fill_value).astype(values.dtype))
+    return choose(valid, values, fill_value)

@@ -102,6 +102,8 @@ def _extreme_of_complex(get: Callable[[], Primitive], worst: float) -> Callable[
     def reduce(x: Any, axes: tuple[int, ...]) -> Any:
         re, im = real_p.bind(x), imag_p.bind(x)
         best = get().bind(re, axes=axes)
+        if not all(aval_of(x).shape[a] for a in axes):  # of no numbers: an infinite real number
+            return complex_p.bind(best, broadcast_in_dim(np.asarray(0, aval_of(im).dtype)[()], aval_of(best).shape, ()))
         chosen = eq_p.bind(re, keep_dims(best, axes, aval_of(re)))
         least = broadcast_in_dim(np.asarray(worst, aval_of(im).dtype)[()], aval_of(im).shape, ())
         return complex_p.bind(best, get().bind(select_n_p.bind(chosen, least, im), axes=axes))
@@ -208,7 +210,8 @@ def _arg_lower(direction: str, start: Callable[[Any], Any]) -> Callable[..., Any
         a, i, b, j = body.args
         flag = ShapedArray((), np.dtype(bool))
         is_float = dtypes.issubdtype(aval.dtype, np.floating)
-        kind = "FLOAT" if is_float else ("UNSIGNED" if aval.dtype.kind in "bu" else "SIGNED")
+        unsigned = aval.dtype == bool or dtypes.issubdtype(aval.dtype, np.unsignedinteger)
+        kind = "FLOAT" if is_float else ("UNSIGNED" if unsigned else "SIGNED")
 
         def compare(p: Any, q: Any, how: Any, how_kind: Any) -> Any:
             return inner.op(
@@ -223,7 +226,7 @@ def _arg_lower(direction: str, start: Callable[[Any], Any]) -> Callable[..., Any
         if is_float:
             better = inner.op("stablehlo.or", [better, compare(a, a, "NE", kind)], flag)
         equal = compare(a, b, "EQ", kind)
-        index_kind = "UNSIGNED" if index.dtype.kind == "u" else "SIGNED"
+        index_kind = "UNSIGNED" if dtypes.issubdtype(index.dtype, np.unsignedinteger) else "SIGNED"
         earlier = inner.op("stablehlo.and", [equal, compare(i, j, "LT", index_kind)], flag)
         pick_index = inner.op("stablehlo.or", [better, earlier], flag)
         body.ret(

@@ -170,7 +170,8 @@ def bcoo_dot_general(
 
     Raises:
       ArgumentShapeError: sizes that differ.
-      UnsupportedError: dense dimensions of a sparse operand, batch dimensions that are sparse, a sharding asked for.
+      UnsupportedError: contracted dimensions that are dense, dense dimensions where both operands are sparse, batch
+        dimensions that are sparse, a sharding asked for.
 
     >>> sparse.bcoo_dot_general(sparse.BCOO.fromdense(jnp.eye(2)), jnp.ones((2, 3)), dimension_numbers=(((1,), (0,)),
     ...     ((), ()))).shape
@@ -188,15 +189,19 @@ def bcoo_dot_general(
         return lax.dot_general(
             lhs, rhs, ((lc, rc), (lb, rb)), precision=precision, preferred_element_type=preferred_element_type
         )
-    for mat, batch in ((lhs, lb), (rhs, rb)):
+    both = isinstance(lhs, BCOO) and isinstance(rhs, BCOO)
+    for mat, batch, contracted in ((lhs, lb, lc), (rhs, rb, rc)):
         if isinstance(mat, BCOO):
-            if mat.n_dense:
-                raise errors.UnsupportedError(f"bcoo_dot_general: dense dimensions of {mat}; use update_layout before")
+            if mat.n_dense and (both or any(c >= mat.n_batch + mat.n_sparse for c in contracted)):
+                what = "a product of sparse arrays over" if both else "contracting over"
+                raise errors.UnsupportedError(
+                    f"bcoo_dot_general: {what} dense dimensions of {mat}; use update_layout before"
+                )
             if any(b >= mat.n_batch for b in batch):
                 raise errors.UnsupportedError(
                     f"bcoo_dot_general: batch dimensions {batch} of {mat} must be stored as batch dimensions"
                 )
-    if isinstance(lhs, BCOO) and isinstance(rhs, BCOO):
+    if both:
         if rhs.n_batch > len(rb) and lhs.n_sparse > len(lc):
             raise errors.ArgumentValueError(
                 "bcoo_spdot_general: cannot have unused batch dims on rhs with unused sparse dims on lhs. Use "
@@ -223,7 +228,7 @@ def _sparse_times_dense(lhs: BCOO, rhs: Any, lc: Any, rc: Any, lb: Any, rb: Any)
     contracted = [i for i in lc if i < n]
     free = [i for i in range(n) if i not in lb and i not in contracted]
     order = [*lb, *contracted, *free]
-    data, indices = data.transpose(*order, n), indices.transpose(*order, n, n + 1)
+    data, indices = data.transpose(*order, *range(n, data.ndim)), indices.transpose(*order, n, n + 1)
     inner = [(l - n, r) for l, r in zip(lc, rc) if l >= n]
     taken = [r for l, r in zip(lc, rc) if l < n]
     rest = [i for i in range(rhs.ndim) if i not in rb and i not in rc]
@@ -240,11 +245,14 @@ def _sparse_times_dense(lhs: BCOO, rhs: Any, lc: Any, rc: Any, lb: Any, rb: Any)
         else:
             part = jnp.broadcast_to(part, (data.shape[0], *part.shape))
         inside = (indices < limits).all(-1)
+        count, *dense = data.shape
+        inside = inside.reshape(count, *[1] * len(dense))
         weight = jnp.where(inside, data, jnp.zeros((), data.dtype)).astype(dtype)
-        terms = weight.reshape(-1, *[1] * len(tail)) * part.astype(dtype)
+        part = part.reshape(count, *[1] * len(dense), *tail)
+        terms = weight.reshape(*data.shape, *[1] * len(tail)) * part.astype(dtype)
         if not columns:
             return terms.sum(0).astype(dtype)
-        start = jnp.zeros((*sizes, *tail), dtype)
+        start = jnp.zeros((*sizes, *dense, *tail), dtype)
         return start.at[tuple(indices[:, i] for i in columns)].add(terms, mode="drop")
 
     for _ in free:

@@ -105,7 +105,7 @@ def correlate2d(
         # SciPy's definition where the second is the larger one.
         return _direct("correlate2d", jnp.flip(y), jnp.conj(x), mode, precision)
     # Walked backwards: the middle of an even number of positions is then the later one.
-    return jnp.flip(_direct("correlate2d", jnp.flip(x), jnp.conj(y), mode, precision))
+    return jnp.flip(_direct("correlate2d", jnp.flip(x), jnp.conj(y), mode, precision, first_slides=mode != "full"))
 
 
 def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Sequence[int] | int | None = None) -> Any:
@@ -181,7 +181,9 @@ def _matrices(name: str, in1: Any, in2: Any, boundary: str, fillvalue: Any) -> t
     return x, y
 
 
-def _direct(name: str, in1: Any, in2: Any, mode: str, precision: Any) -> Any:
+def _direct(name: str, in1: Any, in2: Any, mode: str, precision: Any, first_slides: bool = True) -> Any:
+    """The convolution as one operation. Of equal sizes the first slides: the sliding one is multiplied by the zeros
+    of the border, which tells where infinities become NaN."""
     _check_mode(mode)
     x, y = separate(name, in1, in2)
     if x.ndim != y.ndim:
@@ -192,8 +194,8 @@ def _direct(name: str, in1: Any, in2: Any, mode: str, precision: Any) -> Any:
         raise errors.ArgumentValueError(
             f"zero-size arrays not supported in convolutions, got shapes {x.shape} and {y.shape}."
         )
-    swapped = not all(a >= b for a, b in zip(x.shape, y.shape))
-    if swapped and not all(a <= b for a, b in zip(x.shape, y.shape)):
+    swapped = all(a <= b for a, b in zip(x.shape, y.shape)) and (first_slides or x.shape != y.shape)
+    if not swapped and not all(a >= b for a, b in zip(x.shape, y.shape)):
         raise errors.ArgumentValueError(
             f"One input must be smaller than the other in every dimension, got shapes {x.shape} and {y.shape}"
         )

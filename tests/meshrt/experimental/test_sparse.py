@@ -265,3 +265,29 @@ def test_products_with_dense_arrays_are_data():
         got, want = (s.bcoo_multiply_dense(s.BCOO.fromdense(m), other) for s in (sparse, theirs))
         np.testing.assert_array_equal(got, np.asarray(want))
     assert sparse.linalg.spsolve and theirs.linalg.spsolve  # without an import of their own
+
+
+@pytest.mark.parametrize("n_batch", [0, 1])
+def test_products_of_arrays_with_dense_dimensions(n_batch):
+    """Dense dimensions are free ones: they go where the others of their operand go."""
+    x = np.where(RNG.random((2, 3, 4, 2)) < 0.5, RNG.normal(size=(2, 3, 4, 2)), 0).astype(np.float32)
+    m = sparse.BCOO.fromdense(jnp.asarray(x), n_batch=n_batch, n_dense=1)
+    y = RNG.normal(size=(5, 3)).astype(np.float32)
+    cases = [((((1,), (1,)), ((), ())), y)]
+    if n_batch:
+        cases.append(((((1, 2), (0, 1)), ((0,), (2,))), RNG.normal(size=(3, 4, 2)).astype(np.float32)))
+    for numbers, other in cases:
+        (mine, its), (batch, its_batch) = numbers
+        turned = ((its, mine), (its_batch, batch))
+        product = lambda a, b, n=numbers: sparse.bcoo_dot_general(a, b, dimension_numbers=n)
+        want = meshrt.lax.dot_general(x, other, numbers)
+        np.testing.assert_allclose(meshrt.jit(product)(m, other), want, 1e-5, 1e-6)
+        want = meshrt.lax.dot_general(other, x, turned)
+        np.testing.assert_allclose(sparse.bcoo_dot_general(other, m, dimension_numbers=turned), want, 1e-5, 1e-6)
+        slope = meshrt.grad(lambda b, f=product: jnp.sin(f(m, b)).sum())(jnp.asarray(other))
+        dense = meshrt.grad(lambda b, n=numbers: jnp.sin(meshrt.lax.dot_general(x, b, n)).sum())(jnp.asarray(other))
+        np.testing.assert_allclose(slope, dense, 1e-4, 1e-5)
+    with pytest.raises(NotImplementedError, match="contracting over dense dimensions"):
+        sparse.bcoo_dot_general(m, y[:, :2], dimension_numbers=(((3,), (1,)), ((), ())))
+    with pytest.raises(NotImplementedError, match="sparse arrays over dense dimensions"):
+        sparse.bcoo_dot_general(m, m, dimension_numbers=(((2,), (2,)), ((), ())))

@@ -92,6 +92,7 @@ PROGRAMS = {
     "delete a list": lambda l: l.numpy.delete(np.arange(5), [1, 2]),
     # the order of complex numbers: real parts, then imaginary ones
     "largest": lambda l: [l.numpy.max(C), l.lax.reduce_max(C, (0,)), l.numpy.nanmax(C), l.lax.cummax(C)],
+    "largest and smallest of nothing": lambda l: [l.lax.reduce_max(C[:0], (0,)), l.lax.reduce_min(C[:0], (0,))],
     "smallest": lambda l: [l.numpy.min(C), l.lax.reduce_min(C, (0,)), l.lax.cummin(C, reverse=True)],
     "largest of rows": lambda l: l.vmap(l.numpy.max)(C.reshape(2, 2)),
     "largest of some": lambda l: l.numpy.max(C, where=np.array([True, False, True, False]), initial=0),
@@ -100,6 +101,9 @@ PROGRAMS = {
     "range of complex numbers": lambda l: l.numpy.ptp(C),
     "position of the largest": lambda l: l.numpy.argmax(C),
     "clipped": lambda l: l.numpy.clip(C, 0, 1),
+    "positions in narrow integers": lambda l: [
+        l.lax.argmax(l.numpy.array([1, 15, 3], d), 0, i) for d in ("uint4", "int4") for i in (np.int32, l.numpy.uint4)
+    ],
     "positions as floats": lambda l: l.lax.argmax(A, 0, np.float32),
     # Python's protocols
     "bytes": lambda l: bytes(l.numpy.ones(2)),

@@ -37,6 +37,18 @@ SLOPES = {
 }
 FORMS = {
     "schur": lambda l: l.scipy.linalg.schur(np.eye(2, dtype=np.float32)),
+    "a fill of another dtype": lambda l: [
+        l.eval_shape(lambda x, f=f, fill=fill: getattr(l.numpy, f)(x, x[1:], size=2, fill_value=fill), np.arange(3))
+        for f in ("intersect1d", "setxor1d", "union1d", "setdiff1d")
+        for fill in (2.5, np.int8(7))
+    ],
+    "a fill with a fraction": lambda l: l.jit(lambda x: l.numpy.setxor1d(x, x[1:], size=2, fill_value=2.5))(
+        np.arange(3)
+    ),
+    "a fill for nothing": lambda l: l.numpy.setxor1d(np.zeros(0, int), np.zeros(0, int), size=2, fill_value=2.5),
+    "widths as a column": lambda l: l.numpy.pad(ROW, ((2,), (1,))),
+    "more than the condition has": lambda l: l.numpy.compress(np.array([True, False]), ROW[0], size=3),
+    "as many as the condition has": lambda l: l.numpy.compress(np.array([True, False]), ROW[0], size=2, fill_value=7),
     "ihfft of nothing": lambda l: l.numpy.fft.ihfft(l.numpy.zeros(0)),
     "positions with a fraction for none": lambda l: l.numpy.flatnonzero(l.numpy.ones(3), fill_value=-0.5),
     "pascal by rows": lambda l: l.scipy.linalg.pascal(3.0, "lower"),

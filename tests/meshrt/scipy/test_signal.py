@@ -69,6 +69,14 @@ def test_convolutions(shapes):
         assert_alike(lambda lib, m=mode: lib.scipy.signal.correlate(x + 1j, y - 2j * y, m), 2e-5)
 
 
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize("name", ["convolve", "correlate", "convolve2d", "correlate2d"])
+def test_infinities_beside_the_border(name, mode):
+    x, y = np.array([[np.inf, 2], [3, 4]], np.float32), np.array([[1, -1], [-np.inf, 5]], np.float32)
+    for a, b in ((x, y), (y, x), (x, y[:1]), (x[:, :1], y)):  # a border of zeros times infinity is NaN
+        assert_alike(lambda lib, a=a, b=b: getattr(lib.scipy.signal, name)(a, b, mode=mode))
+
+
 @pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     "call",
