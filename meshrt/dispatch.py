@@ -16,6 +16,7 @@ from meshrt import config, heuristics
 from meshrt.config import settings
 from meshrt.core.naming import STATIONS
 from meshrt.core.primitive import Primitive
+from meshrt.core.references import is_ref
 from meshrt.core.source import replayed_compute
 from meshrt.core.trace import EVAL, EvalTrace, current_trace
 from meshrt.core.tracebacks import is_boundary, strip
@@ -38,16 +39,18 @@ _lock = threading.Lock()
 
 def evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
     """Runs a primitive on arrays, NumPy values and Python scalars."""
-    args = _on_one_device(args)
-    key = (primitive, tuple(params.items()))
+    args, places = _on_one_device(args), None
     table = _functions if primitive.cache_types else _over_jaxprs
+    if table is _over_jaxprs:
+        args, places = _each_once(args)
+    key = (primitive, tuple(params.items()), places)
     function = table.get(key)
     if function is None:
         if len(_functions) >= heuristics.KEPT_OPERATIONS:
             with _lock:
                 for old in list(_functions)[: heuristics.KEPT_OPERATIONS // 2]:
                     _functions.pop(old, None)
-        function = table[key] = _compiled(primitive, params)
+        function = table[key] = _compiled(primitive, params, places)
     if table is _over_jaxprs:
         with _lock:  # another thread may drop the entry
             _over_jaxprs[key] = function
@@ -79,9 +82,26 @@ def _on_one_device(args: Sequence[Any]) -> Sequence[Any]:
     return args
 
 
-def _compiled(primitive: Primitive, params: dict[str, Any]) -> Any:
+def _each_once(args: Sequence[Any]) -> tuple[Sequence[Any], tuple[int, ...] | None]:
+    """Operands with each reference once, as a function takes it, and which of them each operand is; None for all in
+    order. Condition and body of a loop may have one reference."""
+    refs = [id(a) for a in args if is_ref(a)]
+    if len(refs) == len(set(refs)):
+        return args, None
+    found: list[Any] = []
+    places = []
+    for a in args:
+        at = next((i for i, b in enumerate(found) if b is a), None) if is_ref(a) else None
+        places.append(len(found) if at is None else at)
+        if at is None:
+            found.append(a)
+    return found, tuple(places)
+
+
+def _compiled(primitive: Primitive, params: dict[str, Any], places: Sequence[int] | None) -> Any:
     def apply(*operands: Any) -> Any:
-        return primitive.bind(*operands, **params)
+        given = operands if places is None else [operands[i] for i in places]
+        return primitive.bind(*given, **params)
 
     apply.__name__ = apply.__qualname__ = primitive.name
     apply.operation = primitive  # type: ignore[attr-defined]  # whose program this is

@@ -174,6 +174,7 @@ class Primitive:
         "batch",
         "batch_axis",
         "batch_dimensions",
+        "batches_refs",
         "boxes",
         "cache_types",
         "calls",
@@ -237,7 +238,8 @@ class Primitive:
     shown: Final[Callable[[Eqn], dict[str, Any]] | None]
     allocates: Final[bool]
     repeats: Final[bool]
-    selects: Final[bool]
+    selects: Final[Callable[..., bool] | None]
+    batches_refs: Final[bool]
     on_cells: Final[bool]
     effects_rule: Final[Callable[..., Effects] | None]
     thread: Final[Rule | None]
@@ -292,7 +294,8 @@ class Primitive:
         shown: Callable[[Eqn], dict[str, Any]] | None = None,
         allocates: bool = False,
         repeats: bool = False,
-        selects: bool = False,
+        selects: Callable[..., bool] | None = None,
+        batches_refs: bool = False,
         on_cells: bool = False,
         effects: Callable[..., Effects] | None = None,
         thread: Rule | None = None,
@@ -335,6 +338,7 @@ class Primitive:
         self.again = again
         self.thread, self.discharge, self.printed, self.shown = thread, discharge, printed, shown
         self.allocates, self.on_cells, self.repeats, self.selects = allocates, on_cells, repeats, selects
+        self.batches_refs = batches_refs
         self.multiple_results, self.cache_types, self.literals = multiple_results, cache_types, literals
         self.typed = not cache_types if typed is None else typed
         self.explicit, self.sums, self.space = explicit, sums, space

@@ -250,9 +250,17 @@ class AbstractRef(AbstractValue):
         """As `ShapedArray.inside`, of what it refers to: the whole along Manual axes, however they split it outside."""
         return self._with(self.inner_aval.inside(mesh))
 
-    def batched(self, size: int, along: Any = None) -> AbstractRef:
-        """The type of a reference to a batch of such values."""
-        return self._with(self.inner_aval.batched(size, along))
+    def batched(self, size: int, along: Any = None, place: int = 0) -> AbstractRef:
+        """The type of a reference to a batch of such values, whose mapped dimension is at `place`."""
+        inner = self.inner_aval.batched(size, along)
+        if not place:
+            return self._with(inner)
+        put = lambda x: (*x[1 : place + 1], x[0], *x[place + 1 :])
+        if inner.explicit is None:
+            return self._with(inner.with_shape(put(inner.shape)))
+        spec = inner.explicit.spec
+        sharding = inner.explicit.update(spec=spec.update(partitions=put(spec.partitions)))
+        return self._with(inner.update(shape=put(inner.shape), sharding=sharding))
 
     def without(self, dim: int) -> AbstractRef:
         """The type of a reference to one member of a batch. Where the batch is whole along `dim` a member is placed as

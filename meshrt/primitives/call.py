@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshrt.core.basic.shapes import move_dim
 from meshrt.core.basic.varying import declared
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.lojax import opened_call
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
-from meshrt.transforms.batching import MappedAxis, batch_jaxpr
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr, flags_of, led
 from meshrt.transforms.discharge import call_rule
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
@@ -66,8 +65,8 @@ def _transpose(cts: Sequence[Any], *args: Any, jaxpr: Jaxpr, name: str) -> list[
 
 
 def _batch(axis: MappedAxis, args: list[Any], dims: list[int | None], params: dict[str, Any]) -> tuple[Any, Any]:
-    moved = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
-    closed, flags = batch_jaxpr(params["jaxpr"], axis, tuple(d is not None for d in dims))
+    moved = [led(a, d) for a, d in zip(args, dims)]
+    closed, flags = batch_jaxpr(params["jaxpr"], axis, flags_of(args, dims))
     outs = jit_p.bind(*closed.consts, *moved, jaxpr=closed.jaxpr, name=params["name"])
     return outs, [0 if f else None for f in flags]
 
@@ -92,6 +91,7 @@ def _bind(*args: Any, **params: Any) -> Any:
 
 jit_p: Primitive = Primitive(
     "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
+    batches_refs=True,
     dce=_dce, discharge=call_rule(lambda: jit_p),
     effects=lambda *avals, jaxpr, name: jaxpr.effects, calls="jaxpr", thread=thread_call,
     multiple_results=True, cache_types=False, varies=lambda params: declared(params["jaxpr"].in_avals),

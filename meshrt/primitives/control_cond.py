@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, move_dim, zeros
+from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, zeros
 from meshrt.core.basic.varying import declared
 from meshrt.core.effects import is_debug
 from meshrt.core.high import unlike
@@ -29,7 +29,7 @@ from meshrt.primitives.control_staging import body_effects, weak_key, with_vars
 from meshrt.primitives.elementwise import eq_p
 from meshrt.primitives.identity import stop_gradient_p
 from meshrt.primitives.selection import select_n_p
-from meshrt.transforms.batching import MappedAxis, batch_jaxpr
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr, flags_of, led
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import given_linear, transpose_jaxpr
 from meshrt.transforms.linearize import Linearized, linearize_jaxpr
@@ -274,8 +274,8 @@ def _transpose(cts: Sequence[Any], index: Any, *operands: Any, branches: tuple[J
 def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     branches = params["branches"]
     index, *operands = args
-    batched = tuple(d is not None for d in dims[1:])
-    operands = [x if d is None else move_dim(x, d, 0) for x, d in zip(operands, dims[1:])]
+    batched = flags_of(operands, dims[1:])
+    operands = [led(x, d) for x, d in zip(operands, dims[1:])]
     if dims[0] is None:
         union = _union([batch_jaxpr(b, axis, batched)[1] for b in branches])
         jaxprs, consts = _joined([batch_jaxpr(b, axis, batched, union)[0] for b in branches])
@@ -404,7 +404,8 @@ def _bind(*args: Any, **params: Any) -> Any:
 
 cond_p: Primitive = Primitive(
     "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    dce=_dce, recompute=_recompute, discharge=cond_rule(lambda: cond_p, _joined), selects=True, thread=_thread,
+    dce=_dce, recompute=_recompute, discharge=cond_rule(lambda: cond_p, _joined), thread=_thread,
+    selects=lambda axis, flags, params: flags[0], batches_refs=True,
     effects=lambda *avals, branches, **chosen: body_effects(*branches),
     multiple_results=True, cache_types=False,
     varies=lambda params: [NOT_VARYING, *declared(params["branches"][0].in_avals)],

@@ -16,7 +16,7 @@ from meshrt.core.basic.shapes import instantiate, move_dim, zeros
 from meshrt.core.basic.varying import declared
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Var
 from meshrt.core.primitive import Primitive, is_undefined
-from meshrt.core.references import is_ref_type
+from meshrt.core.references import is_ref, is_ref_type
 from meshrt.core.spaces import DEVICE
 from meshrt.core.trace import eval_jaxpr
 from meshrt.core.types import aval_of
@@ -25,7 +25,7 @@ from meshrt.primitives.control_high import scan_opened
 from meshrt.primitives.control_scan_lowering import infer, lower
 from meshrt.primitives.control_scan_reverse import plan_of, recompute, transposed
 from meshrt.primitives.control_staging import body_effects, carry_fixpoint, permuted, split3, with_vars
-from meshrt.transforms.batching import MappedAxis, batch_jaxpr
+from meshrt.transforms.batching import MappedAxis, batch_jaxpr, flags_of, led
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import given_linear
 from meshrt.transforms.linearize import linear_zero_p
@@ -180,9 +180,13 @@ def _transpose(
 
 def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     jaxpr, num_consts, num_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
-    batched = [d is not None for d in dims]
-    b_consts, b_carry, b_xs = split3(batched, num_consts, num_carry)
-    num_ys, length, first_x = len(jaxpr.outvars) - num_carry, params["length"], num_consts + num_carry
+    first_x = num_consts + num_carry
+    b_carry = [d is not None for d in dims[num_consts:first_x]]
+    b_consts = flags_of(args[:num_consts], dims[:num_consts])
+    # A slice of a reference has its mapped dimension one place before the whole; of others both are moved.
+    within = [d - 1 if is_ref(x) and isinstance(d, int) and d else d for x, d in zip(args[first_x:], dims[first_x:])]
+    b_xs = flags_of(args[first_x:], within)
+    num_ys, length = len(jaxpr.outvars) - num_carry, params["length"]
 
     def step(carry: tuple[bool, ...]) -> tuple[Any, Sequence[bool]]:
         closed, flags = batch_jaxpr(jaxpr, axis, (*b_consts, *carry, *b_xs), (*carry, *[False] * num_ys))
@@ -192,12 +196,12 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
     consts, carry, xs = split3(list(zip(args, dims)), num_consts, num_carry)
     operands = [
         *closed.consts,
-        *[x if d is None else move_dim(x, d, 0) for x, d in consts],
+        *[led(x, d) for x, d in consts],
         *[in_front(axis.extent, x, d) if b else x for (x, d), b in zip(carry, b_carry)],
         *[x if d is None else _behind_length(x, d, t, axis, length) for (x, d), t in zip(xs, jaxpr.in_avals[first_x:])],
     ]
     params = {**params, "jaxpr": closed.jaxpr, "num_consts": len(closed.consts) + num_consts}
-    behind = [*[None] * (len(operands) - len(xs)), *[d for _, d in xs]]
+    behind = [*[None] * (len(operands) - len(xs)), *[None if d and is_ref(x) else d for x, d in xs]]
     outs = list(with_moved_refs(scan_p, lambda values, _: scan_p.bind(*values, **params), operands, behind, params, 1))
     out_dims = [0 if f else None for f in flags[:num_carry]] + [1 if f else None for f in flags[num_carry:]]
     for i, member in enumerate(jaxpr.out_avals):
@@ -208,7 +212,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
 
 def _behind_length(x: Any, dim: Any, member: Any, axis: MappedAxis, length: int) -> Any:
     """A mapped operand among the xs, with the mapped dimension behind the one that the loop runs over."""
-    if is_ref_type(member) and member.memory_space is DEVICE:
+    if is_ref_type(member) and (dim or member.memory_space is DEVICE):
         return x  # (`with_moved_refs`)
     if not member.is_high:
         return move_dim(x, dim, 1)
@@ -278,7 +282,7 @@ def _bind(*args: Any, **params: Any) -> Any:
 
 scan_p: Primitive = Primitive(
     "scan", infer, lower=lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    dce=_dce, recompute=recompute, discharge=scan_rule(lambda: scan_p), thread=_thread,
+    batches_refs=True, dce=_dce, recompute=recompute, discharge=scan_rule(lambda: scan_p), thread=_thread,
     effects=lambda *avals, jaxpr, **_: body_effects(jaxpr),
     multiple_results=True, cache_types=False, varies=lambda params: declared(params["jaxpr"].in_avals),
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],

@@ -13,7 +13,7 @@ from typing import Any
 from meshrt import errors
 from meshrt.core import source
 from meshrt.core.basic.parts import in_front
-from meshrt.core.basic.shapes import instantiate, move_dim
+from meshrt.core.basic.shapes import instantiate
 from meshrt.core.basic.varying import declared
 from meshrt.core.effects import IO, ORDERED_IO, has_ordered
 from meshrt.core.high import unlike
@@ -27,7 +27,7 @@ from meshrt.primitives.control_discharge import while_rule
 from meshrt.primitives.control_high import chosen, loop_arguments, while_opened
 from meshrt.primitives.control_staging import body_effects, carry_fixpoint, permuted, split3, weak_key, with_vars
 from meshrt.primitives.reduce import reduce_or_p
-from meshrt.transforms.batching import MappedAxis, batch_jaxpr
+from meshrt.transforms.batching import Flags, MappedAxis, batch_jaxpr, flags_of, led
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import given_linear
 from meshrt.transforms.ordering import TOKEN
@@ -167,14 +167,9 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
             "callbacks unordered (ordered=False), or loop over the elements with meshrt.lax.map"
         )
     cond_n, body_n = params["cond_nconsts"], params["body_nconsts"]
-    b_cond, b_body, b_carry = split3([d is not None for d in dims], cond_n, body_n)
-
-    def step(carry: tuple[bool, ...]) -> tuple[Any, Sequence[bool]]:
-        closed, flags = batch_jaxpr(body, axis, (*b_body, *carry), carry)
-        return closed, flags
-
-    closed, carry_b = carry_fixpoint(b_carry, step)
-    test, (batched_test,) = batch_jaxpr(cond, axis, (*b_cond, *carry_b))
+    batched = flags_of(args, dims)
+    b_cond, b_body, _ = split3(batched, cond_n, body_n)
+    test, closed, carry_b, batched_test = _mapped(axis, batched, params)
     if batched_test:
         if IO in cond.effects or IO in body.effects:
             raise errors.UnsupportedError(
@@ -186,8 +181,8 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
         closed, _ = batch_jaxpr(body, axis, (*b_body, *carry_b), carry_b)
         test, _ = batch_jaxpr(cond, axis, (*b_cond, *carry_b), True)
     consts, body_consts, carry = split3(list(zip(args, dims)), cond_n, body_n)
-    consts = [*test.consts, *[x if d is None else move_dim(x, d, 0) for x, d in consts]]
-    body_consts = [*closed.consts, *[x if d is None else move_dim(x, d, 0) for x, d in body_consts]]
+    consts = [*test.consts, *[led(x, d) for x, d in consts]]
+    body_consts = [*closed.consts, *[led(x, d) for x, d in body_consts]]
     carry = [in_front(axis.extent, x, d) if b else x for (x, d), b in zip(carry, carry_b)]
     new = {
         "cond_jaxpr": test.jaxpr, "cond_nconsts": len(consts),
@@ -199,6 +194,15 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
         new["body_nconsts"] = len(body_consts)
     outs = while_p.bind(*consts, *body_consts, *carry, **new)
     return outs, [0 if b else None for b in carry_b]
+
+
+def _mapped(axis: MappedAxis, batched: Flags, params: dict[str, Any]) -> tuple[Any, Any, tuple[bool, ...], bool]:
+    """Condition and body, mapped; which carries are; and whether members stop at different turns."""
+    b_cond, b_body, b_carry = split3(batched, params["cond_nconsts"], params["body_nconsts"])
+    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+    closed, carry = carry_fixpoint(b_carry, lambda carry: batch_jaxpr(body, axis, (*b_body, *carry), carry))
+    test, (batched_test,) = batch_jaxpr(cond, axis, (*b_cond, *carry))
+    return test, closed, carry, batched_test
 
 
 _masked_cache: WeakCache = WeakCache()
@@ -337,7 +341,8 @@ def _bind(*args: Any, **params: Any) -> Any:
 
 while_p: Primitive = Primitive(
     "while", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    dce=_dce, discharge=while_rule(lambda: while_p), repeats=True, selects=True, thread=_thread,
+    dce=_dce, discharge=while_rule(lambda: while_p), repeats=True, thread=_thread,
+    selects=lambda axis, flags, params: _mapped(axis, flags, params)[-1], batches_refs=True,
     effects=lambda *avals, cond_jaxpr, body_jaxpr, **_: body_effects(cond_jaxpr, body_jaxpr),
     multiple_results=True, cache_types=False, varies=_varies, applies=loop_arguments,
     decides=lambda eqn: (eqn.params["cond_jaxpr"], eqn.params["cond_jaxpr"].outvars[0]),

@@ -17,6 +17,8 @@ from meshrt.core.basic.shapes import (
     canonical_shape,
     insert,
     instantiate,
+    move_dim,
+    repeated,
     reshape,
     zeros,
 )
@@ -187,7 +189,8 @@ def _dus_transpose(ct: Any, x: Any, update: Any, *starts: Any) -> list[Any]:
 def _dus_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     x, update, *starts = args
     if all(d is None for d in dims[2:]):
-        (x, update), d = batch_together(size, [x, update], dims[:2])
+        d = dims[1] if dims[0] is None else dims[0]  # the update is moved: it may be the smaller one
+        x, update = (repeated(size, v, d) if at is None else move_dim(v, at, d) for v, at in zip(args[:2], dims[:2]))
         dtype = aval_of(starts[0]).dtype if starts else dtypes.default_int_dtype()
         return dynamic_update_slice_p.bind(x, update, *insert(starts, d, np.zeros((), dtype)[()])), d
 

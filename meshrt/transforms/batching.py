@@ -12,7 +12,7 @@ from meshrt import errors
 from meshrt.config import settings
 from meshrt.core.axes import UNNAMED, NamedAxis, bind_axes
 from meshrt.core.basic.parts import batch_front, in_front
-from meshrt.core.basic.shapes import split_size
+from meshrt.core.basic.shapes import move_dim, split_size
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr, subjaxprs
 from meshrt.core.leaks import refuse_leaks
 from meshrt.core.lojax import inlined_call, may_unbox
@@ -26,7 +26,8 @@ from meshrt.transforms.references import check_aliases, with_moved_refs
 from meshrt.transforms.tools import WeakCache, hoist_consts
 
 __all__ = [
-    "BatchTrace", "BatchTracer", "MappedAxis", "batch_flat", "batch_jaxpr", "mapping", "names_in",
+    "BatchTrace", "BatchTracer", "Behind", "Flags", "MappedAxis", "batch_flat", "batch_jaxpr", "flags_of", "led",
+    "mapping", "names_in",
 ]  # fmt: skip
 
 
@@ -136,15 +137,16 @@ class BatchTrace(Trace):
             inner = has_refs and not (primitive.on_cells and primitive.applies is None)
             if inner:
                 check_aliases(primitive, args, params)
-            if primitive.selects and any(map(is_ref, args)):
-                context.trace = self
-                return through_values(primitive, args, params)
+            if primitive.selects is not None and any(map(is_ref, args)):
+                if primitive.selects(axis, flags_of(values, dims), params):
+                    context.trace = self
+                    return through_values(primitive, args, params)
             if primitive.batch is None:
                 raise missing_rule(primitive, "batch", "cannot be used under vmap")
             if leading:
                 dims = [d if d is None or isinstance(d, int) else 0 for d in dims]
             along = axis if primitive.batch_axis else axis.extent
-            if inner:  # programs inside have batches in front
+            if inner and not primitive.batches_refs:  # what is inside has batches in front
                 rule = lambda values, dims: primitive.batch(along, values, dims, params)
                 out, out_dims = with_moved_refs(primitive, rule, values, dims, params, 0)
             else:
@@ -239,19 +241,46 @@ def batch_flat(
     return [v for v, _ in pairs], [d for _, d in pairs]
 
 
+class Behind(NamedTuple):
+    """Flags an argument of a Jaxpr that has its mapped dimension at `dim`, behind others: a reference, which stays as
+    it is when others are moved."""
+
+    dim: int
+
+
+Flags = tuple[bool | Behind, ...]
+
+
+def flags_of(args: Sequence[Any], dims: Sequence[Any]) -> Flags:
+    """How operands are mapped that have their mapped dimensions in front, but for references."""
+    return tuple([Behind(d) if isinstance(d, int) and d and is_ref(x) else d is not None for x, d in zip(args, dims)])
+
+
+def led(x: Any, dim: Any) -> Any:
+    """An operand with its mapped dimension in front, where it has one; a reference as it is."""
+    return x if dim is None or is_ref(x) else move_dim(x, dim, 0)
+
+
 _cache: WeakCache = WeakCache()
 _first = operator.itemgetter(0)
 
 
 def batch_jaxpr(
-    jaxpr: Jaxpr, axis: MappedAxis, batched: tuple[bool, ...], force_out: tuple[bool, ...] | bool = False
+    jaxpr: Jaxpr, axis: MappedAxis, batched: Flags, force_out: tuple[bool, ...] | bool = False
 ) -> tuple[ClosedJaxpr, tuple[bool, ...]]:
     """`jaxpr` mapped over `axis`, and which results are mapped.
 
-    Arguments flagged in `batched` get a leading dimension of the axis's size, and so do the mapped results: those that
-    depend on mapped arguments, and those flagged in `force_out`. Cached by `jaxpr`.
+    Arguments flagged in `batched` get a dimension of the axis's size, in front where the flag says no more, and the
+    mapped results have it in front: those that depend on mapped arguments, and those flagged in `force_out`. Cached by
+    `jaxpr`.
     """
     return _cache.get(jaxpr, (axis, batched, force_out), lambda: _batch_jaxpr(jaxpr, axis, batched, force_out), _first)
+
+
+def _batched_type(aval: Any, axis: MappedAxis, flag: bool | Behind) -> Any:
+    if type(flag) is Behind:
+        return aval.batched(axis.size, axis.along, flag.dim)
+    return aval.batched(axis.size, axis.along) if flag else aval
 
 
 def _batch_jaxpr(jaxpr, axis, batched, force_out):
@@ -259,9 +288,9 @@ def _batch_jaxpr(jaxpr, axis, batched, force_out):
         force_out = (force_out,) * len(jaxpr.outvars)
     jaxpr = settled(jaxpr)
     trace = JaxprTrace(jaxpr.name, requires_low=False)
-    args = [trace.argument(a.batched(axis.size, axis.along) if b else a) for a, b in zip(jaxpr.in_avals, batched)]
+    args = [trace.argument(_batched_type(a, axis, b)) for a, b in zip(jaxpr.in_avals, batched)]
     with set_trace(trace):
-        dims = [batch_front(a) if b else None for a, b in zip(jaxpr.in_avals, batched)]
+        dims = [b.dim if type(b) is Behind else batch_front(a) if b else None for a, b in zip(jaxpr.in_avals, batched)]
         outs, out_dims = batch_flat(lambda *xs: eval_jaxpr(jaxpr, (), xs), axis, args, dims)
         outs = [
             in_front(axis.extent, o, d) if d is not None or force else o

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from meshrt import config, errors, tree_util
-from meshrt.core.basic.shapes import move_dim
 from meshrt.core.basic.varying import declared, into_branch
 from meshrt.core.effects import CELLS, is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var, subjaxprs
@@ -27,7 +26,7 @@ from meshrt.core.trace import EvalTrace, eval_jaxpr
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.transforms.arguments import as_tuple, fun_name, resolve_argnums
-from meshrt.transforms.batching import batch_jaxpr
+from meshrt.transforms.batching import batch_jaxpr, flags_of, led
 from meshrt.transforms.custom_arguments import split_arguments
 from meshrt.transforms.discharge import call_rule
 from meshrt.transforms.high import flatten
@@ -250,9 +249,9 @@ def _transpose(cts, *operands, jaxpr, **params):
 
 
 def _batch(axis, args, dims, params):
-    args = [a if d is None else move_dim(a, d, 0) for a, d in zip(args, dims)]
-    closed, flags = batch_jaxpr(params["jaxpr"], axis, tuple(d is not None for d in dims))
-    outs = checkpoint_p.bind(*closed.consts, *args, **{**params, "jaxpr": closed.jaxpr})
+    moved = [led(a, d) for a, d in zip(args, dims)]
+    closed, flags = batch_jaxpr(params["jaxpr"], axis, flags_of(args, dims))
+    outs = checkpoint_p.bind(*closed.consts, *moved, **{**params, "jaxpr": closed.jaxpr})
     return outs, [0 if f else None for f in flags]
 
 
@@ -297,9 +296,9 @@ def _bind(*args: Any, **params: Any) -> Any:
 
 checkpoint_p: Primitive = Primitive(
     "remat2", lambda *avals, jaxpr, **_: jaxpr.out_avals, shown=also("policy"), lower=_lower, jvp=_jvp,
-    linearize=_linearize,
-    transpose=_transpose, batch=_batch, batch_axis=True, dce=_dce, discharge=call_rule(lambda: checkpoint_p),
-    impl=_evaluate, repeats=True, once=True, effects=lambda *avals, jaxpr, **_: jaxpr.effects,
+    linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True, batches_refs=True, dce=_dce,
+    discharge=call_rule(lambda: checkpoint_p), impl=_evaluate, repeats=True, once=True,
+    effects=lambda *avals, jaxpr, **_: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
     varies=lambda params: declared(params["jaxpr"].in_avals),
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],

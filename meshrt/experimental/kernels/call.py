@@ -30,7 +30,7 @@ from meshrt.experimental.kernels.devices import COMMUNICATION, chip_axes
 from meshrt.experimental.kernels.grid import DYNAMIC, GridFrame, in_grid
 from meshrt.experimental.kernels.mapping import INDEX, GridMapping, KernelArguments, described, grid_mapping
 from meshrt.experimental.kernels.modes import interpreted
-from meshrt.experimental.kernels.params import CostEstimate
+from meshrt.experimental.kernels.params import CostEstimate, by_platform
 from meshrt.experimental.kernels.prng import STATE, StateNeededError, drawing_from
 from meshrt.experimental.kernels.specs import GridSpec, no_block_spec
 from meshrt.jit import jit
@@ -79,7 +79,8 @@ def pallas_call(
       interpret: True runs it as a loop of array operations, which is also what CPUs do; `InterpretParams(...)` in a
         simulator of a chip's memories that finds races and the like.
       name: what the call is called in programs.
-      compiler_params: an object of the platform: `pltpu.CompilerParams`, `pltriton.CompilerParams`.
+      compiler_params: an object of the platform: `pltpu.CompilerParams`, `pltriton.CompilerParams`; or those of
+        several, `{"mosaic": ..., "triton": ...}`.
       cost_estimate: what the call costs; compilers cannot know it.
       metadata: strings that are noted beside the call.
 
@@ -101,8 +102,9 @@ def pallas_call(
         _refuse_both(grid=(grid, ()), in_specs=(in_specs, no_block_spec), out_specs=(out_specs, no_block_spec),
                      scratch_shapes=(scratch_shapes, ()))  # fmt: skip
     params = {
-        "interpret": interpreted(interpret), "compiler_params": compiler_params, "cost_estimate": cost_estimate,
-        "debug": debug, "metadata": None if metadata is None else tuple(sorted(metadata.items())),
+        "interpret": interpreted(interpret), "compiler_params": by_platform(compiler_params),
+        "cost_estimate": cost_estimate, "debug": debug,
+        "metadata": None if metadata is None else tuple(sorted(metadata.items())),
     }  # fmt: skip
     if isinstance(out_shape, list):
         out_shape = tuple(out_shape)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 from meshrt import errors
 
 __all__ = [
-    "CompilerParams", "CostEstimate", "DimensionSemantics", "GridDimensionSemantics", "SideEffectType",
-    "TpuCompilerParams", "TritonCompilerParams",
+    "ByPlatform", "CompilerParams", "CostEstimate", "DimensionSemantics", "GridDimensionSemantics", "SideEffectType",
+    "TpuCompilerParams", "TritonCompilerParams", "by_platform", "for_gpus", "for_tpus",
 ]  # fmt: skip
 
 
@@ -143,3 +143,36 @@ class TritonCompilerParams:
 
     num_warps: int | None = None
     num_stages: int | None = None
+
+
+@dataclass(frozen=True)
+class ByPlatform:
+    """Parameters for several platforms, of which each reads its own."""
+
+    tpu: TpuCompilerParams | None
+    triton: TritonCompilerParams | None
+
+
+def by_platform(given: Any) -> Any:
+    """What a call was given for compilers; a dictionary (`{"mosaic": ..., "triton": ...}`) as what can be hashed."""
+    if not isinstance(given, Mapping):
+        return given
+    tpu, triton = given.get("mosaic_tpu") or given.get("mosaic"), given.get("triton")
+    return ByPlatform(
+        TpuCompilerParams(**tpu) if isinstance(tpu, Mapping) else tpu,
+        TritonCompilerParams(**triton) if isinstance(triton, Mapping) else triton,
+    )
+
+
+def for_tpus(given: Any) -> TpuCompilerParams | None:
+    """The parameters for TPUs among what a call was given."""
+    given = by_platform(given)
+    found = given.tpu if isinstance(given, ByPlatform) else given
+    return found if isinstance(found, TpuCompilerParams) else None
+
+
+def for_gpus(given: Any) -> TritonCompilerParams:
+    """The parameters for GPUs among what a call was given; those left open are None."""
+    given = by_platform(given)
+    found = given.triton if isinstance(given, ByPlatform) else given
+    return found if isinstance(found, TritonCompilerParams) else TritonCompilerParams()

@@ -260,7 +260,6 @@ def test_algorithms_round_and_add_up_as_they_say(precision, dtype, out, wanted):
 @pytest.mark.parametrize(
     "precision, fix",
     [
-        ("BF16_BF16_F32_X3", "ask for TF32_TF32_F32_X3"),
         ("ANY_F8_ANY_F8_F32", "convert them with astype"),
         (lax.DotAlgorithm(F32, F32, F32, 1, 1, 2), "give one of lax.DotAlgorithmPreset"),
     ],
@@ -268,6 +267,28 @@ def test_algorithms_round_and_add_up_as_they_say(precision, dtype, out, wanted):
 def test_algorithms_that_gpus_have_not_are_refused(precision, fix):
     with pytest.raises(meshrt.errors.UnsupportedError, match=fix):
         dots(precision, F32)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize(
+    "precision, bits",
+    [("BF16_BF16_F32", 7), ("BF16_BF16_F32_X3", 15), ("BF16_BF16_F32_X6", 22), ("BF16_BF16_F32_X9", 22)],
+)
+@pytest.mark.parametrize("narrow", [F32, BF16], ids=str)
+def test_products_of_parts_have_the_bits_of_their_parts(platform, precision, bits, narrow):
+    """Sums of products of what bfloat16 holds of operands; of bfloat16 one part is all. Infinities are none of NaN."""
+
+    def kernel(x, y, o):
+        o[...] = lax.dot(x[...], y[...], precision=precision, preferred_element_type=np.float32)
+
+    call = pl.pallas_call(kernel, kind(64, 64))
+    x, y = drawn([kind(64, 64), kind(64, 64, dtype=narrow)])
+    x[0, 0] = np.inf
+    (found,) = evaluated(platform, call, [x, y])
+    wide, columns = x[1:].astype(np.float64), y.astype(np.float64)
+    error = np.abs(found[1:] - wide @ columns) / (np.abs(wide) @ np.abs(columns))
+    assert error.max() < 2.0**-bits and (bits > 20 or error.max() > 2.0 ** -(bits + 8))
+    np.testing.assert_array_equal(found[0], np.inf * np.sign(columns[0]))
 
 
 @pytest.mark.parametrize("asked", ["highest", "F32_F32_F32", "TF32_TF32_F32", "tensorfloat32", "BF16_BF16_F32"])

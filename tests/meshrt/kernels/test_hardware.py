@@ -79,6 +79,31 @@ def test_tpus_compile_extremes_of_narrow_whole_numbers(spec, dtype):
     assert "tpu_custom_call" in compiled.as_text()
 
 
+def multiplied(precision):
+    def kernel(x_ref, y_ref, o_ref):
+        o_ref[...] = meshrt.lax.dot(x_ref[...], y_ref[...], precision=precision)
+
+    kind = meshrt.ShapeDtypeStruct((128, 128), np.float32)
+    return OURS.pl.pallas_call(kernel, kind), [kind, kind]
+
+
+@pytest.mark.tpu
+@needs_tpu
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("precision", ["high", "BF16_BF16_F32_X6", "F32_F32_F32"])
+def test_tpus_compile_products_by_algorithms(precision, spec):
+    assert "tpu_custom_call" in tpu_program(*multiplied(precision)).compile(topology=spec).as_text()
+
+
+@pytest.mark.tpu
+@needs_cuda
+@pytest.mark.parametrize("precision", ["BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "BF16_BF16_F32_X9"])
+def test_gpus_compile_products_of_parts(precision):
+    f, args = multiplied(precision)
+    compiled = meshrt.jit(f).trace(*args).lower(lowering_platforms=("cuda",)).compile(topology="h100:1")
+    assert compiled.memory_analysis().output_size_in_bytes > 0
+
+
 @pytest.mark.tpu
 @needs_tpu
 @pytest.mark.parametrize("spec", ["v5e:2x4", "v5p:2x2x2", "v6e:2x4"])

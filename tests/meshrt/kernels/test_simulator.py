@@ -175,6 +175,42 @@ def test_a_ring_of_chips():
     np.testing.assert_array_equal(np.asarray(out).reshape(4, 8), np.tile(np.arange(8), (4, 1)))
 
 
+def exchanged_in_scopes(chips, waited=2):
+    """Each chip signals semaphores that the others come to later."""
+
+    def kernel(x_ref, o_ref):
+        me = meshrt.lax.axis_index("x")
+        neighbours = [(me + 1) % chips, (me + chips - 1) % chips]
+        barrier = pltpu.get_barrier_semaphore()
+        for n in neighbours:
+            pl.semaphore_signal(barrier, 1, device_id=(n,))
+        pl.semaphore_wait(barrier, 2)
+
+        def second(scratch, sem):
+            for n in neighbours:
+                pl.semaphore_signal(sem, 1, device_id=(n,))
+            pl.semaphore_wait(sem, waited)
+            scratch[...] = x_ref[...] + 1
+            o_ref[...] = scratch[...]
+
+        pl.run_scoped(second, pltpu.VMEM((2,), np.float32), pltpu.SemaphoreType.REGULAR)
+
+    whole = pl.BlockSpec(memory_space=pltpu.VMEM)
+    f = pl.pallas_call(
+        kernel, of((2,)), in_specs=[whole], out_specs=whole, interpret=STRICT,
+        compiler_params=pltpu.CompilerParams(collective_id=0),
+    )  # fmt: skip
+    mesh, spec = meshrt.make_mesh((chips,), ("x",)), meshrt.P("x")
+    x = meshrt.device_put(np.zeros(2 * chips, np.float32), meshrt.NamedSharding(mesh, spec))
+    return meshrt.jit(meshrt.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec))(x)
+
+
+def test_semaphores_of_scopes_are_there_before_the_chip_comes_to_them():
+    np.testing.assert_array_equal(exchanged_in_scopes(4), np.ones(8))
+    with pytest.raises(errors.MissingWaitError, match="is at 1 where it ends"):
+        np.asarray(exchanged_in_scopes(4, waited=1))
+
+
 def test_cores_share_parallel_steps():
     seen = []
     checks = pltpu.InterpretParams(

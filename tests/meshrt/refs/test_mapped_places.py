@@ -7,6 +7,7 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import lax
+from meshrt.core.jaxpr import subjaxprs
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
@@ -20,6 +21,30 @@ def branches(r):
     lax.cond(r[0] > 0, lambda: r.__setitem__(1, 9.0), lambda: r.__setitem__(2, r[0]))
 
 
+def counted(r, last=3):
+    """A loop of unknown length, of references and an array."""
+    last = jnp.asarray(last)
+    return lax.fori_loop(0, last, lambda i, c: (meshrt.ref.addupdate(r, i, c + r[i + 1]), c * 2)[1], jnp.float32(0.5))
+
+
+def until(r):
+    """Each member stops at its own turn."""
+    lax.while_loop(lambda c: (c < 2) & (r[c] < 1), lambda c: (r.__setitem__(c, r[c + 1]), c + 1)[1], 0)
+
+
+def shared_branches(r, last=3):
+    """Members take one branch."""
+    lax.cond(jnp.asarray(last) > 2, lambda: r.__setitem__(1, 9.0), lambda: r.__setitem__(2, r[0]))
+
+
+def nested(r, last=3):
+    def outer(i, c):
+        meshrt.checkpoint(lambda: shared_branches(r, last))()
+        return c + meshrt.jit(lambda: lax.fori_loop(0, last, lambda k, c: (r.__setitem__(k, r[i] * c), c + 1)[1], c))()
+
+    lax.fori_loop(0, 2, outer, jnp.float32(0.5))
+
+
 BODIES = {
     "set": lambda r: r.__setitem__(slice(1, 3), r[0:2]),
     "whole": lambda r: r.__setitem__(..., r[...] * 2),
@@ -28,6 +53,11 @@ BODIES = {
     "loop": lambda r: lax.fori_loop(0, 3, lambda i, _: r.__setitem__(i, r[i] + r[i + 1]), None),
     "xs of a scan": over_elements,
     "branches": branches,
+    "shared branches": shared_branches,
+    "counted": counted,
+    "until": until,
+    "nested": nested,
+    "checkpoint": lambda r: meshrt.checkpoint(lambda: r.__setitem__(0, jnp.sin(r[1])))(),
     "jit": lambda r: meshrt.jit(lambda r: r.__setitem__(0, r[1] * 2))(r),
     "vmap": lambda r: meshrt.vmap(lambda e, i: e.__setitem__(..., e[...] * i))(r, jnp.arange(4.0)),
 }
@@ -45,6 +75,34 @@ def test_references_mapped_along_any_dimension(name):
             ref = meshrt.new_ref(jnp.asarray(given))
             wrap(meshrt.vmap(body, in_axes=place))(ref)
             np.testing.assert_allclose(ref[...], found, rtol=1e-6)
+
+
+INSIDE = {
+    "jit": BODIES["jit"], "checkpoint": BODIES["checkpoint"], "loop": BODIES["loop"], "counted": counted,
+    "shared branches": shared_branches, "nested": nested, "xs of a scan": over_elements,
+}  # fmt: skip
+
+
+def equations(jaxpr):
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in subjaxprs(eqn.params):
+            yield from equations(inner)
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_operations_with_programs_inside_leave_them_in_place(name):
+    """Nothing but parts is turned around: not the reference before, nor what they wrote after."""
+    whole = np.random.default_rng(1).normal(size=(4, 3, 2)).astype(np.float32)
+    ref = meshrt.new_ref(jnp.asarray(whole))
+    f = meshrt.vmap(meshrt.vmap(INSIDE[name], in_axes=1), in_axes=2)
+    found = list(equations(meshrt.make_jaxpr(f)(ref).jaxpr))
+    assert not [e for e in found if e.primitive.name == "new_ref"]
+    assert not [e for e in found if e.primitive.name == "transpose" and e.invars[0].aval.size >= whole.size]
+    f(ref)
+    member = meshrt.new_ref(jnp.asarray(whole[:, 2, 1]))
+    INSIDE[name](member)
+    np.testing.assert_allclose(ref[:, 2, 1], member[...], rtol=1e-6)
 
 
 def test_the_derivative_through_them():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, vector
@@ -14,6 +16,7 @@ from jaxlib.mosaic.python import tpu
 from meshrt.core.basic import shapes
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
+from meshrt.experimental.kernels.mlir.algorithms import SMALLEST, converted_first, in_parts, preset_asked
 from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
 from meshrt.primitives import (
@@ -28,11 +31,12 @@ from meshrt.primitives import (
     slice,
 )
 from meshrt.primitives.gather_scatter import GatherScatterMode
-from meshrt.primitives.precision import Precision
+from meshrt.primitives.precision import DotAlgorithm, DotAlgorithmPreset, Precision, is_in_full
 
 __all__ = ["RULES"]
 
 _F32, _I32, _BOOL = np.dtype(np.float32), np.dtype(np.int32), np.dtype(bool)
+_BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def wide_type(dtype: Any) -> np.dtype:
@@ -256,6 +260,10 @@ def _dot_general(walk: Walk, eqn: Eqn, x: ir.Value, y: ir.Value) -> ir.Value:
             walk.refuse(f"there are no products of {aval.dtype}; convert to a float or to int8")
         if kind_of(aval.dtype) == "i" and bits_of(aval.dtype) > 8:
             walk.refuse(f"of whole numbers only int8 and int4 have products, not {aval.dtype}; convert to a float")
+    program = _written_as(walk, eqn, a.dtype, b.dtype)
+    if program is not None:
+        parts: ir.Value = through(program)(walk, eqn, x, y)
+        return parts
     x, a_shape, x_free = _as_matrix(walk, x, a, xc, xb)
     y, b_shape, y_free = _as_matrix(walk, y, b, yc, yb)
     wide = _F32 if kind_of(a.dtype) == "f" else _I32
@@ -285,16 +293,35 @@ def _as_matrix(walk: Walk, x: ir.Value, aval: Any, contracted: Any, mapped: Any)
     return walk.reshaped(x, shape, aval.dtype), shape, [aval.ndim]
 
 
-def _precision(walk: Walk, eqn: Eqn, wide: Any) -> ir.Attribute | None:
+def _one_precision(walk: Walk, eqn: Eqn) -> Any:
+    """What a product is asked for: a `Precision`, an algorithm, or None."""
     asked = eqn.params.get("precision")
-    both = asked if isinstance(asked, tuple) else (asked, asked)
-    if both[0] != both[1]:
-        walk.refuse(f"both operands of a product have one precision, not {both}")
-    if both[0] is None or both[0] == Precision.DEFAULT or wide != _F32:
+    if not isinstance(asked, tuple) or isinstance(asked, DotAlgorithm):
+        return asked
+    if asked[0] != asked[1]:
+        walk.refuse(f"both operands of a product have one precision, not {asked}")
+    return asked[0]
+
+
+def _written_as(walk: Walk, eqn: Eqn, a: Any, b: Any) -> Callable[..., Any] | None:
+    """The program of products that matrix units have, which a product of operands of these types is asked for."""
+    preset = preset_asked(walk, eqn, "F32_F32_F32 or BF16_BF16_F32_X3")
+    if preset is None:
+        return in_parts if _one_precision(walk, eqn) == Precision.HIGH and a == b == _F32 else None
+    if preset is DotAlgorithmPreset.F32_F32_F32:
+        return None if a == b == _F32 else functools.partial(converted_first, to=_F32)
+    if preset.name not in (DotAlgorithmPreset.BF16_BF16_F32.name, *SMALLEST):
+        walk.refuse(f"a TPU multiplies bfloat16, or float32 in parts of it, not as {preset} says; ask for another")
+    if a == b == _BF16:
         return None
-    if both[0] == Precision.HIGHEST:
+    return in_parts if preset.name in SMALLEST else functools.partial(converted_first, to=_BF16)
+
+
+def _precision(walk: Walk, eqn: Eqn, wide: Any) -> ir.Attribute | None:
+    asked = _one_precision(walk, eqn)
+    if wide == _F32 and (asked == Precision.HIGHEST or (asked is not None and is_in_full(asked))):
         return ir.Attribute.parse("#tpu.contract_precision<fp32>")
-    walk.refuse(f"products have the precisions DEFAULT and HIGHEST, not {both[0]}")
+    return None
 
 
 RULES: dict[Primitive, Rule] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from meshrt.experimental.kernels.facts import kernel_facts
 from meshrt.experimental.kernels.mapping import GridMapping
 from meshrt.experimental.kernels.mosaic.module import KernelModule, kernel_module
 from meshrt.experimental.kernels.mosaic.types import STORED_BOOL
-from meshrt.experimental.kernels.params import CostEstimate, SideEffectType, TpuCompilerParams
+from meshrt.experimental.kernels.params import CostEstimate, SideEffectType, TpuCompilerParams, for_tpus
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.ffi import Target, whole_rule, write_call
 from propagation.quoting import quote
@@ -35,7 +35,7 @@ def lower(ctx: LoweringContext, eqn: Eqn, operands: Sequence[Any]) -> Sequence[A
       ArgumentValueError: compiler parameters do not fit the kernel.
     """
     params, mapping = eqn.params, eqn.params["grid_mapping"]
-    asked = compiler_params(params["compiler_params"])
+    asked = for_tpus(params["compiler_params"]) or TpuCompilerParams()
     name = symbol(params["name"])
     module = kernel_module(name, params["jaxpr"], mapping, asked, ctx.manual)
     check_barrier(name, module, asked, ctx.manual is not None)
@@ -56,14 +56,6 @@ def lower(ctx: LoweringContext, eqn: Eqn, operands: Sequence[Any]) -> Sequence[A
 def symbol(name: str) -> str:
     """A function's name as a symbol: `<lambda>` becomes `_lambda_`."""
     return "".join([c if c.isalnum() or c == "_" else "_" for c in name]) or "kernel"
-
-
-def compiler_params(given: Any) -> TpuCompilerParams:
-    """The parameters for this platform among those that a call was given."""
-    if isinstance(given, Mapping):
-        given = given.get("mosaic_tpu") or given.get("mosaic")
-        given = TpuCompilerParams(**given) if isinstance(given, Mapping) else given
-    return given if isinstance(given, TpuCompilerParams) else TpuCompilerParams()
 
 
 def _stored(aval: ShapedArray) -> ShapedArray:

@@ -103,6 +103,8 @@ class Core:
     number: int
     actor: Actor
     memories: dict[Any, Any] = field(default_factory=dict)
+    expected: dict[Any, Any] = field(default_factory=dict)  # semaphores that others signalled before they are made here
+    has_begun: bool = False
     scoped: int = 0
     random: Any = field(default_factory=lambda: np.random.Generator(np.random.Philox(0)))
 
@@ -112,7 +114,12 @@ class Core:
 
     def allocate(self, aval: Any, name: str, key: Any) -> Any:
         """New memory, or semaphores, of the core's own."""
-        made = self.machine.allocate(aval.inner_aval, name, key)
+        made = self.expected.get(key)
+        if made is not None and made.aval == aval.inner_aval:
+            del self.expected[key]
+            made.name = name
+        else:
+            made = self.machine.allocate(aval.inner_aval, name, key)
         self.memories[key] = made
         return made
 
@@ -157,6 +164,9 @@ class Machine:
         found = self.shared.get((device, mine.key))
         if found is None and other is not None:
             found = other.memories.get(mine.key)
+        if found is None and other is not None and other.has_begun and isinstance(mine, Semaphores):
+            # A chip in the kernel has its semaphores, those too of `run_scoped` that it comes to later.
+            found = other.expected.setdefault(mine.key, Semaphores(mine.aval, mine.name, mine.key))
         if found is None:
             raise errors.KernelDeadlockError(
                 f"{mine.name} of core {core} of device {device}, which the kernel {self.kernel} names at {where}, does "
@@ -224,7 +234,7 @@ class Machine:
                 f"the copy to {copy.target[0].name} that the kernel {self.kernel} starts at {copy.where} is not waited "
                 "for: call .wait() of it before the kernel ends"
             )
-        owned = [m for core in self.cores for m in core.memories.values()]
+        owned = [m for core in self.cores for m in (*core.memories.values(), *core.expected.values())]
         for memory in (*owned, *self.shared.values()):
             if isinstance(memory, Semaphores) and memory.counts.any():
                 at = int(np.flatnonzero(memory.counts)[0])

@@ -19,6 +19,7 @@ from meshrt.experimental.kernels.devices import own_id
 from meshrt.experimental.kernels.grid import DYNAMIC
 from meshrt.experimental.kernels.mapping import GridMapping
 from meshrt.experimental.kernels.modes import force, forced
+from meshrt.experimental.kernels.params import TpuCompilerParams, for_tpus
 from meshrt.experimental.kernels.simulator.steps import Call, parallel_dims, simulate
 from meshrt.lowering.composed import write_composed
 from meshrt.primitives.callback import io_callback
@@ -93,7 +94,7 @@ class InterpretParams:
     def lower(self, ctx: Any, eqn: Eqn, operands: Sequence[Any]) -> Sequence[Any]:
         """Writes a call of the simulator for a kernel's call; in a manual region one for all chips."""
         p = eqn.params
-        semantics = getattr(p["compiler_params"], "dimension_semantics", None)
+        semantics = (for_tpus(p["compiler_params"]) or TpuCompilerParams()).dimension_semantics
         orders = _orders(p["grid_mapping"], semantics, self, p["kernel"])
         debug_checks = settings.pallas_enable_debug_checks  # read here: the simulator runs in another thread
         call = Call(p["jaxpr"], p["grid_mapping"], p["input_output_aliases"], orders, p["kernel"], debug_checks)

@@ -110,6 +110,7 @@ def _array(machine: Machine, device: int, block: BlockMapping, key: Any) -> Memo
 
 def _core(core: Core, call: Call, sizes: Sequence[int], points: Sequence[list[int]]) -> Generator[Wait, None, None]:
     mapping, machine = call.mapping, core.machine
+    core.has_begun = True
     scalars = [machine.shared[core.device, ("scalar", i)] for i in range(mapping.num_scalars)]
     windows = [_Window(core, b, i, mapping.num_inputs) for i, b in enumerate(mapping.blocks)]
     scratch = [core.memories["scratch", i] for i in range(len(mapping.scratch_avals))]

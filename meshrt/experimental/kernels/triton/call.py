@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors
@@ -11,7 +11,13 @@ from meshrt.core.jaxpr import Eqn, Jaxpr, subjaxprs
 from meshrt.core.types import ShapedArray
 from meshrt.experimental.kernels.mapping import GridMapping
 from meshrt.experimental.kernels.mosaic.call import symbol
-from meshrt.experimental.kernels.params import GridDimensionSemantics, TpuCompilerParams, TritonCompilerParams
+from meshrt.experimental.kernels.params import (
+    GridDimensionSemantics,
+    TpuCompilerParams,
+    TritonCompilerParams,
+    for_gpus,
+    for_tpus,
+)
 from meshrt.experimental.kernels.triton.filled import filled
 from meshrt.experimental.kernels.triton.module import kernel_text
 from meshrt.lowering.context import LoweringContext
@@ -59,7 +65,7 @@ def lower(ctx: LoweringContext, eqn: Eqn, operands: Sequence[Any]) -> Sequence[A
 def _sequential(given: Any, mapping: GridMapping) -> tuple[int, ...]:
     """The dimensions of the grid whose steps one program runs one after the other: those that are said to be
     `arbitrary`; with scratch memory, which steps hand on, all that are not said to be parallel."""
-    said = given.dimension_semantics if isinstance(given, TpuCompilerParams) else None
+    said = (for_tpus(given) or TpuCompilerParams()).dimension_semantics
     if said is None:
         return mapping.kernel_dims if mapping.scratch_avals else ()
     names = [s.value if isinstance(s, GridDimensionSemantics) else s for s in said]
@@ -80,10 +86,7 @@ def _largest(jaxpr: Jaxpr) -> int:
 
 def _compiler_params(given: Any, jaxpr: Jaxpr) -> TritonCompilerParams:
     """The parameters for this platform among those that a call was given; those left open are chosen."""
-    if isinstance(given, Mapping):
-        given = given.get("triton")
-        given = TritonCompilerParams(**given) if isinstance(given, Mapping) else given
-    given = given if isinstance(given, TritonCompilerParams) else TritonCompilerParams()
+    given = for_gpus(given)
     warps = _warps(jaxpr) if given.num_warps is None else given.num_warps
     stages = _STAGES if given.num_stages is None else given.num_stages
     if warps not in (1, 2, 4, 8, 16, 32) or stages < 1:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -16,12 +17,13 @@ from meshrt import lax
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray
+from meshrt.experimental.kernels.mlir.algorithms import SMALLEST, converted_first, in_parts, preset_asked
 from meshrt.experimental.kernels.mlir.conversions import bits_of, converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk, kind_of, through
 from meshrt.experimental.kernels.triton.arrays import reduced
 from meshrt.experimental.kernels.triton.filled import counted, filled, with_rest
 from meshrt.primitives import contract, elementwise
-from meshrt.primitives.precision import DotAlgorithm, DotAlgorithmPreset, is_in_full, preset_of
+from meshrt.primitives.precision import DotAlgorithmPreset, is_in_full
 
 __all__ = ["RULES"]
 
@@ -112,9 +114,10 @@ def _dot_general(walk: Walk, eqn: Eqn, x: ir.Value, y: ir.Value) -> ir.Value:
     (a, b), out = [v.aval for v in eqn.invars], eqn.outvars[0].aval
     if kind_of(a.dtype) not in ("f", "i", "u") or kind_of(b.dtype) not in ("f", "i", "u"):
         walk.refuse(f"there are no products of {a.dtype} and {b.dtype}; convert them with astype")
-    preset = _preset(walk, eqn)
-    if preset is not None and _must_convert(walk, preset, a.dtype, b.dtype):
-        made: ir.Value = through(_converted_first)(walk, eqn, x, y)
+    preset = preset_asked(walk, eqn, "F32_F32_F32 or TF32_TF32_F32")
+    program = None if preset is None else _written_as(walk, preset, a.dtype, b.dtype)
+    if program is not None:
+        made: ir.Value = through(program)(walk, eqn, x, y)
         return made
     if xb or len(xc) != 1 or a.ndim != 2 or b.ndim != 2 or not _on_tensor_cores(a.dtype, b.dtype):
         if math.prod(_looped(eqn)) > MOST_TERMS and not _is_float(a, b):
@@ -172,44 +175,17 @@ def _first_of_each(walk: Walk, x: ir.Value, sizes: Sequence[int], d: int, count:
     return reduced(walk, [x], [dtype], d + 1, lambda a, b: [elementwise.max_p.bind(a, b)])[0]
 
 
-def _preset(walk: Walk, eqn: Eqn) -> DotAlgorithmPreset | None:
-    """The algorithm that a product is asked for; None for none, or for any."""
-    asked = eqn.params.get("precision")
-    if not isinstance(asked, DotAlgorithm | DotAlgorithmPreset):
-        return None
-    preset = preset_of(asked)
-    if preset is None:
-        walk.refuse(f"there is no {asked} here: give one of lax.DotAlgorithmPreset, as F32_F32_F32 or TF32_TF32_F32")
-    return None if preset is DotAlgorithmPreset.DEFAULT else preset
-
-
-def _must_convert(walk: Walk, preset: DotAlgorithmPreset, a: Any, b: Any) -> bool:
-    """Whether an algorithm is that of tensor cores after a conversion of operands only."""
+def _written_as(walk: Walk, preset: DotAlgorithmPreset, a: Any, b: Any) -> Callable[..., Any] | None:
+    """The program by which an algorithm multiplies operands that tensor cores do not take for it as they are."""
     if preset.name not in _TAKEN:  # of floats of 8 bits, any two
         if kind_of(a) == kind_of(b) == "f" and bits_of(a) == bits_of(b) == 8:
-            return False
+            return None
         walk.refuse(
             f"{preset} multiplies floats of 8 bits, not {a} and {b}: convert them with astype, or ask for another"
         )
     if a == b and a in _TAKEN[preset.name]:
-        return False
-    if preset.name in _SPLIT:
-        walk.refuse(
-            f"{preset} of {a} and {b} is not written for tensor cores: ask for TF32_TF32_F32_X3 or F32_F32_F32, or "
-            "convert them to bfloat16 with astype"
-        )
-    return True
-
-
-def _converted_first(x: Any, y: Any, *, precision: Any, preferred_element_type: Any = None, **how: Any) -> Any:
-    """The product of operands in the type that the algorithm `precision` multiplies."""
-    preset: Any = preset_of(precision)
-    out = np.dtype(preferred_element_type or np.result_type(x.dtype, y.dtype))
-    x, y = (lax.convert_element_type(v, _TAKEN[preset.name][0]) for v in (x, y))
-    made = contract.dot_general_p.bind(
-        x, y, precision=precision, preferred_element_type=np.dtype(preset.accumulation_type), **how
-    )
-    return lax.convert_element_type(made, out)
+        return None
+    return in_parts if preset.name in SMALLEST else functools.partial(converted_first, to=_TAKEN[preset.name][0])
 
 
 def _input_precision(preset: DotAlgorithmPreset | None, asked: Any, dtype: Any) -> Any:
@@ -229,7 +205,6 @@ _TAKEN: dict[str, tuple[np.dtype, ...]] = {
     "BF16_BF16_F32_X3": (_BF16,), "BF16_BF16_F32_X6": (_BF16,), "BF16_BF16_F32_X9": (_BF16,),
     "TF32_TF32_F32": _UP_TO_F32, "TF32_TF32_F32_X3": _UP_TO_F32, "F32_F32_F32": _UP_TO_F32, "F64_F64_F64": (_F64,),
 }  # fmt: skip
-_SPLIT = frozenset(name for name in _TAKEN if name.startswith("BF16_BF16_F32_X"))
 _BY_PARTS = {"TF32_TF32_F32_X3": tt.InputPrecision.TF32x3}
 
 

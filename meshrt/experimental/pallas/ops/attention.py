@@ -191,7 +191,7 @@ def _plan(q: Any, k: Any, bias: Any, segments: Any, how: Any, blocks: tuple[int,
     return Plan(
         batch, heads, k.shape[1], queries, keys, width, heuristics.block_of(queries, blocks[0]),
         heuristics.block_of(keys, blocks[1]), scale, before, after, None if bias is None else tuple(bias.shape),
-        segments is not None, accumulator(q),
+        segments is not None, accumulator(q), q.dtype.itemsize,
     )  # fmt: skip
 
 
@@ -219,7 +219,7 @@ def _forward(split: Split, *arrays: Any, how: Any, blocks: Any, has_bias: bool) 
     return jnp.swapaxes(out, 1, 2), jnp.swapaxes(log[..., 0], 1, 2)
 
 
-@sized("attention")
+@sized("attention_gradient")
 def _backward(split: Split, *arrays: Any, how: Any, blocks: Any, has_bias: bool, of_bias: bool) -> tuple[Any, ...]:
     *own, cotangent, log, delta = arrays
     plan, operands = _operands(how, blocks, has_bias, *own)

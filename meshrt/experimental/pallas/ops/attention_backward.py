@@ -44,7 +44,7 @@ def of_queries(plan: Plan, q: Any, k: Any, v: Any, *beside: Any, given: Any, wit
         out_specs=outs,
         out_shape=types,
         scratch_shapes=[pltpu.VMEM((plan.rows, plan.width), plan.dtype)],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")),
+        compiler_params=plan.compiler_params(1, 2, 2, plan.rows),
         cost_estimate=plan.cost(3, q.dtype.itemsize),
         name="flash_attention_queries",
     )(q, k, v, *beside, *given)
@@ -66,9 +66,7 @@ def of_keys(plan: Plan, q: Any, k: Any, v: Any, *beside: Any, given: Any) -> tup
         out_specs=[columns, columns],
         out_shape=[ShapeDtypeStruct(k.shape, k.dtype), ShapeDtypeStruct(v.shape, v.dtype)],
         scratch_shapes=[pltpu.VMEM((plan.columns, plan.width), plan.dtype)] * 2,
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "parallel", "arbitrary", "arbitrary")
-        ),
+        compiler_params=plan.compiler_params(2, 2, 2, 2 * plan.columns),
         cost_estimate=plan.cost(4, q.dtype.itemsize),
         name="flash_attention_keys",
     )(q, k, v, *beside, *given)

@@ -36,7 +36,7 @@ def attend(plan: Plan, q: Any, k: Any, v: Any, *beside: Any) -> tuple[Any, Any]:
             pltpu.VMEM((plan.rows, 1), plan.dtype),
             pltpu.VMEM((plan.rows, plan.width), plan.dtype),
         ],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")),
+        compiler_params=plan.compiler_params(1, 1, 2, plan.rows),
         cost_estimate=plan.cost(2, q.dtype.itemsize),
         name="flash_attention",
     )(q, k, v, *beside)

@@ -13,6 +13,9 @@ import numpy as np
 
 from meshrt import numpy as jnp
 from meshrt.experimental import pallas as pl
+from meshrt.experimental.pallas import tpu as pltpu
+from meshrt.experimental.pallas import triton as pltriton
+from meshrt.experimental.pallas.ops.heuristics import STAGES, warps_for
 from meshrt.experimental.pallas.ops.tiles import contract, positions, within
 from meshrt.shape_dtype import ShapeDtypeStruct
 
@@ -41,6 +44,7 @@ class Plan:
     bias: tuple[int, ...] | None
     segments: bool
     dtype: Any
+    itemsize: int
 
     @property
     def shared(self) -> int:
@@ -81,6 +85,8 @@ class Plan:
 
     def meets(self, i: Any, j: Any) -> Any:
         """Whether block (i, j) has a pair of positions that may attend to each other."""
+        if not self.is_banded:
+            return True  # (nothing is fetched ahead inside of branches)
         first, last = self.columns_for(i)
         return jnp.logical_and(j >= first, j <= last)
 
@@ -131,6 +137,18 @@ class Plan:
 
     def rows_type(self, width: int, dtype: Any) -> Any:
         return ShapeDtypeStruct((self.batch, self.heads, self.queries, width), dtype)
+
+    def compiler_params(self, steps: int, of_rows: int, of_columns: int, sums: int) -> dict[str, Any]:
+        """What compilers are told of a kernel whose last `steps` dimensions of the grid add up, and which holds so many
+        blocks by queries, by keys, and `sums` elements of sums for each of the width."""
+        semantics = ("parallel",) * 3 + ("arbitrary",) * steps
+        width = 1 << (self.width - 1).bit_length()
+        operands = (of_rows * self.rows + of_columns * self.columns) * width
+        warps = warps_for(operands, sums * width, self.itemsize)
+        return {
+            "mosaic": pltpu.CompilerParams(dimension_semantics=semantics),
+            "triton": pltriton.CompilerParams(num_warps=warps, num_stages=STAGES),
+        }
 
     def cost(self, products: int, itemsize: int) -> Any:
         """What a kernel of so many products per pair costs, at most: skipped blocks are counted by their share."""

@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 
 from meshrt.primitives.precision import canonical_precision, is_in_full
 
-__all__ = ["CORES", "GPUS", "RING_BYTES", "Sizes", "block_of", "columns_beside", "on_gpus", "rows_of"]
+__all__ = [
+    "CORES", "GPUS", "RING_BYTES", "STAGES", "Sizes", "block_of", "columns_beside", "on_gpus", "rows_of", "warps_for",
+]  # fmt: skip
 
 
 class Sizes(NamedTuple):
     """The blocks of each kernel.
 
     matmul     rows, columns and summed dimension of a product
-    attention  queries and keys of a block of scores
+    attention  queries and keys of a block of scores; of the backward pass: attention_gradient
     norm       elements of a block of rows that are normalised, and how many rows it has at least
     loss       tokens and classes of a block of logits
     head       tokens and classes of a block of logits that are computed from a head
@@ -30,6 +32,7 @@ class Sizes(NamedTuple):
 
     matmul: tuple[int, int, int]
     attention: tuple[int, int]
+    attention_gradient: tuple[int, int]
     norm: tuple[int, int]
     loss: tuple[int, int]
     head: tuple[int, int]
@@ -49,6 +52,7 @@ class Sizes(NamedTuple):
 CORES = Sizes(
     matmul=(512, 512, 512),
     attention=(512, 512),
+    attention_gradient=(512, 512),
     norm=(256 * 1024, 8),
     loss=(256, 1024),
     head=(256, 1024),
@@ -68,6 +72,7 @@ CORES = Sizes(
 GPUS = Sizes(
     matmul=(128, 128, 64),
     attention=(64, 64),
+    attention_gradient=(64, 64),
     norm=(8 * 1024, 1),
     loss=(4, 1024),
     head=(0, 8192),
@@ -79,13 +84,26 @@ GPUS = Sizes(
 # H100 keeps in registers (202 of the 255 of each thread; of 128 x 128 x 32 it stores 216 bytes elsewhere, of 64 x 64 it
 # takes 122, for a third less work by each element that is fetched).
 _TF32_MATMUL = 128, 64, 32
-# What bounds the blocks of GPUs by their operands. Chosen from what the compiler for an H100 takes: of its 227 KiB the
-# backward pass of attention holds four blocks of queries or keys at a time; and products in full of floats of 32 bits
-# and more are no instruction of tensor cores, so that each multiplication is written out, 1024 of them for a thread (of
-# blocks of 128 x 128 x 64 in float32 8192 took the compiler 30 s, and in float64 they do not fit). Attention in float32
-# has these bounds by tensor cores, too: with twice as many rows its backward pass does not stay in registers.
-_HELD_BYTES = 16 << 10  # (of 32 KiB heads of 192 need 385 KiB in all, where lengths are no multiples of blocks)
+# What bounds the blocks of GPUs by their operands. Chosen from what the compiler for an H100 takes. Products in full of
+# floats of 32 bits and more are no instruction of tensor cores, so that each multiplication is written out, 1024 of
+# them for a thread (of blocks of 128 x 128 x 64 in float32 8192 took the compiler 30 s, and in float64 they do not
+# fit). Attention in float32 has these bounds by tensor cores, too: with twice as many rows its backward pass does not
+# stay in registers. Of narrower elements a block has 64 queries where they fit, which four warps at a time multiply by
+# the wide instructions of tensor cores (`wgmma`; of 32 they do not): of heads of 256, 64 queries and 64 keys forward,
+# and 32 keys backward, where four of them are held (at most 209 KiB of 227, of uneven lengths and heads of 192, too).
+_HELD_BYTES = 16 << 10
+_HELD_ROWS_BYTES = 32 << 10
 _WIDE_TERMS = 1 << 17
+# Words of 32 bits, of operands and sums, that attention holds by four warps, by the bytes of an element; of more by
+# eight. Chosen from what the compiler for an H100 stores elsewhere, in bytes for a thread by four warps and by eight:
+# bfloat16, heads of 128, 64 x 64: forward 0 and 0, of queries 0 and 0, of keys 640 and 0; heads of 256, 64 x 64 forward
+# 1068 and 0, 64 x 32 of queries (not measured) and 96, of keys (not measured) and 8; 32 x 32, as it was, of keys 672
+# by four. float32, heads of 128, 32 x 32: 144, 376 and 580 by four, 0, 72 and 128 by eight; heads of 256, 16 x 16: 112,
+# 500 and 692, and 0, 180 and 248. (By sixteen warps a thread has 128 registers, and all of them store more.)
+_WORDS_OF_FOUR_WARPS = {2: 24 << 10, 4: 12 << 10}
+# Blocks that are fetched ahead. Chosen: with three, one program has a multiprocessor to itself from heads of 128 on
+# (152 KiB), with two 104 KiB.
+STAGES = 2
 # The backward pass of a scan keeps the states of a block's steps: of 64 x 32 channels with 16 states it took ten times
 # as long as of half as many. (With 128 states the compiler was not done with 32 x 32 after three minutes.)
 _KEPT_STATES = 1 << 14
@@ -98,13 +116,8 @@ def on_gpus(name: str, arrays: Sequence[Any]) -> tuple[int, ...]:
     if name == "matmul" and first.dtype.itemsize >= 4:
         in_full = first.dtype.itemsize > 4 or is_in_full(canonical_precision(None))
         return (64, 64, _WIDE_TERMS // 64**2) if in_full else _TF32_MATMUL
-    if name in ("attention", "pages"):
-        width, size = 1 << (first.shape[-1] - 1).bit_length(), first.dtype.itemsize
-        rows = blocks[0]
-        terms = _WIDE_TERMS if size >= 4 else rows**2 * width
-        while rows > 16 and (rows * width * size > _HELD_BYTES or rows * min(rows, 64) * width > terms):
-            rows //= 2
-        return (rows,) * len(blocks)
+    if name in ("attention", "attention_gradient", "pages"):
+        return _of_heads(name, blocks, 1 << (first.shape[-1] - 1).bit_length(), first.dtype.itemsize)
     if name == "scan":
         rows, width = blocks
         states = 1 << (arrays[2].shape[1] - 1).bit_length()
@@ -112,6 +125,24 @@ def on_gpus(name: str, arrays: Sequence[Any]) -> tuple[int, ...]:
             rows, width = (rows // 2, width) if rows >= width else (rows, width // 2)
         return rows, width
     return blocks
+
+
+def _of_heads(name: str, blocks: tuple[int, ...], width: int, size: int) -> tuple[int, ...]:
+    """Positions of a block of heads of so many elements, of `size` bytes each."""
+    if name != "pages" and size < 4:
+        most = (_HELD_ROWS_BYTES, _HELD_ROWS_BYTES if name == "attention" else _HELD_BYTES)
+        return tuple([max(16, min(n, m // (width * size))) for n, m in zip(blocks, most)])
+    rows = blocks[0]
+    terms = _WIDE_TERMS if size >= 4 else rows**2 * width
+    while rows > 16 and (rows * width * size > _HELD_BYTES or rows * min(rows, 64) * width > terms):
+        rows //= 2
+    return (rows,) * len(blocks)
+
+
+def warps_for(operands: int, sums: int, itemsize: int) -> int:
+    """How many warps of a GPU share a block of attention that holds so many elements of operands and of sums."""
+    words = operands * itemsize // 4 + sums
+    return 4 if words <= _WORDS_OF_FOUR_WARPS.get(itemsize, 12 << 10) else 8
 
 
 # Bytes of a core's memory that the windows of a ring's kernel may take. Chosen: what a v5e grants less a quarter, for
