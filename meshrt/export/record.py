@@ -132,7 +132,11 @@ class Record:
                 f"No VJP is available for {self.fun_name}: serialize it with vjp_order=1, or as many derivatives as "
                 "are taken"
             )
-        return self._get_vjp(self)
+        return self._derivative
+
+    @functools.cached_property
+    def _derivative(self) -> Any:
+        return None if self._get_vjp is None else self._get_vjp(self)
 
     def __str__(self) -> str:
         return f"{type(self).__name__}(fun_name={self.fun_name}, ...)"
