@@ -100,7 +100,7 @@ def test_forward_mode_says_which_derivative_it_takes(order):
     call = through_bytes(meshrt.jit(jnp.sin), vjp_order=order)(X).call
     for form in (lambda f: meshrt.jvp(f, (X,), (X,)), lambda f: meshrt.jit(meshrt.jacfwd(f))(X),
                  lambda f: meshrt.linearize(f, X)[1](X)):  # fmt: skip
-        with pytest.raises(errors.ForwardModeError, match="can't apply forward-mode.*vjp_order=2"):
+        with pytest.raises(errors.ForwardModeError, match=r"can't apply forward-mode.*vjp_order=2"):
             form(call)
 
 
