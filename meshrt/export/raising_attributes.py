@@ -38,11 +38,13 @@ def type_of(value: Any) -> ShapedArray:
 
 
 def array_of(op: Any, name: str, kind: ShapedArray) -> Any:
-    """The elements of an attribute, a constant of this type."""
+    """The elements of an attribute, a constant of this type; where all are the same, one, as the type may be of any
+    size."""
     named = next(op.attributes[i] for i in range(len(op.attributes)) if op.attributes[i].name == name)
     attr = attribute_of(op.attributes, named)
     if kind.dtype.str[1:] in _NATIVE and kind.dtype.isbuiltin == 1 and isinstance(attr, ir.DenseElementsAttr):
-        return np.asarray(attr).reshape(kind.shape)
+        found = np.asarray(attr)  # a view
+        return np.asarray(found[(0,) * found.ndim]) if attr.is_splat else found.reshape(kind.shape)
     text = str(attr).partition(" : ")[0]
     found = _HEX.match(text)
     if found is not None:
@@ -53,7 +55,7 @@ def array_of(op: Any, name: str, kind: ShapedArray) -> Any:
         elements = numbers if kind.dtype == part else numbers.view(kind.dtype)
     if len(elements) not in (1, kind.size):
         raise NotRaised(f"a constant of type {kind.short()}")
-    return np.broadcast_to(elements.reshape(kind.shape if len(elements) > 1 else ()), kind.shape)
+    return elements.reshape(kind.shape if len(elements) > 1 else ())
 
 
 def _element(text: str, dtype: Any) -> Any:

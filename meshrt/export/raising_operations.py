@@ -104,7 +104,9 @@ def _barrier(op: Any, *operands: Any) -> Any:
 
 @_rule("constant")
 def _constant(op: Any) -> Any:
-    return array_of(op, "value", type_of(op.results[0]))
+    kind = type_of(op.results[0])
+    value = array_of(op, "value", kind)
+    return value if value.shape == kind.shape else lax.broadcast_in_dim(value, kind.shape, ())
 
 
 @_rule("iota")

@@ -152,6 +152,19 @@ def test_functions_that_call_each_other_several_times_are_read_once():
     alike(meshrt.vmap(loaded.call)(X), X * 2)
 
 
+def test_constants_of_one_value_are_no_larger_than_it():
+    body = "".join(
+        f"%{k} = stablehlo.constant dense<{v}> : tensor<{n}x{t}> "
+        f"%{k}s = stablehlo.slice %{k} [0:2] : (tensor<{n}x{t}>) -> tensor<2x{t}> "
+        for n in (10**12,) for k, v, t in (("a", "3", "i8"), ("b", "1.5", "bf16"), ("c", "(1.0,2.0)", "complex<f32>"))
+    )  # fmt: skip
+    kinds = "tensor<2xi8>, tensor<2xbf16>, tensor<2xcomplex<f32>>"
+    text = f"func.func @main(%x: tensor<f32>) -> ({kinds}) {{ {body} return %as, %bs, %cs : {kinds} }}"
+    loaded = export.from_stablehlo(text)
+    found = meshrt.eval_shape(meshrt.vmap(loaded.call), X)
+    assert [f.shape for f in found] == [(4, 2)] * 3 and is_at_once(loaded)
+
+
 def test_sizes_by_number_jaxs_files_and_nested_maps():
     (n,) = export.symbolic_shape("n")
     loaded = through_bytes(meshrt.jit(lambda x: jnp.cumsum(x) + x.shape[0]), vjp_order=1)(spec((n,)))
