@@ -1,7 +1,8 @@
 """Calls of exported functions: a primitive that puts the module into the program around it.
 
-The derivative is the one that was exported with the function. Nothing of its inside is known here, so it is mapped by
-a loop, and cannot be differentiated forwards.
+The derivative is the one that was exported with the function. Forward mode needs two of the derivatives: what pulls
+cotangents back is linear in them, and its own derivative with respect to them pushes tangents forward, at whatever
+cotangents.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.export.embedding import Embedding
 from meshrt.export.mapping import mapped_call
-from meshrt.export.record import Record, argument_names
+from meshrt.export.record import Record, argument_names, result_types
 from meshrt.export.splits import Over, Splits, added_up, around, declared, explicit_mesh, result_splits, typed_as
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
@@ -84,15 +85,40 @@ def _function(exported: Record, mesh: Over | None = None, splits: Splits = ()) -
         pulled = _called(derivative, [*args, *map(_cotangent, cts, wanted)])
         return tuple(pulled if mesh is None else [typed_as(ct, aval_of(x), mesh) for ct, x in zip(pulled, args)])
 
+    def push(args: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+        second = _second_derivative(exported)
+        cts = [_zeros(a.shape, a.to_tangent_aval()) for a in result_types(exported, [aval_of(x) for x in args])]
+        moved = [_zeros(aval_of(x).shape, aval_of(x).to_tangent_aval()) if t is None else t
+                 for x, t in zip(args, tangents)]  # fmt: skip
+        found: Sequence[Any] = _called(second, [*args, *cts, *moved])[len(args) :]
+        return found
+
     # Zeros are made here, not of their types, which do not say on which devices.
     call.defvjp(forward, backward, symbolic_zeros=True)
+    call.push = push
     return call
+
+
+def _second_derivative(exported: Record) -> Any:
+    """The derivative of the derivative. ForwardModeError where it is not known."""
+    derivative = exported.vjp() if exported.has_vjp() else exported
+    if not derivative.has_vjp():
+        raise errors.ForwardModeError(
+            f"can't apply forward-mode autodiff (jvp) to the exported function {exported.fun_name}: that takes its "
+            "second derivative. Serialize it with vjp_order=2, and one more for each further derivative, or use grad "
+            "and vjp instead of jvp and jacfwd"
+        )
+    return derivative.vjp()
 
 
 def _cotangent(ct: Any, wanted: ShapedArray) -> Any:
     if wanted.dtype == dtypes.float0:
         return np.zeros(wanted.shape, dtypes.float0)
     return zeros(ct.aval.bare()) if isinstance(ct, SymbolicZero) else ct
+
+
+def _zeros(shape: tuple[int, ...], kind: ShapedArray) -> Any:
+    return np.zeros(shape, dtypes.float0) if kind.dtype == dtypes.float0 else zeros(ShapedArray(shape, kind.dtype))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -122,12 +148,11 @@ def _check(exported: Record, avals: Sequence[ShapedArray]) -> None:
 
 def _infer(*avals: ShapedArray, exported: Record, splits: Splits) -> list[ShapedArray]:
     _check(exported, avals)
-    values = exported.solution.of([a.shape for a in avals])
-    shapes = [tuple(n.evaluate(values) if isinstance(n, DimExpr) else n for n in a.shape) for a in exported.out_avals]
+    outs = result_types(exported, avals)
     varying = frozenset[str]().union(*[a.vma for a in avals])
     return [
-        ShapedArray(shape, a.dtype, a.weak_type, split, varying, a.memory_space)
-        for shape, a, split in zip(shapes, exported.out_avals, splits or (None,) * len(shapes), strict=True)
+        ShapedArray(a.shape, a.dtype, a.weak_type, split, varying, a.memory_space)
+        for a, split in zip(outs, splits or (None,) * len(outs), strict=True)
     ]  # fmt: skip
 
 

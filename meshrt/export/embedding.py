@@ -29,7 +29,7 @@ from meshrt.sharding.mesh import AbstractMesh
 from propagation.asm import Body, Ref
 from propagation.graph import attribute_of
 
-__all__ = ["Embedded", "Embedding"]
+__all__ = ["Embedded", "Embedding", "calls_of", "check_calls", "specialised_for"]
 
 _INNER = "_exported_main"
 # What the boundary of a program says, and a function inside of one does not.
@@ -69,42 +69,48 @@ class Embedding:
         has_index = len(exported.platforms) > 1
         is_known = len(places) == 1 and not any(is_symbolic_shape(a.shape) for a in (*args, *outs))
         if exported.uses_global_constants and is_known:
-            module = self._specialised(module, args, outs, places[0] if has_index else None)
+            module = specialised_for(exported, module, args, outs, places[0] if has_index else None)
             has_index = False
         copy = _Copy(self.lowering, module, ShardingTexts(self.lowering, exported.split_mesh, self.mesh))
         name, arg_types, result_types = copy.run(f"call_exported_{exported.fun_name}")
         return Embedded(name, arg_types, result_types, tuple(places) if has_index else None)
 
-    def _specialised(
-        self, module: ir.Module, args: Sequence[ShapedArray], outs: Sequence[ShapedArray], index: int | None
-    ) -> ir.Module:
-        """The module for these types and the platform of this index."""
-        check_calls(_calls(module))
-        if any(op.name == "stablehlo.composite" for op in operations(module)):
-            # What specialises knows calls of functions, and leaves decompositions as they are.
-            module = jaxlib_api.expanded(module, "composite")
 
-        def entry(module: ir.Module) -> str:
-            with module.context, ir.Location.unknown():
-                main = _function(module, "main")
-                inner = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
-                ir.SymbolTable(module.operation).set_symbol_name(main, _INNER)
-                main.attributes["sym_visibility"] = ir.StringAttr.get("private")
-                text = _caller(inner, [mlir_type(a) for a in args], [mlir_type(a) for a in outs], index)
-                wrapper = ir.Module.parse(text)
-                made = next(op for op in wrapper.body.operations if _name(op) == "main")
-                module.body.append(made.detach_from_parent())
-                return str(module.operation.get_asm(enable_debug_info=True))
+def specialised_for(
+    exported: Record, module: ir.Module, args: Sequence[ShapedArray], outs: Sequence[ShapedArray], index: int | None
+) -> ir.Module:
+    """The exported module for arguments and results of these types, and the platform of this index.
 
-        try:
-            if has_regions(module):
-                return specialised(str(module.operation.get_asm(enable_debug_info=True)), entry)
-            return jaxlib_api.parse(jaxlib_executables.refined_shapes(entry(module)))
-        except jaxlib_api.XlaError as e:
-            raise errors.ArgumentValueError(
-                f"the exported function {self.exported.fun_name} cannot be called with arguments of types "
-                f"{', '.join(a.short() for a in args)}: {e}"
-            ) from None
+    Raises:
+      ArgumentValueError: the sizes do not fit the program.
+      SavedProgramError: its functions call each other without end.
+    """
+    check_calls(calls_of(module))
+    if any(op.name == "stablehlo.composite" for op in operations(module)):
+        # What specialises knows calls of functions, and leaves decompositions as they are.
+        module = jaxlib_api.expanded(module, "composite")
+
+    def entry(module: ir.Module) -> str:
+        with module.context, ir.Location.unknown():
+            main = _function(module, "main")
+            inner = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+            ir.SymbolTable(module.operation).set_symbol_name(main, _INNER)
+            main.attributes["sym_visibility"] = ir.StringAttr.get("private")
+            text = _caller(inner, [mlir_type(a) for a in args], [mlir_type(a) for a in outs], index)
+            wrapper = ir.Module.parse(text)
+            made = next(op for op in wrapper.body.operations if _name(op) == "main")
+            module.body.append(made.detach_from_parent())
+            return str(module.operation.get_asm(enable_debug_info=True))
+
+    try:
+        if has_regions(module):
+            return specialised(str(module.operation.get_asm(enable_debug_info=True)), entry)
+        return jaxlib_api.parse(jaxlib_executables.refined_shapes(entry(module)))
+    except jaxlib_api.XlaError as e:
+        raise errors.ArgumentValueError(
+            f"the exported function {exported.fun_name} cannot be called with arguments of types "
+            f"{', '.join(a.short() for a in args)}: {e}"
+        ) from None
 
 
 def _caller(inner: ir.FunctionType, args: Sequence[str], outs: Sequence[str], index: int | None) -> str:
@@ -150,7 +156,7 @@ def _function(module: ir.Module, name: str) -> Any:
     return next(op.operation for op in module.body.operations if _name(op) == name)
 
 
-def _calls(module: ir.Module) -> dict[str, set[str]]:
+def calls_of(module: ir.Module) -> dict[str, set[str]]:
     """Which functions each function names."""
     found: dict[str, set[str]] = {}
     for function in module.body.operations:

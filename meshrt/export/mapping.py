@@ -1,8 +1,10 @@
 """`vmap` of calls of exported functions.
 
-Nothing of a function's inside is known here, so it is called for one member of the batch after another, in a loop of
-the program. Where the mapped dimension is split over mesh axes of which the function knows nothing, as one exported
-for a single device, each device calls it for the members that it has; else every device gets all of them.
+What a function for one device computes is read out of its module as operations of ours (`meshrt.export.raising`), which
+are mapped as any others. A module with something that cannot be said so, a call of LAPACK for example, is called for
+one member of the batch after another, in a loop of the program; so is a function that is split over devices itself.
+Where the mapped dimension is split over mesh axes of which the function knows nothing, as one exported for a single
+device, each device does either for the members that it has; else every device gets all of them.
 """
 
 from __future__ import annotations
@@ -10,17 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from meshrt import config, dtypes, errors
 from meshrt.core.basic.shapes import move_dim
-from meshrt.core.types import ShapedArray
-from meshrt.export.record import Record
-from meshrt.export.splits import Over
+from meshrt.core.dimensions.expression import is_symbolic_shape
+from meshrt.core.jaxpr import ClosedJaxpr
+from meshrt.core.spaces import DEVICE
+from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
+from meshrt.core.types import ShapedArray, aval_of
+from meshrt.export.embedding import calls_of, check_calls, specialised_for
+from meshrt.export.raising import NotRaised, function_of
+from meshrt.export.record import Record, result_types
+from meshrt.export.splits import Over, explicit_mesh
 from meshrt.jit import jit
+from meshrt.pipeline.keys import keep_latest
 from meshrt.primitives import control
 from meshrt.primitives.callback import whole_along
 from meshrt.shard_map import shard_map
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.transforms.batching import MappedAxis
+from meshrt.transforms.vmap import vmap
 
 __all__ = ["mapped_call"]
 
@@ -35,6 +46,9 @@ def mapped_call(
 
     def loop(*args: Any) -> Any:
         here = {**params, "splits": _inside(exported, params["splits"])}
+        at_once = _at_once(exported, args, is_mapped, here["splits"])
+        if at_once is not None:
+            return tuple(at_once(*args))
 
         def one(members: Sequence[Any]) -> Any:
             rest = iter(members)
@@ -50,6 +64,63 @@ def mapped_call(
     else:
         outs = loop(*[whole_along(a, 0) if m else a for a, m in zip(stacked, is_mapped)])
     return list(outs), [0] * len(outs)
+
+
+def _at_once(
+    exported: Record, args: Sequence[Any], is_mapped: Sequence[bool], splits: Sequence[Any]
+) -> Any:
+    """What computes all members together; None where the module cannot be read so."""
+    avals = [aval_of(x) for x in args]
+    members = [a.update(shape=a.shape[1:]) if m else a for a, m in zip(avals, is_mapped)]
+    if not _is_plain(exported, members) or any(s is not None for s in splits) or explicit_mesh(args) is not None:
+        return None
+    types = tuple(ShapedArray(a.shape, a.dtype) for a in members)
+    key = types, tuple(is_mapped), config.trace_key()
+    if key not in exported.at_once:
+        program = _program(exported, types)
+        exported.at_once[key] = None if program is None else _mapped(exported, program, is_mapped)
+        keep_latest(exported.at_once, config.settings.cached_traces)
+    return exported.at_once[key]
+
+
+def _mapped(exported: Record, program: ClosedJaxpr, is_mapped: Sequence[bool]) -> Any:
+    kept = exported.module_kept_var_idx
+
+    def member(*args: Any) -> Any:
+        return eval_jaxpr(program.jaxpr, program.consts, [args[i] for i in kept])
+
+    member.__name__ = member.__qualname__ = exported.fun_name
+    return jit(vmap(member, [0 if m else None for m in is_mapped]))
+
+
+def _is_plain(exported: Record, avals: Sequence[ShapedArray]) -> bool:
+    """Whether it is a function for one device and one platform, of and to arrays of known sizes, that only computes."""
+    kinds = (*avals, *exported.out_avals)
+    return (
+        exported.split_mesh is None
+        and len(exported.platforms) == 1
+        and not (exported.ordered_effects or exported.unordered_effects)
+        and not any(is_symbolic_shape(a.shape) for a in avals)
+        and not any(isinstance(a.dtype, dtypes.ExtendedDType) or a.dtype == dtypes.float0 for a in kinds)
+        and all(a.memory_space is DEVICE for a in kinds)
+    )
+
+
+def _program(exported: Record, avals: Sequence[ShapedArray]) -> ClosedJaxpr | None:
+    """What the module does with a member, in operations of ours."""
+    args = [avals[i] for i in exported.module_kept_var_idx]
+    outs = result_types(exported, avals)
+    module = exported.mlir_module(serialized=False)
+    if exported.uses_global_constants:
+        module = specialised_for(exported, module, args, outs, None)
+    check_calls(calls_of(module))
+    try:
+        found = trace_to_jaxpr(function_of(module), args, exported.fun_name)
+    except NotRaised:
+        return None
+    if [(a.shape, a.dtype) for a in found.out_avals] != [(a.shape, a.dtype) for a in outs]:
+        raise errors.InternalError(f"{exported.fun_name} read out of its module gives {found.out_avals}, not {outs}")
+    return found
 
 
 def _split_over(axis: MappedAxis) -> tuple[Over, tuple[Any, ...]]:

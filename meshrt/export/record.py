@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.dimensions.solving import Solution, solve
 from meshrt.core.types import ShapedArray
 from meshrt.export.artifact import read_artifact
@@ -18,7 +19,7 @@ from meshrt.sharding.spec import UNCONSTRAINED, axes_of
 from meshrt.sharding.typed import on
 from meshrt.transforms.high import leaf_paths
 
-__all__ = ["Record", "argument_names", "renamed", "split_types"]
+__all__ = ["Record", "argument_names", "renamed", "result_types", "split_types"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +64,8 @@ class Record:
     _get_vjp: Callable[[Any], Any] | None = field(default=None, repr=False)
     # By mesh, types of arguments and settings, the latest ones: see `meshrt.export.splits`.
     result_splits: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    # Mapped calls by types of members, the latest ones: see `meshrt.export.mapping`.
+    at_once: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     # Whether this process wrote the module, or read it from bytes that anybody may have written.
     _is_trusted: bool = field(default=True, repr=False)
 
@@ -132,7 +135,11 @@ class Record:
                 f"No VJP is available for {self.fun_name}: serialize it with vjp_order=1, or as many derivatives as "
                 "are taken"
             )
-        return self._get_vjp(self)
+        return self._derivative
+
+    @functools.cached_property
+    def _derivative(self) -> Any:
+        return None if self._get_vjp is None else self._get_vjp(self)
 
     def __str__(self) -> str:
         return f"{type(self).__name__}(fun_name={self.fun_name}, ...)"
@@ -158,6 +165,15 @@ def renamed(sharding: NamedSharding, mesh: BaseMesh) -> NamedSharding:
     entries = [e if e is UNCONSTRAINED else tuple(names[a] for a in axes_of(e)) or None for e in spec.partitions]
     sums = {k: frozenset(names[a] for a in getattr(spec, k)) for k in ("unreduced", "reduced")}
     return sharding.update(mesh=mesh, spec=spec.update(partitions=entries, **sums))
+
+
+def result_types(exported: Record, avals: Sequence[ShapedArray]) -> list[ShapedArray]:
+    """The types of the results, with numbers for symbolic sizes, for arguments of these types."""
+    values = exported.solution.of([a.shape for a in avals])
+    return [
+        a.update(shape=tuple(n.evaluate(values) if isinstance(n, DimExpr) else n for n in a.shape))
+        for a in exported.out_avals
+    ]
 
 
 def argument_names(in_tree: Any) -> list[str]:

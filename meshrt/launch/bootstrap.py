@@ -26,6 +26,9 @@ _CONFIGURATION_ERROR = 78  # with it nothing is started again
 # more than 256 KB, and a character may take six bytes of one.
 _LINES, _LINE, _TEXT = 300, 2000, 30_000
 _MESSAGE = 8000
+# Before what a rank says of its failure on stderr, where its output is all that the launcher hears of it.
+FAILED = "meshrt launch: this rank failed: "
+_WORDS = 500
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,6 +130,26 @@ def _await_request_to_leave() -> None:
     runpy.run_path(path)["await_request"]()
 
 
+def _say_failure(words: str) -> None:
+    """Tells a launcher that hears of this rank by its output alone, and whoever reads that without one. Before what the
+    interpreter prints, since hooks of the script may end the process."""
+    if sys.stderr is None:
+        return
+    try:
+        print(FAILED + words.partition("\n")[0][:_WORDS], file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return  # nobody reads it
+
+
+def _as_words(error: BaseException) -> str:
+    """Type and message, as the last line of a traceback has them."""
+    try:
+        text = str(error).strip()
+    except Exception:
+        text = "<the exception's text cannot be made>"
+    return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
+
+
 def _print_lines() -> None:
     """Has each line written at once: a launcher that puts labels before what it reads may read it in pieces."""
     for stream in (sys.stdout, sys.stderr):
@@ -187,7 +210,8 @@ def _end_by_exception(error: BaseException) -> None:
     while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
         frames = frames.tb_next
     error.__traceback__ = frames
-    send_exception(error)
+    if not send_exception(error):
+        _say_failure(_as_words(error))
     _note_failure(1)
     sys.excepthook(type(error), error, frames)
     if isinstance(error, KeyboardInterrupt):
@@ -211,7 +235,11 @@ def _main() -> None:
         run(kind, target, arguments)
     except SystemExit as e:
         if isinstance(e.code, str):
-            send(kind="raised", type="SystemExit", message=e.code[:_MESSAGE], traceback=[])
+            told = send(kind="raised", type="SystemExit", message=e.code[:_MESSAGE], traceback=[])
+            if not told:
+                _say_failure(_as_words(e))
+        elif e.code and not int(launcher):
+            _say_failure(f"exit code {e.code}")
         _note_failure(e.code if isinstance(e.code, int) else int(e.code is not None))
         raise
     except BaseException as e:

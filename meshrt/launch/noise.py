@@ -7,6 +7,7 @@ Only what is recognised to the last byte counts, so that nothing a script prints
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 
@@ -30,22 +31,37 @@ def without_noise(line: bytes) -> bytes | None:
 
 
 class Sparing:
-    """Tells people what strangers do, but not each time that somebody hammers at a port: more of it is counted."""
+    """Tells people what strangers do, but not each time that somebody hammers at a port: more of it is counted.
 
-    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
-        self._say, self._clock = say, clock
+    Args:
+      say: tells people.
+      clock: seconds.
+      later: has something called after so many seconds, so that the count is told when no more come. Without it who
+        uses this calls `tick` from time to time.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], None] | None = None,
+    ):  # fmt: skip
+        self._say, self._clock, self._later = say, clock, later
         self._at, self._left_out = float("-inf"), 0
+        self._lock = threading.RLock()  # threads of a server meet strangers at once
 
     def __call__(self, text: str) -> None:
-        if self._clock() - self._at < _STRANGERS_EVERY_S:
-            self._left_out += 1
-            return
-        self.tick()
-        self._at = self._clock()
-        self._say(text)
+        with self._lock:
+            if self._clock() - self._at < _STRANGERS_EVERY_S:
+                self._left_out += 1
+                if self._left_out == 1 and self._later is not None:
+                    self._later(_STRANGERS_EVERY_S, self.tick)
+                return
+            self.tick()
+            self._at = self._clock()
+            self._say(text)
 
     def tick(self) -> None:
         """Time passes: tells how many were left out, once no more come."""
-        if self._left_out and self._clock() - self._at >= _STRANGERS_EVERY_S:
-            left_out, self._left_out = self._left_out, 0
-            self._say(f"{left_out} more of the kind {'was' if left_out == 1 else 'were'} left out")
+        with self._lock:
+            if self._left_out and self._clock() - self._at >= _STRANGERS_EVERY_S:
+                left_out, self._left_out = self._left_out, 0
+                self._say(f"{left_out} more of the kind {'was' if left_out == 1 else 'were'} left out")

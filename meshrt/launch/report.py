@@ -7,6 +7,7 @@ import enum
 import json
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from meshrt.launch.causes import first_cause
@@ -79,13 +80,20 @@ def _reason(failure: Failure) -> str:
 
 def _evidence(failure: Failure) -> list[str]:
     if failure.error is not None and failure.error.traceback:
-        lines, limit, first = failure.error.traceback, _TRACEBACK_LINES, _TRACEBACK_HEAD
-    else:
-        lines, limit, first = failure.tail, _TAIL_LINES, 0
+        return evidence(failure.error.traceback)
+    head = ["  its last lines on stderr:"] if failure.error is None and failure.tail else []
+    return head + _quoted(failure.tail, _TAIL_LINES, 0)
+
+
+def evidence(traceback: Sequence[str]) -> list[str]:
+    """The lines of a traceback as reports show them."""
+    return _quoted(traceback, _TRACEBACK_LINES, _TRACEBACK_HEAD)
+
+
+def _quoted(lines: Sequence[str], limit: int, first: int) -> list[str]:
     if len(lines) > limit:
         lines = (*lines[:first], f"... {len(lines) - limit} lines left out", *lines[first - limit :])
-    head = ["  its last lines on stderr:"] if failure.error is None and lines else []
-    return head + [f"  | {line}" for line in lines]
+    return [f"  | {line}" for line in lines]
 
 
 def _hints(incident: Incident, cause: Failure) -> list[str]:

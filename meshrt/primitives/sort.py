@@ -77,11 +77,12 @@ class _Comparator:
         return [(x, "UNSIGNED" if unsigned else "SIGNED")]
 
     def canonical(self, x: Any, aval: ShapedArray) -> Any:
-        """One representation for both zeros and one for all NaNs, so that ties stay ties."""
+        """One representation for both zeros and one for all NaNs, so that ties stay ties. (In the words that JAX has,
+        by which files are recognised.)"""
         zero = self.ctx.full(0, aval)
-        x = self.ctx.op("stablehlo.select", [self.compare("EQ", "FLOAT", x, zero), zero, x], aval)
+        same = self.ctx.op("stablehlo.select", [self.compare("EQ", "FLOAT", x, zero), zero, x], aval)
         nan = self.ctx.full(np.nan, aval)
-        return self.ctx.op("stablehlo.select", [self.compare("NE", "FLOAT", x, x), nan, x], aval)
+        return self.ctx.op("stablehlo.select", [self.compare("NE", "FLOAT", x, x), nan, same], aval)
 
     def before(self, pairs: Sequence[tuple[Any, Any, str]]) -> Any:
         """Lexicographic less-than."""

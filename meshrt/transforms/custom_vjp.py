@@ -50,6 +50,7 @@ from meshrt.transforms.custom_arguments import (
 )
 from meshrt.transforms.custom_cotangents import checked, matched, unlike_arguments
 from meshrt.transforms.custom_eager import Call, closed_over, is_known, known_call, traced
+from meshrt.transforms.custom_pushes import no_forward_mode, push_batched, push_differentiated, push_lowered, pushed
 from meshrt.transforms.discharge import run_discharged, without_cells
 from meshrt.transforms.high import flatten, leaf_paths
 from meshrt.transforms.linear import LinearTracer, given_linear, taken_as_linear
@@ -118,6 +119,9 @@ class custom_vjp(CustomFunction):
         self.nondiff_argnums = nondiff_positions(fun, nondiff_argnums, nondiff_argnames)
         self.fwd: Callable[..., Any] | None = None
         self.bwd: Callable[..., Any] | None = None
+        # Of residuals and tangents, None where they are zero, the tangents of the results: for functions of the
+        # library's own.
+        self.push: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None
         self.symbolic_zeros = False
         # What was staged and which rules were made for it. Tables of one's own: rules refer to the function that they
         # belong to, which in a global table would keep both alive.
@@ -158,7 +162,7 @@ class custom_vjp(CustomFunction):
         check_distinct("custom_vjp", f"custom_vjp function {name}", leaves, (), paths)
         if is_known(leaves):
             known = Call(call, tree)
-            rule = VjpRule(fwd, bwd, self.symbolic_zeros, name, split, tree)
+            rule = VjpRule(fwd, bwd, self.symbolic_zeros, name, split, tree, push=self.push)
             outs = custom_vjp_known_p.bind(*leaves, call=known, rule=rule)
             refuse_returned_by_rule("primal", name, outs)
             return tree_util.tree_unflatten(known.out_tree or rule.out_tree, outs)
@@ -172,7 +176,7 @@ class custom_vjp(CustomFunction):
         rule = self._rules.get(
             staged.jaxpr, (fwd, bwd, self.symbolic_zeros, key),
             lambda: VjpRule(
-                fwd, bwd, self.symbolic_zeros, name, split, tree, staged.out_tree, tuple(staged.out_avals)
+                fwd, bwd, self.symbolic_zeros, name, split, tree, staged.out_tree, tuple(staged.out_avals), self.push
             ),
         )  # fmt: skip
         outs = custom_vjp_call_p.bind(
@@ -188,13 +192,14 @@ class VjpRule(MappableRule):
     per argument; None is zero.
     """
 
-    __slots__ = ("bwd", "fixed", "fwd", "in_tree", "join", "name", "out_avals", "out_tree", "symbolic_zeros")
+    __slots__ = ("bwd", "fixed", "fwd", "in_tree", "join", "name", "out_avals", "out_tree", "push", "symbolic_zeros")
 
     def __init__(
         self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool, name: str, split: SplitArguments,
-        in_tree: Any, out_tree: Any = None, out_avals: Sequence[ShapedArray] = (),
+        in_tree: Any, out_tree: Any = None, out_avals: Sequence[ShapedArray] = (), push: Any = None,
     ) -> None:  # fmt: skip
         """Without `out_tree`, what the function returns is not known: it is what `fwd` gives."""
+        self.push = push
         self.fwd, self.bwd, self.symbolic_zeros, self.name = fwd, bwd, symbolic_zeros, name
         # Not `split` itself, which holds the arguments of the call that made the rule.
         self.fixed = split.fixed
@@ -272,12 +277,20 @@ class Backward(NamedTuple):
             aval = out.to_tangent_aval()
             zero = SymbolicZero if rule.symbolic_zeros else instantiate_zero
             full.append(zero(aval) if ct is None else ct)
+        pulled = rule.bwd(*rule.fixed, self._tree(residuals), tree_util.tree_unflatten(rule.out_tree, full))
+        return self._flatten(pulled)
+
+    def _tree(self, residuals: Sequence[Any]) -> Any:
         leaves = list(residuals)
         for position, _, number in self.numbers:  # (in ascending order)
             leaves.insert(position, number)
-        residuals = tree_util.tree_unflatten(self.residual_tree, leaves)
-        pulled = rule.bwd(*rule.fixed, residuals, tree_util.tree_unflatten(rule.out_tree, full))
-        return self._flatten(pulled)
+        return tree_util.tree_unflatten(self.residual_tree, leaves)
+
+    @property
+    def push(self) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] | None:
+        """Of residuals and tangents, None for zeros, the tangents of the results; None where there is no such rule."""
+        push = self.rule.push
+        return None if push is None else lambda residuals, tangents: push(self._tree(residuals), tangents)
 
     def _flatten(self, pulled: Any) -> list[Any]:
         """One cotangent or None per flat argument, with structure and types checked."""
@@ -345,6 +358,18 @@ class BatchedBackward(NamedTuple):
             out.append(front if batched else self._summed(front))
         return out
 
+    @property
+    def push(self) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] | None:
+        """As that of the rule that is mapped."""
+        return None if self.backward.push is None else self._pushed
+
+    def _pushed(self, residuals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+        with mapping(self.axis) as trace:
+            wrapped = [trace.wrap(r, d) for r, d in zip(residuals, self.residual_dims)]
+            given = [mapped_in_front(trace, t) if b else t for t, b in zip(tangents, self.batched)]
+            moved = self.backward.push(wrapped, given)
+        return [None if t is None else in_front(self.axis.extent, *trace.unwrap(t)) for t in moved]
+
     def _summed(self, cts: Any) -> Any:
         kind: Any = aval_of(cts)
         if kind.is_high:
@@ -358,13 +383,6 @@ class BatchedBackward(NamedTuple):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The primitives
-
-
-def _no_forward_mode(*args: Any, **params: Any) -> Any:
-    raise errors.ForwardModeError(
-        "can't apply forward-mode autodiff (jvp) to a custom_vjp function: it has only a rule for reverse mode. Use "
-        "custom_jvp, whose rules serve both modes, or grad and vjp instead of jvp and jacfwd"
-    )
 
 
 def _linearize(linear_trace, primals, tangents, params):
@@ -391,9 +409,8 @@ def _linearize(linear_trace, primals, tangents, params):
 
 
 def _jvp(primals, tangents, *, rule, num_consts=0, **params):
-    """As linearized, in a program whose tangents nobody may use: whoever runs an application of the linear map raises.
-
-    Whether a tangent is needed shows when the program that computes it is whole.
+    """As linearized. Without a rule `push` it is a program whose tangents nobody may use: whoever runs an application
+    of the linear map raises, since whether a tangent is needed shows when the program that computes it is whole.
     """
     tangents = without_cells(tangents)
     if any(t is not None for t in tangents[:num_consts]):
@@ -430,7 +447,13 @@ def _linear_transpose(cts, *operands, backward, num_residuals, nonzeros, out_ava
     return [None] * num_residuals + [ct if is_undefined(t) else None for ct, t in zip(pulled, tangents)]
 
 
-custom_vjp_known_p = known_call("custom_vjp_known", jvp=_no_forward_mode, linearize=_linearize)
+def _known_jvp(primals, tangents, *, call, rule):
+    if rule.push is None:
+        no_forward_mode()
+    return _jvp(primals, tangents, rule=rule)
+
+
+custom_vjp_known_p = known_call("custom_vjp_known", jvp=_known_jvp, linearize=_linearize)
 
 
 def _shown(eqn: Eqn) -> dict[str, Any]:
@@ -460,6 +483,6 @@ custom_vjp_call_p: Primitive = Primitive(
 custom_vjp_linear_p = Primitive(
     "custom_lin",
     lambda *avals, out_avals, **_: out_avals,
-    lower=_no_forward_mode, jvp=_no_forward_mode, impl=_no_forward_mode, batch=_no_forward_mode,
+    lower=push_lowered, jvp=push_differentiated, impl=pushed, batch=push_batched, batch_axis=True,
     transpose=_linear_transpose, multiple_results=True, cache_types=False, pulls_zeros=True,
 )  # fmt: skip

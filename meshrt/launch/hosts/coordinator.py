@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -107,8 +108,14 @@ class _Said:
 
     def __init__(self, console: Console):
         self._console = console
-        self.stranger = Sparing(self.notice)  # something that a caller did
+        self.stranger = Sparing(self.notice, later=_later)  # something that a caller did
 
     def notice(self, text: str) -> None:
         """Something of the job's own."""
         self._console.say(f"meshrt launch: {text}")
+
+
+def _later(seconds: float, call: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True  # no job waits for it
+    timer.start()

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from meshrt.launch.bootstrap import FAILED
 from meshrt.launch.engines.local import LocalEngine
 from meshrt.launch.engines.protocol import Exited, Output, Task
 from meshrt.launch.model import ExitStatus
 from meshrt.launch.noise import without_noise
-from meshrt.launch.output import Console, LineSplitter, Log, Logs, picture
+from meshrt.launch.output import TAIL_LINES, Console, LineSplitter, Log, Logs, picture
 from meshrt.launch.placing.plans import Front, FrontSpec, Plan
 
-__all__ = ["Ended", "Fronts"]
+__all__ = ["Ended", "Fronts", "Told"]
+
+_FAILED = FAILED.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,16 @@ class Ended:
     front: Front
     who: str
     status: ExitStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a rank said of its own failure, when, and what it printed on stderr from then on."""
+
+    rank: str
+    at: float
+    words: str
+    lines: deque[bytes] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
 
 class Fronts:
@@ -47,12 +61,18 @@ class Fronts:
         self._engine = LocalEngine(environ, clock)
         self._specs = [FrontSpec(i, front) for i, front in enumerate(plan.fronts)]
         logs = Logs(log_dir, console)
-        self._running = {spec.task: _Printed(spec.front, console, logs, verbose) for spec in self._specs}
+        self._told: dict[str, Told] = {}
+        self._running = {spec.task: _Printed(spec.front, console, logs, verbose, self._told) for spec in self._specs}
 
     @property
     def running(self) -> tuple[Task, ...]:
         """Those that have not ended."""
         return tuple(self._running)
+
+    @property
+    def told(self) -> list[Told]:
+        """What ranks said of their own failures, in order of time."""
+        return sorted(self._told.values(), key=lambda told: told.at)
 
     def start(self) -> None:
         """Starts all."""
@@ -85,8 +105,9 @@ class Fronts:
 class _Printed:
     """What a front prints: lines, each of the rank that its label names."""
 
-    def __init__(self, front: Front, console: Console, logs: Logs, verbose: bool):
-        self.front, self._console, self._logs, self._verbose = front, console, logs, verbose
+    def __init__(self, front: Front, console: Console, logs: Logs, verbose: bool, told: dict[str, Told]):
+        self.front, self._console, self._logs, self._verbose, self._told = front, console, logs, verbose, told
+        self._at = 0.0
         self._label = re.compile(front.label.pattern.encode()) if front.label is not None else None
         self._blame = re.compile(front.blame.pattern.encode()) if front.blame is not None else None
         self._splitters = {"stdout": LineSplitter(), "stderr": LineSplitter()}
@@ -99,6 +120,7 @@ class _Printed:
         return f"rank {self.front.name}" if self.front.name.isdigit() else self.front.name
 
     def feed(self, output: Output) -> None:
+        self._at = output.at
         for line in self._splitters[output.stream].feed(output.data, output.at):
             self._show(output.stream, line)
 
@@ -124,8 +146,16 @@ class _Printed:
         shown: bytes | None = picture(line)
         if not self._verbose and shown is not None:
             shown = without_noise(shown)
+        if stream == "stderr" and shown is not None and prefix.isdigit():
+            self._note(prefix, shown)
         if shown is not None:
             self._console.write(stream, prefix, [shown])
+
+    def _note(self, rank: str, line: bytes) -> None:
+        if line.startswith(_FAILED):
+            self._told[rank] = Told(rank, self._at, line[len(_FAILED) :].decode("utf-8", "replace"))
+        elif rank in self._told:
+            self._told[rank].lines.append(line)
 
     def _log(self, name: str) -> Log | None:
         if name not in self._files:

@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from meshrt.launch import signals
+from meshrt.launch import report, signals
+from meshrt.launch.causes import echo_of
+from meshrt.launch.model import WorkerError
 from meshrt.launch.output import Console
-from meshrt.launch.placing.fronts import Ended, Fronts
+from meshrt.launch.placing.fronts import Ended, Fronts, Told
 from meshrt.launch.placing.plans import Plan
 
 __all__ = ["run"]
@@ -52,6 +54,7 @@ class _Runner:
         self._stop_at: float | None = None  # when those that run are asked to
         self._kill_at: float | None = None
         self._code: int | None = None
+        self._first: tuple[Ended, str] | None = None  # which front failed first, and when; told in a moment
 
     def run(self, timeout: float | None) -> int:
         end = None if timeout is None else self._started_at + timeout
@@ -60,6 +63,7 @@ class _Runner:
                 self._fronts.start()
                 while self._fronts.running:
                     self._wait(wakeups, end)
+                self._name_first()
         finally:
             self._fronts.close()
         return self._code or 0
@@ -76,6 +80,7 @@ class _Runner:
         if end is not None and now >= end and self._code is None:
             self._cancel(TIMED_OUT, f"the job did not finish within {end - self._started_at:g} s (--timeout)")
         if self._stop_at is not None and now >= self._stop_at:
+            self._name_first()
             self._stop_at, self._kill_at = None, now + self._grace + _FAR_S
             self._fronts.signal(signal.SIGTERM)
         if self._kill_at is not None and now >= self._kill_at:
@@ -86,9 +91,26 @@ class _Runner:
         if found.status.ok or self._code is not None:
             return
         self._code = found.status.shell_code or 1
-        after = f"{self._clock() - self._started_at:.1f} s after the start"
-        self._console.say(f"meshrt launch: {found.who} failed first: {found.status.describe()} ({after})")
+        self._first = found, f"{self._clock() - self._started_at:.1f} s after the start"
         self._stop_at = self._clock() + _SETTLE_S
+
+    def _name_first(self) -> None:
+        """Says who failed first: the first rank that told of a failure of its own, else what ended first."""
+        if self._first is None:
+            return
+        (ended, after), self._first = self._first, None
+        told = [(t, _echo(t)) for t in self._fronts.told]
+        cause = next((t for t, echo in told if echo is None), None)
+        if cause is None:
+            self._console.say(f"meshrt launch: {ended.who} failed first: {ended.status.describe()} ({after})")
+            return
+        name = f"rank {cause.rank}"
+        how = ended.status.describe() if ended.who == name else f"{ended.who}: {ended.status.describe()}"
+        how = "" if cause.words == how else f" [{how}]"
+        lines = [f"meshrt launch: {name} failed first: {cause.words}{how} ({after})"]
+        lines += report.evidence([line.decode("utf-8", "replace") for line in cause.lines])
+        others = [f"rank {t.rank} {echo or f'failed too: {t.words}'}" for t, echo in told if t is not cause]
+        self._console.say("\n".join([*lines, *([f"  then: {'; '.join(others)}"] if others else [])]))
 
     def _cancel(self, code: int, why: str) -> None:
         """Asks all to stop; a second time, ends them."""
@@ -100,3 +122,9 @@ class _Runner:
             if why:
                 self._console.say(f"meshrt launch: {why}")
         self._stop_at = self._clock()
+
+
+def _echo(told: Told) -> str | None:
+    """What the failure of a rank is an echo of; None for one of its own."""
+    lines = tuple(line.decode("utf-8", "replace") for line in told.lines)
+    return echo_of(None, WorkerError(told.words.partition(":")[0], told.words, lines), ())

@@ -91,9 +91,90 @@ def test_a_function_that_is_split_itself_is_mapped_as_a_whole(kinds, spec):
         alike(meshrt.jit(form(loaded.call))(x), form(f)(batch))
 
 
-def test_forward_mode_is_refused():
-    with pytest.raises(errors.ForwardModeError, match="can't apply forward-mode"):
-        meshrt.jvp(through_bytes(meshrt.jit(jnp.sin), vjp_order=1)(X).call, (X,), (X,))
+# ---------------------------------------------------------------------------------------------------------------------
+# Forward mode
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_forward_mode_says_which_derivative_it_takes(order):
+    call = through_bytes(meshrt.jit(jnp.sin), vjp_order=order)(X).call
+    for form in (lambda f: meshrt.jvp(f, (X,), (X,)), lambda f: meshrt.jit(meshrt.jacfwd(f))(X),
+                 lambda f: meshrt.linearize(f, X)[1](X)):  # fmt: skip
+        with pytest.raises(errors.ForwardModeError, match=r"can't apply forward-mode.*vjp_order=2"):
+            form(call)
+
+
+def mixed(tree, k):
+    """Integers and booleans among arguments and results, a result that nothing moves, one that is linear."""
+    x, w = tree["x"], tree["w"]
+    return {"y": jnp.tanh(x @ w) * k, "sign": x > 0, "k": k + 1, "one": jnp.ones(2), "linear": 3 * x}
+
+
+FORMS = {
+    "jvp": lambda f: lambda x, w: meshrt.jvp(lambda x, w: floats(f({"x": x, "w": w}, 2)), (x, w), (w.T, x.T * 2)),
+    "jvp in jit": lambda f: meshrt.jit(FORMS["jvp"](f)),
+    "of one argument": lambda f: lambda x, w: meshrt.jvp(lambda x: floats(f({"x": x, "w": w}, 2)), (x,), (x * 2,)),
+    "of a jitted call": lambda f: FORMS["jvp"](meshrt.jit(f)),
+    "jacfwd": lambda f: lambda x, w: meshrt.jacfwd(lambda x: floats(f({"x": x, "w": w}, 2)))(x),
+    "jacfwd in jit": lambda f: meshrt.jit(FORMS["jacfwd"](f)),
+    "linearize": lambda f: lambda x, w: meshrt.linearize(lambda w: floats(f({"x": x, "w": w}, 2)), w)[1](w + 1),
+    "jvp of vmap": lambda f: lambda x, w: meshrt.jvp(
+        meshrt.vmap(lambda s: floats(f({"x": x * s, "w": w}, 2))), (x[0],), (x[1],)),
+    "vmap of jvp": lambda f: lambda x, w: meshrt.vmap(
+        lambda s: meshrt.jvp(lambda s: floats(f({"x": x * s, "w": w}, 2)), (s,), (s + 1,)))(x[0]),
+    "in a scan": lambda f: lambda x, w: meshrt.jvp(
+        lambda x: meshrt.lax.scan(lambda c, _: (f({"x": c, "w": w}, 2)["y"] @ w.T, c), x, None, length=2), (x,), (x,)),
+    "checkpoint": lambda f: FORMS["jvp"](meshrt.checkpoint(f)),
+    "grad of a scan": lambda f: lambda x, w: meshrt.grad(
+        lambda x: meshrt.lax.scan(lambda c, _: (f({"x": c, "w": w}, 2)["y"] @ w.T, c.sum()), x, None, length=2)[0].sum()
+    )(x),
+}  # fmt: skip
+
+
+def floats(tree):
+    return {k: tree[k] for k in ("y", "one", "linear")}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_two_derivatives_are_forward_mode(form):
+    x, w = A[:2], A[2:6, :2]
+    loaded = through_bytes(meshrt.jit(mixed), vjp_order=2)({"x": x, "w": w}, 2)
+    alike(FORMS[form](loaded.call)(x, w), FORMS[form](mixed)(x, w))
+
+
+@pytest.mark.parametrize("form", [
+    lambda f: meshrt.hessian(f), lambda f: meshrt.jacfwd(meshrt.jacfwd(f)), lambda f: meshrt.jacrev(meshrt.jacfwd(f)),
+    lambda f: meshrt.jit(meshrt.hessian(f)),
+])  # fmt: skip
+def test_each_further_derivative_takes_one_more(form):
+    f = lambda x: (jnp.sin(x) * x[::-1]).sum()
+    loaded = through_bytes(meshrt.jit(f), vjp_order=4)(X)
+    alike(form(loaded.call)(X), form(f)(X))
+
+
+def test_forward_mode_of_jaxs_files_symbolic_sizes_and_split_functions():
+    blob = jax.export.export(jax.jit(lambda x: jax.numpy.sin(x) * x))(X).serialize(vjp_order=2)
+    f = lambda x: jnp.sin(x) * x
+    push = lambda f, x=X: meshrt.jvp(f, (x,), (x + 1,))
+    alike(push(export.from_jax(blob).call), push(f))
+    (n,) = export.symbolic_shape("n")
+    sized = through_bytes(meshrt.jit(f), vjp_order=2)(meshrt.ShapeDtypeStruct((n,), np.float32))
+    alike(push(sized.call), push(f))
+    again = through_bytes(meshrt.jit(lambda x: push(sized.call, x)))(meshrt.ShapeDtypeStruct((2 * n,), np.float32))
+    alike(again.call(X), push(f))
+    for kinds in KINDS:
+        mesh = mesh_of(kinds)
+        x = put(A, mesh, "data", "model")
+        split = through_bytes(meshrt.jit(lambda x: (jnp.sin(x), x.sum(0))), vjp_order=2)(x)
+        for form in (lambda f: f, meshrt.jit):
+            found = form(lambda x: meshrt.jvp(split.call, (x,), (x,)))(x)
+            alike(found, meshrt.jvp(lambda x: (jnp.sin(x), x.sum(0)), (A,), (A,)))
+            assert types(found[0]) == types(found[1])
+
+
+def test_derivatives_of_a_function_of_this_process_are_exported_once():
+    exported = export.export(meshrt.jit(jnp.sin))(X)
+    assert exported.vjp() is exported.vjp() and exported.vjp().vjp() is exported.vjp().vjp()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -261,3 +261,14 @@ def test_a_stranger_that_hammers_is_counted_and_not_told_of_each_time():
         now[0] = at
         tell.tick()
     assert said[3:] == ["1 more of the kind was left out"]
+
+
+def test_the_count_of_strangers_is_told_when_no_more_come():
+    said, now, due = [], [0.0], []
+    tell = Sparing(said.append, lambda: now[0], lambda seconds, call: due.append((now[0] + seconds, call)))
+    for now[0] in (0.0, 0.1, 0.15):
+        tell("it came")
+    ((at, call),) = due
+    now[0] = at
+    call()
+    assert said == ["it came", "2 more of the kind were left out"]

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from meshrt.errors import ConfigError
 from meshrt.launch import environment, hostlist, placing, settings
 from meshrt.launch.hostlist import Host
 from meshrt.launch.output import Console
-from meshrt.launch.placing import _kubernetes_driver, _ray_driver, job, plans
+from meshrt.launch.placing import _kubernetes_driver, _ray_driver, job, plans, runner
 from meshrt.launch.placing.plans import Wanted, Work
 from meshrt.launch.shell import Job
 
@@ -486,3 +487,49 @@ def test_agents_of_a_job_that_never_was_are_not_waited_for(tmp_path):
     with pytest.raises(ConfigError), agents.place("h:1", None):
         raise ConfigError("no log directory")
     assert not (tmp_path / "waited").exists() and agents.failed is None
+
+
+# --- who failed first, where the engine starts the ranks.
+
+
+def _run_by_engine(tmp_path, scripts: list[str], together: bool) -> tuple[int, list[str]]:
+    """Runs a script per rank, as ssh does (a front for each) or as srun does (one front, whose lines have labels)."""
+    paths = []
+    for rank, body in enumerate(scripts):
+        paths.append(tmp_path / f"r{rank}.py")
+        paths[-1].write_text(body)
+    commands = [Work((str(path),)).command(sys.executable) for path in paths]
+    if together:
+        started = " & ".join(f"({shlex.join(c)} 2>&1 >&3 | sed 's/^/{r}: /' >&2) 3>&1" for r, c in enumerate(commands))
+        command = ("/bin/sh", "-c", f"{started} & wait; exit 9")
+        fronts = (plans.Front("srun", command, label=re.compile(r"(\d+): ")),)
+    else:
+        fronts = tuple(plans.Front(str(rank), command) for rank, command in enumerate(commands))
+    out, err = io.BytesIO(), io.BytesIO()
+    code = runner.run(plans.Plan("test", fronts), os.environ, console=Console(out, err), grace=0.5)
+    return code, err.getvalue().decode().splitlines()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_rank_that_raised_first_is_named_with_its_traceback(tmp_path, together):
+    lost = "import time\nclass PeerLost(Exception): pass\ntime.sleep(0.3)\nraise PeerLost('without rank 1')\n"
+    bad = "import time\ntime.sleep(0.1)\ndef step(n):\n    raise ValueError(f'bad batch {n}')\nstep(17)\n"
+    code, err = _run_by_engine(tmp_path, [lost, bad], together)
+    at = next(i for i, line in enumerate(err) if "failed first" in line)
+    how = "srun: exit code 9" if together else "exit code 1"
+    assert err[at].startswith(f"meshrt launch: rank 1 failed first: ValueError: bad batch 17 [{how}] (")
+    assert err[at + 1] == "  | Traceback (most recent call last):"
+    assert any(line.endswith('r1.py", line 4, in step') for line in err[at:])
+    assert err[-1] == "  then: rank 0 lost its connection to a peer" and code == (9 if together else 1)
+
+
+@pytest.mark.parametrize(("body", "said"), [
+    ("import sys; sys.exit(3)", "rank 1 failed first: exit code 3 ("),
+    ("raise SystemExit('no data')", "SystemExit: no data [exit code 1]"),
+    ("import os; os._exit(4)", "rank 1 failed first: exit code 4 ("),
+    ("raise SystemExit(0)", None),
+])  # fmt: skip
+def test_a_rank_that_leaves_by_an_exit_code(tmp_path, body, said):
+    code, err = _run_by_engine(tmp_path, ["", body], together=False)
+    first = [line for line in err if "failed first" in line]
+    assert (code == 0 and not first) if said is None else (code and said in first[0])
