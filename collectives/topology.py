@@ -266,9 +266,11 @@ def _shaped(topology: Topology, text: str) -> Topology:
 
 
 def _read(path: Path, depth: int = 0) -> Topology:
+    if path.exists() and not path.is_file():  # reading a pipe may not end
+        raise TopologyError(f"topology {path} is no file; give one as in configs/topologies, or a name such as v5e:4x4")
     try:
-        data = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as e:  # not TOML, not UTF-8, nested too deeply
         raise TopologyError(f"cannot read topology {path}: {e}") from None
     if not data:
         raise TopologyError(f"topology {path} says nothing; give it rows, or base = one of {', '.join(known())}")

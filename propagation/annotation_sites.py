@@ -29,7 +29,7 @@ from .overrides import set_argument
 from .propagated import Propagated
 from .shardings import Shardings
 
-__all__ = ["Edit", "Said", "annotations_of", "origin_of", "origins", "saying_of"]
+__all__ = ["Edit", "Said", "annotations_of", "handed_in", "origin_of", "origins", "returned_at", "saying_of"]
 
 # What `run(..., annotate=)` takes.
 Edit = Callable[[Program, Shardings], None]
@@ -41,9 +41,9 @@ _CONSTRAINT = "sdy.sharding_constraint"
 class Said:
     """An annotation: of argument or result `number` of the entry function, or, of a constraint, an operation with a
     sharding and an argument of another function, of the value with that index. Modules that are read from the same text
-    number their values alike."""
+    number their values alike. What other functions return is numbered through all of them (`returned_at`)."""
 
-    kind: Literal["argument", "result", "constraint", "value"]
+    kind: Literal["argument", "result", "constraint", "value", "returned"]
     number: int
     sharding: TensorSharding
     where: str | None
@@ -62,12 +62,25 @@ def saying_of(kind: str, number: int, sharding: TensorSharding | None) -> Edit:
             set_argument(program, shardings, number, sharding)
         elif kind == "result":
             shardings.results[program.main][number] = sharding
+        elif kind == "returned":
+            func, place = returned_at(program, number)
+            shardings.results[func][place] = sharding
         elif kind == "constraint" and sharding is None:
             _remove(program.values[number])
         else:
             shardings.set(program.values[number], sharding)
 
     return edit
+
+
+def returned_at(program: Program, number: int) -> tuple[Func, int]:
+    """The function, not the entry function, and which of its results has this number among those of all of them."""
+    return _returned(program)[number]
+
+
+def _returned(program: Program) -> list[tuple[Func, int]]:
+    others = [func for func in program.funcs.values() if func is not program.main]
+    return [(func, place) for func in others for place in range(len(func.returned))]
 
 
 def _remove(value: Value) -> None:
@@ -106,6 +119,10 @@ def _annotations(program: Program, shardings: Shardings) -> Iterator[Said]:
             said = shardings.get(value)
             if said is not None:
                 yield Said("constraint" if op.name == _CONSTRAINT else "value", value.index, said, source(op))
+    for number, (func, place) in enumerate(_returned(program)):
+        said = shardings.results[func][place]
+        if said is not None:
+            yield Said("returned", number, said, source(func))
     for number, said in enumerate(shardings.results[main]):
         if said is not None:
             yield Said("result", number, said, source(main))
@@ -113,20 +130,24 @@ def _annotations(program: Program, shardings: Shardings) -> Iterator[Said]:
 
 def origins(propagated: Propagated, value: Value, dim: int, said: list[Said]) -> list[tuple[Said, ProvenanceStep]]:
     """The annotations among `said` from which the axes of a dimension came, each with the last step of its chain."""
-    found = []
-    for chain in propagated.explain(value, dim):
-        last = chain[-1]
-        origin = origin_of(propagated, last, said)
-        if origin is not None:
-            found.append((origin, last))
-        elif last.value is not None and (outer := _handed_in(last.value)) is not None:
-            found += [
-                (s, step) for s, step in origins(propagated, outer, last.dim, said) if step.axis.name == last.axis.name
-            ]
+    found: list[tuple[Said, ProvenanceStep]] = []
+    todo: list[tuple[Value, int, str | None]] = [(value, dim, None)]  # None: every axis
+    for at, d, name in todo:  # which grows
+        for chain in propagated.explain(at, d):
+            last = chain[-1]
+            if name not in (None, last.axis.name):
+                continue
+            origin = origin_of(propagated, last, said)
+            if origin is not None:
+                found.append((origin, last))
+            elif last.value is not None and (outer := handed_in(last.value)) is not None:
+                further = (outer, last.dim, last.axis.name)
+                if further not in todo:  # what is handed in may have its axes from there
+                    todo.append(further)
     return found
 
 
-def _handed_in(value: Value) -> Value | None:
+def handed_in(value: Value) -> Value | None:
     """What an operation hands to the argument of its body, which begins with its sharding; None for other values."""
     owner = value.argument_of
     if not isinstance(owner, Op) or len(owner.operands) <= value.number:
@@ -154,7 +175,18 @@ def origin_of(propagated: Propagated, step: ProvenanceStep, said: list[Said]) ->
     inside = [s for s in said if s.kind in ("constraint", "value")]
     exact = next((s for s in inside if s.number in numbers), None)
     where = source(begun) if isinstance(begun, Op) else value_source(step.value)
-    return exact or next((s for s in inside if s.where == where and _names(s, step)), None)
+    found = exact or next((s for s in inside if s.where == where and _names(s, step)), None)
+    return found or _of_callee(step, said)
+
+
+def _of_callee(step: ProvenanceStep, said: list[Said]) -> Said | None:
+    """The annotation of what a function returns, of which a call begins with the sharding."""
+    value = step.value
+    callee = (value.op.data or {}).get("callee") if value is not None and value.op is not None else None
+    if value is None or not isinstance(callee, Func):
+        return None
+    where = source(callee)
+    return next((s for s in said if s.kind == "returned" and s.where == where and _names(s, step)), None)
 
 
 def _names(said: Said, step: ProvenanceStep) -> bool:

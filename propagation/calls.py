@@ -21,12 +21,13 @@ Key: TypeAlias = "tuple[str, tuple[TensorSharding | None, ...], tuple[TensorShar
 __all__ = ["inline_calls", "note_returned", "outline_calls", "returned_shardings", "settle_calls"]
 
 
-def inline_calls(program: Program, shardings: Shardings) -> list[Op]:
-    """Replaces every call reached from the remaining functions; returns the named computations, inner ones first."""
+def inline_calls(program: Program, shardings: Shardings, applied: list[tuple[Op, Value]] | None = None) -> list[Op]:
+    """Replaces every call reached from the remaining functions; returns the named computations, inner ones first. To
+    what was `applied` to values (`Log.applied`) it adds that their copies have it too."""
     if "func.call" not in program.names:
         return []
     called = {callee_of(op) for op in program.ops() if op.name == "func.call"}
-    inliner = _Inliner(program, shardings)
+    inliner = _Inliner(program, shardings, [] if applied is None else applied)
     for func in [f for n, f in program.funcs.items() if n not in called or f.visibility == "public"]:
         inliner.block(func.body)
     inliner.edits.apply()
@@ -37,8 +38,9 @@ def inline_calls(program: Program, shardings: Shardings) -> list[Op]:
 
 
 class _Inliner:
-    def __init__(self, program: Program, shardings: Shardings):
+    def __init__(self, program: Program, shardings: Shardings, applied: list[tuple[Op, Value]]):
         self.program, self.shardings = program, shardings
+        self.applied, self._by = applied, {value: op for op, value in reversed(applied)}
         self.edits = Edits()
         self.made: list[Op] = []
 
@@ -61,6 +63,10 @@ class _Inliner:
         body.terminator.name = "sdy.return"
         for old, copy in mapping.items():
             shardings.set(copy, shardings.get(old))
+            by = self._by.get(old)
+            if by is not None:
+                self._by[copy] = (mapping[by.results[0]].op or by) if by.results and by.results[0] in mapping else by
+                self.applied.append((self._by[copy], copy))
         ins = [shardings.get(a) for a in callee.args]
         new.data = {"name": original_name(callee), "in_shardings": filled(ins, callee.args), "callee": callee}
         for old, value in zip(op.results, new.results):

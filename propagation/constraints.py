@@ -233,19 +233,28 @@ def _unite(members: dict[Value, list[Op]], about: Iterable[int]) -> dict[int, in
 
 
 def settle_groups(
-    program: Program, shardings: Shardings, groups: list[list[Op]], edge_values: dict[Value, Value]
+    program: Program,
+    shardings: Shardings,
+    groups: list[list[Op]],
+    edge_values: dict[Value, Value],
+    shared: dict[Value, tuple[Op, Value]] | None = None,
 ) -> list[list[Value]]:
     """Gives the members of each group one sharding to start from. Where the user's shardings disagree, open
     constraints behind the members form the group instead. `edge_values` are as for `apply_constraints`. Returns the
-    values of each group to propagate."""
+    values of each group to propagate. `shared` takes note of members that begin with the sharding of another: by which
+    operation, and of which member."""
     out = []
     for members in groups:
         group = [op.operands[0] for op in members]
         places = [_place(v, edge_values) for v in group]
-        started = (_started(v, shardings) for v in places)
+        started = [_started(v, shardings) for v in places]
         found = dict.fromkeys(s for s in started if s is not None and not _says_nothing(s))  # in the members' order
         if len(found) == 1:
             (sharding,) = found
+            if shared is not None:
+                first = places[started.index(sharding)]
+                begun = zip(members, places, started)
+                shared.update((v, (op, first)) for op, v, s in begun if s != sharding and v is not first)
             for value in places:
                 computation = _computation(value)
                 if computation is None:

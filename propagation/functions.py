@@ -11,7 +11,8 @@ from .locations import source
 from .shardings import Shardings
 
 __all__ = [
-    "Symbols", "callee_of", "check_calls", "copy_function", "drop_unreachable_functions", "original_name", "set_callee",
+    "Symbols", "callee_of", "callers_of", "check_calls", "copy_function", "drop_unreachable_functions",
+    "named_functions", "original_name", "set_callee",
 ]  # fmt: skip
 
 _ORIGINAL = "sdy.original_func_name"
@@ -79,7 +80,7 @@ def drop_unreachable_functions(program: Program) -> None:
     reached = {f.name for f in todo}
     while todo:
         for op in todo.pop().body.walk():
-            for name in _named_functions(op):
+            for name in named_functions(op):
                 if name in program.funcs and name not in reached:
                     reached.add(name)
                     todo.append(program.funcs[name])
@@ -87,7 +88,18 @@ def drop_unreachable_functions(program: Program) -> None:
         del program.funcs[name]
 
 
-def _named_functions(op: Op) -> list[str]:
+def callers_of(program: Program) -> dict[str, list[Op]]:
+    """The operations that hand their operands to each function, which is called or what a composite stands for."""
+    found: dict[str, list[Op]] = {}
+    if not program.names.isdisjoint(("func.call", "stablehlo.composite")):
+        for op in program.ops():
+            for name in named_functions(op) if op.name != "stablehlo.custom_call" else ():
+                found.setdefault(name, []).append(op)
+    return found
+
+
+def named_functions(op: Op) -> list[str]:
+    """The functions that an operation runs or names."""
     if op.name == "func.call":
         return [callee_of(op)]
     if op.name == "stablehlo.composite":

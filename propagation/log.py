@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -106,7 +107,8 @@ class ProvenanceStep:
         text += f" from dimension {self.source_dim} of {origin}"
         text += " as a member of its sharding group" if self.factor is None else f" along factor {self.factor}"
         priority, number = self.round or (0, None)
-        text += f", {self.strategy} strategy" + (f", user priority {priority}" if priority else "")
+        text += f", {self.strategy} strategy" if self.strategy else ""
+        text += f", user priority {priority}" if priority else ""
         text += "" if number is None else f", round {number}"
         return text + "".join(f"; there {c.text(name)}" for c in self.conflicts)
 
@@ -119,6 +121,8 @@ class Log:
     runs.
 
     applied            constraints and manual computations whose sharding was put on an operand beforehand
+    shared             members of sharding groups that began with the sharding of another one: the operation that says
+                       so, and that member
     removed_ops        operations without use or effect that were removed
     last_visits        what every operation would decide if it were visited once more
     stale_priorities   the removed operations of which a result's user priority was still held back (see `removed`)
@@ -130,6 +134,7 @@ class Log:
         self.removed_ops: list[str] = []
         self.stale_priorities: list[str] = []
         self.applied: list[tuple[Op, Value]] = []
+        self.shared: dict[Value, tuple[Op, Value]] = {}
         self.strategy: str | None = None
         self._slot: list[int] | None = None
         self._table: list[TensorSharding | None] = []  # the driver's own
@@ -283,20 +288,36 @@ class Log:
 
     def _annotated_at(self, slot: int) -> tuple[Op | None, str | None]:
         """The constraint whose sharding the value at `slot` began with, and where its annotation was written."""
-        by = next((op for op, v in self.applied if self.slot_of(v) == slot), None)
+        by = self._applied_at.get(slot)
         if by is not None:
             return by, source(by)
         value = self._value(slot)
         return None, source(self.program.main) if value is None else value_source(value)
 
+    @functools.cached_property
+    def _applied_at(self) -> dict[int, Op]:
+        """By its place, what gave a value the sharding that it began with; asked once decisions are made."""
+        return {self.slot_of(v): op for op, v in reversed(self.applied)}
+
+    @functools.cached_property
+    def _shared_at(self) -> dict[int, tuple[Op, int]]:
+        """By their places, members of groups that began with another's sharding: the operation, that one's place."""
+        return {self.slot_of(v): (op, self.slot_of(first)) for v, (op, first) in self.shared.items() if self.knows(v)}
+
     def _walk(
         self, slot: int, dim: int, axis: AxisRef, value: Value | None, before: int
     ) -> Iterator[tuple[Value | None, int, int, AxisRef, int | None, Origin | None]]:
         """(value, slot, dimension, axis, event number, origin) of each step back; the last has no number: an
-        annotation, or the event's number without origin, where a computation's own sharding names a manual axis."""
+        annotation, or the event's number without origin, where a computation's own sharding names a manual axis. A
+        member of a group that began with another's sharding has no number either, and the other one comes next."""
         while True:
             found = self._arrival(slot, dim, axis, before)
             if found is None:
+                yield value, slot, dim, axis, None, None
+                if slot not in self._shared_at:
+                    return
+                slot = self._shared_at[slot][1]
+                value = self._value(slot)
                 yield value, slot, dim, axis, None, None
                 return
             before, tensor = found
@@ -312,6 +333,9 @@ class Log:
     def _step(
         self, value: Value | None, slot: int, dim: int, axis: AxisRef, number: int | None, origin: Origin | None
     ) -> ProvenanceStep:
+        if number is None and slot in self._shared_at:
+            group, other = self._shared_at[slot]
+            return ProvenanceStep(value, dim, axis, group, None, None, self._value(other), dim, (), source(group))
         if origin is None or number is None:
             by, where = self._annotated_at(slot) if number is None else self._computation(number)
             return ProvenanceStep(value, dim, axis, None, None, None, None, None, (), where, constraint=by)

@@ -176,7 +176,7 @@ def run_prepare(run: Run) -> None:
     # The newest version applies constraints before it inlines calls, the older one afterwards.
     if run.options.rules.is_newest:
         _apply_constraints(run)
-    made = calls.inline_calls(program, shardings)
+    made = calls.inline_calls(program, shardings, run.log.applied)
     if made:
         run.edges = edges_in(program)  # those of operations that were copied with their functions are others
         run.edges += add_edges(program, shardings, made)
@@ -205,7 +205,8 @@ def _edge_values(run: Run) -> dict[Value, Value]:
 
 def run_propagation(run: Run, kind: str = "user_priority") -> None:
     """One of the propagation strategies on the program as it stands."""
-    groups = constraints.settle_groups(run.program, run.shardings, run.groups, _edge_values(run))
+    shared = run.log.shared
+    groups = constraints.settle_groups(run.program, run.shardings, run.groups, _edge_values(run), shared)
     options = run.options
     driver = Driver(
         run.program, run.shardings, run.edges, run.rules, options.strategy, groups, run.log, options.shardy_faults,

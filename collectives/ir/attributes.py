@@ -312,6 +312,10 @@ class Attributes(Mapping[str, Attribute]):
     def __getitem__(self, name: str) -> Attribute:
         return self._items[name]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of every mapping, without asking by way of an error."""
+        return self._items.get(name, default)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
 

@@ -7,9 +7,10 @@ written once more, unless it is computed for that item alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
-from propagation.attributes import conv_dims
+from propagation.attributes import DotDims, conv_dims
 
 from ..heuristics import ROOMS_TRIED
 from ..ir.attributes import ConvNumbers, Given
@@ -32,20 +33,22 @@ def reordered(item: LocalOp) -> list[LocalValue]:
 
 
 def _of_contraction(item: LocalOp) -> list[LocalValue]:
-    lhs_batch, rhs_batch, lhs_contracted, rhs_contracted = dot_dimensions(item)
+    lhs, rhs = item.operands
+    return [item.operands[i] for i in _turned(dot_dimensions(item), lhs.shape, rhs.shape)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _turned(dims: DotDims, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> tuple[int, ...]:
+    """Which operands of a contraction are needed in another order."""
+    lhs_batch, rhs_batch, lhs_contracted, rhs_contracted = dims
     out = []
-    for value, batch, contracted, last in (
-        (item.operands[0], lhs_batch, lhs_contracted, True),
-        (item.operands[1], rhs_batch, rhs_contracted, False),
-    ):
-        rank = len(value.shape)
-        free = [d for d in range(rank) if d not in batch and d not in contracted]
+    for i, shape, batch, contracted in ((0, lhs, lhs_batch, lhs_contracted), (1, rhs, rhs_batch, rhs_contracted)):
+        free = [d for d in range(len(shape)) if d not in batch and d not in contracted]
         if tuple(batch) == tuple(range(len(batch))) and len(contracted) == 1 and len(free) <= 1:
             continue
-        order = [*batch, *free, *contracted] if last else [*batch, *contracted, *free]
-        if _moves(value, order):
-            out.append(value)
-    return out
+        if _moves(shape, [*batch, *contracted, *free] if i else [*batch, *free, *contracted]):
+            out.append(i)
+    return tuple(out)
 
 
 def _of_convolution(item: LocalOp) -> list[LocalValue]:
@@ -57,12 +60,12 @@ def _of_convolution(item: LocalOp) -> list[LocalValue]:
         (item.operands[1], (*n.kernel_spatial, n.kernel_input_feature, n.kernel_output_feature)),
         (item.results[0], (n.output_batch, *n.output_spatial, n.output_feature)),
     )
-    return [value for value, order in orders if _moves(value, order)]
+    return [value for value, order in orders if _moves(value.shape, order)]
 
 
-def _moves(value: LocalValue, order: Sequence[int]) -> bool:
-    """Whether an order of a value's dimensions is not that in which they lie; those of one element lie anywhere."""
-    moved = [d for d in order if value.shape[d] > 1]
+def _moves(shape: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether an order of dimensions is not that in which they lie; those of one element lie anywhere."""
+    moved = [d for d in order if shape[d] > 1]
     return moved != sorted(moved)
 
 

@@ -12,7 +12,18 @@ from ..ir.attributes import String
 from ..ir.program import LocalOp, LocalValue
 from ..machine import dot_dimensions, ref_bytes
 
-__all__ = ["FUSIBLE", "FUSING", "bytes_in", "is_dear", "is_identity", "is_spread", "is_widened", "name_of"]
+__all__ = [
+    "FUSIBLE",
+    "FUSING",
+    "NARROW",
+    "WIDENING",
+    "bytes_in",
+    "is_dear",
+    "is_identity",
+    "is_spread",
+    "is_widened",
+    "name_of",
+]
 
 _named = lambda *names: frozenset(f"stablehlo.{n}" for n in names)
 # What takes no memory of its own when what reads it can compute it.
@@ -26,10 +37,11 @@ _DEAR = _named(
 ) | _named("concatenate", "gather", "reduce")  # fmt: skip
 # Bytes of the floats in which XLA's compiler for CPUs multiplies narrower ones, and in which it adds these up over
 # devices; those of one byte become f16 first, which it only multiplies as f32.
-_NARROW = frozenset(d for d, bits in ITEM_BITS.items() if bits <= 16 and d.startswith(("f", "bf")))
+NARROW = frozenset(d for d, bits in ITEM_BITS.items() if bits <= 16 and d.startswith(("f", "bf")))
 _MULTIPLIED, _SUMMED, _SUMMED_AS_F32 = 4.0, 2.0, frozenset(["bf16"])
 _SUMMING = _named("all_reduce", "reduce_scatter")
 _CONTRACTIONS = having("contraction")
+WIDENING = _SUMMING | _CONTRACTIONS
 _SPREAD = _named("broadcast_in_dim", "iota", "constant")
 
 
@@ -79,7 +91,7 @@ def bytes_in(item: LocalOp, value: LocalValue) -> float:
     """Bytes of a value as an item reads or gives it with XLA's compiler for CPUs: products and sums over devices of
     narrow floats are those of wider ones."""
     size = ref_bytes(value)
-    if value.dtype not in _NARROW:
+    if value.dtype not in NARROW:
         return size
     own, wide = item_bytes(value.dtype), 0.0
     if item.name in _SUMMING:

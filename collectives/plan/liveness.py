@@ -22,7 +22,7 @@ from .breadth import ENDING, by_breadth
 from .carried import Needs
 from .combined import combined
 from .copies import is_cut, is_joined, is_one, loses_dimension, parts, reordered
-from .fusible import FUSIBLE, FUSING, bytes_in, is_dear, is_identity, is_spread, is_widened, name_of
+from .fusible import FUSIBLE, FUSING, NARROW, WIDENING, bytes_in, is_dear, is_identity, is_spread, is_widened, name_of
 from .invariant import computed_before
 from .kernels import kernels
 from .narrowed import narrowed
@@ -34,6 +34,8 @@ __all__ = ["Liveness"]
 
 _named = lambda *names: frozenset(f"stablehlo.{n}" for n in names)
 _CONTRACTIONS = having("contraction")
+# What reads copies of its operands, or makes its results in another order.
+_COPYING = _named("convolution", "dot_general", "reduce_window", "select_and_scatter")
 _ALIAS = _named("reshape", "optimization_barrier", "bitcast_convert")
 # Each result may take the memory of the operand of its number.
 _SAME_PLACE = _named("dynamic_update_slice", "scatter", "sort", "while")
@@ -113,7 +115,7 @@ class _Block:
         self.together: dict[LocalOp, list[LocalOp]] = {}
         self.place: dict[LocalOp, int] = {}
         self.made: dict[LocalValue, int] = {}
-        self.end = self._ends()
+        self.kept = self._written()
         if program.in_breadth:
             self.together = combined(region.items)
             self.items = by_breadth(
@@ -122,7 +124,7 @@ class _Block:
             self.readers = self._readers()
             self.place = {item: i for i, item in enumerate(self.items)}
             self.made = {value: i for i, item in enumerate(self.items) for value in item.results}
-            self.end = self._ends()
+        self.end = self._ends()
         self.carried = self._carried()
         is_loop = program.in_breadth and region.kind == "loop" and self.carried
         self.needs = Needs(region.args, self.items, self._is_run) if is_loop else None
@@ -213,6 +215,8 @@ class _Block:
             return spans + [
                 Span(v, size, i, max(i, self._read_as_it_came(v)), True) for v in arrived for size in parts(item, v)
             ]
+        if item.name not in _COPYING:
+            return []
         if is_cut_in_blocks(item):
             return [Span(value, ref_bytes(value), i, i, True) for value in item.results]
         early = self.program.in_breadth
@@ -260,27 +264,32 @@ class _Block:
             return False
         return all(each is reader for each in self._read_by(origin))
 
+    def _written(self) -> set[LocalValue]:
+        """The values that become buffers. Readers are asked before what they read."""
+        kept: set[LocalValue] = set()
+        repeats = Repeats() if self.program.in_breadth and may_repeat(self.items) else None
+        for item in reversed(self.items):
+            for value in item.results:
+                is_buffer = item not in self.aliases and self._is_buffer(item, value)
+                if not is_buffer and repeats is not None:
+                    readers = [self.items[i] for i in self.readers.get(value, ())]
+                    is_buffer = repeats.is_too_often(value, readers, kept) and item not in self.aliases
+                if is_buffer:
+                    kept.add(value)
+        return kept
+
     def _ends(self) -> dict[LocalValue, int]:
         """The last item that needs each value: what is computed where it is read needs its operands there."""
         end: dict[LocalValue, int] = dict.fromkeys(self.returned, len(self.items) - 1)
         again: dict[LocalValue, int] = {}  # the last item that computes a value which is written as well
-        self.kept: set[LocalValue] = set()
-        self.repeats = Repeats() if self.program.in_breadth and may_repeat(self.items) else None
-        self.repeated: set[LocalValue] = set()  # written because they would be computed too often
         self.until: dict[LocalOp, int] = {}  # by item the last one that it is computed for
         for i in range(len(self.items) - 1, -1, -1):
             item = self.items[i]
             until = self._joint_end(item, i)
             for value in item.results:
                 end.setdefault(value, i)
-                is_buffer = item not in self.aliases and self._is_buffer(item, value)
-                if self.repeats is not None and not is_buffer and self._is_repeated(self.repeats, value):
-                    self.repeated.add(value)
-                    is_buffer = item not in self.aliases
-                if not is_buffer:
+                if value not in self.kept:
                     until = max(until, end[value])
-                else:
-                    self.kept.add(value)
                 until = max(until, again.get(value, i))
             self.until[item] = until
             # A copy that is made early is what reads its operand.
@@ -290,11 +299,6 @@ class _Block:
                 ends = again if fuses and self._is_computed_again(value) else end
                 ends[value] = max(ends.get(value, 0), early.get(value, until))
         return end
-
-    def _is_repeated(self, repeats: Repeats, value: LocalValue) -> bool:
-        """Whether readers would compute a value more often than compilers allow."""
-        readers = [self.items[i] for i in self.readers.get(value, ())]
-        return repeats.is_too_often(value, readers, self.kept)
 
     def _joint_end(self, item: LocalOp, i: int) -> int:
         """Until when an item needs its operands: an all-reduce as long as those run that it is one with."""
@@ -313,8 +317,6 @@ class _Block:
         most is as large, and it takes little to compute."""
         maker = value.item
         if maker is None or name_of(maker) not in FUSIBLE or maker in self.kernels or is_dear(maker):
-            return False
-        if value in self.repeated:
             return False
         rank = _true_rank(value)
         large = [v for v in dict.fromkeys(maker.operands) if _true_rank(v) >= rank and not is_spread(v)]
@@ -370,7 +372,7 @@ class _Block:
         """Bytes of a buffer. What operations read and give that XLA's compiler for CPUs does on wider floats is written
         so."""
         size = ref_bytes(value)
-        if not self.program.in_breadth or value in self.returned:
+        if not self.program.in_breadth or value.dtype not in NARROW or value in self.returned:
             return size
         made = size if value.item is None else bytes_in(value.item, value)
         return max(made, min((bytes_in(reader, value) for reader in self._read_by(value)), default=size))
@@ -379,6 +381,8 @@ class _Block:
         """The copies in wider floats that item `i` is the last to read, of what others read as it is, and what it gives
         in wider floats where they have a place as they are."""
         spans: list[Span] = []
+        if item.name not in WIDENING:
+            return spans
         for value in dict.fromkeys(map(self.origin, item.operands)) if self.program.in_breadth else ():
             outside = value.item is None or value.item not in self.place
             is_as_it_is = outside or (value in self.kept and self._size(value) == ref_bytes(value))

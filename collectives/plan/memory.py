@@ -6,6 +6,7 @@ compiler for CPUs (`breadth`). A compiler may order, fuse and reuse more; `Compi
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -183,6 +184,9 @@ def _alive_within(item: LocalOp, lives: Liveness) -> list[tuple[LocalValue, floa
     return _alive(lives.spans(region)[0], at) + _alive_within(lives.items(region)[at], lives)
 
 
+_LINE = re.compile(r'"([^"\\]+)":([0-9]+)(?::[0-9]+(?: to [0-9:]+)?)?')
+
+
 class _Places:
     """Source lines of items, each location read once."""
 
@@ -193,5 +197,7 @@ class _Places:
     def of(self, item: LocalOp) -> str | None:
         if item.loc not in self._known:
             text = self._texts.get(item.loc, item.loc)
-            self._known[item.loc] = location_text(parse_location(text)) if text else None
+            line = _LINE.fullmatch(text)  # the common case, for which parsing would take 100 times as long
+            found = f"{line[1]}:{line[2]}" if line is not None else None
+            self._known[item.loc] = found or (location_text(parse_location(text)) if text else None)
         return self._known[item.loc]

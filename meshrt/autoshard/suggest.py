@@ -16,6 +16,7 @@ from meshrt.autoshard.layouts import Argument, decisions_of, pattern_of
 from meshrt.autoshard.search import Found, Progress, Space, search
 from meshrt.errors import InspectError
 from meshrt.inspect.annotations import ArgumentAxes
+from meshrt.inspect.files import toml_text
 from meshrt.pipeline.names import path_of
 from propagation.model import Mesh
 
@@ -60,12 +61,11 @@ class Suggestion:
 
     def as_toml(self) -> str:
         """The file that `meshrt inspect --annotations` reads."""
-        # (Strings of JSON are strings of TOML.)
-        lines = [f"# found by meshrt suggest for {self.topology}", "mesh = " + json.dumps(mesh_text(self.mesh)), ""]
+        lines = [f"# found by meshrt suggest for {self.topology}", "mesh = " + toml_text(mesh_text(self.mesh)), ""]
         lines.append("[annotations]")
         for row in {r.pattern: r for r in self.rows}.values():  # rows of one pattern differ in types only
             dims = [d[0] if len(d) == 1 else list(d) or "" for d in row.suggested]
-            lines.append(f"{json.dumps(row.pattern)} = {json.dumps(dims)}")
+            lines.append(f"{toml_text(row.pattern)} = {json.dumps(dims)}")
         return "\n".join(lines) + "\n"
 
 

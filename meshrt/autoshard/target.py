@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -60,6 +61,9 @@ def bytes_of(text: str) -> float:
     number = text.rstrip("BKMGTib")
     unit = text[len(number) :]
     try:
-        return float(number) * _UNITS[unit]
+        found = float(number) * _UNITS[unit]
     except (ValueError, KeyError):
-        raise InspectError(f"{text!r} is no number of bytes; write it as 16GiB") from None
+        found = -1.0
+    if not 0.0 < found < math.inf:
+        raise InspectError(f"{text!r} is no number of bytes; write it as 16GiB")
+    return found

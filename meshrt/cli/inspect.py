@@ -135,7 +135,8 @@ def command(
     compiled or run.
     """
     # Start-up time: `meshrt --help` shows every command, and the planner takes 50 ms to import.
-    from meshrt.inspect.guard import Limits, open_regular
+    from meshrt.inspect.files import open_regular, require_writable
+    from meshrt.inspect.guard import Limits
     from meshrt.inspect.model import Report
 
     forms = {"--html": page, "--serve": port, "--stage": stage, "--check": budget}
@@ -148,6 +149,9 @@ def command(
         "--update goes with --check FILE": update and budget is None,
     })  # fmt: skip
     rules = None if lint is None and not _counts_lint(budget) else _rules(lint or "all")
+    for option, file in (("--html", None if page == "-" else page), ("--check", budget if update else None)):
+        if file is not None:
+            require_writable(file, option)
     if topology is not None and os.path.exists(topology):
         open_regular(topology, "a file as in configs/topologies, or a name such as v5e:4x4").close()
     given, hook = _annotations(annotations, annotate), hook_of(factory, written)

@@ -53,12 +53,15 @@ def command(
     from meshrt.autoshard.render import progress_of, render_suggestion
     from meshrt.autoshard.suggest import suggest
     from meshrt.autoshard.target import bytes_of, read_target
+    from meshrt.inspect.files import require_writable
     from meshrt.inspect.render import console
     from meshrt.inspect.target import parse_mesh
 
     if not budget:
         raise click.UsageError("--budget 0: a search takes some time, such as 60s")
     axes = parse_mesh(mesh)
+    if output is not None:
+        require_writable(output, "-o")
     program = read_target(target, axes, hook_of(factory, written))
     limit = None if memory is None else bytes_of(memory)
     with progress_of(console(stderr=True), budget, is_shown=sys.stderr.isatty()) as progress:
@@ -68,7 +71,7 @@ def command(
         )  # fmt: skip
     if output is not None and found.suggested.why is None:  # else there is none to write
         try:
-            Path(output).write_text(found.as_toml())
+            Path(output).write_text(found.as_toml(), encoding="utf-8")
         except OSError as e:
             raise InspectError(f"{output}: {e.strerror or e}") from None
     if as_json:

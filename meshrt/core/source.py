@@ -96,7 +96,7 @@ def source_at(text: str | None, near: Iterable[Source]) -> Source | None:
     """The source that a text `file:line` names. Functions that sources `near` stand in are asked for the line, so that
     its function is known too. None for a text that names no line."""
     file, _, number = (text or "").rpartition(":")
-    if not file or not number.isdigit():
+    if not file or not number.isdecimal():
         return None
     line = int(number)
     for code in {s.code for s in near if s.code is not None and s.file == file}:

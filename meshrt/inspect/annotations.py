@@ -15,13 +15,13 @@ list does not reach are whole.
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from meshrt.errors import InspectError
+from meshrt.inspect.files import read_toml
 from meshrt.pipeline.names import path_of
 
 __all__ = [
@@ -67,15 +67,14 @@ def matches(pattern: str, path: str) -> bool:
     >>> matches("state/**/w", "state/params/0/w"), matches("state/*/w", "state/params/0/w")
     (True, False)
     """
-    return _match(pattern.split("/"), path.split("/"))
-
-
-def _match(patterns: Sequence[str], parts: Sequence[str]) -> bool:
-    if not patterns:
-        return not parts
-    if patterns[0] == "**":
-        return any(_match(patterns[1:], parts[i:]) for i in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], patterns[0]) and _match(patterns[1:], parts[1:])
+    parts = path.split("/")
+    ends = {0}  # how many of the parts what was read of the pattern may stand for
+    for each in pattern.split("/"):
+        if each == "**":
+            ends = set(range(min(ends, default=len(parts) + 1), len(parts) + 1))
+        else:  # a name that has brackets fits itself
+            ends = {n + 1 for n in ends if n < len(parts) and (parts[n] == each or fnmatchcase(parts[n], each))}
+    return len(parts) in ends
 
 
 def annotation_of(text: str) -> Annotations:
@@ -93,10 +92,7 @@ def annotation_of(text: str) -> Annotations:
 
 def read_annotations(path: Path) -> Annotations:
     """The annotations of a file. InspectError for what is none."""
-    try:
-        data = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
-        raise InspectError(f"{path}: {e}") from None
+    data = read_toml(str(path), "a file of annotations, as docs/inspect.md has one")
     strange = sorted(set(data) - {"mesh", "annotations"})
     table = data.get("annotations", {})
     if strange or not isinstance(table, dict) or not isinstance(data.get("mesh", ""), str):

@@ -12,10 +12,8 @@ A limit that is left out is not checked.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from typing import Any
 from collectives.findings import human, humans
 from collectives.kinds import kinds
 from meshrt.errors import InspectError
+from meshrt.inspect.files import read_toml, toml_text
 from meshrt.inspect.lint.rules import rule_names
 from meshrt.inspect.model import Report
 from meshrt.inspect.totals import by_kind, by_line
@@ -108,12 +107,9 @@ _SHOWN = 8  # lines of an excess
 
 def read_budgets(path: Path) -> dict[str, Budget]:
     """The budgets of a file by program. InspectError for what is none."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise InspectError(f"{path}: {e.strerror or e}; `--update` writes one") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise InspectError(f"{path}: not TOML: {e}") from e
+    if not path.exists():
+        raise InspectError(f"{path}: No such file or directory; `--update` writes one")
+    data = read_toml(str(path), "a file of budgets, as --update writes it")
     return {name: _budget(path, name, table) for name, table in data.items()}
 
 
@@ -156,18 +152,21 @@ def write_budget(path: Path, name: str, budget: Budget) -> None:
     budgets = read_budgets(path) if path.exists() else {}
     budgets[name] = budget
     text = "\n".join(_table(n, b) for n, b in budgets.items())
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, text=True)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as f:
-            f.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, text=True)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as f:
+                f.write(text)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as e:
+        raise InspectError(f"{path}: {e.strerror or e}; give --check a file that can be written") from None
 
 
 def _table(name: str, budget: Budget) -> str:
-    lines = [f"[{json.dumps(name)}]"]
+    lines = [f"[{toml_text(name)}]"]
     lines += [f"{key} = {_text(getattr(budget, key))}" for key in _LIMITS if getattr(budget, key) is not None]
     for what in _COUNTED:
         table = getattr(budget, what)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from collectives.findings import human_time
 from meshrt.errors import InspectError
+from meshrt.inspect.files import read_json
 from meshrt.inspect.model import CollectiveRow, Report, ValueRow
 
 __all__ = ["Change", "CollectiveChange", "Comparison", "compare", "read_report"]
@@ -82,12 +82,9 @@ FIGURES = {
 
 def read_report(path: Path) -> Report:
     """The report that `--json` wrote into a file. InspectError for what is none, or of another version."""
+    data = read_json(str(path), "a report that `meshrt inspect --json` wrote")
     try:
-        return Report.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as e:
-        raise InspectError(f"{path}: {e.strerror or e}") from e
-    except (UnicodeDecodeError, json.JSONDecodeError) as e:
-        raise InspectError(f"{path}: not JSON: {e}") from e
+        return Report.from_json(data)
     except (KeyError, TypeError, AttributeError, ValueError) as e:
         raise InspectError(
             f"{path}: no report as this version of `meshrt inspect --json` writes it ({type(e).__name__}: {e}); "

@@ -6,7 +6,9 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from collectives.errors import CollectivesError
 from collectives.topology import load
+from meshrt.errors import MeshrtError
 from meshrt.inspect.causes import with_causes
 from meshrt.inspect.changes import Comparison, compare
 from meshrt.inspect.child_options import annotating_of, module_text
@@ -15,6 +17,7 @@ from meshrt.inspect.guard import Limits, ask_child
 from meshrt.inspect.lint.subject import Subject, subject_of_module
 from meshrt.inspect.model import Report, place, report_of
 from meshrt.inspect.relative_paths import relative
+from propagation.errors import PropagationError
 
 __all__ = ["compare_sides", "compared"]
 
@@ -29,12 +32,17 @@ def compare_sides(before: Side, after: Side, topology: str | None, limits: Limit
 
 
 def compared(options: dict[str, Any], data: bytes) -> dict[str, Any]:
-    """{"comparison": ...} of the two modules that `data` holds, one behind the other."""
+    """{"comparison": ...} of the two modules that `data` holds, one behind the other; or {"error": ..., "of": ...}
+    where one cannot be used."""
     topology = load(options["topology"]) if options["topology"] else None
     first, second = options["sides"]
-    cut = first["bytes"]
-    before = _subject(first, data[:cut], topology)
-    after = _subject(second, data[cut:], topology)
+    made = []
+    for side, module in ((first, data[: first["bytes"]]), (second, data[first["bytes"] :])):
+        try:
+            made.append(_subject(side, module, topology))
+        except (PropagationError, CollectivesError, MeshrtError) as e:
+            return {"error": str(e), "of": side["name"]}
+    before, after = made
     comparison = compare(_report(before, first["name"]), _report(after, second["name"]))
     return {"comparison": asdict(with_causes(comparison, before, after))}
 

@@ -8,28 +8,27 @@ partitioned in a child process with limits on memory and time; whatever happens 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from meshrt.errors import InspectError, TargetError
 from meshrt.inspect.annotations import Annotations
 from meshrt.inspect.containers import module_in
+from meshrt.inspect.files import FILE_BYTES, open_regular
 from meshrt.inspect.relative_paths import relative
 
-__all__ = ["Limits", "ask_child", "inspect_file", "is_json", "open_regular", "read_file"]
+__all__ = ["Limits", "ask_child", "inspect_file", "is_json", "read_file"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a foreign file may cost: its own size, and memory (bytes) and time (seconds) of the child process."""
 
-    file_bytes: int = 256 << 20
+    file_bytes: int = FILE_BYTES
     memory_bytes: int = 8 << 30
     seconds: float = 120.0
 
@@ -83,37 +82,11 @@ def ask_child(path: str, module: str, data: bytes, limits: Limits) -> dict[str, 
         raise InspectError(f"{path}: {_why(child.returncode, err)}")
     reply: dict[str, Any] = json.loads(out)
     if "error" in reply:
-        error = reply["error"]
+        error, path = reply["error"], reply.get("of", path)
         if error.startswith("-:"):  # MLIR's name for what it reads from standard input
             error = path + error.removeprefix("-")
         raise InspectError(error if error.startswith(f"{path}:") else f"{path}: {error}")
     return reply
-
-
-def open_regular(path: str, wanted: str = "a StableHLO file or FILE.py:FUNCTION") -> BinaryIO:
-    """Opens a file for reading. TargetError for what is none, such as a pipe that may never have a writer.
-
-    A pipe that a shell has opened (`<(...)`) is read: its name lies in /dev/fd.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as e:
-        raise TargetError(f"{path}: {e.strerror or e}") from None
-    mode = os.fstat(descriptor).st_mode
-    kind = next((text for is_kind, text in _KINDS if is_kind(mode)), None)
-    if kind is not None and not (stat.S_ISFIFO(mode) and path.startswith(("/dev/fd/", "/proc/self/fd/"))):
-        os.close(descriptor)
-        raise TargetError(f"{path}: is {kind}, not a file; give {wanted}")
-    os.set_blocking(descriptor, True)
-    return os.fdopen(descriptor, "rb")
-
-
-_KINDS = (
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode), "a device"),
-)
 
 
 def read_file(path: str, limits: Limits) -> bytes:

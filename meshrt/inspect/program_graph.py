@@ -104,7 +104,7 @@ def _sources(rows: Iterable[OperationRow], read: Callable[[str], str | None]) ->
     cited: dict[str, int] = {}
     for row in rows:
         path, colon, line = (row.where or "").rpartition(":")
-        if colon and line.isdigit():
+        if colon and line.isdecimal():
             cited[path] = cited.get(path, 0) + 1
     for path in sorted(cited, key=lambda p: -cited[p])[:MOST_SOURCES]:
         text = read(path)

@@ -91,7 +91,7 @@ def _room(out: Console) -> int:
     if out.is_terminal:
         return out.width
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdigit() and int(columns) else _PLAIN_WIDTH
+    return int(columns) if columns.isdecimal() and int(columns) else _PLAIN_WIDTH
 
 
 def _table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]], totals: Sequence[str]) -> Grid:

@@ -17,7 +17,9 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import math
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -69,11 +71,14 @@ def parse_sizes(text: str) -> dict[str, int]:
     return _numbers(text, "sizes", "size", "symbolic sizes with their numbers, such as b=8,c=2")
 
 
+_SIZE = re.compile(r"[0-9]{1,18}")
+
+
 def _numbers(text: str, what: str, one: str, expected: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         name, sign, number = part.strip().partition("=")
-        if not sign or not name.isidentifier() or not number.strip().isdecimal() or int(number) < 1:
+        if not sign or not name.isidentifier() or not _SIZE.fullmatch(number.strip()) or int(number) < 1:
             raise InspectError(f"{what} {text!r}: expected {expected}")
         if name in found:
             raise InspectError(f"{what} {text!r}: the {one} {name!r} stands twice; give each {one} once")
@@ -127,7 +132,7 @@ def stage_target(
     """
     if not backend.is_created():  # else it is occupied already
         config.update("platforms", "cpu")  # a look at a program must not occupy an accelerator
-    with _printing_to_stderr():
+    with _printing_to_stderr(), _alone(path):
         module = _import(path)
         function, arguments = _function(module, path, name), _factory(module, path, hook)
         if not callable(function):
@@ -169,6 +174,17 @@ def _printing_to_stderr() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """A script reads a command line of its own, without arguments, rather than this command's."""
+    kept = sys.argv
+    sys.argv = [str(path)]
+    try:
+        yield
+    finally:
+        sys.argv = kept
 
 
 def _bound(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -240,26 +256,60 @@ def _lower_with_jax(
 ) -> ForeignText:
     jax = sys.modules["jax"]  # the script imported it
     kinds = (jax.sharding.AxisType.Auto,) * len(mesh)
-    abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=kinds)
-    named = lambda axes: jax.sharding.NamedSharding(abstract, jax.sharding.PartitionSpec(*(a or None for a in axes)))
-    array = lambda shape, dtype, axes: jax.ShapeDtypeStruct(shape, dtype, sharding=named(axes))
-    if isinstance(hook, WrittenArguments):
-        args, kwargs = hook.made(mesh, array)
-    else:
-        args, kwargs = _bound(_call(path, hook, lambda: arguments(abstract)))
+    if math.prod(mesh.values()) <= _MOST_DEVICES:
+        with contextlib.suppress(RuntimeError):  # the script has used devices already
+            jax.config.update("jax_platforms", "cpu")
+            jax.config.update("jax_num_cpu_devices", math.prod(mesh.values()))
     if not hasattr(function, "trace"):
         function = jax.jit(function)
-    if inspect.ismethod(function):  # jax's jitted functions hand out their attributes unbound
-        function, args = function.__func__, (function.__self__, *args)
-    lower = lambda: function.trace(*args, **kwargs).lower(lowering_platforms=(platform,)).as_text(debug_info=True)
-    with jax.sharding.use_abstract_mesh(abstract):
-        text = _call(path, name, lower)
-        if abstract.size > 1 and "sdy.mesh @" not in text and "mhlo.sharding" not in text:
-            # Nothing in the program names the mesh: it runs on all of it, everywhere the same.
-            place = lambda x: array(x.shape, x.dtype, ()) if hasattr(x, "shape") else x
-            args, kwargs = jax.tree.map(place, (args, kwargs))
-            text = _call(path, name, lower)
-    return ForeignText(text)
+
+    def over(devices: Any) -> str:
+        """The module over a mesh, abstract or of devices."""
+        named = lambda axes: jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec(*(a or None for a in axes)))
+        array = lambda shape, dtype, axes: jax.ShapeDtypeStruct(shape, dtype, sharding=named(axes))
+        if isinstance(hook, WrittenArguments):
+            args, kwargs = hook.made(mesh, array)
+        else:
+            args, kwargs = _bound(_call(path, hook, lambda: arguments(devices)))
+        called = function
+        if inspect.ismethod(function):  # jax's jitted functions hand out their attributes unbound
+            called, args = function.__func__, (function.__self__, *args)
+        lower = lambda: called.trace(*args, **kwargs).lower(lowering_platforms=(platform,)).as_text(debug_info=True)
+        with jax.sharding.use_abstract_mesh(abstract):
+            text: str = lower()
+            if abstract.size > 1 and "sdy.mesh @" not in text and "mhlo.sharding" not in text:
+                # Nothing in the program names the mesh: it runs on all of it, everywhere the same.
+                place = lambda x: array(x.shape, x.dtype, ()) if hasattr(x, "shape") else x
+                args, kwargs = jax.tree.map(place, (args, kwargs))
+                text = lower()
+        return text
+
+    abstract = jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=kinds)
+
+    def lowered() -> str:
+        try:
+            return over(abstract)
+        except ValueError as e:
+            if "AbstractMesh cannot be used" not in str(e):  # so jax says that callbacks want devices
+                raise
+        return over(_devices(jax, f"{path}:{name}", mesh, kinds))
+
+    return ForeignText(_call(path, name, lowered))
+
+
+# The largest mesh of jax's own devices. Chosen: each of them takes memory and threads.
+_MOST_DEVICES = 1024
+
+
+def _devices(jax: Any, name: str, mesh: dict[str, int], kinds: tuple[Any, ...]) -> Any:
+    """A mesh of virtual CPU devices of jax's. InspectError if there are not as many."""
+    count, found = math.prod(mesh.values()), jax.devices("cpu")
+    if len(found) < count:
+        raise InspectError(
+            f"{name} calls Python back, which jax lowers over devices only, and has {len(found)} of {count}; give a "
+            f"mesh of at most {_MOST_DEVICES} devices, and leave devices alone while the file is imported"
+        )
+    return jax.sharding.Mesh(np.array(found[:count]).reshape(tuple(mesh.values())), tuple(mesh), axis_types=kinds)
 
 
 def _struct(
@@ -344,12 +394,17 @@ def _call(path: Path, what: str, function: Callable[[], Any], kind: type[Inspect
     except InspectError:
         raise
     except SystemExit as e:
+        when = "when it is imported" if what == "import" else f"in {what}"
         raise TargetError(
-            f"{path}: the file ends the program when it is imported (exit code {e.code}); guard main() "
+            f"{_place(path, what, e)}: the file ends the program {when} (exit code {e.code}); guard main() "
             'by if __name__ == "__main__"'
         ) from None
     except Exception as e:
-        frames = [f for f in traceback.extract_tb(e.__traceback__) if Path(f.filename).name == path.name]
-        line = e.lineno if isinstance(e, SyntaxError) else frames[-1].lineno if frames else None
-        where = f"{path}:{line}" if line else f"{path} ({what})"
-        raise kind(f"{where}: {type(e).__name__}: {e}") from e
+        raise kind(f"{_place(path, what, e)}: {type(e).__name__}: {e}") from e
+
+
+def _place(path: Path, what: str, error: BaseException) -> str:
+    """The last line of `path` on the way to an error; what was asked for, if it has none."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
+    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    return f"{path}:{line}" if line else f"{path} ({what})"

@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -21,6 +20,7 @@ import numpy as np
 
 from meshrt.dtypes import short_dtype_name
 from meshrt.errors import InspectError
+from meshrt.inspect.files import read_json
 
 __all__ = ["ArrayMaker", "WrittenArguments", "dtype_of"]
 
@@ -28,7 +28,7 @@ __all__ = ["ArrayMaker", "WrittenArguments", "dtype_of"]
 ArrayMaker = Callable[[tuple[int, ...], np.dtype, tuple[tuple[str, ...], ...]], Any]
 
 _ARRAY = re.compile(r"([A-Za-z]\w*)\s*\[([^\[\]]*)\]")
-_SIZE = re.compile(r"(\d+)(?:@(\w+(?:\+\w+)*))?")
+_SIZE = re.compile(r"([0-9]{1,18})(?:@(\w+(?:\+\w+)*))?")
 _NAMED = re.compile(r"([A-Za-z_]\w*)\s*=\s*(.+)", re.DOTALL)
 _OTHER_NAMES = {"pred": "bool", "i1": "bool"}
 
@@ -88,7 +88,7 @@ def _value(item: str, mesh: Mapping[str, int], array: ArrayMaker) -> Any:
         return _tree(item, mesh, array)
     try:
         return _leaves(json.loads(item), mesh, array, f"--args {item}")
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InspectError(
             f'--args: {item!r} is no argument; write f32[8,128], a file FILE.json, or a value such as 3, true or "text"'
         ) from None
@@ -96,11 +96,9 @@ def _value(item: str, mesh: Mapping[str, int], array: ArrayMaker) -> Any:
 
 def _tree(path: str, mesh: Mapping[str, int], array: ArrayMaker) -> Any:
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as e:
-        raise InspectError(f"--args: {path}: {e.strerror or e}") from None
-    except ValueError as e:  # also of decoding
-        raise InspectError(f"--args: {path}: not JSON: {e}") from None
+        data = read_json(path, 'a tree of texts such as "f32[8,128]"')
+    except InspectError as e:
+        raise InspectError(f"--args: {e}") from None
     return _leaves(data, mesh, array, f"--args: {path}")
 
 

@@ -83,7 +83,7 @@ def _asked(
 ) -> tuple[list[Address], int | None]:
     """The values that a query names, and the dimension if it says one."""
     what, separator, number = query.rpartition(":")
-    has_dim = bool(separator) and number.isdigit()
+    has_dim = bool(separator) and re.fullmatch("[0-9]{1,18}", number) is not None
     if has_dim and (found := _addressed(propagated, what, arg_names, result_names)) is not None:
         return found, int(number)
     if (found := _addressed(propagated, query, arg_names, result_names)) is not None:

@@ -10,7 +10,7 @@ all_reduce over model, 256 B (train.py:7): dot_general: partial sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from collectives.findings import human
 from collectives.kinds import kinds
@@ -22,11 +22,15 @@ from meshrt.pipeline.explain import CONSTRAINTS, Names, explain
 from meshrt.pipeline.names import type_text
 from propagation import Propagated
 from propagation.addresses import is_at
+from propagation.annotation_sites import handed_in
+from propagation.functions import callers_of
+from propagation.locations import value_source
 from propagation.log import ProvenanceStep
+from propagation.ops import TERMINATORS
 from propagation.program import Func, Op, Value, source
 from propagation.reasons import axes_text
 
-__all__ = ["chains_behind", "explain_sent", "explained"]
+__all__ = ["chains_behind", "explain_sent", "explained", "unreduced_behind"]
 
 _EVERY = "collectives"
 # Operations behind one that communicates among which a value is looked for that has the axis. Chosen: where the
@@ -71,6 +75,7 @@ def explain_sent(
     of what sends nothing there is nothing to say.
     """
     names = Names(propagated, arg_names, result_names)
+    callers = callers_of(propagated.program)
     lines: dict[str, None] = {}
     for sent in made.sent():
         where, cause = origin(sent.collective)
@@ -81,20 +86,28 @@ def explain_sent(
         place = f" ({where})" if where else ""
         head = f"{sent.collective.kind}{over}, {human(sent.collective.bytes)}{place}: "
         head += cause.removeprefix("stablehlo.")
-        lines["\n".join([head, *_because(propagated, sent, frozenset(a.name for a in axes), names)])] = None
+        lines["\n".join([head, *_because(propagated, sent, frozenset(a.name for a in axes), names, callers)])] = None
     return [line for text in lines for line in text.splitlines()]
 
 
-def _because(propagated: Propagated, sent: Sent, axes: frozenset[str], names: Names) -> list[str]:
+def _because(
+    propagated: Propagated, sent: Sent, axes: frozenset[str], names: Names, callers: Mapping[str, Sequence[Op]]
+) -> list[str]:
     op = sent.collective.op
     asked = _asked_for(op, axes)
     if asked is not None:
         where = source(asked)
         return ["  the program itself asks for it, in a manual computation" + (f" ({where})" if where else "")]
-    chains = [] if op is None else chains_behind(propagated, op, axes)
-    if not chains:
-        return ["  no annotation is behind it: nothing nearby is split over what it is over"]
+    chains = [] if op is None else chains_behind(propagated, op, axes, callers)
     lines = ["  " * (1 + (i > 0)) + names.line(step) for chain in chains for i, step in enumerate(chain)]
+    left = axes - {chain[0].axis.name for chain in chains}
+    for value in unreduced_behind(propagated, op, left, callers) if op is not None and left else ():
+        sharding, where = propagated.sharding(value), value_source(value)
+        partial = axes_text(tuple(a for a in (sharding.unreduced if sharding is not None else ()) if a.name in left))
+        place = f" ({where})" if where else ""
+        lines.append(f"  {names.of(value)} is annotated as a partial sum over {partial} by the user{place}")
+    if not lines:
+        return ["  no annotation is behind it: nothing nearby is split over what it is over"]
     return [*_constrained(propagated, op), *lines]
 
 
@@ -120,29 +133,64 @@ def _asked_for(op: Op | Func | None, axes: frozenset[str]) -> Op | None:
     return None
 
 
-def chains_behind(propagated: Propagated, op: Op | Func, axes: frozenset[str]) -> list[list[ProvenanceStep]]:
-    """How these axes came to what an operation reads and writes; of those where it has none of them, to what is
-    computed before it."""
-    for values in _further(op):
-        found: dict[tuple[int, int, str], list[ProvenanceStep]] = {}
+def chains_behind(
+    propagated: Propagated, op: Op | Func, axes: frozenset[str], callers: Mapping[str, Sequence[Op]] | None = None
+) -> list[list[ProvenanceStep]]:
+    """How these axes came to what an operation reads and writes; those that it has not, to what is computed before it.
+    `callers` are those of the program (`callers_of`), if they are known already."""
+    callers = callers_of(propagated.program) if callers is None else callers
+    found: dict[tuple[int, int, str], list[ProvenanceStep]] = {}
+    left = axes
+    for values in _further(op, callers):
         for value in values:
             sharding = propagated.sharding(value)
             for dim, entry in enumerate(sharding.dims if sharding is not None else ()):
-                if any(a.name in axes for a in entry.axes):
+                if any(a.name in left for a in entry.axes):
                     for chain in propagated.explain(value, dim):
-                        if chain[0].axis.name in axes:
+                        if chain[0].axis.name in left:
                             found[value.index, dim, chain[0].axis.name] = chain
+        left -= {name for *_, name in found}
+        if not left:
+            break
+    return list(found.values())
+
+
+def unreduced_behind(
+    propagated: Propagated, op: Op | Func, axes: frozenset[str], callers: Mapping[str, Sequence[Op]] | None = None
+) -> list[Value]:
+    """The nearest values in front of an operation that are annotated as partial sums over some of these axes."""
+    callers = callers_of(propagated.program) if callers is None else callers
+    for values in _further(op, callers):
+        shardings = ((v, propagated.sharding(v)) for v in dict.fromkeys(values))
+        found = [v for v, s in shardings if s is not None and any(a.name in axes for a in s.unreduced)]
         if found:
-            return list(found.values())
+            return found
     return []
 
 
-def _further(op: Op | Func) -> Iterator[Sequence[Value]]:
-    """The values of an operation, then step by step those of the operations before it."""
-    here = op.returned if isinstance(op, Func) else (*op.operands, *op.results)
-    seen: set[Op] = set()
+def _further(op: Op | Func, callers: Mapping[str, Sequence[Op]]) -> Iterator[Sequence[Value]]:
+    """The values of an operation, then step by step those of the operations before it: in front of a loop for one in
+    its body, of a call for one in the function that is called."""
+    here: Sequence[Value] = op.returned if isinstance(op, Func) else (*op.operands, *_given(op))
+    seen: set[Op | Value] = set()
     while here and len(seen) < FAR:
         yield here
         before = [o for o in dict.fromkeys(v.op for v in here) if o is not None and o not in seen]
-        seen.update(before)
-        here = tuple(v for o in before for v in o.operands)
+        entered = [v for v in dict.fromkeys(here) if v.op is None and v not in seen]
+        seen.update(before, entered)
+        here = (*(v for o in before for v in o.operands), *(w for v in entered for w in _entering(v, callers)))
+
+
+def _given(op: Op) -> Sequence[Value]:
+    """The values that an operation gives; of what ends a body, those of the loop or branch that has it."""
+    around = op.parent_op
+    return around.results if op.name in TERMINATORS and isinstance(around, Op) else op.results
+
+
+def _entering(value: Value, callers: Mapping[str, Sequence[Op]]) -> Iterator[Value]:
+    """What enters as an argument of a body or of a function that is called."""
+    owner = value.argument_of
+    if isinstance(owner, Func):
+        yield from (call.operands[value.number] for call in callers.get(owner.name, ()))
+    elif (outer := handed_in(value)) is not None:
+        yield outer

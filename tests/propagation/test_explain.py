@@ -24,6 +24,11 @@ def _has(sharding, dim, axis) -> bool:
 
 
 def _replay_step(log, step, following) -> None:
+    if step.number is None:  # it began with the sharding of another member of its group
+        op, first = log.shared[step.value]
+        assert op is step.op and step.factor is None and _has(log.initial(log.slot_of(first)), step.dim, step.axis)
+        assert step.source is following.value and step.dim == step.source_dim == following.dim
+        return
     event = log.events[step.number]
     assert event.op is step.op and event.round == step.round
     table = {}
@@ -69,11 +74,12 @@ def _replay_chains(result, axes, chains, slot: int | None) -> int:
     assert len(chains) == len(axes)
     for axis, chain in zip(axes, chains):
         assert contains(axis, chain[0].axis)  # all of it, or a part where others have the rest
-        numbers = [s.number for s in chain[:-1]]
-        assert numbers == sorted(numbers, reverse=True)
+        numbers = [s.number for s in chain[:-1] if s.number is not None]
+        assert numbers == sorted(numbers, reverse=True) and len(numbers) in (len(chain) - 1, len(chain) - 2)
         for step, following in itertools.pairwise(chain):
             _replay_step(result.log, step, following)
-        start = slot if len(chain) == 1 else result.log.events[chain[-2].number].slots[1]
+        before = chain[-2].number if len(chain) > 1 else None
+        start = slot if len(chain) == 1 else None if before is None else result.log.events[before].slots[1]
         _replay_end(result, chain[-1], start)
     return len(chains)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshrt.inspect.annotations import axes_text
 from meshrt.inspect.lint.subject import Subject
-from propagation.annotation_sites import Edit, Said, saying_of
+from propagation.annotation_sites import Edit, Said, returned_at, saying_of
 from propagation.model import DimSharding, TensorSharding
 from propagation.program import Program, Value
 from propagation.shardings import Shardings
@@ -96,6 +96,9 @@ def _shape(subject: Subject, said: Said) -> tuple[int, ...]:
     main = subject.original.main
     if said.kind == "argument":
         return main.args[said.number].type.shape
+    if said.kind == "returned":
+        func, place = returned_at(subject.original, said.number)
+        return func.returned[place].type.shape
     return (
         main.returned[said.number].type.shape
         if said.kind == "result"

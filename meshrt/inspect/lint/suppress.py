@@ -23,7 +23,7 @@ _LONGEST = 4 << 20  # bytes of a source file; a module may name any file, and wh
 def is_ignored(rule: str, where: str | None) -> bool:
     """Whether a comment at a source line, `FILE:LINE`, asks that a rule be silent. What cannot be read has none."""
     path, _, line = (where or "").rpartition(":")
-    if not path or not line.isdigit():
+    if not path or not line.isdecimal():
         return False
     number, lines = int(line) - 1, _lines(path)
     if not 0 <= number < len(lines):

@@ -98,7 +98,7 @@ def _nowhere(op: OperationRow) -> tuple[str, ...]:
 
 def _place(where: str | None) -> tuple[str, int | None]:
     path, _, line = (where or "").rpartition(":")
-    return path, int(line) if line.isdigit() else None
+    return path, int(line) if line.isascii() and line.isdecimal() else None
 
 
 class _Definitions:

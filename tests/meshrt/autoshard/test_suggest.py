@@ -239,6 +239,9 @@ def test_splits_and_sizes(tmp_path: Path) -> None:
     assert bytes_of("16GiB") == 16 << 30 and bytes_of("1.5KB") == 1500
     with pytest.raises(InspectError, match="no number of bytes"):
         bytes_of("much")
+    for text in ("nan", "-1GiB", "inf", "1e400", "0"):
+        with pytest.raises(InspectError, match="no number of bytes"):
+            bytes_of(text)
 
 
 EXAMPLE = """

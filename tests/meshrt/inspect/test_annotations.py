@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshrt.errors import InspectError
-from meshrt.inspect.annotations import annotation_of, argument_axes, read_annotations
+from meshrt.inspect.annotations import annotation_of, argument_axes, matches, read_annotations
 from meshrt.inspect.guard import inspect_file
 
 NAMES = ("state['params'][0].w", "state['params'][1].w", "x")
@@ -35,6 +35,14 @@ def axes_of(text: str, tmp_path: Path, mesh=None):
     path = tmp_path / "a.toml"
     path.write_text(text)
     return argument_axes(read_annotations(path), NAMES, SHAPES, {"data": 4, "model": 2} if mesh is None else mesh)
+
+
+def test_names_with_brackets_and_many_stars():
+    assert matches("params/w[0]", "params/w[0]") and matches("params/w[01]", "params/w0")
+    assert not matches("params/w[0]", "params/w[1]")
+    assert matches("**", "a/b") and matches("**/b", "b") and matches("a/**/**", "a") and not matches("a/**/c", "a/b")
+    path, pattern = "/".join("ab" * 40), "/".join(["**", "a"] * 20)  # ends in b
+    assert not matches(pattern, path) and matches(pattern + "/b", path)
 
 
 def test_the_last_pattern_that_fits_counts(tmp_path) -> None:

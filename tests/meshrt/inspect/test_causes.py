@@ -159,3 +159,11 @@ def test_the_command_line(tmp_path):
     report.write_text(inspect(before, "--mesh", "data=4", "--json").stdout)
     assert is_report(str(report)) and not is_report(before)
     assert "all_gather" in inspect(after, "--mesh", "data=4", "--against", str(report)).stdout
+
+
+def test_what_cannot_be_read_is_named_on_either_side():
+    whole = Side("whole.mlir", b"func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> { return %x : tensor<8xf32> }")
+    broken = Side("broken.mlir", b"func.func @main(")
+    for before, after in ((whole, broken), (broken, whole)):
+        with pytest.raises(InspectError, match=r"^broken.mlir:1"):
+            compare_sides(before, after, None, Limits())

@@ -167,3 +167,67 @@ def test_a_constraint_in_a_called_function_is_told_where_it_stands():
 def test_a_collective_of_a_constraint_names_what_it_asks_for():
     lines = program(MLP).lines("all_gather")
     assert lines[1] == "  the constraint (-:10) asks for f32[32,8] with no dimension split"
+
+
+def test_partial_sums_that_are_annotated_are_named():
+    text = (
+        HEAD
+        + """func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}], unreduced={"data"}>})
+    -> tensor<8x16xf32> {
+  %c = stablehlo.constant dense<0.5> : tensor<8x16xf32>
+  %0 = stablehlo.maximum %x, %c : tensor<8x16xf32>
+  return %0 : tensor<8x16xf32> }"""
+    )
+    lines = program(text).lines("collectives")
+    assert lines[0].startswith(("all_reduce over data", "reduce_scatter over data"))
+    assert lines[1] == "  arg0 (f32[8,16]) is annotated as a partial sum over 'data' by the user (-:2)"
+
+
+def test_what_runs_in_a_composite_has_the_reasons_of_what_enters():
+    spec = SPEC % '{"data"}, {}'
+    text = (
+        HEAD
+        + f"""func.func @main(%x: tensor<8x16xf32> {spec}) -> tensor<8x16xf32> {{
+  %0 = stablehlo.composite "my.op" %x {{decomposition = @inside}} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %0 : tensor<8x16xf32> }}
+func.func private @inside(%y: tensor<8x16xf32>) -> tensor<8x16xf32> {{
+  %0 = stablehlo.negate %y : tensor<8x16xf32>
+  return %0 : tensor<8x16xf32> }}"""
+    )
+    made = program(text)
+    (negate,) = (op for op in made.propagated.program.ops() if op.name == "stablehlo.negate")
+    (chain,) = chains_behind(made.propagated, negate, frozenset(["data"]))
+    assert (chain[-1].value.number, chain[-1].dim, chain[-1].op) == (0, 0, None)
+
+
+def test_every_axis_of_a_collective_is_looked_for():
+    """One axis is near; the other one splits only what was computed before."""
+    text = (
+        HEAD
+        + f"""func.func @main(%x: tensor<8x16xf32> {SPEC % '{"data"}, {"model"}'}) -> tensor<8x16xf32> {{
+  %0 = stablehlo.tanh %x : tensor<8x16xf32>
+  %1 = sdy.sharding_constraint %0 <@mesh, [{{"data"}}, {{}}]> : tensor<8x16xf32>
+  %2 = stablehlo.sine %1 : tensor<8x16xf32>
+  return %2 : tensor<8x16xf32> }}"""
+    )
+    made = program(text)
+    (sine,) = (op for op in made.propagated.program.ops() if op.name == "stablehlo.sine")
+    found = chains_behind(made.propagated, sine, frozenset(["data", "model"]))
+    assert {chain[0].axis.name for chain in found} == {"data", "model"}
+
+
+def test_what_ends_a_branch_has_the_reasons_of_its_results():
+    text = (
+        HEAD
+        + f"""func.func @main(%p: tensor<i1>, %x: tensor<8x16xf32>) -> (tensor<8x16xf32> {SPEC % '{"data"}, {}'}) {{
+  %0 = "stablehlo.if"(%p) ({{
+    stablehlo.return %x : tensor<8x16xf32>
+  }}, {{
+    %1 = stablehlo.tanh %x : tensor<8x16xf32>
+    stablehlo.return %1 : tensor<8x16xf32>
+  }}) : (tensor<i1>) -> tensor<8x16xf32>
+  return %0 : tensor<8x16xf32> }}"""
+    )
+    made = program(text)
+    ends = [op for op in made.propagated.program.ops() if op.name == "stablehlo.return"]
+    assert all(chains_behind(made.propagated, op, frozenset(["data"])) for op in ends)

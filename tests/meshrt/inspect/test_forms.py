@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from meshrt.errors import InspectError
 from meshrt.inspect import assert_communication, compare, report
 from meshrt.inspect.budget import Budget, budget_of, check, read_budgets, write_budget
 from meshrt.inspect.changes import read_report
+from meshrt.inspect.files import require_writable
 from meshrt.inspect.markdown import comparison_markdown, report_markdown
 from meshrt.inspect.model import Report
 from meshrt.inspect.render import render, render_changes
@@ -166,6 +168,26 @@ def test_bad_budgets(tmp_path, text, message):
     with pytest.raises(InspectError, match=message):
         write_budget(path, "y", Budget())
     assert path.read_text() == text and [*tmp_path.iterdir()] == [path]
+
+
+def test_budgets_that_cannot_be_read_or_written(tmp_path):
+    deep, pipe, folder = tmp_path / "deep.toml", tmp_path / "pipe.toml", tmp_path / "folder"
+    deep.write_text("a = " + "[" * 200_000)
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path, message in [(deep, "nested too deeply"), (pipe, "is a pipe"), (folder, "is a directory")]:
+        with pytest.raises(InspectError, match=message):
+            read_budgets(path)
+    with pytest.raises(InspectError, match="give --check a file that can be written"):
+        write_budget(tmp_path / "none" / "budget.toml", "y", Budget())
+    for path, message in [(folder, "is a directory"), (folder / "none" / "a", "its directory is not there")]:
+        with pytest.raises(InspectError, match=f"{message}; give -o a file"):
+            require_writable(str(path), "-o")
+    require_writable(str(folder / "a"), "-o")
+    require_writable(str(deep), "-o")
+    path, name = tmp_path / "budget.toml", 'a \N{GRINNING FACE} "b" \x7f\\'
+    write_budget(path, name, Budget(bytes_sent=1))
+    assert [*read_budgets(path)] == [name]
 
 
 def test_bad_reports(tmp_path):

@@ -12,6 +12,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from collectives.errors import TopologyError
+from collectives.topology import load
 from meshrt.errors import InspectError
 from meshrt.inspect.annotations import Annotations
 from meshrt.inspect.guard import Limits, inspect_file
@@ -195,6 +197,17 @@ def test_what_is_no_file_does_not_block(tmp_path, matmul):
     assert done.returncode == 2 and b"is not a file" in done.stderr
     done = inspect(matmul, "--topology", str(pipe))
     assert done.returncode == 2 and b"is a pipe, not a file; give a file as in configs" in done.stderr
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(TopologyError, match="is no file"):
+        load(tmp_path / "pipe.toml")
+
+
+def test_numbers_that_are_none(matmul):
+    for query in ("x:\N{SUPERSCRIPT TWO}", "x:" + "9" * 5000):
+        with pytest.raises(InspectError, match="nothing is called"):
+            inspect_file(matmul, explain=query)
+    with pytest.raises(InspectError, match="expected axes with their sizes"):
+        parse_mesh("data=" + "9" * 5000)
 
 
 def test_a_pipe_that_a_shell_opened(matmul):

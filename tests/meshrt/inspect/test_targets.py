@@ -10,6 +10,8 @@ import pytest
 import meshrt
 from meshrt.errors import TargetError
 from meshrt.inspect.guard import inspect_file
+from meshrt.inspect.target import lower_target
+from meshrt.inspect.written_arguments import WrittenArguments
 
 ROOT = Path(__file__).resolve().parents[3]
 STEP = """
@@ -68,6 +70,11 @@ def plain(x, w):
     return jax.numpy.matmul(x, w)
 
 
+def calls_back(x, w):
+    jax.debug.print("{}", x[0, 0])
+    return x @ w
+
+
 class Model:
     @functools.partial(jax.jit, static_argnums=0)
     def step(self, x, w):
@@ -118,6 +125,30 @@ def test_arguments_without_shardings_are_whole_on_the_mesh_that_was_asked_for(pa
 def test_functions_and_methods_that_use_jax(package, name):
     report, _ = inspect(f"{package.parent / 'of_jax.py'}:{name}")
     assert [(c["kind"], c["axes"]) for c in report["collectives"]] == [("all_reduce", "model")]
+
+
+def test_a_function_of_jax_that_calls_python_back(package):
+    """What jax lowers over devices only: their number is told to jax before it looks for any."""
+    report, _ = inspect(f"{package.parent / 'of_jax.py'}:calls_back")
+    assert report["mesh"] == {"data": 4, "model": 2}
+    assert ("all_reduce", "model") in [(c["kind"], c["axes"]) for c in report["collectives"]]
+
+
+def test_a_script_reads_a_command_line_of_its_own(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import argparse, sys\nimport meshrt.numpy as jnp\n\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--width', type=int, default=8)\nWIDTH = parser.parse_args().width\n\n"
+        "def step(x):\n    return x * WIDTH\n\ndef leaves(x):\n    sys.exit(3)\n"
+    )
+    kept = list(sys.argv)
+    lowered = lower_target(path, "step", {"data": 4}, WrittenArguments("f32[8@data]"))
+    assert "tensor<8xf32>" in lowered.as_text() and sys.argv == kept
+    with pytest.raises(TargetError, match=r"script.py:12: the file ends the program in leaves \(exit code 3\)"):
+        lower_target(path, "leaves", {"data": 4}, WrittenArguments("f32[8@data]"))
+    path.write_text(path.read_text().replace("default=8", "required=True"))
+    with pytest.raises(TargetError, match=r"script.py:6: the file ends the program when it is imported"):
+        lower_target(path, "step", {"data": 4}, WrittenArguments("f32[8@data]"))
 
 
 def test_a_function_of_jax_whose_arguments_name_no_mesh(package):

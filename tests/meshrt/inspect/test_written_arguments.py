@@ -1,6 +1,7 @@
 """`--args`: arguments of a function as a text."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -76,6 +77,18 @@ def test_files_that_are_none(tmp_path):
         with pytest.raises(InspectError, match=message) as error:
             made(str(path))
         assert str(path) in str(error.value)
+
+
+def test_files_that_do_not_end(tmp_path):
+    deep, pipe = tmp_path / "deep.json", tmp_path / "pipe.json"
+    deep.write_text("[" * 200_000)
+    os.mkfifo(pipe)
+    for path, message in [(deep, "nested too deeply"), (pipe, "is a pipe"), (tmp_path / "none.json", "No such file")]:
+        with pytest.raises(InspectError, match=message):
+            made(str(path))
+    for text in ("[" * 200_000 + "]" * 200_000, "f32[" + "9" * 5000 + "]", "9" * 5000):
+        with pytest.raises(InspectError, match=r"is no argument|is no size"):
+            made(text)
 
 
 def test_names_of_element_types():
