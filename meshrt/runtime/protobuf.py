@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers, as far as XLA's options need it: a field of a message can be changed or left out.
+"""The wire format of protocol buffers, as far as XLA's options need it: a field of a message is changed or left out.
 
 Source: the encoding guide of Protocol Buffers (protobuf.dev/programming-guides/encoding). Numbers of fields are never
 given to another field, so they hold for every version of a message.
@@ -14,8 +14,8 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def changed(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
-    """`message` with `change` of the value of the field that `path` leads to: numbers of fields, those of inner messages
-    first. A field of which nothing is left, or that holds a number, is left out.
+    """`message` with `change` of the value of the field that `path` leads to: numbers of fields, outer messages first.
+    A field of which nothing is left, or that holds a number, is left out.
 
     Raises:
       ValueError: it is not a message.
