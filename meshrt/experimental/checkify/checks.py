@@ -13,7 +13,7 @@ from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
 from meshrt.experimental.checkify.failures import Error, FailedCheckError, JaxRuntimeError
-from meshrt.numpy import argmax, broadcast_to, logical_not, moveaxis, take
+from meshrt.numpy import argmax, argmin, broadcast_to, isin, logical_not, moveaxis, stack, take, where
 
 __all__ = ["CHECK", "check", "check_error", "check_p", "debug_check"]
 
@@ -89,8 +89,16 @@ def _last(codes: Any) -> Any:
 
 
 def _of_last(error: Error) -> Error:
-    """The error of the last member of a batch in which something went wrong."""
-    rank, which = aval_of(error.code).ndim, _last(error.code.ravel())
+    """The error of one member of a batch: of the last ones with errors of a kind, that whose check stands first."""
+    rank, codes = aval_of(error.code).ndim, error.code.ravel()
+    kinds: dict[Any, list[int]] = {}
+    for number, site in error.sites.items():
+        kinds.setdefault((site.structure.node_data()[0], site.types), []).append(number)
+    which = _last(codes)
+    if len(kinds) > 1:
+        places = stack([_last(where(isin(codes, np.int32(numbers)), codes, -1)) for numbers in kinds.values()])
+        found = codes[places]
+        which = places[argmin(where(found < 0, np.iinfo(np.int32).max, found))]
     pick = lambda x: x.reshape(-1, *x.shape[rank:])[which]
     picked: Error = tree_util.tree_map(pick, error)
     return picked

@@ -138,6 +138,26 @@ def test_transformed_and_raised(which):
     c.checkify(positive(lib, c))(lib.numpy.asarray(X))[0].throw()
 
 
+@pytest.mark.parametrize("at", [(-1, 2, 100), (100, -1, 2), (1, 100, 7), (-1, -9, 4), (100, 2, -2)])
+def test_which_error_of_a_batch_is_raised(at):
+    def raised(which):
+        lib, c = LIBS[which], CHECKIFY[which]
+
+        def f(x, i):
+            c.check(i != -1, "index {i} is taken", i=i)
+            y = x[i]
+            c.check(i > -9, "index is low")
+            return y / i
+
+        error, _ = lib.vmap(c.checkify(f, errors=c.all_checks))(np.ones((3, 5), np.float32), np.array(at))
+        with pytest.raises(c.JaxRuntimeError) as found:
+            error.throw()
+        return str(found.value)
+
+    assert raised("meshrt") == raised("jax")
+    meshrt.vmap(CHECKIFY["meshrt"].checkify(lambda x: x))(XS)[0].throw()  # nothing can go wrong
+
+
 @pytest.mark.parametrize("which", LIBS)
 def test_refusals(which):
     lib, c = LIBS[which], CHECKIFY[which]
