@@ -37,7 +37,18 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[tuple[tuple[KeyEntry, Any], 
     if out is None:
         raise _is_leaf_error(tree)
     children, aux = out
+    names = _repeated_names(tree, [k for k, _ in children])
+    if names:
+        return tuple((type(k)(name), v) for (k, v), name in zip(children, names)), aux
     return tuple((k, v) for k, v in children), aux
+
+
+def _repeated_names(tree: Any, keys: Sequence[KeyEntry]) -> tuple[str, ...]:
+    """The fields of a namedtuple, of which jaxlib says the first one's name at each child."""
+    fields: tuple[str, ...] = getattr(type(tree), "_fields", ()) if isinstance(tree, tuple) else ()
+    if len(fields) < 2 or len(keys) != len(fields):
+        return ()
+    return fields if all(getattr(k, "name", None) == fields[0] for k in keys) else ()
 
 
 def _is_leaf_error(tree: Any) -> errors.TreeError:

@@ -443,6 +443,11 @@ class Primitive:
         types = self.infer(tuple([a.bare() for a in avals]), undeclared(params))
         return complete(self, avals, params, types)
 
+    def abstract_eval(self, *avals: Any, **params: Any) -> tuple[Any, Effects]:
+        """The type of the result (a list of types with `multiple_results`) and the effects of an application."""
+        types = self.infer(avals, params)
+        return list(types) if self.multiple_results else types[0], self.effects(avals, params)
+
     def effects(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Effects:
         return NO_EFFECTS if self.effects_rule is None else self.effects_rule(*avals, **params)
 

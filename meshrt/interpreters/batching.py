@@ -11,10 +11,12 @@ from meshrt.core.primitive import Primitive as _Record
 from meshrt.core.types import aval_of
 from meshrt.extend.core.declared import declared
 from meshrt.transforms.batching import BatchTrace, BatchTracer
+from meshrt.transforms.mapped import LAID_OUT as _LAID_OUT
 
 __all__ = [
     "BatchTrace", "BatchTracer", "axis_primitive_batchers", "bdim_at_front", "defbroadcasting", "defreducer",
-    "defvectorized", "fancy_primitive_batchers", "moveaxis", "not_mapped", "primitive_batchers",
+    "defvectorized", "fancy_primitive_batchers", "is_vmappable", "moveaxis", "not_mapped", "primitive_batchers",
+    "register_vmappable", "unregister_vmappable",
 ]  # fmt: skip
 
 Rule = Callable[..., Any]
@@ -124,6 +126,25 @@ def defreducer(primitive: Any) -> None:
         return primitive.bind(operand, axes=moved, **params), dim - sum(a < dim for a in moved)
 
     primitive_batchers[primitive] = rule
+
+
+def register_vmappable(
+    data_type: type, spec_type: type, axis_size_type: type, to_elt: Rule, from_elt: Rule, make_iota: Rule | None
+) -> None:
+    """Makes a class known whose values have a layout of their own in batches, for libraries that declare such classes
+    where they are imported. vmap over a value of it raises UnsupportedError.
+    """
+    _LAID_OUT.add(data_type)
+
+
+def unregister_vmappable(data_type: type) -> None:
+    """Takes the class back."""
+    _LAID_OUT.discard(data_type)
+
+
+def is_vmappable(x: Any) -> bool:
+    """Whether the class of `x` was registered."""
+    return type(x) in _LAID_OUT
 
 
 def __getattr__(name: str) -> Any:

@@ -253,9 +253,15 @@ def beside(scalar: Any, array: Array) -> Any:
     key = (array._sig, type(scalar), scalar or repr(scalar))
     found = _beside.get(key)
     if found is None or guards.active:  # then the transfer is asked about each time
-        adapted = None if array._sig.sharding.num_devices > 1 else _adapted(array._sig.aval, scalar)
+        if array._sig.sharding.num_devices > 1:
+            return scalar
+        adapted = _adapted(array._sig.aval, scalar)
+        if adapted is None:  # the array becomes what the number is: in the program, as compilers see both together
+            adapted = scalar
         # Not kept are complex numbers, whose zeros have two signs, and wide integers, which settings may refuse.
-        if adapted is None or adapted.dtype.kind == "c" or (type(scalar) is int and scalar.bit_length() > 31):
+        elif adapted.dtype.kind == "c":
+            return scalar
+        if type(scalar) is int and scalar.bit_length() > 31:
             return scalar
         if len(_beside) >= KEPT_OPERATIONS:
             _beside.clear()

@@ -8,13 +8,29 @@ from typing import Any
 from meshrt import errors, tree_util
 from meshrt.transforms.arguments import argument_paths, fun_name
 
-__all__ = ["MappingSpec", "check_in_axes", "mapped_dims", "mapped_size", "result_dims"]
+__all__ = ["LAID_OUT", "MappingSpec", "check_in_axes", "mapped_dims", "mapped_size", "refuse_laid_out", "result_dims"]
 
 
 class MappingSpec:
     """How a batch of values of a high type is laid out, in `in_axes` and `out_axes` of vmap: what `dec_rank` and
     `inc_rank` of the type take. Subclasses are hashable, and equal where they mean the same.
     """
+
+
+# Classes of values that libraries have given functions by which one member is taken out of a batch, and a batch made of
+# members. Programs may hold such values; vmap would have to ask these functions, and refuses them.
+LAID_OUT: set[type] = set()
+
+
+def refuse_laid_out(fun: Callable[..., Any], tree: Any) -> None:
+    """UnsupportedError for a value of such a class among the arguments or results of a mapped function."""
+    is_one = lambda x: type(x) in LAID_OUT
+    for leaf in tree_util.tree_leaves(tree, is_leaf=is_one):
+        if is_one(leaf):
+            raise errors.UnsupportedError(
+                f"vmap of {fun_name(fun)} over a value of the class {type(leaf).__name__}, which was given to "
+                "register_vmappable: its functions are not asked. Map over a pytree of arrays"
+            )
 
 
 def check_in_axes(called: str, in_axes: Any) -> None:

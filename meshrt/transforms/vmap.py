@@ -15,7 +15,15 @@ from meshrt.sharding.spec import PartitionSpec, axes_of
 from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, require_function
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.high import flatten, leaf_paths, opened
-from meshrt.transforms.mapped import MappingSpec, check_in_axes, mapped_dims, mapped_size, result_dims
+from meshrt.transforms.mapped import (
+    LAID_OUT,
+    MappingSpec,
+    check_in_axes,
+    mapped_dims,
+    mapped_size,
+    refuse_laid_out,
+    result_dims,
+)
 from meshrt.transforms.references import check_distinct
 from meshrt.tree_util import keystr, tree_flatten, tree_leaves, tree_unflatten
 
@@ -61,6 +69,8 @@ def vmap(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if not by_specs:
             args, kwargs = opened((args, kwargs))
+        if LAID_OUT:
+            refuse_laid_out(fun, (args, kwargs))
         leaves, tree = tree_flatten((args, kwargs))
         dims = mapped_dims("vmap", fun, in_axes, args, kwargs)
         avals = [_type(x) if d is None else aval_of(x) for x, d in zip(leaves, dims)]
@@ -80,7 +90,10 @@ def vmap(
 
         def flat(*values: Any) -> list[Any]:
             inner_args, inner_kwargs = tree_unflatten(tree, values)
-            out, structure = flatten(fun(*inner_args, **inner_kwargs))
+            result = fun(*inner_args, **inner_kwargs)
+            if LAID_OUT:
+                refuse_laid_out(fun, result)
+            out, structure = flatten(result)
             out_tree.append(structure)
             return out
 

@@ -7,6 +7,7 @@ JAX's conventions. `meshrt.interpreters` translates those.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -36,7 +37,8 @@ class Primitive(Record, metaclass=_AnyPrimitive):
 
     Further rules: `meshrt.interpreters.ad.primitive_jvps[scale_p]` and `.primitive_transposes`,
     `meshrt.interpreters.batching.primitive_batchers`, `meshrt.interpreters.mlir.register_lowering`. A rule that is not
-    given raises UnsupportedError where it is needed.
+    given raises UnsupportedError where it is needed. Subclasses may have `impl` and `abstract_eval`, which returns
+    (types, effects), as methods.
 
     Args:
       name: stands in printed programs and in messages.
@@ -47,9 +49,15 @@ class Primitive(Record, metaclass=_AnyPrimitive):
     __slots__ = ("given",)
 
     def __init__(self, name: str):
-        super().__init__(name, cache_types=False, typed=False)
+        kind, own = type(self), _of_subclasses(type(self))
+        several = bool(kind.multiple_results) if "multiple_results" in own else False
+        super().__init__(name, cache_types=False, typed=False, multiple_results=several)
         # Rules as they were given, in JAX's conventions, by kind.
         self.given: dict[str, Callable[..., Any]] = {}
+        if "impl" in own:
+            self.def_impl(types.MethodType(kind.impl, self))
+        if "abstract_eval" in own:
+            self.def_effectful_abstract_eval(self.abstract_eval)
 
     def def_impl(self, impl: F) -> F:
         """Says how the operation is evaluated on arrays: `impl(*operands, **params)`. Returns `impl`."""
@@ -67,15 +75,16 @@ class Primitive(Record, metaclass=_AnyPrimitive):
         self.set_rule("effects_rule", lambda *avals, **params: frozenset(rule(*avals, **params)[1]))
         return rule
 
-    @property
-    def abstract_eval(self) -> Callable[..., Any] | None:
-        """The rule for types."""
-        return self.infer_rule
-
     def set_rule(self, kind: str, rule: Callable[..., Any], given: Callable[..., Any] | None = None) -> None:
         """Puts a rule of meshrt's convention into the record; `given` is what the library gave."""
         object.__setattr__(self, kind, rule)
         self.given[kind] = rule if given is None else given
+
+
+def _of_subclasses(kind: type) -> set[str]:
+    """The names that classes below `Primitive` define."""
+    own = kind.__mro__[: kind.__mro__.index(Primitive)]
+    return {name for cls in own for name in vars(cls)}
 
 
 def declared(primitive: Any, rule: str) -> Primitive:

@@ -181,3 +181,53 @@ def test_positions_and_names_follow_from_each_other():
     signature = inspect.signature(lambda a, b, /, c, d=1, *rest, e=2: None)
     for given in [(None, None), (2, None), ((0, 2, 3), None), (None, "d"), (None, ("c", "e")), (1, "c")]:
         assert ours(signature, *given) == judge(signature, *given), given
+
+
+@BOTH
+def test_rules_of_primitives_may_be_methods_of_a_subclass(lib):
+    extended = __import__(f"{lib.__name__}.extend.core", fromlist=["Primitive"])
+
+    class Twice(extended.Primitive):
+        multiple_results = True
+
+        def impl(self, *operands):
+            return [2 * x for x in operands]
+
+        def abstract_eval(self, *kinds):
+            return list(kinds), set()
+
+    twice_p = Twice("twice")
+    assert twice_p.bind(1.0, 2.0) == [2.0, 4.0]
+    assert [out.shape for out in lib.eval_shape(lambda x: twice_p.bind(x, 1.0), lib.numpy.ones(3))] == [(3,), ()]
+    kind = lib.core.ShapedArray((3,), np.float32) if lib is jax else core.ShapedArray((3,), np.float32)
+    assert twice_p.abstract_eval(kind) == ([kind], set())
+    types, effects = lib.lax.add_p.abstract_eval(kind, kind)
+    assert types == kind and not effects
+
+
+@BOTH
+def test_a_number_beside_a_boolean_is_one_program_with_it(lib):
+    """The compiler sees the conversion, and makes a choice of the product: no NaN of inf * False."""
+    flags = lib.numpy.array([True, False])
+    np.testing.assert_array_equal(lib.numpy.inf * flags, [np.inf, 0.0])
+    np.testing.assert_array_equal(flags * 3, [3, 0])
+    assert (2.5 * flags).dtype == np.float32 and (flags + 1).dtype == np.int32
+
+
+def test_classes_with_layouts_of_their_own_are_refused_where_they_are_mapped():
+    batching = meshrt.interpreters.batching
+
+    class Batched:
+        def __init__(self, x):
+            self.x = x
+
+    register = lambda: batching.register_vmappable(Batched, int, int, None, None, None)
+    register()
+    try:
+        assert batching.is_vmappable(Batched(1))
+        for function, argument in ((lambda b: b.x, Batched(np.ones(3))), (Batched, np.ones(3))):
+            with pytest.raises(errors.UnsupportedError, match="register_vmappable"):
+                meshrt.vmap(function)(argument)
+    finally:
+        batching.unregister_vmappable(Batched)
+    assert not batching.is_vmappable(Batched(1))

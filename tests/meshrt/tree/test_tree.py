@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import re
+from typing import NamedTuple
 
 import jax
 import pytest
@@ -252,3 +253,18 @@ def test_a_leaf_has_no_level():
     for flatten in (tree_util.flatten_one_level, tree_util.flatten_one_level_with_keys):
         with pytest.raises(errors.TreeError, match="can't tree-flatten type int"):
             flatten(1)
+
+
+def test_one_level_of_a_namedtuple_has_the_key_of_each_field():
+    class State(NamedTuple):
+        potentials: tuple
+        errors: float = 0.0
+        old: float | None = None
+
+    state = State((1.0, 2.0), 3.0)
+    children, _ = tree_util.flatten_one_level_with_keys(state)
+    assert [tree_util.keystr((key,)) for key, _ in children] == [".potentials", ".errors", ".old"]
+    # Cotangents are matched with arguments by keys where None stands for a part.
+    f = meshrt.custom_vjp(lambda s: s.potentials[0] * s.errors)
+    f.defvjp(lambda s: (f(s), s), lambda s, ct: (State((ct * s.errors, None), ct * s.potentials[0]),))
+    assert meshrt.grad(f)(state) == State((3.0, 0.0), 1.0)
