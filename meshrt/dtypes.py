@@ -353,8 +353,8 @@ def check_value_dtype(dt: np.dtype, what: Callable[[], str]) -> np.dtype:
     """
     if dt not in _VALID:
         raise DTypeError(
-            f"{what()} has {described(dt)}, which no array can have, so it is not a valid JAX type; {remedy(dt)}. Only "
-            "arrays of numeric types are supported"
+            f"{what()} has {described(dt)}, which no array can have, so it is not a valid JAX type; {remedy(dt)}. A "
+            f"value with dtype {dt} is not a valid JAX array type. Only arrays of numeric types are supported by JAX."
         )
     return canonicalize_dtype(dt)
 

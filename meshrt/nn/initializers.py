@@ -153,7 +153,7 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
     def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
         shape, dtype = shape_tuple(shape), _dtype(dtype, "orthogonal")
         if len(shape) < 2:
-            raise ShapeError(f"orthogonal: an orthogonal matrix has at least two dimensions, got shape {shape}")
+            raise ShapeError(f"orthogonal initializer requires at least a 2D shape, got {shape}")
         if 0 in shape:
             return filled.zeros(shape, dtype, out_sharding=out_sharding)
         columns = shape[column_axis]
@@ -185,7 +185,7 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
     def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
         shape, dtype = shape_tuple(shape), _dtype(dtype, "delta_orthogonal")
         if len(shape) not in (3, 4, 5):
-            raise ShapeError(f"delta_orthogonal: a kernel has three to five dimensions, got shape {shape}")
+            raise ShapeError(f"Delta orthogonal initializer requires a 3D, 4D or 5D shape, got {shape}")
         if shape[-1] < shape[-2]:
             raise ShapeError(
                 f"delta_orthogonal: a kernel of shape {shape} has fewer outputs ({shape[-1]}) than inputs ({shape[-2]})"
@@ -233,7 +233,7 @@ def variance_scaling(
     (2, 3)
     """
     if distribution not in ("truncated_normal", "normal", "uniform"):
-        raise errors.ArgumentValueError(f"variance_scaling: unknown distribution {distribution!r}")
+        raise errors.ArgumentValueError(f"invalid distribution for variance scaling initializer: {distribution}")
 
     def init(key: Any, shape: Any, dtype: Any = dtype, out_sharding: Any = None) -> Any:
         shape = shape_tuple(shape)
@@ -252,7 +252,9 @@ def _divisor(mode: str, fan_in: float, fan_out: float) -> float:
         "fan_geo_avg": (fan_in * fan_out) ** 0.5,
     }  # fmt: skip
     if mode not in modes:
-        raise errors.ArgumentValueError(f"variance_scaling: mode must be one of {', '.join(modes)}, got {mode!r}")
+        raise errors.ArgumentValueError(
+            f"invalid mode for variance scaling initializer: {mode}; known: {', '.join(modes)}"
+        )
     return modes[mode]
 
 

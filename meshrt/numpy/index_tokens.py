@@ -158,8 +158,7 @@ def expand(tokens: tuple[Token, ...], shape: tuple[int, ...]) -> list[Token]:
         raise IndexingError("an index can only have a single ellipsis ('...')")
     if consumed > len(shape):
         raise IndexingError(
-            f"Too many indices: the array is {len(shape)}-dimensional, of shape {shape}, but {consumed} dimensions "
-            f"were indexed"
+            f"Too many indices: array is {len(shape)}-dimensional, but {consumed} were indexed; its shape is {shape}"
         )
     rest = [FULL] * (len(shape) - consumed)
     out: list[Token] = []

@@ -169,7 +169,8 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if len(axes) == 2:
         return _matrix_norm(x, axes, "fro" if ord is None else ord, keepdims)
     raise ShapeError(
-        f"Improper number of axes for norm: it is over one (of vectors) or two (of matrices), got {len(axes)}"
+        f"Improper number of axes for norm: axis={axes}. Pass one axis to compute a vector-norm, or two axes to "
+        "compute a matrix-norm."
     )
 
 
@@ -232,7 +233,7 @@ def _matrix_norm(x: Any, axes: tuple[int, ...], ord: Any, keepdims: bool) -> Any
         return _spectral_norm(x, axes, ord, keepdims)
     if ord not in (1, -1, np.inf, -np.inf):
         raise errors.ArgumentValueError(
-            f"Invalid order {ord!r} for matrix norm. Those are 'fro', 'nuc', 1, -1, 2, -2, inf and -inf"
+            f"Invalid order '{ord}' for matrix norm. Those are 'fro', 'nuc', 1, -1, 2, -2, inf and -inf"
         )
     row, column = axes
     over, rest = (row, column) if ord in (1, -1) else (column, row)

@@ -177,7 +177,7 @@ def vectorize(
     if any(not isinstance(e, str | int) for e in excluded):
         raise errors.ArgumentTypeError(f"vectorize: excluded holds positions and names of arguments, got {excluded!r}")
     if any(isinstance(e, int) and e < 0 for e in excluded):
-        raise errors.ArgumentValueError(f"vectorize: excluded={excluded!r} contains negative positions")
+        raise errors.ArgumentValueError(f"excluded={excluded!r} contains negative numbers: positions count from 0")
 
     @wraps(pyfunc)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -221,7 +221,7 @@ def _of_rows(x: Any, q: Any, method: str, weights: Any, skip_nan: bool) -> Any:
         return _first_reaching(x, q, weights, skip_nan)
     (q,) = promoted_inexact("quantile", q)
     with numpy_dtype_promotion("standard"):  # q is no operand beside the elements: the result has their dtype
-        if not q.aval.weak_type:
+        if not q.aval.weak_type and not _is_narrow(x):
             q = el.convert_element_type(q, dtypes.promote_types(q.dtype, x.dtype))
         size = total(el.not_p.bind(isnan(x)), -1, q.dtype, keepdims=True) if skip_nan else asarray(x.shape[-1], q.dtype)
         return _between(x, expand_dims(q, 0) if q.ndim == 0 else q, size, method, q.ndim == 0)
@@ -257,7 +257,13 @@ def _mixed(low: Any, high: Any, up: Any, method: str) -> Any:
             return choose(up <= 0.5, low, high)
         case "midpoint":
             return el.mul(el.add_p.bind(low, high), 0.5)
+    if _is_narrow(low):  # such a float promotes to no other
+        low, high = (el.convert_element_type(v, up.dtype) for v in (low, high))
     return low * (1 - up) + high * up
+
+
+def _is_narrow(x: Any) -> bool:
+    return dtypes.itemsize_bits(x.dtype) < 16
 
 
 def _first_reaching(x: Any, q: Any, weights: Any, skip_nan: bool) -> Any:

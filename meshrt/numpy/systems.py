@@ -64,7 +64,7 @@ def solve(a: Any, b: Any) -> Any:
     """
     a, b = promoted_inexact("solve", a, b)
     if a.ndim < 2:
-        raise ShapeError(f"solve needs matrices of at least two dimensions, got shape {a.shape}")
+        raise ShapeError(f"solve: left hand array must be at least two dimensional; got a.shape={a.shape}")
     check_square("solve", a)
     n = a.shape[-1]
     vector = b.ndim == 1

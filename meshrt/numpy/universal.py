@@ -132,8 +132,10 @@ class ufunc:
         x, starts = operand_array(name, a), operand_array(name, indices, 1)
         if self._reduceat is not None:
             return self._reduceat(x, starts, axis=axis, dtype=dtype)
-        if x.ndim == 0 or starts.ndim != 1:
-            raise ShapeError(f"{name} needs an array and a vector of indices, got shapes {x.shape} and {starts.shape}")
+        if x.ndim == 0:
+            raise ShapeError("reduceat: a must have 1 or more dimension, got a.shape=()")
+        if starts.ndim != 1:
+            raise ShapeError(f"reduceat: indices must be one-dimensional, got indices.shape={starts.shape}")
         if axis is None or isinstance(axis, tuple | list):
             raise errors.ArgumentValueError(f"{name} needs one axis, got {axis}")
         axis = canonical_axis(axis, x.ndim, name)

@@ -155,6 +155,8 @@ def conv_general_dilated(
         window = [dilated(n, d) for n, d in zip(taken(b.shape, numbers.rhs_spec[2:]), rhs_dilation)]
         padding = padtype_to_pads(taken(a.shape, numbers.lhs_spec[2:]), window, strides, padding)
     preferred = None if preferred_element_type is None else np.dtype(dtypes.canonicalize_dtype(preferred_element_type))
+    if preferred is not None:
+        _check_preferred(a.dtype, preferred)
     params = {
         "window_strides": strides, "padding": canonical_pads(padding, a.ndim - 2), "lhs_dilation": lhs_dilation,
         "rhs_dilation": rhs_dilation, "dimension_numbers": numbers, "feature_group_count": int(feature_group_count),
@@ -165,6 +167,29 @@ def conv_general_dilated(
     if dtypes.issubdtype(a.dtype, np.complexfloating):
         return _complex_convolution(lhs, rhs, params)
     return conv_general_dilated_p.bind(lhs, rhs, **params)
+
+
+def _check_preferred(dtype: np.dtype, preferred: np.dtype) -> None:
+    """The dtype of results is of the operands' kind (or floating for integers) and sign, and at least as wide."""
+    kinds = (np.signedinteger, np.unsignedinteger, np.floating, np.complexfloating)
+    of, to = (next((k for k in kinds if dtypes.issubdtype(d, k)), None) for d in (dtype, preferred))
+    integers = (np.signedinteger, np.unsignedinteger)
+    problem = None
+    if dtypes.itemsize_bits(preferred) < dtypes.itemsize_bits(dtype):
+        problem = "`preferred_element_type` must not be narrower than the original type."
+    elif of in integers and to in integers:
+        if of is np.signedinteger and to is not of:
+            problem = "`preferred_element_type` must have the same signedness as the original type."
+    elif of is not None and of is not to and not (of in integers and to is np.floating):
+        problem = (
+            "Input type is incompatible with `preferred_element_type`. The compatible combinations of (input_type, "
+            "preferred_element_type) are (integral, integral), (integral, floating), (floating, floating), (complex, "
+            "complex)."
+        )
+    if problem:
+        raise errors.ArgumentTypeError(
+            f"conv_general_dilated: {problem} Got {preferred} for operands of {dtype}; convert with astype"
+        )
 
 
 def _complex_convolution(lhs: Any, rhs: Any, params: dict[str, Any]) -> Any:

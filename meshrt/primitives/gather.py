@@ -82,7 +82,15 @@ def _lower(ctx: LoweringContext, eqn: Eqn, operand: Any, indices: Any) -> Any:
     mask_aval = ShapedArray(eqn.invars[1].aval.shape[:-1], np.dtype(bool))
     spread_aval = ShapedArray(physical.shape, np.dtype(bool))
     mask = ctx.broadcast(mask, mask_aval, spread_aval, [i for i in range(out.ndim) if i not in offset])
-    return ctx.op("stablehlo.select", [mask, gathered, ctx.full(p["fill_value"], physical)], out)
+    return ctx.op("stablehlo.select", [mask, gathered, ctx.full(_fill_as(physical.dtype, p), physical)], out)
+
+
+def _fill_as(dtype: np.dtype, p: Any) -> Any:
+    """The value for what lies out of bounds, in integers as NumPy casts it: cut, or wrapped around."""
+    if not dtypes.issubdtype(dtype, np.integer):
+        return p["fill_value"]
+    with np.errstate(invalid="ignore"):
+        return int(np.asarray(p["fill_value"]).astype(dtype))
 
 
 def _lower_gather(ctx: LoweringContext, p: Any, operand: Any, indices: Any, indices_aval: Any, out: Any) -> Any:

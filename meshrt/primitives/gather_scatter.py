@@ -87,7 +87,7 @@ class GatherScatterMode(enum.Enum):
             return _MODES[mode]
         except (KeyError, TypeError):
             raise errors.ArgumentValueError(
-                f"unknown mode {mode!r} for out-of-bounds indices; known: {', '.join(map(repr, _MODES))}"
+                f'Unknown gather mode "{mode}" for indices out of bounds; known: {", ".join(map(repr, _MODES))}'
             ) from None
 
 

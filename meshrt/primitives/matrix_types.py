@@ -23,9 +23,10 @@ def check_matrices(
     """
     for i, (x, rank) in enumerate(zip(avals, ranks)):
         if x.is_key or not dtypes.issubdtype(x.dtype, kind):
-            what = "floating point" if kind is np.floating else "floating point or complex"
+            accepted = "floating" if kind is np.floating else "floating, complexfloating"
             raise errors.ArgumentTypeError(
-                f"{name} does not accept dtype {x.short().split('[')[0]} at position {i}: it takes {what} numbers"
+                f"{name} does not accept dtype {x.dtype} at position {i}. Accepted dtypes at position {i} are subtypes "
+                f"of {accepted}."
             )
         if x.ndim < rank or (not batched and x.ndim > rank):
             how = "at least" if batched else "of exactly"

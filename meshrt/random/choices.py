@@ -132,7 +132,10 @@ def _weighted(key: Any, p: Any, count: int, shape: tuple, draws: int, replace: b
     """With replacement by the inverse of the distribution function, without by the Gumbel trick."""
     p = asarray(promote_inexact("choice", p)[0])
     if p.shape != (count,):
-        raise ShapeError(f"choice: p has shape {p.shape}, but there are {count} elements to choose from")
+        raise ShapeError(
+            "p must be None or a 1D vector with the same size as a.shape[axis]. p has shape "
+            f"{p.shape} and a.shape[axis] is {count}."
+        )
     integer = dtypes.default_int_dtype()
     if replace:
         total = cumsum(p)

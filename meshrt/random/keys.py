@@ -82,7 +82,8 @@ def typed(name: str, keys: Any, batched: bool = False) -> tuple[Any, bool]:
         keys = rn.random_wrap(keys, impl)
     if keys.ndim and not batched:
         raise errors.ArgumentValueError(
-            f"{name} accepts a single key, but was given a key array of shape {keys.shape}; use vmap over the keys"
+            f"{name} accepts a single key, but was given a key array of shape {keys.shape} != (). Use jax.vmap for "
+            "batching."
         )
     return keys, raw
 

@@ -119,6 +119,7 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Any = None, dtype: Any = None, 
     >>> meshrt.random.lognormal(meshrt.random.key(0), 0.5, (2,)).shape
     (2,)
     """
+    key, _ = typed("lognormal", key)
     dtype, shape = checked_dtype("lognormal", dtype, sigma), sample_shape("lognormal", shape, sigma)
     x = normal(key, shape, dtype)
     return placed(el.exp_p.bind(el.mul_p.bind(x, parameter(sigma, x.dtype, shape))), out_sharding)
@@ -137,6 +138,7 @@ def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any =
     >>> meshrt.random.maxwell(meshrt.random.key(0), (2,)).shape
     (2,)
     """
+    key, _ = typed("maxwell", key)
     dtype = float_dtype("maxwell", dtype)
     return placed(norm(normal(key, (*shape_tuple(shape), 3), dtype), axis=-1), out_sharding)
 
@@ -176,6 +178,7 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_
     >>> meshrt.random.rayleigh(meshrt.random.key(0), 1.0, (2,)).shape
     (2,)
     """
+    key, _ = typed("rayleigh", key)
     dtype, shape = checked_dtype("rayleigh", dtype, scale), sample_shape("rayleigh", shape, scale)
     u = uniform(key, shape, dtype)
     root = el.sqrt_p.bind(el.mul_p.bind(el.log_p.bind(u), scalar_like(u, -2)))
@@ -199,6 +202,7 @@ def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: A
     >>> meshrt.random.exponential(meshrt.random.key(0), (2,)).shape
     (2,)
     """
+    key, _ = typed("exponential", key)
     u = uniform(key, shape, float_dtype("exponential", dtype))
     return placed(el.neg_p.bind(el.log1p_p.bind(el.neg_p.bind(u))), out_sharding)
 
@@ -216,6 +220,7 @@ def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any =
     >>> meshrt.random.laplace(meshrt.random.key(0), (2,)).shape
     (2,)
     """
+    key, _ = typed("laplace", key)
     dtype = float_dtype("laplace", dtype)
     u = uniform(key, shape, dtype, minval=-1.0 + dtypes.finfo(dtype).epsneg, maxval=1.0)
     return placed(el.mul_p.bind(el.sign_p.bind(u), el.log1p_p.bind(el.neg_p.bind(el.abs_p.bind(u)))), out_sharding)
@@ -234,6 +239,7 @@ def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any 
     >>> meshrt.random.logistic(meshrt.random.key(0), (2,)).shape
     (2,)
     """
+    key, _ = typed("logistic", key)
     dtype = float_dtype("logistic", dtype)
     u = uniform(key, shape, dtype, minval=dtypes.finfo(dtype).tiny, maxval=1.0)
     return placed(el.sub_p.bind(el.log_p.bind(u), el.log1p_p.bind(el.neg_p.bind(u))), out_sharding)
@@ -252,6 +258,7 @@ def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
     >>> meshrt.random.cauchy(meshrt.random.key(0), (2,)).shape
     (2,)
     """
+    key, _ = typed("cauchy", key)
     dtype = float_dtype("cauchy", dtype)
     u = uniform(key, shape, dtype, minval=dtypes.finfo(dtype).eps, maxval=1.0)
     angle = el.mul_p.bind(scalar_like(u, np.pi), el.sub_p.bind(u, scalar_like(u, 0.5)))
@@ -272,6 +279,7 @@ def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_shardi
     >>> meshrt.random.pareto(meshrt.random.key(0), 2.0, (2,)).shape
     (2,)
     """
+    key, _ = typed("pareto", key)
     dtype, shape = checked_dtype("pareto", dtype, b), sample_shape("pareto", shape, b)
     e = exponential(key, shape, dtype)
     return placed(el.exp_p.bind(el.div_p.bind(e, parameter(b, dtype, shape))), out_sharding)
@@ -290,6 +298,7 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype
     >>> meshrt.random.weibull_min(meshrt.random.key(0), 1.0, 2.0, (2,)).shape
     (2,)
     """
+    key, _ = typed("weibull_min", key)
     dtype = float_dtype("weibull_min", dtype)
     u = uniform(key, shape, dtype)
     root = powers.power(el.neg_p.bind(el.log1p_p.bind(el.neg_p.bind(u))), uf.true_divide(1.0, concentration))
@@ -314,6 +323,7 @@ def triangular(
     >>> meshrt.random.triangular(meshrt.random.key(0), 0.0, 0.5, 1.0, (2,)).shape
     (2,)
     """
+    key, _ = typed("triangular", key)
     dtype = checked_dtype("triangular", dtype, left, mode, right)
     shape = sample_shape("triangular", shape, left, mode, right)
     a, c, b = (asarray(el.convert_element_type(v, dtype)) for v in (left, mode, right))
@@ -397,6 +407,7 @@ def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: An
     >>> meshrt.random.rademacher(meshrt.random.key(0), (4,)).dtype
     dtype('int32')
     """
+    key, _ = typed("rademacher", key)
     dtype = dtypes.check_user_dtype(int if dtype is None else dtype, "rademacher")
     # As bools, which cannot be subtracted, both are True.
     heads = el.convert_element_type(bernoulli(key, 0.5, shape_tuple(shape)), np.int32 if dtype == np.bool_ else dtype)
@@ -418,6 +429,7 @@ def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sha
     >>> meshrt.random.geometric(meshrt.random.key(0), 0.5, (2,)).shape
     (2,)
     """
+    key, _ = typed("geometric", key)
     dtype, shape = int_dtype("geometric", dtype), sample_shape("geometric", shape, p)
     p = asarray(promote_inexact("geometric", p)[0])
     u = uniform(key, shape, p.dtype)

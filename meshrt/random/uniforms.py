@@ -45,8 +45,8 @@ def checked_dtype(name: str, dtype: Any, *parameters: Any) -> np.dtype:
     for p in parameters:
         if aval_of(p).dtype != dtype and dtypes.result_type(p, dtype) != dtype:
             raise dtypes.TypePromotionError(
-                f"{name}: a parameter {aval_of(p).short()} cannot be cast to {dtype} without loss; ask for another "
-                f"dtype, or convert the parameter with astype"
+                f"In arguments to {name}, cannot safely cast argument of type {aval_of(p).dtype} to {dtype}; ask for "
+                f"another dtype, or convert the parameter with astype"
             )
     return dtype
 
@@ -60,7 +60,7 @@ def int_dtype(name: str, dtype: Any) -> np.dtype:
     is no integer."""
     dtype = dtypes.check_user_dtype(int if dtype is None else dtype, name)
     if not dtypes.issubdtype(dtype, np.integer):
-        raise IntegerDtypeError(f"{name}: dtype must be an integer, got {dtype}")
+        raise IntegerDtypeError(f"dtype argument to `{name}` must be an int dtype, got {dtype}")
     return dtype
 
 
@@ -74,8 +74,12 @@ def broadcast_shape(name: str, shape: Any, *shapes: tuple[int, ...]) -> tuple[in
     if shape is None:
         return broadcast_shapes(*shapes) if shapes else ()
     shape = shape_tuple(shape)
-    if shapes and broadcast_shapes(shape, *shapes) != shape:
-        raise ShapeError(f"{name}: parameters of shapes {shapes} do not broadcast to the shape {shape} of the samples")
+    if shapes and (joint := broadcast_shapes(shape, *shapes)) != shape:
+        raise ShapeError(
+            f"{name} parameter shapes must be broadcast-compatible with shape argument, and the result of broadcasting "
+            f"the shapes must equal the shape argument, but got result {joint} for shape argument {shape}: the "
+            f"parameters have shapes {shapes}"
+        )
     return shape
 
 
@@ -111,7 +115,7 @@ def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = No
     key, _ = typed("bits", key)
     dtype = dtypes.default_uint_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "bits")
     if not dtypes.issubdtype(dtype, np.unsignedinteger):
-        raise errors.ArgumentValueError(f"bits: dtype must be an unsigned integer, got {dtype}")
+        raise errors.ArgumentValueError(f"dtype argument to `bits` must be an unsigned int dtype, got {dtype}")
     return placed(rn.random_bits(key, dtype.itemsize * 8, shape_tuple(shape)), out_sharding)
 
 

@@ -109,7 +109,7 @@ def _over_axes(name: str, step: Step, x: Any, kind: int, lengths: Any, axes: Any
         axes = range(x.ndim - (x.ndim if lengths is None else len(lengths)), x.ndim)
     axes = canonical_axes(tuple(axes) if np.iterable(axes) else (axes,), x.ndim, name)
     if not dtypes.issubdtype(x.dtype, np.inexact):
-        x = x.astype(dtypes.result_type(x.dtype, float))
+        x = x.astype(dtypes.canonicalize_dtype(dtypes.to_inexact_dtype(x.dtype)))
     return _transformed(x, step, axes, lengths, norm)
 
 

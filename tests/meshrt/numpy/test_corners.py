@@ -49,6 +49,11 @@ FORMS = {
     "widths as a column": lambda l: l.numpy.pad(ROW, ((2,), (1,))),
     "more than the condition has": lambda l: l.numpy.compress(np.array([True, False]), ROW[0], size=3),
     "as many as the condition has": lambda l: l.numpy.compress(np.array([True, False]), ROW[0], size=2, fill_value=7),
+    "quantiles of floats of 8 bits": lambda l: [
+        getattr(l.numpy, f)(l.numpy.array([1, 2, 3.5, -1], "float8_e4m3fn"), q)
+        for f in ("quantile", "nanquantile")
+        for q in (0.4, np.float32([0.4, 0.6]))
+    ],
     "ihfft of nothing": lambda l: l.numpy.fft.ihfft(l.numpy.zeros(0)),
     "positions with a fraction for none": lambda l: l.numpy.flatnonzero(l.numpy.ones(3), fill_value=-0.5),
     "pascal by rows": lambda l: l.scipy.linalg.pascal(3.0, "lower"),

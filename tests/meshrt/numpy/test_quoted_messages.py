@@ -127,7 +127,51 @@ ROWS = {
     "output shape": lambda l, n: n.vectorize(lambda x: n.ones(2), signature="()->()")(1),
     r"does not support repeated axes. Got axes \(0, 0\)": lambda l, n: n.fft.fftn(I2, axes=(0, 0)),
     "only takes an int": lambda l, n: n.fft.fftfreq([6]),
+    "contains negative numbers": lambda l, n: n.vectorize(lambda x: x, excluded={-1}),
+    # indices
+    "Too many indices: array is 2-dimensional, but 3 were indexed": lambda l, n: n.asarray(I2)[0, 0, 0],
+    'Unknown gather mode "bogus"': lambda l, n: n.take(I2, n.arange(2), mode="bogus"),
+    r"reduceat: indices must be one-dimensional, got indices.shape=\(1, 1\)": lambda l, n: n.add.reduceat(
+        I2, I2[:1, :1]
+    ),
+    # values
+    "is not a valid JAX array type. Only arrays of numeric types are supported by JAX": lambda l, n: n.asarray("a"),
+    # norms, decompositions, systems
+    "Pass one axis to compute a vector-norm, or two axes to compute a matrix-norm": lambda l, n: n.linalg.norm(
+        n.ones((2, 2, 2)), axis=(0, 1, 2)
+    ),
+    "Invalid order '3' for matrix norm": lambda l, n: n.linalg.norm(n.ones((2, 2)), 3),
+    r"left hand array must be at least two dimensional; got a.shape=\(2,\)": lambda l, n: n.linalg.solve(I2[0], I2[0]),
+    "does not accept dtype int32 at position 0. Accepted dtypes at position 0 are subtypes of floating, complex": (
+        lambda l, n: l.lax.linalg.svd(I2)
+    ),
+    # initializers
+    "initializer requires at least a 2D shape": lambda l, n: l.nn.initializers.orthogonal()(l.random.key(0), (2,)),
+    "initializer requires a 3D, 4D or 5D shape": lambda l, n: l.nn.initializers.delta_orthogonal()(
+        l.random.key(0), (2, 2)
+    ),
+    "invalid distribution for variance scaling initializer: x": lambda l, n: l.nn.initializers.variance_scaling(
+        1.0, "fan_in", "x"
+    )(l.random.key(0), (2, 2)),
+    "invalid mode for variance scaling initializer: x": lambda l, n: l.nn.initializers.variance_scaling(
+        1.0, "x", "normal"
+    )(l.random.key(0), (2, 2)),
+    # random numbers
+    "dtype argument to `bits` must be an unsigned int dtype": lambda l, n: l.random.bits(l.random.key(0), (), "int32"),
+    "dtype argument to `geometric` must be an int dtype": lambda l, n: l.random.geometric(
+        l.random.key(0), 0.5, (), "float32"
+    ),
+    r"pareto parameter shapes must be broadcast-compatible with .* got result \(3,\) for shape argument": (
+        lambda l, n: l.random.pareto(l.random.key(0), n.ones(3), ())
+    ),
+    "In arguments to pareto, cannot safely cast argument of type float32 to float16": lambda l, n: l.random.pareto(
+        l.random.key(0), n.ones(3), (3,), "float16"
+    ),
+    "p must be None or a 1D vector with the same size": lambda l, n: l.random.choice(l.random.key(0), 3, p=n.ones(2)),
 }
+ONE_KEY = [
+    "cauchy", "exponential", "gumbel", "laplace", "logistic", "lognormal", "maxwell", "normal", "rademacher", "uniform",
+]  # fmt: skip
 MASKS = [
     "mean",
     "var",
@@ -157,6 +201,14 @@ def _message(library, program) -> str:
 def test_words(words):
     assert re.search(words, _message(jax, ROWS[words])), "JAX says something else"
     assert re.search(words, _message(meshrt, ROWS[words]))
+
+
+@pytest.mark.parametrize("name", ONE_KEY)
+def test_several_keys_are_refused_by_the_function_called(name):
+    program = lambda library, numpy: getattr(library.random, name)(library.random.split(library.random.key(0), 3))
+    words = f"{name} accepts a single key, but was given a key array of shape (3,) != (). Use jax.vmap for batching."
+    for library in (jax, meshrt):
+        assert words in _message(library, program)
 
 
 @pytest.mark.parametrize("name", MASKS)

@@ -154,3 +154,16 @@ def test_vectors_are_no_matrices(name):
     assert_alike(lambda l: getattr(l.numpy.linalg, name)(A[0]))
     assert_alike(lambda l: l.vmap(getattr(l.numpy.linalg, name))(A))
     assert_alike(lambda l: l.grad(lambda x: getattr(l.numpy.linalg, name)(x)[0].sum())(A[0]))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "bfloat16", "float32", "complex64"])
+def test_preferred_dtypes_of_convolutions(dtype):
+    for preferred in ("int8", "int32", "uint32", "bfloat16", "float32", "complex64"):
+        convolve = lambda l, p=preferred: lambda a: l.lax.conv(a, a, (1,), "SAME", preferred_element_type=p)
+        assert_alike(lambda l, f=convolve: l.eval_shape(f(l), l.ShapeDtypeStruct((1, 1, 3), dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+def test_fills_that_integers_do_not_hold(dtype):
+    fills = (np.nan, np.inf, 300, -1.5, 2**40, 2.5)
+    assert_alike(lambda l: [l.numpy.take(INTS.astype(dtype), 9, mode="fill", fill_value=v) for v in fills])

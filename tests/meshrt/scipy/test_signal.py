@@ -56,6 +56,16 @@ def test_refused_cosine_transforms(call):
     assert_alike(lambda lib: call(lib.scipy.fft))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int32", "int64"])
+def test_cosine_transforms_of_integers_where_64_bits_are_enabled(dtype):
+    def program(lib):
+        with lib.enable_x64(True):
+            transforms = (lib.scipy.fft.dct, lib.scipy.fft.idct, lib.scipy.fft.dctn)
+            return [lib.eval_shape(f, lib.ShapeDtypeStruct((3,), dtype)).dtype for f in transforms]
+
+    assert_alike(lambda lib: list(map(str, program(lib))))
+
+
 SHAPES = [((7,), (3,)), ((6,), (4,)), ((3,), (6,)), ((4, 5), (2, 3)), ((4, 5), (6, 5)), ((4, 5), (5, 3))]
 
 
