@@ -254,7 +254,7 @@ def _size(pair: tuple[Any, Any]) -> int:
 def _dma_start(walk: _Walk, eqn: Eqn, operands: list[Any]) -> list[Any]:
     copy, types = _unflattened(eqn, operands), _unflattened(eqn, [a.aval for a in eqn.invars])
     count = _size(types.source)
-    if types.device is None:
+    if not types.is_remote:
         walk.up(copy.arrived[0], copy.arrived[1], count, eqn.source)
     if types.sent is not None:
         walk.up(copy.sent[0], copy.sent[1], count, eqn.source)

@@ -24,7 +24,13 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.references import READ, WRITE, is_ref, is_ref_type
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
-from meshrt.experimental.kernels.devices import COMMUNICATION, from_sender, is_sent_here, logical_id
+from meshrt.experimental.kernels.devices import (
+    COMMUNICATION,
+    chip_and_core,
+    from_sender,
+    is_sent_here,
+    logical_id,
+)
 from meshrt.experimental.kernels.memory import SemaphoreType, is_semaphore
 from meshrt.experimental.kernels.scopes import run_scoped
 from meshrt.experimental.kernels.semaphores import (
@@ -48,18 +54,19 @@ __all__ = [
 
 
 class CopyOperands(NamedTuple):
-    """What a copy takes: references with views of them, and the number or indices of a chip. Those that it has not are
-    None. Copies on one chip count on `arrived` alone."""
+    """What a copy takes: references with views of them, the number or indices of a chip, the number of a core. Those
+    that it has not are None. Copies on one core count on `arrived` alone."""
 
     source: tuple[Any, View]
     destination: tuple[Any, View]
     arrived: tuple[Any, View]
     sent: tuple[Any, View] | None = None
     device: Any = None
+    core: Any = None
 
     @property
     def is_remote(self) -> bool:
-        return self.device is not None
+        return self.device is not None or self.core is not None
 
 
 class SelectedRef:
@@ -139,10 +146,11 @@ class AsyncCopyDescriptor:
         do(self)
 
     def _operands(self) -> tuple[list[Any], Any]:
-        device = tree_util.tree_map(lambda x: np.int32(x) if isinstance(x, int) else x, self.device_id)
+        chip, core = chip_and_core(self.device_id)
+        device = tree_util.tree_map(lambda x: np.int32(x) if isinstance(x, int) else x, chip)
         sent = None if self.src_sem is None else ref_and_view(self.src_sem)
         operands = CopyOperands(
-            ref_and_view(self.src_ref), ref_and_view(self.dst_ref), ref_and_view(self.dst_sem), sent, device
+            ref_and_view(self.src_ref), ref_and_view(self.dst_ref), ref_and_view(self.dst_sem), sent, device, core
         )
         return tree_util.tree_flatten(operands)
 
@@ -204,7 +212,7 @@ def make_async_remote_copy(
 
     Args:
       device_id: indices along the mesh's axes in a tuple, along some in a dictionary, or the chip's number if
-        `device_id_type` is LOGICAL.
+        `device_id_type` is LOGICAL. In a kernel on several cores a dictionary may name their axes: `{"core": 1}`.
     """
     if device_id_type is DeviceIdType.LOGICAL and isinstance(device_id, tuple | dict):
         raise errors.ArgumentValueError(
@@ -268,8 +276,8 @@ def _check(*avals: Any, tree: Any, **params: Any) -> list[Any]:
 
 
 def _effects(*avals: Any, tree: Any, **params: Any) -> frozenset[Any]:
-    is_remote = tree_util.tree_unflatten(tree, avals).is_remote
-    return frozenset([READ, WRITE, COMMUNICATION] if is_remote else [READ, WRITE])
+    leaves_chip = tree_util.tree_unflatten(tree, avals).device is not None
+    return frozenset([READ, WRITE, COMMUNICATION] if leaves_chip else [READ, WRITE])
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -278,6 +286,11 @@ def _effects(*avals: Any, tree: Any, **params: Any) -> frozenset[Any]:
 
 def _start_discharge(args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     operands: CopyOperands = tree_util.tree_unflatten(params["tree"], args)
+    if operands.core is not None:
+        raise errors.UnsupportedError(
+            "a copy to another core needs several cores that run at the same time: a loop of array operations has one; "
+            "use interpret=pltpu.InterpretParams()"
+        )
     source, source_view = operands.source
     target, view = operands.destination
     held = source.value if type(source) is Cell else source

@@ -17,7 +17,7 @@ from meshrt.core.axes import NamedAxis, axes_in_scope
 from meshrt.core.effects import Effect
 from meshrt.core.types import aval_of
 
-__all__ = ["COMMUNICATION", "Arrivals", "chip_axes", "is_sent_here", "logical_id", "own_id"]
+__all__ = ["COMMUNICATION", "Arrivals", "chip_and_core", "chip_axes", "is_sent_here", "logical_id", "own_id"]
 
 # Of operations that reach another chip's memory or semaphores.
 COMMUNICATION = Effect("Communication")
@@ -67,6 +67,20 @@ def logical_id(device: Any, kind: str) -> Any:
             "mesh."
         )
     return linear_id(given)
+
+
+def chip_and_core(device: Any) -> tuple[Any, Any]:
+    """What a kernel on several cores names in a dictionary, apart: indices along the axes of chips, and the number of a
+    core, from indices along the axes of cores (those that are not named are the core's own). None for those here.
+    """
+    cores = [a for a in axes_in_scope() if a.here is not None]
+    if not isinstance(device, dict) or not any(a.name in device for a in cores):
+        return device, None
+    number: Any = np.int32(0)
+    for a in cores:
+        number = number * np.int32(a.size) + (device[a.name] if a.name in device else lax.axis_index(a.name))
+    names = {a.name for a in cores}
+    return {name: index for name, index in device.items() if name not in names} or None, number
 
 
 def _from_names(device: dict[Any, Any], axes: Sequence[NamedAxis]) -> list[Any]:

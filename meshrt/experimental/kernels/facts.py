@@ -273,4 +273,4 @@ def _copied(eqn: Eqn) -> Work:
     ref, view = operands.source
     part = view_type(view, ref.inner_aval)
     size = part.size * part.dtype.itemsize
-    return Work(copies=1, moved=size, sent=size if operands.is_remote else 0)
+    return Work(copies=1, moved=size, sent=0 if operands.device is None else size)

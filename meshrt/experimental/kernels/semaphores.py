@@ -22,7 +22,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.references import ALLOC, READ, WRITE, AbstractRef, is_ref_type
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.experimental.kernels.devices import COMMUNICATION, is_sent_here, logical_id
+from meshrt.experimental.kernels.devices import COMMUNICATION, chip_and_core, is_sent_here, logical_id
 from meshrt.experimental.kernels.memory import (
     BarrierSemaphoreType,
     DmaSemaphoreType,
@@ -94,13 +94,16 @@ def semaphore_signal(
     device_id_type: DeviceIdType = DeviceIdType.MESH,
     core_index: Any = None,
 ) -> None:
-    """Adds `inc` to a semaphore; with `device_id` to that of another chip, with `core_index` to that of another core.
+    """Adds `inc` to a semaphore; with `device_id` to that of another chip, with `core_index`, or an index along the
+    axis of the mesh of cores in `device_id={"core": ...}`, to that of another core.
 
     Raises:
       ArgumentValueError: it is no semaphore, an array of several, or one that copies count on.
     """
     ref, view = ref_and_view(sem_or_view)
-    ids = tree_util.tree_map(_device_index, device_id)
+    chip, named = chip_and_core(device_id)
+    ids = tree_util.tree_map(_device_index, chip)
+    core_index = named if core_index is None else core_index
     core = None if core_index is None else _int32(core_index, "signal a core by")
     leaves, tree = tree_util.tree_flatten((view, _int32(inc, "signal"), ids, core))
     semaphore_signal_p.bind(ref, *leaves, tree=tree, device_id_type=device_id_type)
@@ -158,8 +161,8 @@ def _signal_discharge(args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     view, count, device, core = tree_util.tree_unflatten(params["tree"], leaves)
     if core is not None:
         raise errors.UnsupportedError(
-            "semaphore_signal(core_index=...) needs several cores that run at the same time: a loop of array "
-            "operations has one; use interpret=pltpu.InterpretParams()"
+            "semaphore_signal to another core (core_index, or an axis of cores in device_id) needs several cores that "
+            "run at the same time: a loop of array operations has one; use interpret=pltpu.InterpretParams()"
         )
     if device is not None:
         count = is_sent_here(logical_id(device, params["device_id_type"].value), count).total

@@ -24,6 +24,7 @@ from tests.meshrt.kernels.hardware import (
 )
 from tests.meshrt.kernels.programs import JAX, OURS
 from tests.meshrt.kernels.test_any_size import LIBRARY
+from tests.meshrt.kernels.test_simulator import swapping
 
 needs_tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 needs_cuda = pytest.mark.skipif(
@@ -111,6 +112,13 @@ def test_tpus_compile_kernels_that_talk_to_other_chips(spec):
     f, (block,) = ring_all_gather(OURS)
     compiled = over_chips(f, block).compile(topology=spec)
     assert "tpu_custom_call" in compiled.as_text() and not compiled.collectives()
+
+
+@pytest.mark.tpu
+@needs_tpu
+def test_tpus_compile_kernels_whose_cores_send_to_each_other():
+    kind = meshrt.ShapeDtypeStruct((8, 256), np.float32)
+    assert "tpu_custom_call" in tpu_program(swapping(kind), [kind]).compile(topology="v5p:1x1x1").as_text()
 
 
 @pytest.mark.tpu

@@ -147,6 +147,34 @@ def test_cores_that_signal_do_not_race():
     np.testing.assert_array_equal(kernel(X), [1, 2, 4, 6])
 
 
+def swapping(x, **options):
+    """The halves of an array, doubled, each by the core that has the other one."""
+
+    def kernel(x_ref, o_ref, mine, theirs, local, sent, arrived):
+        core, half = meshrt.lax.axis_index("core"), x.shape[-1] // 2
+        part, other = pl.ds(core * half, half), {"core": 1 - core}
+        pltpu.sync_copy(x_ref.at[:, part], mine)
+        barrier = pltpu.get_barrier_semaphore()
+        pl.semaphore_signal(barrier, 1, device_id=other)
+        pl.semaphore_wait(barrier, 1)
+        pltpu.async_remote_copy(mine, theirs, sent, arrived, other).wait()
+        mine[...] = 2 * theirs[...]
+        pltpu.async_copy(mine, o_ref.at[:, part], local).wait()
+
+    halves = [pltpu.VMEM((x.shape[0], x.shape[1] // 2), np.float32)] * 2
+    return pl.kernel(
+        kernel, out_type=of(x.shape), mesh=CORES, scratch_types=[*halves, DMA, DMA, DMA],
+        compiler_params=pltpu.CompilerParams(collective_id=0), **options,
+    )  # fmt: skip
+
+
+def test_cores_name_each_other_by_the_axis_of_their_mesh():
+    x = p.normal(2, 8)
+    np.testing.assert_array_equal(swapping(x, interpret=STRICT)(x), 2 * np.roll(x, 4, 1))
+    with pytest.raises(errors.UnsupportedError, match="several cores that run at the same time"):
+        swapping(x)(x)
+
+
 def test_a_ring_of_chips():
     mesh, spec = meshrt.make_mesh((4,), ("x",)), meshrt.P("x")
 

@@ -129,6 +129,7 @@ def _start(walk: Walk, eqn: Eqn, *operands: Any) -> list[Any]:
         source_semaphore=None if given.sent is None else _memory(walk, given.sent, types.sent),
         target_semaphore=_memory(walk, given.arrived, types.arrived),
         device_id=_chip(walk, given.device, eqn.params["device_id_type"]),
+        core_id=given.core,
         priority=eqn.params["priority"],
     )
     return []
@@ -142,7 +143,8 @@ def _wait(walk: Walk, eqn: Eqn, *operands: Any) -> list[Any]:
     waited = _memory(walk, given.sent, types.sent) if of_send else _memory(walk, given.arrived, types.arrived)
     if of_send:
         ends.reverse()
-    tpu.wait_dma2(waited, *ends, device_id=_chip(walk, given.device, eqn.params["device_id_type"]))
+    chip = _chip(walk, given.device, eqn.params["device_id_type"])
+    tpu.wait_dma2(waited, *ends, device_id=chip, core_id=given.core)
     return []
 
 

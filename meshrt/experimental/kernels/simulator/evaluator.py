@@ -277,10 +277,9 @@ def _read_semaphore(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
 def _barrier(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
     ref: Any = eqn.outvars[0].aval
     inner = ref.inner_aval
-    make = lambda: Semaphores(inner, "the barrier semaphore", "barrier")
-    for device in range(core.machine.num_devices):
-        core.machine.share(device, "barrier", make)
-    return [core.machine.shared[core.device, "barrier"]]
+    for other in core.machine.cores:  # each core has one, before it begins
+        other.memories.setdefault("barrier", Semaphores(inner, "the barrier semaphore", "barrier"))
+    return [core.memories["barrier"]]
 
 
 def _dma_start(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
@@ -289,8 +288,9 @@ def _dma_start(core: Core, eqn: Eqn, operands: Sequence[Any]) -> list[Any]:
     target, arrived = copy.destination[0], copy.arrived[0]
     if copy.is_remote:
         chip = _device(core, copy.device, eqn.params["device_id_type"].value)
-        target = machine.there(target, chip, core.number, where)
-        arrived = machine.there(arrived, chip, core.number, where)
+        number = core.number if copy.core is None else int(copy.core)
+        target = machine.there(target, chip, number, where)
+        arrived = machine.there(arrived, chip, number, where)
     name = f"copy {machine.started} started by {core.name}"
     sent = None if copy.sent is None else (copy.sent[0], copy.sent[0].place(copy.sent[1], where))
     flight = Copy(
