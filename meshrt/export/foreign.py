@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from jaxlib.mlir import ir
 
 from meshrt import errors, tree_util
 from meshrt.core.types import ShapedArray
-from meshrt.export.artifact import custom_calls, read_artifact, target_version
+from meshrt.export.artifact import check_artifact, custom_calls, read_artifact, target_version
 from meshrt.export.checks import (
     DisabledSafetyCheck,
     check_custom_calls,
@@ -30,6 +31,8 @@ from propagation.write import write
 
 __all__ = ["from_stablehlo"]
 
+# Integers of two bits in attributes: MLIR writes them into artifacts, and ends the process that reads one.
+_UNREADABLE = re.compile(r":\s*u?i2\b")
 _SHARDING = "sdy.sharding"
 _GSPMD = "mhlo.sharding"
 
@@ -192,6 +195,9 @@ def _shardings(main: Any, which: str, count: int, meshes: dict[str, AbstractMesh
 
 def _written(module: ir.Module, version: str) -> bytes:
     try:
-        return portable_artifact(module, version)
+        found = portable_artifact(module, version)
     except errors.CompileError as e:
         raise errors.SavedProgramError(f"the module cannot be written as StableHLO {version}: {e}") from None
+    if _UNREADABLE.search(str(module)):
+        check_artifact(found)
+    return found

@@ -14,7 +14,7 @@ from meshrt.core.types import aval_of
 from meshrt.export.raising_attributes import NotRaised, array_of, enum, flag, number, numbers, pairs, type_of
 from meshrt.export.raising_sorts import keys_of
 
-__all__ = ["OPERATIONS"]
+__all__ = ["COMPOSITES", "OPERATIONS"]
 
 Rule = Callable[..., Any]
 OPERATIONS: dict[str, Rule] = {}
@@ -233,11 +233,12 @@ def _sort(op: Any, *operands: Any) -> Any:
 
 
 def _top_k(op: Any, x: Any) -> Any:
-    k = ir.IntegerAttr(ir.DictAttr(op.attributes["composite_attributes"])["k"]).value
-    return lax.top_k(x, int(k))
+    return lax.top_k(x, type_of(op.results[0]).shape[-1])  # (nobody verifies the attributes of composites)
 
 
 OPERATIONS["chlo.top_k"] = _top_k
+# Those that stand as composites, of which nothing but the types is verified: how many operands and results they have.
+COMPOSITES = {f"chlo.{name}": (1 + (name in ("next_after", "zeta")), 1) for name in _CHLO} | {"chlo.top_k": (1, 2)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

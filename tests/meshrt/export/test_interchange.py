@@ -490,3 +490,13 @@ def test_calls_on_which_compilers_overflow_their_stack_are_refused(length, last,
 def test_a_chain_of_calls_that_compilers_take():
     foreign = export.from_stablehlo(chain_of_calls(90, "%0 = stablehlo.add %a, %a : tensor<2xf32>"))
     np.testing.assert_array_equal(foreign.call(np.ones(2, np.float32)), [2, 2])
+
+
+@pytest.mark.parametrize("attribute", ["3 : i2", "[{k = 3 : ui2}]"])
+def test_attributes_at_which_mlirs_reader_ends_the_process_are_refused(attribute):
+    kind = "tensor<4xf32>"
+    text = f"func.func @main(%x: {kind}) -> {kind} attributes {{k = {attribute}}} {{ return %x : {kind} }}"
+    with pytest.raises(errors.SavedProgramError, match="this version reads"):
+        export.from_stablehlo(text)
+    loaded = export.from_stablehlo(text.replace("i2", "i8"))
+    np.testing.assert_array_equal(loaded.call(X[0]), X[0])
