@@ -312,9 +312,9 @@ class Attributes(Mapping[str, Attribute]):
     def __getitem__(self, name: str) -> Attribute:
         return self._items[name]
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """As of every mapping, without asking by way of an error."""
-        return self._items.get(name, default)
+    def find(self, name: str) -> Attribute | None:
+        """`get`, which would ask by way of an error where there is none of that name."""
+        return self._items.get(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)

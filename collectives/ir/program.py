@@ -126,8 +126,8 @@ class LocalOp:
 
     def attribute(self, name: str) -> Attribute | None:
         """One of its attributes, wherever it is printed; None if it has none of that name."""
-        found = self.attrs.get(name)
-        return self.extra.get(name) if found is None else found
+        found = self.attrs.find(name)
+        return self.extra.find(name) if found is None else found
 
     def number(self, name: str) -> int:
         """A number among its attributes: a dimension, a size."""

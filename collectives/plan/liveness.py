@@ -115,6 +115,7 @@ class _Block:
         self.together: dict[LocalOp, list[LocalOp]] = {}
         self.place: dict[LocalOp, int] = {}
         self.made: dict[LocalValue, int] = {}
+        self.ordered: dict[LocalValue, bool] = {}
         self.kept = self._written()
         if program.in_breadth:
             self.together = combined(region.items)
@@ -239,8 +240,10 @@ class _Block:
         """Whether what arrives at a collective is copied by itself, rather than by what reads it."""
         if not is_joined(item) or value in self.returned:
             return is_joined(item)
-        turned = all(self._fuses(r) or value in reordered(r) for r in self._read_by(value))
-        return is_one(item) and not turned and self._is_read_whole(item, value)
+        if value not in self.ordered:
+            turned = all(self._fuses(r) or value in reordered(r) for r in self._read_by(value))
+            self.ordered[value] = is_one(item) and not turned and self._is_read_whole(item, value)
+        return self.ordered[value]
 
     def _read_as_it_came(self, value: LocalValue) -> int:
         """The last item that reads what arrived at a collective before it is put in order: it computes where to find

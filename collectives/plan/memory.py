@@ -6,13 +6,11 @@ compiler for CPUs (`breadth`). A compiler may order, fuse and reuse more; `Compi
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from propagation.locations import location_text
-from propagation.parsing import parse_location
+from propagation.parsing import written_location_text
 
 from ..heuristics import ROOMS_TRIED
 from ..ir.program import LocalFunction, LocalOp, LocalValue, Region
@@ -184,9 +182,6 @@ def _alive_within(item: LocalOp, lives: Liveness) -> list[tuple[LocalValue, floa
     return _alive(lives.spans(region)[0], at) + _alive_within(lives.items(region)[at], lives)
 
 
-_LINE = re.compile(r'"([^"\\]+)":([0-9]+)(?::[0-9]+(?: to [0-9:]+)?)?')
-
-
 class _Places:
     """Source lines of items, each location read once."""
 
@@ -197,7 +192,5 @@ class _Places:
     def of(self, item: LocalOp) -> str | None:
         if item.loc not in self._known:
             text = self._texts.get(item.loc, item.loc)
-            line = _LINE.fullmatch(text)  # the common case, for which parsing would take 100 times as long
-            found = f"{line[1]}:{line[2]}" if line is not None else None
-            self._known[item.loc] = found or (location_text(parse_location(text)) if text else None)
+            self._known[item.loc] = written_location_text(text) if text else None
         return self._known[item.loc]

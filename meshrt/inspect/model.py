@@ -292,7 +292,7 @@ class Report:
 
 
 @functools.cache
-def _names(kind: type) -> tuple[str, ...]:
+def _names(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else ()
 
 

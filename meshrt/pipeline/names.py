@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from jaxlib.mlir import ir
+
 from propagation import Propagated
 from propagation.program import TensorType, Value
 from propagation.program import argument_names as argument_names_of
@@ -39,7 +41,7 @@ def output_names(propagated: Propagated) -> list[str]:
     names = []
     for i, attrs in enumerate(propagated.program.main.result_attrs):
         info = attrs.get("jax.result_info")
-        text = "" if info is None else str(info).strip('"')
+        text = info.value_bytes.decode("utf-8", "replace") if isinstance(info, ir.StringAttr) else ""
         names.append(text if text.startswith("result") else f"result{i}{text}")
     return names
 

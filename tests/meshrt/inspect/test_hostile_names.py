@@ -11,8 +11,9 @@ from rich.console import Console
 import collectives.__main__
 import propagation.__main__
 from meshrt.cli import main as cli
-from meshrt.inspect.model import Report, ValueRow
+from meshrt.inspect.model import Report, ValueRow, element_text
 from meshrt.inspect.render import render
+from meshrt.pipeline.names import argument_names, output_names
 
 # One that rings, wipes the screen, ends a line and writes from right to left: each in an axis that does not divide.
 NAME = "x\x07\x1b[2J\n\u202e"
@@ -59,3 +60,12 @@ def test_a_name_stays_in_its_line_of_a_table():
         render(Report("m.mlir", (("data", 4),), (row,), (), (), ()), out)
         text = out.file.getvalue()
         assert harmless(text) and SHOWN in text
+
+
+def test_names_of_arguments_and_results_are_texts():
+    """MLIR writes letters beyond ASCII, and quotes, in hexadecimal digits."""
+    text = """func.func @main(%x: tensor<3xcomplex<f32>> loc("params['\u00e9']"))
+    -> (tensor<3xcomplex<f32>> {jax.result_info = "result['\u00e9\\22']"}) { return %x : tensor<3xcomplex<f32>> }"""
+    made = propagation.run(text)
+    assert (argument_names(made), output_names(made)) == (["params['\u00e9']"], ["result['\u00e9\"']"])
+    assert element_text("tensor<3xcomplex<f32>>") == "complex<f32>[3]"
