@@ -30,6 +30,7 @@ from meshrt.core.again import tells_more
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.jaxpr import ClosedJaxpr, Jaxpr
 from meshrt.core.references import is_ref_type
+from meshrt.core.told import Told
 from meshrt.core.trace import Tracer
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.heuristics import CALLS_PER_TRACE
@@ -297,8 +298,9 @@ class Driver:
     def _begin_trace(self, key: TraceKey, shardings: Sequence[Any] = ()) -> None:
         """RetraceError if there may not be another trace. Those in which the function raised do not count."""
         if config.settings.no_tracing:
+            placed = Told(self.fun, self.name, "jit", tuple).placed()
             raise errors.RetraceError(
-                f"re-tracing function {self.name} for `jit`, but 'no_tracing' is set: it has not been called with such "
+                f"re-tracing function {placed} for `jit`, but 'no_tracing' is set: it has not been called with such "
                 "arguments before. Call it before the block; explain_cache_misses says what is new"
             )
         limit = self.options.max_traces

@@ -318,7 +318,7 @@ def test_no_tracing():
         with lib.no_tracing():
             seen = [f(np.ones(3)).tolist()]
             for call in (lambda: f(np.ones(4)), lambda: lib.jit(lambda x: x * 2)(np.ones(3))):
-                with pytest.raises(RuntimeError, match=r"re-tracing function .* but 'no_tracing' is set"):
+                with pytest.raises(RuntimeError, match=r"<lambda> at \S+\.py:\d+ for `jit`, but 'no_tracing'"):
                     call()
         return [*seen, f(np.ones(4)).tolist(), lib.no_tracing.value]
 
