@@ -55,7 +55,8 @@ _NUMBERS = (bool, int, float, complex, np.generic)
 
 def _traced(trace: JaxprTrace | EvalTrace, number: Any) -> Any:
     if isinstance(trace, JaxprTrace):
-        return JaxprTracer(trace, trace.literal(number), None)
+        literal: Any = trace.literal(number)  # such a tracer is an operand, never an argument: it needs no variable
+        return JaxprTracer(trace, literal, None)
     return broadcast_in_dim_p.bind(number, shape=(), broadcast_dimensions=())
 
 

@@ -23,7 +23,7 @@ class _AnyPrimitive(type):
     """Of `isinstance(eqn.primitive, Primitive)` every primitive is one, however it was declared."""
 
     def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, Record)
+        return isinstance(value, Record) if cls is Primitive else super().__instancecheck__(value)
 
 
 class Primitive(Record, metaclass=_AnyPrimitive):
@@ -49,7 +49,8 @@ class Primitive(Record, metaclass=_AnyPrimitive):
     __slots__ = ("given",)
 
     def __init__(self, name: str):
-        kind, own = type(self), _of_subclasses(type(self))
+        kind: Any = type(self)
+        own = _of_subclasses(kind)
         several = bool(kind.multiple_results) if "multiple_results" in own else False
         super().__init__(name, cache_types=False, typed=False, multiple_results=several)
         # Rules as they were given, in JAX's conventions, by kind.

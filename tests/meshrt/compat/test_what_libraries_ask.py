@@ -197,6 +197,8 @@ def test_rules_of_primitives_may_be_methods_of_a_subclass(lib):
             return list(kinds), set()
 
     twice_p = Twice("twice")
+    assert isinstance(twice_p, Twice) and not isinstance(lib.lax.add_p, Twice)
+    assert isinstance(lib.lax.add_p, extended.Primitive)
     assert twice_p.bind(1.0, 2.0) == [2.0, 4.0]
     assert [out.shape for out in lib.eval_shape(lambda x: twice_p.bind(x, 1.0), lib.numpy.ones(3))] == [(3,), ()]
     kind = lib.core.ShapedArray((3,), np.float32) if lib is jax else core.ShapedArray((3,), np.float32)
