@@ -131,9 +131,9 @@ class _Untried:
 def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False) -> Callable[[F], F]:
     """Decorates a function of the library that takes so many arrays first, and does not look at their values.
 
-    An eager call on arrays of one device or of Auto axes, with nothing beside them but choices such as an axis, runs one program. Any
-    other call calls the function. `choices` are further parameters, of this function, that are choices: a program is
-    made for each value of theirs. With `numbers` the operands may also be Python numbers.
+    An eager call on arrays of one device or of Auto axes, with nothing beside them but choices such as an axis, runs
+    one program. Any other call calls the function. `choices` are further parameters, of this function, that are
+    choices: a program is made for each value of theirs. With `numbers` the operands may also be Python numbers.
     """
     choices = frozenset(choices)
     fits = _is_operand if numbers else _is_simple_array

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACCUM", "ALLOC", "READ", "WRITE", "AbstractRef", "AccumEffect", "AllocEffect", "HighRef", "ReadEffect",
-    "RefEffect", "WriteEffect", "allocates", "effects_by_position", "inner_type", "is_ref", "is_ref_type", "placed_type",
-    "ref_type", "register_placing", "settled_effects", "touches_refs",
+    "RefEffect", "WriteEffect", "allocates", "effects_by_position", "inner_type", "is_ref", "is_ref_type",
+    "placed_type", "ref_type", "register_placing", "settled_effects", "touches_refs",
 ]  # fmt: skip
 
 

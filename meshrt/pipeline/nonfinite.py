@@ -76,9 +76,9 @@ def explainer(name: str, loaded: Loaded) -> Callable[[Sequence[Any], NonFinite, 
                 f"{first}, of type {sig.aval.short()}. Its arguments were donated, so it cannot be run again to "
                 "find the operation: call it without donate_argnums"
             )
-        reason = _reason(record, program.kept, len(program.consts), arrays)
-        operation = reason.partition(" ")[0]
-        return errors.NonFiniteError(f"invalid value ({what}) encountered in {operation}: {first}: {reason}")
+        operation, reason = _reason(record, program.kept, len(program.consts), arrays)
+        named = "" if operation is None else f"invalid value ({what}) encountered in {operation}: "
+        return errors.NonFiniteError(f"{named}{first}: {reason}")
 
     return explain
 
@@ -87,13 +87,13 @@ def _numbered(record: TraceRecord, number: int) -> str:
     return record.out_paths()[number].removeprefix("result")
 
 
-def _reason(record: TraceRecord, kept: Sequence[int], num_consts: int, arrays: Sequence[Any]) -> str:
-    """Runs the program again and says which operation it was."""
+def _reason(record: TraceRecord, kept: Sequence[int], num_consts: int, arrays: Sequence[Any]) -> tuple[str | None, str]:
+    """Runs the program again and says which operation it was, None where it was none, and more of it."""
     paths = record.arg_paths()
     for path, array in zip([paths[i] for i in kept], arrays[num_consts:]):
         what = find_nonfinite(array, *_wanted())
         if what is not None:
-            return f"its argument {path} has one ({what}) already"
+            return None, f"its argument {path} has one ({what}) already"
     args: list[Any] = [None] * len(record.closed.in_avals)
     for i, array in zip(kept, arrays[num_consts:]):
         args[i] = array
@@ -105,9 +105,9 @@ def _reason(record: TraceRecord, kept: Sequence[int], num_consts: int, arrays: S
         ):
             found, _ = _Search(nans, infs).run(record.live, record.closed.consts, args)
     except _Stop as e:
-        return str(e)
+        return None, str(e)
     if found is None:
-        return (
+        return None, (
             "run again operation by operation it is finite, so the compiler's reordering or fusion made it; look at "
             "values near the limits of their type"
         )
@@ -115,7 +115,7 @@ def _reason(record: TraceRecord, kept: Sequence[int], num_consts: int, arrays: S
     text = f"{found.eqn.primitive.name} at {found.eqn.source}{found.iteration} gave {found.what} from ({operands})"
     if found.before:
         text += f", of which operand {found.before[0]} had one already"
-    return text
+    return found.eqn.primitive.name, text
 
 
 def _wanted() -> tuple[bool, bool]:

@@ -34,6 +34,7 @@ from meshrt.primitives.sharding import Caller
 from meshrt.primitives.slice import index_in_dim
 from meshrt.runtime.array import Array
 from meshrt.runtime.callbacks import HostCallback, checked_results, local_cpu
+from meshrt.runtime.results import require_finite
 from meshrt.runtime.transfer import from_numpy, put_value
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.named import NamedSharding, SingleDeviceSharding
@@ -218,7 +219,7 @@ def _evaluate(*args: Any, callback: Callback, result_avals: Sequence[ShapedArray
         raise errors.CallbackError(
             f"the callback {callback.__name__} of {callback.api} at {where} failed: {type(e).__name__}: {e}"
         ) from e
-    return [from_numpy(v, s) for v, s in zip(values, [_beside(args)] * len(values))]
+    return require_finite([from_numpy(v, _beside(args)) for v in values], callback.api)
 
 
 def _beside(args: Sequence[Any]) -> Any:

@@ -15,6 +15,7 @@ from meshrt.core.trace import Tracer
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import aval_of
 from meshrt.primitives.carried_refs import set_apart
+from meshrt.primitives.compositions import stage as as_array
 from meshrt.primitives.control import scan_body, unroll_factor
 from meshrt.primitives.control_checks import Body, any_tracer, check_carry_tree, check_carry_types, need_callable
 from meshrt.primitives.control_staging import promote_weak, varying_as
@@ -58,7 +59,7 @@ def while_loop(cond_fun: Callable[[T], Any], body_fun: Callable[[T], T], init_va
         final: T = apart.join(while_loop(lambda rest: cond_fun(apart.join(rest)), turn, apart.rest))
         return final
     if config.read("disable_jit") and not any_tracer(init_val):
-        value = init_val
+        value = tree_util.tree_map(_on_device, init_val)
         while cond_fun(value):
             value = body_fun(value)
         return value
@@ -154,13 +155,18 @@ def _counted_loop(start: Any, stop: Any, body_fun: Callable[[Any, T], T], init_v
     if config.read("disable_jit"):
         value = init_val
         for i in range(start, stop):
-            value = body_fun(np.asarray(i, aval_of(start).dtype)[()], value)
+            value = body_fun(as_array(i), value)
         return value
     length: Any = non_negative_dim(stop - start)
     unroll = unroll_factor(False if unroll is None else unroll, length)
     names = lambda tree: paths_of(body_fun, tree_util.treedef_children(tree)[0])()
     body = Body(_counted(body_fun), body_fun, "fori_loop", names=names)
     return scan_body(body, (start, init_val), None, length, False, unroll)[0][1]
+
+
+def _on_device(x: Any) -> Any:
+    """What a compiled loop would give its functions: an array, of numbers and arrays of NumPy."""
+    return as_array(x) if isinstance(x, np.ndarray | np.generic | bool | int | float | complex) else x
 
 
 def _below_names(body_fun: Callable[..., Any], tree: Any) -> list[str]:

@@ -400,8 +400,8 @@ def make_array_from_single_device_arrays(
         if a.sharding.memory_kind != sharding.memory_kind:
             raise errors.ArgumentValueError(
                 "Memory kind mismatch with xla::PjRtBuffers. Got sharding with memory kind "
-                f"{sharding.memory_kind!r} and a buffer with memory_kind {a.sharding.memory_kind!r}: put the arrays into "
-                "that memory first, or give sharding.with_memory_kind(...)"
+                f"{sharding.memory_kind!r} and a buffer with memory_kind {a.sharding.memory_kind!r}: put the arrays "
+                "into that memory first, or give sharding.with_memory_kind(...)"
             )
         wanted = extents(indices[p], shape)
         if a.shape != wanted:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import config, dtypes, errors
+from meshrt.core.source import capture
 from meshrt.runtime import jaxlib_api, process_groups
 from meshrt.runtime.array import Array, Signature, arrays
 from meshrt.runtime.executable import LoadedExecutable
@@ -53,6 +54,19 @@ def find_nonfinite(array: Array, nans: bool, infs: bool) -> NonFinite | None:
         if found is not None:
             return found
     return None
+
+
+def require_finite(results: list[Array], operation: str) -> list[Array]:
+    """The results of an operation that no program ran. NonFiniteError where settings ask for one."""
+    nans, infs = config.settings.debug_nans, config.settings.debug_infs
+    for array in results if nans or infs else ():
+        what = find_nonfinite(array, nans, infs)
+        if what is not None:
+            raise errors.NonFiniteError(
+                f"invalid value ({what}) encountered in {operation} at {capture()}, in its result of type "
+                f"{array.aval.short()} (settings debug_nans, debug_infs)"
+            )
+    return results
 
 
 # Makes the error for a result that is not finite, from the buffers of the call, what was found, the number of the

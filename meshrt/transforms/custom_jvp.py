@@ -149,7 +149,6 @@ class custom_jvp(CustomFunction):
         )
         return tree_util.tree_unflatten(staged.out_tree, outs)
 
-
     def _with_traced(self, jvp: Callable[..., Any], split: SplitArguments) -> Any:
         """The call where arguments without derivative are traced: those are passed like the others, and the rule is
         given no tangents of them."""

@@ -4,6 +4,8 @@ import inspect
 import re
 
 import jax
+import jax.ad_checkpoint
+import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -106,3 +108,22 @@ def test_finite_programs_go_through():
     with meshrt.debug_nans(True), meshrt.debug_infs(True):
         assert float(meshrt.jit(lambda x: x.sum())(X)) == 2.0
         assert meshrt.jit(lambda x: x.astype("int32"))(X).dtype == np.int32
+
+
+def test_what_computes_nothing_and_what_callbacks_return():
+    """stop_gradient and checkpoint_name give what they got; nobody but the callback made what it returns."""
+    for library in (jax, meshrt):
+        nan = library.numpy.asarray(X * np.nan)
+        with library.debug_nans(True):
+            assert np.isnan(library.lax.stop_gradient(nan)).all()
+            assert np.isnan(library.ad_checkpoint.checkpoint_name(nan, "a")).all()
+            for call in (library.pure_callback, library.experimental.io_callback):
+                np.testing.assert_array_equal(call(np.abs, X, X), np.abs(X))
+                with pytest.raises(FloatingPointError, match=rf"\(nan\) encountered in {call.__name__}"):
+                    call(lambda x: np.asarray(x) * np.nan, X, X)
+
+
+def test_an_argument_that_has_one_is_no_operation():
+    with meshrt.debug_nans(True), pytest.raises(FloatingPointError) as raised:
+        meshrt.jit(lambda x: 2 * x)(X * np.nan)
+    assert str(raised.value).startswith("invalid value (nan) encountered in result of")

@@ -188,14 +188,16 @@ def _put(l, space, x):
 
 PLACES = {
     **{
-        f"a constraint {said} over {kind} axes of a value that is split {own}": lambda l, args=(own, said, kind): _asserted(
-            l, *args
-        )
+        f"{kind} axes: {own} constrained to {said}": lambda l, a=(own, said, kind): _asserted(l, *a)
         for own in ((None, None), ("x", None), ("x", "y"))
         for said in ((), ("x",), ("x", "y"))
         for kind in ("Auto", "Explicit")
     },
-    **{f"into {space} from {type(x)}": lambda l, a=(space, x): _put(l, *a) for space in ("Device", "Host") for x in (X, 1)},
+    **{
+        f"into {space} from {type(x)}": lambda l, a=(space, x): _put(l, *a)
+        for space in ("Device", "Host")
+        for x in (X, 1)
+    },
     "one device for a split argument": lambda l: l.jit(
         lambda x: x, in_shardings=l.sharding.SingleDeviceSharding(l.devices()[2])
     )(l.device_put(np.zeros((8, 2)), _split(l, "y"))),

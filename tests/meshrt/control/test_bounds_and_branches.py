@@ -92,3 +92,21 @@ def test_types_of_two(first):
             lambda l, b=b: types(l, lambda: l.lax.switch(l.numpy.argmax(X), [lambda: a, lambda: b, lambda: b]))
         )
         assert_alike(lambda l, b=b: types(l, lambda: l.lax.scan(lambda c, x: (b, None), a, None, 2)[0]))
+
+
+WITHOUT_JIT = {
+    "while_loop": lambda l: l.lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2.0), (0, np.ones(2, "f4"))
+    ),
+    "fori_loop": lambda l: l.lax.fori_loop(0, 3, lambda i, c: c * i + sum(range(i)), l.numpy.ones(2)),
+    "fori_loop over numpy": lambda l: l.numpy.asarray(l.lax.fori_loop(0, 3, lambda i, c: c * i, np.ones(2, "f4"))),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_JIT)
+def test_loops_without_jit_have_the_types_of_loops(name):
+    def program(l):
+        with l.disable_jit():
+            return WITHOUT_JIT[name](l)
+
+    assert_alike(program)

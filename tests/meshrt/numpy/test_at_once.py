@@ -184,7 +184,7 @@ def test_a_wide_number_is_refused_whatever_was_allowed_before():
 
 
 def test_functions_of_arrays_along_auto_axes_are_one_program_too():
-    """Propagation sees the whole: the parts of which `roll` puts its result together have sizes that no axis divides."""
+    """Propagation sees the whole: `roll` puts its result together of parts of sizes that no axis divides."""
     for library in (jax, meshrt):
         kinds = (library.sharding.AxisType.Auto,) * 2
         mesh = library.make_mesh((4, 2), ("x", "y"), axis_types=kinds)

@@ -114,7 +114,7 @@ def test_core_map_means_the_same_however_its_references_come_over_explicit_axes(
     assert _sums(mesh_of("explicit"), how) == 28
 
 
-@pytest.mark.parametrize("how", ["eager", "captured", "argument"])
+@pytest.mark.parametrize("how", ["eager", "captured", "argument", "branch"])
 def test_core_map_knows_how_auto_axes_split_a_reference_that_is_given(how):
     assert _sums(mesh_of("auto"), how) == 28
 
@@ -220,11 +220,10 @@ def test_threads_that_call_at_once_all_hear_how_references_are_split():
     assert not failed
 
 
-@pytest.mark.parametrize("how", ["made", "branch"])
-def test_core_map_refuses_traced_references_that_auto_axes_may_split(how):
+def test_core_map_refuses_traced_references_that_auto_axes_may_split():
     said = r"(?s)Ref\{float32\[8\]\}.*'x' \(size 4\).*Explicit.*in_specs"
     with pytest.raises(meshrt.errors.ShardingError, match=said):
-        _sums(mesh_of("auto"), how)
+        _sums(mesh_of("auto"), "made")
 
 
 @pytest.mark.parametrize("how", ["eager", "captured", "argument"])

@@ -103,7 +103,7 @@ def test_arguments_without_derivative_may_be_traced():
         apply = jx.custom_jvp(lambda n, x, ms: x * n["n"] * ms[1], nondiff_argnums=(0, 2))
         rule = lambda n, ms, primals, tangents: (apply(n, *primals, ms), 3.0 * n["n"] * tangents[0] + 0 * ms[1])
         apply.defjvp(rule)
-        one = lambda x: (lambda n, x: apply({"n": n}, x, ("name", 2.0)))
+        one = lambda x: lambda n, x: apply({"n": n}, x, ("name", 2.0))
         rows = lambda f: lambda x: jx.vmap(f, (0, None))(x, x)
         return lambda x: (
             jx.jit(one(x))(2.0, x),
