@@ -245,7 +245,7 @@ def take(
 
 
 def _taken(indices: Any, n: int, mode: str | None) -> Any:
-    """Integer indices with negative or overflowing ones treated as the mode asks. Without one, False and True are 0 and 1."""
+    """Integer indices with negative or overflowing ones treated as the mode asks; without one bools are 0 and 1."""
     aval = aval_of(indices)
     if aval.dtype == np.bool_ and mode in (None, "fill"):
         indices = asarray(indices).astype(np.int32)

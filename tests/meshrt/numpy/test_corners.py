@@ -54,6 +54,11 @@ FORMS = {
         for f in ("quantile", "nanquantile")
         for q in (0.4, np.float32([0.4, 0.6]))
     ],
+    "modes of nothing": lambda l: [
+        l.scipy.stats.mode(np.zeros((0, 4), dtype), axis=axis)
+        for dtype in ("int32", "float32")
+        for axis in (0, 1, None)
+    ],
     "taken by bools": lambda l: [
         l.numpy.take(np.arange(6.0).reshape(2, 3), i, axis=0, mode=mode)
         for i in (np.array([True, False]), True)
