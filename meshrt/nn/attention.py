@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors
+from meshrt import dtypes, errors, lax
 from meshrt.nn.functions import logsumexp, softmax
 from meshrt.nn.kernels import shipped
 from meshrt.numpy.arrays import asarray
@@ -39,7 +39,7 @@ def dot_product_attention(
       local_window_size: how many positions before and after one's own may be attended to.
       implementation: None or "xla": scores are arrays of the program. "flash": a kernel that never writes them
         (`meshrt.experimental.pallas.ops.flash_attention`); queries that may attend to nothing get zeros.
-      return_residual: also return the log of the normaliser, (batch, T, heads).
+      return_residual: also return the log of the normaliser, (batch, T, heads), without a derivative.
 
     >>> meshrt.nn.dot_product_attention(jnp.ones((2, 5, 4, 8)), jnp.ones((2, 5, 4, 8)), jnp.ones((2, 5, 4, 8)),
     ...     is_causal=True).shape
@@ -64,7 +64,7 @@ def dot_product_attention(
             q, k, v, bias, mask, scale, is_causal, query_seq_lengths, key_value_seq_lengths, local_window_size
         )
         out = reshape(_valid(out, query_seq_lengths), shape)
-        return (out, reshape(log.astype(k.dtype), shape[:-1])) if return_residual else out
+        return (out, lax.stop_gradient(reshape(log.astype(k.dtype), shape[:-1]))) if return_residual else out
     q = reshape(q, (batch, length, groups, heads // groups, dim))
     logits_dtype = dtypes.promote_types(q.dtype, np.float32)
     logits = einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=logits_dtype)
@@ -83,7 +83,7 @@ def dot_product_attention(
     if not return_residual:
         return out
     residual = transpose(reshape(logsumexp(logits, -1).astype(k.dtype), (batch, heads, length)), (0, 2, 1))
-    return out, reshape(residual, shape[:-1])
+    return out, lax.stop_gradient(reshape(residual, shape[:-1]))
 
 
 def _valid(out: Any, lengths: Any) -> Any:

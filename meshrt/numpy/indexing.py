@@ -245,8 +245,11 @@ def take(
 
 
 def _taken(indices: Any, n: int, mode: str | None) -> Any:
-    """Integer indices with negative or overflowing ones treated as the mode asks."""
+    """Integer indices with negative or overflowing ones treated as the mode asks; without one bools are 0 and 1."""
     aval = aval_of(indices)
+    if aval.dtype == np.bool_ and mode in (None, "fill"):
+        indices = asarray(indices).astype(np.int32)
+        aval = aval_of(indices)
     if not dtypes.issubdtype(aval.dtype, np.integer):
         raise errors.ArgumentShapeError(f"take: indices must have an integer type, got dtype {aval.dtype}")
     if mode == "wrap":

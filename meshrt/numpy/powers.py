@@ -37,7 +37,7 @@ def power(x1: Any, x2: Any, /) -> Any:
     elif isinstance(x2, ArrayOperators) and x2.ndim == 0 and not is_unknown(x2):
         if dtypes.issubdtype(x2.dtype, np.integer):
             x2 = operator.index(x2)
-    if isinstance(x2, (int, np.integer)) and not isinstance(x2, (bool, np.bool_)):
+    if isinstance(x2, (int, np.integer)):  # False and True too
         return _integer_power(x1, operator.index(x2))
     x1, x2 = operand("power", x1), operand("power", x2, 1)
     if dtypes.issubdtype(aval_of(x2).dtype, np.integer) and dtypes.issubdtype(aval_of(x1).dtype, np.inexact):

@@ -257,8 +257,18 @@ imag_p: Primitive = unary(
     out_dtype=lambda a: np.empty((), a.dtype).real.dtype,
     transpose=lambda ct, x: [complex(None, neg_p.bind(ct))], cheap=True, finite=True,
 )  # fmt: skip
+def _floats_of_complex(name: str, avals: Sequence[ShapedArray]) -> None:
+    for i, a in enumerate(avals):
+        if a.dtype not in (np.float32, np.float64):
+            raise errors.ArgumentTypeError(
+                f"{name} does not accept dtype {a.dtype} at position {i}. Accepted dtypes at position {i} are subtypes "
+                "of float32, float64. Convert with astype"
+            )
+    same_dtype(name, avals)
+
+
 complex_p = nary(
-    "complex", "stablehlo.complex", 2, kinds="f",
+    "complex", "stablehlo.complex", 2, kinds="f", check=_floats_of_complex,
     out_dtype=lambda x, y: np.dtype(np.complex64 if x.dtype == np.float32 else np.complex128),
     derivatives=[lambda t, o, x, y: complex(t, None), lambda t, o, x, y: complex(None, t)],
     transpose=lambda ct, x, y: [

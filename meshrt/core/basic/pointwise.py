@@ -159,7 +159,7 @@ def same_dtype(name: str, avals: Sequence[ShapedArray]) -> None:
             )
 
 
-class MissingDerivativeError(errors.DifferentiationError, NotImplementedError):
+class MissingDerivativeError(errors.DifferentiationError, NotImplementedError, ValueError):
     """A derivative in an argument for which there is no formula."""
 
 
@@ -168,8 +168,8 @@ def no_derivative(function: str, name: str) -> Callable[..., Any]:
 
     def refuse(*args: Any) -> Any:
         raise MissingDerivativeError(
-            f"Differentiation rule for '{function}' not implemented: the gradient with respect to {name} is not "
-            f"supported; use lax.stop_gradient({name}) if it is meant to be constant"
+            f"Differentiation rule for '{function}' not implemented: {function} gradient with respect to {name} is "
+            f"not supported; use lax.stop_gradient({name}) if it is meant to be constant"
         )
 
     return refuse

@@ -65,8 +65,8 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
     else:
         axis = canonical_axis(axis, x.ndim)
         shape = tuple(1 if i == axis else n for i, n in enumerate(x.shape) if keepdims or i != axis)
-    if not x.size:
-        return ModeResult(jnp.full(shape, np.nan), jnp.zeros(shape))
+    if not x.shape[axis]:
+        return ModeResult(jnp.full(shape, np.nan, float), jnp.zeros(shape))
     ordered = jnp.sort(jnp.moveaxis(x, axis, -1).reshape(-1, x.shape[axis]), axis=-1)
     places = jnp.arange(ordered.shape[-1])
     # NaNs count as one value, as in numpy.unique.

@@ -215,3 +215,13 @@ def test_one_hot_of_lists_and_of_floats():
 def test_initializers_without_two_dimensions():
     with pytest.raises(ValueError, match="input and output sizes of a 1-dimensional weights tensor"):
         mn.initializers.he_normal()(meshrt.random.key(0), (5,))
+
+
+def test_the_residual_of_attention_has_no_derivative():
+    q, k, v = (np.sin(np.arange(24, dtype=np.float32) + i).reshape(1, 3, 2, 4) for i in range(3))
+
+    def program(l):
+        attend = lambda q: l.nn.dot_product_attention(q, k, v, return_residual=True)
+        return l.jvp(attend, (q,), (k,)), l.grad(lambda q: l.numpy.sin(attend(q)[1]).sum() + attend(q)[0].sum())(q)
+
+    assert_alike(program, 1e-4)

@@ -54,6 +54,17 @@ FORMS = {
         for f in ("quantile", "nanquantile")
         for q in (0.4, np.float32([0.4, 0.6]))
     ],
+    "modes of nothing": lambda l: [
+        l.scipy.stats.mode(np.zeros((0, 4), dtype), axis=axis)
+        for dtype in ("int32", "float32")
+        for axis in (0, 1, None)
+    ],
+    "taken by bools": lambda l: [
+        l.numpy.take(np.arange(6.0).reshape(2, 3), i, axis=0, mode=mode)
+        for i in (np.array([True, False]), True)
+        for mode in (None, "fill")
+    ],
+    "taken by bools that are clipped": lambda l: l.numpy.take(ROW, np.array([True, False]), axis=0, mode="clip"),
     "ihfft of nothing": lambda l: l.numpy.fft.ihfft(l.numpy.zeros(0)),
     "positions with a fraction for none": lambda l: l.numpy.flatnonzero(l.numpy.ones(3), fill_value=-0.5),
     "pascal by rows": lambda l: l.scipy.linalg.pascal(3.0, "lower"),

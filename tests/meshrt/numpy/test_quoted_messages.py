@@ -130,7 +130,7 @@ ROWS = {
     "contains negative numbers": lambda l, n: n.vectorize(lambda x: x, excluded={-1}),
     # indices
     "Too many indices: array is 2-dimensional, but 3 were indexed": lambda l, n: n.asarray(I2)[0, 0, 0],
-    'Unknown gather mode "bogus"': lambda l, n: n.take(I2, n.arange(2), mode="bogus"),
+    'Unknown gather mode "bogus"': lambda l, n: n.asarray(I2).at[n.arange(2)].get(mode="bogus"),
     r"reduceat: indices must be one-dimensional, got indices.shape=\(1, 1\)": lambda l, n: n.add.reduceat(
         I2, I2[:1, :1]
     ),

@@ -167,3 +167,14 @@ def test_preferred_dtypes_of_convolutions(dtype):
 def test_fills_that_integers_do_not_hold(dtype):
     fills = (np.nan, np.inf, 300, -1.5, 2**40, 2.5)
     assert_alike(lambda l: [l.numpy.take(INTS.astype(dtype), 9, mode="fill", fill_value=v) for v in fills])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int32", "float32"])
+def test_parts_of_complex_numbers(dtype):
+    assert_alike(lambda l: l.eval_shape(l.lax.complex, *[l.ShapeDtypeStruct((2,), dtype)] * 2))
+
+
+def test_parameters_without_a_derivative():
+    polygamma, betainc = lambda l, x: l.lax.polygamma(x, x), lambda l, x: l.lax.betainc(x, x, 0.5)
+    for f in (polygamma, betainc, lambda l, x: l.lax.zeta(x, 2.0)):
+        assert_alike(lambda l, f=f: l.grad(lambda x: f(l, x))(1.5))

@@ -7,6 +7,7 @@ import meshrt
 import meshrt.numpy as jnp
 from meshrt.scipy import fft, linalg, signal, special, stats
 from meshrt.scipy.spatial.transform import Rotation, Slerp
+from tests.meshrt.beside import assert_alike
 
 X = jnp.asarray(np.random.RandomState(0).uniform(0.1, 0.9, (4, 5)).astype(np.float32))
 WAVE = jnp.sin(jnp.arange(32, dtype=jnp.float32))
@@ -47,3 +48,12 @@ def test_inside_of_the_library(name):
     for a, b in zip(meshrt.tree.leaves(got), meshrt.tree.leaves(CALLS[name]())):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), 1e-5, 1e-6)
         assert a.dtype == b.dtype
+
+
+@pytest.mark.parametrize("base", [np.float32([2, 3]), np.int32([2, 3]), np.uint8([3]), 2, 2.0])
+def test_powers_of_known_bools_are_no_promotion(base):
+    def program(l):
+        with l.numpy_dtype_promotion("strict"):
+            return [l.numpy.power(base, True), l.numpy.power(base, False)]
+
+    assert_alike(program)
