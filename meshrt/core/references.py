@@ -84,6 +84,11 @@ class AllocEffect(RefEffect):
 READ, WRITE, ACCUM, ALLOC = ReadEffect(), WriteEffect(), AccumEffect(), AllocEffect()
 
 
+def _first_moved(dims: Sequence[Any], place: int) -> tuple[Any, ...]:
+    """What is said of dimensions, with the first one at `place`."""
+    return (*dims[1 : place + 1], dims[0], *dims[place + 1 :])
+
+
 class AbstractRef(AbstractValue):
     """The type of a reference to values of type `inner_aval`; interned.
 
@@ -255,12 +260,12 @@ class AbstractRef(AbstractValue):
         inner = self.inner_aval.batched(size, along)
         if not place:
             return self._with(inner)
-        put = lambda x: (*x[1 : place + 1], x[0], *x[place + 1 :])
+        shape = _first_moved(inner.shape, place)
         if inner.explicit is None:
-            return self._with(inner.with_shape(put(inner.shape)))
+            return self._with(inner.with_shape(shape))
         spec = inner.explicit.spec
-        sharding = inner.explicit.update(spec=spec.update(partitions=put(spec.partitions)))
-        return self._with(inner.update(shape=put(inner.shape), sharding=sharding))
+        sharding = inner.explicit.update(spec=spec.update(partitions=_first_moved(spec.partitions, place)))
+        return self._with(inner.update(shape=shape, sharding=sharding))
 
     def without(self, dim: int) -> AbstractRef:
         """The type of a reference to one member of a batch. Where the batch is whole along `dim` a member is placed as

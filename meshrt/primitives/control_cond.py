@@ -281,7 +281,7 @@ def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: d
         jaxprs, consts = _joined([batch_jaxpr(b, axis, batched, union)[0] for b in branches])
         outs = cond_p.bind(index, *consts, *operands, branches=jaxprs, **_choice(params))
         return outs, [0 if b else None for b in union]
-    return _select(axis, index, operands, batched, branches), [0] * len(branches[0].outvars)
+    return _select(axis, index, operands, [bool(b) for b in batched], branches), [0] * len(branches[0].outvars)
 
 
 def _may_be_singular(branch: Jaxpr) -> bool:

@@ -181,7 +181,7 @@ def _transpose(
 def _batch(axis: MappedAxis, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
     jaxpr, num_consts, num_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
     first_x = num_consts + num_carry
-    b_carry = [d is not None for d in dims[num_consts:first_x]]
+    b_carry: Sequence[bool] = [d is not None for d in dims[num_consts:first_x]]
     b_consts = flags_of(args[:num_consts], dims[:num_consts])
     # A slice of a reference has its mapped dimension one place before the whole; of others both are moved.
     within = [d - 1 if is_ref(x) and isinstance(d, int) and d else d for x, d in zip(args[first_x:], dims[first_x:])]
