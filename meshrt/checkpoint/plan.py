@@ -164,13 +164,13 @@ class _Planner:
     def _host_array(self, path: str, name: str, value: np.ndarray) -> PlannedArray:
         if isinstance(value, np.ma.MaskedArray):
             raise errors.CheckpointError(
-                f"the leaf {path} is a masked NumPy array, of which a checkpoint would hold the elements and not the "
-                "mask. Save its data and its mask, or filled() of it"
+                f"the leaf {path or 'itself'} is a masked NumPy array, of which a checkpoint would hold the elements and not "
+                "the mask. Save its data and its mask, or filled() of it"
             )
         if name_of(value.dtype) is None:
             raise errors.CheckpointError(
-                f"the leaf {path} is a NumPy array of {value.dtype}, whose elements are not plain bytes, and cannot be "
-                "saved. Convert it to numbers, or leave it out"
+                f"the leaf {path or 'itself'} is a NumPy array of {value.dtype}, whose elements are not plain bytes, and "
+                "cannot be saved. Convert it to numbers, or leave it out"
             )
         grid: Grid = tuple((0,) for _ in value.shape)
         if self.processes > 1:
@@ -181,8 +181,8 @@ class _Planner:
         sharding, physical = value.sharding, value._sig.physical
         if sharding.unreduced_axes:
             raise errors.CheckpointError(
-                f"the leaf {path} is a partial sum over {sorted(map(str, sharding.unreduced_axes))}: it has no value "
-                "yet. Reshard it to a spec that is not unreduced before it is saved"
+                f"the leaf {path or 'itself'} is a partial sum over {sorted(map(str, sharding.unreduced_axes))}: it has no "
+                "value yet. Reshard it to a spec that is not unreduced before it is saved"
             )
         if name_of(physical.dtype) is None:
             raise _unsupported(path, value)
