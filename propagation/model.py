@@ -260,8 +260,10 @@ class TensorSharding(Interned):
         return self.dims[dim].factor
 
     def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one device's part; indivisible dimensions are rounded up (padded). Raises `RankMismatchError`
-        for a shape of another rank."""
+        """The shape of one device's part; indivisible dimensions are rounded up (padded). What lies on one device alone
+        is whole there. Raises `RankMismatchError` for a shape of another rank."""
+        if self.mesh.is_maximal:
+            return shape
         if len(shape) != len(self.dims):
             raise errors.RankMismatchError(f"{self.to_text()} has rank {self.rank}, the value has shape {shape}")
         return tuple(-(-n // d.factor) for n, d in zip(shape, self.dims))

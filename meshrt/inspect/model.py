@@ -298,7 +298,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 def _plain(value: Any) -> Any:
     """As `dataclasses.asdict`, in a third of the time: rows hold rows, tuples and plain values, nothing else."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind is tuple:
         return tuple([_plain(v) for v in value])
     names = _names(kind)
@@ -439,7 +439,10 @@ def value_row(name: str, value: Value, sharding: TensorSharding | None) -> Value
 
 
 def spec_text(sharding: TensorSharding | None) -> str:
-    """`(data, -, model+expert)`: the axes of each dimension; `replicated` if there are none."""
+    """`(data, -, model+expert)`: the axes of each dimension; `replicated` if there are none; `device 0` of what lies
+    there alone."""
+    if sharding is not None and sharding.mesh.device_ids and sharding.mesh.is_maximal:
+        return f"device {sharding.mesh.device_ids[0]}"
     if sharding is None or sharding.is_fully_replicated:
         return REPLICATED
     return "(" + ", ".join("+".join(axes) or "-" for axes in spec_axes(sharding)[0]) + ")"

@@ -210,6 +210,26 @@ def test_numbers_that_are_none(matmul):
         parse_mesh("data=" + "9" * 5000)
 
 
+def test_a_value_on_one_device(tmp_path):
+    """As jax writes what Python gives that is called back."""
+    call = '@xla_ffi_python_cpu_callback(%x) {backend_config = "", '
+    call += "mhlo.backend_config = {index = 0 : ui64}, sdy.sharding = #sdy.sharding_per_value<[<@one, []>]>}"
+    path = tmp_path / "placed.mlir"
+    path.write_text(
+        f"""sdy.mesh @mesh = <["data"=4]>
+        sdy.mesh @one = <[], device_ids=[0]>
+        func.func @main(%x: tensor<8x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"data"}}, {{}}]>}})
+            -> tensor<8x4xf32> {{
+          %0 = stablehlo.custom_call {call} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+          %1 = stablehlo.add %x, %0 : tensor<8x4xf32>
+          return %1 : tensor<8x4xf32> }}"""
+    )
+    report = inspect_file(str(path), with_program=True, rules=["conflict", "redundant", "replicated"])["report"]
+    (given,) = (o["results"] for o in report["program"]["operations"] if o["kind"] == "custom_call")
+    value = report["program"]["values"][given[0]]
+    assert (value["device_type"], value["global_bytes"], value["device_bytes"]) == ("f32[8,4]", 128, 128)
+
+
 def test_a_pipe_that_a_shell_opened(matmul):
     command = f"{sys.executable} -m meshrt inspect <(cat {matmul})"
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, cwd=ROOT)
