@@ -96,7 +96,8 @@ def _of_last(error: Error) -> Error:
         kinds.setdefault((site.structure.node_data()[0], site.types), []).append(number)
     which = _last(codes)
     if len(kinds) > 1:
-        places = stack([_last(where(isin(codes, np.array(numbers, np.int32)), codes, -1)) for numbers in kinds.values()])
+        sites = [np.array(numbers, np.int32) for numbers in kinds.values()]
+        places = stack([_last(where(isin(codes, numbers), codes, -1)) for numbers in sites])
         found = codes[places]
         which = places[argmin(where(found < 0, np.iinfo(np.int32).max, found))]
     pick = lambda x: x.reshape(-1, *x.shape[rank:])[which]
