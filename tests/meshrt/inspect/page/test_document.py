@@ -122,7 +122,7 @@ def test_a_program_stands_beside_itself_over_another_mesh(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--html", "/nonexistent/x.html"], "/nonexistent/x.html: No such file or directory; give --html a file"),
+        (["--html", "/nonexistent/x.html"], "/nonexistent/x.html: its directory is not there; give --html a file"),
         (["--html", "x.html", "--json"], "--html goes with none of"),
         (["--html", "x.html", "--against", "/nonexistent.json"], "/nonexistent.json: No such file"),
         (["--program"], "--program goes with --json"),
