@@ -215,6 +215,9 @@ LOOKAHEAD_USES = 3
 # operand: one halo may serve both. Chosen; measured: 0.9 and 1 give the same plans.
 SHARED_HALO_SHARE = 0.5
 
+# Pointwise operations that are looked at together to find where slices are computed on. Chosen: stencils have dozens.
+ALIGNED_OPERATIONS = 256
+
 # -- partition/: what is computed again, or later ----------------------------------------------------------------
 
 # The share of a value's bytes that its sources may have to be remembered for recomputing it in another layout.

@@ -390,7 +390,7 @@ def reshape_uneven(x):
 
 
 @program("roll by a traced amount", eight, [Array((1024, 64), ("x", None)), integers((), 1024)], Out("x", None),
-         2 * 128 * 64 * F32, "every device fetches the two pieces that its rows lie in")  # fmt: skip
+         2 * all_to_all(1024 * 64 * F32 / 8), "columns dealt out, rolled by each device, dealt back")  # fmt: skip
 def traced_roll(x, by):
     return jnp.roll(x, by, axis=0)
 

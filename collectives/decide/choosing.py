@@ -80,7 +80,8 @@ def _writer(candidate: Candidate) -> Callable[[], None]:
 def _weighed(ctx: Context, op: Op, candidate: Candidate, best: float) -> Way:
     """The candidate with what it costs; without looking ahead if it is known not to be cheaper than `best`."""
     now = candidate.work + candidate.price(ctx.message) if candidate.sent else candidate.work
-    for value, dims in zip(op.operands, candidate.operands):
+    pairs = zip(op.operands, candidate.operands)
+    for value, dims in pairs if len(op.operands) < 2 else dict.fromkeys(pairs):  # what is used twice travels once
         if dims is not None:
             now += ctx.move_cost(value, dims)
     later: float | None = None

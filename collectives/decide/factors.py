@@ -395,7 +395,7 @@ def _cost(
     now = work_of(ctx, factors, assigned) * work.each
     if work.border is not None:
         now += work.border(ctx, choice.operands)
-    for v, dims in zip(operands, choice.operands):
+    for v, dims in dict.fromkeys(zip(operands, choice.operands)):  # what is used twice travels once
         now += ctx.move_cost(v, dims)
         if limit is not None and now >= limit:
             work.ways.append(Way(choice.operands, choice.results, (choice.pending,), now, None))
@@ -466,7 +466,8 @@ def _with_others(
 
 def sent(ctx: Context, operands: Sequence[Value], results: Sequence[Value], choice: Choice) -> float:
     """Bytes that a choice sends, for its operands now and for its results later as far as that can be estimated."""
-    now = sum(ctx.cost(v, dims) / ctx.runs_since(ctx.state(v)) for v, dims in zip(operands, choice.operands))
+    pairs = dict.fromkeys(zip(operands, choice.operands))
+    now = sum(ctx.cost(v, dims) / ctx.runs_since(ctx.state(v)) for v, dims in pairs)
     return now + sum(_later(ctx, v, dims, choice.pending) for v, dims in zip(results, choice.results))
 
 

@@ -23,6 +23,7 @@ from ..layout import Dims
 from ..layouts.context import Context
 from ..layouts.state import Span, View
 from .exchange import joined_windows, traffic, windows
+from .lazy_views import leave
 
 __all__ = ["slice_of", "window_of"]
 
@@ -38,6 +39,7 @@ class _SharedHalo:
     lows    by split dimension the first position of a piece's window, relative to the piece; `highs` the same for the
             last one, relative to the piece's end
     pieces  by split dimension the number of positions of each slice
+    origins by slice and split dimension the position of a tensor as large at which the slice's first one had better lie
     """
 
     value: Value
@@ -47,7 +49,7 @@ class _SharedHalo:
     lows: dict[int, int]
     highs: dict[int, int]
     pieces: dict[int, int]
-    users: frozenset[Op]
+    origins: dict[Op, dict[int, int]]
 
     def fetch(self, ctx: Context) -> LocalValue:
         """The piece with its halo, which is fetched when somebody asks for the first time."""
@@ -78,34 +80,40 @@ class _SharedHalo:
 
 
 def slice_of(
-    ctx: Context, op: Op, dims: Dims, changed: list[int], within: Callable[[LocalValue, int], LocalValue]
-) -> Callable[[], None] | None:
-    """What binds a slice to a local slice of the halo that it shares with others; None if it shares none."""
+    ctx: Context, op: Op, dims: Dims, changed: list[int], within: Callable[[LocalValue, int], LocalValue],
+    origin: Callable[[Op], dict[int, int]],
+) -> Callable[[], None] | None:  # fmt: skip
+    """What binds a slice to a local slice of the halo that it shares with others; None if it shares none. `origin` says
+    of a slice by split dimension where its first position had better lie, 0 where it does not."""
     value = op.operands[0]
     state = ctx.state(value)
     key = ("halo", state, dims)
     known = ctx.within(state.home).known
     if key not in known:
-        known[key] = _halo(ctx, value, dims)
+        known[key] = _halo(ctx, value, dims, origin)
     halo: _SharedHalo | None = known[key]
-    return None if halo is None or op not in halo.users else functools.partial(_cut, ctx, op, halo, changed, within)
+    return None if halo is None or op not in halo.origins else functools.partial(_cut, ctx, op, halo, changed, within)
 
 
 def _cut(
     ctx: Context, op: Op, halo: _SharedHalo, changed: list[int], within: Callable[[LocalValue, int], LocalValue]
 ) -> None:
     """Binds a slice to its part of a halo."""
-    ref, starts = halo.fetch(ctx), integers(op.attrs["start_indices"])
+    ref, starts, origin = halo.fetch(ctx), integers(op.attrs["start_indices"]), halo.origins[op]
     for d, low in halo.lows.items():
-        at = starts[d] - (low - halo.spans[d].start)
+        at = starts[d] - origin.get(d, 0) - (low - halo.spans[d].start)
         ref = ctx.realiser.cut(ctx.region, ref, d, at, at + halo.pieces[d], ctx.loc)
     for d in changed:
         if not halo.dims[d]:
             ref = within(ref, d)
-    ctx.bind(op.results[0], halo.dims, ref)
+    shape = op.results[0].type.shape
+    spans = [Span(d, halo.spans[d].size, start, shape[d]) for d, start in origin.items()]
+    leave(ctx, op, ref, spans, halo.dims, None, None, None)
 
 
-def _halo(ctx: Context, value: Value, dims: Dims) -> _SharedHalo | None:
+def _halo(
+    ctx: Context, value: Value, dims: Dims, origin: Callable[[Op], dict[int, int]]
+) -> _SharedHalo | None:  # fmt: skip
     """One halo for all slices of `value`; None unless that sends less than a halo for each (or as much, for more than
     `SEPARATE_HALOS` slices)."""
     slices = [use.op for use in value.uses if use.op.name == "stablehlo.slice" and ctx.want(use.op.results[0]) == dims]
@@ -124,7 +132,11 @@ def _halo(ctx: Context, value: Value, dims: Dims) -> _SharedHalo | None:
         spans.update({span.dim: span for span in view.spans})
     pieces = {d: -(-spans[d].size // ctx.atoms.product(dims[d])) for d in split}
     users = [op for op in slices if _is_shift(ctx, op, dims, pieces)]
-    offsets = {tuple(integers(op.attrs["start_indices"])[d] + spans[d].start for d in split) for op in users}
+    origins = {op: origin(op) for op in users}
+    offsets = {
+        tuple([starts[d] + spans[d].start - origins[op].get(d, 0) for d in split])
+        for op in users for starts in [integers(op.attrs["start_indices"])]
+    }  # fmt: skip
     if len(offsets) < 2:
         return None
     lows, highs = ([limit(o[k] for o in offsets) for k in range(len(split))] for limit in (min, max))
@@ -136,7 +148,7 @@ def _halo(ctx: Context, value: Value, dims: Dims) -> _SharedHalo | None:
     if at_once > apart or (at_once == apart and len(users) <= SEPARATE_HALOS):
         return None
     along = dict(zip(split, lows)), dict(zip(split, highs))
-    return _SharedHalo(value, dims, view, spans, *along, pieces, frozenset(users))
+    return _SharedHalo(value, dims, view, spans, *along, pieces, origins)
 
 
 def _is_shift(ctx: Context, op: Op, dims: Dims, pieces: dict[int, int]) -> bool:

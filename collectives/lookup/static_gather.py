@@ -175,7 +175,9 @@ def _at_known_places(
     held = ctx.itemsize(update) * ctx.elements(shape, dims)
     for whole in (short, changed) if changed else (changed,):
         inner = tuple(() if d in whole else atoms for d, atoms in enumerate(dims))
-        lacking = {d: _lacking(ctx, stretches[d], dims[d], shape[d]) for d in changed if d not in whole}
+        home = _at_home(ctx, update, _of_updates(inner, stretches, update), stretches, shape)
+        away = [d for d in changed if d not in whole and d != home]
+        lacking = {d: _lacking(ctx, stretches[d], dims[d], shape[d]) for d in away}
         moved, messages = held * sum(lacking.values()), sum(map(bool, lacking.values()))
         atoms = tuple([a for d in lacking for a in dims[d]])
         sent = (Sent("collective_permute", atoms, moved, messages),) if moved else ()
@@ -252,9 +254,11 @@ def _placed(
     ctx: Context, part: Value, stretches: tuple[StridedSlice, ...], inner: Dims, dims: Dims, shape: tuple[int, ...]
 ) -> LocalValue:
     """The updates at their positions in a piece of the target; elsewhere anything."""
-    ref = ctx.get(part, inner)
+    home = _at_home(ctx, part, inner, stretches, shape)
+    view = None if home is None else ctx.view(part, inner)
+    ref = ctx.get(part, inner) if view is None else view.base
     realiser, region = ctx.realiser, ctx.region
-    changed = [d for d, (s, n) in enumerate(zip(stretches, shape)) if not s.is_whole(n)]
+    changed = [d for d, (s, n) in enumerate(zip(stretches, shape)) if not s.is_whole(n) and d != home]
     for d in sorted(changed, key=lambda d: not (dims[d] and inner[d])):  # moved before padding makes it larger
         s, n, step = stretches[d], shape[d], abs(stretches[d].step)
         if dims[d] and inner[d]:
@@ -266,6 +270,19 @@ def _placed(
         if dims[d]:
             ref = realiser.window(region, ref, d, realiser.offset(region, dims[d], piece), piece, ctx.loc)
     return ref
+
+
+def _at_home(
+    ctx: Context, part: Value, inner: Dims, stretches: tuple[StridedSlice, ...], shape: tuple[int, ...]
+) -> int | None:
+    """The dimension of the target along which updates that have its dimensions are a lazy slice whose elements lie at
+    their positions already; None if there is none."""
+    view = ctx.view(part, inner)
+    if view is None or view.local is not None or len(stretches) != len(inner):
+        return None
+    s, d = stretches[view.dim], view.dim
+    there = (s.along, s.start, s.step, shape[d]) == (d, view.start, 1, view.size)
+    return d if there and view.holds(0, view.length) else None
 
 
 def _moved(ctx: Context, ref: LocalValue, d: int, atoms: Sequence[int], s: StridedSlice, size: int) -> LocalValue:

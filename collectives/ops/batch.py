@@ -34,8 +34,8 @@ from ..layouts.context import Context
 from .callback import is_host_call, on_one_device
 
 __all__ = [
-    "MATRICES", "ahead", "by_rule", "factors_of", "in_row_major", "matrices", "rule_ahead", "rule_of", "split",
-    "sum_ahead", "window_ahead", "write_whole",
+    "MATRICES", "ahead", "by_rule", "factors_of", "in_row_major", "matrices", "moved_away", "rule_ahead", "rule_of",
+    "split", "sum_ahead", "window_ahead", "write_whole",
 ]  # fmt: skip
 
 
@@ -265,6 +265,17 @@ def sum_ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candid
 def window_ahead(ctx: Context, op: Op, value: Value, dims: Dims) -> Iterator[Candidate]:
     """The same for slices, which may also be looked up: each device gives what it holds, and a sum follows."""
     return followed(ctx, op, value, dims, _rule_factors(ctx, op), is_masked=True)
+
+
+def moved_away(ctx: Context, shape: Sequence[int], dims: Dims, changed: Sequence[int]) -> list[Dims]:
+    """The layouts in which the axes of one of the dimensions `changed`, along which elements change their positions,
+    split another dimension of a tensor of this shape instead: those that divide it."""
+    return [
+        tuple([() if i == at else (*d, *atoms) if i == to else d for i, d in enumerate(dims)])
+        for at, atoms in enumerate(dims) if at in changed and atoms
+        for to, n in enumerate(shape)
+        if to not in changed and n % ctx.atoms.product((*dims[to], *atoms)) == 0
+    ]  # fmt: skip
 
 
 def _rule_factors(ctx: Context, op: Op, sums: bool = False) -> Factors | None:

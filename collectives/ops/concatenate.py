@@ -15,7 +15,7 @@ from ..layout import Dims
 from ..layouts.context import Context
 from ..layouts.state import Run
 from ..partial_sums import deferred_reduction
-from .batch import rule_ahead
+from .batch import moved_away, rule_ahead
 
 __all__: list[str] = []
 
@@ -40,7 +40,9 @@ def concatenate(ctx: Context, op: Op) -> Iterator[Candidate]:
         return
     itemsize = ctx.itemsize(result)
     layouts = [ctx.want(result), *[ctx.state(v).layout for v in bound]]
-    for dims in dict.fromkeys([x for layout in layouts for x in (layout, _without(layout, d))]):
+    ways = [x for layout in layouts for x in (layout, _without(layout, d))]
+    ways += [x for layout in layouts for x in moved_away(ctx, shape, layout, (d,))]
+    for dims in dict.fromkeys(ways):
         size = itemsize * ctx.elements(shape, dims)
         sent: tuple[Sent, ...] = ()
         if dims[d] and (moved := _moved(ctx, op, dims, d)):  # at most one piece of the result, along the dimension

@@ -19,6 +19,7 @@ from ..layout import Dims
 from ..layouts import recompute
 from ..layouts.context import Context
 from ..partial_sums import deferred_reduction
+from .aligned import where_slices_lie
 
 _WITH_UNIT = ("stablehlo.divide", "stablehlo.multiply")  # a one among the operands may be all there is to them
 
@@ -31,6 +32,8 @@ def pointwise(ctx: Context, op: Op) -> Sequence[Candidate]:
     if not made:
         make = lambda dims: _compute(ctx, op, dims)
         return (Candidate((None,) * len(op.operands), (None,), lambda: ctx.bind_lazy(result, make)),)
+    if [v for v in made if env[v].view is not None] and (placed := where_slices_lie(ctx, op)) is not None:
+        return (placed,)
     rank = len(result.type.shape)
     bound = [v for v in made if len(v.type.shape) == rank]
     layouts = _layouts(ctx, result, bound)

@@ -26,7 +26,8 @@ from ..layouts.context import Context
 from ..layouts.state import Joined, Run, Span, View
 from ..lookup import masked_lookup
 from ..partial_sums import deferred_reduction
-from .batch import rule_ahead, window_ahead
+from .aligned import origin_of
+from .batch import moved_away, rule_ahead, window_ahead
 from .rearrange import rearranged
 
 
@@ -86,7 +87,8 @@ def _moved(ctx: Context, op: Op, shift: _Shift) -> Iterator[Candidate]:
 def _sliced(ctx: Context, op: Op, shift: _Shift, dims: Dims) -> Iterator[Candidate]:
     """The ways to do a slice in which elements move, the operand being laid out as `dims`."""
     result, changed = op.results[0], shift.changed
-    bound = shared_halos.slice_of(ctx, op, dims, changed, shift.within) or _narrow(ctx, op, dims, shift)
+    origin = functools.partial(origin_of, ctx, dims)
+    bound = shared_halos.slice_of(ctx, op, dims, changed, shift.within, origin) or _narrow(ctx, op, dims, shift)
     move = functools.partial(_move, ctx, op, shift, dims)
     place = None if bound is not None else _few_positions(ctx, op, dims, changed)
     if place is None:
@@ -125,13 +127,7 @@ def _before_it_grows(ctx: Context, result: Value, dims: Dims, changed: list[int]
     may send less than resharding the result."""
     layouts = [dims, ctx.goal(result)]
     whole = [tuple([() if i in changed else d for i, d in enumerate(layout)]) for layout in layouts]
-    moved = [
-        tuple([() if i == at else (*d, *atoms) if i == to else d for i, d in enumerate(dims)])
-        for at, atoms in enumerate(dims) if at in changed and atoms
-        for to, n in enumerate(result.type.shape)
-        if to not in changed and n % ctx.atoms.product((*dims[to], *atoms)) == 0
-    ]  # fmt: skip
-    return list(dict.fromkeys([*layouts, *whole, *moved]))
+    return list(dict.fromkeys([*layouts, *whole, *moved_away(ctx, result.type.shape, dims, changed)]))
 
 
 def _move(ctx: Context, op: Op, shift: _Shift, dims: Dims) -> None:

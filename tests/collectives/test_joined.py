@@ -58,3 +58,15 @@ def test_whole_pieces_are_repeated_rather_than_padded():
     result, _ = check(Case({"a": 8}, build, args, (P(None, "a"),) * 2, P(None, "a")), exact=True)
     assert "stablehlo.pad" not in result.as_text()
     assert any(e.kind == "collective_permute" for e in result.plan)
+
+
+@pytest.mark.parametrize("axes", [{"a": 8}, {"a": 2, "b": 2}])
+def test_a_roll_by_an_amount_known_at_run_time_exchanges_the_tensor_once_each_way(axes):
+    """The joined tensor is twice as large as what it is joined of, which is one tensor and is moved once."""
+    x = np.random.default_rng(0).standard_normal((256, 64)).astype(np.float32)
+    rows = P(tuple(axes))
+    roll = lambda x, by: jnp.roll(x, by, axis=0)
+    case = Case(axes, lambda constrain: roll, (x, np.int32(77)), (rows, P()), rows)
+    result, sent = check(case, exact=True)
+    p = int(np.prod(list(axes.values())))
+    assert sent == 2 * (p - 1) / p * x.nbytes / p, result.plan.as_text()

@@ -120,7 +120,7 @@ def test_who_multiplies_matrices_on_cpus(dtype, setting, taken):
 
 @pytest.mark.parametrize("devices, setting, taken", [(1, "auto", 0), (8, "auto", 1), (8, "never", 0)])
 def test_who_convolves_on_cpus(devices, setting, taken):
-    """A device for each core: YNNPACK takes convolutions, Eigen the products still; else Eigen spreads them over cores."""
+    """A device for each core: YNNPACK takes convolutions, Eigen the products still; else Eigen spreads them."""
     mesh = meshrt.sharding.AbstractMesh((devices,), ("x",))
     whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("x"))
     images = meshrt.ShapeDtypeStruct((8, 16, 16, 32), "float32", sharding=split)
