@@ -282,7 +282,7 @@ def _problem_of_header(opened: Opened, file: StoredFile) -> str | None:
 
 def _problem(opened: Opened, meter: Meter, leaf: StoredLeaf, array: StoredArray, tile: StoredTile) -> str | None:
     try:
-        read_tile(opened, leaf.path, array, tile)
+        read_tile(opened, leaf.name, array, tile)
         return None
     except errors.DamagedCheckpointError as e:
         return str(e)

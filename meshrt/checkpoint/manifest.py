@@ -96,6 +96,11 @@ class StoredLeaf:
     arrays: tuple[StoredArray, ...]
     about: Any = None
 
+    @property
+    def name(self) -> str:
+        """What people call it: its path, and as files do where it is the whole tree."""
+        return self.path or "value"
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:

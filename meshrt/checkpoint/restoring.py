@@ -187,7 +187,7 @@ def _values(opened: Opened, targets: Sequence[Target], progress: OnProgress | bo
 def _begin(
     opened: Opened, target: Target, array: StoredArray, boxes: list[Box], pool: ThreadPoolExecutor, meter: Meter
 ) -> PartsBeingRead:
-    return start_reading(opened, target.leaf.path, array, boxes, pool, meter)
+    return start_reading(opened, target.leaf.name, array, boxes, pool, meter)
 
 
 def _boxes(stored: StoredArray, on: DeviceTarget | None) -> list[Box]:

@@ -99,13 +99,13 @@ def stored_aval(leaf: StoredLeaf, like: Any = None) -> ShapedArray:
     if not isinstance(kind, KeyType) or kind.impl.name != leaf.about:
         if leaf.about not in KEY_IMPLS:
             raise Misfit(
-                f"{leaf.path} are keys of the generator {leaf.about!r}, which is not known here: give such keys in "
+                f"{leaf.name} are keys of the generator {leaf.about!r}, which is not known here: give such keys in "
                 "like="
             )
         kind = KeyType(leaf.about)
     suffix = kind.physical_suffix
     if array.dtype != kind.physical_dtype or array.shape[len(array.shape) - len(suffix) :] != suffix:
-        raise Misfit(f"{leaf.path} is stored as {array.dtype}{list(array.shape)}, which are no words of {kind}")
+        raise Misfit(f"{leaf.name} is stored as {array.dtype}{list(array.shape)}, which are no words of {kind}")
     return ShapedArray(array.shape[: len(array.shape) - len(suffix)], kind)
 
 
@@ -140,13 +140,13 @@ def target_of(leaf: StoredLeaf, like: Any, sharding: Any, manifest: Manifest, op
         if leaf.kind == "python" or leaf.arrays[0].shape == ():
             _python_value(leaf)
             return Target(leaf, "python", (None,) * len(leaf.arrays), type(like) if leaf.arrays else None)
-        raise Misfit(f"{leaf.path} is {_shown(leaf)}, and a {type(like).__name__} is wanted")
+        raise Misfit(f"{leaf.name} is {_shown(leaf)}, and a {type(like).__name__} is wanted")
     if leaf.kind == "python":
         return _of_python(leaf, like, sharding, manifest, options)
     aval = stored_aval(leaf, like)
     if like is not None:
         if not hasattr(like, "shape") or not hasattr(like, "dtype"):
-            raise Misfit(f"{leaf.path} is {_shown(leaf)}, and {type(like).__name__} is no type of such leaves")
+            raise Misfit(f"{leaf.name} is {_shown(leaf)}, and {type(like).__name__} is no type of such leaves")
         _check_like(leaf, aval, like, options)
     host = _is_host(like) or (like is None and leaf.kind.startswith("numpy"))
     if (host and sharding is None) or options.as_numpy:
@@ -172,11 +172,11 @@ def _numpy_dtype(like: Any, leaf: StoredLeaf) -> Any:
 
 def _check_like(leaf: StoredLeaf, aval: ShapedArray, like: Any, options: Options) -> None:
     if tuple(like.shape) != aval.shape:
-        raise Misfit(f"{leaf.path} has the shape {list(aval.shape)}, and {list(like.shape)} is wanted")
+        raise Misfit(f"{leaf.name} has the shape {list(aval.shape)}, and {list(like.shape)} is wanted")
     keys = isinstance(like.dtype, KeyType) or isinstance(aval.dtype, KeyType)
     same = like.dtype == aval.dtype if keys else np.dtype(like.dtype).newbyteorder("=") == aval.dtype
     if not same and (keys or not options.cast):
-        raise Misfit(f"{leaf.path} has the dtype {aval.dtype}, and {like.dtype} is wanted")
+        raise Misfit(f"{leaf.name} has the dtype {aval.dtype}, and {like.dtype} is wanted")
 
 
 def _of_python(leaf: StoredLeaf, like: Any, sharding: Any, manifest: Manifest, options: Options) -> Target:
@@ -185,7 +185,7 @@ def _of_python(leaf: StoredLeaf, like: Any, sharding: Any, manifest: Manifest, o
     if like is None:
         return Target(leaf, "python", ())
     if getattr(like, "shape", None) != () or not isinstance(value, bool | int | float | complex):
-        raise Misfit(f"{leaf.path} is {_shown(leaf)}, and {_described(like)} is wanted")
+        raise Misfit(f"{leaf.name} is {_shown(leaf)}, and {_described(like)} is wanted")
     if _is_host(like) or options.as_numpy:
         return Target(leaf, "numpy scalar" if _is_scalar(like) else "numpy", (), like.dtype)
     aval = ShapedArray((), like.dtype, bool(getattr(like, "weak_type", False)))
@@ -199,7 +199,7 @@ def _python_value(leaf: StoredLeaf) -> Any:
     try:
         return python_from_data(leaf.about)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as e:
-        raise Misfit(f"{leaf.path} is no Python value: {e}") from None
+        raise Misfit(f"{leaf.name} is no Python value: {e}") from None
 
 
 def high_type_of(like: Any) -> Any:
@@ -209,17 +209,17 @@ def high_type_of(like: Any) -> Any:
 
 def _high(leaf: StoredLeaf, high: Any, like: Any, sharding: Any, manifest: Manifest, options: Options) -> Target:
     if leaf.kind != "high":
-        raise Misfit(f"{leaf.path} is {_shown(leaf)}, and a value of type {high} is wanted")
+        raise Misfit(f"{leaf.name} is {_shown(leaf)}, and a value of type {high} is wanted")
     if high is None and like is not None:
-        raise Misfit(f"{leaf.path} is {_shown(leaf)}, and {_described(like)} is wanted")
+        raise Misfit(f"{leaf.name} is {_shown(leaf)}, and {_described(like)} is wanted")
     if high is None:
         raise Misfit(
-            f"{leaf.path} is a {leaf.about}, a value that consists of {len(leaf.arrays)} arrays: give one in like="
+            f"{leaf.name} is a {leaf.about}, a value that consists of {len(leaf.arrays)} arrays: give one in like="
         )
     low = high.lo_ty()
     types = [(a.shape, a.dtype) for a in leaf.arrays]
     if [(tuple(a.shape), a.dtype) for a in low] != types:
-        raise Misfit(f"{leaf.path} consists of {types}, and {high} of {low}")
+        raise Misfit(f"{leaf.name} consists of {types}, and {high} of {low}")
     places = sharding if isinstance(sharding, list) else [sharding] * len(low)
     arrays = [
         _on_devices(leaf, stored, ShapedArray(a.shape, a.dtype, a.weak_type), None, place, manifest, options)
@@ -239,14 +239,14 @@ def _on_devices(
     physical = aval.physical()
     if dtypes.canonicalize_dtype(physical.dtype) != physical.dtype:
         raise Misfit(
-            f"{leaf.path} has the dtype {physical.dtype}, which arrays have only with the setting enable_x64: set it, "
+            f"{leaf.name} has the dtype {physical.dtype}, which arrays have only with the setting enable_x64: set it, "
             "give a like= of another dtype and cast=True, or as_numpy=True"
         )
     where, committed = _sharding(leaf, stored, like, sharding, manifest, options)
     try:
         sig = signature(aval, where, committed)
     except errors.ShardingError as e:
-        raise Misfit(f"{leaf.path} cannot be split by {where}: {e}") from None
+        raise Misfit(f"{leaf.name} cannot be split by {where}: {e}") from None
     return DeviceTarget(sig, physical.dtype)
 
 
@@ -266,7 +266,7 @@ def _sharding(
     if "single" in saved:
         return _default(saved["single"]), bool(saved.get("committed"))
     if "named" not in saved:
-        raise Misfit(f"{leaf.path} was saved without its sharding ({saved.get('other')}): say where it is to be")
+        raise Misfit(f"{leaf.name} was saved without its sharding ({saved.get('other')}): say where it is to be")
     return _saved(saved["named"], leaf, manifest, options), True
 
 
@@ -279,13 +279,13 @@ def _over(asked: Any, leaf: StoredLeaf, options: Options) -> Sharding:
     if isinstance(asked, PartitionSpec) or (isinstance(asked, NamedSharding) and not asked.is_concrete):
         mesh = options.mesh if options.mesh is not None else get_mesh()
         if mesh.empty:
-            raise Misfit(f"{leaf.path} is to be split by {asked}, which has no devices: give mesh=, or use set_mesh")
+            raise Misfit(f"{leaf.name} is to be split by {asked}, which has no devices: give mesh=, or use set_mesh")
         try:
             return NamedSharding(mesh, asked) if isinstance(asked, PartitionSpec) else asked.update(mesh=mesh)
         except errors.ShardingError as e:
-            raise Misfit(f"{leaf.path}: {e}") from None
+            raise Misfit(f"{leaf.name}: {e}") from None
     if not isinstance(asked, Sharding):
-        raise Misfit(f"{leaf.path}: {_described(asked)} is neither a sharding nor a PartitionSpec")
+        raise Misfit(f"{leaf.name}: {_described(asked)} is neither a sharding nor a PartitionSpec")
     return asked
 
 
@@ -298,19 +298,19 @@ def _saved(row: Any, leaf: StoredLeaf, manifest: Manifest, options: Options) -> 
         old = manifest.meshes[number]
         found = sharding_from_data(old, row)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise Misfit(f"{leaf.path} was saved with a sharding that makes no sense: {e}") from None
+        raise Misfit(f"{leaf.name} was saved with a sharding that makes no sense: {e}") from None
     mesh = options.mesh if options.mesh is not None else get_mesh()
     if mesh.empty:
         if old.size != backend.device_count():
             raise Misfit(
-                f"{leaf.path} was split over a mesh {dict(old.shape)} of {old.size} devices, and here are "
+                f"{leaf.name} was split over a mesh {dict(old.shape)} of {old.size} devices, and here are "
                 f"{backend.device_count()}: give a mesh= with the axes {list(old.axis_names)}, or shardings="
             )
         mesh = _mesh_like(old)
     try:
         return found.update(mesh=mesh)
     except errors.ShardingError as e:
-        raise Misfit(f"{leaf.path} was saved as {found.spec}: {e}") from None
+        raise Misfit(f"{leaf.name} was saved as {found.spec}: {e}") from None
 
 
 def _mesh_like(old: Any) -> Mesh:

@@ -268,3 +268,19 @@ def test_values_that_have_none(tmp_path, mesh):
     with pytest.raises(errors.ArgumentTypeError, match="metadata is what JSON can say"):
         checkpoint.save(tmp_path / "a", 1, metadata={"x": Thing()})
     assert os.listdir(tmp_path) == []
+
+
+def test_what_is_said_of_a_tree_that_is_one_leaf(tmp_path):
+    """It has no path, and is called as its tensor in the file is."""
+    refused = (np.ma.masked_array([1], [0]), "masked"), (np.array([object()]), "object"), (object(), "object")
+    for value, why in refused:
+        with pytest.raises(errors.CheckpointError, match=f"the leaf itself is .*{why}"):
+            checkpoint.save(tmp_path / "refused", value)
+    path = tmp_path / "one"
+    checkpoint.save(path, np.arange(3, dtype=np.float32))
+    with pytest.raises(errors.CheckpointMismatchError, match=r"to be restored: value has the shape \[3\]"):
+        checkpoint.restore(path, np.ones(4, np.float32))
+    file = path / "process_00000.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\1")
+    with pytest.raises(errors.DamagedCheckpointError, match="of the leaf value"):
+        checkpoint.restore(path)
