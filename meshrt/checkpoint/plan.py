@@ -130,6 +130,10 @@ def plan(tree: Any, processes: int) -> tuple[list[PlannedLeaf], list[AbstractMes
 _LONGEST_INT = 10_000  # bits: what Python reads from text without being told to
 
 
+def _called(path: str) -> str:
+    return f"the leaf {path or 'itself'}"
+
+
 class _Planner:
     def __init__(self, processes: int):
         self.processes = processes
@@ -164,12 +168,12 @@ class _Planner:
     def _host_array(self, path: str, name: str, value: np.ndarray) -> PlannedArray:
         if isinstance(value, np.ma.MaskedArray):
             raise errors.CheckpointError(
-                f"the leaf {path or 'itself'} is a masked NumPy array, of which a checkpoint would hold the elements and not "
+                f"{_called(path)} is a masked NumPy array, of which a checkpoint would hold the elements and not "
                 "the mask. Save its data and its mask, or filled() of it"
             )
         if name_of(value.dtype) is None:
             raise errors.CheckpointError(
-                f"the leaf {path or 'itself'} is a NumPy array of {value.dtype}, whose elements are not plain bytes, and "
+                f"{_called(path)} is a NumPy array of {value.dtype}, whose elements are not plain bytes, and "
                 "cannot be saved. Convert it to numbers, or leave it out"
             )
         grid: Grid = tuple((0,) for _ in value.shape)
@@ -181,7 +185,7 @@ class _Planner:
         sharding, physical = value.sharding, value._sig.physical
         if sharding.unreduced_axes:
             raise errors.CheckpointError(
-                f"the leaf {path or 'itself'} is a partial sum over {sorted(map(str, sharding.unreduced_axes))}: it has no "
+                f"{_called(path)} is a partial sum over {sorted(map(str, sharding.unreduced_axes))}: it has no "
                 "value yet. Reshard it to a spec that is not unreduced before it is saved"
             )
         if name_of(physical.dtype) is None:
@@ -270,11 +274,11 @@ def python_to_data(value: Any) -> dict[str, Any] | None:
 def _unsupported(path: str, value: Any) -> errors.MeshrtError:
     if isinstance(value, ArrayOperators) and type(value) is not Array:
         return errors.LeakedTracerError(
-            f"the leaf {path or 'itself'} is traced ({type(value).__name__}): checkpoints are saved outside of jit, "
+            f"{_called(path)} is traced ({type(value).__name__}): checkpoints are saved outside of jit, "
             "grad and vmap"
         )
     return errors.CheckpointError(
-        f"the leaf {path or 'itself'} is {_brief(value)} of type {type(value).__module__}.{type(value).__qualname__}, "
+        f"{_called(path)} is {_brief(value)} of type {type(value).__module__}.{type(value).__qualname__}, "
         "which a checkpoint cannot hold: it holds arrays, NumPy values, numbers, strings and bytes in any pytree. "
         "Register its class as a pytree, or leave it out (what JSON can say may be metadata=)"
     )

@@ -43,12 +43,12 @@ def array_of(op: Any, name: str, kind: ShapedArray) -> Any:
     named = next(op.attributes[i] for i in range(len(op.attributes)) if op.attributes[i].name == name)
     attr = attribute_of(op.attributes, named)
     if kind.dtype.str[1:] in _NATIVE and kind.dtype.isbuiltin == 1 and isinstance(attr, ir.DenseElementsAttr):
-        found = np.asarray(attr)  # a view
-        return np.asarray(found[(0,) * found.ndim]) if attr.is_splat else found.reshape(kind.shape)
+        view: Any = np.asarray(attr)
+        return np.asarray(view[(0,) * view.ndim]) if attr.is_splat else view.reshape(kind.shape)
     text = str(attr).partition(" : ")[0]
-    found = _HEX.match(text)
-    if found is not None:
-        elements = np.frombuffer(bytes.fromhex(found[1]), kind.dtype)
+    bits = _HEX.match(text)
+    if bits is not None:
+        elements = np.frombuffer(bytes.fromhex(bits[1]), kind.dtype)
     else:
         part = np.empty(0, kind.dtype).real.dtype
         numbers = np.asarray([_element(n, part) for n in _NUMBER.findall(text.removeprefix("dense"))], part)
