@@ -94,7 +94,7 @@ def test_of_one_sequence():
         (lambda r: r.dirichlet(r.key(0), 1.0), "dirichlet: alpha is a scalar"),
         (
             lambda r: r.beta(r.key(0), A, 1.0, dtype="bfloat16"),
-            r"beta: a parameter f32\[5\] cannot be",
+            r"In arguments to beta, cannot safely cast",
         ),
         (lambda r: r.t(r.split(r.key(0)), 1.0), "accepts a single key"),
     ],
