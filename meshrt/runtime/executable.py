@@ -146,7 +146,7 @@ class PortableExecutable:
 
         def make() -> PortableExecutable:
             where = backend.platform_of(devices[0])
-            made = cls(fingerprint, b"", len(devices), mode, shardy, where, options, (), True, name)
+            made = cls(fingerprint, b"", len(devices), mode, shardy, where, options, (), "all", name)
             made._blobs[kind] = code
             return made
 
