@@ -184,7 +184,7 @@ FIELDS: dict[str, Field] = {
         Field("cached_traces", int, 1024, "none", "traces of one function that are kept", minimum=1),
         Field("explain_cache_misses", bool, False, "none", "log why a function is traced or compiled again"),
         Field("cpu_ynnpack", str, "auto", "compile", "who multiplies matrices on CPUs; auto: YNNPACK where narrow "
-              "types are, and convolves where every core has a device", ("auto", "always", "never")),
+              "types are; it convolves with small kernels where every core has a device", ("auto", "always", "never")),
         Field("backend_configs", str, None, "compile", "a folder of files that say what compilers take", optional=True),
         Field("enable_recoverability", bool, False, "none", "JAX's; processes of unlaunched jobs always outlive peers"),
         Field("array_garbage_collection_guard", str, None, "none", "what is done where the garbage collector, not the "

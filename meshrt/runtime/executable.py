@@ -8,6 +8,7 @@ them, which takes about a millisecond; only where the platform refuses is it com
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import threading
@@ -19,7 +20,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from meshrt import config, errors
-from meshrt.heuristics import KEPT_DEVICE_SETS
+from meshrt.heuristics import KEPT_DEVICE_SETS, SMALL_KERNEL_BYTES
 from meshrt.runtime import backend, compile_cache, events, jaxlib_api, jaxlib_executables, offers, process_groups
 from meshrt.runtime.host_calls import Calls, HostFunction, busy_devices
 from meshrt.runtime.in_flight import flight_of
@@ -75,6 +76,8 @@ def compile_program(
 
 
 _NARROW = re.compile(rf"[x<](?:{'|'.join(sorted(NARROW_TYPES))})>")
+# Shape and width of the second operand of each convolution.
+_KERNELS = re.compile(r"stablehlo\.convolution\b[^\n]*: \(tensor<[^>]*>, tensor<((?:\d+x)*)f(\d+)>\) ->")
 _NARROW_IN_BYTECODE = re.compile(rb"bf16|i[48]|f[4-8]E")
 
 
@@ -92,16 +95,23 @@ def _left_to_ynnpack(module: str | bytes, num_devices: int) -> str:
 
     It prepares each product once more for every device, at the first execution on each set of devices: 2 to 5 ms
     apiece, half a second for six layers. Eigen needs no preparation, and is as fast except with narrow types, and for
-    convolutions where each core has a device to work for: it spreads one over several cores, but takes more of their
-    time.
+    convolutions with small kernels where each core has a device to work for: it spreads one over several cores, but
+    takes more of their time.
     """
     asked = asked_ynnpack()
     if asked != "narrow":
         return "all" if asked == "always" else "none"
     if (_NARROW.search(module) if isinstance(module, str) else _NARROW_IN_BYTECODE.search(module)) is not None:
         return "all"
-    has_convolutions = "convolution" in module if isinstance(module, str) else b"convolution" in module
-    return "convolutions" if has_convolutions and num_devices >= len(os.sched_getaffinity(0)) else "none"
+    if num_devices < len(os.sched_getaffinity(0)) or not isinstance(module, str):
+        return "none"
+    kernels = _KERNELS.findall(module)
+    small = all(_bytes_of(shape, int(bits)) <= SMALL_KERNEL_BYTES for shape, bits in kernels)
+    return "convolutions" if kernels and small else "none"
+
+
+def _bytes_of(shape: str, bits: int) -> int:
+    return math.prod(int(n) for n in shape.split("x") if n) * bits // 8
 
 
 def _platform(name: str | None) -> str:

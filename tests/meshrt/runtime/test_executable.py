@@ -118,14 +118,16 @@ def test_who_multiplies_matrices_on_cpus(dtype, setting, taken):
     assert ("ynn" in text) == taken
 
 
-@pytest.mark.parametrize("devices, setting, taken", [(1, "auto", 0), (8, "auto", 1), (8, "never", 0)])
-def test_who_convolves_on_cpus(devices, setting, taken):
+@pytest.mark.parametrize("devices, setting, features, taken", [
+    (1, "auto", 32, 0), (8, "auto", 32, 1), (8, "never", 32, 0), (8, "auto", 1024, 0),
+])  # fmt: skip
+def test_who_convolves_on_cpus(devices, setting, features, taken):
     """A device for each core: YNNPACK takes convolutions, Eigen the products still; else Eigen spreads them."""
     mesh = meshrt.sharding.AbstractMesh((devices,), ("x",))
     whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("x"))
     images = meshrt.ShapeDtypeStruct((8, 16, 16, 32), "float32", sharding=split)
-    kernel = meshrt.ShapeDtypeStruct((3, 3, 32, 32), "float32", sharding=whole)
-    weights = meshrt.ShapeDtypeStruct((32, 64), "float32", sharding=whole)
+    kernel = meshrt.ShapeDtypeStruct((3, 3, 32, features), "float32", sharding=whole)
+    weights = meshrt.ShapeDtypeStruct((features, 64), "float32", sharding=whole)
     form = ("NHWC", "HWIO", "NHWC")
 
     def apply(x, k, w):
