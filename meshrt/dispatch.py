@@ -146,8 +146,10 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
             try:
-                if current_trace() is not EVAL or _overrides() is not None:
+                if current_trace() is not EVAL:
                     return function(*args, **options)
+                if _overrides() is not None:
+                    return begin(args, options)
                 if not options and len(args) == operands:
                     out = plain._driver.short(args, settings.version, mesh_context.key)
                 else:
@@ -162,7 +164,8 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
                 raise
 
         def begin(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-            """A call that is not ready to run: the first two of their kind, and all that take no program."""
+            """A call that is not ready to run: the first two of their kind, those under settings of a context, which
+            the table of what is ready does not know, and all that take no program."""
             nonlocal plain
             if not _is_whole(function, operands, choices, fits, args, options):
                 return function(*args, **options)
@@ -181,8 +184,10 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
         @functools.wraps(function)
         def call_unary(x: Any, /) -> Any:  # the same in less time, for elementwise functions
             try:
-                if current_trace() is not EVAL or _overrides() is not None:
+                if current_trace() is not EVAL:
                     return function(x)
+                if _overrides() is not None:
+                    return begin((x,), {})
                 out = plain._driver.short((x,), settings.version, mesh_context.key)
                 return out if out is not UNKNOWN else begin((x,), {})
             except Exception as e:

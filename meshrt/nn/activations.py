@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.dispatch import at_once
 from meshrt.numpy import powers
 from meshrt.numpy import prims as el
 from meshrt.numpy import ufuncs as uf
@@ -37,6 +38,7 @@ def identity(x: Any) -> Any:
     return _array("identity", x)
 
 
+@at_once(1)
 def relu(x: Any) -> Any:
     """max(x, 0), with derivative 0 at 0 and where x is NaN.
 
@@ -53,6 +55,7 @@ def relu(x: Any) -> Any:
     return where(positive, x, rest)
 
 
+@at_once(1)
 def relu6(x: Any) -> Any:
     """min(max(x, 0), 6), with derivative 0 at 0 and 6.
 
@@ -63,6 +66,7 @@ def relu6(x: Any) -> Any:
     return where(uf.greater_equal(x, 6.0), 6.0, x)
 
 
+@at_once(1)
 def squareplus(x: Any, b: Any = 4) -> Any:
     """(x + sqrt(x**2 + b)) / 2.
 
@@ -77,6 +81,7 @@ def squareplus(x: Any, b: Any = 4) -> Any:
     return (x + uf.sqrt(powers.square(x) + b)) / 2
 
 
+@at_once(1)
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)).
 
@@ -86,6 +91,7 @@ def softplus(x: Any) -> Any:
     return logaddexp(x, 0)
 
 
+@at_once(1)
 def sparse_plus(x: Any) -> Any:
     """0 below -1, x above 1, and (x + 1)**2 / 4 between.
 
@@ -96,6 +102,7 @@ def sparse_plus(x: Any) -> Any:
     return where(x <= -1.0, 0.0, where(x >= 1.0, x, (x + 1.0) ** 2 / 4))
 
 
+@at_once(1)
 def soft_sign(x: Any) -> Any:
     """x / (|x| + 1).
 
@@ -118,6 +125,7 @@ def sigmoid(x: Any) -> Any:
     return el.logistic_p.bind(_array("sigmoid", x))
 
 
+@at_once(1)
 def sparse_sigmoid(x: Any) -> Any:
     """0 below -1, 1 above 1, and (x + 1) / 2 between.
 
@@ -143,6 +151,7 @@ def silu(x: Any) -> Any:
 swish = silu
 
 
+@at_once(1)
 def mish(x: Any) -> Any:
     """x * tanh(softplus(x)).
 
@@ -153,6 +162,7 @@ def mish(x: Any) -> Any:
     return x * uf.tanh(softplus(x))
 
 
+@at_once(1)
 def log_sigmoid(x: Any) -> Any:
     """log(sigmoid(x)).
 
@@ -171,6 +181,7 @@ def tanh(x: Any, /) -> Any:
     return uf.tanh(x)
 
 
+@at_once(1)
 def elu(x: Any, alpha: Any = 1.0) -> Any:
     """x where positive, else alpha * (exp(x) - 1).
 
@@ -186,6 +197,7 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
     return where(positive, x, alpha * uf.expm1(where(positive, 0.0, x)))
 
 
+@at_once(1)
 def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Any:
     """x where not negative, else negative_slope * x.
 
@@ -200,6 +212,7 @@ def leaky_relu(x: Any, negative_slope: Any = 1e-2) -> Any:
     return where(x >= 0, x, negative_slope * x)
 
 
+@at_once(1)
 def hard_tanh(x: Any) -> Any:
     """x limited to [-1, 1].
 
@@ -210,6 +223,7 @@ def hard_tanh(x: Any) -> Any:
     return where(x > 1, 1, where(x < -1, -1, x))
 
 
+@at_once(1)
 def celu(x: Any, alpha: Any = 1.0) -> Any:
     """max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1).
 
@@ -223,6 +237,7 @@ def celu(x: Any, alpha: Any = 1.0) -> Any:
     return uf.maximum(x, 0.0) + alpha * uf.expm1(uf.minimum(x, 0.0) / alpha)
 
 
+@at_once(1)
 def selu(x: Any) -> Any:
     """The self-normalising :func:`elu`.
 
@@ -278,6 +293,7 @@ def glu(x: Any, axis: int = -1) -> Any:
     return first * sigmoid(second)
 
 
+@at_once(1)
 def hard_sigmoid(x: Any) -> Any:
     """relu6(x + 3) / 6.
 
@@ -287,6 +303,7 @@ def hard_sigmoid(x: Any) -> Any:
     return relu6(_array("hard_sigmoid", x) + 3.0) / 6.0
 
 
+@at_once(1)
 def hard_silu(x: Any) -> Any:
     """x * hard_sigmoid(x).
 

@@ -190,6 +190,7 @@ def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = Fal
     return uf.subtract(out, uf.log(rd.sum(mask, axis, out.dtype, keepdims=keepdims)))
 
 
+@at_once(1)
 def standardize(
     x: Any, axis: Any = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5, where: Any = None, *,
     algorithm: str = "fast",

@@ -76,6 +76,7 @@ def mean(
     return to_dtype(el.div_p.bind(total, _count(x, axis, keepdims, where, work)), result)
 
 
+@at_once(1, ["returned"])
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
     """The mean over ``axis``, weighted if ``weights`` are given; with ``returned`` also the sum of weights.
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.dispatch import at_once
 from meshrt.jit import jit
 from meshrt.numpy.arrays import asarray, operand_array, promoted, promoted_inexact
 from meshrt.numpy.choose import choose
@@ -96,6 +97,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     return concatenate(parts)
 
 
+@at_once(1)
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:
     """Slopes of the samples ``f`` along ``axis`` (a list of those along all dimensions by default).
 
@@ -177,6 +179,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     return 0.5 * total(widths * (y[..., 1:] + y[..., :-1]), -1)
 
 
+@at_once(1)
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Any:
     """``p`` with multiples of ``period`` added so that no jump along ``axis`` is larger than half of it.
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import array, operand_array, promoted, promoted_inexact
 from meshrt.numpy.averages import average
@@ -85,6 +86,7 @@ def _slide(name: str, x: Any, y: Any, mode: str, precision: Any, preferred: Any)
     return reshape(out, out.shape[2:])
 
 
+@at_once(1, ["rowvar", "bias"])
 def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None,
     aweights: Any = None, dtype: Any = None,
@@ -156,6 +158,7 @@ def _observed(argument: str, weights: Any, count: int) -> Any:
     return weights
 
 
+@at_once(1, ["rowvar"])
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
     """The correlation coefficients of variables: :func:`cov` divided by both standard deviations.
 

@@ -427,6 +427,7 @@ def _triangle(name: str, m: Any, k: int, lower: bool) -> Any:
     return el.select_n_p.bind(mask, zero, m) if lower else el.select_n_p.bind(mask, m, zero)
 
 
+@at_once(1, ["k"])
 def tril(m: Any, k: int = 0) -> Any:
     """``m`` with zeros above diagonal ``k`` (of the last two dimensions).
 
@@ -441,6 +442,7 @@ def tril(m: Any, k: int = 0) -> Any:
     return _triangle("tril", m, k, True)
 
 
+@at_once(1, ["k"])
 def triu(m: Any, k: int = 0) -> Any:
     """``m`` with zeros below diagonal ``k`` (of the last two dimensions).
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshrt import dtypes
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.averages import mean, var
 from meshrt.numpy.choose import choose
@@ -39,6 +40,7 @@ def _nan_replaced(name: str, a: Any, value: Any) -> tuple[Any, Any]:
     return choose(valid, x, value if x.weak_type else np.asarray(value, x.dtype)[()]), valid
 
 
+@at_once(1)
 def nansum(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None,
@@ -61,6 +63,7 @@ def nansum(
     return sum(_nan_replaced("nansum", a, 0)[0], axis, dtype, out, keepdims, initial, where)
 
 
+@at_once(1)
 def nanprod(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, initial: Any = None,
     where: Any = None,
@@ -83,6 +86,7 @@ def nanprod(
     return prod(_nan_replaced("nanprod", a, 1)[0], axis, dtype, out, keepdims, initial, where)
 
 
+@at_once(1)
 def nanmax(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
@@ -102,6 +106,7 @@ def nanmax(
     return _nan_extreme("nanmax", max, -np.inf, a, axis, out, keepdims, initial, where)
 
 
+@at_once(1)
 def nanmin(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
@@ -144,6 +149,7 @@ def _inexact(a: Any) -> bool:
     return dtypes.issubdtype(aval_of(a).dtype, np.inexact)
 
 
+@at_once(1)
 def nanargmax(a: Any, axis: Any = None, out: None = None, keepdims: bool | None = None) -> Any:
     """The position of the first maximum that is not NaN; -1 where all are.
 
@@ -159,6 +165,7 @@ def nanargmax(a: Any, axis: Any = None, out: None = None, keepdims: bool | None 
     return _nan_arg("nanargmax", argmax, -np.inf, a, axis, out, keepdims)
 
 
+@at_once(1)
 def nanargmin(a: Any, axis: Any = None, out: None = None, keepdims: bool | None = None) -> Any:
     """The position of the first minimum that is not NaN; -1 where all are.
 
@@ -186,6 +193,7 @@ def _nan_arg(
     return choose(some, position, np.asarray(-1, position.dtype)[()])
 
 
+@at_once(1)
 def nanmean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
 ) -> Any:
@@ -211,6 +219,7 @@ def nanmean(
     return mean(x, axis, dtype, keepdims=keepdims, where=valid)
 
 
+@at_once(1)
 def nanvar(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, where: Any =
     None, mean: Any = None,
@@ -241,6 +250,7 @@ def nanvar(
     return var(x, axis, dtype, ddof=ddof, keepdims=keepdims, where=valid, mean=mean)
 
 
+@at_once(1)
 def nanstd(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False, where: Any =
     None, mean: Any = None,
@@ -263,6 +273,7 @@ def nanstd(
     return el.sqrt_p.bind(nanvar(a, axis, dtype, out, ddof, keepdims, boolean_mask("nanstd", where), mean))
 
 
+@at_once(1)
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """As :func:`cumprod`, NaN counting as 1.
 
@@ -278,6 +289,7 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
     return cumprod(_nan_replaced("nancumprod", a, 1)[0], axis, dtype, out)
 
 
+@at_once(1)
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """As :func:`cumsum`, NaN counting as 0.
 

@@ -10,6 +10,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.contexts import numpy_dtype_promotion
 from meshrt.core.basic.shapes import reshape_p
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray, operand_array, promoted_inexact
 from meshrt.numpy.choose import choose
@@ -117,6 +118,7 @@ def nanpercentile(
     return _checked("nanpercentile", a, q / 100, axis, out, overwrite_input, method, keepdims, weights, skip_nan=True)
 
 
+@at_once(1)
 def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """The middle value over ``axis``, or the mean of the two middle ones; NaN if there is one.
 
@@ -133,6 +135,7 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
     return _checked("median", a, 0.5, axis, out, overwrite_input, "midpoint", keepdims, None, skip_nan=False)
 
 
+@at_once(1)
 def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """The middle value over ``axis`` of elements that are not NaN.
 

@@ -11,6 +11,7 @@ import numpy as np
 from meshrt import dtypes, errors
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
+from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -26,6 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@at_once(1)
 def log2(x: Any, /) -> Any:
     """Logarithm to base 2, elementwise.
 
@@ -36,6 +38,7 @@ def log2(x: Any, /) -> Any:
     return _by_parts(lambda part: el.div_p.bind(part, strong_scalar(part, np.log(2))), el.log_p.bind(x))
 
 
+@at_once(1)
 def log10(x: Any, /) -> Any:
     """Logarithm to base 10, elementwise.
 
@@ -117,6 +120,7 @@ def _without_infinity(x: Any) -> Any:
 _natural, _binary = _with_weights(el.exp_p, 1.0), _with_weights(el.exp2_p, 1 / np.log(2))
 
 
+@at_once(2)
 def hypot(x1: Any, x2: Any, /) -> Any:
     """sqrt(x1*x1 + x2*x2) without overflow, elementwise.
 
@@ -153,6 +157,7 @@ def _sinc_at_zero_jvp(order: int, primals: tuple[Any], tangents: tuple[Any]) -> 
     return _sinc_at_zero(order, *primals), el.mul_p.bind(_sinc_at_zero(order + 1, *primals), *tangents)
 
 
+@at_once(1)
 def sinc(x: Any, /) -> Any:
     """sin(pi x) / (pi x), and 1 at 0, elementwise.
 
@@ -167,6 +172,7 @@ def sinc(x: Any, /) -> Any:
     return choose(zero, _sinc_at_zero(0, scaled), el.div_p.bind(el.sin_p.bind(angle), angle))
 
 
+@at_once(1)
 def deg2rad(x: Any, /) -> Any:
     """Degrees to radians, elementwise.
 
@@ -177,6 +183,7 @@ def deg2rad(x: Any, /) -> Any:
     return el.mul_p.bind(x, scalar_like(x, np.pi / 180))
 
 
+@at_once(1)
 def rad2deg(x: Any, /) -> Any:
     """Radians to degrees, elementwise.
 
@@ -190,6 +197,7 @@ def rad2deg(x: Any, /) -> Any:
 radians, degrees = deg2rad, rad2deg
 
 
+@at_once(2)
 def heaviside(x1: Any, x2: Any, /) -> Any:
     """0 for negative x1, 1 for positive x1, x2 at 0, elementwise.
 

@@ -141,3 +141,23 @@ def test_live_arrays():
     }
     jitted = meshrt.jit(lambda a: a + 1)(y := jnp.zeros(2))
     assert any(a is jitted for a in meshrt.live_arrays()) and any(a is y for a in meshrt.live_arrays())
+
+
+OF_THE_LIBRARY = {
+    "nn": ("celu elu hard_sigmoid hard_silu hard_tanh leaky_relu log_sigmoid mish relu relu6 selu silu soft_sign "
+           "softmax softplus sparse_plus sparse_sigmoid squareplus standardize"),
+    "numpy": ("angle average corrcoef count_nonzero cov deg2rad gradient logical_not log2 mean median nan_to_num "
+              "nanargmax nanmax nanmean nanmedian nanstd nansum rad2deg sinc std tril triu trunc unwrap var"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [f"{room}.{n}" for room, names in OF_THE_LIBRARY.items() for n in names.split()])
+def test_constants_of_the_library_are_no_transfers_of_its_users(name):
+    room, function = name.split(".")
+    x = jnp.arange(12.0).reshape(3, 4) - 5
+    call = getattr(getattr(meshrt, room), function)
+    wanted = call(x)
+    for _ in range(2):  # the first time it is compiled
+        with meshrt.transfer_guard_host_to_device("disallow"):
+            found = call(x)
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
