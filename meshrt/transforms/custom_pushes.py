@@ -15,7 +15,6 @@ from meshrt import errors
 from meshrt.core.basic.shapes import zeros
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.trace import trace_to_jaxpr
-from meshrt.lowering.context import LoweringContext
 from meshrt.transforms.batching import MappedAxis, batch_flat
 from meshrt.transforms.jvp import jvp_flat
 from meshrt.transforms.tools import hoist_consts
@@ -44,7 +43,7 @@ def pushed(
     return [zeros(aval) if t is None else t for t, aval in zip(found, out_avals, strict=True)]
 
 
-def push_lowered(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> list[Ref]:
+def push_lowered(ctx: Any, eqn: Eqn, *operands: Ref) -> list[Ref]:
     """As a part of a program."""
     closed = trace_to_jaxpr(lambda *xs: pushed(*xs, **eqn.params), [v.aval for v in eqn.invars], eqn.primitive.name)
     closed = hoist_consts(closed)
