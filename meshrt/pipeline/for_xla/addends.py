@@ -184,7 +184,7 @@ def _masked(program: Program, shardings: Shardings, user: Op, value: Value, want
     said = read_shardings(written)
     mapping, block = {written.main.args[0]: value}, user.block
     for op in written.main.body.ops[:-1]:
-        copy = program.clone(op, mapping)
+        copy = program.clone(op, mapping, like=user)  # what is read here ends with its module
         copy.parent = block
         block.ops.insert(block.ops.index(user), copy)
     for theirs, ours in mapping.items():
