@@ -90,18 +90,16 @@ def asked_ynnpack() -> str:
 def _left_to_ynnpack(module: str | bytes, num_devices: int) -> str:
     """What XLA's CPU compiler shall hand to YNNPACK: "all", "convolutions" or "none".
 
-    It prepares each product once more for every device, at the first execution on each set of devices: 2 to 5 ms
-    apiece, half a second for six layers. Eigen needs no preparation, and is as fast except with narrow types, and for
-    convolutions where each core has a device to work for: it spreads one over several cores, but takes more of their
-    time.
+    It prepares each product again for every device, at the first execution on each set: 2 to 5 ms apiece. Eigen does
+    not, and is as fast except with narrow types, and for convolutions that it spreads where each core has a device.
     """
     asked = asked_ynnpack()
     if asked != "narrow":
         return "all" if asked == "always" else "none"
     if (_NARROW.search(module) if isinstance(module, str) else _NARROW_IN_BYTECODE.search(module)) is not None:
         return "all"
-    has_convolutions = "convolution" in module if isinstance(module, str) else b"convolution" in module
-    return "convolutions" if has_convolutions and num_devices >= len(os.sched_getaffinity(0)) else "none"
+    found = "convolution" in module if isinstance(module, str) else b"convolution" in module
+    return "convolutions" if found and num_devices >= len(os.sched_getaffinity(0)) else "none"
 
 
 def _platform(name: str | None) -> str:

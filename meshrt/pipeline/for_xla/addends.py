@@ -46,7 +46,7 @@ def tell_addends(program: Program, shardings: Shardings) -> None:
     other = next((s for s in said if s.reduction != "sum"), None)
     if other is not None:
         raise errors.UnsupportedError(
-            f'XLA\'s partitioner adds up what is unreduced, and here is {other.to_text()}. Use meshrt.config.update('
+            f"XLA's partitioner adds up what is unreduced, and here is {other.to_text()}. Use meshrt.config.update("
             '"partitioner", "meshrt")'
         )
     known = _known(program, shardings, sums_whole=False) or _known(program, shardings, sums_whole=True)
