@@ -456,23 +456,26 @@ class Program:
         op.results = tuple([self.new_value(t, op, i) for i, t in enumerate(result_types)])
         return op
 
-    def clone(self, op: Op, mapping: dict[Value, Value]) -> Op:
-        """A copy of `op` (regions included), with operands replaced through `mapping`; results are added to it."""
+    def clone(self, op: Op, mapping: dict[Value, Value], like: Op | None = None) -> Op:
+        """A copy of `op` (regions included), with operands replaced through `mapping`; results are added to it. It has
+        the location of `like` (default: its own, which lives as long as the module it was read from)."""
         operands = [mapping.get(v, v) for v in op.operands]
-        new = self.new_op(op.name, operands, [v.type for v in op.results], op.attrs, (), op)
+        new = self.new_op(op.name, operands, [v.type for v in op.results], op.attrs, (), op if like is None else like)
         # Lists of shardings are changed in place; the copy has its own.
         new.data = None if op.data is None else {k: v[:] if type(v) is list else v for k, v in op.data.items()}
         mapping.update(zip(op.results, new.results))
         for block in op.regions:
-            new.regions = [*new.regions, self.clone_block(block, mapping, new)]
+            new.regions = [*new.regions, self.clone_block(block, mapping, new, like)]
         return new
 
-    def clone_block(self, block: Block, mapping: dict[Value, Value], owner: Op | Func | None) -> Block:
+    def clone_block(
+        self, block: Block, mapping: dict[Value, Value], owner: Op | Func | None, like: Op | None = None
+    ) -> Block:
         copy = Block(owner)
         copy.args = [self.new_value(a.type, copy, i) for i, a in enumerate(block.args)]
         mapping.update(zip(block.args, copy.args))
         for op in block.ops:
-            inner = self.clone(op, mapping)
+            inner = self.clone(op, mapping, like)
             inner.parent = copy
             copy.ops.append(inner)
         return copy

@@ -22,7 +22,7 @@ from meshrt.jit import jit
 from meshrt.pipeline.program import mesh_over
 from meshrt.pipeline.saved import target_of
 from meshrt.runtime import backend, compile_cache, offers
-from meshrt.runtime.executable import asked_ynnpack
+from meshrt.runtime.kernel_library import asked_ynnpack
 from meshrt.shape_dtype import ShapeDtypeStruct
 
 __all__ = ["Sizes", "StoredExecutable", "executables_of", "from_sections", "numbers_for", "shape_with", "to_sections"]

@@ -10,7 +10,7 @@ from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.propagated import Propagated, boundary_shardings
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.runtime import backend, jaxlib_api
-from meshrt.runtime.executable import asked_ynnpack
+from meshrt.runtime.kernel_library import asked_ynnpack
 from meshrt.sharding.named import NamedSharding
 from propagation.gc_pause import collector_paused
 

@@ -8,9 +8,6 @@ them, which takes about a millisecond; only where the platform refuses is it com
 from __future__ import annotations
 
 import logging
-import math
-import os
-import re
 import threading
 import time
 import weakref
@@ -20,15 +17,15 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from meshrt import config, errors
-from meshrt.heuristics import KEPT_DEVICE_SETS, SMALL_KERNEL_BYTES
+from meshrt.heuristics import KEPT_DEVICE_SETS
 from meshrt.runtime import backend, compile_cache, events, jaxlib_api, jaxlib_executables, offers, process_groups
 from meshrt.runtime.host_calls import Calls, HostFunction, busy_devices
 from meshrt.runtime.in_flight import flight_of
 from meshrt.runtime.jaxlib_calls import prepare_kernels
 from meshrt.runtime.jaxlib_plugins import deserialize
+from meshrt.runtime.kernel_library import left_to_ynnpack
 from meshrt.runtime.memory_stats import CompiledMemoryStats, memory_stats_of
 from meshrt.sharding.layout import Layout
-from propagation.heuristics import NARROW_TYPES
 
 __all__ = ["LoadedExecutable", "PortableExecutable", "compile_program", "read_layouts"]
 
@@ -65,7 +62,7 @@ def compile_program(
     xla_options = tuple(sorted((options or {}).items()))
     text = jaxlib_api.bytecode(module) if isinstance(module, ir.Module) else module
     platform = _platform(backend)
-    ynnpack = _left_to_ynnpack(text, num_devices) if platform == "cpu" else "all"
+    ynnpack = left_to_ynnpack(text, num_devices) if platform == "cpu" else "all"
     kind = jaxlib_api.options_fingerprint(mode, shardy, xla_options, ynnpack)
     key = compile_cache.fingerprint(text, str(num_devices), kind, platform)
     make = lambda: PortableExecutable(
@@ -73,45 +70,6 @@ def compile_program(
     )
     # Callbacks are objects of this process: programs that have them are their own.
     return make() if host_callbacks else compile_cache.cached(key, make)
-
-
-_NARROW = re.compile(rf"[x<](?:{'|'.join(sorted(NARROW_TYPES))})>")
-# Shape and width of the second operand of each convolution.
-_KERNELS = re.compile(r"stablehlo\.convolution\b[^\n]*: \(tensor<[^>]*>, tensor<((?:\d+x)*)f(\d+)>\) ->")
-_NARROW_IN_BYTECODE = re.compile(rb"bf16|i[48]|f[4-8]E")
-
-
-def asked_ynnpack() -> str:
-    """Whether XLA's CPU compiler shall hand matrix products and reductions to YNNPACK, as the setting `cpu_ynnpack` and
-    XLA's flags say: "always", "never", or "narrow", for programs that have narrow types."""
-    wanted = config.settings.cpu_ynnpack
-    if wanted == "auto":
-        return "always" if "xla_cpu_experimental_ynn_fusion_type" in os.environ.get("XLA_FLAGS", "") else "narrow"
-    return wanted
-
-
-def _left_to_ynnpack(module: str | bytes, num_devices: int) -> str:
-    """What XLA's CPU compiler shall hand to YNNPACK: "all", "convolutions" or "none".
-
-    It prepares each product once more for every device, at the first execution on each set of devices: 2 to 5 ms
-    apiece, half a second for six layers. Eigen needs no preparation, and is as fast except with narrow types, and for
-    convolutions with small kernels where each core has a device to work for: it spreads one over several cores, but
-    takes more of their time.
-    """
-    asked = asked_ynnpack()
-    if asked != "narrow":
-        return "all" if asked == "always" else "none"
-    if (_NARROW.search(module) if isinstance(module, str) else _NARROW_IN_BYTECODE.search(module)) is not None:
-        return "all"
-    if num_devices < len(os.sched_getaffinity(0)) or not isinstance(module, str):
-        return "none"
-    kernels = _KERNELS.findall(module)
-    small = all(_bytes_of(shape, int(bits)) <= SMALL_KERNEL_BYTES for shape, bits in kernels)
-    return "convolutions" if kernels and small else "none"
-
-
-def _bytes_of(shape: str, bits: int) -> int:
-    return math.prod(int(n) for n in shape.split("x") if n) * bits // 8
 
 
 def _platform(name: str | None) -> str:

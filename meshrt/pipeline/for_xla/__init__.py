@@ -13,7 +13,12 @@ from __future__ import annotations
 import propagation
 from meshrt.pipeline.for_xla.addends import tell_addends
 from meshrt.pipeline.for_xla.barriers import guard_complex_sums
-from meshrt.pipeline.for_xla.constraints import constrain_each_result, reshards_to_constraints, tell_whole_results
+from meshrt.pipeline.for_xla.constraints import (
+    constrain_complex_addends,
+    constrain_each_result,
+    reshards_to_constraints,
+    tell_whole_results,
+)
 from meshrt.pipeline.propagated import no_uneven
 from propagation.annotations import read_shardings
 from propagation.gc_pause import collector_paused
@@ -41,6 +46,7 @@ def annotated_for_xla(result: propagation.Propagated, uneven: bool) -> str:
         program = propagation.read(result.module)
         shardings = read_shardings(program)
         tell_addends(program, shardings)
+        constrain_complex_addends(program, shardings)
         tell_whole_results(program, shardings)
         guard_complex_sums(program)
         constrain_each_result(program, shardings)

@@ -46,7 +46,7 @@ def tell_addends(program: Program, shardings: Shardings) -> None:
     other = next((s for s in said if s.reduction != "sum"), None)
     if other is not None:
         raise errors.UnsupportedError(
-            f'XLA\'s partitioner adds up what is unreduced, and here is {other.to_text()}. Use meshrt.config.update('
+            f"XLA's partitioner adds up what is unreduced, and here is {other.to_text()}. Use meshrt.config.update("
             '"partitioner", "meshrt")'
         )
     known = _known(program, shardings, sums_whole=False) or _known(program, shardings, sums_whole=True)
@@ -184,7 +184,7 @@ def _masked(program: Program, shardings: Shardings, user: Op, value: Value, want
     said = read_shardings(written)
     mapping, block = {written.main.args[0]: value}, user.block
     for op in written.main.body.ops[:-1]:
-        copy = program.clone(op, mapping)
+        copy = program.clone(op, mapping, like=user)  # what is read here ends with its module
         copy.parent = block
         block.ops.insert(block.ops.index(user), copy)
     for theirs, ours in mapping.items():

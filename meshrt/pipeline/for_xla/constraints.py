@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from propagation.edits import Edits, replace_all_uses
-from propagation.graph import OtherType
+from propagation.graph import OtherType, TensorType
 from propagation.model import TensorSharding
 from propagation.program import Program
 from propagation.shardings import Shardings
 
-__all__ = ["constrain_each_result", "reshards_to_constraints", "tell_whole_results"]
+__all__ = ["constrain_complex_addends", "constrain_each_result", "reshards_to_constraints", "tell_whole_results"]
 
 
 def reshards_to_constraints(program: Program) -> None:
@@ -31,6 +31,25 @@ def constrain_each_result(program: Program, shardings: Shardings) -> None:
         for value in reversed(op.results):
             constraint = program.new_op("sdy.sharding_constraint", (), [value.type], like=op)
             shardings.set(constraint.result, shardings.get(value))
+            replace_all_uses(value, constraint.result)
+            constraint.add_operand(value)
+            edits.after(op, constraint)
+    edits.apply()
+
+
+def constrain_complex_addends(program: Program, shardings: Shardings) -> None:
+    """A constraint on each complex value that an operation leaves unreduced: without one XLA's compiler ends the
+    process over a contraction of complex numbers whose own result is said to be unreduced."""
+    edits = Edits()
+    for op in program.ops():
+        if op.name in ("sdy.manual_computation", "sdy.sharding_constraint"):
+            continue
+        for value in op.results:
+            said, kind = shardings.get(value), value.type
+            if said is None or not said.unreduced or not isinstance(kind, TensorType) or kind.dtype[:7] != "complex":
+                continue
+            constraint = program.new_op("sdy.sharding_constraint", (), [kind], like=op)
+            shardings.set(constraint.result, said)
             replace_all_uses(value, constraint.result)
             constraint.add_operand(value)
             edits.after(op, constraint)

@@ -230,3 +230,20 @@ def test_what_becomes_unreduced_is_no_multiple_of_the_value(first, partitioner):
         for factor, f in taken.items():
             found = meshrt.reshard(meshrt.jit(f)(m), whole)
             np.testing.assert_array_equal(np.asarray(found), factor * w @ v, str(factor))
+
+
+@pytest.mark.parametrize("partitioner", ["meshrt", "xla"])
+@pytest.mark.parametrize("first", [None, "x"])
+def test_contractions_of_complex_numbers_are_left_unreduced(first, partitioner):
+    """XLA's compiler ended the process over them."""
+    mesh = meshrt.make_mesh((2, 2), ("x", "y"), axis_types=(meshrt.sharding.AxisType.Explicit,) * 2)
+    addends, whole = meshrt.P(first, None, unreduced={"y"}), meshrt.P(first, None)
+    product = lambda a, b: jnp.einsum("ij,jk->ik", a, b, out_sharding=addends)
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-4, 5, (4, 4)) * np.complex64(1 - 2j) for _ in range(2))
+    with meshrt.set_mesh(mesh), meshrt.config.override(partitioner=partitioner):
+        a, b = meshrt.device_put(x, meshrt.P(first, "y")), meshrt.device_put(y, meshrt.P("y", None))
+        found = meshrt.jit(lambda a, b: (product(a, b), -product(a, b), product(a, b) + product(2 * a, b)))(a, b)
+        for each, factor in zip(found, (1, -1, 3), strict=True):
+            assert each.sharding.spec.unreduced == {"y"}
+            np.testing.assert_array_equal(np.asarray(meshrt.reshard(each, whole)), factor * (x @ y))

@@ -56,8 +56,10 @@ def in_parts(x: Any, y: Any, *, precision: Any, preferred_element_type: Any = No
     algorithm = {"precision": DotAlgorithmPreset.BF16_BF16_F32, "preferred_element_type": _F32}
     found: Any = None
     for i, j in sorted(pairs, key=sum, reverse=True):  # the smallest first: beside what is large they are rounded
-        if i + j == 0 and found is not None:  # (of what an infinity leaves nothing is a number)
-            found = lax.select(lax.ne(found, found), lax.full(found.shape, 0, _F32), found)
+        if i + j == 0 and found is not None:
+            # What an infinity leaves is NaN, and its products with the rests of the other operand have either sign.
+            is_finite = lax.lt(lax.abs(found), lax.full(found.shape, np.inf, _F32))
+            found = lax.select(is_finite, found, lax.full(found.shape, 0, _F32))
         product = contract.dot_general_p.bind(left[i], right[j], **algorithm, **how)
         found = product if found is None else lax.add(found, product)
     return lax.convert_element_type(found, _result_type(x, y, preferred_element_type))
