@@ -148,16 +148,14 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
             try:
                 if current_trace() is not EVAL:
                     return function(*args, **options)
+                try:
+                    is_plain = not options and len(args) == operands
+                    jitted = plain if is_plain else chosen.get(_choice(args[operands:], options), _Untried)
+                except TypeError:  # what cannot be hashed is no choice
+                    return function(*args, **options)
                 if _overrides() is not None:
                     return begin(args, options)
-                if not options and len(args) == operands:
-                    out = plain._driver.short(args, settings.version, mesh_context.key)
-                else:
-                    try:
-                        jitted = chosen.get(_choice(args[operands:], options), _Untried)
-                    except TypeError:  # what cannot be hashed is no choice
-                        return function(*args, **options)
-                    out = jitted._driver.short(args[:operands], settings.version, mesh_context.key)
+                out = jitted._driver.short(args[:operands], settings.version, mesh_context.key)
                 return out if out is not UNKNOWN else begin(args, options)
             except Exception as e:
                 strip(e)
