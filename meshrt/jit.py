@@ -39,6 +39,7 @@ from meshrt.primitives.device_put import device_put
 from meshrt.primitives.sharding import constrain
 from meshrt.primitives.traced_scalars import as_traced
 from meshrt.runtime.array import Array
+from meshrt.runtime.reference import Ref
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
@@ -355,7 +356,7 @@ def _over_names(x: Any) -> Any:
 
 
 def _signature(x: Any) -> Any:
-    if type(x) is Array:
+    if type(x) is Array or type(x) is Ref:  # where they lie as well
         return x._sig
     if isinstance(x, Tracer):
         raise leaked_error(x)

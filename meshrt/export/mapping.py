@@ -96,7 +96,7 @@ def _mapped(exported: Record, program: ClosedJaxpr, is_mapped: Sequence[bool]) -
 
 
 def _may_be_mapped(mapped: Any, avals: Sequence[ShapedArray]) -> bool:
-    """Whether every operation has a rule for how its operands are mapped: no reduction has one for its initial value."""
+    """Whether every operation has a rule for how its operands are mapped: reductions have none for initial values."""
     try:
         mapped.eval_shape(*[ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
     except (errors.UnsupportedError, errors.MissingRuleError):

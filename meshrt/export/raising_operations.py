@@ -246,7 +246,7 @@ def is_known(name: str, op: Any) -> bool:
     others than that operation has, such as a `top_k` of the smallest, is what its decomposition says."""
     if _COMPOSITES.get(name) != (len(op.operands), len(op.results)):
         return False
-    said = ir.DictAttr(op.attributes["composite_attributes"]) if "composite_attributes" in op.attributes else {}
+    said: Any = ir.DictAttr(op.attributes["composite_attributes"]) if "composite_attributes" in op.attributes else {}
     if name != "chlo.top_k":
         return not len(said)
     k = said["k"] if len(said) == 1 and "k" in said else None
