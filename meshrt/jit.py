@@ -39,8 +39,8 @@ from meshrt.primitives.device_put import device_put
 from meshrt.primitives.sharding import constrain
 from meshrt.primitives.traced_scalars import as_traced
 from meshrt.runtime.array import Array
-from meshrt.runtime.reference import Ref
 from meshrt.runtime.jaxlib_api import pytree_registry
+from meshrt.runtime.reference import Ref
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.layout import AUTO, Layout
