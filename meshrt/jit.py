@@ -40,6 +40,7 @@ from meshrt.primitives.sharding import constrain
 from meshrt.primitives.traced_scalars import as_traced
 from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
+from meshrt.runtime.reference import Ref
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.layout import AUTO, Layout
@@ -355,7 +356,7 @@ def _over_names(x: Any) -> Any:
 
 
 def _signature(x: Any) -> Any:
-    if type(x) is Array:
+    if type(x) is Array or type(x) is Ref:  # where they lie as well
         return x._sig
     if isinstance(x, Tracer):
         raise leaked_error(x)

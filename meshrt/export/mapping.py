@@ -27,6 +27,7 @@ from meshrt.jit import jit
 from meshrt.pipeline.keys import keep_latest
 from meshrt.primitives import control
 from meshrt.primitives.callback import whole_along
+from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.shard_map import shard_map
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.spec import PartitionSpec, axes_of
@@ -78,7 +79,8 @@ def _at_once(
     key = types, tuple(is_mapped), config.trace_key()
     if key not in exported.at_once:
         program = _program(exported, types)
-        exported.at_once[key] = None if program is None else _mapped(exported, program, is_mapped)
+        mapped = None if program is None else _mapped(exported, program, is_mapped)
+        exported.at_once[key] = mapped if mapped is not None and _may_be_mapped(mapped, avals) else None
         keep_latest(exported.at_once, config.settings.cached_traces)
     return exported.at_once[key]
 
@@ -91,6 +93,15 @@ def _mapped(exported: Record, program: ClosedJaxpr, is_mapped: Sequence[bool]) -
 
     member.__name__ = member.__qualname__ = exported.fun_name
     return jit(vmap(member, [0 if m else None for m in is_mapped]))
+
+
+def _may_be_mapped(mapped: Any, avals: Sequence[ShapedArray]) -> bool:
+    """Whether every operation has a rule for how its operands are mapped: reductions have none for initial values."""
+    try:
+        mapped.eval_shape(*[ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+    except (errors.UnsupportedError, errors.MissingRuleError):
+        return False
+    return True
 
 
 def _is_plain(exported: Record, avals: Sequence[ShapedArray]) -> bool:

@@ -15,7 +15,7 @@ from jaxlib.mlir import ir
 from meshrt import dtypes, errors, lax
 from meshrt.core.types import aval_of
 from meshrt.export.raising_attributes import NotRaised, numbers, pairs, symbol, type_of
-from meshrt.export.raising_operations import COMPOSITES, OPERATIONS
+from meshrt.export.raising_operations import OPERATIONS, is_known
 from meshrt.jit import jit
 
 __all__ = ["NotRaised", "function_of"]
@@ -115,7 +115,7 @@ def _call(reading: _Reading, op: Any, operands: list[Any], values: dict[Any, Any
 
 def _composite(reading: _Reading, op: Any, operands: list[Any], values: dict[Any, Any]) -> Any:
     name = ir.StringAttr(op.attributes["name"]).value
-    if COMPOSITES.get(name) == (len(operands), len(op.results)):
+    if is_known(name, op):
         return _listed(op, OPERATIONS[name](op, *operands))
     return reading.call(symbol(op.attributes["decomposition"]), operands)
 

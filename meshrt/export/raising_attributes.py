@@ -46,6 +46,8 @@ def array_of(op: Any, name: str, kind: ShapedArray) -> Any:
         view: Any = np.asarray(attr)
         return np.asarray(view[(0,) * view.ndim]) if attr.is_splat else view.reshape(kind.shape)
     text = str(attr).partition(" : ")[0]
+    if not text.startswith("dense<"):  # only some elements are written out, or none
+        raise NotRaised(f"the constant {text[:40]}")
     bits = _HEX.match(text)
     if bits is not None:
         elements = np.frombuffer(bytes.fromhex(bits[1]), kind.dtype)

@@ -14,7 +14,7 @@ from meshrt.core.types import aval_of
 from meshrt.export.raising_attributes import NotRaised, array_of, enum, flag, number, numbers, pairs, type_of
 from meshrt.export.raising_sorts import keys_of
 
-__all__ = ["COMPOSITES", "OPERATIONS"]
+__all__ = ["OPERATIONS", "is_known"]
 
 Rule = Callable[..., Any]
 OPERATIONS: dict[str, Rule] = {}
@@ -233,12 +233,24 @@ def _sort(op: Any, *operands: Any) -> Any:
 
 
 def _top_k(op: Any, x: Any) -> Any:
-    return lax.top_k(x, type_of(op.results[0]).shape[-1])  # (nobody verifies the attributes of composites)
+    return lax.top_k(x, type_of(op.results[0]).shape[-1])
 
 
 OPERATIONS["chlo.top_k"] = _top_k
-# Those that stand as composites, of which nothing but the types is verified: how many operands and results they have.
-COMPOSITES = {f"chlo.{name}": (1 + (name in ("next_after", "zeta")), 1) for name in _CHLO} | {"chlo.top_k": (1, 2)}
+# Those that stand as composites: how many operands and results they have.
+_COMPOSITES = {f"chlo.{name}": (1 + (name in ("next_after", "zeta")), 1) for name in _CHLO} | {"chlo.top_k": (1, 2)}
+
+
+def is_known(name: str, op: Any) -> bool:
+    """Whether a composite is the operation of this name. Nobody verifies what it is given and its attributes; one with
+    others than that operation has, such as a `top_k` of the smallest, is what its decomposition says."""
+    if _COMPOSITES.get(name) != (len(op.operands), len(op.results)):
+        return False
+    said: Any = ir.DictAttr(op.attributes["composite_attributes"]) if "composite_attributes" in op.attributes else {}
+    if name != "chlo.top_k":
+        return not len(said)
+    k = said["k"] if len(said) == 1 and "k" in said else None
+    return isinstance(k, ir.IntegerAttr) and type_of(op.results[0]).shape[-1:] == (k.value,)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

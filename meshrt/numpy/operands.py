@@ -261,8 +261,8 @@ def beside(scalar: Any, array: Array) -> Any:
         # Not kept are complex numbers, whose zeros have two signs, and wide integers, which settings may refuse.
         elif adapted.dtype.kind == "c":
             return scalar
-        if type(scalar) is int and scalar.bit_length() > 31:
-            return scalar
+        if type(scalar) is int and (scalar.bit_length() > 31 or (array.dtype in _INTEGER and adapted != scalar)):
+            return scalar  # (as an integer it would wrap around, and functions of floating point take the number)
         if len(_beside) >= KEPT_OPERATIONS:
             _beside.clear()
         found = _beside[key] = scalar_beside(adapted, array)

@@ -231,9 +231,10 @@ def true_divide(x1: Any, x2: Any, /) -> Any:
     >>> jnp.divide(1, jnp.array([2, 4]))
     Array([0.5 , 0.25], dtype=float32)
     """
-    x1, x2, dtype = promote_pair("true_divide", x1, x2)
+    a, b, dtype = promote_pair("true_divide", x1, x2)
     if dtypes.issubdtype(dtype, np.inexact):
-        return el.div_p.bind(x1, x2)
+        return el.div_p.bind(a, b)
+    # (Of the numbers as they are given: as integers of that type they may wrap around.)
     return el.div_p.bind(*promote_inexact("true_divide", x1, x2))
 
 

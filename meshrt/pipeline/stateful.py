@@ -127,8 +127,9 @@ class StatefulProgram:
     def _keep_shardings(self, leaves: Sequence[Any]) -> None:
         """Asks that what is written back lies where it did."""
         shardings = tuple([r.sharding if isinstance(r.sharding, NamedSharding) else None for r in self._refs(leaves)])
-        if self.options.out_shardings is not None or any(s is not None for s in shardings):
-            self.pure.options = self.pure.options._replace(out_shardings=(self.options.out_shardings, shardings))
+        asked = self.options.out_shardings is not None or any(s is not None for s in shardings)
+        wanted = (self.options.out_shardings, shardings) if asked else None  # not those of the call before
+        self.pure.options = self.pure.options._replace(out_shardings=wanted)
 
     def traced(self, leaves: Sequence[Any]) -> StatefulTraced:
         """The first station of a call with these arguments."""

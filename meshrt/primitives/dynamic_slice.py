@@ -258,7 +258,8 @@ def _normalized_starts(
             continue
         aval = aval_of(i)
         if negative and not dtypes.issubdtype(aval.dtype, np.unsignedinteger):
-            bound = convert_element_type(n, aval.dtype) if isinstance(n, DimExpr) else np.asarray(n, aval.dtype)[()]
+            sized = isinstance(n, DimExpr)
+            bound = convert_element_type(n, aval.dtype) if sized else np.asarray(n).astype(aval.dtype)[()]
             i = select_n(lt_p.bind(i, np.zeros((), aval.dtype)[()]), i, add(i, bound))
         result.append(i)
     return [np.asarray(i, kinds[0])[()] if type(i) is int else i for i in result]

@@ -11,6 +11,8 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from meshrt import dtypes, errors
 from meshrt.core.basic.kinds import has_kind, not_accepted
 from meshrt.core.basic.shapes import bring_to_front, move_dim
@@ -169,6 +171,13 @@ def _clamped(ctx: LoweringContext, p: Any, operand: Any, indices_aval: Any, upda
     return ctx.op("stablehlo.clamp", [ctx.scalar(0, dtype), indices, high], indices_aval)
 
 
+def _is_short(shape: Sequence[Any], dtype: Any) -> bool:
+    """Whether integers of this type do not hold all sizes: XLA compares the indices of scatters with the last place for
+    a window, as a number of their own type."""
+    info = dtypes.iinfo(dtype)
+    return info.bits < 32 and any(isinstance(n, DimExpr) or n > info.max for n in shape)
+
+
 def _lower(combine: str | None) -> Callable[..., Any]:
     """Lowering with the update computation `combine` (None replaces, unless a parameter has the computation)."""
 
@@ -177,6 +186,8 @@ def _lower(combine: str | None) -> Callable[..., Any]:
         d, index_aval = p["dimension_numbers"], eqn.invars[1].aval
         if p["mode"] is GatherScatterMode.CLIP:
             indices = _clamped(ctx, p, eqn.invars[0].aval, index_aval, eqn.invars[2].aval, indices)
+        if _is_short(eqn.invars[0].aval.shape, index_aval.dtype):
+            indices = ctx.convert(indices, index_aval, np.dtype(np.int32))
         window = list(d.update_window_dims)
         if out.is_key:
             updated = eqn.invars[2].aval

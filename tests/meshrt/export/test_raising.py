@@ -129,7 +129,23 @@ FOREIGN = {
     "a composite whose attributes make no sense": ("tensor<3xf32>", "tensor<2xf32>", """
         %0, %1 = stablehlo.composite "chlo.top_k" %x {composite_attributes = {k = 3 : i8}, decomposition = @two}
           : (tensor<3xf32>) -> (tensor<2xf32>, tensor<2xi32>)
-        """, np.array([[1, 3, 2]], np.float32), np.array([[3, 2]], np.float32), True),
+        """, np.array([[1, 3, 2]], np.float32), np.array([[1, 3]], np.float32), True),
+    "a composite with an attribute of its own": ("tensor<3xf32>", "tensor<2xf32>", """
+        %0, %1 = stablehlo.composite "chlo.top_k" %x {composite_attributes = {k = 2 : i64, largest = false},
+          decomposition = @two} : (tensor<3xf32>) -> (tensor<2xf32>, tensor<2xi32>)
+        """, np.array([[1, 3, 2]], np.float32), np.array([[1, 3]], np.float32), True),
+    "a reduction that begins with an argument": ("tensor<2xf32>", "tensor<f32>", """
+        %1 = stablehlo.slice %x [0:1] : (tensor<2xf32>) -> tensor<1xf32>
+        %2 = stablehlo.reshape %1 : (tensor<1xf32>) -> tensor<f32>
+        %0 = stablehlo.reduce(%x init: %2) applies stablehlo.add across dimensions = [0]
+          : (tensor<2xf32>, tensor<f32>) -> tensor<f32>
+        """, np.array([[1, 2], [3, 5]], np.float32), np.array([4, 11], np.float32), False),
+    "an update of an array longer than its index can say": ("tensor<i8>", "tensor<4xi32>", """
+        %c = stablehlo.constant dense<0> : tensor<300xi32>
+        %u = stablehlo.constant dense<5> : tensor<2xi32>
+        %1 = stablehlo.dynamic_update_slice %c, %u, %x : (tensor<300xi32>, tensor<2xi32>, tensor<i8>) -> tensor<300xi32>
+        %0 = stablehlo.slice %1 [125:129] : (tensor<300xi32>) -> tensor<4xi32>
+        """, np.array([127, 3, 125], np.int8), np.array([[0, 0, 5, 5], [0, 0, 0, 0], [5, 5, 0, 0]], np.int32), True),
     "sums of truth values": ("tensor<2xi1>", "tensor<i1>", """
         %c = stablehlo.constant dense<false> : tensor<i1>
         %0 = stablehlo.reduce(%x init: %c) applies stablehlo.add across dimensions = [0]
@@ -142,10 +158,19 @@ FOREIGN = {
 def test_modules_of_others_keep_their_meaning(name):
     takes, gives, body, batch, expected, at_once = FOREIGN[name]
     loaded = export.from_stablehlo(f"{TWO} func.func @main(%x: {takes}) -> {gives} {{ {body} return %0 : {gives} }}")
-    if "composite" not in name:  # (its decomposition here is another)
-        alike([loaded.call(x) for x in batch], list(expected))
+    alike([loaded.call(x) for x in batch], list(expected))
     alike(meshrt.vmap(loaded.call)(batch), expected)
     assert is_at_once(loaded) == at_once
+
+
+def test_constants_of_which_not_every_element_is_written_are_not_guessed():
+    text = """func.func @main(%x: tensor<f32>) -> tensor<2xf32> {
+      %0 = stablehlo.constant sparse<[[0]], [7.0]> : tensor<2xf32>
+      return %0 : tensor<2xf32> }"""
+    loaded = export.from_stablehlo(text)
+    with pytest.raises(meshrt.errors.CompileError, match="dense"):  # as a call without vmap
+        meshrt.vmap(loaded.call)(X)
+    assert not is_at_once(loaded)
 
 
 def test_functions_that_call_each_other_several_times_are_read_once():

@@ -105,3 +105,20 @@ def test_sizes(name, n):
     if name == "invhilbert" and n == 3.5:
         pytest.skip("ours is refused: the formula is one of whole numbers")
     assert_alike(lambda l: np.shape(getattr(l.scipy.linalg, name)(n)))
+
+
+@pytest.mark.parametrize("kind", ["called", "jitted", "of a NumPy array"])
+def test_numbers_that_small_integers_do_not_hold_are_divided_as_they_are(kind):
+    def divided(l):
+        x = np.array([1, 2, 100], np.int8)
+        if kind != "of a NumPy array":
+            x = l.numpy.asarray(x)
+        form = l.jit if kind == "jitted" else lambda f: f
+        functions = (l.numpy.divide, l.numpy.arctan2, l.numpy.hypot, l.numpy.add, l.numpy.maximum)
+        return [form(lambda x, f=f: (f(x, 300), f(-129, x)))(x) for f in functions]
+
+    assert_alike(divided, rtol=1e-6)
+
+
+def test_numbers_beyond_the_range_of_floats_beside_arrays():
+    assert_alike(lambda l: l.numpy.asarray([1, 2], "float16") + 70000)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import meshrt
+from meshrt import lax
 from tests.meshrt.beside import assert_alike
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -178,3 +179,15 @@ def test_parameters_without_a_derivative():
     polygamma, betainc = lambda l, x: l.lax.polygamma(x, x), lambda l, x: l.lax.betainc(x, x, 0.5)
     for f in (polygamma, betainc, lambda l, x: l.lax.zeta(x, 2.0)):
         assert_alike(lambda l, f=f: l.grad(lambda x: f(l, x))(1.5))
+
+
+@pytest.mark.parametrize("mode", ["clip", "drop"])
+def test_indices_of_scatters_may_be_too_short_for_the_size(mode):
+    x, update, names = np.zeros(300, np.int32), np.ones(2, np.int32), lax.ScatterDimensionNumbers((0,), (), (0,))
+    put = meshrt.jit(lambda i: lax.scatter(x, i[None], update, names, mode=mode))
+    for index in (np.int8(127), np.int8(3), np.uint8(255)):
+        assert np.flatnonzero(put(index)).tolist() == [int(index), int(index) + 1]
+    assert np.flatnonzero(put(np.int8(-3))).tolist() == ([0, 1] if mode == "clip" else [])
+    # Counting from the end of what is longer wraps around, as in JAX.
+    blocks = meshrt.vmap(lambda i: lax.dynamic_slice(np.arange(300), (i,), (1,)))(np.array([127, -5], np.int8))
+    assert blocks.ravel().tolist() == [127, 39]

@@ -111,3 +111,20 @@ def _sizes(r, mesh):
     out = []
     core_map(mesh)(lambda: out.append(r[...].size))
     return out[0]
+
+
+@pytest.mark.parametrize("operation", ["get", "swap", "jit"])
+def test_references_of_one_type_in_several_places_beside_numbers(mesh, operation):
+    on_mesh = NamedSharding(mesh, P("x"))
+    double = meshrt.jit(lambda r, by: r.__setitem__(..., r[...] * by))
+    for place in (None, on_mesh, None, meshrt.devices()[1], on_mesh):
+        ref = meshrt.new_ref(jnp.asarray(NUMBERS) if place is None else meshrt.device_put(NUMBERS, place))
+        lay = ref[...].sharding
+        if operation == "get":
+            assert float(ref[2]) == 1
+        elif operation == "swap":
+            ref[2] = ref[2]
+        else:
+            double(ref, 1)
+        np.testing.assert_array_equal(np.asarray(ref[...]), NUMBERS)
+        assert ref[...].sharding == lay
