@@ -169,15 +169,9 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
                 return function(*args, **options)
             arrays, rest = args[:operands], args[operands:]
             if rest or options:
-                key = _choice(rest, options)
-                jitted = chosen.get(key)
-                if jitted is None:
-                    if len(chosen) >= heuristics.KEPT_OVER_JAXPRS:
-                        chosen.clear()
-                    jitted = chosen[key] = jit(_with(function, rest, options))
-            else:
-                jitted = plain = jit(function) if plain is _Untried else plain
-            return jitted(*arrays)
+                return _program(function, chosen, rest, options)(*arrays)
+            plain = jit(function) if plain is _Untried else plain
+            return plain(*arrays)
 
         @functools.wraps(function)
         def call_unary(x: Any, /) -> Any:  # the same in less time, for elementwise functions
@@ -198,6 +192,19 @@ def at_once(operands: int, choices: Collection[str] = (), numbers: bool = False)
         return is_boundary(chosen_call)  # type: ignore[return-value]  # it takes what `function` does
 
     return decorate
+
+
+def _program(
+    function: Any, known: dict[Any, JitFunction], rest: tuple[Any, ...], options: dict[str, Any]
+) -> JitFunction:  # fmt: skip
+    """The jitted function for these choices. The table forgets all where it is full."""
+    key = _choice(rest, options)
+    found = known.get(key)
+    if found is None:
+        if len(known) >= heuristics.KEPT_OVER_JAXPRS:
+            known.clear()
+        found = known[key] = jit(_with(function, rest, options))
+    return found
 
 
 def _as_jitted(function: Any, choices: Collection[str], station: str, *args: Any, **options: Any) -> Any:

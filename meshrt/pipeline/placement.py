@@ -30,6 +30,7 @@ from meshrt.pipeline.requested import (
     memories,
     memory_of,
     own_layout,
+    settled,
     untyped,
 )
 from meshrt.pipeline.several_meshes import check_apart
@@ -37,7 +38,7 @@ from meshrt.pipeline.static_arguments import Static, bound
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.pipeline.written import Written, written
 from meshrt.primitives.layout_constraint import constrained_layouts
-from meshrt.primitives.sharding import Caller, abstract_sharding
+from meshrt.primitives.sharding import Caller
 from meshrt.runtime import backend
 from meshrt.runtime.array import Array
 from meshrt.sharding._state import context as mesh_context
@@ -289,28 +290,23 @@ class Wanted:
                 sharding = None
         committed = isinstance(sharding, Sharding) and (type(leaf) is not Array or leaf.committed)
         chosen: NamedSharding | None = None
-        if committed and isinstance(sharding, NamedSharding) and self.pinned is None:
-            self.committed[i] = sharding
-            if AxisType.Explicit in sharding.mesh.axis_types:
-                self.add_mesh(sharding.mesh, origin, is_followed=True)
         if given is not None and committed and type(leaf) is Array:
             check_layout(given, leaf, origin)
-        if getattr(given, "sharding", given) is not None:  # a Format may leave it open
+        is_open = getattr(given, "sharding", given) is None  # as a Format may leave it
+        if not is_open:
             if type(leaf) is Array:
                 check_memory(given, leaf, origin)
             chosen = self._given(given, aval, origin)
             check_added_up(chosen, aval, origin)
-            if committed and not self._agrees(chosen, sharding, aval.ndim):
-                raise errors.ShardingError(
-                    "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: "
-                    f"{given},\narg sharding: {sharding} for {said(origin)}. Move it with meshrt.device_put or drop "
-                    "it from in_shardings"
-                )
-        elif committed and self.pinned is None and isinstance(sharding, NamedSharding):
-            self.add_mesh(sharding.mesh, origin, is_followed=True)
-            chosen = sharding
-        elif committed and self.pinned is None and isinstance(sharding, SingleDeviceSharding):
-            self.add_device(sharding.device_assignment[0], origin)
+        stays = settled(chosen, given, sharding, aval, origin) if committed and not is_open else sharding
+        if committed and self.pinned is None:
+            if isinstance(stays, NamedSharding):
+                self.committed[i] = stays
+                if is_open or AxisType.Explicit in stays.mesh.axis_types:
+                    self.add_mesh(stays.mesh, origin, is_followed=True)
+                chosen = stays if is_open else chosen
+            elif is_open and isinstance(stays, SingleDeviceSharding):
+                self.add_device(stays.device_assignment[0], origin)
         self.chosen.append(chosen)
         self.arg_shardings.append(None if chosen is None else at_boundary(chosen, aval, origin))
         self.arg_memories.append(memory_of(given) or memory_of(sharding) or "device")
@@ -349,14 +345,6 @@ class Wanted:
         raise errors.ArgumentTypeError(
             f"jit takes NamedShardings, PartitionSpecs, Formats or None as shardings, got {given!r} for {said(origin)}"
         )
-
-    def _agrees(self, chosen: NamedSharding | None, sharding: Any, ndim: int) -> bool:
-        if chosen is None:  # one device
-            return not isinstance(sharding, NamedSharding) or sharding.is_fully_replicated
-        if isinstance(chosen.mesh, AbstractMesh):
-            chosen, own = abstract_sharding(chosen), isinstance(sharding, NamedSharding)
-            return own and abstract_sharding(sharding).is_equivalent_to(chosen, ndim)
-        return chosen.is_equivalent_to(sharding, ndim)
 
     def add_out_shardings(self, out_shardings: Any) -> None:
         for s in tree_util.tree_leaves(out_shardings, is_leaf=is_sharding):

@@ -12,17 +12,18 @@ from meshrt.core.spaces import DEVICE
 from meshrt.core.types import ShapedArray
 from meshrt.pipeline.box_contents import CLOSED_OVER
 from meshrt.pipeline.origins import Origin, said
+from meshrt.primitives.sharding import abstract_sharding
 from meshrt.runtime.array import Array
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding.layout import AUTO, Format, Layout
-from meshrt.sharding.mesh import AbstractMesh, AxisType
+from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding, Sharding, refuse_manual
 from meshrt.sharding.spec import PartitionSpec
 from meshrt.transforms.high import numbered, spread
 
 __all__ = [
     "at_boundary", "broadcast_in", "canonical", "check_added_up", "check_layout", "check_memory", "chooses_layout",
-    "is_sharding", "layout_asked", "memories", "memory_of", "own_layout", "untyped",
+    "is_sharding", "layout_asked", "memories", "memory_of", "own_layout", "settled", "untyped",
 ]  # fmt: skip
 
 
@@ -102,6 +103,41 @@ def check_added_up(chosen: NamedSharding | None, aval: ShapedArray, origin: Orig
             f"in_shardings with unreduced axes, here {chosen.spec} for {said(origin)}, take arrays that are unreduced: "
             "make one with meshrt.device_put(x, sharding), whose type says so"
         )
+
+
+def settled(
+    chosen: NamedSharding | None, given: Any, sharding: Any, aval: ShapedArray, origin: Origin
+) -> Any:  # fmt: skip
+    """Where a committed argument of a `sharding` is, for who was `given` another by in_shardings: `chosen`, or one
+    device if that is None. It moves to other devices if it is laid out alike there.
+
+    Raises:
+      ShardingError: it is not.
+    """
+    if not _is_alike(chosen, sharding, aval.ndim):
+        raise errors.ShardingError(
+            "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: "
+            f"{given},\narg sharding: {sharding} for {said(origin)}. Move it with meshrt.device_put or drop "
+            "it from in_shardings"
+        )
+    if chosen is None:
+        return None if isinstance(sharding, NamedSharding) else sharding
+    moves = isinstance(chosen.mesh, Mesh) and chosen.device_assignment != sharding.device_assignment
+    return chosen if moves else sharding
+
+
+def _is_alike(chosen: NamedSharding | None, sharding: Any, ndim: int) -> bool:
+    is_whole = sharding.is_fully_replicated
+    if isinstance(sharding, NamedSharding) and AxisType.Explicit in sharding.mesh.axis_types:
+        # Its type says on how many devices it is.
+        is_whole = is_whole and sharding.num_devices in (1, 1 if chosen is None else chosen.num_devices)
+    if chosen is None:
+        return is_whole
+    if isinstance(chosen.mesh, Mesh) and chosen.is_fully_replicated and is_whole:
+        return True
+    if not isinstance(sharding, NamedSharding):
+        return not isinstance(chosen.mesh, AbstractMesh) and chosen.is_equivalent_to(sharding, ndim)
+    return abstract_sharding(sharding).is_equivalent_to(abstract_sharding(chosen), ndim)
 
 
 def is_sharding(x: Any) -> bool:

@@ -383,3 +383,34 @@ def test_local_devices_by_the_old_name():
     for lib in (meshrt, jax):
         with pytest.warns(UserWarning, match="renamed from `host_id`"):
             assert lib.local_devices(host_id=0) == lib.local_devices(0)
+
+
+def _moved(lib, kind):
+    """What becomes of arguments of each sharding for which in_shardings say each other: the devices, or None."""
+    sharding = lib.sharding
+    devices, spec = lib.devices(), sharding.PartitionSpec
+    kind = getattr(sharding.AxisType, kind)
+    mesh = lambda sizes, names, devices: lib.make_mesh(sizes, names, axis_types=(kind,) * len(sizes), devices=devices)
+    first, second = mesh((2,), ("x",), devices[:2]), mesh((2,), ("x",), devices[2:4])
+    both = mesh((2, 2), ("x", "y"), devices[:4])
+    shardings = [
+        sharding.NamedSharding(first, spec("x")), sharding.NamedSharding(second, spec("x")),
+        sharding.NamedSharding(both, spec("x")), sharding.NamedSharding(first, spec()),
+        sharding.NamedSharding(both, spec()), sharding.SingleDeviceSharding(devices[3]),
+    ]  # fmt: skip
+    found, x = [], np.arange(8, dtype=np.float32).reshape(4, 2)
+    for own in shardings:
+        for asked in shardings:
+            try:
+                y = lib.jit(lambda x: x + 1, in_shardings=asked)(lib.device_put(x, own))
+            except ValueError:
+                found.append(None)
+            else:
+                np.testing.assert_array_equal(np.asarray(y), x + 1)
+                found.append(sorted(d.id for d in y.sharding.device_set))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["Auto", "Explicit"])
+def test_in_shardings_move_what_lies_alike_on_other_devices(kind):
+    assert _moved(meshrt, kind) == _moved(jax, kind)
