@@ -127,7 +127,7 @@ def settled(
 
 
 def _is_alike(chosen: NamedSharding | None, sharding: Any, ndim: int) -> bool:
-    is_whole = sharding.is_fully_replicated
+    is_whole = bool(sharding.is_fully_replicated)
     if isinstance(sharding, NamedSharding) and AxisType.Explicit in sharding.mesh.axis_types:
         # Its type says on how many devices it is.
         is_whole = is_whole and sharding.num_devices in (1, 1 if chosen is None else chosen.num_devices)
