@@ -424,7 +424,7 @@ def _stage(
     def call(*arrays: Any) -> Any:
         mine, fixed = iter(arrays), iter(static)
         args = tree_util.tree_unflatten(tree, [next(mine if a else fixed) for a in is_array])
-        out = outline(mapped.fun(*args), keeps=trace is None)
+        out = outline(mapped.fun(*args), keeps=trace is None or not trace.decides)
         for path, box in _boxes_at(out.full).values():
             refuse_mutable(mapped.called, fun_name(mapped.fun), aval_of(box), "result" + tree_util.keystr(path))
         specs = grouped(out.flags, out.counts, out.leaves, *_broadcast_out(mapped, out.full))

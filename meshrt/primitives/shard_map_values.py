@@ -76,16 +76,16 @@ class ReadableTrace(JaxprTrace):
     It is made for a `call` outside of the region: there the values are computed.
     """
 
-    __slots__ = ("_call", "_decides", "arguments", "in_specs", "operands", "region")
+    __slots__ = ("_call", "arguments", "decides", "in_specs", "operands", "region")
 
     def __init__(
         self, name: str, region: Region, operands: Sequence[Any], in_specs: Sequence[PartitionSpec], call: Call,
         decides: bool,
     ):  # fmt: skip
-        super().__init__(name)
+        super().__init__(name, requires_low=decides)  # what decides runs, others are a part of a program
         self.region, self.operands, self.in_specs = region, tuple(operands), tuple(in_specs)
         self.arguments: list[Var] = []
-        self._call, self._decides = call, decides
+        self._call, self.decides = call, decides
 
     def argument(self, aval: Any, where: Any = None) -> JaxprTracer:
         made = super().argument(aval, where)
@@ -93,7 +93,7 @@ class ReadableTrace(JaxprTrace):
         return made
 
     def value_of(self, tracer: JaxprTracer) -> Any:
-        if not self._decides:
+        if not self.decides:
             return None
         differs = tracer.aval.mat.vur if self.region.check_vma else frozenset(self.region.manual_axes)
         if differs:
@@ -115,8 +115,10 @@ class ReadableTrace(JaxprTrace):
             return None
         if any(isinstance(value, Tracer) for value in (*self.operands, *(value for _, value in self.consts.values()))):
             return None
-        self._call.prints = True
         program, stacked = self._program(tracer), JaxprTrace(self.name)
+        if program.is_high:
+            return None
+        self._call.prints = True
         arguments = [stacked.argument(v.aval) for v in program.invars]
         with set_trace(stacked):
             (piece,) = eval_jaxpr(program, (), arguments)

@@ -152,7 +152,7 @@ def test_large_pages_are_held_in_parts(page):
 
 
 WIDE = {  # head widths and element types of which GPUs hold smaller blocks
-    "float32": (256, (16, 16)), "float64": (128, (16, 16)), "bfloat16": (256, (32, 32)), "float16": (512, (16, 16)),
+    "float32": (256, (16, 16)), "float64": (128, (16, 16)), "bfloat16": (256, (64, 64)), "float16": (512, (32, 32)),
 }  # fmt: skip
 
 
