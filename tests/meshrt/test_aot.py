@@ -9,7 +9,7 @@ import pytest
 import meshrt
 import meshrt.numpy as jnp
 from meshrt import errors
-from meshrt.runtime import events, jaxlib_api
+from meshrt.runtime import events, jaxlib_api, jaxlib_executables
 from meshrt.sharding import AbstractMesh, NamedSharding
 from meshrt.sharding import PartitionSpec as P
 
@@ -145,7 +145,7 @@ def test_003_13_what_a_platform_lacks_is_none(monkeypatch):
         raise jaxlib_api.XlaError("UNIMPLEMENTED: not here")
 
     for name in ("memory_stats", "cost_analysis", "computation_cost"):
-        monkeypatch.setattr(jaxlib_api, name, unimplemented)
+        monkeypatch.setattr(jaxlib_executables, name, unimplemented)
     assert compiled.memory_analysis() is None and compiled.cost_analysis() is None
     assert compiled.lowered.cost_analysis() is None
     tpu = meshrt.jit(f).trace(1, 2).lower(lowering_platforms=("tpu",))

@@ -7,7 +7,7 @@ import pytest
 
 import meshrt
 from meshrt import errors
-from meshrt.runtime import events, jaxlib_api
+from meshrt.runtime import events, jaxlib_api, jaxlib_executables
 from tests.meshrt.beside import assert_alike
 
 # XLA's Cholesky factorisation of a CPU wants a column-major matrix: its choice differs from what arrays have.
@@ -159,7 +159,7 @@ def test_a_platform_that_tells_no_layouts_is_named(monkeypatch):
     def silent(*_):
         raise jaxlib_api.XlaError("UNIMPLEMENTED: GetDefaultLayout")
 
-    monkeypatch.setattr(jaxlib_api, "default_layout", silent)
+    monkeypatch.setattr(jaxlib_executables, "default_layout", silent)
     lowered = _factor(meshrt, in_shardings=_auto(meshrt)).lower(MATRICES[1] * 3)
     with pytest.raises(errors.UnsupportedError, match=r"cpu does not tell in what layout .*f32\[4,4\].*Layout.AUTO"):
         lowered.compile()

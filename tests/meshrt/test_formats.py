@@ -10,7 +10,7 @@ import meshrt
 from meshrt import errors
 from meshrt import numpy as mnp
 from meshrt.experimental.layout import Format, Layout
-from meshrt.runtime import jaxlib_api
+from meshrt.runtime import jaxlib_api, jaxlib_executables
 from meshrt.sharding import SingleDeviceSharding
 
 
@@ -74,7 +74,7 @@ def test_a_runtime_that_tells_no_layouts(monkeypatch):
         raise jaxlib_api.XlaError("UNIMPLEMENTED: GetParameterLayouts")
 
     compiled = meshrt.jit(lambda x: x + 1).lower(np.ones(2, np.float32)).compile()
-    monkeypatch.setattr(jaxlib_api, "parameter_layouts", silent)
+    monkeypatch.setattr(jaxlib_executables, "parameter_layouts", silent)
     with pytest.raises(
         errors.UnsupportedError, match=r"of cpu does not tell the layouts.*GetParameterLayouts.*as_text"
     ):

@@ -19,7 +19,7 @@ import meshrt.numpy as jnp
 import propagation
 from collectives.topology import load
 from meshrt import errors
-from meshrt.runtime import hardware, jaxlib_api
+from meshrt.runtime import hardware, jaxlib_api, jaxlib_executables
 from meshrt.runtime.topology import (
     TopologyExecutable,
     _chips_of_a_host,
@@ -129,7 +129,7 @@ def test_a_program_that_jaxlib_cannot_read(monkeypatch):
     def unreadable(executable):
         raise jaxlib_api.XlaError("INTERNAL: an instruction of a newer compiler")
 
-    monkeypatch.setattr(jaxlib_api, "hlo_text", unreadable)
+    monkeypatch.setattr(jaxlib_executables, "hlo_text", unreadable)
     with pytest.raises(errors.UnsupportedError, match=r"for v5e:2x2 made cannot be read .*newer compiler"):
         TopologyExecutable(None, load("v5e:2x2")).hlo_text()
 
