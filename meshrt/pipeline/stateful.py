@@ -63,7 +63,9 @@ class StatefulProgram:
         order = [i for i, f in enumerate(from_refs) if f]
         self.written_captured = [order.index(i) for i in made.written if i < count]
         self.written = [i - count for i in made.written if i >= count]
-        self.pure = make(self._function(made.closed, consts, from_refs), self._donated(), self._pure_options())
+        function, donated, own = self._function(made.closed, consts, from_refs), self._donated(), self._pure_options()
+        self._make: Callable[[Any], Driver] = lambda outs: make(function, donated, own._replace(out_shardings=outs))
+        self._drivers: dict[Any, Driver] = {}
         self._entries: dict[Any, Entry] = {}
 
     def _function(self, closed: ClosedJaxpr, consts: list[Any], from_refs: Sequence[bool]) -> Callable[..., Any]:
@@ -117,26 +119,28 @@ class StatefulProgram:
         key = (entry.key, *[v._sig for v in values[: len(self.captured)]])
         found = self._entries.get(key)
         if found is None:
-            self._keep_shardings(leaves)
-            found = self._entries[key] = self.pure.new_call((tree, key), values, tree, NO_STATIC)
+            found = self._entries[key] = self._pure(leaves).new_call((tree, key), values, tree, NO_STATIC)
         result, final = found.result(values)
         for ref, array in zip(self._refs(leaves), final):
             ref._hold(array)
         return result
 
-    def _keep_shardings(self, leaves: Sequence[Any]) -> None:
-        """Asks that what is written back lies where it did."""
+    def _pure(self, leaves: Sequence[Any]) -> Driver:
+        """The driver of the pure program that lets what is written back lie where it did. There is one for each way in
+        which references lie: threads may call with several at once."""
         shardings = tuple([r.sharding if isinstance(r.sharding, NamedSharding) else None for r in self._refs(leaves)])
         asked = self.options.out_shardings is not None or any(s is not None for s in shardings)
-        wanted = (self.options.out_shardings, shardings) if asked else None  # not those of the call before
-        self.pure.options = self.pure.options._replace(out_shardings=wanted)
+        found = self._drivers.get(shardings)
+        if found is None:
+            wanted = (self.options.out_shardings, shardings) if asked else None
+            found = self._drivers.setdefault(shardings, self._make(wanted))
+        return found
 
     def traced(self, leaves: Sequence[Any]) -> StatefulTraced:
         """The first station of a call with these arguments."""
         self.check(leaves)
         values, tree = self.values(leaves)
-        self._keep_shardings(leaves)
-        return StatefulTraced(self, self.pure.traced(values, tree, NO_STATIC))
+        return StatefulTraced(self, self._pure(leaves).traced(values, tree, NO_STATIC))
 
     def call(self, compiled: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a program that `traced` led to."""
