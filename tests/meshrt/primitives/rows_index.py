@@ -91,6 +91,7 @@ row(
     lambda lax, x, i: lax.gather(x, i, gather_numbers(lax, "rows"), (1, 2), mode="fill"),
     normal(300, 2),
     integers(0, 256, 4, 1, dtype=U8),
+    derivatives=0,  # JAX's loses cotangents of rows from 44 on (`test_lax_operands`)
 )
 row(
     "gather no indexed dimension",

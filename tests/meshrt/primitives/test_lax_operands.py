@@ -191,3 +191,11 @@ def test_indices_of_scatters_may_be_too_short_for_the_size(mode):
     # Counting from the end of what is longer wraps around, as in JAX.
     blocks = meshrt.vmap(lambda i: lax.dynamic_slice(np.arange(300), (i,), (1,)))(np.array([127, -5], np.int8))
     assert blocks.ravel().tolist() == [127, 39]
+
+
+@pytest.mark.parametrize("mode", ["clip", "fill"])
+def test_cotangents_reach_rows_that_short_indices_name(mode):
+    names = lax.GatherDimensionNumbers((), (0,), (0,))
+    taken = lambda x, i: lax.gather(x, i[:, None], names, (1,), mode=mode).sum()
+    found = meshrt.grad(taken)(np.zeros(300, np.float32), np.array([89, 205, 3], np.uint8))
+    assert np.flatnonzero(found).tolist() == [3, 89, 205]
