@@ -3,6 +3,7 @@ prints what they are, what they give, and how many calls of functions tracing ta
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -81,11 +82,14 @@ def _counted(run):
             name = frame.f_code.co_filename
             found[1] += name in places or name.startswith(folder)
 
+    gc.collect()
+    gc.disable()  # what it calls when it frees what was made before is not of this run
     sys.setprofile(count)
     try:
         run()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return found
 
 
