@@ -34,8 +34,6 @@ __all__ = ["Liveness"]
 
 _named = lambda *names: frozenset(f"stablehlo.{n}" for n in names)
 _CONTRACTIONS = having("contraction")
-# What reads copies of its operands, or makes its results in another order.
-_COPYING = _named("convolution", "dot_general", "reduce_window", "select_and_scatter")
 _ALIAS = _named("reshape", "optimization_barrier", "bitcast_convert")
 # Each result may take the memory of the operand of its number.
 _SAME_PLACE = _named("dynamic_update_slice", "scatter", "sort", "while")
@@ -216,8 +214,6 @@ class _Block:
             return spans + [
                 Span(v, size, i, max(i, self._read_as_it_came(v)), True) for v in arrived for size in parts(item, v)
             ]
-        if item.name not in _COPYING:
-            return []
         if is_cut_in_blocks(item):
             return [Span(value, ref_bytes(value), i, i, True) for value in item.results]
         early = self.program.in_breadth
@@ -226,10 +222,13 @@ class _Block:
             spans = [Span(item.results[0], size, 0, i, True) for size in ready[:-1]]
             spans += [Span(item.results[0], size, 0, i - 1, True) for size in ready[-1:] if i]
             return spans + [Span(item.results[0], size, i, i, True) for size in selected]
+        turned = reordered(item)
+        if not turned:
+            return []
         made = lambda value: min(self.made.get(self.origin(value), -1) + 1, i) if early else i
-        read = [v for v in reordered(item) if v not in item.results and not self._is_written_for(v, item)]
+        read = [v for v in turned if v not in item.results and not self._is_written_for(v, item)]
         spans = [Span(value, ref_bytes(value), made(value), i, True) for value in read]
-        if item.results and item.results[0] in reordered(item):  # once it is there, the copies of operands are not
+        if item.results and item.results[0] in turned:  # once it is there, the copies of operands are not
             ends = [span._replace(last=i - 1) for span in spans if span.first < i]
             left = ref_bytes(item.results[0]) - sum(span.bytes for span in spans if span.first == i)
             spans = [*ends, *(span for span in spans if span.first == i)]
