@@ -364,6 +364,8 @@ def _compress(
 def _choose_getitem(self: ArrayOperators, index: Any) -> Any:
     if type(self.aval) is AbstractRef:
         return ref_get(self, index)
+    if type(self) is Array:
+        self._check()  # before what types say of the index
     return indexing.getitem(self, index)
 
 

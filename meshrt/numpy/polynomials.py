@@ -52,7 +52,7 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     Array(11, dtype=int32)
     """
     p, x = promoted("polyval", p, x)
-    start = lax.full(common_shape("polyval", p.shape[1:], x.shape), 0, x.dtype)
+    start = lax.full_like(x, 0, x.dtype, common_shape("polyval", p.shape[1:], x.shape))
     return lax.scan(lambda y, c: (y * x + c, None), start, p, unroll=unroll)[0]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from meshrt import dtypes, lax
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.trace import not_concrete
+from meshrt.core.types import aval_of
 from meshrt.lax.filled import sharding_like
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -20,6 +21,7 @@ from meshrt.numpy.joining import stack
 from meshrt.numpy.operands import ShapeError, canonical_axis, operand, unsupported_argument
 from meshrt.numpy.reductions import sum as total
 from meshrt.numpy.ufuncs import not_equal
+from meshrt.sharding.named import NamedSharding
 
 __all__ = ["argwhere", "compress", "extract", "flatnonzero", "nonzero"]
 
@@ -65,7 +67,10 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
         if fill_value is not None:  # nothing is to be filled, but results have a dtype that holds it
             return _nonzero_sized(a, int(np.count_nonzero(np.asarray(value))), fill_value)
         where = sharding_like(a, a.shape)
-        where = where if where is not None and where.num_devices == 1 else None
+        if type(where) is NamedSharding:  # positions are whole on each of its devices
+            if aval_of(a).explicit is not None:  # which says where axes that split it have no such order
+                return _nonzero_sized(a, int(np.count_nonzero(np.asarray(value))), fill_value)
+            where = where.replicated(1)
         return tuple(asarray(i.astype(dtypes.default_int_dtype()), device=where) for i in np.nonzero(np.asarray(value)))
     return _nonzero_sized(a, size, fill_value)
 

@@ -170,7 +170,7 @@ def _unique(x: Any, axis: int, equal_nan: bool, size: int | None, fill_value: An
     ordered, first, order = _in_order(moveaxis(x, axis, 0), equal_nan)
     integer = dtypes.default_int_dtype()
     if size is None:
-        at = asarray(np.flatnonzero(concrete("unique", "ar", first, _FIX)).astype(integer))
+        (at,) = nonzero(first)
     else:
         (at,) = nonzero(first, size=size) if first.shape[0] else (zeros(size, integer),)
     found = _described(ordered, first, order, at, size)
@@ -401,8 +401,8 @@ def _joined(x: Any, y: Any, assume_unique: bool, size: int | None) -> tuple[Any,
 def _picked(name: str, values: Any, wanted: Any, size: int | None, fill_value: Any) -> tuple[Any, Any]:
     """The wanted elements of a vector, and their positions."""
     if size is None:
-        at = np.flatnonzero(concrete(name, "its operands", wanted, _FIX))
-        at = asarray(at.astype(dtypes.default_int_dtype()))
+        concrete(name, "its operands", wanted, _FIX)
+        (at,) = nonzero(wanted)
         return values[at], at
     size = static_size(size, f"{name}: size")
     if not values.shape[0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from meshrt.core.completion import declared
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
+from meshrt.jit import jit
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
 from meshrt.numpy.choose import choose
@@ -23,8 +25,22 @@ from meshrt.numpy.operands import (
     operand,
 )
 from meshrt.primitives.reshape import iota_p
+from meshrt.runtime.array import Array
 
 __all__ = ["argpartition", "argsort", "lexsort", "partition", "searchsorted", "sort", "sort_complex", "top_k"]
+
+
+def _positions(x: Any, dtype: Any, axis: int) -> Any:
+    """Positions along a dimension, in an array that is split as `x`, and lies where it does."""
+    kind = aval_of(x)
+    if kind.explicit is not None and type(x) is Array:  # the type names no devices, which are those of an argument
+        return _positions_beside(dtype, axis)(x)
+    return iota_p.bind(dtype=dtype, shape=kind.shape, dimension=axis, **declared(kind, ()))
+
+
+@functools.lru_cache
+def _positions_beside(dtype: Any, axis: int) -> Any:
+    return jit(lambda x: _positions(x, dtype, axis))
 
 
 def _prepared(name: str, a: Any, axis: int | None, kind: Any, order: Any) -> tuple[Any, int]:
@@ -91,7 +107,7 @@ def argsort(
     """
     x, axis = _prepared("argsort", a, axis, kind, order)
     dtype = dtypes.default_int_dtype() if dtype is None else dtypes.check_user_dtype(dtype, "argsort")
-    positions = iota_p.bind(dtype=dtype, shape=x.shape, dimension=axis, **declared(aval_of(x), ()))
+    positions = _positions(x, dtype, axis)
     if descending and stable:
         x, positions = lax.rev(x, (axis,)), lax.rev(positions, (axis,))
     _, out = lax.sort_key_val(x, positions, dimension=axis, is_stable=stable)
@@ -116,8 +132,7 @@ def lexsort(keys: Sequence[Any], axis: int = -1) -> Any:
     if arrays[0].ndim == 0:
         return lax.full((), 0, dtypes.default_int_dtype())
     axis = canonical_axis(axis, arrays[0].ndim, "lexsort")
-    kind = aval_of(arrays[0])
-    positions = iota_p.bind(dtype=dtypes.default_int_dtype(), shape=kind.shape, dimension=axis, **declared(kind, ()))
+    positions = _positions(arrays[0], dtypes.default_int_dtype(), axis)
     return lax.sort((*arrays[::-1], positions), dimension=axis, num_keys=len(arrays))[-1]
 
 

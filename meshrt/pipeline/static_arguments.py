@@ -35,10 +35,16 @@ def split(
     """The other arguments, positional and by keyword, and the static ones of the function called `name`.
 
     Raises:
-      ArgumentValueError: a static argument cannot be hashed.
+      ArgumentValueError: a static argument cannot be hashed, or counts further from the end than there are any.
     """
     count = len(args)
-    nums = {n % count if n < 0 else n for n in options.static_argnums if -count <= n < count}
+    for n in options.static_argnums:
+        if n < -count:
+            raise errors.ArgumentValueError(
+                "Positional argument indices, e.g. for `static_argnums`, must have value greater than or equal to "
+                f"-len(args) and less than len(args), but got value {n} for len(args) == {count} in a call of {name}"
+            )
+    nums = {n % count if n < 0 else n for n in options.static_argnums if n < count}
     static = Static(
         tuple((i, StaticValue(args[i])) for i in sorted(nums)),
         tuple((k, StaticValue(kwargs[k])) for k in sorted(kwargs) if k in options.static_argnames),

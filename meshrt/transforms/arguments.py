@@ -145,7 +145,7 @@ def resolve_argnums(
     `what` arguments they are, "static" or "donate".
     """
     signature = signature_of(fun)
-    given_nums, given_names = tuple(map(operator.index, as_tuple(nums))), as_tuple(names)
+    given_nums, given_names = _indices(nums), _names(names)
     if signature is None:
         return given_nums, given_names
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -163,8 +163,8 @@ def resolve_argnums(
         known = signature.parameters.get(name)
         if known is not None and known.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
             raise errors.ArgumentValueError(
-                f"argument name {name!r} was given for {fun_name(fun)}, which takes {known} by position only: give "
-                "its number"
+                f"Jitted function has invalid argnames {{{name!r}}} in {what}_argnames. These are positional-only: "
+                f"{fun_name(fun)} takes {known} by position, so give {what}_argnums"
             )
         if known is None and not has_kwargs:
             raise errors.ArgumentValueError(
@@ -181,6 +181,28 @@ def resolve_argnums(
             if 0 <= n < count and positional[n].kind is not inspect.Parameter.POSITIONAL_ONLY
         )  # fmt: skip
     return nums_out, given_names
+
+
+def _indices(nums: Any) -> tuple[int, ...]:
+    """Positions of arguments: one, which may be a number of NumPy's, or several; None for none."""
+    if nums is None:
+        return ()
+    try:
+        return (operator.index(nums),)
+    except TypeError:
+        return tuple(map(operator.index, nums))
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    if names is None or isinstance(names, str):
+        return as_tuple(names)
+    found = tuple(names)
+    for name in found:
+        if not isinstance(name, str):
+            raise errors.ArgumentTypeError(
+                f"argument is not a string: {name!r} of type {type(name).__name__}, among the names {names!r}"
+            )
+    return found
 
 
 def argument_paths(fun: Callable[..., Any] | None, in_tree: Any, keywords: str = "{}") -> list[str]:
