@@ -116,8 +116,10 @@ class Wanted:
         # Of the arguments, as they were written; and canonical.
         self.chosen: list[NamedSharding | None] = []
         self.arg_shardings: list[NamedSharding | None] = []
-        # Those of arrays among the arguments as they are, by position.
+        # Those of arrays among the arguments as they are, by position, and the meshes of these arrays' types: who is
+        # told by `in_shardings` to take an array elsewhere takes it with its type.
         self.committed: dict[int, NamedSharding] = {}
+        self.over: dict[int, AbstractMesh] = {}
         self._paths: list[str] | None = None
         # The kinds of memory in which arguments are taken, and results given where that was asked.
         self.arg_memories: list[str] = []
@@ -298,11 +300,13 @@ class Wanted:
                 check_memory(given, leaf, origin)
             chosen = self._given(given, aval, origin)
             check_added_up(chosen, aval, origin)
-        stays = settled(chosen, given, sharding, aval, origin) if committed and not is_open else sharding
+        stays = settled(self._there(chosen), given, sharding, aval, origin) if committed and not is_open else sharding
         if committed and self.pinned is None:
+            if isinstance(sharding, NamedSharding):
+                self.over[i] = sharding.mesh.abstract_mesh
             if isinstance(stays, NamedSharding):
                 self.committed[i] = stays
-                if is_open or AxisType.Explicit in stays.mesh.axis_types:
+                if is_open or (i in self.over and AxisType.Explicit in self.over[i].axis_types):
                     self.add_mesh(stays.mesh, origin, is_followed=True)
                 chosen = stays if is_open else chosen
             elif is_open and isinstance(stays, SingleDeviceSharding):
@@ -313,6 +317,13 @@ class Wanted:
         self.arg_layouts.append(layout_asked(given) or (own_layout(leaf) if committed else None))
         if chooses_layout(given, aval):
             self.auto_args += (i,)
+
+    def _there(self, chosen: NamedSharding | None) -> NamedSharding | None:
+        """A PartitionSpec that jit was given means the mesh in context, and its devices if it has some."""
+        mesh = mesh_context.concrete
+        if chosen is None or mesh is None or mesh.empty or chosen.mesh is not mesh.abstract_mesh:
+            return chosen
+        return chosen.update(mesh=mesh)
 
     def _given(self, given: Any, aval: ShapedArray, origin: Origin) -> NamedSharding | None:
         """A sharding given to jit as a NamedSharding; a single device is noted and returns None."""
@@ -364,8 +375,7 @@ class Wanted:
             self.add_mesh(self.ambient, lambda: f"the mesh in context (set at {context_source()})")
         self.is_placed = self.is_placed or bool(places)
         if self.is_typed:
-            over = {i: s.mesh.abstract_mesh for i, s in self.committed.items()}
-            check_apart(record.closed.jaxpr, over, self.mesh if self.has_context else None, self.meshes)
+            check_apart(record.closed.jaxpr, self.over, self.mesh if self.has_context else None, self.meshes)
         for place, (called, where) in places.items():
             if isinstance(place, Mesh):
                 self.add_mesh(place, f"{called} at {where}", called in _TYPING)

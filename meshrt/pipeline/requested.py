@@ -109,7 +109,7 @@ def settled(
     chosen: NamedSharding | None, given: Any, sharding: Any, aval: ShapedArray, origin: Origin
 ) -> Any:  # fmt: skip
     """Where a committed argument of a `sharding` is, for who was `given` another by in_shardings: `chosen`, or one
-    device if that is None. It moves to other devices if it is laid out alike there.
+    device if that is None. It moves to other devices if it is laid out alike there, and keeps the axes of its type.
 
     Raises:
       ShardingError: it is not.
@@ -120,10 +120,23 @@ def settled(
             f"{given},\narg sharding: {sharding} for {said(origin)}. Move it with meshrt.device_put or drop "
             "it from in_shardings"
         )
+    if not isinstance(sharding, NamedSharding):
+        return sharding if chosen is None or not _moves(chosen, sharding) else chosen
     if chosen is None:
-        return None if isinstance(sharding, NamedSharding) else sharding
-    moves = isinstance(chosen.mesh, Mesh) and chosen.device_assignment != sharding.device_assignment
-    return chosen if moves else sharding
+        if AxisType.Explicit not in sharding.mesh.axis_types:
+            return None
+        there = Mesh(getattr(given, "sharding", given).device_assignment, ("device",))
+        return sharding.update(mesh=there.reshaped(sharding.mesh.abstract_mesh))
+    if not _moves(chosen, sharding):
+        return sharding
+    if chosen.num_devices != sharding.num_devices:
+        return chosen
+    assert isinstance(chosen.mesh, Mesh)
+    return sharding.update(mesh=chosen.mesh.reshaped(sharding.mesh.abstract_mesh))
+
+
+def _moves(chosen: NamedSharding, sharding: Sharding) -> bool:
+    return isinstance(chosen.mesh, Mesh) and chosen.device_assignment != sharding.device_assignment
 
 
 def _is_alike(chosen: NamedSharding | None, sharding: Any, ndim: int) -> bool:
