@@ -17,7 +17,7 @@ from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.program import Called, CompiledProgram, mesh_over
 from meshrt.pipeline.station import Station, args_info
 from meshrt.pipeline.written import Written
-from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime import backend, events, jaxlib_api
 from meshrt.runtime.array import Array
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.shape_dtype import ShapeDtypeStruct
@@ -280,6 +280,7 @@ class Compiled(Station):
         key = (self.program, self.devices, self._written, settings.dispatch_key(), *signatures)
         entry = self._loads.known_call(key)
         if entry is None:
+            events.record("compiled_miss")
             backend.refuse_fork()
             self._check_types(leaves)
             self._check_places(leaves)

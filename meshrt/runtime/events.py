@@ -5,7 +5,8 @@
 >>> n.trace, n["compile"]
 (1, 1)
 
-Kinds in use: ``trace``, ``lower``, ``propagate``, ``partition``, ``compile``, ``compile_topology``,
+Kinds in use: ``trace``, ``lower``, ``lowered`` (its module), ``propagate``, ``partition``, ``program`` (asked for by a
+function that has it not), ``compile``, ``compile_topology``, ``compiled_miss`` (a Compiled's first call of a kind),
 ``rebind`` (an executable bound to other devices),
 ``offered`` (code that a file brought along is taken instead of compiling), ``dispatch_miss``, ``persistent_hit``,
 ``persistent_miss``, ``persistent_corrupt``,
