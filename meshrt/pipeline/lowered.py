@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.config import settings
 from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.module import LoweredModule, lower_module
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["Lowered", "lower", "module_name"]
 
 
+_log = logging.getLogger("meshrt.lower")
+
+
 def module_name(fun_name: str) -> str:
     return re.sub(r"[^\w.-]", "_", f"jit_{fun_name}").rstrip("_")
 
@@ -50,6 +55,11 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
             f"{record.fun_name} has an argument of type {symbolic.short()}, whose symbolic size has no value here; "
             "programs with symbolic sizes are made by export.export(jit(f))(...)"
         )
+    if settings.log_compiles:
+        _log.warning(
+            "Compiling jit(%s) with global shapes and types %s. Argument mapping: %s.",
+            record.fun_name, tuple(record.in_avals), tuple(request.arg_shardings),
+        )  # fmt: skip
     with collector_paused(), timed("lower", f"jit({record.fun_name})"):
         return lower_module(
             in_order(record.live), record.needed, record.closed.consts, module_name(record.fun_name),
