@@ -14,6 +14,7 @@ from meshrt.pipeline.box_contents import CLOSED_OVER, finished
 from meshrt.pipeline.entry import Entry, any_committed
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered
+from meshrt.pipeline.names import rooted
 from meshrt.pipeline.program import Called, CompiledProgram, mesh_over
 from meshrt.pipeline.station import Station, args_info
 from meshrt.pipeline.written import Written
@@ -182,7 +183,7 @@ class Compiled(Station):
 
     def as_text(self) -> str:
         """The optimised HLO."""
-        return self.program.executable.hlo_text()
+        return rooted(self.program.executable.hlo_text(), self.fun_name)
 
     def cost_analysis(self) -> CostAnalysis | None:
         """The compiler's estimates per device (flops, bytes accessed ...); None where the platform has none."""

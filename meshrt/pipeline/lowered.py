@@ -14,6 +14,7 @@ from meshrt.config import settings
 from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.module import LoweredModule, lower_module
+from meshrt.pipeline.names import rooted
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.primitives.sharding import Caller, placements_of
@@ -129,8 +130,10 @@ class Lowered(UnboundStation):
             operation of the module before it is compiled.
         """
         if _known(dialect) == "hlo":
-            return jaxlib_executables.computation_text(self.compiler_ir("hlo"), metadata=debug_info)
-        return jaxlib_api.pretty(self.module.text, debug_info=debug_info)
+            text = jaxlib_executables.computation_text(self.compiler_ir("hlo"), metadata=debug_info)
+        else:
+            text = jaxlib_api.pretty(self.module.text, debug_info=debug_info)
+        return rooted(text, self.fun_name) if debug_info else text
 
     def compiler_ir(self, dialect: str | None = None) -> Any:
         """The `ir.Module`, or with `dialect="hlo"` jaxlib's `XlaComputation`.
