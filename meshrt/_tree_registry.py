@@ -181,6 +181,8 @@ def register_dataclass(
 
 
 def _check_dataclass_fields(cls: type, data: Sequence[str], meta: Sequence[str], drop: Sequence[str]) -> None:
+    if both := {*data} & {*meta}:
+        raise errors.TreeError(f"data_fields and meta_fields must not overlap. Overlapping fields: {both}.")
     wanted = {f.name for f in dataclasses.fields(cls) if f.init}
     given = [*data, *meta, *drop]
     twice = sorted({n for n in given if given.count(n) > 1})

@@ -41,10 +41,10 @@ from meshrt.transforms.high import flatten
 from meshrt.transforms.high_derivatives import no_derivative
 from meshrt.transforms.jvp import jvp_flat
 from meshrt.transforms.linear import LinearTracer, Purpose, backward, linearizing_for, transpose_jaxpr
-from meshrt.transforms.linear_maps import LinearMap, Pullback
+from meshrt.transforms.linear_maps import LinearMap, Pullback, places_among
 from meshrt.transforms.linearize import LinearFunction, linearize_flat
 from meshrt.transforms.tools import hoist_consts
-from meshrt.tree_util import tree_unflatten
+from meshrt.tree_util import tree_structure, tree_unflatten
 
 __all__ = ["fwd_and_bwd", "grad", "jvp", "linear_transpose", "linearize", "value_and_grad", "vjp"]
 
@@ -311,11 +311,12 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
             targets = None if into is None else targets_of(name, into, tree)
             return filled(pull(held, ending(given, targets)), targets, wanted(nonzeros, targets))
 
+        run.linear = jaxpr  # type: ignore[attr-defined]
         return run, residuals
 
     # Operands that are results too may be NumPy's, wider than arrays.
     result = tree_unflatten(out_tree, [from_numpy(o) if type(o) is np.ndarray else o for o in outs])
-    back = Pullback(pullback, parts, (out_avals, in_avals))
+    back = Pullback(pullback, parts, (out_avals, in_avals), tree, out_tree, places_among(leaves))
     return (result, back, aux) if has_aux else (result, back)
 
 
@@ -395,8 +396,9 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     given_leaves, tangent_tree = flatten(tuple(tangents))
     if tree != tangent_tree or isinstance(primals, list) != isinstance(tangents, list):
         raise errors.ArgumentTypeError(
-            f"primal and tangent arguments to jax.jvp must have the same tree structure; primals have {tree} whereas "
-            f"tangents have {tangent_tree}"
+            f"primal and tangent arguments to jax.jvp must have the same tree structure; primals have tree structure "
+            f"{tree if type(primals) is tuple else tree_structure(primals)} whereas tangents have tree structure "
+            f"{tangent_tree if type(tangents) is tuple else tree_structure(tangents)}."
         )
     avals = [aval_of(x) for x in leaves]
     flat_tangents = [*map(as_weak, tangent_leaves(avals, given_leaves, tree, fun), avals)]

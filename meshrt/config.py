@@ -70,14 +70,22 @@ class Field(NamedTuple):
             value = float(value)
         ok = self.type is object or (isinstance(value, self.type) and (self.type is bool or type(value) is not bool))
         if not ok:
-            raise self.bad(value, f"expected {self.type.__name__}")
+            raise self.bad(value, f"expected {self.type.__name__}{self._refused(value)}")
         if self.choices and value not in self.choices:
-            raise self.bad(value, f"expected one of {', '.join(map(repr, self.choices))}")
+            known = f"{'None or ' if self.optional else ''}in {[*self.choices]}"
+            raise self.bad(value, f"new enum value must be {known}, got {value} of type {type(value)}")
         if self.minimum is not None and not value >= self.minimum:
             raise self.bad(value, f"expected at least {self.minimum}")
         if self.maximum is not None and not value <= self.maximum:
             raise self.bad(value, f"expected at most {self.maximum}")
         return value
+
+    def _refused(self, value: Any) -> str:
+        kind = {str: "string", int: "int", float: "float"}.get(self.type)
+        if kind is None:
+            return ""
+        wanted = f"{'None or ' if self.optional else ''}of type {self.type.__name__}"
+        return f": new {kind} config value must be {wanted}, got {value} of type {type(value)}"
 
     def parse(self, text: str) -> Any:
         """The value that an environment variable spells."""

@@ -396,7 +396,7 @@ class PlacementWarning(UserWarning):
     """An array is not where it was asked to be, because the devices are not there."""
 
 
-class TransferGuardError(MeshrtError, RuntimeError):
+class TransferGuardError(JaxRuntimeError):
     """A transfer between host and devices, or between devices, that `transfer_guard` forbids."""
 
 

@@ -74,6 +74,8 @@ class JitFunction:
         take_names(self, fun)
         self.fun, self.options = fun, options
         self.name = fun_name(fun)
+        if "__name__" not in self.__dict__:  # a partial has the name of its function
+            self.__name__ = self.name
         self._has_static = bool(options.static_argnums or options.static_argnames)
         self._driver = driver = driver_for(fun, self.name, options)
         self._calls = driver.calls

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
+from meshrt import errors
 from meshrt.core.again import tells_more
 from meshrt.core.axes import NamedAxis, axes_in_scope, bind_axes
 from meshrt.core.jaxpr import ClosedJaxpr
@@ -21,7 +22,7 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.typed import abstract, told_sharding
-from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, require_function
+from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, not_an_argument, require_function
 from meshrt.transforms.high import flatten
 from meshrt.transforms.references import check_distinct
 from meshrt.tree_util import tree_leaves, tree_unflatten
@@ -95,12 +96,19 @@ def _stage(
         with timed("trace", name):
             return trace_to_jaxpr(flat, avals, name, told, requires_low=False)
 
-    avals = [abstract(x) for x in leaves]
+    avals = [_argument(x, i, fun, told) for i, x in enumerate(leaves)]
     if not any(map(is_ref_type, avals)):
         return stage(avals), out_tree[-1]
     with tells_more():
         return stage(avals), out_tree[-1]
     return stage(placed_types(leaves)), out_tree[-1]  # as it was asked for
+
+
+def _argument(x: Any, i: int, fun: Any, told: Told) -> Any:
+    try:
+        return abstract(x)
+    except errors.ArgumentTypeError as e:
+        raise not_an_argument(fun, x, told.names()[i], e) from None
 
 
 @boundary

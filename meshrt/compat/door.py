@@ -11,6 +11,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import logging
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -96,6 +97,22 @@ class AbsentFinder(MetaPathFinder):
         return ModuleSpec(fullname, _Absent(), origin="absent", is_package=True)
 
 
+# Which logger of JAX's says what one of ours does.
+_LOGGERS = {
+    "meshrt": "jax",
+    "meshrt.caches": "jax._src.interpreters.partial_eval",
+    "meshrt.compile": "jax._src.dispatch",
+    "meshrt.compile_cache": "jax._src.compiler",
+    "meshrt.lower": "jax._src.interpreters.pxla",
+}
+_OWN_MODULE = re.compile(r"\bmeshrt\.(?=[a-z_])")
+
+
+def _as_imported(e: errors.MeshrtError) -> str:
+    """The words of an error, with the name under which the program knows our modules."""
+    return _OWN_MODULE.sub("jax.", super(errors.MeshrtError, e).__str__())
+
+
 def _target(name: str) -> str | None:
     """The module of meshrt's that `jax.<name>` is, None if there is none."""
     if name in modules.ELSEWHERE:
@@ -146,6 +163,8 @@ def as_jax() -> ModuleType:
         sys.meta_path.insert(0, JaxFinder())
         sys.meta_path.append(AbsentFinder())
         importlib.invalidate_caches()
+        errors.MeshrtError.__str__ = _as_imported  # type: ignore[method-assign]
         # Who listens to JAX's loggers hears what meshrt says, at the level that was asked for there.
-        logging.getLogger("meshrt").parent = logging.getLogger("jax")
+        for own, theirs in _LOGGERS.items():
+            logging.getLogger(own).parent = logging.getLogger(theirs)
     return importlib.import_module("jax")

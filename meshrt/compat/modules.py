@@ -47,6 +47,8 @@ ELSEWHERE: dict[str, str] = {
     "_src.api_util": "meshrt.compat.layer.api_util",
     "_src.basearray": "meshrt.compat.layer._src.typing",
     "_src.callback": "meshrt.primitives.callback",
+    "_src.compilation_cache": "meshrt.experimental.compilation_cache.compilation_cache",
+    "_src.compute_on": "meshrt.experimental.compute_on",
     "_src.custom_batching": "meshrt.custom_batching",
     "_src.custom_derivatives": "meshrt.custom_derivatives",
     "_src.custom_partitioning": "meshrt.experimental.custom_partitioning",
@@ -55,6 +57,8 @@ ELSEWHERE: dict[str, str] = {
     "_src.effects": "meshrt.core.effects",
     "_src.errors": "meshrt.errors",
     "_src.export._export": "meshrt.export",
+    "_src.export.shape_poly": "meshrt.export",
+    "_src.ffi": "meshrt.ffi",
     "_src.flatten_util": "meshrt.flatten_util",
     "_src.hijax": "meshrt.experimental.hijax",
     "_src.image.scale": "meshrt.image",
@@ -67,6 +71,7 @@ ELSEWHERE: dict[str, str] = {
     "_src.lax.linalg": "meshrt.lax.linalg",
     "_src.layout": "meshrt.experimental.layout",
     "_src.linear_util": "meshrt.extend.linear_util",
+    "_src.mesh_utils": "meshrt.experimental.mesh_utils",
     "_src.memory": "meshrt.memory",
     "_src.monitoring": "meshrt.monitoring",
     "_src.named_sharding": "meshrt.sharding",
@@ -79,15 +84,17 @@ ELSEWHERE: dict[str, str] = {
     "_src.partition_spec": "meshrt.sharding",
     "_src.pjit": "meshrt.experimental.pjit",
     "_src.profiler": "meshrt.profiler",
-    "_src.public_test_util": "meshrt.test_util",
     "_src.random": "meshrt.random",
+    "_src.ref": "meshrt.ref",
     "_src.scipy.special": "meshrt.scipy.special",
+    "_src.scipy.stats.norm": "meshrt.scipy.stats.norm",
     "_src.shard_map": "meshrt.experimental.shard_map",
     "_src.sharding": "meshrt.sharding",
     "_src.sharding_impls": "meshrt.sharding",
     "_src.source_info_util": "meshrt.extend.source_info_util",
     "_src.stages": "meshrt.stages",
     "_src.tree": "meshrt.tree",
+    "_src.xla_metadata": "meshrt.experimental.xla_metadata",
     # MLIR's bindings are jaxlib's.
     "_src.lib.mlir.dialects.hlo": "jaxlib.mlir.dialects.stablehlo",
     "_src.lib.mlir.ir": "jaxlib.mlir.ir",
@@ -97,9 +104,12 @@ ELSEWHERE: dict[str, str] = {
 _DIALECTS = "arith builtin chlo func math memref mpmd scf sdy sparse_tensor stablehlo vector"
 ELSEWHERE.update({f"extend.mlir.dialects.{name}": f"jaxlib.mlir.dialects.{name}" for name in _DIALECTS.split()})
 # Where JAX has a file for each family of functions, all of whose public names stand in one module.
-_LAX_FILES = "ann control_flow convolution fft other parallel slicing special windowed_reductions"
+_LAX_FILES = "ann control_flow convolution fft other parallel slicing special utils windowed_reductions"
 ELSEWHERE.update({f"_src.lax.{name}": "meshrt.lax" for name in _LAX_FILES.split()})
-_NUMPY_FILES = "array_creation einsum indexing polynomial reductions setops sorting ufuncs window_functions"
+_NUMPY_FILES = (
+    "array_creation array_methods einsum indexing polynomial reductions scalar_types setops sorting "
+    "tensor_contractions ufunc_api ufuncs vectorize window_functions"
+)
 ELSEWHERE.update({f"_src.numpy.{name}": "meshrt.numpy" for name in _NUMPY_FILES.split()})
 _SCIPY_FILES = "fft integrate linalg ndimage signal"
 ELSEWHERE.update({f"_src.scipy.{name}": f"meshrt.scipy.{name}" for name in _SCIPY_FILES.split()})

@@ -423,7 +423,7 @@ class Primitive:
 
     def _infer(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> tuple[ShapedArray, ...]:
         if self.infer_rule is None:
-            raise errors.UnsupportedError(f"the primitive {self.name} has no type rule")
+            raise errors.UnsupportedError(f"Abstract evaluation for {self.name!r} not implemented: it has no type rule")
         if self.discharge is None and self.cache_types and any(map(is_ref_type, avals)):
             ref = next(filter(is_ref_type, avals))
             raise errors.ReferenceOperandError(

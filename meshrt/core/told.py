@@ -53,6 +53,10 @@ class Told:
         """`argument x`, if a variable is an argument."""
         return dict(zip(self.inputs, (f"argument {n}" for n in self._names()))).get(var)
 
+    def names(self) -> Sequence[str]:
+        """The arguments' names."""
+        return self._names()
+
     def names_behind(self, eqns: Sequence[Eqn], var: Atom) -> list[str]:
         """The names of the arguments from which the value of a variable was computed."""
         needed = {var, *(v for eqn in behind(eqns, var) for v in eqn.invars)}

@@ -391,7 +391,8 @@ class LoweringContext:
             rule = overrides.get(primitive, primitive.lower) if overrides else primitive.lower
             if rule is None:
                 raise errors.UnsupportedError(
-                    f"the primitive '{primitive.name}' has no lowering (used at {eqn.source})"
+                    f"MLIR translation rule for primitive {primitive.name!r} not found for platform "
+                    f"{self.module.platforms[0]} (used at {eqn.source})"
                 )
             here = eqn.source if self.at is None else eqn.source._replace(code=self.at.code, lasti=self.at.lasti)
             self._eqn, self.loc = eqn, location(here, primitive.name, path)

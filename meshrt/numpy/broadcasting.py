@@ -54,8 +54,8 @@ def ranked_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
                 "jax_numpy_rank_promotion='raise'; give them one rank with jnp.expand_dims or jnp.broadcast_to"
             )
         warnings.warn(
-            f"Following NumPy automatic rank promotion for {name} on shapes {listed}. Set numpy_rank_promotion to "
-            "'allow' to have no warning",
+            f"Following NumPy automatic rank promotion for {name} on shapes {listed}. Set the "
+            "jax_numpy_rank_promotion config option to 'allow' to have no warning",
             stacklevel=2,
         )
     return common_shape(name, *shapes)

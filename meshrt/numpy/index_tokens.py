@@ -134,10 +134,10 @@ def _array_from_sequence(entry: Sequence[Any]) -> Any:
 
 
 def _mask_tokens(mask: Any, operands: list[Any]) -> list[Token]:
-    concrete = getattr(mask, "concrete", None)
+    concrete, mask_type = getattr(mask, "concrete", None), getattr(mask, "aval", None)
     if concrete is not None and (mask := concrete()) is None:
         raise NonConcreteBooleanIndexError(
-            "Array boolean indices must be concrete, because the result's shape depends on them; use "
+            f"Array boolean indices must be concrete; got {mask_type}: the result's shape depends on them. Use "
             "jnp.where(mask, x, y) with three arguments, or x.at[...].set with where"
         )
     mask = np.asarray(mask)

@@ -57,6 +57,16 @@ _ACCEPTED = (ArrayOperators, np.ndarray, np.generic, *PYTHON_SCALARS)
 _CONTAINERS = (list, tuple, set, dict)
 
 
+def _no_operand(function: Callable[[Any, Any], Any], x: Any, y: Any, container: Any) -> errors.ArgumentTypeError:
+    name = next(n for n, f in (_BINARY | _COMPARISONS).items() if f is function)
+    kinds, kind = f"{type(x).__name__!r} and {type(y).__name__!r}", type(container).__name__
+    symbol = _SYMBOLS[name]
+    refused = f"unsupported operand type(s) for {symbol}: {kinds}"
+    if symbol[0] in "<>" and symbol not in ("<<", ">>"):
+        refused = f"{symbol!r} not supported between instances of {kinds}"
+    return errors.ArgumentTypeError(f"{refused}; make the {kind} an array with meshrt.numpy.asarray")
+
+
 def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """A binary operator that leaves operands it does not know to the other side."""
 
@@ -68,10 +78,7 @@ def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
                 strip(e)
                 raise
         if isinstance(other, _CONTAINERS):
-            raise errors.ArgumentTypeError(
-                f"{function.__name__} of an array and a {type(other).__name__}: make the {type(other).__name__} an "
-                "array with meshrt.numpy.asarray first"
-            )
+            raise _no_operand(function, self, other, other)
         return NotImplemented
 
     method.__name__ = function.__name__
@@ -86,12 +93,19 @@ def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
             except Exception as e:
                 strip(e)
                 raise
+        if isinstance(other, _CONTAINERS):
+            raise _no_operand(function, other, self, other)
         return NotImplemented
 
     method.__name__ = f"reflected_{function.__name__}"
     return is_boundary(method)
 
 
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "divmod": "divmod()",
+    "pow": "** or pow()", "matmul": "@", "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "eq": "==",
+    "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+}  # fmt: skip
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": ufuncs.add, "sub": ufuncs.subtract, "mul": ufuncs.multiply, "truediv": ufuncs.true_divide,
     "floordiv": division.floor_divide, "mod": division.remainder, "divmod": division.divmod, "pow": powers.power,
@@ -274,7 +288,9 @@ def _to_device(self: ArrayOperators, device: Any, *, stream: Any = None) -> Any:
 def _namespace(self: ArrayOperators, *, api_version: str | None = None) -> Any:
     """`meshrt.numpy` (array API)."""
     if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
-        raise errors.ArgumentValueError(f"meshrt.numpy does not have version {api_version!r} of the array API")
+        raise errors.ArgumentValueError(
+            f"{api_version=} is not available; available versions are: ['2021.12', '2022.12', '2023.12', '2024.12']"
+        )
     return sys.modules["meshrt.numpy"]
 
 

@@ -128,7 +128,9 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
     unknown = [i for i, n in enumerate(sizes) if n < 0]
     if not unknown:
         if math.prod(sizes) != x.size:
-            raise ShapeError(f"cannot reshape array of size {x.size} into shape {sizes}: its shape is {x.shape}")
+            raise ShapeError(
+                f"cannot reshape array of shape {x.shape} (size {x.size}) into shape {sizes} (size {math.prod(sizes)})"
+            )
         return sizes
     known = math.prod(n for n in sizes if n >= 0)
     if known and is_symbolic_dim(x.size % known) and x.size % -known == 0:
@@ -142,10 +144,10 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
         )
     if len(unknown) > 1 or sizes[unknown[0]] != -1 or not known or x.size % known:
         raise ShapeError(
-            f"can only specify one unknown dimension: shape {sizes} for an array of shape {x.shape}"
+            f"can only specify one unknown axis size with a `-1` value, got {sizes}"
             if len(unknown) > 1
-            else f"cannot reshape array of size {x.size} into shape ({', '.join(str(n) for n in sizes if n != -1)}): "
-            f"its shape is {x.shape}, and the sizes beside -1 must divide {x.size}"
+            else f"cannot reshape array of shape {x.shape} (size {x.size}) into shape {sizes} because the product of "
+            f"specified axis sizes ({known}) does not evenly divide {x.size}"
         )
     return tuple(x.size // known if n == -1 else n for n in sizes)
 
@@ -385,7 +387,7 @@ def matrix_transpose(x: Any, /) -> Any:
     (5, 3, 2)
     """
     if ndim(x) < 2:
-        raise ShapeError(f"matrix_transpose needs at least two dimensions, got shape {shape(x)}")
+        raise ShapeError(f"x must be at least two-dimensional for matrix_transpose; got ndim={len(shape(x))}")
     return swapaxes(x, -1, -2)
 
 

@@ -73,7 +73,7 @@ class ufunc:
         return isinstance(other, ufunc) and self._key == other._key
 
     def __repr__(self) -> str:
-        return f"<meshrt.numpy.ufunc '{self.__name__}'>"
+        return f"<jnp.ufunc '{self.__name__}'>"
 
     def __call__(self, *args: Any, out: None = None, where: None = None) -> Any:
         if out is not None or where is not None:

@@ -14,10 +14,11 @@ from meshrt.pipeline.box_contents import CLOSED_OVER, finished
 from meshrt.pipeline.entry import Entry, any_committed
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered
+from meshrt.pipeline.names import rooted
 from meshrt.pipeline.program import Called, CompiledProgram, mesh_over
 from meshrt.pipeline.station import Station, args_info
 from meshrt.pipeline.written import Written
-from meshrt.runtime import backend, jaxlib_api
+from meshrt.runtime import backend, events, jaxlib_api
 from meshrt.runtime.array import Array
 from meshrt.runtime.cost_analysis import CostAnalysis
 from meshrt.shape_dtype import ShapeDtypeStruct
@@ -182,7 +183,7 @@ class Compiled(Station):
 
     def as_text(self) -> str:
         """The optimised HLO."""
-        return self.program.executable.hlo_text()
+        return rooted(self.program.executable.hlo_text(), self.fun_name)
 
     def cost_analysis(self) -> CostAnalysis | None:
         """The compiler's estimates per device (flops, bytes accessed ...); None where the platform has none."""
@@ -280,6 +281,7 @@ class Compiled(Station):
         key = (self.program, self.devices, self._written, settings.dispatch_key(), *signatures)
         entry = self._loads.known_call(key)
         if entry is None:
+            events.record("compiled_miss")
             backend.refuse_fork()
             self._check_types(leaves)
             self._check_places(leaves)

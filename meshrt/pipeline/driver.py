@@ -356,6 +356,7 @@ class Driver:
             events.record("lower")
             check_layouts(record, request)
             found = self.lowered[record, request] = lower(record, request)
+            events.record("lowered", closed=record.closed, module=found)
         return found
 
     def propagate(self, lowered: Lowered, propagator: str, devices: tuple[Any, ...] | None) -> propagation.Propagated:
@@ -393,6 +394,7 @@ class Driver:
         key = ProgramKey(record, request, config.compile_key(), options, wanted)
         program = self.programs.get(key)
         if program is None:
+            events.record("program")
             lowered = Lowered(record, request, self.lower(record, request), Road(self, devices, None))
             program = self.programs[key] = compile_lowered(
                 lowered, dict(options), config.settings.partitioner, partition_options

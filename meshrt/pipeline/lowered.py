@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshrt import errors
+from meshrt.config import settings
 from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.module import LoweredModule, lower_module
+from meshrt.pipeline.names import rooted
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.primitives.sharding import Caller, placements_of
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["Lowered", "lower", "module_name"]
 
 
+_log = logging.getLogger("meshrt.lower")
+
+
 def module_name(fun_name: str) -> str:
     return re.sub(r"[^\w.-]", "_", f"jit_{fun_name}").rstrip("_")
 
@@ -50,6 +56,11 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
             f"{record.fun_name} has an argument of type {symbolic.short()}, whose symbolic size has no value here; "
             "programs with symbolic sizes are made by export.export(jit(f))(...)"
         )
+    if settings.log_compiles:
+        _log.warning(
+            "Compiling jit(%s) with global shapes and types %s. Argument mapping: %s.",
+            record.fun_name, tuple(record.in_avals), tuple(request.arg_shardings),
+        )  # fmt: skip
     with collector_paused(), timed("lower", f"jit({record.fun_name})"):
         return lower_module(
             in_order(record.live), record.needed, record.closed.consts, module_name(record.fun_name),
@@ -119,8 +130,10 @@ class Lowered(UnboundStation):
             operation of the module before it is compiled.
         """
         if _known(dialect) == "hlo":
-            return jaxlib_executables.computation_text(self.compiler_ir("hlo"), metadata=debug_info)
-        return jaxlib_api.pretty(self.module.text, debug_info=debug_info)
+            text = jaxlib_executables.computation_text(self.compiler_ir("hlo"), metadata=debug_info)
+        else:
+            text = jaxlib_api.pretty(self.module.text, debug_info=debug_info)
+        return rooted(text, self.fun_name) if debug_info else text
 
     def compiler_ir(self, dialect: str | None = None) -> Any:
         """The `ir.Module`, or with `dialect="hlo"` jaxlib's `XlaComputation`.

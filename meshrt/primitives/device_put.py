@@ -186,7 +186,7 @@ def _sharding_of(target: Any) -> Sharding | None:
         else f"it is of type {type(target).__name__}"
     )
     raise errors.ArgumentValueError(
-        "`device_put` only accepts `None`, a Sharding, a Device, a PartitionSpec, a `Format`, a "
+        "`meshrt.device_put` only accepts `None`, `meshrt.sharding.Sharding`, `meshrt.Device`, `Format`, "
         f"`meshrt.memory.Space` or a pytree of these values. Received invalid value: {target!r}; {fix}"
     )
 

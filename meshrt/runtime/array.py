@@ -405,7 +405,7 @@ class Array(ArrayOperators, metaclass=_ArrayType):
         if self.ndim == 0 and not self.aval.is_key:
             return format(self.__array__()[()], spec)
         if spec:
-            raise TypeError(f"the format {spec!r} is for scalars, not for an array of type {self.aval}")
+            raise TypeError(f"unsupported format string passed to Array.__format__: {spec!r} of type {self.aval}")
         return str(self)
 
     def __repr__(self) -> str:

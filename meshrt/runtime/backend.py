@@ -457,7 +457,9 @@ def _check_default_device(field: Any, chosen: Any) -> Any:
     if known or (isinstance(chosen, str) and (known_as(chosen) in _STARTERS or _plugin(chosen))):
         return chosen
     raise field.bad(
-        chosen, f"expected a device, such as meshrt.devices('cpu')[0], or a platform: {', '.join(_STARTERS)} or gpu"
+        chosen,
+        "meshrt.default_device must be passed either a Device object (e.g. `meshrt.devices('cpu')[0]`) or a "
+        f"platform name string like 'cpu' or 'gpu', got: {chosen!r}; the platforms are {', '.join(_STARTERS)} and gpu",
     )
 
 

@@ -5,7 +5,8 @@
 >>> n.trace, n["compile"]
 (1, 1)
 
-Kinds in use: ``trace``, ``lower``, ``propagate``, ``partition``, ``compile``, ``compile_topology``,
+Kinds in use: ``trace``, ``lower``, ``lowered`` (its module), ``propagate``, ``partition``, ``program`` (asked for by a
+function that has it not), ``compile``, ``compile_topology``, ``compiled_miss`` (a Compiled's first call of a kind),
 ``rebind`` (an executable bound to other devices),
 ``offered`` (code that a file brought along is taken instead of compiling), ``dispatch_miss``, ``persistent_hit``,
 ``persistent_miss``, ``persistent_corrupt``,
@@ -15,11 +16,14 @@ Kinds in use: ``trace``, ``lower``, ``propagate``, ``partition``, ``compile``, `
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+
+from meshrt.config import settings
 
 __all__ = ["count", "record", "subscribe", "timed", "timers", "totals"]
 
@@ -60,8 +64,13 @@ def subscribe(listener: Callable[[str, dict[str, Any]], None]) -> Callable[[], N
 timers: list[Callable[[str, str, float, float], None]] = []
 
 
+# What is logged with the setting `log_compiles` (of compilations, by those who know the program: `executable.py`).
+_FINISHED = {"trace": "tracing %s for jit", "lower": "jaxpr to MLIR module conversion %s"}
+_log = logging.getLogger("meshrt.compile")
+
+
 class timed:
-    """Tells `timers` how long a block took that does `what` for the function `name`; nothing if there are none."""
+    """Tells `timers` and, if asked for, a log how long a block took that does `what` for the function `name`."""
 
     __slots__ = ("_name", "_start", "_what")
 
@@ -71,12 +80,14 @@ class timed:
         self._what, self._name = what, name
 
     def __enter__(self) -> None:
-        if timers:
+        if timers or settings.log_compiles:
             self._start = time.time()
 
     def __exit__(self, kind: Any, *_: object) -> None:
-        if timers and kind is None and hasattr(self, "_start"):
+        if kind is None and hasattr(self, "_start"):
             end = time.time()
+            if settings.log_compiles and self._what in _FINISHED:
+                _log.warning(f"Finished {_FINISHED[self._what]} in %.9f sec", self._name, end - self._start)
             for timer in tuple(timers):
                 timer(self._what, self._name, self._start, end)
 

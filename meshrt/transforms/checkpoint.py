@@ -67,8 +67,8 @@ def checkpoint(
     """
     if concrete:
         raise errors.UnsupportedError(
-            "checkpoint(concrete=True) does not exist any more; mark the arguments that Python control "
-            "flow depends on with static_argnums"
+            "The `concrete` option to `meshrt.checkpoint` does not exist any more; mark the arguments that Python "
+            "control flow depends on with static_argnums"
         )
     if not isinstance(prevent_cse, bool):
         raise errors.UnsupportedError(

@@ -51,7 +51,7 @@ class SymbolicZero:
     weak_type = property(lambda self: self.aval.weak_type)
 
     def __repr__(self) -> str:
-        return f"SymbolicZero({self.aval.short()})"
+        return "SymbolicZero"
 
     def instantiate(self) -> Any:
         """An array of zeros."""

@@ -19,7 +19,10 @@ from meshrt.tree_util import tree_unflatten
 
 __all__ = ["PUSHED", "check_inputs", "cotangent_leaves", "linear_cotangents", "tangent_leaves"]
 
-_DTYPES = "primal and tangent arguments to jax.jvp do not match. Dtypes must be equal"
+_DTYPES = (
+    "primal and tangent arguments to jax.jvp do not match; dtypes must be equal, or in case of int/bool primal dtype "
+    "the tangent dtype must be float0"
+)
 # What is wrong where a linearized function is called.
 PUSHED = "linearized function called on tangent values inconsistent with the original primal values"
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt.core.jaxpr import Jaxpr
-from meshrt.tree_util import register_pytree_node
+from meshrt.tree_util import register_dataclass, register_pytree_node, tree_leaves
 
-__all__ = ["LinearMap", "Pullback"]
+__all__ = ["LinearMap", "NotNeeded", "Pullback", "places_among"]
 
 Run = Callable[..., Any]  # takes the residuals, then what the map is applied to
 
@@ -75,10 +76,94 @@ def _running(program: Jaxpr, run: Run, *args: Any) -> Any:
     return run(*args)
 
 
-class Pullback(LinearMap):
-    """What `vjp` returns: takes a cotangent of the results, gives those of the arguments."""
+@functools.partial(register_dataclass, data_fields=(), meta_fields=())
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotNeeded:
+    """Stands in `args_res` for an argument that the backward pass does not read."""
 
-    __slots__ = ()
+
+class Pullback(LinearMap):
+    """What `vjp` returns: takes a cotangent of the results, gives those of the arguments.
+
+    Its residuals are arguments of the function, in `args_res`, and what the function computed, in `opaque_residuals`.
+    Both are lists whose elements may be replaced by equal ones, offloaded or read from elsewhere.
+
+    >>> import meshrt
+    >>> pull = meshrt.vjp(lambda x, y: x * y, 2.0, 3.0)[1]
+    >>> pull.args_res, pull.opaque_residuals
+    ([2.0, 3.0], [])
+    """
+
+    __slots__ = ("_lists", "in_tree", "out_tree", "places")
+
+    def __init__(
+        self, call: Callable[..., Any], parts: Callable[[], tuple[Run, Sequence[Any]]],
+        types: tuple[Sequence[Any], Sequence[Any]] | None, in_tree: Any, out_tree: Any,
+        places: Callable[[Sequence[Any]], tuple[int | None, ...]],
+    ):  # fmt: skip
+        """`places` tells of residuals which leaves of the arguments they are, if any."""
+        super().__init__(call, parts, types)
+        self.in_tree, self.out_tree, self.places = in_tree, out_tree, places
+        self._lists: list[Any] | None = None
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if self._lists is None:
+            return self._call(*args, **options)
+        run, residuals = self.parts()
+        return run(residuals, *args, **options)
+
+    def parts(self) -> tuple[Run, Sequence[Any]]:
+        run, residuals = super().parts()
+        if self._lists is None:
+            return run, residuals
+        args, opaque = self._lists
+        leaves, rest = tree_leaves(args, is_leaf=lambda x: type(x) is NotNeeded), iter(opaque)
+        return run, [next(rest) if place is None else leaves[place] for place in self.places(residuals)]
+
+    def _sorted(self) -> list[Any]:
+        if self._lists is None:
+            _, residuals = self.parts()
+            leaves: list[Any] = [NotNeeded()] * self.in_tree.num_leaves
+            opaque = []
+            for value, place in zip(residuals, self.places(residuals)):
+                if place is None:
+                    opaque.append(value)
+                else:
+                    leaves[place] = value
+            args = self.in_tree.walk(lambda children, _: tuple(children), lambda x: x, leaves)
+            self._lists = [list(args), opaque]
+        return self._lists
+
+    @property
+    def args_res(self) -> list[Any]:
+        """The arguments that the backward pass reads, `NotNeeded()` in place of others. Containers are tuples."""
+        return self._sorted()[0]  # type: ignore[no-any-return]
+
+    @args_res.setter
+    def args_res(self, values: list[Any]) -> None:
+        self._sorted()[0] = values
+
+    @property
+    def opaque_residuals(self) -> list[Any]:
+        """What else the backward pass reads."""
+        return self._sorted()[1]  # type: ignore[no-any-return]
+
+    @opaque_residuals.setter
+    def opaque_residuals(self, values: list[Any]) -> None:
+        self._sorted()[1] = values
+
+    @property
+    def fun(self) -> Callable[..., Any]:
+        """The function of residuals and a cotangent."""
+        return self.func
+
+    @property
+    def jaxpr(self) -> Jaxpr:
+        """The linear program that is transposed, with the residuals as constvars."""
+        run, residuals = self.parts()
+        program: Jaxpr = run.linear  # type: ignore[attr-defined]
+        count = len(residuals)
+        return program.replace(constvars=program.invars[:count], invars=program.invars[count:])
 
     def with_refs(self, *targets: Any) -> Callable[[Any], Any]:
         """The pullback that delivers each cotangent to its target: adds it to a reference, and returns `GradRef()` in
@@ -93,7 +178,7 @@ class Pullback(LinearMap):
         >>> pull.with_refs(total)(1.0), total[...]
         ((GradRef(),), Array(6., dtype=float32, weak_type=True))
         """
-        return functools.partial(self._call, into=targets)
+        return functools.partial(self.__call__, into=targets)
 
 
 def _flatten(linear_map: LinearMap) -> tuple[tuple[Any, ...], Run]:
@@ -101,9 +186,28 @@ def _flatten(linear_map: LinearMap) -> tuple[tuple[Any, ...], Run]:
     return tuple(residuals), run
 
 
-def _unflatten(kind: type[LinearMap], run: Run, residuals: Sequence[Any]) -> LinearMap:
-    return kind(lambda *args, **options: run(residuals, *args, **options), lambda: (run, residuals))
+def _unflatten(run: Run, residuals: Sequence[Any]) -> LinearMap:
+    return LinearMap(lambda *args, **options: run(residuals, *args, **options), lambda: (run, residuals))
 
 
-for _kind in (LinearMap, Pullback):
-    register_pytree_node(_kind, _flatten, functools.partial(_unflatten, _kind))
+def places_among(leaves: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[int | None, ...]]:
+    """Tells of residuals which of the arguments `leaves` they are. It refers to none: what nobody reads may go."""
+    found = {id(x): i for i, x in enumerate(leaves)}
+    return lambda residuals: tuple(found.get(id(r)) for r in residuals)
+
+
+def _flatten_pullback(pull: Pullback) -> tuple[tuple[Any, ...], Any]:
+    run, residuals = pull.parts()
+    return tuple(residuals), (run, pull.in_tree, pull.out_tree, pull.places(residuals))
+
+
+def _unflatten_pullback(kept: Any, residuals: Sequence[Any]) -> Pullback:
+    run, in_tree, out_tree, places = kept
+    return Pullback(
+        lambda *args, **options: run(residuals, *args, **options), lambda: (run, residuals), None,
+        in_tree, out_tree, lambda _: places,
+    )  # fmt: skip
+
+
+register_pytree_node(LinearMap, _flatten, _unflatten)
+register_pytree_node(Pullback, _flatten_pullback, _unflatten_pullback)

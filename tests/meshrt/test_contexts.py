@@ -83,7 +83,7 @@ def test_default_device_beside_a_mesh():
 def test_no_device(value):
     for call in (meshrt.default_device, lambda v: meshrt.config.update("default_device", v)):
         with pytest.raises(
-            errors.ConfigError, match=r"expected a device, such as .* or a platform: cpu, cuda, tpu or gpu"
+            errors.ConfigError, match=r"must be passed either a Device .* the platforms are cpu, "
         ):
             call(value)
     with pytest.raises(ValueError), jax.default_device(value):
@@ -178,7 +178,7 @@ def test_misuse():
         meshrt.default_matmul_precision()
     with pytest.raises(TypeError, match=r"its value is meshrt.enable_x64.value"):
         bool(meshrt.enable_x64)
-    with pytest.raises(errors.ConfigError, match="expected one of 'default'"):
+    with pytest.raises(errors.ConfigError, match=r"new enum value must be None or in \['default'"):
         meshrt.default_matmul_precision("best")
     assert "now None" in repr(meshrt.default_device)
 

@@ -93,3 +93,17 @@ def test_what_is_computed_again_says_so():
     assert "rematted_computation/" in meshrt.jit(meshrt.grad(f)).lower(X[0]).as_text(debug_info=True)
     with meshrt.named_scope("jvp("):
         meshrt.grad(meshrt.lax.sin)(1.0)
+
+
+def test_paths_begin_with_the_function_that_is_compiled():
+    def program(lib):
+        def f(x):
+            with lib.named_scope("foo"):
+                return lib.numpy.sin(x) * 2
+
+        lowered = lib.jit(f).lower(X)
+        texts = (lowered.as_text(debug_info=True), lowered.as_text("hlo", debug_info=True), lowered.compile().as_text())
+        return [path for text in texts for path in ("jit(f)/foo/sin", "jit(f)/foo/mul") if path in text]
+
+    assert program(meshrt) == program(jax) and len(program(meshrt)) >= 5
+    assert "jit(f)" not in meshrt.jit(lambda x: x).lower(X).as_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshrt import errors as _errors
 from meshrt.core.dimensions.expression import is_symbolic_dim as _is_symbolic_dim
 from meshrt.core.dimensions.expression import max_dim, min_dim
 from meshrt.core.eager import ensure_compile_time_eval
@@ -33,6 +34,8 @@ Value = Any
 
 def eval_jaxpr(jaxpr: Any, consts: Any, *args: Any, propagate_source_info: bool = True) -> list[Any]:
     """The results of a Jaxpr on flat arrays."""
+    if len(args) != len(jaxpr.invars):
+        raise _errors.ArgumentValueError(f"a Jaxpr of {len(jaxpr.invars)} arguments was given {len(args)}")
     return _eval_jaxpr(jaxpr, consts, args)
 
 

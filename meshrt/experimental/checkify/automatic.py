@@ -12,6 +12,7 @@ from meshrt import numpy as jnp
 from meshrt.contexts import usual_promotion
 from meshrt.core.types import aval_of
 from meshrt.experimental.checkify.failures import DivisionByZeroError, ErrorCategory, JaxException, NaNError, OOBError
+from meshrt.primitives.lu import factored_solve_p
 
 __all__ = ["failures_of"]
 
@@ -26,7 +27,7 @@ igammac integer_pow lgamma linear_solve log log1p logistic mul pad pow psum redu
 reduce_window reduce_window_sum regularized_incomplete_beta rem rsqrt scatter scatter_add scatter_max scatter_min
 scatter_mul scatter_sub sin sinh sqrt square sub tan tanh
 """
-_CAN_GIVE_NAN = frozenset(getattr(lax, f"{name}_p") for name in _NAMES.split())
+_CAN_GIVE_NAN = frozenset([factored_solve_p, *(getattr(lax, f"{name}_p") for name in _NAMES.split())])
 
 
 def failures_of(

@@ -113,15 +113,18 @@ class _Walk:
         if primitive in _TAKEN_AS:
             return self._apply(_TAKEN_AS[primitive](eqn), state, args)
         inner = list(subjaxprs(eqn.params))
-        if inner and self.sites.is_open:
+        # Programs of operations (what a reduction combines with, what a solver applies) are not looked into: their
+        # results are checked as those of any operation.
+        is_call = primitive in _RULES or primitive in _CALLS
+        if inner and self.sites.is_open and is_call:
             for jaxpr in inner:
                 self._visit(jaxpr)
-        elif inner and (any(CHECK in jaxpr.effects for jaxpr in inner) or self.may_fail(eqn)):
+        elif inner and (_asks(inner) or (is_call and self.may_fail(eqn))):
             rule = _RULES.get(primitive)
             return self._beside(eqn, state, args) if rule is None else rule(self, eqn, state, args)
         outs = context.trace.process_primitive(primitive, args, eqn.params)
         outs = list(outs) if primitive.multiple_results else [outs]
-        if not inner:
+        if not is_call:
             found = failures_of(primitive, args, outs, eqn.params, self.sites.enabled)
             for number, (bad, exception) in enumerate(found):
                 state = self.sites.note(state, (id(eqn), number), bad, exception)
@@ -229,6 +232,10 @@ def take_as(primitive: Primitive, equation: Callable[[Eqn], Eqn]) -> None:
     """Looks into `equation(eqn)` where a program has an equation `eqn` of this primitive. It has to give the same one
     each time."""
     _TAKEN_AS[primitive] = equation
+
+
+def _asks(programs: Sequence[Jaxpr]) -> bool:
+    return any(CHECK in jaxpr.effects for jaxpr in programs)
 
 
 _CALLS = frozenset({checkpoint_p, custom_jvp_call_p, custom_vjp_call_p})

@@ -185,3 +185,32 @@ def test_libraries_put_functions_around_the_compiler():
         jax.jit(lambda x: x * 4)(jnp.ones(9))
         assert len(seen) == before
     """)
+
+
+def test_errors_and_logs_are_those_of_the_names_that_a_program_imports():
+    passes("""
+        import logging
+        import jax
+        import jax.numpy as jnp
+
+        try:
+            jax.debug.print("x", 1)
+        except ValueError as e:
+            assert str(e).startswith("Unused positional arguments to `jax.debug.print`: [1]"), e
+        heard = {}
+        for name in ("jax._src.dispatch", "jax._src.interpreters.pxla"):
+            handler = logging.Handler()
+            handler.emit = lambda record, name=name: heard.setdefault(name, []).append(record.getMessage())
+            logging.getLogger(name).addHandler(handler)
+
+        def f(x):
+            return x + 1
+
+        with jax.log_compiles():
+            jax.jit(f)(jnp.ones(3))
+        said = [text.split(" in ")[0] for text in heard["jax._src.dispatch"]]
+        wanted = ["tracing f for jit", "jaxpr to MLIR module conversion jit(f)", "XLA compilation of jit(f)"]
+        assert said[-3:] == [f"Finished {what}" for what in wanted], said
+        told = heard["jax._src.interpreters.pxla"][-1]
+        assert told.startswith("Compiling jit(f) with global shapes and types (ShapedArray(float32[3]),)."), told
+    """)

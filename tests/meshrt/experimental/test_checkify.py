@@ -76,6 +76,10 @@ def divided(lib, c):
     return lambda x: lib.numpy.sin(x) / x
 
 
+def windowed(lib, c):
+    return lambda x: lib.lax.reduce_window(x, lib.numpy.nan, lambda a, b: lib.lax.min(a, b) + 0, (1,), (1,), "VALID")
+
+
 # name -> (program, arguments, what is looked for)
 PROGRAMS = {
     "first of two checks": (positive, (-X,), "user_checks"),
@@ -83,6 +87,9 @@ PROGRAMS = {
     "nothing wrong": (positive, (X,), "all_checks"),
     "not looked for": (positive, (-X,), "index_checks"),
     "nan": (lambda lib, c: lib.numpy.log, (-X,), "nan_checks"),
+    "nan of a solver": (lambda lib, c: lambda x: lib.lax.custom_linear_solve(lambda y: x * y, x, lambda f, b: b / x),
+                        (XS * 0,), "nan_checks"),
+    "nan of a window": (windowed, (XS,), "nan_checks"),
     "division before nan": (divided, (np.float32(0),), "float_checks"),
     "nan of a division": (divided, (np.float32(0),), "nan_checks"),
     "static index": (lambda lib, c: lambda x: x[5], (XS,), "index_checks"),

@@ -119,7 +119,7 @@ def test_nested_lists_of_traced_values():
 @pytest.mark.parametrize(
     "call, error, text",
     [
-        (lambda x: x.reshape(5, 5), ValueError, r"cannot reshape array of size 24 into shape \(5, 5\): its shape is \(2, 3, 4\)"),
+        (lambda x: x.reshape(5, 5), ValueError, r"cannot reshape array of shape \(2, 3, 4\) \(size 24\) into shape \(5, 5\) \(size 25\)"),
         (lambda x: mj.concatenate([x, x[:, 0]]), TypeError, "arrays with different numbers of dimensions"),
         (lambda x: mj.squeeze(x, 0), ValueError, "cannot select an axis to squeeze out"),
         (lambda x: mj.split(x, 3), ValueError, "array split does not result in an equal division: rest is 2; use array_split"),

@@ -60,7 +60,7 @@ def test_every_field_says_which_caches_it_enters():
         ("enable_x64", 1, "expected bool"),
         ("max_in_flight", 0, "at least"),
         ("max_in_flight", True, "expected int"),
-        ("default_matmul_precision", "low", "expected one of"),
+        ("default_matmul_precision", "low", "new enum value must be None or in"),
     ],
 )
 def test_errors(name, value, text):
