@@ -19,6 +19,10 @@ rules:
     again       from parameters: None, or `rule(policy, *operands) -> (results, function)`, with which a checkpoint runs
                 an application forward, and the function of the operands that it runs, and derives, in the backward pass
                 (see `meshrt.transforms.run_again`)
+    passing     `passing(params, positions) -> (params, order, at)`, for those as well: the parameters of an application
+                that returns the operands at these positions too, in front of its result `at`; `order` is where its
+                operands stand among those of this one. None where one cannot be returned (see
+                `meshrt.transforms.running_sums`)
     effects     the effects of an application, from operand types and parameters
     thread      `thread(eqn, token, threaded) -> (equations, token)`, for primitives that may have ordered effects: the
                 equation with a token passing through it (see `meshrt.transforms.ordering`)
@@ -39,6 +43,7 @@ and its traits:
     cheap              results cost no more to compute than to read from memory: views, conversions, simple arithmetic
     fuses              computed element by element, inside the operation that uses the result (cheap ones do as well)
     pulls_zeros        `transpose` runs for cotangents that are all zero, too (a user's rule may say other things)
+    reads_part         the result is a part of the first operand: its transpose writes that part of an array of zeros
     finite             its derivative is finite where its operands are, if nothing overflows (not that of log at 0)
     calls              the parameter that holds the Jaxpr of which an application is nothing but a call
     once               an application computes what its one Jaxpr does (its derivatives may be others): no loop
@@ -202,9 +207,11 @@ class Primitive:
         "on_cells",
         "once",
         "optional",
+        "passing",
         "place",
         "printed",
         "pulls_zeros",
+        "reads_part",
         "recompute",
         "repeats",
         "selects",
@@ -232,6 +239,7 @@ class Primitive:
     batch_axis: Final[bool]
     dce: Final[Rule | None]
     recompute: Final[Rule | None]
+    passing: Final[Rule | None]
     again: Final[Callable[[dict[str, Any]], Rule | None] | None]
     discharge: Final[Rule | None]
     printed: Final[Rule | None]
@@ -254,6 +262,7 @@ class Primitive:
     cheap: Final[bool]
     fuses: Final[bool]
     pulls_zeros: Final[bool]
+    reads_part: Final[bool]
     finite: Final[bool]
     calls: Final[str | None]
     once: Final[bool]
@@ -288,6 +297,7 @@ class Primitive:
         batch_axis: bool = False,
         dce: Rule | None = None,
         recompute: Rule | None = None,
+        passing: Rule | None = None,
         again: Callable[[dict[str, Any]], Rule | None] | None = None,
         discharge: Rule | None = None,
         printed: Rule | None = None,
@@ -310,6 +320,7 @@ class Primitive:
         cheap: bool = False,
         fuses: bool = False,
         pulls_zeros: bool = False,
+        reads_part: bool = False,
         finite: bool = False,
         calls: str | None = None,
         once: bool = False,
@@ -335,7 +346,7 @@ class Primitive:
         self.lower, self.jvp, self.linearize = lower, jvp, linearize
         self.transpose, self.batch, self.batch_axis = transpose, batch, batch_axis
         self.dce, self.recompute, self.effects_rule, self.impl = dce, recompute, effects, impl
-        self.again = again
+        self.again, self.passing, self.reads_part = again, passing, reads_part
         self.thread, self.discharge, self.printed, self.shown = thread, discharge, printed, shown
         self.allocates, self.on_cells, self.repeats, self.selects = allocates, on_cells, repeats, selects
         self.batches_refs = batches_refs

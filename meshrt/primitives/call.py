@@ -17,6 +17,7 @@ from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
 from meshrt.transforms.ordering import thread_call
+from meshrt.transforms.running_sums import returning
 from meshrt.transforms.tools import WeakCache, dce
 
 __all__: list[str] = []
@@ -64,6 +65,12 @@ def _transpose(cts: Sequence[Any], *args: Any, jaxpr: Jaxpr, name: str) -> list[
     return [(next(pulled) if next(flags) else None) if lin else None for lin in linear]
 
 
+def _passing(params: dict[str, Any], positions: Sequence[int]) -> tuple[dict[str, Any], Sequence[int], int]:
+    jaxpr = params["jaxpr"]
+    at = len(jaxpr.outvars)
+    return {**params, "jaxpr": returning(jaxpr, positions, at)}, range(len(jaxpr.invars)), at
+
+
 def _batch(axis: MappedAxis, args: list[Any], dims: list[int | None], params: dict[str, Any]) -> tuple[Any, Any]:
     moved = [led(a, d) for a, d in zip(args, dims)]
     closed, flags = batch_jaxpr(params["jaxpr"], axis, flags_of(args, dims))
@@ -92,7 +99,7 @@ def _bind(*args: Any, **params: Any) -> Any:
 jit_p: Primitive = Primitive(
     "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
     batches_refs=True,
-    dce=_dce, discharge=call_rule(lambda: jit_p),
+    dce=_dce, passing=_passing, discharge=call_rule(lambda: jit_p),
     effects=lambda *avals, jaxpr, name: jaxpr.effects, calls="jaxpr", thread=thread_call,
     multiple_results=True, cache_types=False, varies=lambda params: declared(params["jaxpr"].in_avals),
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],

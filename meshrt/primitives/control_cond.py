@@ -35,6 +35,7 @@ from meshrt.transforms.linear import given_linear, transpose_jaxpr
 from meshrt.transforms.linearize import Linearized, linearize_jaxpr
 from meshrt.transforms.ordering import TOKEN
 from meshrt.transforms.recompute import Policy, Split, inlined, split
+from meshrt.transforms.running_sums import returning
 from meshrt.transforms.tools import WeakCache, dce, hoist_consts
 
 __all__ = ["cond_p", "platform_index_p"]
@@ -267,6 +268,13 @@ def _transpose(cts: Sequence[Any], index: Any, *operands: Any, branches: tuple[J
     return [None, *[(next(outs) if next(flags) else None) if lin else None for lin in linear]]
 
 
+def _passing(params: dict[str, Any], positions: Sequence[int]) -> tuple[dict[str, Any], Sequence[int], int]:
+    branches = params["branches"]
+    at, inside = len(branches[0].outvars), [i - 1 for i in positions]
+    passed = tuple(returning(b, inside, at) for b in branches)
+    return {**params, "branches": passed}, range(1 + len(branches[0].invars)), at
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Batching
 
@@ -404,7 +412,7 @@ def _bind(*args: Any, **params: Any) -> Any:
 
 cond_p: Primitive = Primitive(
     "cond", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    dce=_dce, recompute=_recompute, discharge=cond_rule(lambda: cond_p, _joined), thread=_thread,
+    dce=_dce, passing=_passing, recompute=_recompute, discharge=cond_rule(lambda: cond_p, _joined), thread=_thread,
     selects=lambda axis, flags, params: flags[0], batches_refs=True,
     effects=lambda *avals, branches, **chosen: body_effects(*branches),
     multiple_results=True, cache_types=False,

@@ -9,7 +9,7 @@ lowering are in `control_scan_lowering`, the bodies of reverse mode in `control_
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from meshrt.core.basic.parts import exchanged, in_front
 from meshrt.core.basic.shapes import instantiate, move_dim, zeros
@@ -31,6 +31,7 @@ from meshrt.transforms.linear import given_linear
 from meshrt.transforms.linearize import linear_zero_p
 from meshrt.transforms.ordering import TOKEN
 from meshrt.transforms.references import with_moved_refs
+from meshrt.transforms.running_sums import is_added_to, returning
 from meshrt.transforms.tools import WeakCache, dce
 
 __all__ = ["scan_p"]
@@ -147,6 +148,14 @@ def _transpose(
     unroll: int,
 ) -> list[Any]:
     consts, _, xs = split3(operands, num_consts, num_carry)
+    added = [i for i, c in enumerate(consts) if is_undefined(c) and not c.aval.is_high and is_added_to(jaxpr, i)]
+    if added:
+        params = {"jaxpr": jaxpr, "length": length, "reverse": reverse, "unroll": unroll}
+        changed = _passing({**params, "num_consts": num_consts, "num_carry": num_carry}, added)
+        params, order, at = cast(Any, changed)
+        cts = [*cts[:at], *[None] * len(added), *cts[at:]]
+        found = dict(zip(order, _transpose(cts, *[operands[i] for i in order], **params)))
+        return [found[i] for i in range(len(operands))]
     # Carries are linear whether or not the initial value is known (then it is zero).
     lin_consts, lin_xs = tuple(map(is_undefined, consts)), tuple(map(is_undefined, xs))
     linear = (*lin_consts, *[True] * num_carry, *lin_xs)
@@ -172,6 +181,18 @@ def _transpose(
     nonzero = iter((*t.consts_nz, *t.carry_nz, *t.xs_nz))
     found = [(next(pulled) if next(nonzero) else None) if lin else None for lin in linear]
     return [c if is_undefined(x) else None for c, x in zip(found, operands)]
+
+
+def _passing(params: dict[str, Any], positions: Sequence[int]) -> tuple[dict[str, Any], Sequence[int], int] | None:
+    """What is constant becomes a carry, which each turn returns as it got it."""
+    jaxpr, num_consts = params["jaxpr"], params["num_consts"]
+    if any(i >= num_consts for i in positions):
+        return None
+    order = [*[i for i in range(num_consts) if i not in positions], *positions, *range(num_consts, len(jaxpr.invars))]
+    body = returning(permuted(jaxpr, order, range(len(jaxpr.outvars))), [*map(order.index, positions)], 0)
+    count = len(positions)
+    changed = {"jaxpr": body, "num_consts": num_consts - count, "num_carry": params["num_carry"] + count}
+    return {**params, **changed}, order, 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -282,7 +303,8 @@ def _bind(*args: Any, **params: Any) -> Any:
 
 scan_p: Primitive = Primitive(
     "scan", infer, lower=lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    batches_refs=True, dce=_dce, recompute=recompute, discharge=scan_rule(lambda: scan_p), thread=_thread,
+    batches_refs=True, dce=_dce, passing=_passing, recompute=recompute, discharge=scan_rule(lambda: scan_p),
+    thread=_thread,
     effects=lambda *avals, jaxpr, **_: body_effects(jaxpr),
     multiple_results=True, cache_types=False, varies=lambda params: declared(params["jaxpr"].in_avals),
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],

@@ -141,7 +141,7 @@ def _dynamic_slice_batch(
 dynamic_slice_p = Primitive(
     "dynamic_slice", _dynamic_slice_infer, lower=_dynamic_slice_lower, jvp=_dynamic_slice_jvp,
     transpose=_dynamic_slice_transpose, batch=_dynamic_slice_batch, explicit=keeps("dynamic_slice"), sums=moved,
-    finite=True,
+    reads_part=True, finite=True,
 )  # fmt: skip
 
 

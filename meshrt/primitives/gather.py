@@ -231,7 +231,7 @@ def _gather_explicit(app: Application) -> None:
 
 gather_p = Primitive(
     "gather", _infer, shown=also("fill_value"), lower=_lower, jvp=_jvp, transpose=_transpose, batch=_batch,
-    explicit=_gather_explicit, finite=True,
+    explicit=_gather_explicit, reads_part=True, finite=True,
 )  # fmt: skip
 
 

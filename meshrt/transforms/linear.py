@@ -25,6 +25,7 @@ from meshrt.core.jaxpr import NO_EFFECTS, ClosedJaxpr, Effects, Eqn, Jaxpr, Lite
 from meshrt.core.primitive import NotLinearError, Primitive, Undefined, is_undefined, missing_rule
 from meshrt.core.trace import JaxprTrace, Trace, Tracer, context, set_trace
 from meshrt.core.types import ShapedArray, aval_of
+from meshrt.transforms.running_sums import reads_parts
 from meshrt.transforms.tools import WeakCache, as_literal, hoist_consts
 
 __all__ = [
@@ -261,6 +262,7 @@ def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
     if primitive.transpose is None:
         raise missing_rule(primitive, "transpose", "cannot be differentiated in reverse mode", where)
     source.set_replay(source.transposed(where))
+    args, params, step_cts = _with_sums(primitive, args, params, step_cts, env)
     operands = [Undefined(a.aval) if type(a) is Var else a for a in args]
     try:
         pulled = primitive.transpose(step_cts if primitive.multiple_results else step_cts[0], *operands, **params)
@@ -270,6 +272,23 @@ def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
     for a, ct in zip(args, pulled):
         if type(a) is Var and ct is not None:
             env[a] = add_tangents(env.get(a), cotangent_of(a.aval, ct))
+
+
+def _with_sums(primitive, args, params, cts, env: dict[Var, Any]) -> tuple[Any, dict[str, Any], list[Any]]:
+    """(operands, parameters, cotangents) with which a step is pulled back: where it reads parts of operands whose
+    cotangents have summands already, as an application that returns these operands, whose cotangents are the sums."""
+    if primitive.passing is None:
+        return args, params, cts
+    added = [
+        i
+        for i, a in enumerate(args)
+        if type(a) is Var and a in env and a not in args[:i] and not a.aval.is_high
+        if reads_parts(primitive, params, i)
+    ]
+    if not added:
+        return args, params, cts
+    params, order, at = primitive.passing(params, added)
+    return [args[i] for i in order], params, [*cts[:at], *[env.pop(args[i]) for i in added], *cts[at:]]
 
 
 def _not_linear(primitive: Primitive, avals: Sequence[Any], where: Any, why: str) -> errors.DifferentiationError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -139,10 +139,20 @@ _SEMANTICS = tuple([kind.value for kind in GridDimensionSemantics])
 
 @dataclass(frozen=True)
 class TritonCompilerParams:
-    """Parameters of the compiler for GPUs (`pallas.triton.CompilerParams`): warps per program, stages of pipelines."""
+    """Parameters of the compiler for GPUs (`pallas.triton.CompilerParams`).
+
+    Args:
+      num_warps: warps per program.
+      num_stages: stages of pipelines.
+      turns: which steps along the last dimension of the grid do anything, where a program runs these one after the
+        other: a hashable function of the indices of all other dimensions (int32) that gives the first and the one
+        behind the last. No others are run. (JAX's has none: there a branch leaves steps out, and compilers fetch
+        nothing ahead inside of one.)
+    """
 
     num_warps: int | None = None
     num_stages: int | None = None
+    turns: Callable[..., tuple[Any, Any]] | None = None
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ def lower(ctx: LoweringContext, eqn: Eqn, operands: Sequence[Any]) -> Sequence[A
     params, mapping = eqn.params, eqn.params["grid_mapping"]
     asked = _compiler_params(params["compiler_params"], params["jaxpr"])
     name = symbol(params["name"])
-    text, launch = kernel_text(name, params["jaxpr"], mapping, _sequential(params["compiler_params"], mapping))
+    sequential = _sequential(params["compiler_params"], mapping)
+    text, launch = kernel_text(name, params["jaxpr"], mapping, sequential, asked.turns)
     ins, outs = [a.aval for a in eqn.invars], [v.aval for v in eqn.outvars]
     target = Target(
         TARGET, _config(name, text, launch, asked), 4, None, None, bool(eqn.effects),
@@ -93,7 +94,7 @@ def _compiler_params(given: Any, jaxpr: Jaxpr) -> TritonCompilerParams:
         raise errors.ArgumentValueError(
             f"compiler_params: num_warps is a power of two up to 32 and num_stages at least 1, got {warps} and {stages}"
         )
-    return TritonCompilerParams(warps, stages)
+    return TritonCompilerParams(warps, stages, given.turns)
 
 
 def _config(name: str, text: str, sizes: Sequence[int], asked: TritonCompilerParams) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ from meshrt.experimental.kernels.semaphores import (
 from meshrt.experimental.kernels.specs import Blocked, Element, Squeezed
 from meshrt.experimental.kernels.triton.pointers import STORED_BOOL, Block, outside
 from meshrt.experimental.kernels.triton.walk import TritonWalk
+from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.staging import make_jaxpr
 from meshrt.transforms.discharge import discharged, settled
 from propagation.contexts import new_context
 
@@ -39,6 +41,7 @@ classes_are_in("tt", tt)
 _OTHER_CHIPS = (
     dma_start_p, dma_wait_p, semaphore_signal_p, semaphore_wait_p, semaphore_read_p, get_barrier_semaphore_p,
 )  # fmt: skip
+Turns = Callable[..., tuple[Any, Any]]
 _AXES = ("X", "Y", "Z")
 # What CUDA takes along the second and third dimension of a launch.
 _MOST_PROGRAMS = 65535
@@ -52,17 +55,25 @@ def launch_grid(grid: Sequence[int]) -> tuple[int, int, int]:
 
 
 def kernel_text(
-    name: str, jaxpr: Jaxpr, mapping: GridMapping, sequential: Sequence[int] = ()
+    name: str, jaxpr: Jaxpr, mapping: GridMapping, sequential: Sequence[int] = (), turns: Turns | None = None
 ) -> tuple[str, tuple[int, int, int]]:
     """The module of a kernel, as text, and the sizes of its launch.
 
-    Each program runs all steps along the `sequential` dimensions of the grid, one after the other.
+    Each program runs all steps along the `sequential` dimensions of the grid, one after the other; of the last
+    dimension those that `turns` says (`TritonCompilerParams`).
 
     Raises:
       UnsupportedError: something that GPUs or Triton lack, with the operation and its line.
+      ArgumentValueError: there are `turns`, and the last dimension is not sequential.
     """
     _check_operations(name, jaxpr)
     _check(name, mapping)
+    if turns is not None and len(mapping.grid) - 1 not in sequential:
+        raise errors.ArgumentValueError(
+            f"compiler_params: the kernel {name} has `turns`, which say where steps along the last dimension of the "
+            f"grid {mapping.grid} begin and end, but those do not run one after the other: say that it is 'arbitrary' "
+            "(dimension_semantics)"
+        )
     context = new_context()
     tt.register_dialect(context)
     with context, ir.Location.name(name):
@@ -74,7 +85,7 @@ def kernel_text(
             function = _function(name, kinds)
         with ir.InsertionPoint(function.regions[0].blocks[0]):
             pointers = list(function.regions[0].blocks[0].arguments)
-            launch = _Program(walk, jaxpr, mapping, sequential, pointers).write()
+            launch = _Program(walk, jaxpr, mapping, sequential, turns, pointers).write()
             tt.return_([])
         verify(module, "Triton (GPU)", name)
         return str(module.operation.get_asm()), launch
@@ -134,9 +145,10 @@ class _Program:
         jaxpr: Jaxpr,
         mapping: GridMapping,
         sequential: Sequence[int],
+        turns: Turns | None,
         pointers: Sequence[ir.Value],
     ):
-        self.walk, self.mapping, self.sequential = walk, mapping, tuple(sequential)
+        self.walk, self.mapping, self.sequential, self.turns = walk, mapping, tuple(sequential), turns
         self.scalars = [_scalars(p, a) for p, a in zip(pointers, mapping.scalar_avals)]
         self.pointers = pointers[mapping.num_scalars :]
         kept = len(jaxpr.invars) - len(mapping.scratch_avals)
@@ -158,11 +170,20 @@ class _Program:
         if not left:
             return self._step([places[d] for d in range(len(self.mapping.grid))], scratch)
         first, *rest = left
-        op = scf.ForOp(self.walk.i32(0), self.walk.i32(self.mapping.grid[first]), self.walk.i32(1), scratch)
+        op = scf.ForOp(*self._ends(first, places), self.walk.i32(1), scratch)
         with ir.InsertionPoint(op.body):
             here = {**places, first: op.induction_variable}
             scf.yield_(self._steps(here, rest, list(op.inner_iter_args)))
         return list(op.results)
+
+    def _ends(self, dim: int, places: dict[int, ir.Value]) -> Sequence[ir.Value]:
+        """The first step along a dimension, and the one behind the last."""
+        last = len(self.mapping.grid) - 1
+        if self.turns is None or dim != last:
+            return self.walk.i32(0), self.walk.i32(self.mapping.grid[dim])
+        others = [places[d] for d in range(last) if d not in self.mapping.vmapped_dims]
+        traced = make_jaxpr(self.turns)(*[ShapeDtypeStruct((), np.int32)] * len(others))
+        return self.walk.jaxpr(settled(traced.jaxpr), others)
 
     def _step(self, indices: Sequence[ir.Value], scratch: list[Any]) -> list[Any]:
         mapping, walk = self.mapping, self.walk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -200,7 +201,9 @@ def _turned(*arrays: Any) -> list[Any]:
     return [jnp.swapaxes(x, 1, 2) for x in arrays]
 
 
-def _operands(how: Any, blocks: Any, has_bias: bool, q: Any, k: Any, v: Any, *beside: Any) -> tuple[Plan, list[Any]]:
+def _operands(
+    how: Any, blocks: Any, has_bias: bool, narrowed: bool, q: Any, k: Any, v: Any, *beside: Any
+) -> tuple[Plan, list[Any]]:
     """(plan, operands of the kernels) of one device's pieces."""
     rest = list(beside)
     bias = rest.pop(0) if has_bias else None
@@ -209,22 +212,32 @@ def _operands(how: Any, blocks: Any, has_bias: bool, q: Any, k: Any, v: Any, *be
     operands = [q, k, v] if bias is None else [q, k, v, bias]
     if segments is not None:
         operands += [segments[0][:, :, None], segments[1][:, None, :]]
-    return _plan(q, k, bias, segments, how, blocks), operands
+    return dataclasses.replace(_plan(q, k, bias, segments, how, blocks), narrowed=narrowed), operands
 
 
-@sized("attention")
-def _forward(split: Split, *arrays: Any, how: Any, blocks: Any, has_bias: bool) -> tuple[Any, Any]:
-    plan, operands = _operands(how, blocks, has_bias, *arrays)
+def _attend(narrowed: bool, split: Split, *arrays: Any, how: Any, blocks: Any, has_bias: bool) -> tuple[Any, Any]:
+    plan, operands = _operands(how, blocks, has_bias, narrowed, *arrays)
     out, log = attend(plan, *operands)
     return jnp.swapaxes(out, 1, 2), jnp.swapaxes(log[..., 0], 1, 2)
 
 
-@sized("attention_gradient")
-def _backward(split: Split, *arrays: Any, how: Any, blocks: Any, has_bias: bool, of_bias: bool) -> tuple[Any, ...]:
+@sized("attention", on_gpus=functools.partial(_attend, True))
+def _forward(split: Split, *arrays: Any, **statics: Any) -> tuple[Any, Any]:
+    return _attend(False, split, *arrays, **statics)
+
+
+def _pull_back(
+    narrowed: bool, split: Split, *arrays: Any, how: Any, blocks: Any, has_bias: bool, of_bias: bool
+) -> tuple[Any, ...]:
     *own, cotangent, log, delta = arrays
-    plan, operands = _operands(how, blocks, has_bias, *own)
+    plan, operands = _operands(how, blocks, has_bias, narrowed, *own)
     given = [*_turned(cotangent), *(x[..., None] for x in _turned(log, delta))]
     dq, *of_scores = of_queries(plan, *operands, given=given, with_bias=of_bias)
     dk, dv = of_keys(plan, *operands, given=given)
     dq, dk, dv = _turned(dq, dk, dv)
     return dq, split.sum(dk, "r", "t"), split.sum(dv, "r", "t"), *of_scores
+
+
+@sized("attention_gradient", on_gpus=functools.partial(_pull_back, True))
+def _backward(split: Split, *arrays: Any, **statics: Any) -> tuple[Any, ...]:
+    return _pull_back(False, split, *arrays, **statics)

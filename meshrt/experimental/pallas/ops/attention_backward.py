@@ -11,6 +11,7 @@ heads that share them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -27,6 +28,8 @@ __all__ = ["of_keys", "of_queries"]
 def of_queries(plan: Plan, q: Any, k: Any, v: Any, *beside: Any, given: Any, with_bias: bool) -> tuple[Any, ...]:
     """dq; and, `with_bias`, the cotangent of scores (batch, heads, queries, keys). `given` are the cotangent of the
     results, the logs of normalisers and delta."""
+    if with_bias:  # blocks that are left out are zeros there
+        plan = dataclasses.replace(plan, narrowed=False)
 
     def at(b: Any, h: Any, i: Any, j: Any) -> Any:
         first, last = plan.columns_for(i)
@@ -44,7 +47,7 @@ def of_queries(plan: Plan, q: Any, k: Any, v: Any, *beside: Any, given: Any, wit
         out_specs=outs,
         out_shape=types,
         scratch_shapes=[pltpu.VMEM((plan.rows, plan.width), plan.dtype)],
-        compiler_params=plan.compiler_params(1, 2, 2, plan.rows),
+        compiler_params=plan.compiler_params("keys", 2, 2, plan.rows),
         cost_estimate=plan.cost(3, q.dtype.itemsize),
         name="flash_attention_queries",
     )(q, k, v, *beside, *given)
@@ -66,7 +69,7 @@ def of_keys(plan: Plan, q: Any, k: Any, v: Any, *beside: Any, given: Any) -> tup
         out_specs=[columns, columns],
         out_shape=[ShapeDtypeStruct(k.shape, k.dtype), ShapeDtypeStruct(v.shape, v.dtype)],
         scratch_shapes=[pltpu.VMEM((plan.columns, plan.width), plan.dtype)] * 2,
-        compiler_params=plan.compiler_params(2, 2, 2, 2 * plan.columns),
+        compiler_params=plan.compiler_params("queries", 2, 2, 2 * plan.columns),
         cost_estimate=plan.cost(4, q.dtype.itemsize),
         name="flash_attention_keys",
     )(q, k, v, *beside, *given)
@@ -92,8 +95,9 @@ def _queries_kernel(*refs: Any, plan: Plan, with_bias: bool) -> None:
     given = [rest.pop(0) for _ in range(3)]
     out_ref, *of_scores, acc_ref = rest
     i, j = pl.program_id(2), pl.program_id(3)
+    first, last = plan.ends_of_row(i)
 
-    @pl.when(j == 0)
+    @pl.when(j == first)
     def _start() -> None:
         acc_ref[...] = jnp.zeros(acc_ref.shape, plan.dtype)
 
@@ -107,7 +111,7 @@ def _queries_kernel(*refs: Any, plan: Plan, with_bias: bool) -> None:
             of_scores[0][...] = ds
         acc_ref[...] += contract(ds.astype(k.dtype), k, 1, 0, plan.dtype)
 
-    @pl.when(j == plan.column_blocks - 1)
+    @pl.when(j == last)
     def _finish() -> None:
         out_ref[...] = (acc_ref[...] * plan.scale).astype(out_ref.dtype)
 
@@ -118,8 +122,9 @@ def _keys_kernel(*refs: Any, plan: Plan) -> None:
     given = [rest.pop(0) for _ in range(3)]
     dk_ref, dv_ref, dk_acc, dv_acc = rest
     j, r, i = pl.program_id(2), pl.program_id(3), pl.program_id(4)
+    first, last = plan.ends_of_column(j)
 
-    @pl.when(jnp.logical_and(r == 0, i == 0))
+    @pl.when(jnp.logical_and(r == 0, i == first))
     def _start() -> None:
         dk_acc[...] = jnp.zeros(dk_acc.shape, plan.dtype)
         dv_acc[...] = jnp.zeros(dv_acc.shape, plan.dtype)
@@ -130,7 +135,7 @@ def _keys_kernel(*refs: Any, plan: Plan) -> None:
         dv_acc[...] += contract(weights.astype(cotangent.dtype), cotangent, 0, 0, plan.dtype)
         dk_acc[...] += contract(ds.astype(q.dtype), q, 0, 0, plan.dtype)
 
-    @pl.when(jnp.logical_and(r == plan.shared - 1, i == plan.row_blocks - 1))
+    @pl.when(jnp.logical_and(r == plan.shared - 1, i == last))
     def _finish() -> None:
         dk_ref[...] = (dk_acc[...] * plan.scale).astype(dk_ref.dtype)
         dv_ref[...] = dv_acc[...].astype(dv_ref.dtype)

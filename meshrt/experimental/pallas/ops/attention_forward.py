@@ -36,7 +36,7 @@ def attend(plan: Plan, q: Any, k: Any, v: Any, *beside: Any) -> tuple[Any, Any]:
             pltpu.VMEM((plan.rows, 1), plan.dtype),
             pltpu.VMEM((plan.rows, plan.width), plan.dtype),
         ],
-        compiler_params=plan.compiler_params(1, 1, 2, plan.rows),
+        compiler_params=plan.compiler_params("keys", 1, 2, plan.rows),
         cost_estimate=plan.cost(2, q.dtype.itemsize),
         name="flash_attention",
     )(q, k, v, *beside)
@@ -48,8 +48,9 @@ def _kernel(*refs: Any, plan: Plan) -> None:
     blocks = Blocks.of(plan, rest)
     out_ref, log_ref, top_ref, total_ref, acc_ref = rest
     i, j = pl.program_id(2), pl.program_id(3)
+    first, last = plan.ends_of_row(i)
 
-    @pl.when(j == 0)
+    @pl.when(j == first)
     def _start() -> None:
         top_ref[...] = jnp.full(top_ref.shape, -np.inf, plan.dtype)
         total_ref[...] = jnp.zeros(total_ref.shape, plan.dtype)
@@ -68,7 +69,7 @@ def _kernel(*refs: Any, plan: Plan) -> None:
         total_ref[...] = kept * total_ref[...] + jnp.sum(weights, axis=1, keepdims=True)
         acc_ref[...] = kept * acc_ref[...] + contract(weights.astype(v.dtype), v, 1, 0, plan.dtype)
 
-    @pl.when(j == plan.column_blocks - 1)
+    @pl.when(j == last)
     def _finish() -> None:
         total = total_ref[...]
         out_ref[...] = (acc_ref[...] / jnp.where(total == 0, 1, total)).astype(out_ref.dtype)

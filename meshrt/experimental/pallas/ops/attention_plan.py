@@ -28,6 +28,8 @@ class Plan:
 
     before, after: how many positions before and after its own a query may attend to; None for any number.
     bias: the shape of the bias, of four dimensions, each 1 or whole. segments: whether positions have segments.
+    narrowed: whether the steps of a kernel begin and end where there are blocks, instead of leaving blocks out by
+      branches: on GPUs, where nothing is fetched ahead inside of branches.
     """
 
     batch: int
@@ -45,6 +47,7 @@ class Plan:
     segments: bool
     dtype: Any
     itemsize: int
+    narrowed: bool = False
 
     @property
     def shared(self) -> int:
@@ -85,10 +88,24 @@ class Plan:
 
     def meets(self, i: Any, j: Any) -> Any:
         """Whether block (i, j) has a pair of positions that may attend to each other."""
-        if not self.is_banded:
-            return True  # (nothing is fetched ahead inside of branches)
+        if not self.is_banded or self.narrowed:
+            return True
         first, last = self.columns_for(i)
         return jnp.logical_and(j >= first, j <= last)
+
+    def ends_of_row(self, i: Any) -> tuple[Any, Any]:
+        """The first and the last step over blocks of keys of block `i` of queries; there is one at least."""
+        if not (self.narrowed and self.is_banded):
+            return 0, self.column_blocks - 1
+        first, last = self.columns_for(i)
+        return jnp.minimum(first, last), last
+
+    def ends_of_column(self, j: Any) -> tuple[Any, Any]:
+        """The first and the last step over blocks of queries of block `j` of keys; there is one at least."""
+        if not (self.narrowed and self.is_banded):
+            return 0, self.row_blocks - 1
+        first, last = self.rows_for(j)
+        return jnp.minimum(first, last), last
 
     # Operands of kernels whose grid positions `at` maps to (batch, head, block of queries, block of keys)
 
@@ -138,16 +155,17 @@ class Plan:
     def rows_type(self, width: int, dtype: Any) -> Any:
         return ShapeDtypeStruct((self.batch, self.heads, self.queries, width), dtype)
 
-    def compiler_params(self, steps: int, of_rows: int, of_columns: int, sums: int) -> dict[str, Any]:
-        """What compilers are told of a kernel whose last `steps` dimensions of the grid add up, and which holds so many
-        blocks by queries, by keys, and `sums` elements of sums for each of the width."""
-        semantics = ("parallel",) * 3 + ("arbitrary",) * steps
+    def compiler_params(self, along: str, of_rows: int, of_columns: int, sums: int) -> dict[str, Any]:
+        """What compilers are told of a kernel whose steps go along the "keys" or the "queries", of all heads that share
+        keys, and which holds so many blocks by queries, by keys, and `sums` elements of sums for each of the width."""
+        semantics = ("parallel",) * 3 + ("arbitrary",) * (1 if along == "keys" else 2)
+        turns = Turns(self, along) if self.narrowed and self.is_banded else None
         width = 1 << (self.width - 1).bit_length()
         operands = (of_rows * self.rows + of_columns * self.columns) * width
         warps = warps_for(operands, sums * width, self.itemsize)
         return {
             "mosaic": pltpu.CompilerParams(dimension_semantics=semantics),
-            "triton": pltriton.CompilerParams(num_warps=warps, num_stages=STAGES),
+            "triton": pltriton.CompilerParams(num_warps=warps, num_stages=STAGES, turns=turns),
         }
 
     def cost(self, products: int, itemsize: int) -> Any:
@@ -162,6 +180,19 @@ class Plan:
         return pl.CostEstimate(
             flops=2 * products * heads * pairs * self.width, transcendentals=heads * pairs, bytes_accessed=moved
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """Where the steps of a kernel along "keys" or "queries" begin and end, by the place of the others."""
+
+    plan: Plan
+    along: str
+
+    def __call__(self, b: Any, h: Any, block: Any, *shared: Any) -> tuple[Any, Any]:
+        ends = self.plan.ends_of_row if self.along == "keys" else self.plan.ends_of_column
+        first, last = ends(block)
+        return jnp.asarray(first, np.int32), jnp.asarray(last + 1, np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
