@@ -125,7 +125,7 @@ FOREIGN = {
         %2 = stablehlo.multiply %1, %c : tensor<i64>
         %3 = stablehlo.divide %2, %c : tensor<i64>
         %0 = stablehlo.convert %3 : (tensor<i64>) -> tensor<i32>
-        """, np.array([3, -4], np.int32), np.array([3, -4], np.int32), False),
+        """, np.array([3, -4], np.int32), np.array([3, -4], np.int32), True),
     "a composite whose attributes make no sense": ("tensor<3xf32>", "tensor<2xf32>", """
         %0, %1 = stablehlo.composite "chlo.top_k" %x {composite_attributes = {k = 3 : i8}, decomposition = @two}
           : (tensor<3xf32>) -> (tensor<2xf32>, tensor<2xi32>)

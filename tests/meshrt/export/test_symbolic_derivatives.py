@@ -7,7 +7,7 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
-from meshrt import export
+from meshrt import export, lax
 
 
 @meshrt.custom_vjp
@@ -49,3 +49,26 @@ def test_derivatives_of_a_function_of_and_to_integers_of_symbolic_sizes():
         again = export.export(meshrt.jit(form))(*wider)
         for call in (form, meshrt.jit(form), again.call):
             np.testing.assert_allclose(call(x, i), np.cos(x) * i[:, None], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cumprod", "cummax", "cummin", "cumlogsumexp"])
+@pytest.mark.parametrize(("axis", "reverse"), [(0, False), (1, True)])
+def test_cumulative_reductions_along_symbolic_sizes(name, axis, reverse):
+    cumulated = lambda x: getattr(lax, name)(x, axis=axis, reverse=reverse)
+    twice = lambda x: meshrt.jvp(meshrt.grad(lambda x: jnp.sin(cumulated(x)).sum()), (x,), (x * x,))
+    loaded = export.export(meshrt.jit(twice))(meshrt.ShapeDtypeStruct(export.symbolic_shape("n, m"), np.float32))
+    for shape in ((3, 5), (1, 1), (6, 2)):
+        x = np.random.default_rng(1).random(shape, np.float32)
+        for found, wanted in zip(loaded.call(x), twice(x), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_associative_scan_along_a_symbolic_size():
+    affine = lambda left, right: (left[0] * right[0], left[1] * right[0] + right[1])
+    scanned = lambda x: lax.associative_scan(affine, (x, x + 1), axis=1, reverse=True)
+    (n,) = export.symbolic_shape("n")
+    loaded = export.export(meshrt.jit(scanned))(meshrt.ShapeDtypeStruct((2, n), np.float32))
+    for size in (1, 2, 5):
+        x = np.random.default_rng(2).random((2, size), np.float32)
+        for found, wanted in zip(loaded.call(x), scanned(x), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-5)
