@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, tree_util
-from meshrt.core.basic.shapes import zeros
+from meshrt.core.basic.shapes import no_derivatives, zeros
 from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.jaxpr import Effects, Eqn
 from meshrt.core.primitive import Primitive
@@ -113,12 +113,12 @@ def _second_derivative(exported: Record) -> Any:
 
 def _cotangent(ct: Any, wanted: ShapedArray) -> Any:
     if wanted.dtype == dtypes.float0:
-        return np.zeros(wanted.shape, dtypes.float0)
+        return no_derivatives(ct.shape)
     return zeros(ct.aval.bare()) if isinstance(ct, SymbolicZero) else ct
 
 
 def _zeros(shape: tuple[int, ...], kind: ShapedArray) -> Any:
-    return np.zeros(shape, dtypes.float0) if kind.dtype == dtypes.float0 else zeros(ShapedArray(shape, kind.dtype))
+    return no_derivatives(shape) if kind.dtype == dtypes.float0 else zeros(ShapedArray(shape, kind.dtype))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -67,9 +67,7 @@ def mapped_call(
     return list(outs), [0] * len(outs)
 
 
-def _at_once(
-    exported: Record, args: Sequence[Any], is_mapped: Sequence[bool], splits: Sequence[Any]
-) -> Any:
+def _at_once(exported: Record, args: Sequence[Any], is_mapped: Sequence[bool], splits: Sequence[Any]) -> Any:
     """What computes all members together; None where the module cannot be read so."""
     avals = [aval_of(x) for x in args]
     members = [a.update(shape=a.shape[1:]) if m else a for a, m in zip(avals, is_mapped)]

@@ -7,19 +7,22 @@ Programs with operations that have no counterpart here, or another meaning, are 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxlib.mlir import ir
 
-from meshrt import dtypes, errors, lax
+from meshrt import config, errors, lax
 from meshrt.core.types import aval_of
 from meshrt.export.raising_attributes import NotRaised, numbers, pairs, symbol, type_of
 from meshrt.export.raising_operations import OPERATIONS, is_known
+from meshrt.export.raising_widths import OF_ANY_WIDTH, is_64_bit, wide_constant
 from meshrt.jit import jit
 
 __all__ = ["NotRaised", "function_of"]
 
+_CONSTANT = "stablehlo.constant"
 _RETURNS = ("func.return", "stablehlo.return")
 
 
@@ -32,7 +35,10 @@ def function_of(module: ir.Module) -> Callable[..., list[Any]]:
     }
 
     def run(*args: Any) -> list[Any]:
-        return _Reading(functions).main(args)
+        is_wide = bool(config.settings.enable_x64)
+        # Operations are of the types that the module says, whatever the setting made of those of this program.
+        with contextlib.nullcontext() if is_wide else config.override(enable_x64=True):
+            return _Reading(functions, is_wide).main(args)
 
     return run
 
@@ -40,8 +46,10 @@ def function_of(module: ir.Module) -> Callable[..., list[Any]]:
 class _Reading:
     """One walk over a module, in which values stand for those of the program that is traced."""
 
-    def __init__(self, functions: dict[str, Any]):
+    def __init__(self, functions: dict[str, Any], is_wide: bool):
+        """`is_wide` says that programs here have 64-bit types."""
         self._functions = functions
+        self._is_wide = is_wide
         self._jitted: dict[str, Callable[..., list[Any]]] = {}
 
     def main(self, args: Sequence[Any]) -> list[Any]:
@@ -80,10 +88,13 @@ class _Reading:
 
     def _results(self, op: Any, operands: list[Any], values: dict[Any, Any]) -> Any:
         kinds = [type_of(v) for v in op.results]
-        for kind in kinds:
-            if dtypes.canonicalize_dtype(kind.dtype) != kind.dtype:
-                raise NotRaised(f"{op.name} of type {kind.short()}, which the setting enable_x64 does not allow here")
-        found = self._applied(op, operands, values)
+        wide = [] if self._is_wide else [k for k in (*kinds, *map(aval_of, operands)) if is_64_bit(k.dtype)]
+        if wide and op.name not in OF_ANY_WIDTH:
+            raise NotRaised(f"{op.name} of type {wide[0].short()}, which the setting enable_x64 does not allow here")
+        if wide and op.name == _CONSTANT:
+            found: Any = [wide_constant(op)]
+        else:
+            found = self._applied(op, operands, values)
         for kind, value in zip(kinds, map(aval_of, found), strict=True):
             if (kind.shape, kind.dtype) != (value.shape, value.dtype):
                 raise NotRaised(f"{op.name} of type {kind.short()}, which ours gives as {value.short()}")

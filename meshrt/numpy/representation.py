@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import dtypes, errors, lax
+from meshrt.core.basic.shapes import no_derivatives
 from meshrt.core.dimensions.arithmetic import ceil_div
 from meshrt.core.types import aval_of
 from meshrt.numpy import prims as el
@@ -63,7 +64,7 @@ def _frexp_jvp(primals: tuple[Any], tangents: tuple[Any]) -> Any:
     t, x = el.convert_element_type(tangents[0], tangents[0].dtype), asarray(primals[0])
     mantissa, exponent = _frexp(x)
     scale = el.exp2_p.bind(el.neg_p.bind(el.convert_element_type(exponent, x.dtype)))
-    return (mantissa, exponent), (el.mul_p.bind(t, scale), np.zeros(exponent.shape, dtypes.float0))
+    return (mantissa, exponent), (el.mul_p.bind(t, scale), no_derivatives(exponent.shape))
 
 
 def ldexp(x1: Any, x2: Any, /) -> Any:

@@ -13,17 +13,20 @@ import numpy as np
 
 from meshrt import errors, tree_util
 from meshrt.core.basic.kinds import has_kind, not_accepted
-from meshrt.core.basic.shapes import canonical_axis, linear_jvp
-from meshrt.core.dimensions.expression import max_dim
+from meshrt.core.basic.shapes import canonical_axis, linear_jvp, move_dim, reshape, zeros
+from meshrt.core.dimensions.expression import is_symbolic_dim, max_dim
 from meshrt.core.explicit import whole
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
+from meshrt.primitives import control
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.concatenate import concatenate, rev
+from meshrt.primitives.control_branches import cond
 from meshrt.primitives.neutral import highest, lowest
+from meshrt.primitives.reshape import expand_dims
 from meshrt.primitives.slice import pad, slice_in_dim
 from meshrt.primitives.windowing import reduce_window_attributes
 
@@ -68,8 +71,24 @@ def scan_lists(combine: Combine, xs: Sequence[Any], axis: int) -> list[Any]:
     return [_interleave(e, o, axis) for e, o in zip(even, odd)]
 
 
+def _one_by_one(combine: Combine, xs: Sequence[Any], reverse: bool, axis: int) -> list[Any]:
+    """All prefixes in n - 1 combinations, one after another: the depth of a tree over a symbolic size is not known."""
+    rows = [move_dim(expand_dims(x, (axis + 1,)), axis, 0) for x in xs]
+
+    def step(carry: tuple[Any, list[Any]], row: list[Any]) -> tuple[Any, list[Any]]:
+        is_first, before = carry
+        here = cond(is_first, lambda before, row: row, lambda *pair: list(combine(*pair)), before, row)
+        return (np.False_, here), here
+
+    nothing = [zeros(aval_of(x).update(shape=aval_of(x).shape[1:])) for x in rows]
+    _, found = control.scan(step, (np.True_, nothing), rows, reverse=reverse)
+    return [reshape(move_dim(y, 0, axis), aval_of(x).shape) for y, x in zip(found, xs)]
+
+
 def scan_flat(combine: Combine, xs: Sequence[Any], reverse: bool, axis: int) -> list[Any]:
     """`scan_lists` from the other end if `reverse`."""
+    if is_symbolic_dim(aval_of(xs[0]).shape[axis]):
+        return _one_by_one(combine, xs, reverse, axis)
     if not reverse:
         return scan_lists(combine, xs, axis)
     return [rev(o, [axis]) for o in scan_lists(combine, [rev(x, [axis]) for x in xs], axis)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, tree_util
 from meshrt.core.basic.parts import batch_front, in_front
-from meshrt.core.basic.shapes import zeros
+from meshrt.core.basic.shapes import no_derivatives, zeros
 from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
@@ -101,8 +101,8 @@ class MappableRule:
 
 
 def instantiate_zero(aval: ShapedArray) -> Any:
-    """Zeros of a (co)tangent type; those of integers are NumPy arrays of float0."""
-    return np.zeros(aval.shape, dtypes.float0) if has_no_derivative(aval) else zeros(aval)
+    """Zeros of a (co)tangent type; those of integers are arrays of float0."""
+    return no_derivatives(aval.shape) if has_no_derivative(aval) else zeros(aval)
 
 
 def has_no_derivative(aval: Any) -> bool:

@@ -41,6 +41,7 @@ __all__ = [
     "keep_dims",
     "linear_jvp",
     "move_dim",
+    "no_derivatives",
     "reduce_sum_p",
     "repeated",
     "reshape",
@@ -213,6 +214,14 @@ def zeros(aval: ShapedArray) -> Any:
     if aval.memory_space is not DEVICE:
         out = in_space(out, aval.memory_space)
     return vary(out, in_order(aval.vma)) if aval.vma else out
+
+
+def no_derivatives(shape: Sequence[Any]) -> Any:
+    """What stands for derivatives that there are none of: an array of float0, of NumPy's where its sizes are known."""
+    nothing = np.zeros(tuple(n for n in shape if not isinstance(n, DimExpr)), dtypes.float0)
+    if nothing.ndim == len(shape):
+        return nothing
+    return broadcast_in_dim_p.bind(np.zeros((), dtypes.float0), shape=tuple(shape), broadcast_dimensions=())
 
 
 def instantiate(tangent: Any, primal: Any) -> Any:

@@ -14,8 +14,9 @@ __all__ = ["dim_as_value_p"]
 
 def _evaluate(*, dim: DimExpr) -> NoReturn:
     raise errors.UnsupportedError(
-        f"the symbolic dimension '{dim}' has no value: it is used as an array outside of a traced function. Symbolic "
-        "shapes are for export.export(jit(f))(...), in which the function is traced for them"
+        f"Evaluation rule for 'dim_as_value' is not implemented: the symbolic dimension '{dim}' has no value where it "
+        "is used as an array outside of a traced function. Symbolic shapes are for export.export(jit(f))(...), in "
+        "which the function is traced for them"
     )
 
 

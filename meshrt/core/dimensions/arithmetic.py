@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.dimensions.expression import DimExpr, is_symbolic_shape, max_dim, min_dim, non_negative_dim
+from meshrt.core.dimensions.expression import DimExpr, is_symbolic_shape, max_dim, min_dim
 
 __all__ = ["broadcast_shapes", "ceil_div", "count_of_steps", "is_surely", "slice_bounds", "steps_down"]
 
@@ -54,7 +54,7 @@ def count_of_steps(start: Any, stop: Any, step: Any) -> Any:
         return len(range(start, stop, step))
     if is_surely(lambda: step < 0):
         start, stop, step = stop, start, -step
-    return non_negative_dim(ceil_div(stop - start, step))
+    return max_dim(0, ceil_div(stop - start, step))
 
 
 def slice_bounds(start: Any, stop: Any, step: Any, size: Any) -> tuple[Any, Any, Any, bool]:
@@ -68,11 +68,12 @@ def slice_bounds(start: Any, stop: Any, step: Any, size: Any) -> tuple[Any, Any,
             return positions.start, positions[-1] + 1, positions.step, False
         return positions[-1], positions.start + 1, -positions.step, True
     step = 1 if step is None else step
-    low, high = (0, size) if step > 0 else (-1, size - 1)
-    first = (low if step > 0 else high) if start is None else _bound(start, size, low, high)
-    end = (high if step > 0 else low) if stop is None else _bound(stop, size, low, high)
-    if step > 0:
-        return first, max_dim(first, end), step, False
+    is_up = _decided(lambda: step > 0, f"the step ({step})", "> 0 or < 0")
+    low, high = (0, size) if is_up else (-1, size - 1)
+    first = (low if is_up else high) if start is None else _bound(start, size, low, high, "start")
+    end = (high if is_up else low) if stop is None else _bound(stop, size, low, high, "stop")
+    if is_up:
+        return first, first + max_dim(0, end - first), step, False
     count = count_of_steps(first, end, step)
     return first + (count - 1) * step, first + 1, -step, True
 
@@ -82,10 +83,22 @@ def steps_down(start: Any, stop: Any, step: Any, size: Any) -> tuple[Any, Any] |
     place of its last element is then known only where the program runs."""
     if not any(isinstance(n, DimExpr) for n in (start, stop, step, size)) or step is None or step > 0:
         return None
-    first = size - 1 if start is None else _bound(start, size, -1, size - 1)
-    end = -1 if stop is None else _bound(stop, size, -1, size - 1)
+    first = size - 1 if start is None else _bound(start, size, -1, size - 1, "start")
+    end = -1 if stop is None else _bound(stop, size, -1, size - 1, "stop")
     return first, min_dim(first, end)
 
 
-def _bound(n: Any, size: Any, low: Any, high: Any) -> Any:
-    return max_dim(n + size, low) if n < 0 else min_dim(n, high)
+def _bound(n: Any, size: Any, low: Any, high: Any, which: str) -> Any:
+    if _decided(lambda: n >= 0, f"the {which} ({n})", ">= 0"):
+        return min_dim(high, n)
+    return max_dim(low, size + n)
+
+
+def _decided(decide: Callable[[], Any], what: str, how: str) -> bool:
+    """What a comparison of a slice's numbers gives. InconclusiveDimensionOperation where it depends on variables."""
+    try:
+        return bool(decide())
+    except errors.InconclusiveDimensionOperation as e:
+        raise errors.InconclusiveDimensionOperation(
+            f"In slice with non-constant elements {what} must be resolved statically if it is {how}: {e}"
+        ) from None

@@ -218,8 +218,12 @@ class DimExpr(Sum):
             "the exported program is called. Give the dimension a number, or compute with jnp.array(size)"
         )
 
-    # Asked by range(), len(), NumPy's functions of shapes.
-    __index__ = __int__
+    def __index__(self) -> int:
+        """Asked by range(), len(), NumPy's functions of shapes."""
+        raise errors.InconclusiveDimensionOperation(
+            f"Symbolic dimension '{self}' cannot be interpreted as an integer; it is used in a context that requires a "
+            "constant, and its value is not known before the exported program is called. Give the dimension a number"
+        )
 
     def __float__(self) -> float:
         return float(int(self))
@@ -363,7 +367,7 @@ def is_symbolic_shape(shape: Sequence[Any]) -> bool:
 def _divided(dividend: Dim, divisor: Dim, scope: SymbolicScope) -> tuple[Dim, Dim]:
     """Quotient and remainder, as Python's divmod has them: polynomials where the division comes out even."""
     if isinstance(divisor, int) and divisor == 0:
-        raise ZeroDivisionError(f"division of the symbolic dimension '{dividend}' by zero")
+        raise ZeroDivisionError(f"integer division or modulo by zero: of the symbolic dimension '{dividend}'")
     found = _exact(dividend, divisor, scope)
     if found is not None:
         return found

@@ -41,7 +41,12 @@ class Factor:
         return hash(self.key)
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(map(str, self.operands))})" if self.operands else self.name
+        return f"{self.name}({', '.join(map(_shown, self.operands))})" if self.operands else self.name
+
+
+def _shown(operand: Dim) -> str:
+    """An operand as a sum of terms, which a number is as well: `- 3`."""
+    return f"- {-operand}" if isinstance(operand, int) and operand < 0 else str(operand)
 
 
 class Term:

@@ -125,7 +125,7 @@ FOREIGN = {
         %2 = stablehlo.multiply %1, %c : tensor<i64>
         %3 = stablehlo.divide %2, %c : tensor<i64>
         %0 = stablehlo.convert %3 : (tensor<i64>) -> tensor<i32>
-        """, np.array([3, -4], np.int32), np.array([3, -4], np.int32), False),
+        """, np.array([3, -4], np.int32), np.array([3, -4], np.int32), True),
     "a composite whose attributes make no sense": ("tensor<3xf32>", "tensor<2xf32>", """
         %0, %1 = stablehlo.composite "chlo.top_k" %x {composite_attributes = {k = 3 : i8}, decomposition = @two}
           : (tensor<3xf32>) -> (tensor<2xf32>, tensor<2xi32>)
@@ -213,12 +213,47 @@ def test_sizes_by_number_jaxs_files_and_nested_maps():
     assert is_at_once(read)
 
 
-def test_random_numbers_of_jaxs_files_which_count_in_64_bits_where_these_are_enabled():
-    draw = lambda seed: jax.random.normal(jax.random.key(seed), (3,))
+def test_random_numbers_of_jaxs_files_which_count_in_64_bits_in_any_case():
+    def draw(seed):
+        key, other = jax.random.split(jax.random.key(seed))
+        return jax.random.normal(key, (3,)), jax.random.bits(other, (2,))
+
     read = export.from_jax(jax.export.export(jax.jit(draw))(np.uint32(0)).serialize())
     seeds = np.arange(4, dtype=np.uint32)
-    for form in (lambda f: f, meshrt.jit, lambda f: lambda s: meshrt.vmap(f)(s[None])[0]):
-        alike(form(meshrt.vmap(read.call))(seeds), jax.vmap(draw)(seeds))
+    mapped = meshrt.vmap(read.call)
+    again = lambda f: lambda s: [x[0] for x in meshrt.vmap(f)(s[None])]
+    in_a_loop = lambda s: [x[0] for x in meshrt.lax.scan(lambda c, s: (c, mapped(s)), 0, s[None])[1]]
+    loaded = through_bytes(meshrt.jit(mapped))(seeds).call
+    for form in (mapped, again(meshrt.jit(mapped)), meshrt.jit(again(in_a_loop)), again(loaded)):
+        found = form(seeds)
+        alike([np.asarray(x).reshape(np.shape(x)[-2:]) for x in found], jax.vmap(draw)(seeds))
     with meshrt.config.override(enable_x64=True):
-        alike(meshrt.vmap(read.call)(seeds), jax.vmap(draw)(seeds))
-    assert [made is not None for made in read.at_once.values()] == [False, True]
+        alike(mapped(seeds), jax.vmap(draw)(seeds))
+    assert all(made is not None for made in read.at_once.values())
+
+
+WIDE = """func.func @main(%x: tensor<i32>) -> (tensor<2xi32>, tensor<f32>) {
+    %c = stablehlo.constant dense<[-3, 1099511627776]> : tensor<2xi64>
+    %s = stablehlo.constant dense<20> : tensor<2xi64>
+    %0 = stablehlo.shift_right_arithmetic %c, %s : tensor<2xi64>
+    %1 = stablehlo.convert %x : (tensor<i32>) -> tensor<i64>
+    %2 = stablehlo.broadcast_in_dim %1, dims = [] : (tensor<i64>) -> tensor<2xi64>
+    %3 = stablehlo.add %0, %2 : tensor<2xi64>
+    %4 = stablehlo.convert %3 : (tensor<2xi64>) -> tensor<2xi32>
+    %d = stablehlo.constant dense<1.0e-60> : tensor<f64>
+    %e = stablehlo.constant dense<(1.0e60, 2.0)> : tensor<complex<f64>>
+    %f = stablehlo.real %e : (tensor<complex<f64>>) -> tensor<f64>
+    %5 = stablehlo.multiply %d, %f : tensor<f64>
+    %6 = stablehlo.convert %5 : (tensor<f64>) -> tensor<f32>
+    return %4, %6 : tensor<2xi32>, tensor<f32> }"""
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_numbers_of_64_bits_inside_of_a_module_keep_them_or_it_is_called_as_it_is(real):
+    text = WIDE if not real else WIDE.replace("tensor<complex<f64>>", "tensor<f64>").replace(
+        "(1.0e60, 2.0)", "1.0e60").replace("stablehlo.real %e : (tensor<f64>) ->", "stablehlo.negate %e :")  # fmt: skip
+    read = export.from_stablehlo(text)
+    whole, one = meshrt.vmap(read.call)(np.arange(3, dtype=np.int32))
+    np.testing.assert_array_equal(whole, np.array([[-1, 2**20]]) + np.arange(3)[:, None])
+    np.testing.assert_allclose(one, np.full(3, -1 if real else 1))
+    assert is_at_once(read) == real
