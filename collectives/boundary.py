@@ -15,7 +15,7 @@ from .annotations import KnownShardings
 from .errors import MeshMismatchError, UnreducedResultError, UnsupportedShardingError
 from .layout import Atoms, Dims
 
-__all__ = ["argument_text", "check_divided", "check_reduced", "mesh_of", "result_text"]
+__all__ = ["argument_text", "check_divided", "check_reduced", "mesh_of", "result_cause", "result_text"]
 
 
 def argument_text(main: Func, i: int) -> str:
@@ -29,6 +29,11 @@ def result_text(main: Func, i: int) -> str:
     attr = main.result_attrs[i].get("jax.result_info") if i < len(main.result_attrs) else None
     name = "" if attr is None else str(attr).strip('"')  # printed, it is text whatever bytes it holds
     return f"result {i} ({name})" if name else f"result {i}"
+
+
+def result_cause(func: Func, i: int) -> str:
+    """`result 0 (result['loss']) of @main`: what collectives that lay out a result are caused by."""
+    return f"{result_text(func, i)} of @{func.name}"
 
 
 # -- the mesh -------------------------------------------------------------------------------------------------

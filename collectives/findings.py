@@ -49,7 +49,7 @@ def humans(*sizes: float) -> list[str]:
 
 def human_time(seconds: float) -> str:
     """`12.5 us`."""
-    if not seconds:
+    if seconds < 1e-12:  # differences of equal times are as small
         return "0 us"
     for factor, unit in ((1e9, "ns"), (1e6, "us"), (1e3, "ms")):
         if seconds * factor < 1000:

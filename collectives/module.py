@@ -16,7 +16,7 @@ from propagation.parsing import parse
 from propagation.program import Block, Func, Op, Program, Value, source
 
 from .annotations import KnownShardings, Propagation, unpropagated, unresolved
-from .boundary import argument_text, check_divided, check_reduced, mesh_of, result_text
+from .boundary import argument_text, check_divided, check_reduced, mesh_of, result_cause, result_text
 from .errors import DeviceMemoryError, FullGatherError, TopologyError, UnsupportedShardingError
 from .findings import Finding, human
 from .heuristics import MESSAGE_BYTES
@@ -286,7 +286,7 @@ class Module(Walk):
         """A result in its layout; what that sends is charged to the operation that computed it, with the result as the
         cause."""
         self.op = value.owner if isinstance(value.owner, Op) else func.body.terminator
-        self.because = f"{result_text(func, i)} of @{func.name}"
+        self.because = result_cause(func, i)
         try:
             ref = unreduced.addend(self, value, dims, atoms) if atoms else self.get(value, dims)
             if self.overlapping is not None and func is self.program.main:

@@ -43,7 +43,7 @@ def parse(
         limits.check_text(module)
     try:
         with into if into is not None else context(len(module)):
-            reread = file if not is_bytecode and file is not None and os.path.isfile(file) else None
+            reread = file if not is_bytecode and file is not None and _is_readable(file) else None
             parsed = ir.Module.parse(module) if reread is None else ir.Module.parseFile(reread)
             return _from_portable(parsed, module)
     except ir.MLIRError as e:
@@ -70,6 +70,11 @@ def written_location_text(text: str) -> str | None:
     """
     line = _LINE.fullmatch(text)
     return location_text(parse_location(text)) if line is None else f"{line[1]}:{line[2]}"
+
+
+def _is_readable(file: str) -> bool:
+    """Whether MLIR can read a file by this name: it takes names in UTF-8 only."""
+    return os.path.isfile(file) and not any("\ud800" <= c <= "\udfff" for c in file)
 
 
 def _from_portable(parsed: ir.Module, data: str | bytes) -> ir.Module:

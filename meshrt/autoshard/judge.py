@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import collectives
 import propagation
 from collectives.errors import CollectivesError
 from collectives.topology import Topology, load
 from meshrt.autoshard.figures import Figures, impossible
 from meshrt.inspect.child import limit
+from meshrt.inspect.foreign import partition_foreign
 from meshrt.pipeline.names import argument_names
 from propagation.correspondence import dimension_classes
 from propagation.errors import PropagationError
@@ -48,7 +48,7 @@ def judge(
     annotate = None if arguments is None else annotating(mesh, arguments)
     try:
         decided = propagation.run(module, annotate=annotate, xla_order=True)
-        made = collectives.partition(decided, topology, compare=not is_first)
+        made = partition_foreign(decided, topology, compare=not is_first)
     except (PropagationError, CollectivesError) as e:
         return impossible(str(e))
     timing, memory = made.timing, made.memory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -65,7 +64,7 @@ class Suggestion:
         lines.append("[annotations]")
         for row in {r.pattern: r for r in self.rows}.values():  # rows of one pattern differ in types only
             dims = [d[0] if len(d) == 1 else list(d) or "" for d in row.suggested]
-            lines.append(f"{toml_text(row.pattern)} = {json.dumps(dims)}")
+            lines.append(f"{toml_text(row.pattern)} = {toml_text(dims)}")
         return "\n".join(lines) + "\n"
 
 

@@ -321,17 +321,20 @@ def _annotations(file: str | None, texts: tuple[str, ...]) -> Annotations | None
 
 def _check(report: Report, path: Path, update: bool) -> int:
     """0 if the report keeps its budget, else 1, the limits it is above being printed."""
-    from meshrt.inspect import budget  # start-up time, as above
+    # Start-up time, as above.
+    from meshrt.inspect import budget
+    from meshrt.inspect.files import writable
 
     if update:
         budget.write_budget(path, report.name, budget.budget_of(report))
         click.echo(f"{path}: wrote the budget of {report.name}")
         return 0
     budgets = budget.read_budgets(path)
-    if report.name not in budgets:
+    name = writable(report.name)
+    if name not in budgets:
         known = ", ".join(budgets) or "none"
         raise InspectError(f"{path} has no budget of {report.name} (it has {known}); --update writes it")
-    excess = budget.check(report, budgets[report.name])
+    excess = budget.check(report, budgets[name])
     for found in excess:
         click.echo(str(found))
     if not excess:

@@ -11,13 +11,13 @@ from typing import Any
 
 from rich.console import Console
 
-import collectives
 import propagation
 from collectives.findings import human
 from collectives.kinds import kinds
 from collectives.topology import load
 from meshrt.errors import InspectError, did_you_mean
 from meshrt.inspect.containers import module_in
+from meshrt.inspect.foreign import partition_foreign
 from meshrt.inspect.kernels import kernel_rows
 from meshrt.inspect.lint import Subject, subject_of_module, subject_of_stage
 from meshrt.inspect.lint import lint as found_by_lint
@@ -128,7 +128,7 @@ def report(
         rows = partial(program_row, propagated, *names)
     elif isinstance(program, str | bytes) or hasattr(program, "operation"):
         propagated = propagation.run(program, xla_order=True)
-        partitioned = collectives.partition(propagated, **options)
+        partitioned = partition_foreign(propagated, machine)
         names = argument_names(propagated), output_names(propagated)
         decided = partitioned.decided(propagated)
         made = report_of(name, decided, partitioned, *names)

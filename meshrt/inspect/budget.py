@@ -23,7 +23,7 @@ from typing import Any
 from collectives.findings import human, humans
 from collectives.kinds import kinds
 from meshrt.errors import InspectError
-from meshrt.inspect.files import read_toml, toml_text
+from meshrt.inspect.files import read_toml, toml_text, writable
 from meshrt.inspect.lint.rules import rule_names
 from meshrt.inspect.model import Report
 from meshrt.inspect.totals import by_kind, by_line
@@ -150,7 +150,7 @@ def _number(path: Path, key: str, value: Any) -> None:
 def write_budget(path: Path, name: str, budget: Budget) -> None:
     """Puts the budget of a program into a file, which keeps those of other programs. The file is replaced whole."""
     budgets = read_budgets(path) if path.exists() else {}
-    budgets[name] = budget
+    budgets[writable(name)] = budget
     text = "\n".join(_table(n, b) for n, b in budgets.items())
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, text=True)

@@ -16,13 +16,13 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-import collectives
 import propagation
 from collectives.errors import CollectivesError
 from collectives.topology import load
 from meshrt.errors import MeshrtError
 from meshrt.inspect.child_options import annotating_of, module_text
 from meshrt.inspect.comparing import compared
+from meshrt.inspect.foreign import partition_foreign
 from meshrt.inspect.indivisible_annotations import replicas_finding, undivided_annotations
 from meshrt.inspect.lint import lint, subject_of_module
 from meshrt.inspect.model import FindingRow, place, report_of
@@ -49,7 +49,7 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
         return {"text": propagated.as_text()}
     names = argument_names(propagated), output_names(propagated)
     topology = load(options["topology"]) if options["topology"] else None
-    partitioned = collectives.partition(propagated, topology)
+    partitioned = partition_foreign(propagated, topology)
     decided = partitioned.decided(propagated)
     explanations = explained(partitioned, decided, options["explain"], *names)
     if options["stage"] == "partitioned":

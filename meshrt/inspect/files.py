@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from meshrt.errors import InspectError, TargetError
 
-__all__ = ["FILE_BYTES", "open_regular", "read_json", "read_toml", "require_writable", "toml_text"]
+__all__ = ["FILE_BYTES", "open_regular", "read_json", "read_toml", "require_writable", "toml_text", "writable"]
 
 # The longest file that is read. Chosen: a module of a million operations is a third of it.
 FILE_BYTES = 256 << 20
@@ -72,14 +73,25 @@ def _parsed(path: str, wanted: str, language: str, parse: Callable[[str], Any]) 
         raise InspectError(f"{path}: not {language}: {e}; give {wanted}") from None
 
 
-def toml_text(text: str) -> str:
-    """A text as TOML writes it, in quotes.
+def writable(text: str) -> str:
+    r"""A text as files in UTF-8 can have it: halves of characters, which stand for bytes of names that are no UTF-8,
+    are written out.
+
+    >>> print(writable("b\udcff.mlir"))
+    b\udcff.mlir
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def toml_text(text: str | Sequence[str | Sequence[str]]) -> str:
+    """A text as TOML writes it, in quotes, or a list of such; of what UTF-8 cannot have, what is `writable`.
 
     >>> toml_text('say "\N{GRINNING FACE}"')
     '"say \\\\"\N{GRINNING FACE}\\\\""'
     """
     # Strings of JSON, but for halves of characters and one control character.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    written = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return re.sub("[\ud800-\udfff]", lambda half: "\\" + writable(half[0]), written)
 
 
 def require_writable(path: str, option: str) -> None:

@@ -440,12 +440,14 @@ def value_row(name: str, value: Value, sharding: TensorSharding | None) -> Value
 
 def spec_text(sharding: TensorSharding | None) -> str:
     """`(data, -, model+expert)`: the axes of each dimension; `replicated` if there are none; `device 0` of what lies
-    there alone."""
+    there alone; `(data, -) unreduced model` of addends that devices along an axis hold of a sum."""
     if sharding is not None and sharding.mesh.device_ids and sharding.mesh.is_maximal:
         return f"device {sharding.mesh.device_ids[0]}"
-    if sharding is None or sharding.is_fully_replicated:
+    if sharding is None or (sharding.is_fully_replicated and not sharding.unreduced):
         return REPLICATED
-    return "(" + ", ".join("+".join(axes) or "-" for axes in spec_axes(sharding)[0]) + ")"
+    dims, unreduced = spec_axes(sharding)
+    addends = f" unreduced {'+'.join(unreduced)}" if unreduced else ""
+    return "(" + ", ".join("+".join(axes) or "-" for axes in dims) + ")" + addends
 
 
 def spec_axes(sharding: TensorSharding | None) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:

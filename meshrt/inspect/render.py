@@ -22,7 +22,7 @@ from collectives.findings import human, human_time, humans
 from meshrt.errors import counted
 from meshrt.inspect.changes import Change, CollectiveChange, Comparison
 from meshrt.inspect.grid import Column, Grid
-from meshrt.inspect.model import CollectiveRow, KernelRow, LintRow, MemoryRow, RemedyRow, Report, ValueRow
+from meshrt.inspect.model import CollectiveRow, FindingRow, KernelRow, LintRow, MemoryRow, RemedyRow, Report, ValueRow
 from meshrt.inspect.totals import by_axes, by_line, other_branches
 from propagation.quoting import printable as clean
 
@@ -44,11 +44,21 @@ class Terminal(Console):
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that writes plain text, nothing folded or cut, where the output is not a terminal."""
+    """A console that writes plain text where the output is not a terminal: as wide as $COLUMNS says, else nothing is
+    folded or cut."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty():
         return Terminal(stderr=stderr, highlight=False)
-    return Terminal(stderr=stderr, highlight=False, width=_UNLIMITED, soft_wrap=True, color_system=None)
+    width = _columns()
+    return Terminal(
+        stderr=stderr, highlight=False, width=width or _UNLIMITED, soft_wrap=width is None, color_system=None
+    )
+
+
+def _columns() -> int | None:
+    """What $COLUMNS asks for."""
+    columns = os.environ.get("COLUMNS", "")
+    return (int(columns) or None) if columns.isdecimal() else None
 
 
 def shorten(where: str | None) -> str:
@@ -88,10 +98,7 @@ def fitting(out: Console, layouts: Iterable[Grid]) -> Grid:
 
 def _room(out: Console) -> int:
     """Columns to lay tables out for: the terminal's, else $COLUMNS, else enough for every table."""
-    if out.is_terminal:
-        return out.width
-    columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() and int(columns) else _PLAIN_WIDTH
+    return out.width if out.is_terminal else _columns() or _PLAIN_WIDTH
 
 
 def _table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]], totals: Sequence[str]) -> Grid:
@@ -192,7 +199,7 @@ def render(report: Report, out: Console) -> None:
     for finding in report.findings:
         out.print(
             Text(
-                f"finding: {shorten(finding.where)}: {clean(finding.message)} ({human(finding.bytes)} per device)",
+                f"finding: {_at(finding.where)}{clean(finding.message)}{_cost(finding)}",
                 style="yellow",
             )
         )
@@ -228,7 +235,7 @@ def _at(where: str | None) -> str:
     return f"{shorten(where)}: " if where else ""
 
 
-def _cost(row: LintRow) -> str:
+def _cost(row: LintRow | FindingRow) -> str:
     return f" ({human(row.bytes)} per device)" if row.bytes else ""
 
 

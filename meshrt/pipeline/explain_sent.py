@@ -10,7 +10,7 @@ all_reduce over model, 256 B (train.py:7): dot_general: partial sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from collectives.findings import human
 from collectives.kinds import kinds
@@ -99,16 +99,23 @@ def _because(
         where = source(asked)
         return ["  the program itself asks for it, in a manual computation" + (f" ({where})" if where else "")]
     chains = [] if op is None else chains_behind(propagated, op, axes, callers)
-    lines = ["  " * (1 + (i > 0)) + names.line(step) for chain in chains for i, step in enumerate(chain)]
+    lines = _chain_lines(chains, names)
     left = axes - {chain[0].axis.name for chain in chains}
     for value in unreduced_behind(propagated, op, left, callers) if op is not None and left else ():
         sharding, where = propagated.sharding(value), value_source(value)
         partial = axes_text(tuple(a for a in (sharding.unreduced if sharding is not None else ()) if a.name in left))
         place = f" ({where})" if where else ""
         lines.append(f"  {names.of(value)} is annotated as a partial sum over {partial} by the user{place}")
+        left -= {a.name for a in (sharding.unreduced if sharding is not None else ())}
+    if op is not None and left:
+        lines += _chain_lines(_chains(propagated, _beside(op), left), names)
     if not lines:
-        return ["  no annotation is behind it: nothing nearby is split over what it is over"]
+        return ["  no annotation asks for it: the partitioner splits what all devices would compute alike"]
     return [*_constrained(propagated, op), *lines]
+
+
+def _chain_lines(chains: Sequence[Sequence[ProvenanceStep]], names: Names) -> list[str]:
+    return ["  " * (1 + (i > 0)) + names.line(step) for chain in chains for i, step in enumerate(chain)]
 
 
 def _constrained(propagated: Propagated, op: Op | Func | None) -> Iterator[str]:
@@ -139,9 +146,16 @@ def chains_behind(
     """How these axes came to what an operation reads and writes; those that it has not, to what is computed before it.
     `callers` are those of the program (`callers_of`), if they are known already."""
     callers = callers_of(propagated.program) if callers is None else callers
+    return _chains(propagated, _further(op, callers), axes)
+
+
+def _chains(
+    propagated: Propagated, nearby: Iterable[Sequence[Value]], axes: frozenset[str]
+) -> list[list[ProvenanceStep]]:
+    """How these axes came to the first of `nearby` values that have them."""
     found: dict[tuple[int, int, str], list[ProvenanceStep]] = {}
     left = axes
-    for values in _further(op, callers):
+    for values in nearby:
         for value in values:
             sharding = propagated.sharding(value)
             for dim, entry in enumerate(sharding.dims if sharding is not None else ()):
@@ -179,6 +193,18 @@ def _further(op: Op | Func, callers: Mapping[str, Sequence[Op]]) -> Iterator[Seq
         entered = [v for v in dict.fromkeys(here) if v.op is None and v not in seen]
         seen.update(before, entered)
         here = (*(v for o in before for v in o.operands), *(w for v in entered for w in _entering(v, callers)))
+
+
+def _beside(op: Op | Func) -> Iterator[Sequence[Value]]:
+    """What else is computed from the values of an operation, the nearest first: of a value that is laid out once for
+    several readers, one may ask for what another has undone."""
+    seen: set[Value] = set()
+    here = list(op.returned if isinstance(op, Func) else op.operands)
+    while here and len(seen) < FAR:
+        seen.update(here)
+        users = dict.fromkeys(use.op for value in here for use in value.uses)
+        here = list(dict.fromkeys(v for o in users for v in (*o.results, *o.operands) if v not in seen))
+        yield here
 
 
 def _given(op: Op) -> Sequence[Value]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from collectives.boundary import result_cause
 from collectives.ir.program import Collective
 from collectives.plan.traffic import Sent
 from meshrt.inspect.lint.changes import Change, moves, without
@@ -86,10 +87,20 @@ def gathered_whole(subject: Subject, each: Caused) -> list[Value]:
     found: dict[Value, None] = {}
     for i in range(len(gathers)):
         for j in range(i + 1, len(gathers) + 1):
-            value = next((v for v in values_at(each.op) if _bring_whole(subject, gathers[i:j], v)), None)
+            values = _values_of(each.op, gathers[i:j])
+            value = next((v for v in values if _bring_whole(subject, gathers[i:j], v)), None)
             if value is not None:
                 found[value] = None
     return list(found)
+
+
+def _values_of(op: Op | Func, gathers: Sequence[Collective]) -> Sequence[Value]:
+    """The values of an operation that collectives may be for: of what a function returns each has its own."""
+    func = op if isinstance(op, Func) else op.parent_op
+    if not isinstance(func, Func) or (op is not func and op is not func.body.terminator):
+        return values_at(op)
+    causes = {c.cause for c in gathers}
+    return [v for i, v in enumerate(func.returned) if causes == {result_cause(func, i)}]
 
 
 def _bring_whole(subject: Subject, gathers: Sequence[Collective], value: Value) -> bool:

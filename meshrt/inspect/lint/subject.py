@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import collectives
 import propagation
 from collectives.analysis.constants import is_splat
 from collectives.cost import item_bytes
 from collectives.errors import CollectivesError
 from collectives.module import PartitionedProgram
 from collectives.topology import Topology
+from meshrt.inspect.foreign import partition_foreign
 from meshrt.pipeline.explain import Names
 from meshrt.pipeline.names import argument_names, names_of, output_names
 from propagation.annotation_sites import Edit, Said, annotations_of, origins
@@ -187,7 +187,7 @@ def subject_of_module(
                 if each is not None:
                     each(program, shardings)
 
-        return collectives.partition(propagation.run(module, file=file, annotate=annotate, xla_order=True), topology)
+        return partition_foreign(propagation.run(module, file=file, annotate=annotate, xla_order=True), topology)
 
     base = make(None) if base is None else base
     assert base.propagated is not None, "programs are partitioned from what was propagated"

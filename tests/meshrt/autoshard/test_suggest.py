@@ -135,6 +135,29 @@ def test_only_what_looks_best_is_judged_thoroughly() -> None:
     assert 3 * len(thorough) < len(first)
 
 
+class Together(Glances):
+    """Judges to whom each step towards the batch over "x" and all matrices over "y" takes memory, but for the last."""
+
+    def ask(self, mesh, axes, is_first=False) -> Future[Figures]:
+        over = [n for n, dims in enumerate(axes[1:]) if dims == ((), ("y",))]
+        is_whole = axes[0][0] == ("x",) and len(over) == 3
+        found: Future[Figures] = Future()
+        changes = sum(len(a) for dims in axes for a in dims)
+        seconds = 20.0 - changes - 4 * len(axes[0][0])
+        found.set_result(Figures(seconds, seconds, 0.0, 0.0, 1.0 if is_whole else 5.0 + changes, 1.0, {}))
+        return found
+
+
+def test_what_pays_together_is_looked_at_together() -> None:
+    arguments = (Argument("tokens", (8,), "i32"), *(Argument(f"w{i}", (8, 8), "f32") for i in range(3)))
+    features = DimensionClass(tuple(ArgumentDim(i, 0, 8) for i in (1, 2, 3)), False, 1)
+    classes = [DimensionClass((ArgumentDim(0, 0, 8),), False, 1), features]
+    classes += [DimensionClass((ArgumentDim(i, 1, 8),), False, 1) for i in (1, 2, 3)]
+    space = Space(arguments, tuple(decisions_of(classes, arguments)), {"x": 2, "y": 2}, 2.0)
+    found = search(space, Together(), 1e6)
+    assert found.best.axes == ((("x",),), *[((), ("y",))] * 3) and space.fits(found.best.figures)
+
+
 def test_a_module_is_described() -> None:
     subject = subject_of(described(layers(8)))
     assert [a.name for a in subject.arguments] == ["x", "layers[0]['w']", "layers[1]['w']"]

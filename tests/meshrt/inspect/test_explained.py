@@ -101,6 +101,35 @@ def test_a_kind_a_line_and_what_sends_nothing():
         whole.lines("alltoall")
 
 
+def test_a_layout_that_another_reader_asked_for_is_its_annotation():
+    """The sum is made once, in the parts that the constraint wants; the second result gathers these."""
+    text = """sdy.mesh @m = <["a"=2, "b"=4]>
+      func.func @main(%x: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@m, [{}, {}], unreduced={"a"}>})
+          -> (tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@m, [{"b"}, {}]>},
+              tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@m, [{}, {}]>}) {
+        %0 = sdy.sharding_constraint %x <@m, [{"b"}, {}]> : tensor<16x8xf32>
+        %1 = sdy.propagation_barrier %x allowed_direction=NONE : tensor<16x8xf32>
+        return %0, %1 : tensor<16x8xf32>, tensor<16x8xf32> }"""
+    lines = program(text).lines()
+    assert any("is annotated as a partial sum over 'a' by the user" in line for line in lines)
+    assert not any("no annotation" in line for line in lines)
+
+
+def test_what_the_partitioner_splits_by_itself_has_no_annotation():
+    """Random numbers that every device would draw alike are drawn in parts where that sends less than one draws all."""
+    lines = program("""sdy.mesh @m = <["a"=2, "c"=6]>
+      func.func @main(%x: tensor<12xf32> {sdy.sharding = #sdy.sharding<@m, [{"a"}]>}) -> (tensor<8x8x16x4xf32>) {
+        %n = stablehlo.constant dense<[8, 8, 16, 4]> : tensor<4xi64>
+        %a = stablehlo.constant dense<1.0> : tensor<f32>
+        %b = stablehlo.constant dense<1.5> : tensor<f32>
+        %0 = "stablehlo.rng"(%b, %a, %n) {rng_distribution = #stablehlo<rng_distribution UNIFORM>}
+             : (tensor<f32>, tensor<f32>, tensor<4xi64>) -> tensor<8x8x16x4xf32>
+        return %0 : tensor<8x8x16x4xf32> }""").lines()
+    assert lines[1::2] == [
+        "  no annotation asks for it: the partitioner splits what all devices would compute alike"
+    ] * (len(lines) // 2)
+
+
 def test_what_the_program_sends_itself_is_said_so():
     head, why = program(MANUAL).lines("all_reduce")
     assert "all_reduce" in head and "the program itself asks for it, in a manual computation" in why

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -21,7 +22,8 @@ from meshrt.errors import InspectError
 from meshrt.inspect import assert_communication, compare, report
 from meshrt.inspect.budget import Budget, budget_of, check, read_budgets, write_budget
 from meshrt.inspect.changes import read_report
-from meshrt.inspect.files import require_writable
+from meshrt.inspect.files import require_writable, toml_text, writable
+from meshrt.inspect.guard import inspect_file
 from meshrt.inspect.markdown import comparison_markdown, report_markdown
 from meshrt.inspect.model import Report
 from meshrt.inspect.render import render, render_changes
@@ -304,3 +306,15 @@ def test_layouts_that_were_compared_are_in_the_report():
     out = io.StringIO()
     render(found, Console(file=out, width=100))
     assert f"taken: {taken.what}: " in out.getvalue() and "tried: layouts as they were propagated: " in out.getvalue()
+
+
+def test_texts_that_utf_8_cannot_have(tmp_path):
+    """A file's name that is no UTF-8 is read, shown and written into budgets; names of axes may be any characters."""
+    path = tmp_path / os.fsdecode(b"b\xffd.mlir")
+    path.write_text("func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> { return %x : tensor<8xf32> }")
+    found = Report.from_json(inspect_file(str(path))["report"])
+    write_budget(tmp_path / "budget.toml", found.name, budget_of(found))
+    assert check(found, read_budgets(tmp_path / "budget.toml")[writable(found.name)]) == ()
+    for value in ("a\ud800b\x7f", ["\N{GRINNING FACE}", ["", '"\\']]):
+        back = tomllib.loads(f"key = {toml_text(value)}".encode().decode())["key"]
+        assert back == (writable(value) if isinstance(value, str) else value)

@@ -210,6 +210,21 @@ def test_numbers_that_are_none(matmul):
         parse_mesh("data=" + "9" * 5000)
 
 
+def test_what_programs_may_not_do_is_shown_of_foreign_ones(tmp_path):
+    """A kernel that nothing is known of has its operand gathered, with a finding; a result may be left unreduced."""
+    path = tmp_path / "foreign.mlir"
+    path.write_text("""sdy.mesh @m = <["a"=4, "b"=2]>
+      func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@m, [{"a"}, {}]>}) -> (tensor<8x4xf32>,
+          tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@m, [{"a"}, {}], unreduced={"b"}>}) {
+        %0 = stablehlo.custom_call @my_kernel(%x) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+        return %0, %x : tensor<8x4xf32>, tensor<8x4xf32> }""")
+    report = inspect_file(str(path))["report"]
+    (found,) = report["findings"]
+    assert found["bytes"] == report["bytes"] == 96 and "custom_call @my_kernel has no sharding rule" in found["message"]
+    assert report["results"][1]["sharding"] == "(a, -) unreduced b"
+    assert report["totals"]["replicated_argument_bytes"] == 0
+
+
 def test_a_value_on_one_device(tmp_path):
     """As jax writes what Python gives that is called back."""
     call = '@xla_ffi_python_cpu_callback(%x) {backend_config = "", '

@@ -210,6 +210,18 @@ func.func @main(%x: tensor<1024x512xf32> {sdy.sharding = #sdy.sharding<@mesh, [{
   return %0 : tensor<1024x512xf32> }"""
 
 
+def test_a_result_is_named_by_its_number_not_by_its_size():
+    """The second argument is only moved, and has as many bytes as the third, which is gathered."""
+    module = """sdy.mesh @m = <["a"=4]>
+      func.func @main(%x: tensor<32x16xi8> {sdy.sharding = #sdy.sharding<@m, [{"a"}, {}]>},
+                      %y: tensor<32x16xi8> {sdy.sharding = #sdy.sharding<@m, [{"a"}, {}]>})
+          -> (tensor<32x16xi8> {sdy.sharding = #sdy.sharding<@m, [{}, {"a"}]>},
+              tensor<32x16xi8> {sdy.sharding = #sdy.sharding<@m, [{}, {}]>}) {
+        return %x, %y : tensor<32x16xi8>, tensor<32x16xi8> }"""
+    (found,) = report(module, lint=["whole-gather"]).lint
+    assert found.message.startswith("arg1 ") and "annotate arg1 " in found.remedy.text
+
+
 def test_files(tmp_path):
     path = tmp_path / "uneven.mlir"
     path.write_text(UNEVEN)

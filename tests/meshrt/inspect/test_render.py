@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from meshrt.inspect.model import CollectiveRow, MemberRow, Report, ValueRow
+from meshrt.inspect.model import CollectiveRow, FindingRow, MemberRow, Report, ValueRow
 from meshrt.inspect.render import collectives_table, console, render, shorten, values_table
 
 GATHER = CollectiveRow(
@@ -116,3 +116,16 @@ def test_a_combined_collective_lists_what_it_was_made_of():
         out.print(collectives_table(out, "Collectives", report.collectives))
         said = "\n".join(lines(out))
         assert "train_lm.py:9" in said and "train_lm.py:11" in said and "add: partial sum" in said
+
+
+def test_columns_that_are_asked_for_are_kept_where_there_is_no_terminal(monkeypatch, capsys):
+    """Texts as well as tables; a finding without a place or bytes says neither."""
+    found = FindingRow("replicas", "this is the program of one device, which replicas run " * 3, None, 0.0)
+    report = replace(REPORT, findings=(found,))
+    monkeypatch.setenv("COLUMNS", "80")
+    render(report, console())
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80 and "finding: this is" in text
+    monkeypatch.delenv("COLUMNS")
+    render(report, console())
+    assert any(line.startswith("finding: ") and line.endswith(" run ") for line in capsys.readouterr().out.splitlines())
