@@ -15,6 +15,9 @@ alternative the microbatches stay whole, and their rows are moved once.
 And one where several results of a split argument's type are whole, as of an optimiser whose parameters and moments are,
 beside a gradient that is not: there the argument is gathered before it is used, instead of each result.
 
+And one where loops inside loops gather the rows of a split argument, all of them in each turn of the outer loop: there
+the argument is gathered before it is used (`walked_arguments.py`).
+
 And one where contractions gather over and over what follows from one another: there every device computes all of it
 (`replicated_chains.py`).
 
@@ -51,6 +54,7 @@ from .preferences import Gathered, Kept, Preference
 from .reordered import decided_again, is_final
 from .replicated_chains import computed_whole
 from .topology import Topology
+from .walked_arguments import walked_arguments
 from .within_memory import divisions, frugal, noted
 
 __all__ = ["cheapest", "preferences"]
@@ -173,6 +177,9 @@ def preferences(
     gathered = _wanted_whole(known, sent)
     if gathered:
         yield Preference(gathered=gathered)
+    walked = walked_arguments(known, made.plan)
+    if walked:
+        yield Preference(gathered=walked)
     whole = computed_whole(known, made, given) if may_repeat else None
     if whole is not None:
         yield Preference(whole=(whole,))

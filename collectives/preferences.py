@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from propagation.attributes import symbol
 from propagation.model import DimSharding, Mesh, TensorSharding
-from propagation.program import Program, Value
+from propagation.program import Program, Use, Value
 from propagation.shardings import Shardings
 
 from .addresses import Address, addresses
 from .equal_parts import Parted
 from .replicated_chains import Whole
 
-__all__ = ["Divided", "Gathered", "Kept", "Preference"]
+__all__ = ["Divided", "Gathered", "Kept", "Preference", "handed_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class Gathered:
         todo, shape = [program.main.args[self.number]], program.main.args[self.number].type.shape
         while todo:
             for use in todo.pop().uses:
-                callee = program.funcs.get(symbol(use.op.attrs["callee"])) if use.op.name == "func.call" else None
-                if callee is not None:
-                    todo.append(callee.args[use.number])
-                for r in use.op.results if callee is None else ():
+                inner = handed_in(program, use)
+                todo += inner
+                results = use.op.results if not inner else [use.op.results[use.number]] if use.op.regions else ()
+                for r in results:
                     if r.type.is_tensor and r.type.shape == shape and shardings.get(r) is None:
                         shardings.set(r, self.sharding)
 
@@ -161,6 +161,21 @@ class Preference:
             divided.annotate(values, shardings)
         for parted in self.parted:
             parted.rewrite(program, shardings)
+
+
+def handed_in(program: Program, use: Use) -> list[Value]:
+    """What stands for a used value in the function that is called with it, or in the loop that hands it on unchanged;
+    nothing where it is used otherwise."""
+    op = use.op
+    if op.name == "func.call":
+        callee = program.funcs.get(symbol(op.attrs["callee"]))
+        return [] if callee is None else [callee.args[use.number]]
+    if op.name != "stablehlo.while":
+        return []
+    condition, body = op.regions
+    if body.terminator.operands[use.number] is not body.args[use.number]:
+        return []
+    return [condition.args[use.number], body.args[use.number]]
 
 
 def _waiting(sharding: TensorSharding | None, dims: set[int]) -> TensorSharding | None:

@@ -195,7 +195,9 @@ def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list
                 new = _Carry(partial.dims, False, pending, partial.masked)
         elif not cond.args[i].uses and (rows := _stacked(ctx, op, i)) is not None:
             dims, pending, masked = rows
-            if ctx.elements(state.shape, dims) <= ctx.elements(state.shape, c.dims):
+            held = ctx.elements(state.shape, dims) - ctx.elements(state.shape, c.dims)
+            room -= max(0, held) * state.itemsize
+            if held <= 0 or room >= 0:
                 new = _Carry(dims, False, pending, masked)
         elif state.hint is not None and ctx.state(v).make is not None and state.hint != c.dims:
             new = _Carry(state.hint, False)

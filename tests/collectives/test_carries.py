@@ -270,12 +270,13 @@ def test_split_accumulators_stay_split_where_there_is_no_room():
     assert {e.times for e in plan if e.kind == "reduce_scatter"} == {4}
 
 
-def layers_over_microbatches(start):
+def layers_over_microbatches(start, split=P(), tokens=16, half=False):
     """The gradients of layers that a scan goes through, added up over microbatches that another one goes through."""
 
     def build(constrain):
         def loss(ws, x):
-            return jnp.sum(jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, ws)[0] ** 2)
+            layer = lambda h, w: (jnp.tanh(h @ (w.astype(jnp.float16).astype(w.dtype) if half else w)), None)
+            return jnp.sum(jax.lax.scan(layer, x, ws)[0] ** 2)
 
         def run(ws, xs):
             turn = lambda total, x: (total + jax.grad(loss)(ws, x), None)
@@ -283,8 +284,8 @@ def layers_over_microbatches(start):
 
         return run
 
-    args = normal(3, 8, 8), normal(4, 16, 8, seed=1)
-    return Case({"x": 8}, build, args, (P(), P(None, "x")), P())
+    args = normal(3, 8, 8), normal(4, tokens, 8, seed=1)
+    return Case({"x": 8}, build, args, (split, P(None, "x")), split)
 
 
 @pytest.mark.parametrize("start", [0, 2])
@@ -292,6 +293,46 @@ def test_gradients_of_scanned_layers_are_added_up_once_behind_the_loop_over_micr
     result, sent = check(layers_over_microbatches(start), rtol=1e-4)
     assert sent == 2 * 7 / 8 * 3 * 8 * 8 * 4, result.plan.as_text()
     assert [e.times for e in result.plan] == [1]
+
+
+@pytest.mark.parametrize(("split", "start"), [(P(None, "x"), 0), (P(None, None, "x"), 2)])
+def test_split_layers_are_gathered_and_their_gradients_scattered_once_for_all_microbatches(split, start):
+    result, sent = check(layers_over_microbatches(start, split, 256), rtol=1e-4)
+    assert sent == 2 * 7 / 8 * 3 * 8 * 8 * 4, result.plan.as_text()
+    assert {e.times for e in result.plan} == {1}
+
+
+def test_split_layers_that_are_rounded_in_the_loop_are_gathered_once():
+    """Their rows are seen to travel in the narrower type; sums of gradients that are rounded are not carried whole."""
+    plan = collectives.partition(propagation.run(layers_over_microbatches(0, P(None, "x"), 256, half=True).text)).plan
+    assert {(e.kind, e.times) for e in plan} == {("all_gather", 1), ("reduce_scatter", 4 * 3)}, plan.as_text()
+
+
+def test_split_layers_are_gathered_row_by_row_where_there_is_no_room():
+    text = layers_over_microbatches(0, P(None, "x"), 256).text
+    plan = collectives.partition(propagation.run(text), memory_growth=0.0).plan
+    assert {e.times for e in plan} == {4 * 3}, plan.as_text()
+
+
+def test_only_the_axis_over_which_rows_are_gathered_is_given_up():
+    """Features stay split over the axis of tensor parallelism."""
+
+    def build(constrain):
+        def loss(ws, x):
+            layer = lambda h, w: (h + jnp.tanh(h @ w[0]) @ w[1], None)
+            return jnp.sum(jax.lax.scan(layer, x, ws)[0] ** 2)
+
+        def run(ws, xs):
+            turn = lambda total, x: (jax.tree.map(jnp.add, total, jax.grad(loss)(ws, x)), None)
+            return jax.lax.scan(turn, jax.tree.map(jnp.zeros_like, ws), xs)[0]
+
+        return run
+
+    args = (normal(3, 16, 32), normal(3, 32, 16, seed=1)), normal(4, 512, 16, seed=2)
+    ins = (P(None, "x", "y"), P(None, "y", "x")), P(None, "x")
+    over_x = lambda plan: sorted((e.kind, e.times) for e in plan if "x" in e.axes)
+    plan = check(Case({"x": 4, "y": 2}, build, args, ins, ins[0]), rtol=1e-4)[0].plan
+    assert over_x(plan) == [("all_gather", 1)] * 2 + [("reduce_scatter", 1)] * 2, plan.as_text()
 
 
 def test_rows_that_nothing_is_added_to_are_reduced_as_they_are_made():
