@@ -41,6 +41,7 @@ from meshrt.primitives.traced_scalars import as_traced
 from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.runtime.reference import Ref
+from meshrt.runtime.transfer import overflow
 from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.layout import AUTO, Layout
@@ -363,7 +364,10 @@ def _signature(x: Any) -> Any:
     if isinstance(x, Tracer):
         raise leaked_error(x)
     require_value(x, "an argument")
-    return aval_of(x)
+    aval = aval_of(x)
+    if type(x) is int and x.bit_length() > 31 and not np.can_cast(np.min_scalar_type(x), aval.dtype):
+        raise overflow(x, aval.dtype)  # before the function is traced
+    return aval
 
 
 def _signatures(leaves: Sequence[Any], tree: Any, function: JitFunction, static: Static) -> list[Any]:

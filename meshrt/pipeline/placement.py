@@ -304,9 +304,10 @@ class Wanted:
         if committed and self.pinned is None:
             if isinstance(sharding, NamedSharding):
                 self.over[i] = sharding.mesh.abstract_mesh
+                self.note_types(self.over[i])
             if isinstance(stays, NamedSharding):
                 self.committed[i] = stays
-                if is_open or (i in self.over and AxisType.Explicit in self.over[i].axis_types):
+                if is_open or (i in self.over and self.over[i].explicit_axes):
                     self.add_mesh(stays.mesh, origin, is_followed=True)
                 chosen = stays if is_open else chosen
             elif is_open and isinstance(stays, SingleDeviceSharding):

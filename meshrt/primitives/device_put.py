@@ -61,7 +61,11 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     if (apart := taken_apart(x)) is not x:
         x = apart
         leaves, treedef = tree_util.tree_flatten(x)
-    targets, donated, aliases = _asked(device, donate, may_alias, x, len(leaves))
+    try:
+        targets, donated, aliases = _asked(device, donate, may_alias, x, len(leaves))
+    except (errors.TreeError, errors.ArgumentValueError):
+        _require_values(leaves)
+        raise
     out = []
     for i, (leaf, target) in enumerate(zip(leaves, targets)):
         try:
@@ -70,9 +74,17 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
             else:
                 out.append(put_leaf(leaf, _place_of(target, leaf), donated[i], aliases[i]))
         except _REFUSED as e:
+            _require_values(leaves)
             path = tree_util.keystr(tree_util.tree_leaves_with_path(x)[i][0])
             raise type(e)(f"device_put of x{path}: {e}") from None
     return treedef.unflatten(out)
+
+
+def _require_values(leaves: Sequence[Any]) -> None:
+    """What is no value at all is said before where it may not go."""
+    for leaf in leaves:
+        if not isinstance(leaf, Tracer):
+            aval_of(leaf)
 
 
 _REFUSED = (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError, errors.ArgumentValueError)

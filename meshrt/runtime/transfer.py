@@ -25,6 +25,7 @@ __all__ = [
     "device_get",
     "from_dlpack",
     "from_numpy",
+    "overflow",
     "put_leaf",
     "put_value",
     "scalar",
@@ -79,11 +80,7 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False, explicit: 
     try:
         host = np.asarray(value, dtype=physical.dtype)
     except OverflowError:
-        raise errors.IntegerOverflowError(
-            f"An overflow was encountered: {value!r} does not fit into {physical.dtype}. Pass a NumPy value of a "
-            "wider dtype "
-            "with meshrt.config.update('enable_x64', True), or a smaller number."
-        ) from None
+        raise overflow(value, physical.dtype) from None
     except TypeError:
         require_value(value)
         raise
@@ -95,6 +92,14 @@ def buffer_of(value: Any, sig: Signature, *, may_alias: bool = False, explicit: 
     if isinstance(sharding, NamedSharding) and sharding.unreduced_axes:
         return _put_addends(_as_addends(parts, sharding, sig.local_devices), sig)
     return jaxlib_api.put(sig.stored, sig.native, parts, sig.local_devices, may_alias=may_alias)
+
+
+def overflow(value: Any, dtype: Any) -> errors.IntegerOverflowError:
+    """That a Python number is too large for a dtype."""
+    return errors.IntegerOverflowError(
+        f"An overflow was encountered: {value!r} does not fit into {dtype}. Pass a NumPy value of a wider dtype with "
+        "meshrt.config.update('enable_x64', True), or a smaller number."
+    )
 
 
 def _put_addends(parts: list[np.ndarray], sig: Signature) -> Any:
