@@ -167,4 +167,14 @@ def as_jax() -> ModuleType:
         # Who listens to JAX's loggers hears what meshrt says, at the level that was asked for there.
         for own, theirs in _LOGGERS.items():
             logging.getLogger(own).parent = logging.getLogger(theirs)
+        _name_loaded(importlib.import_module("jax"))
     return importlib.import_module("jax")
+
+
+def _name_loaded(package: ModuleType) -> None:
+    """Enters the public modules that `import jax` has loaded into `sys.modules`, where libraries look for those that
+    they are to know about."""
+    for name in modules.public_modules():
+        loaded = sys.modules.get(_target(name) or "")
+        if loaded is not None and vars(package).get(name, loaded) is loaded:
+            sys.modules.setdefault(f"jax.{name}", loaded)

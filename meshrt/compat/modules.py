@@ -6,7 +6,7 @@ public module of that name. Public modules that meshrt lacks can be imported and
 
 from __future__ import annotations
 
-__all__ = ["ELSEWHERE", "VERSION", "VERSION_INFO", "holds_others", "is_public"]
+__all__ = ["ELSEWHERE", "VERSION", "VERSION_INFO", "holds_others", "is_public", "public_modules"]
 
 # The version of JAX whose interface meshrt follows.
 VERSION_INFO = (0, 10, 2)
@@ -40,6 +40,7 @@ _EXPERIMENTAL_MODULES = frozenset(_EXPERIMENTAL.split())
 # Internal modules of JAX's all of whose names that libraries use stand in one module of meshrt's.
 ELSEWHERE: dict[str, str] = {
     "experimental.colocated_python.serialization": "meshrt.compat.layer.colocated_serialization",
+    "interpreters.pxla": "meshrt.compat.layer.pxla",
     "extend.ifrt_programs": "meshrt.compat.layer.ifrt_programs",
     "experimental.key_reuse._core": "meshrt.experimental.key_reuse",
     "_src.ad_checkpoint": "meshrt.ad_checkpoint",
@@ -66,7 +67,7 @@ ELSEWHERE: dict[str, str] = {
     "_src.interpreters.batching": "meshrt.interpreters.batching",
     "_src.interpreters.mlir": "meshrt.interpreters.mlir",
     "_src.interpreters.partial_eval": "meshrt.interpreters.partial_eval",
-    "_src.interpreters.pxla": "meshrt.interpreters.pxla",
+    "_src.interpreters.pxla": "meshrt.compat.layer.pxla",
     "_src.lax.lax": "meshrt.lax",
     "_src.lax.linalg": "meshrt.lax.linalg",
     "_src.layout": "meshrt.experimental.layout",
@@ -113,6 +114,11 @@ _NUMPY_FILES = (
 ELSEWHERE.update({f"_src.numpy.{name}": "meshrt.numpy" for name in _NUMPY_FILES.split()})
 _SCIPY_FILES = "fft integrate linalg ndimage signal"
 ELSEWHERE.update({f"_src.scipy.{name}": f"meshrt.scipy.{name}" for name in _SCIPY_FILES.split()})
+
+
+def public_modules() -> frozenset[str]:
+    """The public modules below `jax`, without those of `jax.experimental`."""
+    return _PUBLIC
 
 
 def is_public(name: str) -> bool:

@@ -36,6 +36,10 @@ class LowType:
         """The type of cotangents."""
         return self.to_tangent_aval()
 
+    def at_least_vspace(self: Any) -> Any:
+        """The type of derivatives, under the name by which libraries ask types of JAX for it."""
+        return self.to_tangent_aval()
+
     def dec_rank(self: Any, size: int | None, spec: int | None) -> Any:
         """The type of one member of a batch along dimension `spec` (None: all share the value)."""
         return self if spec is None else _as_told(self, self.without(spec))

@@ -17,6 +17,7 @@ from meshrt.numpy.operands import canonical_axis, operand, promote_inexact, scal
 from meshrt.numpy.selection import clip, where
 from meshrt.numpy.splitting import split
 from meshrt.numpy.transcendental import logaddexp
+from meshrt.transforms.custom_jvp import fused_custom_jvp
 
 __all__ = [
     "celu", "elu", "gelu", "glu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "identity", "leaky_relu",
@@ -46,13 +47,21 @@ def relu(x: Any) -> Any:
     Array([0., 2.], dtype=float32)
     """
     x = _array("relu", x)
-    if x.dtype == np.bool_:
-        return uf.maximum(x, 0)
+    return uf.maximum(x, 0) if x.dtype == np.bool_ else _relu(x)
+
+
+@fused_custom_jvp
+def _relu(x: Any) -> Any:
+    return el.max_p.bind(x, scalar_like(x, 0))  # zero, or NaN where x is NaN
+
+
+@_relu.defjvp
+def _relu_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+    (x,), (t,) = primals, tangents
     zero = scalar_like(x, 0)
-    rest = el.max_p.bind(el.stop_gradient_p.bind(x), zero)  # zero, or NaN, without a derivative
     # Complex numbers are ordered by their real parts first, as by NumPy.
     positive = uf.greater(x, zero) if x.dtype.kind == "c" else el.gt_p.bind(x, zero)
-    return where(positive, x, rest)
+    return _relu(x), where(positive, t, scalar_like(t, 0))
 
 
 @at_once(1)

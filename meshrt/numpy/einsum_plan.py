@@ -23,6 +23,10 @@ class EinsumError(MeshrtError, ValueError):
     """Subscripts that are malformed or do not fit the operands."""
 
 
+class EinsumLabelError(MeshrtError, TypeError):
+    """Labels that cannot be told apart."""
+
+
 # ----------------------------------------------------------------------------------------------------------
 # Subscripts.
 
@@ -33,13 +37,21 @@ def _name(n: int) -> str:
 
 def from_sublists(args: Sequence[Any]) -> tuple[str, list[Any]]:
     """``(subscripts, operands)`` of the call form ``einsum(x, [0, 1], y, [1, 2], [0, 2])``."""
-    operands, inputs = [], []
-    for i in range(0, len(args) - 1, 2):
-        operands.append(args[i])
-        inputs.append("".join("..." if s is Ellipsis else _name(int(s)) for s in args[i + 1]))
-    text = ",".join(inputs)
+    operands, lists = list(args[: len(args) // 2 * 2 : 2]), args[1::2]
+    said = [*lists, args[-1]] if len(args) % 2 else lists
+    try:
+        # What has no list of its own for the output comes in the order of labels.
+        labels = sorted({label for labelled in said for label in labelled if label is not Ellipsis})
+    except TypeError as e:
+        raise EinsumLabelError(
+            "einsum's lists of labels hold Ellipsis or labels that are hashable and can be ordered, such as int and "
+            f"str, all of one kind. Got {list(said)}"
+        ) from e
+    names = {label: _name(n) for n, label in enumerate(labels)} | {Ellipsis: "..."}
+    written = ["".join(names[label] for label in labelled) for labelled in said]
+    text = ",".join(written[: len(lists)])
     if len(args) % 2:
-        text += "->" + "".join("..." if s is Ellipsis else _name(int(s)) for s in args[-1])
+        text += "->" + written[-1]
     return text, operands
 
 

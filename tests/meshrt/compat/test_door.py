@@ -214,3 +214,34 @@ def test_errors_and_logs_are_those_of_the_names_that_a_program_imports():
         told = heard["jax._src.interpreters.pxla"][-1]
         assert told.startswith("Compiling jit(f) with global shapes and types (ShapedArray(float32[3]),)."), told
     """)
+
+
+def test_modules_that_import_jax_loads_are_known_by_their_names():
+    passes("""
+        import sys
+        import meshrt
+
+        for name in ("tree_util", "numpy", "sharding", "lax", "nn", "random", "core", "stages"):
+            assert sys.modules[f"jax.{name}"] is getattr(jax, name), name
+        assert jax.config is meshrt.config  # a value under the name of a module
+        import jax.tree_util
+        assert jax.tree_util is meshrt.tree_util
+        # Classes of packages of jax.experimental are there, and no modules that stand in for them.
+        from jax.experimental.array_serialization.serialization import GlobalAsyncCheckpointManager as manager
+        assert manager | None
+    """)
+
+
+def test_the_mesh_in_context_by_the_name_of_old():
+    passes("""
+        import numpy as np
+        from jax.interpreters import pxla
+
+        env = lambda: pxla.thread_resources.env
+        assert env().physical_mesh.empty and env().empty
+        mesh, seen = jax.sharding.Mesh(np.array(jax.devices()), ("x",)), []
+        with mesh:
+            assert env().physical_mesh is mesh and env().shape == dict(mesh.shape) and not env().empty
+            jax.jit(lambda x: seen.append(env().physical_mesh) or x)(1.0)
+        assert seen == [mesh] and env().empty
+    """)

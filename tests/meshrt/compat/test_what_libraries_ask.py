@@ -233,3 +233,11 @@ def test_classes_with_layouts_of_their_own_are_refused_where_they_are_mapped():
     finally:
         batching.unregister_vmappable(Batched)
     assert not batching.is_vmappable(Batched(1))
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool", "complex64"])
+def test_types_tell_that_of_derivatives_by_both_names(lib, dtype):
+    kind = lib.typeof(lib.numpy.zeros(2, dtype))
+    assert kind.at_least_vspace() == kind.to_tangent_aval()
+    assert (kind.at_least_vspace() == kind) == (dtype in ("float32", "complex64"))

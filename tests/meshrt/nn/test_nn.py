@@ -225,3 +225,10 @@ def test_the_residual_of_attention_has_no_derivative():
         return l.jvp(attend, (q,), (k,)), l.grad(lambda q: l.numpy.sin(attend(q)[1]).sum() + attend(q)[0].sum())(q)
 
     assert_alike(program, 1e-4)
+
+
+def test_relu_is_one_operation_where_no_derivative_is_taken():
+    x = mj.ones(8)
+    for lib in (jax, meshrt):
+        assert lib.jit(lib.nn.relu).lower(lib.numpy.ones(8)).cost_analysis()["flops"] == 8
+    assert str(meshrt.jit(meshrt.nn.relu).lower(x).as_text()).count("stablehlo.") == 2  # and its constant
