@@ -141,10 +141,11 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
             "decides it, or write the size in place of -1"
         )
     if len(unknown) > 1 or sizes[unknown[0]] != -1 or not known or x.size % known:
+        wanted = ",".join("newaxis" if n == -1 else str(n) for n in sizes)  # as NumPy writes it
         raise ShapeError(
             f"can only specify one unknown dimension: shape {sizes} for an array of shape {x.shape}"
             if len(unknown) > 1
-            else f"cannot reshape array of size {x.size} into shape ({', '.join(str(n) for n in sizes if n != -1)}): "
+            else f"cannot reshape array of size {x.size} into shape ({wanted}): "
             f"its shape is {x.shape}, and the sizes beside -1 must divide {x.size}"
         )
     return tuple(x.size // known if n == -1 else n for n in sizes)
@@ -385,7 +386,7 @@ def matrix_transpose(x: Any, /) -> Any:
     (5, 3, 2)
     """
     if ndim(x) < 2:
-        raise ShapeError(f"matrix_transpose needs at least two dimensions, got shape {shape(x)}")
+        raise ShapeError(f"x must be at least two-dimensional for matrix_transpose; got ndim={ndim(x)}")
     return swapaxes(x, -1, -2)
 
 
