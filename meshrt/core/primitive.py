@@ -91,7 +91,7 @@ from meshrt.core.jaxpr import NO_EFFECTS, Atom, Effects, Eqn, Jaxpr, final_state
 from meshrt.core.references import is_ref_type
 from meshrt.core.spaces import DEVICE, Space
 from meshrt.core.trace import Trace, current_trace, set_trace
-from meshrt.core.types import ShapedArray, aval_of, register_aval
+from meshrt.core.types import ShapedArray, aval_of, aval_rules, register_aval
 
 __all__ = [
     "NOT_LINEAR", "NotLinearError", "Primitive", "Undefined", "also", "as_list", "is_undefined",
@@ -390,11 +390,24 @@ class Primitive:
         for name in self.optional:
             if params.get(name, self) is None:
                 del params[name]
-        operands: Sequence[Any] = args if _agreement is None else _agreement(self, args, params)
         trace = current_trace()
-        if self.to_lojax is not None and self.is_high(*map(aval_of, operands), **params):
-            return trace.process_high(self, operands, params)
-        return trace.process_primitive(self, operands, params)
+        try:
+            operands: Sequence[Any] = args if _agreement is None else _agreement(self, args, params)
+            if self.to_lojax is not None and self.is_high(*map(aval_of, operands), **params):
+                return trace.process_high(self, operands, params)
+            return trace.process_primitive(self, operands, params)
+        except errors.ArgumentTypeError:
+            self._refuse_untyped(args)  # names the operand, where that is what is wrong
+            raise
+
+    def _refuse_untyped(self, args: Sequence[Any]) -> None:
+        for position, arg in enumerate(args):
+            if not any(cls in aval_rules or hasattr(cls, "__jax_array__") for cls in type(arg).__mro__):
+                raise errors.ArgumentTypeError(
+                    f"Error interpreting argument to {self.name} as a JAX value. The problematic value is of type "
+                    f"{type(arg)} and was passed to {self.name} at position {position}. It is not a valid JAX type: "
+                    "give an array, a NumPy array or scalar, or a Python number, or convert with numpy.asarray"
+                )
 
     def bind_in(self, trace: Trace, operands: Sequence[Any], params: dict[str, Any]) -> Any:
         """The application in `trace`, which is the current one and to which another passes it on."""

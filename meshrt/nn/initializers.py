@@ -188,7 +188,7 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
             raise ShapeError(f"Delta orthogonal initializer requires a 3D, 4D or 5D shape, got {shape}")
         if shape[-1] < shape[-2]:
             raise ShapeError(
-                f"delta_orthogonal: a kernel of shape {shape} has fewer outputs ({shape[-1]}) than inputs ({shape[-2]})"
+                f"delta_orthogonal: `fan_in` must be less or equal than `fan_out`, got {shape[-2]} and {shape[-1]}"
             )
         matrix = orthogonal(scale, column_axis, dtype)(key, shape[-2:])
         middle = tuple((n - 1) // 2 for n in shape[:-2])

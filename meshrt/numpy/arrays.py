@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ def asarray(
 
 
 def array(
-    object: Any, dtype: Any = None, copy: bool = True, order: str | None = "K", ndmin: int = 0, *,
+    object: Any, dtype: Any = None, *args: Any, copy: bool = True, order: str | None = "K", ndmin: int = 0,
     device: Any = None, out_sharding: Any = None,
 ) -> Any:  # fmt: skip
     """A new array with the values of ``object``; see :func:`asarray`.
@@ -75,6 +76,8 @@ def array(
     >>> jnp.array([1, 2], dtype=jnp.float32)
     Array([1., 2.], dtype=float32)
     """
+    if args:
+        copy, order, ndmin = _by_position(args, copy, order, ndmin)
     if order not in (None, "K"):
         raise errors.UnsupportedError(f"array: order={order!r}: Only implemented for order='K': arrays have no other")
     if dtype is not None:
@@ -90,6 +93,18 @@ def array(
     if type(object) is Array and object.committed and type(there) is Array:
         _check_stays(object, there)
     return there
+
+
+def _by_position(args: tuple[Any, ...], *others: Any) -> tuple[Any, ...]:
+    """The options `copy`, `order` and `ndmin` of :func:`array`, the first of which were given by position."""
+    if len(args) > len(others):
+        raise errors.ArgumentTypeError(f"array() takes at most 5 positional arguments, got {2 + len(args)}")
+    warnings.warn(
+        "Passing the copy, order, and ndmin arguments to jnp.array positionally is deprecated. Name them",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return args + others[len(args) :]
 
 
 def _check_stays(given: Array, there: Array) -> None:

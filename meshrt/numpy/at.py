@@ -41,7 +41,7 @@ class IndexUpdateHelper:
         return IndexUpdateRef(self.array, index)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.array!r})"
+        return f"_{type(self).__name__}({self.array!r})"
 
 
 class IndexUpdateRef:
@@ -58,7 +58,7 @@ class IndexUpdateRef:
         self.array, self.index = array, index
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.array!r}, {self.index!r})"
+        return f"_{type(self).__name__}({self.array!r}, {self.index!r})"
 
     def get(
         self, *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None,

@@ -191,7 +191,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     """
     p, period = promoted("unwrap", operand_array("unwrap", p), period)
     if dtypes.issubdtype(p.dtype, np.complexfloating):
-        raise errors.ArgumentValueError(f"unwrap needs real numbers, got dtype {p.dtype}")
+        raise errors.ArgumentValueError(f"jnp.unwrap does not support complex inputs, got dtype {p.dtype}")
     axis = canonical_axis(axis, p.ndim, "unwrap")
     if p.shape[axis] == 0:
         return p

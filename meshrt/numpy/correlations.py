@@ -72,7 +72,7 @@ def _vectors(name: str, a: Any, v: Any, preferred: Any) -> list[Any]:
     if x.ndim != 1 or y.ndim != 1:
         raise ShapeError(f"{name}() only support 1-dimensional inputs, got shapes {x.shape} and {y.shape}")
     if not x.size or not y.size:
-        raise ShapeError(f"{name}: vectors cannot be empty, got shapes {x.shape} and {y.shape}")
+        raise ShapeError(f"{name}: inputs cannot be empty, got shapes {x.shape} and {y.shape}")
     return promoted_inexact(name, x, y) if preferred is None else promoted(name, x, y)
 
 

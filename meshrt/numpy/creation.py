@@ -46,6 +46,10 @@ __all__ = [
 # Ranges.
 
 
+class StepError(errors.ArgumentTypeError, ZeroDivisionError):
+    """A step of zero reaches no end."""
+
+
 def arange(
     start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None,
     out_sharding: Any = None,
@@ -96,7 +100,7 @@ def _length(begin: Any, end: Any, stride: Any) -> Any:
     if is_symbolic_shape((begin, end, stride)):
         return _symbolic_length(begin, end, stride)
     if stride == 0:
-        raise errors.ArgumentTypeError("arange: step must not be zero")
+        raise StepError("arange: step must not be zero")
     return max(0, math.ceil((end - begin) / stride))
 
 

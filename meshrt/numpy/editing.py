@@ -169,9 +169,9 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
     not_in_place("place", inplace)
     given = ravel(given)
     if a.size != flags.size:
-        raise ShapeError(f"place: the array has {a.size} elements, but the mask {flags.size}")
+        raise ShapeError(f"place: arr and mask must be the same size, got {a.size} and {flags.size} elements")
     if not given.size:
-        raise errors.ArgumentValueError("place: there are no values to place")
+        raise errors.ArgumentValueError("Cannot place values from an empty array")
     if not a.size:
         return a
     (positions,) = nonzero(ravel(flags), size=flags.size, fill_value=flags.size)

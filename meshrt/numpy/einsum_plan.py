@@ -67,7 +67,8 @@ def parse(subscripts: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str]
     inputs = left.split(",")
     if len(inputs) != len(shapes):
         raise EinsumError(
-            f"einsum subscripts {subscripts!r} describe {len(inputs)} operands, but {len(shapes)} were given"
+            f"Number of einsum subscripts, {len(inputs)}, must be equal to the number of operands, {len(shapes)}: "
+            f"the subscripts are {subscripts!r}"
         )
     for part in [*inputs, right]:
         bad = set(part.replace("...", "", 1)) & set(".->")

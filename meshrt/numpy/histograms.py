@@ -79,7 +79,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
     """
     x, edges = operand_array("digitize", x), operand_array("digitize", bins, 1)
     if edges.ndim != 1:
-        raise ShapeError(f"digitize: bins must be a vector, got shape {edges.shape}")
+        raise ShapeError(f"digitize: bins must be a 1-dimensional array; got shape {edges.shape}")
     if edges.shape[0] == 0:
         return zeros_like(x, dtype=np.int32)
     side, how = ("left" if right else "right"), ("scan" if method is None else method)

@@ -58,7 +58,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     if axis is None:
         return concatenate([ravel(x) for x in xs], 0)
     if xs[0].ndim == 0:
-        raise ShapeError("concatenate: arrays of zero dimensions cannot be joined; use stack")
+        raise ShapeError("concatenate: Zero-dimensional arrays cannot be concatenated. Use stack")
     axis = canonical_axis(axis, xs[0].ndim, "concatenate")
     return xs[0] if len(xs) == 1 else lax.concatenate(xs, axis)
 
@@ -73,7 +73,7 @@ def _items_joined(x: Any, axis: int | None) -> Any:
     if axis is None:
         return ravel(x)
     if x.ndim == 1:
-        raise ShapeError("concatenate: arrays of zero dimensions cannot be joined; use stack")
+        raise ShapeError("concatenate: Zero-dimensional arrays cannot be concatenated. Use stack")
     axis = canonical_axis(axis, x.ndim - 1, "concatenate")
     count, *sizes = x.shape
     sizes[axis] = count * sizes[axis]
@@ -205,7 +205,7 @@ def _grown(tup: Any, grow: Callable[[Any], Any], new: Mapping[int, tuple[int, ..
         return expand_dims(tup, new.get(tup.ndim - 1, ()))
     items = [grow(a) for a in (unstack(tup) if isinstance(tup, (ArrayOperators, np.ndarray)) else tup)]
     if not items:
-        raise ShapeError("at least one array is needed")
+        raise ShapeError("Need at least one array to concatenate")
     return items
 
 

@@ -143,7 +143,9 @@ def outer(x1: Any, x2: Any, /) -> Any:
            [6, 8]], dtype=int32)
     """
     if np.ndim(x1) != 1 or np.ndim(x2) != 1:
-        raise ShapeError(f"outer needs two vectors, got shapes {np.shape(x1)} and {np.shape(x2)}")
+        raise ShapeError(
+            f"outer: Input arrays must be one-dimensional, but they are x1.ndim={np.ndim(x1)} x2.ndim={np.ndim(x2)}"
+        )
     return contractions.outer(x1, x2)
 
 
@@ -278,7 +280,7 @@ def cond(x: Any, p: Any = None) -> Any:
         out = s[..., -1] / s[..., 0]
     else:
         if x.shape[-1] != x.shape[-2]:
-            raise ShapeError(f"cond: for {p=}, array must be square; got shape {x.shape}")
+            raise ShapeError(f"jnp.linalg.cond: for {p=}, array must be square; got arr.shape={x.shape}")
         out = norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))
     unknown = logical_and(isnan(out), logical_not(reductions.any(isnan(x), (-2, -1))))
     return choose(unknown, np.inf, out)
@@ -296,11 +298,15 @@ def matrix_power(a: Any, n: int) -> Any:
            [0, 1]], dtype=int32)
     """
     x = operand_array("matrix_power", a)
-    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+    if x.ndim < 2:
+        raise errors.ArgumentTypeError(
+            f"matrix_power: {x.ndim}-dimensional array given. Array must be at least two-dimensional"
+        )
+    if x.shape[-1] != x.shape[-2]:
         raise errors.ArgumentTypeError(
             f"matrix_power: Last 2 dimensions of the array must be square, got shape {x.shape}"
         )
-    n = static_int(n, "matrix_power: n")
+    n = static_int(n, "matrix_power: exponent")
     if n == 0:
         return broadcast_to(eye(x.shape[-1], dtype=x.dtype), x.shape)
     if n < 0:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes
+from meshrt import dtypes, errors
 from meshrt.core.operators import ArrayOperators
 from meshrt.core.primitive import Primitive
 from meshrt.core.types import aval_of
@@ -18,7 +18,7 @@ from meshrt.numpy.choose import choose
 from meshrt.numpy.filled import full_like
 from meshrt.numpy.operands import operand, promote, promote_numeric, promote_pair, scalar_like, unsupported_argument
 from meshrt.numpy.pointwise import greater, less, named
-from meshrt.numpy.ufuncs import absolute, imag, real, real_only
+from meshrt.numpy.ufuncs import absolute, imag, real
 
 __all__ = [
     "bitwise_count", "bitwise_invert", "bitwise_not", "fmax", "fmin", "invert", "isfinite", "isinf", "isnan",
@@ -156,7 +156,10 @@ def isneginf(x: Any, /, out: None = None) -> Any:
 
 
 def _is_infinite(x: Any, prepare: Callable[[Any], Any], infinity: float) -> Any:
-    real_only("isinf", x.dtype)
+    if x.dtype.kind == "c":
+        raise errors.ComplexOperandError(
+            f"isposinf/isneginf are not well defined for complex types, got dtype {x.dtype}; ask of real and imag"
+        )
     if not dtypes.issubdtype(x.dtype, np.floating):
         return full_like(x, False, dtype=bool)
     return el.eq_p.bind(prepare(x), np.asarray(infinity, x.dtype)[()])

@@ -43,7 +43,7 @@ from meshrt.numpy import (
 )
 from meshrt.numpy import prims as el
 from meshrt.numpy.at import IndexUpdateHelper
-from meshrt.numpy.operands import PYTHON_SCALARS, is_unknown, operand
+from meshrt.numpy.operands import PYTHON_SCALARS, is_unknown, operand, scalar_like
 from meshrt.primitives.axis_types import unsplit
 from meshrt.primitives.conversion import no_key_bits
 from meshrt.primitives.device_put import device_put
@@ -162,6 +162,8 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
             stacklevel=2,
         )
         x = el.real_p.bind(x)
+    elif x.dtype.kind == "c" and dtype == np.bool_:
+        x = el.ne_p.bind(x, scalar_like(x, 0))  # the conversion would ask for the real part alone
     x = el.convert_element_type(x, dtype)
     return arrays.array(x, copy=copy, device=device) if copy or device is not None else x
 

@@ -154,7 +154,7 @@ def compress(
     a, axis = (reshape_p.bind(a, new_sizes=(a.size,)), 0) if axis is None else (a, canonical_axis(axis, a.ndim))
     n = a.shape[axis]
     if condition.ndim != 1:
-        raise ShapeError(f"compress: the condition must be a vector, but has shape {condition.shape}")
+        raise ShapeError(f"compress: condition must be a 1D array, got shape {condition.shape}")
     if size is None:
         positions = nonzero(condition)[0]
         if positions.size and int(positions[-1]) >= n:

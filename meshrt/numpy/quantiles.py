@@ -28,6 +28,10 @@ __all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", 
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 
+class EmptyError(errors.ArgumentTypeError, IndexError):
+    """There is no element to choose as a quantile."""
+
+
 def quantile(
     a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, method: str = "linear",
     keepdims: bool = False, *, weights: Any = None,
@@ -176,7 +180,7 @@ def _checked(
         raise errors.ArgumentTypeError(f"{name}: q must be floating, got dtype {q.dtype}")
     axes = canonical_axes(axis, a.ndim, name)
     if not math.prod(a.shape[i] for i in axes):
-        raise errors.ArgumentTypeError(f"{name} of an array of shape {a.shape} has nothing to choose from")
+        raise EmptyError(f"{name} of an array of shape {a.shape} has nothing to choose from")
     if weights is None:
         (x,) = promoted_inexact(name, a)
     else:

@@ -103,7 +103,7 @@ def spacing(x: Any, /) -> Any:
     """
     (x,) = promoted_inexact("spacing", x)
     if dtypes.issubdtype(x.dtype, np.complexfloating):
-        raise errors.ArgumentValueError(f"spacing is not defined for complex numbers, got {aval_of(x).short()}")
+        raise errors.ArgumentValueError(f"jnp.spacing is not defined for complex inputs such as {aval_of(x).short()}")
     x = to_dtype(x, x.dtype)  # not weak any more
     infinity = scalar_like(x, np.inf)
     if x.dtype == np.float16:  # as NumPy has it: towards infinity

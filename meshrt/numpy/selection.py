@@ -85,7 +85,8 @@ def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
     for i, v in enumerate((arr, min, max)):
         if (v is not None or not i) and _is_complex(v, i):
             raise errors.ArgumentValueError(
-                "clip: Complex values have no ordering and cannot be clipped; clip real and imaginary parts"
+                "Clip received a complex value: Complex values have no ordering and cannot be clipped; "
+                "clip real and imaginary parts"
             )
     if min is not None and max is not None:
         if type(arr) is Array:

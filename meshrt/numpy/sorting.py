@@ -139,7 +139,7 @@ def lexsort(keys: Sequence[Any], axis: int = -1) -> Any:
 def _at_kth(name: str, a: Any, kth: int, axis: int) -> tuple[Any, int, int]:
     x = asarray(operand(name, a))
     if dtypes.issubdtype(x.dtype, np.complexfloating):
-        raise errors.UnsupportedError(f"{name} of complex numbers is not supported, got dtype {x.dtype}; use sort")
+        raise errors.UnsupportedError(f"jnp.{name} for complex dtype is not implemented: got {x.dtype}; use sort")
     if x.dtype == np.bool_:
         raise errors.ArgumentTypeError(f"{name} does not accept dtype bool; convert with astype(int)")
     axis = canonical_axis(axis, x.ndim, name)

@@ -112,7 +112,7 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
     Array([2., 3.], dtype=float32)
     """
     if UPLO not in (None, "L", "U"):
-        raise errors.ArgumentValueError(f"eigh: UPLO must be None, 'L' or 'U', got {UPLO!r}")
+        raise errors.ArgumentValueError(f"UPLO must be one of None, 'L', or 'U', got {UPLO}")
     (x,) = promoted_inexact("eigh", a)
     vectors, values = lax.linalg.eigh(x, lower=UPLO != "U", symmetrize_input=symmetrize_input)
     return EighResult(values, vectors)
@@ -153,7 +153,13 @@ def svd(
     (x,) = promoted_inexact("svd", a)
     if hermitian:
         return _hermitian_svd(x, compute_uv, subset_by_index)
-    if subset_by_index is not None and full_matrices and compute_uv and subset_by_index != (0, min_dim(*x.shape[-2:])):
+    if (
+        subset_by_index is not None
+        and x.ndim > 1
+        and full_matrices
+        and compute_uv
+        and subset_by_index != (0, min_dim(*x.shape[-2:]))
+    ):
         raise errors.ArgumentValueError("svd: full_matrices and subset_by_index cannot both be set")
     if subset_by_index is not None and x.ndim > 1 and subset_by_index == (0, min_dim(*x.shape[-2:])):
         subset_by_index = None
@@ -279,7 +285,10 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = Fal
     if not a.ndim or not b.ndim or a.shape[0] != b.shape[0]:
         raise ShapeError(f"Leading dimensions of input arrays must match, got {a.shape} and {b.shape}")
     if a.ndim != 2 or b.ndim > 2:
-        raise errors.ArgumentTypeError(f"lstsq needs a matrix and a vector or a matrix, got {a.shape} and {b.shape}")
+        raise errors.ArgumentTypeError(
+            f"{(a if a.ndim != 2 else b).ndim}-dimensional array given. Array must be two-dimensional: lstsq takes a "
+            f"matrix and a vector or a matrix, got {a.shape} and {b.shape}"
+        )
     vector = b.ndim == 1
     b = b[:, None] if vector else b
     m, n = a.shape

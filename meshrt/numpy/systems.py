@@ -73,7 +73,7 @@ def solve(a: Any, b: Any) -> Any:
         hint = ""
         if b.ndim == a.ndim - 1 and b.shape[-1] == n:
             hint = "; for one right-hand side per matrix write solve(a, b[..., None]).squeeze(-1)"
-        raise ShapeError(f"solve: invalid shapes {a.shape} and {b.shape}: {n} rows are needed on the right{hint}")
+        raise ShapeError(f"Invalid shapes for solve: {a.shape}, {b.shape}. {n} rows are needed on the right{hint}")
     out = _solved(a, b)
     return out[..., 0] if vector else out
 
@@ -121,9 +121,15 @@ def tensorsolve(a: Any, b: Any, axes: tuple[int, ...] | None = None) -> Any:
         last = canonical_axes(tuple(axes), a.ndim, "tensorsolve")
         a = lax.transpose(a, (*(i for i in range(a.ndim) if i not in last), *last))
     shape = a.shape[b.ndim :]
-    if a.shape[: b.ndim] != b.shape or b.size != math.prod(shape):
+    if a.shape[: b.ndim] != b.shape:
         raise ShapeError(
-            f"tensorsolve: the leading dimensions of {a.shape} must be those of {b.shape}, the others as many elements"
+            "tensorsolve: After moving axes to end, leading shape of a must match shape of b. "
+            f"Got a.shape={a.shape}, b.shape={b.shape}"
+        )
+    if b.size != math.prod(shape):
+        raise ShapeError(
+            "tensorsolve: Input arrays must have prod(a.shape[:b.ndim]) == prod(a.shape[b.ndim:]); "
+            f"got a.shape={a.shape}, b.ndim={b.ndim}"
         )
     return reshape(solve(reshape(a, (b.size, b.size)), reshape(b, (b.size,))), shape)
 
@@ -167,10 +173,12 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
     check_square("slogdet", x)
     if method == "qr":
         if dtypes.issubdtype(x.dtype, np.complexfloating):
-            raise errors.UnsupportedError("slogdet: method='qr' is for real matrices; use 'lu'")
+            raise errors.UnsupportedError("slogdet method='qr' not implemented for complex inputs; use 'lu'")
         return SlogdetResult(*_slogdet_qr(x))
     if method is not None and method != "lu":
-        raise errors.ArgumentValueError(f"slogdet: method must be 'lu' or 'qr', got {method!r}")
+        raise errors.ArgumentValueError(
+            f"Unknown slogdet method '{method}'. Supported methods are 'lu' (`None`), and 'qr'"
+        )
     if x.shape[-1] in (1, 2):
         return SlogdetResult(*_slogdet_small(x))
     return SlogdetResult(*_slogdet_lu(x))

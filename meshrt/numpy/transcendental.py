@@ -58,8 +58,10 @@ def _by_parts(scale: Callable[[Any], Any], x: Any) -> Any:
 
 def logaddexp(x: Any, y: Any, /) -> Any:
     """log(exp(x) + exp(y)) without overflow, elementwise."""
+    given = x, y
     x, y = promote_inexact("logaddexp", x, y)
-    return _natural(x, y)
+    out = _natural(x, y)
+    return weak_as(out, *given) if aval_of(out).dtype.kind == "c" else out
 
 
 def logaddexp2(x: Any, y: Any, /) -> Any:
@@ -226,7 +228,8 @@ def angle(z: Any, deg: bool = False) -> Any:
     Array([ 45., 180.], dtype=float32)
     """
     z = asarray(operand("angle", z))
-    z = z if z.dtype.kind in "fc" else asarray(promote_inexact("angle", z)[0])
+    if z.dtype.kind != "c" and (not dtypes.issubdtype(z.dtype, np.floating) or z.ndim == 0):
+        z = el.convert_element_type(z, dtypes.default_float_dtype())
     out = arctan2(imag(z), real(z))
     weak = z.dtype.kind == "c" and z.weak_type  # of real numbers it is a constant, which is strong
     out = el.convert_element_type(out, np.dtype(dtypes.finfo(z.dtype).dtype), weak_type=weak)

@@ -97,7 +97,7 @@ def i0(x: Any) -> Any:
     """
     (x,) = promoted_inexact("i0", x)
     if not dtypes.issubdtype(x.dtype, np.floating):
-        raise errors.ArgumentValueError(f"i0 needs real operands, got dtype {x.dtype}")
+        raise errors.ArgumentValueError(f"Unsupported input type to jax.numpy.i0: {x.dtype}; it takes real numbers")
     return _i0(x)
 
 

@@ -423,5 +423,7 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
     n, m = aval_of(lhs).ndim, aval_of(rhs).ndim
     if n < 2 or m < 2:
         raise errors.ArgumentValueError(f"Arguments to batch_matmul must be at least 2D, got {n}, {m}")
+    if n != m:
+        raise errors.ArgumentValueError(f"Arguments to batch_matmul must have same ndim, got {n}, {m}")
     batch = tuple(range(n - 2))
     return dot_general(lhs, rhs, (((n - 1,), (n - 2,)), (batch, batch)), precision)

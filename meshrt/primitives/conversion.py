@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,6 +72,8 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
     """`x` with elements of `new_dtype` (canonicalized)."""
     new_dtype = dtypes.canonicalize_dtype(dtypes.dtype(new_dtype))
     aval = aval_of(x)
+    if type(x) is complex and new_dtype.kind != "c":
+        raise errors.ArgumentTypeError(f"a complex number such as {x} cannot become {new_dtype}: take its real part")
     if isinstance(aval.dtype, dtypes.ExtendedDType) or isinstance(new_dtype, dtypes.ExtendedDType):
         if aval.dtype == new_dtype:
             return x
@@ -98,6 +101,12 @@ def bind_conversion(x: Any, new_dtype: Any, weak_type: bool) -> Any:
         value = dtypes.scalar_type_of(new_dtype)(value) if weak_type else value
         if aval_of(value).dtype == new_dtype:
             return as_constant(value)
+    if new_dtype.kind != "c" and aval_of(x).dtype.kind == "c":
+        warnings.warn(
+            f"Casting complex values to real discards the imaginary part: {aval_of(x).short()} to {new_dtype}",
+            np.exceptions.ComplexWarning,
+            stacklevel=3,
+        )
     return convert_element_type_p.bind(x, new_dtype=new_dtype, weak_type=weak_type)
 
 
@@ -110,7 +119,7 @@ def no_key_bits(function: str, x: ShapedArray, new_dtype: Any) -> KeyConversionE
     fix = "meshrt.random.key_data(key) gives the words of keys"
     if not isinstance(x.dtype, dtypes.ExtendedDType):
         fix = "meshrt.random.wrap_key_data(words, impl=...) makes keys of words"
-    return KeyConversionError(f"{function} cannot make {new_dtype} of {x.short()}: {fix}")
+    return KeyConversionError(f"Cannot {function} from {x.dtype} to {new_dtype}: {fix}")
 
 
 reduce_precision_p: Primitive = nary(

@@ -81,7 +81,7 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, p: dict[str, Any]) -> None:
         ),
         (
             all(v >= 1 for k in ("window_strides", "lhs_dilation", "rhs_dilation") for v in p[k]),
-            "strides and dilations must be positive",
+            "All dilations must be positive, and all strides: strides and dilations must be positive",
         ),
         (
             p["preferred_element_type"] is not None or lhs.dtype == rhs.dtype,

@@ -84,8 +84,8 @@ def conv_dimension_numbers(
         or any(not isinstance(s, str) or len(s) != ndim for s in names)
     ):
         raise errors.ArgumentShapeError(
-            f"convolution dimension_numbers must be None, three strings of {ndim} letters or ConvDimensionNumbers, but "
-            f"is {dimension_numbers!r}"
+            f"convolution dimension_numbers must be None, three strings of {ndim} letters or ConvDimensionNumbers; "
+            f"each must have len equal to the ndim of lhs and rhs, got {dimension_numbers!r}"
         )
     return ConvDimensionNumbers(*conv_general_permutations(names))
 
@@ -269,7 +269,7 @@ def transposed_pads(extent: int, stride: int, padding: Any) -> tuple[int, int]:
         total = extent + stride - 2 + max(extent - stride, 0)
         return extent - 1, total - (extent - 1)
     if isinstance(padding, str):
-        raise PaddingNameError(f"conv_transpose knows the paddings 'SAME' and 'VALID', not {padding!r}")
+        raise PaddingNameError(f"conv_transpose: Unrecognized padding type: expected 'VALID' or 'SAME', got {padding}")
     low, high = padding
     return extent - 1 - low, extent - 1 - high
 

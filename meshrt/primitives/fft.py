@@ -145,7 +145,7 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
     """
     name = getattr(fft_type, "name", fft_type)
     if not isinstance(name, str) or name.upper() not in FftType.__members__:
-        raise errors.ArgumentValueError(f"unknown fft_type {fft_type!r}; known: {', '.join(FftType.__members__)}")
+        raise errors.ArgumentValueError(f"Unknown FFT type {fft_type!r}; known: {', '.join(FftType.__members__)}")
     if not np.iterable(fft_lengths):
         raise errors.ArgumentTypeError(f"fft: fft_lengths must be a sequence of sizes, got {fft_lengths!r}")
     kind, lengths = FftType[name.upper()], canonical_shape(fft_lengths, "transform length")

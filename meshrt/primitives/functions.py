@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -299,7 +300,7 @@ def conj(x: Any) -> Any:
     """
     if aval_of(x).dtype not in _WITH_CONJUGATES:
         raise errors.ArgumentTypeError(
-            f"conj does not accept operands such as {aval_of(x).short()}: it takes float32, float64 and complex "
+            f"conj does not accept dtype {aval_of(x).dtype}. Accepted dtypes are float32, float64 and complex "
             "numbers; use meshrt.numpy.conj"
         )
     if aval_of(x).dtype not in (np.float32, np.float64):
@@ -406,8 +407,9 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
     >>> lax.reduce_precision(jnp.float32(1.2345), 8, 3)
     Array(1.25, dtype=float32)
     """
-    if exponent_bits < 1 or mantissa_bits < 0:
-        raise errors.ArgumentValueError(
-            f"reduce_precision needs at least 1 exponent bit and 0 mantissa bits, got {exponent_bits}, {mantissa_bits}"
-        )
-    return reduce_precision_p.bind(operand, exponent_bits=int(exponent_bits), mantissa_bits=int(mantissa_bits))
+    exponent_bits, mantissa_bits = operator.index(exponent_bits), operator.index(mantissa_bits)
+    if exponent_bits < 1:
+        raise errors.ArgumentValueError(f"reduce_precision: exponent_bits must be positive; got {exponent_bits}")
+    if mantissa_bits < 0:
+        raise errors.ArgumentValueError(f"reduce_precision: mantissa_bits must be non-negative; got {mantissa_bits}")
+    return reduce_precision_p.bind(operand, exponent_bits=exponent_bits, mantissa_bits=mantissa_bits)

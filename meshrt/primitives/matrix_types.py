@@ -55,6 +55,7 @@ def check_square(name: str, x: ShapedArray) -> tuple[int, ...]:
     batch = check_matrices(name, [x], [2])
     if x.shape[-1] != x.shape[-2]:
         raise errors.ArgumentShapeError(
-            f"The input to {name} must be a square matrix, or a batch of them [..., n, n]. Got shape {x.shape}."
+            f"Argument to {name} must have shape [..., n, n], got shape {x.shape}. The input to {name} must be a "
+            "square matrix, or a batch of them"
         )
     return batch

@@ -94,7 +94,7 @@ def _check(lhs: ShapedArray, rhs: ShapedArray, sizes: ShapedArray, numbers: Ragg
     mode, ragged = _mode(lhs, numbers)
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = numbers.dot_dimension_numbers
     if not dtypes.issubdtype(sizes.dtype, np.integer):
-        raise _refuse(f"needs group_sizes of an integer dtype, but they are {sizes.short()}; convert with astype")
+        raise _refuse(f"requires that group_sizes.dtype is subtype of np.integer, got {sizes.short()}")
     wanted = tuple(lhs.shape[d] for d in _outer(mode, lhs.ndim, ragged, lhs_contracting, lhs_batch))
     if sizes.ndim == 0 or (sizes.ndim > 1 and sizes.shape[:-1] != wanted):
         raise _refuse(

@@ -120,6 +120,8 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
     shape = aval_of(operand).shape
     stop = len(shape) if stop_dimension is None else stop_dimension
     start, stop = (d + len(shape) if d < 0 else d for d in (start_dimension or 0, stop))
+    if start > stop:
+        raise errors.ArgumentValueError(f"Invalid dimension range passed to collapse: {shape}[{start}:{stop}]")
     return reshape(operand, (*shape[:start], math.prod(shape[start:stop]), *shape[stop:]))
 
 
@@ -206,6 +208,8 @@ def filling(shape: Sequence[int], fill_value: Any, dtype: Any) -> tuple[tuple[in
         )
     weak = dtype is None and aval.weak_type
     dtype = aval.dtype if dtype is None else dtypes.canonicalize_dtype(dtypes.dtype(dtype))
+    if type(fill_value) is complex and dtype.kind != "c":
+        raise errors.ArgumentTypeError(f"full: a complex number such as {fill_value} cannot become {dtype}")
     if isinstance(fill_value, bool | int | float | complex | np.generic | np.ndarray):
         value = fill_value if weak else np.asarray(fill_value).astype(dtype)[()]
     else:

@@ -125,7 +125,9 @@ def canonical_pads(padding: Any, ndim: int) -> tuple[tuple[int, int], ...]:
             f"the padding argument must be a string or a sequence of (low, high) pairs of ints, got {padding!r}"
         ) from None
     if len(pads) != ndim:
-        raise errors.ArgumentShapeError(f"padding needs {ndim} (low, high) pairs but has {len(pads)}: {padding!r}")
+        raise errors.ArgumentShapeError(
+            f"Wrong number of explicit pads: expected {ndim} (low, high) pairs, got {len(pads)}: {padding!r}"
+        )
     return pads
 
 

@@ -109,9 +109,11 @@ def choice(
     if draws == 0:
         return zeros(shape, np.int32 if source is None else source.dtype)
     if count <= 0:
-        raise errors.ArgumentValueError("choice: there is nothing to choose from")
+        raise errors.ArgumentValueError("choice: a must be greater than 0 unless no samples are taken")
     if not replace and draws > count:
-        raise errors.ArgumentValueError(f"choice: {draws} samples without replacement from {count} are too many")
+        raise errors.ArgumentValueError(
+            f"choice: Cannot take a larger sample (size {draws}) than population (size {count}) when replace=False"
+        )
     if p is None and not replace:
         out = lax.slice_in_dim(permutation(key, count if source is None else source, axis), 0, draws, axis=axis)
     else:

@@ -270,7 +270,9 @@ def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out
     dtype = float_dtype("dirichlet", dtype)
     dims = aval_of(alpha).shape
     if not dims:
-        raise ShapeError("dirichlet: alpha is a scalar; it needs a last dimension with the parameters of one vector")
+        raise ShapeError(
+            "dirichlet requires alpha.ndim >= 1, got a scalar: the last dimension has the parameters of one vector"
+        )
     shape = broadcast_shape("dirichlet", shape, dims[:-1])
     x = _gamma("dirichlet", key, alpha, (*shape, dims[-1]), dtype, True)
     powers = lax.exp(x - lax.stop_gradient(max_along(x, axis=-1, keepdims=True)))

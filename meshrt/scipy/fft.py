@@ -96,9 +96,11 @@ def idctn(
 def _over_axes(name: str, step: Step, x: Any, kind: int, lengths: Any, axes: Any, norm: str | None) -> Any:
     x = jnp.asarray(operand(name, x))
     if kind != 2:
-        raise errors.UnsupportedError(f"{name}: only DCT type 2 is implemented, got type={kind}")
+        raise errors.UnsupportedError(f"{name}: Only DCT type 2 is implemented, got type={kind}")
     if norm not in (None, "backward", "ortho"):
-        raise errors.ArgumentValueError(f"{name}: norm={norm!r} is not implemented; use None, 'backward' or 'ortho'")
+        raise errors.ArgumentValueError(
+            f"jax.scipy.fft.{name}: norm={norm!r} is not implemented; use None, 'backward' or 'ortho'"
+        )
     if lengths is not None:
         lengths = tuple(map(operator.index, lengths if np.iterable(lengths) else (lengths,)))
         if len(lengths) > x.ndim:

@@ -50,10 +50,11 @@ def map_coordinates(input: Any, coordinates: Sequence[Any], order: int, mode: st
         )
     if mode not in _INSIDE:
         raise errors.UnsupportedError(
-            f"map_coordinates does not yet support mode {mode}. Currently supported modes are {set(_INSIDE)}."
+            f"jax.scipy.ndimage.map_coordinates does not yet support mode {mode}. Currently supported modes "
+            f"are {set(_INSIDE)}."
         )
     if order not in _NEIGHBOURS:
-        raise errors.UnsupportedError(f"map_coordinates currently requires order<=1, got {order}")
+        raise errors.UnsupportedError(f"jax.scipy.ndimage.map_coordinates currently requires order<=1, got {order}")
     return _sampled(image, places, jnp.asarray(cval, image.dtype), operator.index(order), mode)
 
 

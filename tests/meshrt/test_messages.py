@@ -55,7 +55,7 @@ OTHERS = [
     (lambda: jnp.einsum("ij,jk->ik", np.ones((2, 3)), np.ones((4, 2))), errors.MeshrtError, "of shapes (2, 3), (4, 2) "
      "'j' has size 4 in operand 1, and 3 before"),
     (lambda: lax.bitcast_convert_type(meshrt.random.key(0), np.uint32), errors.ArgumentValueError,
-     "bitcast_convert_type cannot make uint32 of key<fry>[]: meshrt.random.key_data(key) gives the words of keys"),
+     "Cannot bitcast_convert_type from key<fry> to uint32: meshrt.random.key_data(key) gives the words of keys"),
     (lambda: jnp.zeros(2, np.uint32).view(meshrt.random.key(0).dtype), errors.ArgumentValueError, "wrap_key_data"),
     (lambda: jnp.eye(3, k=1.5), errors.ArgumentValueError, "eye: k must be a scalar integer; got 1.5 as the number of"),
     (lambda: export.SymbolicScope("a >= 8"), errors.ArgumentValueError, "Got 'a >= 8'; write ['a >= 8']"),

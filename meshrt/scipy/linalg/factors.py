@@ -22,7 +22,7 @@ __all__ = ["cho_factor", "cholesky", "eigh", "lu", "lu_factor", "polar", "qr", "
 def _matrix(name: str, a: Any) -> Any:
     (a,) = separate(name, jnp.asarray(a))
     if a.ndim < 2:
-        raise errors.ArgumentShapeError(f"{name} needs matrices [..., m, n], got shape {a.shape}")
+        raise errors.ArgumentShapeError(f"Input 0 to {name} must have rank at least 2, but got shape={a.shape}")
     return a
 
 

@@ -44,7 +44,7 @@ def block_diag(*arrs: Any) -> Any:
     for i, b in enumerate(blocks):
         if b.ndim > 2:
             raise errors.ArgumentValueError(
-                f"Arguments to block_diag must have at most 2 dimensions, got {b.ndim} at argument {i}."
+                f"Arguments to jax.scipy.linalg.block_diag must have at most 2 dimensions, got {b.ndim} at {i}"
             )
     dtype = jnp.result_type(*blocks)
     blocks = [jnp.atleast_2d(b).astype(dtype) for b in blocks]

@@ -73,7 +73,7 @@ def minimize(
     3.0 True
     """
     if not isinstance(args, tuple):
-        raise errors.ArgumentTypeError(f"args argument to scipy.optimize.minimize must be a tuple, got {args}")
+        raise errors.ArgumentTypeError(f"args argument to jax.scipy.optimize.minimize must be a tuple, got {args}")
     run = _METHODS.get(method.lower())
     if run is None:
         raise errors.ArgumentValueError(f"Method {method} not recognized; methods are {', '.join(_METHODS)}")

@@ -39,7 +39,7 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto", preci
     if method == "fft":
         return fftconvolve(in1, in2, mode)
     if method not in ("auto", "direct"):
-        raise errors.ArgumentValueError(f"convolve: got method={method!r}; expected 'auto', 'fft', or 'direct'.")
+        raise errors.ArgumentValueError(f"convolve: Got {method=}; expected 'auto', 'fft', or 'direct'.")
     return _direct("convolve", in1, in2, mode, precision)
 
 

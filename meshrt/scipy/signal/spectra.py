@@ -180,7 +180,7 @@ def _averaged(density: Any, average: str) -> Any:
         raise errors.ArgumentValueError(f'average must be "median" or "mean", got {average}')
     # The median of a sum of two squares is below its mean (Allen et al., "FINDCHIRP", 2012, appendix B).
     even = np.arange(2.0, density.shape[-1], 2)
-    bias = 1 + np.sum(1 / (even + 1) - 1 / even)
+    bias = float(1 + np.sum(1 / (even + 1) - 1 / even))
     if density.dtype.kind == "c":
         return lax.complex(jnp.median(density.real, axis=-1), jnp.median(density.imag, axis=-1)) / bias
     return jnp.median(density, axis=-1) / bias

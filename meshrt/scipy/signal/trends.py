@@ -37,7 +37,7 @@ def detrend(data: Any, axis: int = -1, type: str = "linear", bp: Any = 0, overwr
     Array([0., 0., 0.], dtype=float32)
     """
     if overwrite_data is not None:
-        raise errors.UnsupportedError("detrend: the overwrite_data argument is not implemented; arrays do not change")
+        raise errors.UnsupportedError("detrend: overwrite_data argument not implemented; arrays do not change")
     if type not in ("constant", "linear"):
         raise errors.ArgumentValueError(f"Trend type must be 'linear' or 'constant', got {type!r}.")
     (x,) = separate("detrend", jnp.asarray(data))

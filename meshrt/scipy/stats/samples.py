@@ -35,8 +35,8 @@ def _check_nan_policy(name: str, policy: str) -> None:
         )
     if policy != "propagate":
         raise errors.UnsupportedError(
-            f"{name} with nan_policy={policy!r} is not implemented: whether an array has NaNs is not known before a "
-            "program runs; look for them outside of it"
+            f"{name}: Logic for `nan_policy` of {policy} is not implemented: whether an array has NaNs is not known "
+            "before a program runs; look for them outside of it"
         )
 
 

@@ -43,6 +43,28 @@ ROWS = {
         n.ones(2), n.array([0]), 1.0, 0
     ),
     "Slice entries must be static integers": lambda l, n: l.jit(lambda x, i: x[i : i + 1])(n.ones(3), 1),
+    "Zero-dimensional arrays cannot be concatenated": lambda l, n: n.concatenate(n.ones(3)),
+    r"cannot reshape array of shape \(2, 2\) \(size 4\) into shape \(3, -1\)": lambda l, n: n.reshape(
+        n.array(I2), (3, -1)
+    ),
+    "Number of einsum subscripts, 2, must be equal to the number of operands, 1": lambda l, n: n.einsum("ij,jk", I2),
+    "x must be at least two-dimensional for matrix_transpose; got ndim=1": lambda l, n: n.matrix_transpose(I2[0]),
+    "convolve: inputs cannot be empty": lambda l, n: n.convolve(n.ones(0), n.ones(2)),
+    "condition must be a 1D array": lambda l, n: n.compress(I2, I2),
+    "digitize: bins must be a 1-dimensional array": lambda l, n: n.digitize(I2, I2),
+    "arr and mask must be the same size": lambda l, n: n.place(I2, I2[0], I2, inplace=False),
+    "isposinf/isneginf are not well defined for complex types": lambda l, n: n.isneginf(1j),
+    "jnp.unwrap does not support complex inputs": lambda l, n: n.unwrap(n.array([1j])),
+    "jnp.partition for complex dtype is not implemented": lambda l, n: n.partition(n.array([1j]), 0),
+    # linear algebra
+    "UPLO must be one of None, 'L', or 'U', got u": lambda l, n: n.linalg.eigh(I2, UPLO="u"),
+    "Unknown slogdet method 'q'. Supported methods are": lambda l, n: n.linalg.slogdet(I2, method="q"),
+    "slogdet method='qr' not implemented for complex": lambda l, n: n.linalg.slogdet(I2 * 1j, method="qr"),
+    "1-dimensional array given. Array must be at least two": lambda l, n: n.linalg.matrix_power(I2[0], 2),
+    "3-dimensional array given. Array must be two-dimensional": lambda l, n: n.linalg.lstsq(I2[None], I2[:1]),
+    "Input 0 to svd must have rank at least 2": lambda l, n: n.linalg.svd(I2[0], subset_by_index=(0, 1)),
+    "leading shape of a must match shape of b": lambda l, n: n.linalg.tensorsolve(I2, n.ones(3)),
+    r"Invalid shapes for solve: \(1, 2, 2\), \(1, 2\)": lambda l, n: n.linalg.solve(1.0 * I2[None], I2[:1]),
     # Fourier transforms
     r"jax.numpy.fft.fft does not support multiple axes. .*Got axis = \(1, 1\)": lambda l, n: n.fft.fft(I2, axis=(1, 1)),
     r"jax.numpy.fft.fft2 only supports 2 axes. Got axes = \[0\]": lambda l, n: n.fft.fft2(I2, axes=[0]),

@@ -66,7 +66,7 @@ def test_initializers(name, shape, options):
         (lambda l: l.random.multivariate_normal(l.random.key(0), MEAN, COV, method="lu"), "'lu'"),
         (lambda l: l.nn.initializers.orthogonal()(l.random.key(0), (3,)), "at least a 2D shape"),
         (lambda l: l.nn.initializers.delta_orthogonal()(l.random.key(0), (3, 3)), "requires a 3D, 4D or 5D shape"),
-        (lambda l: l.nn.initializers.delta_orthogonal()(l.random.key(0), (3, 3, 2)), "fewer outputs"),
+        (lambda l: l.nn.initializers.delta_orthogonal()(l.random.key(0), (3, 3, 2)), "`fan_in` must be less"),
     ],
 )
 def test_errors(call, text):
