@@ -44,6 +44,10 @@ _DERIVED = {
 }
 
 
+# What else has to be, or may be defined in place of a method.
+_BESIDE = {"vjp_bwd": " or `vjp_bwd_retval`", "lin": " and `linearized`", "batch": " or `batch_dim_rule`"}
+
+
 class VJPHiPrimitive:
     """An operation on pytrees. A subclass sets `in_avals` (a tuple), `out_aval` and `params` (static, hashable values,
     which become attributes) in `__init__` and then calls `super().__init__()`. Its methods:
@@ -85,7 +89,8 @@ class VJPHiPrimitive:
         for name in ("in_avals", "out_aval", "params"):
             if not hasattr(self, name):
                 raise errors.MissingRuleError(
-                    f"the __init__ of {type(self).__name__} should set self.{name} before it calls super().__init__()"
+                    f"subclass __init__ should set `self.{name}`: that of {type(self).__name__} does not, before it "
+                    "calls super().__init__()"
                 )
         self._refuse_two_backward_rules()
         ins, self.in_tree = tree_util.tree_flatten(self.in_avals)
@@ -97,7 +102,8 @@ class VJPHiPrimitive:
     def _refuse_two_backward_rules(self) -> None:
         if self._defines("vjp_bwd") and self._defines("vjp_bwd_retval"):
             raise errors.MissingRuleError(
-                f"{type(self).__name__} defines both vjp_bwd and vjp_bwd_retval, of which one is used: delete the other"
+                f"subclass {type(self)} should not override both `vjp_bwd` and `vjp_bwd_retval`: one of them is used, "
+                "delete the other"
             )
 
     def _defines(self, method: str) -> bool:
@@ -106,18 +112,20 @@ class VJPHiPrimitive:
 
     def _refuse(self, asker: str, method: str) -> NoReturn:
         advice = f": {_DERIVED[method]}" if method in _DERIVED else ""
-        raise errors.UnsupportedError(f"for {asker}, {type(self).__name__} must implement `{method}`{advice}")
+        needed = f"for {asker} support, " if asker else ""
+        also = _BESIDE.get(method, "")
+        raise errors.UnsupportedError(f"{needed}subclass {type(self)} must implement `{method}`{also}{advice}")
 
     # -- what a subclass defines ---------------------------------------------------------------------------------------
 
     def expand(self, *args: Any) -> Any:
         """The result, from operations on the arrays that the arguments consist of."""
-        self._refuse("running or compiling", "expand")
+        self._refuse("", "expand")
 
     def vjp_fwd(self, nzs_in: Any, /, *args: Any) -> Any:
         """(result, residuals), and optionally which results have a cotangent, and further residuals, which the backward
         method takes as an argument behind the first ones."""
-        self._refuse("reverse-mode differentiation", "vjp_fwd")
+        self._refuse("grad", "vjp_fwd")
 
     def vjp_bwd(self, res: Any, outgrad: Any, /, *arg_accums: Any) -> None:
         """Adds to each accumulator the cotangent of its argument."""
@@ -130,7 +138,7 @@ class VJPHiPrimitive:
 
     def vjp_bwd_retval(self, res: Any, outgrad: Any, /) -> Any:
         """A tuple with the cotangent of each argument."""
-        self._refuse("reverse-mode differentiation", "vjp_bwd")
+        self._refuse("grad", "vjp_bwd")
 
     def jvp(self, primals: Any, tangents: Any) -> Any:
         """(result, its tangent)."""
@@ -147,7 +155,7 @@ class VJPHiPrimitive:
 
     def transpose(self, out_ct: Any, *maybe_accums: Any) -> None:
         """Adds to each accumulator among the operands the cotangent of its operand."""
-        self._refuse("transposition", "transpose")
+        self._refuse("transpose", "transpose")
 
     def batch(self, axis_data: Any, args: Any, dims: Any) -> Any:
         """(result, where its mapped dimension stands)."""

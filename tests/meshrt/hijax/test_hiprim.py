@@ -152,7 +152,7 @@ def test_what_is_missing_or_not_asked_is_refused():
         (lambda: f(Z), "expand"), (lambda: meshrt.grad(f)(Z), "vjp_fwd"), (lambda: meshrt.vmap(f)(X), "batch"),
         (lambda: meshrt.jvp(f, (Z,), (Z,)), "jvp"), (lambda: meshrt.linearize(f, Z), "lin"),
     ):  # fmt: skip
-        with pytest.raises(NotImplementedError, match=f"Bare must implement `{method}`"):
+        with pytest.raises(NotImplementedError, match=f"Bare'> must implement `{method}`"):
             run()
 
     class Staging(Bare):

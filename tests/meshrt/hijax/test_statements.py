@@ -292,7 +292,7 @@ def test_000_15_what_a_class_lacks_is_named():
 
     call = lambda x: Partly(meshrt.typeof(x))(x)
     for run, words in (
-        (meshrt.grad, "Partly must implement `vjp_fwd`.*vjp_fwd_from_jvp"),
+        (meshrt.grad, "Partly'> must implement `vjp_fwd`.*vjp_fwd_from_jvp"),
         (lambda f: lambda x: meshrt.linearize(f, x), "`lin`.*linearize_from_jvp"),
         (lambda f: lambda x: meshrt.jvp(f, (x,), (x,)), "`jvp`"),
         (lambda f: lambda x: meshrt.vmap(f)(x[None]), "`batch`"),
@@ -310,7 +310,7 @@ def test_000_15_what_a_class_lacks_is_named():
     class Unset(VJPHiPrimitive):
         pass
 
-    for make, words in ((lambda: Both(meshrt.typeof(1.0)), "both vjp_bwd"), (Unset, "in_avals")):
+    for make, words in ((lambda: Both(meshrt.typeof(1.0)), "both `vjp_bwd`"), (Unset, "in_avals")):
         with pytest.raises(AttributeError, match=words):
             make()
 

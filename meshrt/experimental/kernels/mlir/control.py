@@ -14,15 +14,18 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, scf
 
+from meshrt.core.basic.shapes import broadcast_in_dim_p, reshape_p
 from meshrt.core.jaxpr import Atom, Eqn, Jaxpr, Literal, Var
 from meshrt.core.naming import body_name
 from meshrt.core.primitive import Primitive
+from meshrt.experimental.kernels.mlir.conversions import converted
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk
 from meshrt.primitives.call import jit_p
 from meshrt.primitives.control import scan_p
 from meshrt.primitives.control_branches import cond_p
 from meshrt.primitives.control_while import while_p
 from meshrt.primitives.elementwise import add_p, lt_p
+from meshrt.primitives.slice import slice_p
 from meshrt.transforms.checkpoint import checkpoint_p
 from meshrt.transforms.custom_jvp import custom_jvp_call_p
 from meshrt.transforms.custom_vjp import custom_vjp_call_p
@@ -31,11 +34,30 @@ from meshrt.transforms.custom_vmap import custom_vmap_call_p
 __all__ = ["RULES"]
 
 _INT32 = np.dtype(np.int32)
+_VIEWS = (slice_p, reshape_p, broadcast_in_dim_p)
 
 
 def _call(walk: Walk, eqn: Eqn, *operands: Any) -> list[Any]:
     """A call is what it calls."""
     return walk.jaxpr(eqn.params[body_name(eqn.params)], operands)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What crosses the edge of a region
+
+
+def _passed(walk: Walk, avals: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """Values as regions take and give them: arrays of bools are numbers there where the back end says so."""
+    return [converted(walk, v, a.shape, a.dtype, _INT32) if _is_mask(walk, a) else v for v, a in zip(values, avals)]
+
+
+def _taken(walk: Walk, avals: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """The values of which `_passed` made these."""
+    return [converted(walk, v, a.shape, _INT32, a.dtype) if _is_mask(walk, a) else v for v, a in zip(values, avals)]
+
+
+def _is_mask(walk: Walk, aval: Any) -> bool:
+    return not walk.passes_masks and bool(aval.shape) and aval.dtype == np.bool_
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -46,6 +68,11 @@ def _cond(walk: Walk, eqn: Eqn, which: ir.Value, *operands: Any) -> Sequence[Any
     return _branches(walk, eqn, which, eqn.params["branches"], operands)
 
 
+def _is_view(jaxpr: Jaxpr) -> bool:
+    """Whether a program only shows parts of its arguments, or constants."""
+    return all(e.primitive in _VIEWS for e in jaxpr.eqns)
+
+
 def _branches(walk: Walk, eqn: Eqn, which: ir.Value, branches: Sequence[Jaxpr], operands: Any) -> Sequence[Any]:
     """An `scf.if` between the first branch and the others. Indices out of range take the nearest."""
     if len(branches) == 1:
@@ -53,14 +80,19 @@ def _branches(walk: Walk, eqn: Eqn, which: ir.Value, branches: Sequence[Jaxpr], 
     dtype = eqn.invars[0].aval.dtype
     is_bool = dtype == np.bool_
     others = which if is_bool else arith.cmpi(arith.CmpIPredicate.sgt, which, walk.constant(0, (), dtype))
-    op = scf.IfOp(others, [walk.type_of(v.aval) for v in eqn.outvars], has_else=True)
+    avals = [v.aval for v in eqn.outvars]
+    if not walk.branches_on_views and len(branches) == 2 and all(map(_is_view, branches)):
+        low, high = [_passed(walk, avals, walk.jaxpr(b, operands)) for b in branches]
+        return _taken(walk, avals, [arith.select(others, b, a) for a, b in zip(low, high)])
+    kinds = [walk.like(a.shape, _INT32 if _is_mask(walk, a) else a.dtype) for a in avals]
+    op = scf.IfOp(others, kinds, has_else=True)
     with ir.InsertionPoint(op.then_block):
         if len(branches) > 2:
             which = arith.subi(which, walk.constant(1, (), dtype))
-        scf.yield_(_branches(walk, eqn, which, branches[1:], operands))
+        scf.yield_(_passed(walk, avals, _branches(walk, eqn, which, branches[1:], operands)))
     with ir.InsertionPoint(op.else_block):
-        scf.yield_(walk.nested(branches[0], operands))
-    return list(op.results)
+        scf.yield_(_passed(walk, avals, walk.nested(branches[0], operands)))
+    return _taken(walk, avals, op.results)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -118,6 +150,9 @@ def _scan(walk: Walk, eqn: Eqn, *operands: Any) -> list[Any]:
         for _ in range(length):
             carry = body(carry)
         return carry
+    avals = [v.aval for v in eqn.outvars]
+    carry = _passed(walk, avals, carry)
+    body = lambda values: _passed(walk, avals, walk.nested(jaxpr, [*consts, *_taken(walk, avals, values)]))
     rest = length % unroll
     counter = _counter(jaxpr, n_consts, n_carry)
     if counter is not None:
@@ -131,7 +166,7 @@ def _scan(walk: Walk, eqn: Eqn, *operands: Any) -> list[Any]:
         carry = loop.write(walk, [walk.i32(0), *carry], lambda values: [None, *turn(values)], unroll)[1:]
     for _ in range(rest):
         carry = body(carry)
-    return carry
+    return _taken(walk, avals, carry)
 
 
 def _nonzero(atom: Atom) -> bool:
@@ -166,23 +201,25 @@ def _while(walk: Walk, eqn: Eqn, *operands: Any) -> list[Any]:
     test, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
     n_test, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     of_test, of_body = operands[:n_test], operands[n_test : n_test + n_body]
-    carry = list(operands[n_test + n_body :])
+    avals = [v.aval for v in eqn.outvars]
+    carry = _passed(walk, avals, operands[n_test + n_body :])
+    turn = lambda values: _passed(walk, avals, walk.nested(body, [*of_body, *_taken(walk, avals, values)]))
     bound = _bound(eqn)
     if bound is not None:
         counter, high = bound
         stop = walk.i32(high) if isinstance(high, int) else carry[high[0]]
         loop = _Counted(counter, carry[counter], arith.maxsi(carry[counter], stop))
-        return loop.write(walk, carry, lambda values: walk.nested(body, [*of_body, *values]))
+        return _taken(walk, avals, loop.write(walk, carry, turn))
     kinds = [v.type for v in carry]
     op = scf.WhileOp(kinds, carry)
     before = op.before.blocks.append(*kinds)
     with ir.InsertionPoint(before):
-        (go_on,) = walk.jaxpr(test, [*of_test, *before.arguments])
+        (go_on,) = walk.jaxpr(test, [*of_test, *_taken(walk, avals, before.arguments)])
         scf.condition(go_on, list(before.arguments))
     after = op.after.blocks.append(*kinds)
     with ir.InsertionPoint(after):
-        scf.yield_(walk.nested(body, [*of_body, *after.arguments]))
-    return list(op.results)
+        scf.yield_(turn(after.arguments))
+    return _taken(walk, avals, op.results)
 
 
 RULES: dict[Primitive, Rule] = {

@@ -48,6 +48,8 @@ class Walk:
     rules: ClassVar[Mapping[Primitive, Rule]]
     backend: ClassVar[str]
     has_wide_scalars: ClassVar[bool] = False  # whether scalars narrower than a word are computed with as words
+    passes_masks: ClassVar[bool] = True  # whether arrays of bools cross the edges of loops and branches as such
+    branches_on_views: ClassVar[bool] = True  # whether a branch may do nothing but show a part of an array
 
     def __init__(self, kernel: str, mesh: AbstractMesh | None = None) -> None:
         self.kernel, self.mesh = kernel, mesh

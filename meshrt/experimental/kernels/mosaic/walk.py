@@ -23,6 +23,8 @@ class MosaicWalk(Walk):
 
     backend: ClassVar[str] = "Mosaic (TPU)"
     has_wide_scalars: ClassVar[bool] = True
+    passes_masks: ClassVar[bool] = False
+    branches_on_views: ClassVar[bool] = False
     rules = {
         **arithmetic.RULES, **conversions.RULES, **control.RULES, **references.RULES, **arrays.RULES, **values.RULES,
         **communication.RULES,
