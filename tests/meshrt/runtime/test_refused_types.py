@@ -10,7 +10,7 @@ from meshrt import errors, export
 from meshrt.lowering.capabilities import capabilities_of
 from meshrt.lowering.legalize import legalize
 from meshrt.runtime import jaxlib_api
-from propagation.ops import having
+from propagation.ops import OPS
 
 REDUCE = """%c = stablehlo.constant dense<(1.0, 2.0)> : tensor<complex<f32>>
     %0 = "stablehlo.reduce"(%x, %c) <{dimensions = array<i64: 0>}> ({
@@ -97,7 +97,7 @@ def programs(types):
     """Each operation, of each element type, as a program; those that are none are refused by the parser."""
     for t in types.split():
         v = f"tensor<4x{t}>"
-        for name in sorted(n for n in having("pointwise") if n.startswith(("stablehlo.", "chlo."))):
+        for name in sorted(n for n in OPS if n.startswith(("stablehlo.", "chlo."))):
             for count in (1, 2):
                 operands, kinds = ", ".join(["%x"] * count), ", ".join([v] * count)
                 yield f"{name} {t}", written(v, v, f'%0 = "{name}"({operands}) : ({kinds}) -> {v}')
