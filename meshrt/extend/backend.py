@@ -131,13 +131,16 @@ def get_compile_options(
     )
 
 
-def supports(dialect: str, op: str | None = None, version: str | None = None, *, platform: str | None = None) -> bool:
+def supports(
+    dialect: str, op: str | None = None, version: str | None = None, dtype: str | None = None, *,
+    platform: str | None = None,
+) -> bool:  # fmt: skip
     """Whether a platform's compiler takes an operation: see `BackendCapabilities.supports`.
 
     >>> supports("stablehlo", "add", "1.9.0", platform="cpu")
     True
     """
-    return _backend.capabilities(platform).supports(dialect, op, version)
+    return _backend.capabilities(platform).supports(dialect, op, version, dtype)
 
 
 def clear_in_memory_compilation_cache() -> None:

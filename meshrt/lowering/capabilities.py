@@ -29,7 +29,8 @@ class BackendCapabilities:
     chlo, sdy, shape    whether it takes operations of these dialects beside StableHLO
     custom_calls        patterns of the targets that it knows; ("*",) where only it can tell
     not_custom_calls    patterns of targets among these that it does not know
-    not_operations      operations that it does not take, with their dialect: "stablehlo.cholesky"
+    not_operations      operations that it does not take, with their dialect: "stablehlo.cholesky"; those that it takes,
+                        but not of some element types, with these: "stablehlo.remainder of complex<f32> complex<f64>"
     not_dtypes          element types that it does not take, in MLIR's words: "f64", "f8E4M3"
     sources             where each fact is from
 
@@ -52,7 +53,9 @@ class BackendCapabilities:
     not_dtypes: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
-    def supports(self, dialect: str, op: str | None = None, version: str | None = None) -> bool:
+    def supports(
+        self, dialect: str, op: str | None = None, version: str | None = None, dtype: str | None = None
+    ) -> bool:
         """Whether the compiler takes a dialect, an operation of it, as it is in a version of StableHLO.
 
         The answer is cautious: no for operations that nobody here knows.
@@ -61,6 +64,7 @@ class BackendCapabilities:
           dialect: "stablehlo", "chlo", ...
           op: an operation without its dialect, "add"; None for the dialect as such.
           version: a version of StableHLO, in which programs are written for it; None for any that it reads.
+          dtype: an element type of what the operation takes or gives, "complex<f32>"; None for those of most programs.
         """
         if not self.takes_dialect(dialect):
             return False
@@ -72,7 +76,9 @@ class BackendCapabilities:
         from propagation.ops import OPS  # start-up time: compiling asks for no single operation
 
         name = f"{dialect}.{op}"
-        if name not in OPS or name in self.not_operations:
+        if name not in OPS or self.refused_of(name) == () or dtype in self.not_dtypes:
+            return False
+        if dtype in (self.refused_of(name) or ()):
             return False
         first = _number(_FIRST_VERSIONS.get(name, "0.9.0"))
         return first <= (_number(self.newest_version) if written is None else written)
@@ -88,11 +94,22 @@ class BackendCapabilities:
             dialect in ("chlo", "sdy", "shape") and bool(getattr(self, dialect))
         )
 
+    def refused_of(self, operation: str) -> tuple[str, ...] | None:
+        """The element types of which it does not take an operation, none for any; None where it takes all."""
+        return _refused(self.not_operations).get(operation)
+
     def takes_custom_call(self, target: str) -> bool:
         """Whether it may know the target of a custom call."""
         if any(fnmatchcase(target, p) for p in self.not_custom_calls):
             return False
         return any(fnmatchcase(target, p) for p in self.custom_calls)
+
+
+@functools.lru_cache(64)
+def _refused(not_operations: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """By operation the element types of which it is not taken, none where it is not taken at all."""
+    named = [entry.partition(" of ") for entry in not_operations]
+    return {name.strip(): tuple(dtypes.split()) for name, _, dtypes in named}
 
 
 # Operations that are younger than StableHLO 0.9.0, with the first version that has them (stablehlo/dialect/VhloOps.td),
@@ -113,19 +130,37 @@ _CUDA_ONLY = ("cusolver_*", "cusparse_*", "cu_*", "cudnn_*", "xla_ffi_python_gpu
 _ROCM_ONLY = ("hipsolver_*", "hipsparse_*", "hip_*")
 _TPU_ONLY = ("tpu_custom_call", "LuDecomposition")
 
+# What ends the process of XLA's compiler for CPUs, by element types: found by compiling every operation of every type.
+_NARROW = "i1 i2 i4 i8 i16 ui2 ui4 ui8 ui16"
+_INTEGERS = f"{_NARROW} i32 i64 ui32 ui64"
+_NARROW_FLOATS = "f4E2M1FN f8E3M4 f8E4M3 f8E4M3FN f8E4M3B11FNUZ f8E4M3FNUZ f8E5M2 f8E5M2FNUZ f8E8M0FNU"
+_COMPLEX = "complex<f32> complex<f64>"
+_CPU_CRASHES = (
+    f"stablehlo.remainder of {_COMPLEX}",
+    f"stablehlo.rng of {_NARROW} {_NARROW_FLOATS}",
+    "stablehlo.concatenate of i2 ui2",
+    f"chlo.broadcast_next_after of {_COMPLEX}",
+    f"chlo.broadcast_polygamma of {_INTEGERS} {_COMPLEX}",
+    f"chlo.broadcast_remainder of {_COMPLEX}",
+)
+# Element types that XLA has none for: its importer ends the process over them.
+_NOT_XLA = ("f6E2M3FN", "f6E3M2FN")
+
 _XLA = {
     "chlo": "xla/pjrt/mlir_to_hlo.cc: MlirToXlaComputation legalizes CHLO, 2026-11-23",
     "sdy": "xla/service/spmd/shardy: imported where the option use_shardy_partitioner is on, 2026-11-23",
     "newest": "the version of the jaxlib that holds the compiler, or the client's stablehlo_current_version",
+    "not_dtypes": "XLA's primitive types, xla/xla_data.proto, 2026-11-27",
+    "not_operations": "compiled in processes of their own, jaxlib 0.10.2 and 0.12, 2026-11-27",
     "not_custom_calls": "targets are registered by platform: jaxlib/cpu/lapack.py, jaxlib/gpu_*.py, 2026-11-23",
 }
 
 
-def _xla(name: str, others: Sequence[str], **more: Any) -> BackendCapabilities:
+def _xla(name: str, others: Sequence[str], not_dtypes: Sequence[str] = (), **more: Any) -> BackendCapabilities:
     """A compiler that is XLA's: it reads what jaxlib writes, CHLO and Shardy's attributes too."""
     return BackendCapabilities(
         name, stable_only=False, newest="current", chlo=True, sdy=True,
-        not_custom_calls=(*_CHECKS, *others), sources=_XLA, **more,
+        not_custom_calls=(*_CHECKS, *others), not_dtypes=(*_NOT_XLA, *not_dtypes), sources=_XLA, **more,
     )  # fmt: skip
 
 
@@ -140,7 +175,7 @@ def _unknown(name: str) -> BackendCapabilities:
 
 def _table() -> dict[str, BackendCapabilities]:
     return {
-        "cpu": _xla("cpu", (*_CUDA_ONLY, *_ROCM_ONLY, *_TPU_ONLY)),
+        "cpu": _xla("cpu", (*_CUDA_ONLY, *_ROCM_ONLY, *_TPU_ONLY), not_operations=_CPU_CRASHES),
         "cuda": _xla("cuda", (*_CPU_ONLY, *_ROCM_ONLY, *_TPU_ONLY)),
         "rocm": _xla("rocm", (*_CPU_ONLY, *_CUDA_ONLY, *_TPU_ONLY)),
         "tpu": _xla("tpu", (*_CPU_ONLY, *_CUDA_ONLY, *_ROCM_ONLY), not_dtypes=("complex<f64>",)),

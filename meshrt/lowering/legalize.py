@@ -101,8 +101,9 @@ def _suspects(text: str, takes: BackendCapabilities) -> bool:
     names = set((_GENERIC if is_generic else _PRETTY).findall(body))
     if any(not takes.takes_dialect(name.partition(".")[0]) for name in names):
         return True
-    if takes.not_operations and not names.isdisjoint(takes.not_operations):
-        return True
+    for dtypes in map(takes.refused_of, names if takes.not_operations else ()):
+        if dtypes is not None and (not dtypes or any(f"x{d}" in body or f"<{d}" in body for d in dtypes)):
+            return True
     if "stablehlo.custom_call" in names:
         targets = set((_GENERIC_TARGET if is_generic else _PRETTY_TARGET).findall(body))
         if any(not _is_known(t if isinstance(t, str) else t[0] or t[1], takes) for t in targets):
@@ -148,8 +149,12 @@ def _refusal(op: Any, takes: BackendCapabilities, sugar: bool) -> str | None:
     name, dialect = str(op.name), _dialect(op)
     if not takes.takes_dialect(dialect) and not (sugar and dialect in ("chlo", "shape")):
         return f"it does not take operations of the dialect {dialect}"
-    if name in takes.not_operations:
+    refused = takes.refused_of(name)
+    if refused == ():
         return "it does not take this operation"
+    for dtype in refused or ():
+        if any(_has_dtype(str(v.type), dtype) for v in (*op.operands, *op.results)):
+            return f"it does not take this operation of the element type {dtype}"
     if name == "stablehlo.custom_call":
         target = ir.StringAttr(op.attributes["call_target_name"]).value
         if target.startswith(_OWN):
