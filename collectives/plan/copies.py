@@ -8,7 +8,7 @@ written once more, unless it is computed for that item alone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from propagation.attributes import DotDims, conv_dims
 
@@ -18,7 +18,7 @@ from ..ir.program import LocalOp, LocalValue
 from ..machine import dot_dimensions, ref_bytes
 from .fusible import name_of
 
-__all__ = ["is_cut", "is_joined", "is_one", "loses_dimension", "parts", "reordered"]
+__all__ = ["is_cut", "is_joined", "is_of_argument", "is_one", "loses_dimension", "parts", "reordered", "updated_again"]
 
 _EXCHANGES = "stablehlo.all_to_all"
 # The dimension along which a collective cuts what it sends, or joins what arrives.
@@ -49,6 +49,21 @@ def _turned(dims: DotDims, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> tuple[
         if _moves(shape, [*batch, *contracted, *free] if i else [*batch, *free, *contracted]):
             out.append(i)
     return tuple(out)
+
+
+def updated_again(item: LocalOp, is_returned: Callable[[LocalValue], bool]) -> list[LocalValue]:
+    """Operands of a contraction that are updates of results, and have dimensions of one element: the compiler drops
+    these, and what reads an update as another array than is written computes it once more, into an array of its own."""
+    if name_of(item) != "stablehlo.dot_general":
+        return []
+    update = lambda value: value.item is not None and name_of(value.item) == "stablehlo.dynamic_update_slice"
+    found = [v for v in item.operands if 1 in v.shape and update(v) and is_returned(v)]
+    return [v for v in found if v not in reordered(item)]
+
+
+def is_of_argument(update: LocalValue) -> bool:
+    """Whether an update is of an argument: made again, it starts from a copy of a copy, and both are made first."""
+    return update.item is not None and update.item.operands[0].item is None
 
 
 def _of_convolution(item: LocalOp) -> list[LocalValue]:

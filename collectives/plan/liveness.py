@@ -21,7 +21,7 @@ from ..machine import dot_dimensions, ref_bytes
 from .breadth import ENDING, by_breadth
 from .carried import Needs
 from .combined import combined
-from .copies import is_cut, is_joined, is_one, loses_dimension, parts, reordered
+from .copies import is_cut, is_joined, is_of_argument, is_one, loses_dimension, parts, reordered, updated_again
 from .fusible import FUSIBLE, FUSING, NARROW, WIDENING, bytes_in, is_dear, is_identity, is_spread, is_widened, name_of
 from .invariant import computed_before
 from .kernels import kernels
@@ -222,12 +222,14 @@ class _Block:
             spans = [Span(item.results[0], size, 0, i, True) for size in ready[:-1]]
             spans += [Span(item.results[0], size, 0, i - 1, True) for size in ready[-1:] if i]
             return spans + [Span(item.results[0], size, i, i, True) for size in selected]
-        turned = reordered(item)
+        again = updated_again(item, self.returned.__contains__) if early else []
+        turned = reordered(item) + again
         if not turned:
             return []
         made = lambda value: min(self.made.get(self.origin(value), -1) + 1, i) if early else i
         read = [v for v in turned if v not in item.results and not self._is_written_for(v, item)]
         spans = [Span(value, ref_bytes(value), made(value), i, True) for value in read]
+        spans += [Span(v, 2 * ref_bytes(v), 0, 0, True) for v in again if is_of_argument(v)]
         if item.results and item.results[0] in turned:  # once it is there, the copies of operands are not
             ends = [span._replace(last=i - 1) for span in spans if span.first < i]
             left = ref_bytes(item.results[0]) - sum(span.bytes for span in spans if span.first == i)

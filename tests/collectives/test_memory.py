@@ -330,6 +330,26 @@ def test_who_reads_a_product_of_a_batch_of_one_writes_elsewhere(batch):
     check_beside_compiler(collectives.partition(propagation.run(text), kernel_library="never"), ynnpack="none")
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+def test_an_update_that_is_returned_is_made_again_for_a_product_that_drops_a_dimension(heads):
+    """The cache of one head is read as a matrix; of several heads a copy in another order is read, as of any value."""
+    cache, new = f"tensor<4x1024x{heads}x16xf32>", f"tensor<4x1x{heads}x16xf32>"
+    body = f"""
+      %z = stablehlo.constant dense<0> : tensor<i32>
+      %u = stablehlo.dynamic_update_slice %x, %v, %z, %i, %z, %z
+         : ({cache}, {new}, tensor<i32>, tensor<i32>, tensor<i32>, tensor<i32>) -> {cache}
+      %q = stablehlo.sine %p : tensor<4x{heads}x1024xf32>
+      %d = stablehlo.dot_general %q, %u, batching_dims = [0, 1] x [0, 2], contracting_dims = [2] x [1]
+         : (tensor<4x{heads}x1024xf32>, {cache}) -> tensor<4x{heads}x16xf32>
+      return %d, %u : tensor<4x{heads}x16xf32>, {cache}"""
+    made = partitioned(
+        f"%x: {cache}, %v: {new}, %p: tensor<4x{heads}x1024xf32>, %i: tensor<i32>", body,
+        f"tensor<4x{heads}x16xf32>, {cache}",
+    )  # fmt: skip
+    assert made.memory.temporaries >= 4 * 1024 * heads * 16 * 4
+    check_beside_compiler(made)
+
+
 def test_a_result_under_another_name_is_held_once():
     body = f"""
       %d = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0] : ({LARGE}, {LARGE}) -> {LARGE}
