@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from meshrt.numpy.names import missing as _missing
@@ -28,7 +29,7 @@ class ResourceEnv(NamedTuple):
         return self.physical_mesh.empty
 
     @property
-    def shape(self) -> dict[str, int]:
+    def shape(self) -> dict[Hashable, int]:
         """The sizes of the axes, by their names."""
         return dict(self.physical_mesh.shape)
 
