@@ -18,7 +18,7 @@ from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
-from meshrt.primitives.conversion import convert_element_type
+from meshrt.primitives.conversion import cotangent_of
 from meshrt.primitives.precision import (
     DotAlgorithm,
     DotAlgorithmPreset,
@@ -255,7 +255,7 @@ def _pull(
     for position, dim in enumerate(order):
         permutation[dim] = position
     out = transpose(out, permutation)
-    return convert_element_type(out, aval.dtype, aval.weak_type) if aval_of(out).dtype != aval.dtype else out
+    return cotangent_of(out, aval) if aval_of(out).dtype != aval.dtype else out
 
 
 def _cotangent_sharding(sharding: Any, order: Sequence[int]) -> Any:

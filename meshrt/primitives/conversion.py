@@ -35,7 +35,7 @@ def _convert_jvp(
 def _convert_transpose(ct: Any, x: Any, *, new_dtype: Any, weak_type: bool) -> list[Any]:
     if dtypes.issubdtype(x.aval.dtype, np.inexact) and not dtypes.issubdtype(new_dtype, np.inexact):
         return [None]  # as its derivative: integers have none
-    return [convert_element_type(ct, x.aval.dtype, x.aval.weak_type)]
+    return [cotangent_of(ct, x.aval)]
 
 
 def _convert_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
@@ -91,6 +91,13 @@ def as_weak(tangent: Any, aval: ShapedArray) -> Any:
     if tangent is None or not aval.weak_type or not aval.is_differentiable or aval_of(tangent).weak_type:
         return tangent
     return convert_element_type(tangent, aval.dtype, weak_type=True)
+
+
+def cotangent_of(ct: Any, aval: ShapedArray) -> Any:
+    """A cotangent in the dtype of its operand; that imaginary parts go is no loss here, and nothing to warn of."""
+    if aval.dtype.kind != "c" and aval_of(ct).dtype.kind == "c":
+        return convert_element_type_p.bind(ct, new_dtype=aval.dtype, weak_type=aval.weak_type)
+    return convert_element_type(ct, aval.dtype, aval.weak_type)
 
 
 def bind_conversion(x: Any, new_dtype: Any, weak_type: bool) -> Any:

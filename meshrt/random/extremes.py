@@ -43,7 +43,9 @@ def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None
     key, _ = typed("gumbel", key)
     dtype, shape = float_dtype("gumbel", dtype), shape_tuple(shape)
     if mode not in (None, "low", "high", "highest"):
-        raise errors.ArgumentValueError(f"gumbel: mode must be 'low', 'high' or 'highest', got {mode!r}")
+        raise errors.ArgumentValueError(
+            f"Must provide valid mode for gumbel got: {mode}; known: 'low', 'high', 'highest'"
+        )
     if mode == "highest" and dtype == np.float32:
         return placed(_finest_gumbel(key, shape, dtype), out_sharding)
     return placed((_fine_gumbel if mode in ("high", "highest") else _gumbel)(key, shape, dtype), out_sharding)

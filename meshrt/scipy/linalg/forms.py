@@ -211,7 +211,7 @@ def _parlett(t: Any, values: Any) -> tuple[Any, Any]:
     """
     n = t.shape[0]
     least = jnp.abs(t[0, 0])
-    distances = jnp.abs(jnp.diagonal(t)[:, None] - jnp.diagonal(t))
+    distances = jnp.abs(jnp.diagonal(t)[:, None] - jnp.diagonal(t)[None])
     if n > 1:
         least = jnp.minimum(least, distances[np.triu_indices(n, 1)].min())
 

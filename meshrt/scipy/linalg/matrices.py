@@ -11,6 +11,7 @@ import numpy as np
 
 import meshrt.numpy as jnp
 from meshrt import dtypes, errors, lax
+from meshrt.contexts import usual_promotion
 from meshrt.core.basic.shapes import not_negative
 from meshrt.core.dimensions.expression import is_symbolic_dim, is_symbolic_shape, max_dim, min_dim
 from meshrt.jit import jit
@@ -270,6 +271,7 @@ def _count(name: str, n: Any) -> int:
     return max(operator.index(n), 0)
 
 
+@usual_promotion
 def hilbert(n: int) -> Any:
     """Hilbert's matrix [n, n]: 1 / (i + j + 1).
 

@@ -123,7 +123,7 @@ def _rotation(a: Any, b: Any) -> Any:
     length = jnp.sqrt(jnp.abs(a) ** 2 + jnp.abs(b) ** 2)
     none = length == 0
     scale = jnp.where(none, 1, length).astype(a.dtype)
-    return jnp.where(none, np.array([1, 0]), jnp.stack([a, b]) / scale).astype(a.dtype)
+    return jnp.where(none, np.array([1, 0], a.dtype), jnp.stack([a, b]) / scale)
 
 
 def _rotated(x: Any, i: Any, rotation: Any) -> Any:

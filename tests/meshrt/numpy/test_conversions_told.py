@@ -21,6 +21,8 @@ WARNED = {
     "at.set": lambda l: l.numpy.ones(3).at[0].set(1j),
     "astype": lambda l: l.numpy.astype(l.numpy.array(Z), "float32"),
     "abs": lambda l: l.numpy.abs(Z),
+    "derivative through complex numbers": lambda l: l.grad(lambda x: l.numpy.abs(l.numpy.fft.fft(x)).sum())(Z.real),
+    "derivative by a real factor": lambda l: l.grad(lambda x: l.numpy.abs(l.numpy.dot(Z, x)).sum())(Z.real),
     "positional copy": lambda l: l.numpy.array(1, None, True),
     "positional copy, order and ndmin": lambda l: l.numpy.array(1, None, True, "K", 2),
 }

@@ -5,7 +5,7 @@ import pytest
 
 import meshrt
 import meshrt.numpy as jnp
-from meshrt.scipy import fft, linalg, signal, special, stats
+from meshrt.scipy import fft, linalg, signal, sparse, special, stats
 from meshrt.scipy.spatial.transform import Rotation, Slerp
 from tests.meshrt.beside import assert_alike
 
@@ -31,6 +31,11 @@ CALLS = {
     "sph_harm_y": lambda: special.sph_harm_y(jnp.array([2]), jnp.array([1]), X[0, :1], X[1, :1], n_max=3),
     "eigh_tridiagonal": lambda: linalg.eigh_tridiagonal(X[0], X[1, :4], eigvals_only=True),
     "solve_sylvester": lambda: linalg.solve_sylvester(POSITIVE, POSITIVE, X[:, :4]),
+    "hilbert": lambda: linalg.hilbert(3),
+    "funm": lambda: linalg.funm(POSITIVE, jnp.sin),
+    "gmres": lambda: [
+        sparse.linalg.gmres(POSITIVE, X[:, 0], solve_method=m)[0] for m in ("batched", "incremental")
+    ],
     "slerp": lambda: Slerp.init(jnp.array([0.0, 1.0]), Rotation.from_rotvec(X[:2, :3]))(jnp.float32(0.5)).as_quat(),
     "stacks of matrices": lambda: [f(STACK) for f in (jnp.linalg.inv, jnp.linalg.slogdet, linalg.lu, linalg.inv)],
     "matrices of integers": lambda: [
