@@ -145,7 +145,7 @@ class Pullback(LinearMap):
     @property
     def args_res(self) -> list[Any]:
         """The arguments that the backward pass reads, `NotNeeded()` in place of others. Containers are tuples."""
-        return self._sorted()[0]  # type: ignore[no-any-return]
+        return self._sorted()[0]
 
     @args_res.setter
     def args_res(self, values: list[Any]) -> None:
@@ -154,7 +154,7 @@ class Pullback(LinearMap):
     @property
     def opaque_residuals(self) -> list[Any]:
         """What else the backward pass reads."""
-        return self._sorted()[1]  # type: ignore[no-any-return]
+        return self._sorted()[1]
 
     @opaque_residuals.setter
     def opaque_residuals(self, values: list[Any]) -> None:
