@@ -275,7 +275,6 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
     outs, linear = linearize_flat(flat, leaves, nonzeros)
     outs, aux = flat.split(outs)
     out_tree, out_avals = flat.out_tree, [aval_of(o) for o in outs]
-
     name, live_states = fun_name(fun), [s and nz for s, nz in zip(is_state, nonzeros)]
     ends = linear.outs = [*linear.outs[: flat.count], *linear.states]
 
@@ -396,9 +395,8 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     given_leaves, tangent_tree = flatten(tuple(tangents))
     if tree != tangent_tree or isinstance(primals, list) != isinstance(tangents, list):
         raise errors.ArgumentTypeError(
-            f"primal and tangent arguments to jax.jvp must have the same tree structure; primals have tree structure "
-            f"{tree if type(primals) is tuple else tree_structure(primals)} whereas tangents have tree structure "
-            f"{tangent_tree if type(tangents) is tuple else tree_structure(tangents)}."
+            "primal and tangent arguments to jax.jvp must have the same tree structure; primals have tree structure "
+            f"{tree_structure(primals)} whereas tangents have tree structure {tree_structure(tangents)}."
         )
     avals = [aval_of(x) for x in leaves]
     flat_tangents = [*map(as_weak, tangent_leaves(avals, given_leaves, tree, fun), avals)]

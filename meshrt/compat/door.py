@@ -163,7 +163,7 @@ def as_jax() -> ModuleType:
         sys.meta_path.insert(0, JaxFinder())
         sys.meta_path.append(AbsentFinder())
         importlib.invalidate_caches()
-        errors.MeshrtError.__str__ = _as_imported  # type: ignore[method-assign]
+        errors.MeshrtError.__str__ = _as_imported  # type: ignore[method-assign, assignment]
         # Who listens to JAX's loggers hears what meshrt says, at the level that was asked for there.
         for own, theirs in _LOGGERS.items():
             logging.getLogger(own).parent = logging.getLogger(theirs)

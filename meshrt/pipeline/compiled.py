@@ -14,8 +14,8 @@ from meshrt.pipeline.box_contents import CLOSED_OVER, finished
 from meshrt.pipeline.entry import Entry, any_committed
 from meshrt.pipeline.loaded import Loaded
 from meshrt.pipeline.lowered import Lowered
-from meshrt.pipeline.names import rooted
 from meshrt.pipeline.program import Called, CompiledProgram, mesh_over
+from meshrt.pipeline.rooted import rooted
 from meshrt.pipeline.station import Station, args_info
 from meshrt.pipeline.written import Written
 from meshrt.runtime import backend, events, jaxlib_api

@@ -356,7 +356,6 @@ class Driver:
             events.record("lower")
             check_layouts(record, request)
             found = self.lowered[record, request] = lower(record, request)
-            events.record("lowered", closed=record.closed, module=found)
         return found
 
     def propagate(self, lowered: Lowered, propagator: str, devices: tuple[Any, ...] | None) -> propagation.Propagated:

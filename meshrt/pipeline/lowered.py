@@ -14,13 +14,12 @@ from meshrt.config import settings
 from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.module import LoweredModule, lower_module
-from meshrt.pipeline.names import rooted
+from meshrt.pipeline.rooted import rooted
 from meshrt.pipeline.station import Onward, UnboundStation
 from meshrt.pipeline.traced import LoweringRequest, TraceRecord
 from meshrt.primitives.sharding import Caller, placements_of
-from meshrt.runtime import backend, jaxlib_api, jaxlib_executables
+from meshrt.runtime import backend, events, jaxlib_api, jaxlib_executables
 from meshrt.runtime.cost_analysis import CostAnalysis
-from meshrt.runtime.events import timed
 from meshrt.sharding.mesh import AbstractMesh, AxisType, Mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import UNCONSTRAINED
@@ -61,8 +60,8 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
             "Compiling jit(%s) with global shapes and types %s. Argument mapping: %s.",
             record.fun_name, tuple(record.in_avals), tuple(request.arg_shardings),
         )  # fmt: skip
-    with collector_paused(), timed("lower", f"jit({record.fun_name})"):
-        return lower_module(
+    with collector_paused(), events.timed("lower", f"jit({record.fun_name})"):
+        module = lower_module(
             in_order(record.live), record.needed, record.closed.consts, module_name(record.fun_name),
             mesh=request.mesh, is_bare_open=request.is_bare_open,
             arg_shardings=request.arg_shardings, out_shardings=request.out_shardings,
@@ -71,6 +70,8 @@ def lower(record: TraceRecord, request: LoweringRequest) -> LoweredModule:
             arg_memories=request.arg_memories, out_memories=request.out_memories, platforms=request.platforms,
             auto_args=request.auto_args, auto_outs=request.auto_outs,
         )  # fmt: skip
+    events.record("lowered", closed=record.closed, module=module)
+    return module
 
 
 def _callers(record: TraceRecord, request: LoweringRequest) -> dict[Any, int]:

@@ -14,22 +14,12 @@ from propagation.program import argument_names as argument_names_of
 if TYPE_CHECKING:
     from meshrt.pipeline.lowered import Lowered
 
-__all__ = ["argument_names", "names_of", "output_names", "path_of", "rooted", "type_text"]
+__all__ = ["argument_names", "names_of", "output_names", "path_of", "type_text"]
 
 _HEAD = re.compile(r"[^\[.]*")
 _QUOTED = re.compile(r"\\(.)")
 # A key in brackets, text in either kind of quotes or anything else, or an attribute.
 _KEY = re.compile(r"""\[(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\]]*))\]|\.(\w+)""")
-
-
-# The path of an operation, in HLO's metadata and in a location of MLIR's.
-_PATH = re.compile(r'(?<=op_name=")(?!jit\()|(?<=loc\(")(?=[^"]*"\()(?!jit\()')
-
-
-def rooted(text: str, fun_name: str) -> str:
-    """A program as text, in which the paths of operations begin with its function: `jit(f)/scope/sin`. Modules have
-    them without: equal programs of functions of several names are then one to the caches."""
-    return _PATH.sub(lambda _: f"jit({fun_name})/", text)
 
 
 def names_of(lowered: Lowered) -> tuple[list[str], list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from meshrt import errors, tree_util
@@ -16,24 +15,43 @@ from meshrt.primitives.state import whole_read, whole_write
 __all__: list[str] = []
 
 
-@dataclass(frozen=True, slots=True)
-class GradValue:
+class _Mark:
+    """Equal to all others of its class. (Dataclasses of four marks would take more than a millisecond to make.)"""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class GradValue(_Mark):
     """The target of a cotangent that is to be returned, as usual."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
-class DontWant:
+
+class DontWant(_Mark):
     """The target of a cotangent that nobody wants; `DidntWant` is returned in its place."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
-class GradRef:
+
+class GradRef(_Mark):
     """Stands, in what is returned, for a cotangent that was added to a reference. A pytree without leaves."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
-class DidntWant:
+
+class DidntWant(_Mark):
     """Stands, in what is returned, for a cotangent that nobody wanted. A pytree without leaves."""
+
+    __slots__ = ()
 
 
 for _kind in (GradRef, DidntWant):

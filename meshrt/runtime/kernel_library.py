@@ -12,10 +12,11 @@ from propagation.heuristics import NARROW_TYPES
 
 __all__ = ["asked_ynnpack", "left_to_ynnpack"]
 
-_NARROW = re.compile(rf"[x<](?:{'|'.join(sorted(NARROW_TYPES))})>")
+# (Texts: `re` compiles them when they are first asked for, and keeps them.)
+_NARROW = rf"[x<](?:{'|'.join(sorted(NARROW_TYPES))})>"
 # Shape and width of the second operand of each convolution.
-_KERNELS = re.compile(r"stablehlo\.convolution\b[^\n]*: \(tensor<[^>]*>, tensor<((?:\d+x)*)f(\d+)>\) ->")
-_NARROW_IN_BYTECODE = re.compile(rb"bf16|i[48]|f[4-8]E")
+_KERNELS = r"stablehlo\.convolution\b[^\n]*: \(tensor<[^>]*>, tensor<((?:\d+x)*)f(\d+)>\) ->"
+_NARROW_IN_BYTECODE = rb"bf16|i[48]|f[4-8]E"
 
 
 def asked_ynnpack() -> str:
@@ -38,11 +39,11 @@ def left_to_ynnpack(module: str | bytes, num_devices: int) -> str:
     asked = asked_ynnpack()
     if asked != "narrow":
         return "all" if asked == "always" else "none"
-    if (_NARROW.search(module) if isinstance(module, str) else _NARROW_IN_BYTECODE.search(module)) is not None:
+    if (re.search(_NARROW, module) if isinstance(module, str) else re.search(_NARROW_IN_BYTECODE, module)) is not None:
         return "all"
     if num_devices < len(os.sched_getaffinity(0)) or not isinstance(module, str):
         return "none"
-    kernels = _KERNELS.findall(module)
+    kernels = re.findall(_KERNELS, module)
     small = all(_bytes_of(shape, int(bits)) <= SMALL_KERNEL_BYTES for shape, bits in kernels)
     return "convolutions" if kernels and small else "none"
 

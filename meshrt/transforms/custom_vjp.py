@@ -122,7 +122,7 @@ class custom_vjp(CustomFunction):
         # Of residuals and tangents, None where they are zero, the tangents of the results: for functions of the
         # library's own.
         self.push: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None
-        self.symbolic_zeros = False
+        self.symbolic_zeros = self.optimize_remat = False
         # What was staged and which rules were made for it. Tables of one's own: rules refer to the function that they
         # belong to, which in a global table would keep both alive.
         self._staged: dict[Any, Any] = {}
@@ -148,7 +148,8 @@ class custom_vjp(CustomFunction):
           optimize_remat: accepted for compatibility. What it asks for is always so: under `checkpoint` the forward pass
             runs the function and the backward pass `fwd`.
         """
-        self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
+        self.fwd, self.bwd = fwd, bwd
+        self.symbolic_zeros, self.optimize_remat = symbolic_zeros, optimize_remat
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name, fwd, bwd = fun_name(self.fun), self.fwd, self.bwd

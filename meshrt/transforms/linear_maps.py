@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshrt.core.jaxpr import Jaxpr
-from meshrt.tree_util import register_dataclass, register_pytree_node, tree_leaves
+from meshrt.tree_util import register_pytree_node, tree_leaves
 
 __all__ = ["LinearMap", "NotNeeded", "Pullback", "places_among"]
 
@@ -76,10 +75,19 @@ def _running(program: Jaxpr, run: Run, *args: Any) -> Any:
     return run(*args)
 
 
-@functools.partial(register_dataclass, data_fields=(), meta_fields=())
-@dataclasses.dataclass(frozen=True, slots=True)
 class NotNeeded:
-    """Stands in `args_res` for an argument that the backward pass does not read."""
+    """Stands in `args_res` for an argument that the backward pass does not read. A pytree without leaves."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is NotNeeded
+
+    def __hash__(self) -> int:
+        return hash(NotNeeded)
+
+    def __repr__(self) -> str:
+        return "NotNeeded()"
 
 
 class Pullback(LinearMap):
@@ -137,7 +145,7 @@ class Pullback(LinearMap):
     @property
     def args_res(self) -> list[Any]:
         """The arguments that the backward pass reads, `NotNeeded()` in place of others. Containers are tuples."""
-        return self._sorted()[0]  # type: ignore[no-any-return]
+        return self._sorted()[0]
 
     @args_res.setter
     def args_res(self, values: list[Any]) -> None:
@@ -146,7 +154,7 @@ class Pullback(LinearMap):
     @property
     def opaque_residuals(self) -> list[Any]:
         """What else the backward pass reads."""
-        return self._sorted()[1]  # type: ignore[no-any-return]
+        return self._sorted()[1]
 
     @opaque_residuals.setter
     def opaque_residuals(self, values: list[Any]) -> None:
@@ -209,5 +217,6 @@ def _unflatten_pullback(kept: Any, residuals: Sequence[Any]) -> Pullback:
     )  # fmt: skip
 
 
+register_pytree_node(NotNeeded, lambda _: ((), None), lambda *_: NotNeeded())
 register_pytree_node(LinearMap, _flatten, _unflatten)
 register_pytree_node(Pullback, _flatten_pullback, _unflatten_pullback)

@@ -109,3 +109,18 @@ def test_files_of_families_of_functions_are_the_modules_that_publish_them():
         assert public_test_util.check_grads and sharding_impls.NamedSharding is jax.NamedSharding
         assert all(importlib.import_module(f"jax.{name}") for name in ELSEWHERE)
     """)
+
+
+def test_modules_that_tests_for_jax_import():
+    passes("""
+        from jax._src import array, compilation_cache, compute_on, ffi, mesh_utils, public_test_util, ref, xla_metadata
+        from jax._src.lax import utils
+        from jax._src.numpy import lax_numpy, linalg, util, vectorize
+        import jax
+        import jax._src.numpy.linalg as again
+
+        assert lax_numpy is jax.numpy is vectorize and linalg is again is jax.numpy.linalg
+        assert array.ArrayImpl is type(jax.numpy.ones(1)) and public_test_util.tolerance("float32") == 1e-6
+        assert [x.dtype.name for x in util.promote_dtypes(1, 2.5)] == ["float32"] * 2
+        assert not hasattr(jax._src.numpy, "no_such_file")
+    """)

@@ -78,7 +78,7 @@ def with_global_config(**kwds: Any) -> Callable[[type], type]:
     return _with("_default_global_config", kwds)
 
 
-class JaxTestCase(parameterized.TestCase):  # type: ignore[misc]  # absl has no types
+class JaxTestCase(parameterized.TestCase):
     """A test case with strict settings, its own random numbers, and assertions about arrays, warnings and caches."""
 
     _default_global_config: dict[str, Any] = {}
@@ -198,12 +198,14 @@ class JaxTestCase(parameterized.TestCase):  # type: ignore[misc]  # absl has no 
             yield
 
     @contextlib.contextmanager
-    def assertWarns(self, warning: type[Warning], *, msg: str | None = None) -> Iterator[None]:
+    def assertWarns(  # type: ignore[override]  # a block only, as JAX's
+        self, warning: type[Warning], *, msg: str | None = None
+    ) -> Iterator[None]:
         with self._warned(warning, msg, lambda text: msg is None or msg in text):
             yield
 
     @contextlib.contextmanager
-    def assertWarnsRegex(self, warning: type[Warning], regex: Any) -> Iterator[None]:
+    def assertWarnsRegex(self, warning: type[Warning], regex: Any) -> Iterator[None]:  # type: ignore[override]
         with self._warned(warning, regex, lambda text: regex is None or re.search(regex, text) is not None):
             yield
 

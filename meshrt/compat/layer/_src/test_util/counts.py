@@ -93,7 +93,8 @@ def collect_lowered_jaxprs() -> Iterator[list[Any]]:
     if _here.lowered is not None:
         raise errors.ArgumentValueError("collect_lowered_jaxprs stands inside another one: use the outer list")
     _subscribed()
-    _here.lowered = found = []
+    found: list[Any] = []
+    _here.lowered = found
     try:
         yield found
     finally:

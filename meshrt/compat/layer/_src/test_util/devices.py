@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import functools
 import math
 import os
@@ -61,8 +62,6 @@ def is_cloud_tpu() -> bool:
 
 def is_cloud_tpu_at_least(year: int, month: int, day: int) -> bool:
     """Whether the driver of the TPU is as new as a date; where there is none, nothing is too old."""
-    import datetime
-
     if device_under_test() != "tpu":
         return True
     seconds = re.findall(r"\((\d+)\)", _client().platform_version.split("\n")[-1])
@@ -238,7 +237,7 @@ def request_cpu_devices(nr_devices: int) -> None:
 def pytest_mark_if_available(marker: str) -> Callable[[Any], Any]:
     """A mark of pytest's, where pytest is installed."""
     try:
-        import pytest
+        import pytest  # an optional wheel: tests may be run without it
     except ImportError:
         return lambda test: test
     return getattr(pytest.mark, marker)  # type: ignore[no-any-return]

@@ -98,7 +98,8 @@ def cases_from_gens(*gens: Callable[[int], Any]) -> Iterator[tuple[Any, ...]]:
 
 def named_cases_from_sampler(gen: Callable[..., Any]) -> Iterator[dict[str, Any]]:
     """Different cases of a generator of one case, which is given a function that chooses one of several values."""
-    rng, seen, tries = np.random.RandomState(_SEED), set(), 0
+    rng, tries = np.random.RandomState(_SEED), 0
+    seen: set[str] = set()
     while len(seen) < NUM_GENERATED_CASES.value and tries < 100:
         tries += 1
         for case in gen(lambda xs: [list(xs)[rng.randint(len(list(xs)))]]):
@@ -114,9 +115,9 @@ def num_float_bits(dtype: Any) -> int:
 
 def to_default_dtype(arr: Any) -> np.ndarray:
     """As an array of NumPy's of the dtype that numbers of its kind have by default."""
-    arr = np.asarray(arr)
-    wide = {"b": "bool", "i": "int64", "u": "uint64", "f": "float64", "c": "complex128"}.get(arr.dtype.kind)
-    return arr if wide is None else arr.astype(dtypes.canonicalize_dtype(np.dtype(wide)))
+    array: np.ndarray = np.asarray(arr)
+    wide = {"b": "bool", "i": "int64", "u": "uint64", "f": "float64", "c": "complex128"}.get(array.dtype.kind)
+    return array if wide is None else array.astype(dtypes.canonicalize_dtype(np.dtype(wide)))
 
 
 def with_jax_dtype_defaults(func: Callable[..., Any], use_defaults: Any = True) -> Callable[..., Any]:

@@ -73,7 +73,7 @@ def cast_to_shape(value: Any, shape: Any, dtype: Any) -> Any:
 
 def dtype_str(dtype: Any) -> str:
     """The name of a dtype."""
-    return np.dtype(dtype).name
+    return str(np.dtype(dtype).name)
 
 
 def format_shape_dtype_string(shape: Any, dtype: Any) -> str:
