@@ -153,9 +153,9 @@ def _transpose(
         params = {"jaxpr": jaxpr, "length": length, "reverse": reverse, "unroll": unroll}
         changed = _passing({**params, "num_consts": num_consts, "num_carry": num_carry}, added)
         params, order, at = cast(Any, changed)
-        cts = [*cts[:at], *[None] * len(added), *cts[at:]]
-        found = dict(zip(order, _transpose(cts, *[operands[i] for i in order], **params)))
-        return [found[i] for i in range(len(operands))]
+        with_sums = [*cts[:at], *[None] * len(added), *cts[at:]]
+        places = dict(zip(order, _transpose(with_sums, *[operands[i] for i in order], **params)))
+        return [places[i] for i in range(len(operands))]
     # Carries are linear whether or not the initial value is known (then it is zero).
     lin_consts, lin_xs = tuple(map(is_undefined, consts)), tuple(map(is_undefined, xs))
     linear = (*lin_consts, *[True] * num_carry, *lin_xs)

@@ -219,6 +219,7 @@ def backward(
             env[var] = add_tangents(env.get(var), ct)
     if not env:
         return [None] * len(inputs)
+    sums = set(inputs).intersection(outs)
     reaching: set[Var] | None = None
     idle: frozenset[Var | None] = _depending_only_on(unwanted, tape) if unwanted else frozenset()
     previous = source.set_replay(None)
@@ -232,7 +233,7 @@ def backward(
                 reaching = _reaching(tape, outs) if reaching is None else reaching
                 if reaching.isdisjoint(step.outvars):
                     continue
-            _pull(step.primitive, step.args, step.outvars, step.params, step.source, env)
+            _pull(step.primitive, step.args, step.outvars, step.params, step.source, env, sums)
     finally:
         source.set_replay(previous)
     return [None if v is None or v in idle else env.get(v) for v in inputs]
@@ -256,13 +257,13 @@ def _reaching(tape: Sequence[Step], outs: Sequence[Any]) -> set[Var]:
     return found
 
 
-def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
+def _pull(primitive, args, outvars, params, where, env: dict[Var, Any], sums: set[Var | None]) -> None:
     """One step of the backward pass: from the cotangents of `outvars` to those of the linear `args` (Vars)."""
     step_cts = [env.pop(v, None) for v in outvars]
     if primitive.transpose is None:
         raise missing_rule(primitive, "transpose", "cannot be differentiated in reverse mode", where)
     source.set_replay(source.transposed(where))
-    args, params, step_cts = _with_sums(primitive, args, params, step_cts, env)
+    args, params, step_cts = _with_sums(primitive, args, params, step_cts, env, sums)
     operands = [Undefined(a.aval) if type(a) is Var else a for a in args]
     try:
         pulled = primitive.transpose(step_cts if primitive.multiple_results else step_cts[0], *operands, **params)
@@ -274,15 +275,18 @@ def _pull(primitive, args, outvars, params, where, env: dict[Var, Any]) -> None:
             env[a] = add_tangents(env.get(a), cotangent_of(a.aval, ct))
 
 
-def _with_sums(primitive, args, params, cts, env: dict[Var, Any]) -> tuple[Any, dict[str, Any], list[Any]]:
-    """(operands, parameters, cotangents) with which a step is pulled back: where it reads parts of operands whose
-    cotangents have summands already, as an application that returns these operands, whose cotangents are the sums."""
-    if primitive.passing is None:
+def _with_sums(
+    primitive, args, params, cts, env: dict[Var, Any], sums: set[Var | None]
+) -> tuple[Any, dict[str, Any], list[Any]]:  # fmt: skip
+    """(operands, parameters, cotangents) with which a step is pulled back: where it reads parts of operands that are
+    among `sums`, inputs that the program around returns (a loop does so that their cotangents are added up turn by
+    turn), as an application that returns them as well, whose cotangents are the sums so far."""
+    if primitive.passing is None or not sums:
         return args, params, cts
     added = [
         i
         for i, a in enumerate(args)
-        if type(a) is Var and a in env and a not in args[:i] and not a.aval.is_high
+        if type(a) is Var and a in sums and a in env and a not in args[:i] and not a.aval.is_high
         if reads_parts(primitive, params, i)
     ]
     if not added:

@@ -10,9 +10,9 @@ well: then its transpose takes the sum so far, and adds to it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from meshrt.core.jaxpr import Eqn, Jaxpr, Var
+from meshrt.core.jaxpr import Jaxpr, Var
 from meshrt.core.primitive import Primitive
 from meshrt.transforms.tools import WeakCache
 
@@ -22,37 +22,62 @@ _uses: WeakCache = WeakCache()
 _returning: WeakCache = WeakCache()
 
 
+class _Uses(NamedTuple):
+    """How a program uses an argument: how many read parts of it, how many read it, and whether a branch or a loop is
+    among those that read parts."""
+
+    parts: int
+    all: int
+    inside: bool
+
+    def need_sums(self) -> bool:
+        """Whether it matters what is added first: there are several parts, or one whose summand is a whole array
+        where it comes out; and nothing else, whose summand is an array of the whole anyway."""
+        return self.parts == self.all and (self.parts > 1 or self.inside)
+
+
 def reads_parts(primitive: Primitive, params: dict[str, Any], position: int) -> bool:
-    """Whether an application that may return operands as well reads parts of this one inside."""
-    if primitive.passing is None or primitive.applies is None:
-        return False
-    inside = ((jaxpr, [*places]) for jaxpr, places in primitive.applies(params))
-    if not any(position in places and _part_uses(jaxpr, places.index(position))[0] for jaxpr, places in inside):
-        return False
-    return primitive.passing(params, (position,)) is not None
+    """Whether an application is pulled back as one that returns this operand: it may, and reads parts of it inside."""
+    return _uses_inside(primitive, params, position).need_sums() and _passes(primitive, params, position)
 
 
 def is_added_to(jaxpr: Jaxpr, argument: int) -> bool:
-    """Whether the cotangent of an argument has several summands of which one is that of a part, or a part is read
-    further inside, so that it matters what is added first."""
-    parts, uses, inside = _part_uses(jaxpr, argument)
-    return inside or (parts > 0 and uses > 1)
+    """Whether the cotangent of an argument is a sum to which parts are added one by one."""
+    return _uses_of(jaxpr, argument).need_sums()
 
 
-def _part_uses(jaxpr: Jaxpr, argument: int) -> tuple[int, int, bool]:
-    """(how many equations read parts of the argument, how many use it, whether one reads parts inside)."""
+def _passes(primitive: Primitive, params: dict[str, Any], position: int) -> bool:
+    return primitive.passing is not None and primitive.passing(params, (position,)) is not None
+
+
+def _uses_of(jaxpr: Jaxpr, argument: int) -> _Uses:
     return _uses.get(jaxpr, argument, lambda: _count(jaxpr, jaxpr.invars[argument]))
 
 
-def _count(jaxpr: Jaxpr, var: Var) -> tuple[int, int, bool]:
-    places = [(e, i) for e in jaxpr.eqns for i, a in enumerate(e.invars) if a is var]
-    inside = sum(_inside(e, i) for e, i in places)
-    parts = sum(e.primitive.reads_part and i == 0 for e, i in places)
-    return parts + inside, len(places), inside > 0
+def _count(jaxpr: Jaxpr, var: Var) -> _Uses:
+    parts = every = 0
+    inside = False
+    for eqn in jaxpr.eqns:
+        for i, a in enumerate(eqn.invars):
+            if a is not var:
+                continue
+            found = _Uses(1, 1, False)
+            if not (eqn.primitive.reads_part and i == 0):
+                found = _uses_inside(eqn.primitive, eqn.params, i)
+            parts, every, inside = parts + found.parts, every + found.all, inside or found.inside
+    return _Uses(parts, every, inside)
 
 
-def _inside(eqn: Eqn, position: int) -> bool:
-    return reads_parts(eqn.primitive, eqn.params, position)
+def _uses_inside(primitive: Primitive, params: dict[str, Any], position: int) -> _Uses:
+    """How an application uses an operand: a call as what it calls does, branches and loops as one."""
+    if primitive.passing is None or primitive.applies is None:
+        return _Uses(0, 1, False)
+    programs = [(j, [*places]) for j, places in primitive.applies(params)]
+    found = [_uses_of(j, places.index(position)) for j, places in programs if position in places]
+    if primitive.calls is not None and len(found) == 1:
+        return found[0]
+    parts = any(f.parts for f in found) and _passes(primitive, params, position)
+    return _Uses(int(parts), 1, parts)
 
 
 def returning(jaxpr: Jaxpr, arguments: Sequence[int], at: int) -> Jaxpr:
