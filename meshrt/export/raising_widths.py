@@ -15,11 +15,14 @@ from meshrt.export.raising_attributes import array_of, type_of
 
 __all__ = ["OF_ANY_WIDTH", "is_64_bit", "wide_constant"]
 
-OF_ANY_WIDTH = frozenset(f"stablehlo.{name}" for name in (
-    "add", "and", "broadcast_in_dim", "compare", "concatenate", "constant", "convert", "divide", "iota", "maximum",
-    "minimum", "multiply", "negate", "not", "or", "remainder", "reshape", "select", "shift_left",
-    "shift_right_arithmetic", "shift_right_logical", "slice", "subtract", "transpose", "xor",
-))  # fmt: skip
+OF_ANY_WIDTH = frozenset([
+    "stablehlo.add", "stablehlo.and", "stablehlo.broadcast_in_dim", "stablehlo.compare",
+    "stablehlo.concatenate", "stablehlo.constant", "stablehlo.convert", "stablehlo.divide", "stablehlo.iota",
+    "stablehlo.maximum", "stablehlo.minimum", "stablehlo.multiply", "stablehlo.negate", "stablehlo.not",
+    "stablehlo.or", "stablehlo.remainder", "stablehlo.reshape", "stablehlo.select", "stablehlo.shift_left",
+    "stablehlo.shift_right_arithmetic", "stablehlo.shift_right_logical", "stablehlo.slice",
+    "stablehlo.subtract", "stablehlo.transpose", "stablehlo.xor",
+])  # fmt: skip
 
 
 def is_64_bit(dtype: Any) -> bool:

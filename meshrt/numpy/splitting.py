@@ -45,7 +45,7 @@ def _sections(name: str, n: int, parts: Any) -> list[int]:
     each, rest = divmod(n, count)
     if name == "array_split":
         return [each * i + min_dim(rest, i) for i in range(count + 1)]
-    if rest:
+    if isinstance(rest, DimExpr) or rest:
         raise ShapeError(f"array split does not result in an equal division: rest is {rest}; use array_split")
     return [each * i for i in range(count + 1)]
 

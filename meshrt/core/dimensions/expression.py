@@ -134,17 +134,17 @@ class DimExpr(Sum):
         return build(totals, self.scope)
 
     def __add__(self, other: Any) -> Any:
-        size = self._with(other, "for operation add")
+        size = self._with(other, "for linear combination")
         return self._as_array() + other if size is None else self._sum(1, size, 1)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
-        size = self._with(other, "for operation sub")
+        size = self._with(other, "for linear combination")
         return self._as_array() - other if size is None else self._sum(1, size, -1)
 
     def __rsub__(self, other: Any) -> Any:
-        size = self._with(other, "for operation sub")
+        size = self._with(other, "for linear combination")
         return other - self._as_array() if size is None else self._sum(-1, size, 1)
 
     def __neg__(self) -> Dim:
@@ -221,8 +221,8 @@ class DimExpr(Sum):
     def __index__(self) -> int:
         """Asked by range(), len(), NumPy's functions of shapes."""
         raise errors.InconclusiveDimensionOperation(
-            f"Symbolic dimension '{self}' cannot be interpreted as an integer; it is used in a context that requires a "
-            "constant, and its value is not known before the exported program is called. Give the dimension a number"
+            f"Symbolic dimension '{self}' used in a context that requires a constant: it cannot be interpreted as an "
+            "integer, as its value is not known before the exported program is called. Give the dimension a number"
         )
 
     def __float__(self) -> float:

@@ -122,7 +122,7 @@ class _Reader:
 
     def sizes_left(self, least: int) -> Sequence[int | None]:
         if self.like is None:
-            raise self.error(f"spec contains '{self.token}' but no 'like' shape was given")
+            raise self.error(f"spec contains {self.token} but no 'like' shape was given")
         if len(self.like) < least:
             raise self.error(
                 f"cannot resolve placeholder '{self.token}' because we parsed {len(self.dims)} already and 'like' "

@@ -39,7 +39,7 @@ def symbolic_shape(
     """
     if shape_spec is not None and not isinstance(shape_spec, str):
         raise errors.ArgumentValueError(
-            f"a symbolic shape should be None or a string. Found {shape_spec!r}; write it as text, such as '(a, 2*b)'"
+            f"polymorphic shape spec should be None or a string. Found {shape_spec!r}; write it as text: '(a, 2*b)'"
         )
     if scope is None:
         scope = SymbolicScope(constraints)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax._src.export import shape_poly
 
+import meshrt.export
 from meshrt import errors
 from meshrt.core.dimensions.expression import DimExpr, is_symbolic_dim, max_dim, min_dim, non_negative_dim
 from meshrt.core.dimensions.scope import SymbolicScope
@@ -81,7 +82,7 @@ def test_equal_sizes_are_one():
     assert a + np.int64(2) - 2 == a and np.int64(2) * a == a + a
     other = symbolic_shape("a")[0]
     assert a != other
-    with pytest.raises(ValueError, match="Invalid mixing of symbolic scopes for operation add"):
+    with pytest.raises(ValueError, match="Invalid mixing of symbolic scopes for linear combination"):
         a + other
 
 
@@ -296,3 +297,22 @@ def test_sizes_of_many_scopes_are_found_apart():
     assert len({hash(b) for b in sizes}) == 200 and len(set(sizes)) == 200
     (again,) = symbolic_shape("b", scope=sizes[0].scope)
     assert again == sizes[0] and hash(again) == hash(sizes[0])
+
+
+@pytest.mark.parametrize("use", [
+    lambda export, a: export.symbolic_shape(4), lambda export, a: export.symbolic_shape("b, ..."), int,
+    lambda export, a: a + export.symbolic_shape("b")[0], lambda export, a: a // 0, lambda export, a: a ** -1,
+    lambda export, a: a / 2, lambda export, a: a * 1.5, lambda export, a: range(a),
+])  # fmt: skip
+def test_refusals_and_sizes_are_in_words_of_jax(use):
+    said = []
+    for export in (jax.export, meshrt.export):
+        (a,) = export.symbolic_shape("a")
+        with pytest.raises(Exception) as caught:
+            use(a) if use is int else use(export, a)
+        said.append(str(caught.value).partition("\n")[0])
+    wanted = said[0].rstrip(".").removeprefix("'_DimExpr' object ")
+    for end in (" is not implemented", ". Parsed"):
+        wanted = wanted.partition(end)[0]
+    assert wanted in said[1]
+    assert [str(lib.symbolic_shape("a")[0] % -3) for lib in (jax.export, meshrt.export)] == ["mod(a, - 3)"] * 2
