@@ -21,6 +21,7 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) / 4
 
 
+WHOLE = P()
 WRAPPERS = {"plain": lambda f: f, "jit": jax.jit, "checkpoint": jax.checkpoint, "nested": lambda f: jax.jit(jax.jit(f))}
 
 
@@ -270,7 +271,7 @@ def test_split_accumulators_stay_split_where_there_is_no_room():
     assert {e.times for e in plan if e.kind == "reduce_scatter"} == {4}
 
 
-def layers_over_microbatches(start, split=P(), tokens=16, half=False):
+def layers_over_microbatches(start, split=WHOLE, tokens=16, half=False):
     """The gradients of layers that a scan goes through, added up over microbatches that another one goes through."""
 
     def build(constrain):
