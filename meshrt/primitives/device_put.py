@@ -64,7 +64,7 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     try:
         targets, donated, aliases = _asked(device, donate, may_alias, x, len(leaves))
     except (errors.TreeError, errors.ArgumentValueError):
-        _require_values(leaves)
+        _require_values(x)
         raise
     out = []
     for i, (leaf, target) in enumerate(zip(leaves, targets)):
@@ -74,17 +74,22 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
             else:
                 out.append(put_leaf(leaf, _place_of(target, leaf), donated[i], aliases[i]))
         except _REFUSED as e:
-            _require_values(leaves)
-            path = tree_util.keystr(tree_util.tree_leaves_with_path(x)[i][0])
-            raise type(e)(f"device_put of x{path}: {e}") from None
+            _require_values(x)
+            raise _of_leaf(tree_util.tree_leaves_with_path(x)[i][0], e) from None
     return treedef.unflatten(out)
 
 
-def _require_values(leaves: Sequence[Any]) -> None:
+def _require_values(x: Any) -> None:
     """What is no value at all is said before where it may not go."""
-    for leaf in leaves:
-        if not isinstance(leaf, Tracer):
+    for path, leaf in tree_util.tree_leaves_with_path(x):
+        try:
             aval_of(leaf)
+        except errors.ArgumentTypeError as e:
+            raise _of_leaf(path, e) from None
+
+
+def _of_leaf(path: Sequence[Any], e: errors.MeshrtError) -> errors.MeshrtError:
+    return type(e)(f"device_put of x{tree_util.keystr(path)}: {e}")
 
 
 _REFUSED = (errors.ShardingError, errors.MeshError, errors.ArgumentTypeError, errors.ArgumentValueError)
