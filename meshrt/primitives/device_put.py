@@ -88,7 +88,7 @@ def _require_values(x: Any) -> None:
             raise _of_leaf(path, e) from None
 
 
-def _of_leaf(path: Sequence[Any], e: errors.MeshrtError) -> errors.MeshrtError:
+def _of_leaf(path: tuple[Any, ...], e: errors.MeshrtError) -> errors.MeshrtError:
     return type(e)(f"device_put of x{tree_util.keystr(path)}: {e}")
 
 
