@@ -77,7 +77,7 @@ def _is_seen(
 def _rows(program: Program, arg: Value) -> set[int]:
     """The elements of the slices that loops inside loops take of an argument, at positions known at run time."""
     found: set[int] = set()
-    todo = [(arg, 0)]
+    todo, seen = [(arg, 0)], {(arg, 0)}
     while todo:
         value, loops = todo.pop()
         for use in value.uses:
@@ -85,7 +85,10 @@ def _rows(program: Program, arg: Value) -> set[int]:
             if use.op.name == _ROW and not use.number and depth > 1:
                 found.add(use.op.results[0].type.size)
             elif inner := handed_in(program, use):
-                todo.append((inner[-1], depth + (use.op.name == _LOOP)))
+                place = (inner[-1], depth + (use.op.name == _LOOP))
+                if place not in seen:  # a function may be called from many places, and they from many
+                    seen.add(place)
+                    todo.append(place)
     return found
 
 

@@ -37,6 +37,7 @@ class _Carry:
     masked   as in `Partial`
     refused  the body, written again with the pending sum, did not return it as one
     settled  not changed any more
+    held     bytes by which it is larger so than it was
     """
 
     dims: Dims
@@ -45,6 +46,7 @@ class _Carry:
     masked: bool = False
     refused: bool = False
     settled: bool = False
+    held: float = 0.0
 
 
 def while_(ctx: Context, op: Op) -> None:
@@ -179,7 +181,7 @@ def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list
     that the body refused are changed."""
     cond, body = op.regions
     out, changed = [], False
-    room = _room(ctx)
+    room = _room(ctx) - sum(c.held for c in carries)
     for i, (arg, ret, v, c) in enumerate(zip(body.args, body.terminator.operands, op.operands, carries)):
         state, end = ctx.state(arg), ctx.state(ret)
         new = c
@@ -189,21 +191,25 @@ def _reconsider(ctx: Context, op: Op, carries: list[_Carry], look: bool) -> list
             pass
         elif not cond.args[i].uses and (partial := _accumulated(state, end)) is not None:
             (pending,) = [p for p in partial.parts if p]
-            held = ctx.elements(state.shape, partial.dims) - ctx.elements(state.shape, c.dims)
-            room -= held * state.itemsize
-            if room >= 0 or not partial.placed:
-                new = _Carry(partial.dims, False, pending, partial.masked)
+            held = _growth(ctx, state, c.dims, partial.dims)
+            if held <= room or not partial.placed:
+                new = _Carry(partial.dims, False, pending, partial.masked, held=held)
         elif not cond.args[i].uses and (rows := _stacked(ctx, op, i)) is not None:
             dims, pending, masked = rows
-            held = ctx.elements(state.shape, dims) - ctx.elements(state.shape, c.dims)
-            room -= max(0, held) * state.itemsize
-            if held <= 0 or room >= 0:
-                new = _Carry(dims, False, pending, masked)
+            held = _growth(ctx, state, c.dims, dims)
+            if held <= max(0.0, room):
+                new = _Carry(dims, False, pending, masked, held=held)
         elif state.hint is not None and ctx.state(v).make is not None and state.hint != c.dims:
             new = _Carry(state.hint, False)
         changed |= new is not c
+        room -= new.held - c.held
         out.append(new)
     return out if changed else None
+
+
+def _growth(ctx: Context, state: State, before: Dims, dims: Dims) -> float:
+    """Bytes by which a value is larger in another layout."""
+    return (ctx.elements(state.shape, dims) - ctx.elements(state.shape, before)) * state.itemsize
 
 
 def _accumulated(state: State, end: State) -> Partial | None:

@@ -125,7 +125,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
         raise ShapeError(
             f"select: condlist must have length equal to choicelist ({len(condlist)} vs {len(choicelist)})"
         )
-    if not condlist:
+    if not len(condlist):  # (it may be an array)
         raise ShapeError("select: condlist must be non-empty")
     dtype, weak = dtypes.promote_dtypes(*map(dtypes.dtype_and_weak_type, (default, *choicelist)))
     out = default

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors, lax
+from meshrt import config, dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.completion import declared
 from meshrt.core.dimensions.expression import DimExpr
@@ -34,7 +34,8 @@ def _positions(x: Any, dtype: Any, axis: int) -> Any:
     """Positions along a dimension, in an array that is split as `x`, and lies where it does."""
     kind = aval_of(x)
     if kind.explicit is not None and type(x) is Array:  # the type names no devices, which are those of an argument
-        return _positions_beside(dtype, axis)(x)
+        with config.override(disable_jit=False):  # a single operation, compiled all the same
+            return _positions_beside(dtype, axis)(x)
     return iota_p.bind(dtype=dtype, shape=kind.shape, dimension=axis, **declared(kind, ()))
 
 

@@ -7,7 +7,7 @@ import re
 __all__ = ["rooted"]
 
 # The path of an operation, in HLO's metadata and in a location of MLIR's.
-_PATH = re.compile(r'(?<=op_name=")(?!jit\()|(?<=loc\(")(?=[^"]*"\()(?!jit\()')
+_PATH = re.compile(r'(?<=op_name=")|(?<=loc\(")(?=[^"]*"\()')
 
 
 def rooted(text: str, fun_name: str) -> str:

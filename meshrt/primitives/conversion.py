@@ -72,15 +72,15 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
     """`x` with elements of `new_dtype` (canonicalized)."""
     new_dtype = dtypes.canonicalize_dtype(dtypes.dtype(new_dtype))
     aval = aval_of(x)
-    if type(x) is complex and new_dtype.kind != "c":
-        raise errors.ArgumentTypeError(f"a complex number such as {x} cannot become {new_dtype}: take its real part")
     if isinstance(aval.dtype, dtypes.ExtendedDType) or isinstance(new_dtype, dtypes.ExtendedDType):
         if aval.dtype == new_dtype:
             return x
         raise no_key_bits("convert_element_type", aval, new_dtype)
+    if type(x) is complex and new_dtype.kind not in "bc":  # (all numbers have a truth)
+        raise errors.ArgumentTypeError(f"a complex number such as {x} cannot become {new_dtype}: take its real part")
     if aval.dtype == new_dtype and aval.weak_type == weak_type and type(x) not in (bool, int, float):
         return x
-    if isinstance(x, bool | int | float | np.generic):
+    if isinstance(x, bool | int | float | np.generic) or (type(x) is complex and new_dtype.kind == "b"):
         if not weak_type:
             return np.asarray(x).astype(new_dtype)[()]
     return bind_conversion(x, new_dtype, weak_type)

@@ -208,7 +208,7 @@ def filling(shape: Sequence[int], fill_value: Any, dtype: Any) -> tuple[tuple[in
         )
     weak = dtype is None and aval.weak_type
     dtype = aval.dtype if dtype is None else dtypes.canonicalize_dtype(dtypes.dtype(dtype))
-    if type(fill_value) is complex and dtype.kind != "c":
+    if type(fill_value) is complex and dtype.kind not in "bc":
         raise errors.ArgumentTypeError(f"full: a complex number such as {fill_value} cannot become {dtype}")
     if isinstance(fill_value, bool | int | float | complex | np.generic | np.ndarray):
         value = fill_value if weak else np.asarray(fill_value).astype(dtype)[()]

@@ -283,12 +283,11 @@ def _with_sums(
     turn), as an application that returns them as well, whose cotangents are the sums so far."""
     if primitive.passing is None or not sums:
         return args, params, cts
-    added = [
-        i
-        for i, a in enumerate(args)
-        if type(a) is Var and a in sums and a in env and a not in args[:i] and not a.aval.is_high
-        if reads_parts(primitive, params, i)
-    ]
+    places: dict[Var, int] = {}
+    for i, a in enumerate(args):
+        if type(a) is Var and a in sums and a in env and not a.aval.is_high:
+            places.setdefault(a, i)
+    added = [i for i in places.values() if reads_parts(primitive, params, i)]
     if not added:
         return args, params, cts
     params, order, at = primitive.passing(params, added)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshrt.core.jaxpr import Jaxpr, Var
+from meshrt.core.jaxpr import Atom, Jaxpr
 from meshrt.core.primitive import Primitive
 from meshrt.transforms.tools import WeakCache
 
@@ -51,21 +51,20 @@ def _passes(primitive: Primitive, params: dict[str, Any], position: int) -> bool
 
 
 def _uses_of(jaxpr: Jaxpr, argument: int) -> _Uses:
-    return _uses.get(jaxpr, argument, lambda: _count(jaxpr, jaxpr.invars[argument]))
+    return _uses.get(jaxpr, None, lambda: _count(jaxpr))[argument]
 
 
-def _count(jaxpr: Jaxpr, var: Var) -> _Uses:
-    parts = every = 0
-    inside = False
+def _count(jaxpr: Jaxpr) -> list[_Uses]:
+    """Of all arguments, in one walk: a loop's body may have hundreds of them, and thousands of equations."""
+    found: dict[Atom, _Uses] = {v: _Uses(0, 0, False) for v in jaxpr.invars}
     for eqn in jaxpr.eqns:
         for i, a in enumerate(eqn.invars):
-            if a is not var:
-                continue
-            found = _Uses(1, 1, False)
-            if not (eqn.primitive.reads_part and i == 0):
-                found = _uses_inside(eqn.primitive, eqn.params, i)
-            parts, every, inside = parts + found.parts, every + found.all, inside or found.inside
-    return _Uses(parts, every, inside)
+            known = found.get(a)
+            if known is not None:
+                is_part = eqn.primitive.reads_part and i == 0
+                more = _Uses(1, 1, False) if is_part else _uses_inside(eqn.primitive, eqn.params, i)
+                found[a] = _Uses(known.parts + more.parts, known.all + more.all, known.inside or more.inside)
+    return [found[v] for v in jaxpr.invars]
 
 
 def _uses_inside(primitive: Primitive, params: dict[str, Any], position: int) -> _Uses:

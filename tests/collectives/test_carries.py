@@ -237,7 +237,7 @@ def test_a_loop_that_is_written_again_counts_the_same_uses(monkeypatch):
     assert all(len(set(map(tuple, counts))) == 1 for counts in seen.values()), seen.values()
 
 
-def accumulating(split, start):
+def accumulating(split, start, rows=64, sizes=(16, 32)):
     """The gradients of microbatches, added up in accumulators that are split like the parameters."""
 
     def build(constrain):
@@ -252,7 +252,8 @@ def accumulating(split, start):
 
         return run
 
-    args = [normal(16, 32), normal(32, 16, seed=1)], normal(4, 64, 16, seed=2), normal(4, 64, 16, seed=3)
+    n, m = sizes
+    args = [normal(n, m), normal(m, n, seed=1)], normal(4, rows, n, seed=2), normal(4, rows, n, seed=3)
     specs = [P(*s) for s in split]
     return Case({"x": 8}, build, args, (specs, P(None, "x"), P(None, "x")), specs)
 
@@ -269,6 +270,13 @@ def test_split_accumulators_stay_split_where_there_is_no_room():
     text = accumulating((("x",), (None, "x")), 0).text
     plan = collectives.partition(propagation.run(text), memory_growth=0.0).plan
     assert {e.times for e in plan if e.kind == "reduce_scatter"} == {4}
+
+
+def test_no_more_accumulators_are_carried_whole_than_there_is_room_for():
+    """However often a loop is drafted: what it was told to hold more before counts too."""
+    text = accumulating((("x",), (None, "x")), 0, 16384, (512, 384)).text
+    plan = collectives.partition(propagation.run(text), memory_growth=1e-9).plan
+    assert sorted(e.times for e in plan if e.kind == "reduce_scatter") == [1, 4], plan.as_text()
 
 
 def layers_over_microbatches(start, split=WHOLE, tokens=16, half=False):

@@ -107,3 +107,12 @@ def test_paths_begin_with_the_function_that_is_compiled():
 
     assert program(meshrt) == program(jax) and len(program(meshrt)) >= 5
     assert "jit(f)" not in meshrt.jit(lambda x: x).lower(X).as_text()
+
+
+def test_paths_begin_with_the_function_where_they_go_on_in_another():
+    def program(lib):
+        inner = lib.jit(lambda x: lib.numpy.sin(x) * 2)
+        return lib.jit(lambda x: inner(x) + inner(x + 1)).lower(X).compile().as_text()
+
+    for text in map(program, (jax, meshrt)):
+        assert text.count('op_name="jit(<lambda>)/jit(<lambda>)/sin"') == text.count('/sin"') > 0

@@ -50,6 +50,8 @@ def test_a_complex_number_fills_no_array_of_reals(dtype):
 
 def test_imaginary_numbers_are_true():
     assert_alike(lambda l: l.numpy.array(Z).astype(bool))
+    assert_alike(lambda l: l.lax.convert_element_type(1j, bool))
+    assert_alike(lambda l: l.numpy.full((2,), 1j, bool))
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -126,6 +126,9 @@ ROWS = {
     "clip a scalar": lambda l: l.numpy.clip(2, 0, 1),
     "clip by arrays": lambda l: l.numpy.clip(l.numpy.asarray(F34), l.numpy.arange(4), l.numpy.arange(3)[:, None] + 3),
     "clip nan": lambda l: l.numpy.clip(l.numpy.asarray(EDGES), -1, 3),
+    "conditions in one array": lambda l: l.numpy.select(
+        np.eye(2, dtype=bool), l.numpy.asarray(np.ones((2, 2), np.float32)), 3.0
+    ),
     "weak choices": lambda l: l.numpy.select([np.array([True, False])], [np.ones(2, I8)], -2.5),
     "complex fill of integers": lambda l: l.numpy.full_like(l.numpy.asarray(1), 2j),
     "shapes as lists": lambda l: [int(n) for n in l.numpy.broadcast_shapes([1], [0, 1], np.array([2, 1, 1]), 1)],

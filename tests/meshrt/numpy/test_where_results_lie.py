@@ -66,6 +66,15 @@ def test_eager_sorting_along_explicit_axes(spec, axis):
     assert_alike(lambda library: library.numpy.lexsort((_array(library, "Explicit", spec),) * 2, axis))
 
 
+def test_sorting_along_explicit_axes_operation_by_operation():
+    x = _array(meshrt, "Explicit", ("x",))
+    with meshrt.disable_jit():
+        found = meshrt.numpy.argsort(x, 1), meshrt.numpy.lexsort((x, x), 1)
+    for positions in found:
+        np.testing.assert_array_equal(positions, np.argsort(np.asarray(x), 1, kind="stable"))
+        assert _place(positions) == _place(x)
+
+
 def test_a_polynomial_at_points_that_explicit_axes_split():
     program = lambda library: library.numpy.polyval(np.ones(3, np.float32), _array(library, "Explicit", ("x", "y")))
     assert_alike(program)

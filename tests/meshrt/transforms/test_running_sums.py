@@ -95,3 +95,14 @@ def test_what_is_read_whole_too():
     found = meshrt.jit(meshrt.grad(lambda x, w: f(meshrt, x, w), (0, 1)))(x, w)
     for ours, wanted in zip(found, jax.grad(lambda x, w: f(jax, x, w), (0, 1))(x, w)):
         np.testing.assert_allclose(ours, wanted, rtol=1e-5)
+
+
+def test_arrays_of_numpys_among_the_operands_of_what_reads_parts():
+    """They are compared element by element, which says nothing of where an operand stands."""
+    c, x = np.ones((3, 3), np.float32), values(5)
+
+    def pulled(lib):
+        of_parts = lib.jit(lambda c, x: x[1] * c[0] * x[2] + (x[3] * c).sum())
+        return lib.vjp(lambda x: (x, of_parts(c, x)), x)[1]((x, np.ones(3, np.float32)))[0]
+
+    np.testing.assert_allclose(pulled(meshrt), pulled(jax), rtol=1e-5)
