@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from meshrt import errors
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.tree_util import register_pytree_node, tree_leaves
 
@@ -138,8 +139,14 @@ class Pullback(LinearMap):
         if self._lists is None:
             return run, residuals
         args, opaque = self._lists
-        leaves, rest = tree_leaves(args, is_leaf=lambda x: type(x) is NotNeeded), iter(opaque)
-        return run, [next(rest) if place is None else leaves[place] for place in self.places(residuals)]
+        leaves, places = tree_leaves(args, is_leaf=lambda x: type(x) is NotNeeded), self.places(residuals)
+        if (len(leaves), len(opaque)) != (self.in_tree.num_leaves, places.count(None)):
+            raise errors.ArgumentValueError(
+                f"a pullback of {self.in_tree.num_leaves} arguments with {places.count(None)} opaque residuals was "
+                f"given args_res with {len(leaves)} leaves and {len(opaque)} opaque_residuals"
+            )
+        rest = iter(opaque)
+        return run, [next(rest) if place is None else leaves[place] for place in places]
 
     def _sorted(self) -> list[Any]:
         if self._lists is None:
