@@ -41,7 +41,7 @@ from meshrt.transforms.high import flatten
 from meshrt.transforms.high_derivatives import no_derivative
 from meshrt.transforms.jvp import jvp_flat
 from meshrt.transforms.linear import LinearTracer, Purpose, backward, linearizing_for, transpose_jaxpr
-from meshrt.transforms.linear_maps import LinearMap, Pullback, places_among
+from meshrt.transforms.linear_maps import LinearMap, Pullback, Run, places_among
 from meshrt.transforms.linearize import LinearFunction, linearize_flat
 from meshrt.transforms.tools import hoist_consts
 from meshrt.tree_util import tree_structure, tree_unflatten
@@ -300,7 +300,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
         kept = wanted(nonzeros, targets)
         return filled(_pull_back(linear, ending(given, targets), kept), targets, kept)
 
-    def parts() -> tuple[Any, Sequence[Any]]:
+    def parts() -> tuple[Run, Sequence[Any]]:
         inputs = [t for t in linear.inputs if t is not None]
         jaxpr, residuals = linear.trace.to_jaxpr(inputs, [t for t in ends if type(t) is LinearTracer])
         depends = [type(t) is LinearTracer for t in ends]
@@ -310,8 +310,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False, reduce_ax
             targets = None if into is None else targets_of(name, into, tree)
             return filled(pull(held, ending(given, targets)), targets, wanted(nonzeros, targets))
 
-        run.linear = jaxpr  # type: ignore[attr-defined]
-        return run, residuals
+        return Run(run, jaxpr), residuals
 
     # Operands that are results too may be NumPy's, wider than arrays.
     result = tree_unflatten(out_tree, [from_numpy(o) if type(o) is np.ndarray else o for o in outs])
@@ -455,9 +454,8 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
         filled = [_tangent_or_zero(next(pushed) if d else None, a) for d, a in zip(depends, out_avals)]
         return tree_unflatten(out_tree, filled)
 
-    # On the function, which is the structure of the map as a pytree (mypy knows no attributes of functions).
-    push.program, result = jaxpr, tree_unflatten(out_tree, outs)  # type: ignore[attr-defined]
-    forward = LinearMap(functools.partial(push, residuals), lambda: (push, residuals))
+    result, run = tree_unflatten(out_tree, outs), Run(push, jaxpr)
+    forward = LinearMap(functools.partial(push, residuals), lambda: (run, residuals))
     return (result, forward, aux) if has_aux else (result, forward)
 
 
@@ -497,4 +495,4 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any, reduce_axes: Sequen
         pulled = iter(eval_jaxpr(back.jaxpr, (), [*back.consts, *consts, *[c for c in cts if c is not None]]))
         return tree_unflatten(tree, [_cotangent(next(pulled) if nz else None, a) for nz, a in zip(nonzeros, avals)])
 
-    return LinearMap(functools.partial(transposed, hoisted.consts), lambda: (transposed, hoisted.consts))
+    return LinearMap(functools.partial(transposed, hoisted.consts), lambda: (Run(transposed), hoisted.consts))

@@ -19,6 +19,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+import meshrt
 from meshrt import errors
 from meshrt.compat import modules
 from meshrt.compat.absent import AbsentModule
@@ -99,18 +100,23 @@ class AbsentFinder(MetaPathFinder):
 
 # Which logger of JAX's says what one of ours does.
 _LOGGERS = {
-    "meshrt": "jax",
     "meshrt.caches": "jax._src.interpreters.partial_eval",
     "meshrt.compile": "jax._src.dispatch",
     "meshrt.compile_cache": "jax._src.compiler",
+    "meshrt.debug": "jax._src.debugging",
     "meshrt.lower": "jax._src.interpreters.pxla",
+    "meshrt.transfer": "jax",
 }
-_OWN_MODULE = re.compile(r"\bmeshrt\.(?=[a-z_])")
+_OWN_NAME = re.compile(r"(?<![\w./\\-])meshrt\.(?=([a-z_]\w*))")  # not in the name of a file
 
 
 def _as_imported(e: errors.MeshrtError) -> str:
-    """The words of an error, with the name under which the program knows our modules."""
-    return _OWN_MODULE.sub("jax.", super(errors.MeshrtError, e).__str__())
+    """The words of an error, with the names under which the program knows what JAX has too."""
+    return _OWN_NAME.sub(_imported_name, super(errors.MeshrtError, e).__str__())
+
+
+def _imported_name(found: re.Match[str]) -> str:
+    return "jax." if modules.is_public(found[1]) or found[1] in meshrt.__all__ else found[0]
 
 
 def _target(name: str) -> str | None:
@@ -164,11 +170,18 @@ def as_jax() -> ModuleType:
         sys.meta_path.append(AbsentFinder())
         importlib.invalidate_caches()
         errors.MeshrtError.__str__ = _as_imported  # type: ignore[method-assign, assignment]
-        # Who listens to JAX's loggers hears what meshrt says, at the level that was asked for there.
-        for own, theirs in _LOGGERS.items():
-            logging.getLogger(own).parent = logging.getLogger(theirs)
+        _join_loggers()
         _name_loaded(importlib.import_module("jax"))
     return importlib.import_module("jax")
+
+
+def _join_loggers() -> None:
+    """Who listens to JAX's loggers hears what meshrt says, at the level that was asked for there, and who listens to
+    those of meshrt hears it too."""
+    above, top = logging.getLogger("meshrt"), logging.getLogger("jax")  # a logger that is made later takes its children
+    for own, theirs in _LOGGERS.items():
+        logging.getLogger(own).parent = logging.getLogger(theirs)
+    top.parent = above
 
 
 def _name_loaded(package: ModuleType) -> None:

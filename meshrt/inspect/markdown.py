@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from collectives.findings import human, human_time, humans
 from meshrt.errors import counted
 from meshrt.inspect.changes import FIGURES, Change, CollectiveChange, Comparison
-from meshrt.inspect.model import LintRow, Report, ValueRow
+from meshrt.inspect.model import FindingRow, LintRow, Report, ValueRow
 from meshrt.inspect.render import clean, figures_text, shorten
 from meshrt.inspect.totals import Total, by_axes, by_line, other_branches
 
@@ -30,7 +30,7 @@ def report_markdown(report: Report) -> str:
         + ("" if report.timing is None else f", **{human_time(report.timing.seconds)}** per run (predicted)"),
         "",
     ]  # fmt: skip
-    lines += [f"- :warning: {_text(shorten(f.where))}: {_text(f.message)} ({human(f.bytes)})" for f in report.findings]
+    lines += [f"- :warning: {_at(f)}{_text(f.message)}{_cost(f)}" for f in report.findings]
     lines += _lint(report.lint or ())
     lines += _folded("Collectives", _table(
         ("kind", "axes", "bytes", "times", "source", "cause"),
@@ -63,12 +63,18 @@ def report_markdown(report: Report) -> str:
 def _lint(rows: Sequence[LintRow]) -> list[str]:
     lines = []
     for row in rows:
-        where = f"{shorten(row.where)}: " if row.where else ""
-        cost = f" ({human(row.bytes)})" if row.bytes else ""
-        lines.append(f"- :bulb: {_text(where)}{_text(row.message)} `{row.rule}`{cost}")
+        lines.append(f"- :bulb: {_at(row)}{_text(row.message)} `{row.rule}`{_cost(row)}")
         if row.remedy is not None:
             lines.append(f"  - {_text(row.remedy.text)}: {figures_text(row.remedy)}")
     return [*lines, ""] if lines else []
+
+
+def _at(row: FindingRow | LintRow) -> str:
+    return f"{_text(shorten(row.where))}: " if row.where else ""
+
+
+def _cost(row: FindingRow | LintRow) -> str:
+    return f" ({human(row.bytes)})" if row.bytes else ""
 
 
 def comparison_markdown(comparison: Comparison) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.basic.shapes import reshape_p
 from meshrt.core.operators import ArrayOperators
+from meshrt.core.source import user_stacklevel
 from meshrt.core.trace import EvalTrace, Tracer, context
 from meshrt.core.types import aval_of, refuse_masked, without_mask
 from meshrt.lax.filled import constrained_to
@@ -102,7 +103,7 @@ def _by_position(args: tuple[Any, ...], *others: Any) -> tuple[Any, ...]:
     warnings.warn(
         "Passing the copy, order, and ndmin arguments to jnp.array positionally is deprecated. Name them",
         DeprecationWarning,
-        stacklevel=3,
+        stacklevel=user_stacklevel(),
     )
     return args + others[len(args) :]
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from meshrt import errors
 from meshrt.config import settings
 from meshrt.core.dimensions.arithmetic import broadcast_shapes as common_sizes
+from meshrt.core.source import user_stacklevel
 from meshrt.core.types import ShapedArray
 
 __all__ = ["ShapeError", "broadcast_shapes", "common_shape", "ranked_shape", "refuse_broadcast"]
@@ -56,7 +57,7 @@ def ranked_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         warnings.warn(
             f"Following NumPy automatic rank promotion for {name} on shapes {listed}. Set the "
             "jax_numpy_rank_promotion config option to 'allow' to have no warning",
-            stacklevel=2,
+            stacklevel=user_stacklevel(),
         )
     return common_shape(name, *shapes)
 

@@ -16,6 +16,7 @@ import numpy as np
 from meshrt import dtypes, errors, lax
 from meshrt.core.operators import ArrayOperators, attach
 from meshrt.core.references import AbstractRef
+from meshrt.core.source import user_stacklevel
 from meshrt.core.trace import not_concrete
 from meshrt.core.tracebacks import boundaries, is_boundary, strip
 from meshrt.core.tracer import ask_types
@@ -159,7 +160,7 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
         warnings.warn(
             "Casting from complex to real dtypes drops the imaginary part and will become an error; take x.real first",
             DeprecationWarning,
-            stacklevel=2,
+            stacklevel=user_stacklevel(),
         )
         x = el.real_p.bind(x)
     elif x.dtype.kind == "c" and dtype == np.bool_:

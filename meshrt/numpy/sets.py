@@ -170,6 +170,7 @@ def _unique(x: Any, axis: int, equal_nan: bool, size: int | None, fill_value: An
     ordered, first, order = _in_order(moveaxis(x, axis, 0), equal_nan)
     integer = dtypes.default_int_dtype()
     if size is None:
+        concrete("unique", "ar", first, _FIX)
         (at,) = nonzero(first)
     else:
         (at,) = nonzero(first, size=size) if first.shape[0] else (zeros(size, integer),)

@@ -126,8 +126,8 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
 def _solve(x: Any, shape: Any) -> tuple[int, ...]:
     sizes = shape_tuple(shape)
     unknown = [i for i, n in enumerate(sizes) if n < 0]
-    if not unknown:
-        if math.prod(sizes) != x.size:
+    if not unknown or (len(unknown) == 1 and sizes[unknown[0]] != -1):
+        if unknown or math.prod(sizes) != x.size:
             raise ShapeError(
                 f"cannot reshape array of shape {x.shape} (size {x.size}) into shape {sizes} (size {math.prod(sizes)})"
             )
@@ -142,7 +142,7 @@ def _solve(x: Any, shape: Any) -> tuple[int, ...]:
             f"Cannot divide evenly the sizes of shapes {given} and {wanted}: a constraint on the sizes "
             "decides it, or write the size in place of -1"
         )
-    if len(unknown) > 1 or sizes[unknown[0]] != -1 or not known or x.size % known:
+    if len(unknown) > 1 or not known or x.size % known:
         raise ShapeError(
             f"can only specify one unknown axis size with a `-1` value, got {sizes}"
             if len(unknown) > 1

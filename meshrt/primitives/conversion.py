@@ -13,6 +13,7 @@ from meshrt.core.basic.pointwise import nary
 from meshrt.core.explicit import moved
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
+from meshrt.core.source import user_stacklevel
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives.traced_scalars import as_constant, literal_of
@@ -112,7 +113,7 @@ def bind_conversion(x: Any, new_dtype: Any, weak_type: bool) -> Any:
         warnings.warn(
             f"Casting complex values to real discards the imaginary part: {aval_of(x).short()} to {new_dtype}",
             np.exceptions.ComplexWarning,
-            stacklevel=3,
+            stacklevel=user_stacklevel(),
         )
     return convert_element_type_p.bind(x, new_dtype=new_dtype, weak_type=weak_type)
 

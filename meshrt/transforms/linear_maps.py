@@ -6,12 +6,29 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from meshrt import errors
 from meshrt.core.jaxpr import Jaxpr
 from meshrt.tree_util import register_pytree_node, tree_leaves
 
-__all__ = ["LinearMap", "NotNeeded", "Pullback", "places_among"]
+__all__ = ["LinearMap", "NotNeeded", "Pullback", "Run", "places_among"]
 
-Run = Callable[..., Any]  # takes the residuals, then what the map is applied to
+
+class Run:
+    """What a map runs: a function of the residuals and what the map is applied to. `program` is the linear program on
+    which it rests, where one is known; its first arguments are the residuals."""
+
+    __slots__ = ("_function", "_program")
+
+    def __init__(self, function: Callable[..., Any], program: Jaxpr | None = None):
+        self._function, self._program = function, program
+
+    def __call__(self, residuals: Sequence[Any], *args: Any, **options: Any) -> Any:
+        return self._function(residuals, *args, **options)
+
+    def program(self, count: int) -> Jaxpr | None:
+        """The program, with its `count` residuals as constvars."""
+        whole = self._program
+        return whole and whole.replace(constvars=whole.invars[:count], invars=whole.invars[count:])
 
 
 class LinearMap:
@@ -58,12 +75,8 @@ class LinearMap:
         { lambda a:f32[]; b:f32[]. let c:f32[] = mul b a in (c,) }
         """
         run, residuals = self.parts()
-        program: Jaxpr | None = getattr(run, "program", None)
-        if program is None:
-            return run
-        count = len(residuals)
-        shown = program.replace(constvars=program.invars[:count], invars=program.invars[count:])
-        return functools.partial(_running, shown, run)
+        shown = run.program(len(residuals))
+        return run if shown is None else functools.partial(_running, shown, run)
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -97,9 +110,10 @@ class Pullback(LinearMap):
     Both are lists whose elements may be replaced by equal ones, offloaded or read from elsewhere.
 
     >>> import meshrt
-    >>> pull = meshrt.vjp(lambda x, y: x * y, 2.0, 3.0)[1]
+    >>> import meshrt.numpy as jnp
+    >>> pull = meshrt.vjp(lambda x, y: jnp.sin(x) + 3 * y, jnp.float32(0.0), jnp.float32(2.0))[1]
     >>> pull.args_res, pull.opaque_residuals
-    ([2.0, 3.0], [])
+    ([NotNeeded(), NotNeeded()], [Array(1., dtype=float32)])
     """
 
     __slots__ = ("_lists", "in_tree", "out_tree", "places")
@@ -125,8 +139,14 @@ class Pullback(LinearMap):
         if self._lists is None:
             return run, residuals
         args, opaque = self._lists
-        leaves, rest = tree_leaves(args, is_leaf=lambda x: type(x) is NotNeeded), iter(opaque)
-        return run, [next(rest) if place is None else leaves[place] for place in self.places(residuals)]
+        leaves, places = tree_leaves(args, is_leaf=lambda x: type(x) is NotNeeded), self.places(residuals)
+        if (len(leaves), len(opaque)) != (self.in_tree.num_leaves, places.count(None)):
+            raise errors.ArgumentValueError(
+                f"a pullback of {self.in_tree.num_leaves} arguments with {places.count(None)} opaque residuals was "
+                f"given args_res with {len(leaves)} leaves and {len(opaque)} opaque_residuals"
+            )
+        rest = iter(opaque)
+        return run, [next(rest) if place is None else leaves[place] for place in places]
 
     def _sorted(self) -> list[Any]:
         if self._lists is None:
@@ -161,17 +181,17 @@ class Pullback(LinearMap):
         self._sorted()[1] = values
 
     @property
-    def fun(self) -> Callable[..., Any]:
+    def func(self) -> Callable[..., Any]:
         """The function of residuals and a cotangent."""
-        return self.func
+        return self.parts()[0]
+
+    fun = func
 
     @property
-    def jaxpr(self) -> Jaxpr:
+    def jaxpr(self) -> Jaxpr | None:
         """The linear program that is transposed, with the residuals as constvars."""
         run, residuals = self.parts()
-        program: Jaxpr = run.linear  # type: ignore[attr-defined]
-        count = len(residuals)
-        return program.replace(constvars=program.invars[:count], invars=program.invars[count:])
+        return run.program(len(residuals))
 
     def with_refs(self, *targets: Any) -> Callable[[Any], Any]:
         """The pullback that delivers each cotangent to its target: adds it to a reference, and returns `GradRef()` in
@@ -199,7 +219,11 @@ def _unflatten(run: Run, residuals: Sequence[Any]) -> LinearMap:
 
 
 def places_among(leaves: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[int | None, ...]]:
-    """Tells of residuals which of the arguments `leaves` they are. It refers to none: what nobody reads may go."""
+    """Tells of residuals which of the arguments `leaves` they are.
+
+    It refers to no argument: what nobody reads may go. Residuals were made while all arguments were there, so that none
+    has the id of one that has gone.
+    """
     found = {id(x): i for i, x in enumerate(leaves)}
     return lambda residuals: tuple(found.get(id(r)) for r in residuals)
 

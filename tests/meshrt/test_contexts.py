@@ -82,9 +82,7 @@ def test_default_device_beside_a_mesh():
 @pytest.mark.parametrize("value", ["cpux", 3, b"cpu"])
 def test_no_device(value):
     for call in (meshrt.default_device, lambda v: meshrt.config.update("default_device", v)):
-        with pytest.raises(
-            errors.ConfigError, match=r"must be passed either a Device .* the platforms are cpu, "
-        ):
+        with pytest.raises(errors.ConfigError, match=r"must be passed either a Device .* the platforms are cpu, "):
             call(value)
     with pytest.raises(ValueError), jax.default_device(value):
         pass

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshrt import tree_util
+import numpy as np
+
+from meshrt import errors, tree_util
 from meshrt.experimental import multihost_utils
 from meshrt.experimental.array_serialization.tensorstore_impl import (
     READ_AT_ONCE_GB,
@@ -27,8 +28,6 @@ __all__ = [
     "AsyncManager", "GlobalAsyncCheckpointManager", "GlobalAsyncCheckpointManagerBase", "async_deserialize",
     "async_serialize", "get_tensorstore_spec", "run_deserialization", "run_serialization",
 ]  # fmt: skip
-
-_commits = itertools.count()
 
 
 class GlobalAsyncCheckpointManagerBase(abc.ABC):
@@ -64,18 +63,18 @@ class AsyncManager:
         self._futures: Sequence[Any] = ()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._barrier = ""
+        self._failed = False
+        self._after: Callable[[], None] | None = None
 
     def _add_futures(self, futures: Sequence[Any]) -> None:
         self._futures = futures
 
     def _start_async_commit(self, on_commit_callback: Callable[[], None] | None) -> None:
-        self._barrier = f"array_serialization/{next(_commits)}"
         # Where other processes have to be waited for, that is done by `wait_until_finished`, which all call in the same
         # order: calls from threads have none.
-        later = on_commit_callback if backend.process_count() > 1 else None
-        self._after = later
-        now = None if later is not None else on_commit_callback
+        self._after = on_commit_callback if backend.process_count() > 1 else None
+        self._failed = False
+        now = on_commit_callback if self._after is None else None
         self._thread = threading.Thread(target=self._commit, args=(self._futures, now))
         self._thread.start()
 
@@ -86,7 +85,7 @@ class AsyncManager:
             if callback is not None:
                 callback()
         except BaseException as e:  # raised by the next call, in the thread of the program
-            self._error = e
+            self._error, self._failed = e, True
 
     def check_for_errors(self) -> None:
         """Raises what went wrong in the background, once."""
@@ -95,18 +94,31 @@ class AsyncManager:
             raise error
 
     def wait_until_finished(self) -> None:
-        """Returns when all is written, on all processes; raises what went wrong."""
+        """Returns when all is written, on all processes; raises what went wrong.
+
+        Raises:
+          CheckpointWriteError: other processes could not write what they hold.
+        """
         thread, self._thread = self._thread, None
         if thread is None:
             self.check_for_errors()
             return
         thread.join()
+        if backend.process_count() == 1:
+            self.check_for_errors()
+            return
+        self._agree("write what they hold")
+        if self._after is not None and backend.process_index() == 0:
+            self._commit((), self._after)
+        self._agree("call back")
+
+    def _agree(self, what: str) -> None:
+        """Waits for all processes; raises what went wrong in any, so that none waits for one that has failed."""
+        failed = np.flatnonzero(multihost_utils.process_allgather(self._failed))
         self.check_for_errors()
-        if backend.process_count() > 1:
-            multihost_utils.sync_global_devices(self._barrier)
-            if self._after is not None and backend.process_index() == 0:
-                self._after()
-            multihost_utils.sync_global_devices(f"{self._barrier}/done")
+        if failed.size:
+            listed = ", ".join(map(str, failed))
+            raise errors.CheckpointWriteError(f"could not {what}: processes {listed}, whose own errors say why")
 
 
 class GlobalAsyncCheckpointManager(AsyncManager, GlobalAsyncCheckpointManagerBase):

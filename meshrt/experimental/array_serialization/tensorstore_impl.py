@@ -135,8 +135,14 @@ async def async_serialize(
       replica_id: which of several equal parts is written.
 
     Raises:
+      ArgumentTypeError: what is to be written is no array, or one of random keys.
       ArgumentValueError: the array is this process's own, and several processes would write to one file.
     """
+    if not isinstance(arr_inp, Array) or isinstance(arr_inp.dtype, dtypes.ExtendedDType):
+        raise errors.ArgumentTypeError(
+            f"what is written is an array of numbers on devices, got {getattr(arr_inp, 'dtype', type(arr_inp))}: give "
+            "meshrt.device_put(x), and of keys meshrt.random.key_data(keys)"
+        )
     if backend.process_count() > 1 and arr_inp.is_fully_addressable:
         raise errors.ArgumentValueError(
             "several processes would write arrays of their own to one place: the array for "

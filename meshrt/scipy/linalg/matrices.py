@@ -45,7 +45,8 @@ def block_diag(*arrs: Any) -> Any:
     for i, b in enumerate(blocks):
         if b.ndim > 2:
             raise errors.ArgumentValueError(
-                f"Arguments to jax.scipy.linalg.block_diag must have at most 2 dimensions, got {b.ndim} at {i}"
+                f"Arguments to jax.scipy.linalg.block_diag must have at most 2 dimensions, got {b.ndim} at argument "
+                f"{i}."
             )
     dtype = jnp.result_type(*blocks)
     blocks = [jnp.atleast_2d(b).astype(dtype) for b in blocks]

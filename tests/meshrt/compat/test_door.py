@@ -216,6 +216,40 @@ def test_errors_and_logs_are_those_of_the_names_that_a_program_imports():
     """)
 
 
+def test_only_names_that_jax_has_are_written_with_it():
+    passes("""
+        from meshrt import errors
+
+        kept = ["/tmp/meshrt.numpy.txt: no file", "meshrt.inspect.report", "python -m meshrt.cli", "x.meshrt.lax"]
+        assert [str(errors.ArgumentValueError(text)) for text in kept] == kept
+        assert str(errors.ArgumentValueError("<meshrt.numpy.ndarray>, meshrt.set_mesh")) == (
+            "<jax.numpy.ndarray>, jax.set_mesh"
+        )
+    """)
+
+
+def test_loggers_of_both_names_hear():
+    passes("""
+        import logging
+
+        seen = []
+        for name in ("meshrt", "jax"):
+            handler = logging.Handler()
+            handler.emit = lambda record, name=name: seen.append((name, record.name))
+            logging.getLogger(name).addHandler(handler)
+        with jax.log_compiles():
+            jax.jit(lambda x: x + 1)(1.0)
+        wanted = {(top, own) for top in ("meshrt", "jax") for own in ("meshrt.compile", "meshrt.lower")}
+        assert set(seen) == wanted and len(seen) == 8, seen
+        for name in [n for n in logging.root.manager.loggerDict if n.startswith("meshrt.")]:
+            logger, above = logging.getLogger(name), []
+            while logger is not None:
+                above.append(logger.name)
+                logger = logger.parent
+            assert above[-3:] == ["jax", "meshrt", "root"], above
+    """)
+
+
 def test_modules_that_import_jax_loads_are_known_by_their_names():
     passes("""
         import sys

@@ -1,6 +1,7 @@
 """Arrays in TensorStore's formats, written and read by JAX and by meshrt alike."""
 
 import os
+import sys
 
 import jax
 import numpy as np
@@ -10,6 +11,7 @@ from jax.experimental.array_serialization import serialization as jax_serializat
 import meshrt
 from meshrt import errors
 from meshrt.experimental.array_serialization import serialization, tensorstore_impl
+from tests.meshrt.launch.conftest import launch  # noqa: F401 -- a fixture
 
 pytest.importorskip("tensorstore")
 
@@ -78,7 +80,60 @@ def test_what_goes_wrong_in_the_background_is_raised_by_the_next_call(tmp_path):
     manager.check_for_errors()  # raised once
     spec = tensorstore_impl.get_tensorstore_spec(tmp_path / "a")
     assert tensorstore_impl.is_tensorstore_spec_leaf(spec) and not tensorstore_impl.is_tensorstore_spec_leaf({"a": 1})
+    for value in (np.arange(3), meshrt.random.key(0)):
+        with pytest.raises(errors.ArgumentTypeError, match="an array of numbers on devices"):
+            manager.serialize_with_paths([value], [str(tmp_path / "b")])
     with pytest.raises(errors.ArgumentValueError, match="absolute"):
         serialization.get_tensorstore_spec("x/y", ocdbt=True)
     with pytest.raises(errors.ArgumentValueError, match="inside the bucket"):
         serialization.get_tensorstore_spec("gs://bucket")
+
+
+def test_without_the_package_writing_and_reading_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorstore", None)
+    manager, path = serialization.GlobalAsyncCheckpointManager(), "/nowhere/a"
+    for call in (
+        lambda: manager.serialize_with_paths(values(meshrt)[:1], [path]),
+        lambda: manager.deserialize_with_paths([sharding(meshrt)], [path]),
+    ):
+        with pytest.raises(errors.UnsupportedError, match="pip install tensorstore"):
+            call()
+
+
+PROCESSES = """
+import os
+import numpy as np
+import meshrt
+from meshrt import errors
+from meshrt.experimental.array_serialization import serialization
+meshrt.distributed.initialize()
+sharding = meshrt.NamedSharding(meshrt.make_mesh((4,), ("x",)), meshrt.P("x"))
+mine = np.arange(2 * rank, 2 * rank + 2, dtype=np.float32)
+whole = meshrt.make_array_from_process_local_data(sharding, mine)
+path, called = os.path.abspath("a"), []
+manager = serialization.GlobalAsyncCheckpointManager(timeout_secs=20)
+manager.serialize_with_paths([whole], [path], on_commit_callback=lambda: called.append(sorted(os.listdir(path))))
+manager.wait_until_finished()
+assert len(called) == (rank == 0) and called in ([], [[".zarray", "0", "1", "2", "3"]]), called
+(found,) = manager.deserialize_with_paths([sharding], [path])
+assert all(np.array_equal(s.data, np.arange(4.0)[s.index]) for s in found.addressable_shards)
+begin = manager._commit
+def commit(futures, callback):
+    begin([type("Late", (), {"result": lambda self, timeout: 1 / 0})()] * rank, callback)
+manager._commit = commit  # what process 1 holds cannot be written
+manager.serialize_with_paths([whole], [path], on_commit_callback=lambda: called.append("too soon"))
+try:
+    manager.wait_until_finished()
+except errors.CheckpointWriteError as e:
+    print(rank, e)
+except ZeroDivisionError as e:
+    print(rank, e)
+assert "too soon" not in called
+manager.wait_until_finished()
+"""
+
+
+def test_processes_learn_at_once_what_went_wrong_in_another(launch):  # noqa: F811
+    result = launch("--nproc", 2, "--devices-per-process", 2, body=PROCESSES)
+    assert result.code == 0, result.err
+    assert "0 could not write what they hold: processes 1, whose" in result.out and "1 division by zero" in result.out

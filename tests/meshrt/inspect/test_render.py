@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from meshrt.inspect.markdown import report_markdown
 from meshrt.inspect.model import CollectiveRow, FindingRow, MemberRow, Report, ValueRow
 from meshrt.inspect.render import collectives_table, console, render, shorten, values_table
 
@@ -87,7 +88,8 @@ def test_what_is_no_terminal_gets_plain_text_that_is_never_cut(capsys, monkeypat
     out = console()
     out.print(values_table(out, "Arguments", [long]))
     text = capsys.readouterr().out
-    assert "x" * 300 in text and "\x1b[" not in text
+    assert text.count("x") == 300 and "\x1b[" not in text
+    assert ("x" * 300 in text) == (columns != "80")  # folded where a width is asked for
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,7 @@ def test_columns_that_are_asked_for_are_kept_where_there_is_no_terminal(monkeypa
     render(report, console())
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80 and "finding: this is" in text
+    assert f"- :warning: {found.message}\n" in report_markdown(report)
     monkeypatch.delenv("COLUMNS")
     render(report, console())
     assert any(line.startswith("finding: ") and line.endswith(" run ") for line in capsys.readouterr().out.splitlines())

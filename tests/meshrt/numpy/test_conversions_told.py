@@ -76,3 +76,17 @@ def test_operations_name_the_operand_that_is_no_array(name, operand):
 def test_empty_quantiles_and_steps_of_zero():
     assert_alike(lambda l: l.numpy.nanmedian(np.zeros((0,))))
     assert_alike(lambda l: l.numpy.arange(0, 1, 0))
+
+
+@pytest.mark.parametrize(
+    "name", ["positional copy", "lax.convert_element_type", "asarray", "sum", "at.set", "astype", "rank promotion"]
+)
+def test_warnings_name_the_line_of_the_program(name):
+    def promoted(library):
+        with library.numpy_rank_promotion("warn"):
+            return library.numpy.ones((2, 3)) + library.numpy.ones(3)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (WARNED | {"rank promotion": promoted})[name](meshrt)
+    assert caught and {w.filename for w in caught} == {__file__}

@@ -47,6 +47,9 @@ ROWS = {
     r"cannot reshape array of shape \(2, 2\) \(size 4\) into shape \(3, -1\)": lambda l, n: n.reshape(
         n.array(I2), (3, -1)
     ),
+    r"cannot reshape array of shape \(2, 2\) \(size 4\) into shape \(-2, 2\) \(size -4\)": lambda l, n: n.reshape(
+        n.array(I2), (-2, 2)
+    ),
     "Number of einsum subscripts, 2, must be equal to the number of operands, 1": lambda l, n: n.einsum("ij,jk", I2),
     "x must be at least two-dimensional for matrix_transpose; got ndim=1": lambda l, n: n.matrix_transpose(I2[0]),
     "convolve: inputs cannot be empty": lambda l, n: n.convolve(n.ones(0), n.ones(2)),

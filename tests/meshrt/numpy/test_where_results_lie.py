@@ -91,3 +91,11 @@ def test_indexing_says_first_that_an_array_is_gone(kind, index):
 
     assert_alike(program)
     assert "Array has been deleted" in str(outcome(program, meshrt))
+
+
+@pytest.mark.parametrize("name", ["intersect1d", "setxor1d"])
+def test_sets_that_are_traced_name_what_takes_a_size(name):
+    for library in (jax, meshrt):
+        function = getattr(library.numpy, name)
+        with pytest.raises(library.errors.ConcretizationTypeError, match=r"argument.* of jnp\.unique"):
+            library.jit(lambda x: function(x, x))(np.ones(3))

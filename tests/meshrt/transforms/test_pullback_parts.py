@@ -37,3 +37,11 @@ def test_residuals_may_be_replaced():
 
     for theirs, ours in zip(*both(program)):
         np.testing.assert_array_equal(theirs, ours)
+
+
+@pytest.mark.parametrize("name", ["args_res", "opaque_residuals"])
+def test_residuals_are_as_many_as_before(name):
+    pull = meshrt.vjp(lambda x: mj.sin(x) * x, mj.arange(3.0))[1]
+    setattr(pull, name, [])
+    with pytest.raises(meshrt.errors.ArgumentValueError, match="1 arguments with 2 opaque residuals was given"):
+        pull(mj.ones(3))
