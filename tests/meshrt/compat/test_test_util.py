@@ -1,10 +1,14 @@
 """The helpers of tests written for JAX, in a process where `import jax` gives meshrt."""
 
+import pathlib
+import re
+import shutil
+
 import numpy as np
 import pytest
 from jax._src import test_util as judge
 
-from tests.meshrt.compat.test_door import passes
+from tests.meshrt.compat.test_door import INSTALL, passes, run
 
 SUITE = r"""
 import sys, unittest, warnings
@@ -36,7 +40,7 @@ class Case(jtu.JaxTestCase):
         with jtu.count_subjaxpr_to_hlo_conversion("inner") as inner:
             g = jax.jit(lambda x: 2 * x); g.__wrapped__.__name__ = "inner"
             jax.jit(lambda x: g(x) + g(x)).lower(x)
-        with self.assertRaisesRegex(AssertionError, "Expected exactly 2 XLA compilations"):
+        with self.assertRaisesRegex(AssertionError, "0 programs were lowered, not 2"):
             with jtu.assert_num_jit_and_pmap_compilations(2): f(x)
 
     def test_printed(self):
@@ -89,6 +93,32 @@ assert outcome.wasSuccessful() and len(outcome.skipped) == 2 and outcome.testsRu
 
 def test_a_suite_runs():
     passes(SUITE)
+
+
+STYLE = str(pathlib.Path(__file__).with_name("jax_style.py"))
+BY_PYTEST = INSTALL + "import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))"
+
+
+def outcomes(*command, **environ):
+    """What became of each test of `jax_style.py`: those that passed, failed and were left out."""
+    done = run(*command, JAX_NUM_GENERATED_CASES="3", **environ)
+    said = re.findall(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+)", done.stderr)
+    # absl writes a decorated test's number and its arguments
+    return {(what, name.split("(")[0]) for what, name in said} or pytest.fail(done.stdout + done.stderr)
+
+
+def test_a_file_has_the_outcomes_that_it_has_with_jax(tmp_path):
+    judge = outcomes(STYLE)
+    assert {what for what, _ in judge} == {"OK", "FAILED", "SKIPPED"}
+    assert [name for what, name in judge if what == "FAILED"] == ["Functions.test_fails"]
+    assert outcomes("-m", "meshrt", "run", "--as-jax", STYLE) == judge
+    some = {"JAX_TEST_NUM_THREADS": "3", "JAX_TEST_TARGETS": "Functions|Donated", "JAX_EXCLUDE_TEST_TARGETS": "warn"}
+    wanted = {(what, name) for what, name in judge if re.search("Functions|Donated", name)}
+    assert outcomes("-m", "meshrt", "run", "--as-jax", STYLE, **some) == wanted
+    file = shutil.copy(STYLE, tmp_path)  # out of reach of this project's conftest
+    done = run("-c", BY_PYTEST, "-p", "no:cacheprovider", file, folder=tmp_path, JAX_NUM_GENERATED_CASES="3")
+    counts = [sum(what == kind for what, _ in judge) for kind in ("FAILED", "OK", "SKIPPED")]
+    assert "{} failed, {} passed, {} skipped".format(*counts) in done.stdout, done.stdout
 
 
 def test_samples_and_numbers_are_the_judges():
