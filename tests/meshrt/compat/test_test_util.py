@@ -1,5 +1,6 @@
 """The helpers of tests written for JAX, in a process where `import jax` gives meshrt."""
 
+import itertools
 import pathlib
 import re
 import shutil
@@ -116,9 +117,10 @@ def test_a_file_has_the_outcomes_that_it_has_with_jax(tmp_path):
     wanted = {(what, name) for what, name in judge if re.search("Functions|Donated", name)}
     assert outcomes("-m", "meshrt", "run", "--as-jax", STYLE, **some) == wanted
     file = shutil.copy(STYLE, tmp_path)  # out of reach of this project's conftest
-    done = run("-c", BY_PYTEST, "-p", "no:cacheprovider", file, folder=tmp_path, JAX_NUM_GENERATED_CASES="3")
-    counts = [sum(what == kind for what, _ in judge) for kind in ("FAILED", "OK", "SKIPPED")]
-    assert "{} failed, {} passed, {} skipped".format(*counts) in done.stdout, done.stdout
+    done = run("-c", BY_PYTEST, "-k", "not Numbers", "-p", "no:cacheprovider", file, folder=tmp_path)
+    rest = [what for what, name in judge if "Numbers" not in name]
+    counts = "{} failed, {} passed, {} skipped".format(*map(rest.count, ("FAILED", "OK", "SKIPPED")))
+    assert counts in done.stdout, done.stdout
 
 
 def test_samples_and_numbers_are_the_judges():
@@ -126,8 +128,13 @@ def test_samples_and_numbers_are_the_judges():
 
     grid = {"a": [1, 2, 3, 4], "b": list("xyz")}, [{"c": 1, "d": 2}, {"c": 3, "d": 4}]
     assert ours.sample_product_testcases(grid[1], **grid[0]) == judge.sample_product_testcases(grid[1], **grid[0])
-    for name in ("rand_default", "rand_positive", "rand_nonzero", "rand_not_small", "rand_small", "rand_uniform",
-                 "rand_some_equal", "rand_bool", "rand_fullrange", "rand_some_zero"):  # fmt: skip
+    some_special = "rand_some_inf", "rand_some_nan", "rand_some_inf_and_nan"
+    for name, dtype in itertools.product(some_special, ("float32", "complex64", "int32")):
+        a, b = (getattr(m, name)(np.random.RandomState(0))((20000,), dtype) for m in (judge, ours))
+        for share in (np.isnan, np.isinf, lambda x: np.isnan(x.real), lambda x: np.signbit(x.real)):
+            assert abs(np.mean(share(a)) - np.mean(share(b))) < 0.03, (name, dtype)
+    for name in ("rand_default", "rand_positive", "rand_nonzero", "rand_small_positive", "rand_not_small", "rand_small",
+                 "rand_uniform", "rand_some_equal", "rand_bool", "rand_fullrange", "rand_some_zero"):  # fmt: skip
         for dtype in ("float32", "int16", "uint8", "bool"):
             a, b = (getattr(m, name)(np.random.RandomState(0))((3, 4), dtype) for m in (judge, ours))
             np.testing.assert_array_equal(a, b, err_msg=f"{name} {dtype}")
