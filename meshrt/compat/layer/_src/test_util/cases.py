@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from meshrt import config, dispatch, dtypes, tree_util
 from meshrt.compat.layer._src import deprecations, test_warning_util
 from meshrt.compat.layer._src.test_loader import TEST_NUM_THREADS
 from meshrt.compat.layer._src.test_util import closeness, counts
-from meshrt.compat.layer._src.test_util.samples import is_sequence
+from meshrt.compat.layer._src.test_util.samples import TEST_WITH_PERSISTENT_COMPILATION_CACHE, is_sequence
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.jit import jit
 
@@ -77,6 +78,13 @@ def with_global_config(**kwds: Any) -> Callable[[type], type]:
     return _with("_default_global_config", kwds)
 
 
+# Settings by which everything that is compiled is kept on disk.
+_KEEPS_ALL = {
+    "jax_enable_compilation_cache": True, "jax_raise_persistent_cache_errors": True,
+    "jax_persistent_cache_min_compile_time_secs": 0, "jax_persistent_cache_min_entry_size_bytes": 0,
+}  # fmt: skip
+
+
 def _kind(x: Any) -> str | None:
     """What `assertAllClose` compares a value as: arrays, dicts of values, sequences of them, and all else by ==."""
     if isinstance(x, dict):
@@ -101,6 +109,9 @@ class JaxTestCase(parameterized.TestCase):
         self._rng = np.random.RandomState(zlib.adler32(self._testMethodName.encode()))
         self.enterContext(global_config_context(**self._default_global_config))
         self.enterContext(thread_local_config_context(**self._default_thread_local_config))
+        if TEST_WITH_PERSISTENT_COMPILATION_CACHE.value:
+            folder = self.enterContext(tempfile.TemporaryDirectory())
+            self.enterContext(global_config_context(jax_compilation_cache_dir=folder, **_KEEPS_ALL))
 
     def tearDown(self) -> None:
         assert current_trace() is EVAL, "a trace is still going on"

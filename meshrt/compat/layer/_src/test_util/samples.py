@@ -23,16 +23,21 @@ from meshrt.numpy.operands import in_one_dtype
 from meshrt.staging import make_jaxpr
 
 __all__ = [
-    "NUM_GENERATED_CASES", "SKIP_SLOW_TESTS", "assert_dot_precision", "assert_dot_preferred_element_type",
-    "cases_from_gens", "check_raises", "check_raises_regexp", "complex_plane_sample", "every_dtype",
-    "fwd_bwd_jaxprs", "is_sequence", "iter_eqns", "kSanitizeNameRE", "named_cases_from_sampler", "num_float_bits",
-    "parameterized_filterable", "promote_like_jnp", "sample_product", "sample_product_testcases",
-    "sanitize_test_name", "strict_promotion_if_dtypes_match", "supported_dtypes", "to_default_dtype",
-    "with_jax_dtype_defaults",
+    "NUM_GENERATED_CASES", "SKIP_SLOW_TESTS", "TEST_WITH_PERSISTENT_COMPILATION_CACHE", "assert_dot_precision",
+    "assert_dot_preferred_element_type", "cases_from_gens", "check_raises", "check_raises_regexp",
+    "complex_plane_sample", "every_dtype", "fwd_bwd_jaxprs", "is_sequence", "iter_eqns", "kSanitizeNameRE",
+    "named_cases_from_sampler", "num_float_bits", "parameterized_filterable", "promote_like_jnp", "sample_product",
+    "sample_product_testcases", "sanitize_test_name", "strict_promotion_if_dtypes_match", "supported_dtypes",
+    "to_default_dtype", "with_jax_dtype_defaults",
 ]  # fmt: skip
 
 NUM_GENERATED_CASES = int_flag("jax_num_generated_cases", int(os.environ.get("JAX_NUM_GENERATED_CASES", "10")))
 SKIP_SLOW_TESTS = bool_flag("jax_skip_slow_tests", os.environ.get("JAX_SKIP_SLOW_TESTS", "0").lower() in ("1", "true"))
+# Whether every test compiles into an empty folder of its own.
+TEST_WITH_PERSISTENT_COMPILATION_CACHE = bool_flag(
+    "jax_test_with_persistent_compilation_cache",
+    os.environ.get("JAX_TEST_WITH_PERSISTENT_COMPILATION_CACHE", "0").lower() in ("1", "true"),
+)
 # How often a sampler is asked in vain for a case that has not been before it is taken to have no more.
 _TRIES = int_flag("max_cases_sampling_retries", int(os.environ.get("JAX_MAX_CASES_SAMPLING_RETRIES", "100")))
 # The seed by which cases are chosen: the same in every run.
