@@ -105,10 +105,12 @@ class JaxTestCase(parameterized.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.enterContext(assert_global_configs_unchanged())
         self._rng = np.random.RandomState(zlib.adler32(self._testMethodName.encode()))
-        self.enterContext(global_config_context(**self._default_global_config))
-        self.enterContext(thread_local_config_context(**self._default_thread_local_config))
+        for around in (
+            assert_global_configs_unchanged(), global_config_context(**self._default_global_config),
+            thread_local_config_context(**self._default_thread_local_config),
+        ):  # fmt: skip
+            self.enterContext(around)
         if TEST_WITH_PERSISTENT_COMPILATION_CACHE.value:
             folder = self.enterContext(tempfile.TemporaryDirectory())
             self.enterContext(global_config_context(jax_compilation_cache_dir=folder, **_KEEPS_ALL))
@@ -196,9 +198,11 @@ class JaxTestCase(parameterized.TestCase):
         self, deprecation_id: str, message: str, *, error_class: type[Exception] = ValueError
     ) -> Any:
         """A block warns of what is deprecated, or raises where the time for that has come."""
+        check: Any = self.assertWarnsRegex
+        kind: type[Exception] = DeprecationWarning
         if deprecations.is_accelerated(deprecation_id):
-            return self.assertRaisesRegex(error_class, message)
-        return self.assertWarnsRegex(DeprecationWarning, message)
+            check, kind = self.assertRaisesRegex, error_class
+        return check(kind, message)
 
     @contextlib.contextmanager
     def assertNoWarnings(self) -> Iterator[None]:
@@ -261,11 +265,9 @@ class JaxTestCase(parameterized.TestCase):
         canonicalize_dtypes: bool = True,
     ) -> None:  # fmt: skip
         """A function gives what one of NumPy's does."""
-        args = args_maker()
-        self.assertAllClose(
-            lax_op(*args), numpy_reference_op(*args), check_dtypes=check_dtypes, atol=atol or tol, rtol=rtol or tol,
-            canonicalize_dtypes=canonicalize_dtypes,
-        )  # fmt: skip
+        given = args_maker()
+        near = {"atol": atol or tol, "rtol": rtol or tol, "canonicalize_dtypes": canonicalize_dtypes}
+        self.assertAllClose(lax_op(*given), numpy_reference_op(*given), check_dtypes=check_dtypes, **near)
 
     def assertCacheMisses(
         self, func: Callable[[], Any], *, cpp: int | None = None, aot_call: int | None = None,

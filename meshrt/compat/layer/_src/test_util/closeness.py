@@ -93,10 +93,9 @@ def _readable(x: np.ndarray) -> np.ndarray:
 
 def assert_numpy_allclose(a: Any, b: Any, atol: Any = None, rtol: Any = None, err_msg: str = "") -> None:
     """AssertionError unless arrays are equal within tolerances; without any, equal to 1e-7 of the value."""
-    a, b = np.asarray(a), np.asarray(b)
-    if a.dtype == b.dtype == dtypes.float0:
-        np.testing.assert_array_equal(a, b, err_msg=err_msg)
-        return
+    a, b = map(np.asarray, (a, b))
+    if {a.dtype, b.dtype} == {dtypes.float0}:
+        return np.testing.assert_array_equal(a, b, err_msg=err_msg)
     options = {name: value for name, value in (("atol", atol), ("rtol", rtol)) if value}
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(_readable(a), _readable(b), err_msg=err_msg, **options)

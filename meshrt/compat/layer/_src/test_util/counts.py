@@ -83,12 +83,10 @@ def _count(so_far: Callable[[], int]) -> Iterator[Callable[[], int]]:
     yield lambda: so_far() - start
 
 
-count_pjit_cpp_cache_miss = count_events("jit_cpp_cache_miss")
-count_jit_tracing_cache_miss = count_events("trace_to_jaxpr")
-count_jit_and_pmap_lowerings = count_events("lower_jaxpr_to_module")
-count_jit_compilation_cache_miss = count_events("pxla_cached_compilation")
-count_compilation_after_persistent_cache_miss = count_events("compile_after_persistent_compilation_miss")
-count_aot_jit_cpp_cache_miss = count_events("stages_compiled_call")
+(
+    count_pjit_cpp_cache_miss, count_jit_tracing_cache_miss, count_jit_and_pmap_lowerings,
+    count_jit_compilation_cache_miss, count_compilation_after_persistent_cache_miss, count_aot_jit_cpp_cache_miss,
+) = map(count_events, _EVENTS)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -146,10 +144,11 @@ def count_subjaxpr_to_hlo_conversion(fun_name: str) -> Iterator[Callable[[], int
 @contextlib.contextmanager
 def assert_num_jit_and_pmap_compilations(times: int) -> Iterator[None]:
     """AssertionError unless the block lowers so many programs."""
-    with count_jit_and_pmap_lowerings() as count:
+    with count_jit_and_pmap_lowerings() as lowered:
         yield
-    if count() != times:
-        raise AssertionError(f"{count()} programs were lowered, not {times}")
+        found = lowered()
+    if found != times:
+        raise AssertionError(f"{found} programs were lowered, not {times}")
 
 
 class _Captured:

@@ -243,24 +243,20 @@ def supported_dtypes() -> set[Any]:
 class _Dtypes:
     """Lists of scalar types by kind, those that the platform supports."""
 
-    _LISTS: dict[str, tuple[Any, ...]] = {
-        "floating": (np.float32, np.float64),
-        "all_floating": (dtypes.bfloat16, np.float16, np.float32, np.float64),
-        "integer": (np.int32, np.int64),
-        "all_integer": (np.int8, np.int16, np.int32, np.int64),
-        "unsigned": (np.uint32, np.uint64),
-        "all_unsigned": (np.uint8, np.uint16, np.uint32, np.uint64),
-        "complex": (np.complex64, np.complex128),
-        "boolean": (np.bool_,),
-    }
+    _LISTS = {
+        "floating": "float32 float64", "all_floating": "bfloat16 float16 float32 float64",
+        "integer": "int32 int64", "all_integer": "int8 int16 int32 int64",
+        "unsigned": "uint32 uint64", "all_unsigned": "uint8 uint16 uint32 uint64",
+        "complex": "complex64 complex128", "boolean": "bool_",
+        "custom_floats": "bfloat16 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+        "float8_e3m4 float8_e4m3 float8_e8m0fnu float4_e2m1fn",
+    }  # fmt: skip
+    # Lists of the lists above, one behind the other.
     _JOINED = {
-        "inexact": ("floating", "complex"),
-        "all_inexact": ("all_floating", "complex"),
-        "numeric": ("floating", "integer", "unsigned", "complex"),
-        "all": ("all_floating", "all_integer", "all_unsigned", "complex", "boolean"),
-    }
-    _CUSTOM = ("bfloat16", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
-               "float8_e3m4", "float8_e4m3", "float8_e8m0fnu", "float4_e2m1fn")  # fmt: skip
+        "inexact": "floating complex", "all_inexact": "all_floating complex",
+        "numeric": "floating integer unsigned complex",
+        "all": "all_floating all_integer all_unsigned complex boolean",
+    }  # fmt: skip
 
     def supported(self, dtypes: Sequence[Any]) -> list[Any]:
         """Those of scalar types that the platform computes with."""
@@ -268,13 +264,11 @@ class _Dtypes:
         return [d for d in dtypes if d in known]
 
     def __getattr__(self, name: str) -> list[Any]:
-        if name == "custom_floats":
-            return self.supported([getattr(ml_dtypes, n) for n in self._CUSTOM])
         if name in self._JOINED:
-            return [d for part in self._JOINED[name] for d in getattr(self, part)]
+            return [kind for part in self._JOINED[name].split() for kind in getattr(self, part)]
         if name not in self._LISTS:
             raise AttributeError(f"no list of dtypes is called {name!r}")
-        return self.supported(self._LISTS[name])
+        return self.supported([getattr(np, n, None) or getattr(ml_dtypes, n) for n in self._LISTS[name].split()])
 
 
 every_dtype = _Dtypes()
