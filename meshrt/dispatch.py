@@ -267,11 +267,21 @@ def _with(function: Callable[..., Any], rest: tuple[Any, ...], options: dict[str
 
 
 def clear() -> None:
+    """Forgets the compiled primitives and functions of the library."""
+    clear_primitives()
+    for table in _tables:
+        table.clear()
+
+
+def clear_primitives() -> None:
     """Forgets the compiled primitives."""
     _functions.clear()
     _over_jaxprs.clear()
-    for table in _tables:
-        table.clear()
+
+
+def primitives_ready() -> int:
+    """How many primitives, each with parameters of its own, have been applied one by one since they were forgotten."""
+    return len(_functions) + len(_over_jaxprs)
 
 
 EvalTrace.evaluate = staticmethod(evaluate)

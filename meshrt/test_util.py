@@ -62,7 +62,7 @@ def _slope(high: Any, low: Any, eps: float) -> Any:
     return (step * (0.5 / eps)).astype(high.dtype)
 
 
-def _numeric_jvp(f: Callable[..., Any], primals: Any, tangents: Any, eps: float) -> Any:
+def numeric_jvp(f: Callable[..., Any], primals: Any, tangents: Any, eps: float) -> Any:
     high, low = (f(*tree_util.tree_map(lambda x, t, s=s: _moved(x, t, s * eps), primals, tangents)) for s in (1, -1))
     return tree_util.tree_map(lambda a, b: _slope(a, b, eps), high, low)
 
@@ -115,16 +115,18 @@ def check_jvp(
     values, tangents = f_jvp(args, direction)
     _check_dtypes(values, tangents, f"{err_msg} tangent".strip())
     _check_close(values, f(*args), atol, rtol, f"{err_msg} primal".strip())
-    _check_close(tangents, _numeric_jvp(f, args, direction, eps), atol, rtol, f"{err_msg} tangent".strip())
+    _check_close(tangents, numeric_jvp(f, args, direction, eps), atol, rtol, f"{err_msg} tangent".strip())
 
 
-def _inner(x: Any, y: Any) -> Any:
+def inner(x: Any, y: Any) -> Any:
+    """The real part of the inner product of two trees: complex numbers count as pairs of real ones, as derivatives of
+    functions that are not holomorphic are linear in no other sense."""
     pairs = zip(tree_util.tree_leaves(x), tree_util.tree_leaves(y))
-    products = [np.vdot(np.asarray(a), np.asarray(b)) for a, b in pairs if np.asarray(a).dtype != dtypes.float0]
+    products = [np.vdot(np.asarray(a), np.asarray(b)).real for a, b in pairs if np.asarray(a).dtype != dtypes.float0]
     return np.asarray(sum(products[1:], products[0])) if products else np.zeros(())
 
 
-def _conjugate(tree: Any) -> Any:
+def conjugate(tree: Any) -> Any:
     return tree_util.tree_map(lambda x: np.conj(x) if np.asarray(x).dtype.kind == "c" else x, tree)
 
 
@@ -152,11 +154,11 @@ def check_vjp(
     values, pull = f_vjp(*args)
     _check_close(values, f(*args), atol, rtol, f"{err_msg} primal".strip())
     direction = tree_util.tree_map(random, args)
-    moved = _numeric_jvp(f, args, direction, eps)
+    moved = numeric_jvp(f, args, direction, eps)
     cotangent = tree_util.tree_map(random, values)
-    pulled = _conjugate(pull(_conjugate(cotangent)))
+    pulled = conjugate(pull(conjugate(cotangent)))
     what = f"{err_msg} cotangent projection".strip()
-    _check_close(_inner(direction, pulled), _inner(moved, cotangent), atol, rtol, what)
+    _check_close(inner(direction, pulled), inner(moved, cotangent), atol, rtol, what)
 
 
 def _jvp_by_linearize(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:

@@ -39,20 +39,22 @@ def gcd(x1: Any, x2: Any) -> Any:
     return weak_as(_gcd(*_integers("gcd", x1, x2)), x1, x2)
 
 
+# (Of the module, so that a second call finds the loop that was compiled for the first.)
+def _unfinished(pair: tuple[Any, Any]) -> Any:
+    return any_(el.ne_p.bind(pair[1], scalar_like(pair[1], 0)))
+
+
+def _step(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+    a, b = pair
+    zero = scalar_like(b, 0)
+    ended = el.eq_p.bind(b, zero)
+    rest = el.rem_p.bind(a, choose(ended, scalar_like(b, 1), b))
+    return choose(ended, a, b), choose(ended, zero, rest)
+
+
 def _gcd(x: Any, y: Any) -> Any:
     """Euclid's algorithm, until it has ended for every element."""
-
-    def unfinished(pair: tuple[Any, Any]) -> Any:
-        return any_(el.ne_p.bind(pair[1], scalar_like(pair[1], 0)))
-
-    def step(pair: tuple[Any, Any]) -> tuple[Any, Any]:
-        a, b = pair
-        zero = scalar_like(b, 0)
-        ended = el.eq_p.bind(b, zero)
-        rest = el.rem_p.bind(a, choose(ended, scalar_like(b, 1), b))
-        return choose(ended, a, b), choose(ended, zero, rest)
-
-    return lax.while_loop(unfinished, step, (x, y))[0]
+    return lax.while_loop(_unfinished, _step, (x, y))[0]
 
 
 def lcm(x1: Any, x2: Any) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 
 from meshrt import dtypes, errors, lax
 from meshrt.core.dimensions.expression import is_symbolic_dim
+from meshrt.jit import jit
 from meshrt.numpy.arrays import asarray, operand_array, promoted, promoted_inexact
 from meshrt.numpy.choose import choose
 from meshrt.numpy.contractions import dot, outer
@@ -53,6 +54,11 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     """
     p, x = promoted("polyval", p, x)
     start = lax.full_like(x, 0, x.dtype, common_shape("polyval", p.shape[1:], x.shape))
+    return _horner(p, x, start, unroll)
+
+
+@jit(static_argnums=3, inline=True)  # so that a second call finds the loop that was compiled for the first
+def _horner(p: Any, x: Any, start: Any, unroll: int) -> Any:
     return lax.scan(lambda y, c: (y * x + c, None), start, p, unroll=unroll)[0]
 
 

@@ -118,12 +118,7 @@ class ufunc:
         rows = moveaxis(x.astype(dtype), axis, 0)
         if not x.size:
             return lax.full(x.shape, 0, dtype)
-
-        def step(carry: Any, row: Any) -> tuple[Any, Any]:
-            y = self._call(carry, row).astype(dtype)
-            return y, y
-
-        _, rest = lax.scan(step, rows[0], rows[1:])
+        rest = _running(self._call, rows[0], rows[1:])
         return moveaxis(lax.concatenate([rows[:1], rest], 0), 0, axis)
 
     def reduceat(self, a: Any, indices: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
@@ -142,12 +137,7 @@ class ufunc:
         ends = append(starts[1:], np.asarray(x.shape[axis], starts.dtype)[()])
         shape = tuple(-1 if i == axis else 1 for i in range(x.ndim))
         starts_, ends = starts.reshape(shape), ends.reshape(shape)
-
-        def step(i: Any, out: Any) -> Any:
-            inside = el.and_p.bind(el.gt_p.bind(*_alike(i, starts_)), el.lt_p.bind(*_alike(i, ends)))
-            return choose(inside, self._call(out, take(x, i[None], axis=axis)).astype(out.dtype), out)
-
-        return lax.fori_loop(0, x.shape[axis], step, take(x, starts, axis=axis))
+        return _between(self._call, axis, x, starts_, ends, take(x, starts, axis=axis))
 
     def outer(self, A: Any, B: Any, /) -> Any:
         """The function of all pairs of elements: shape ``A.shape + B.shape``."""
@@ -208,12 +198,7 @@ class ufunc:
             empty = lax.full(rows.shape[1:], initial, dtype)
             return reductions.keep_dimensions(empty, shape, axes, keepdims)
         start = rows[0] if initial is None else broadcast_to(asarray(initial).astype(dtype), rows.shape[1:])
-
-        def step(i: Any, value: Any) -> Any:
-            new = self._call(value, rows[i]).astype(dtype)
-            return new if where is None else choose(where[i], new, value)
-
-        out = lax.fori_loop(0 if initial is not None else 1, rows.shape[0], step, start)
+        out = _over_rows(self._call, 0 if initial is not None else 1, rows, where, start)
         return reductions.keep_dimensions(out, shape, axes, keepdims)
 
     def _at_each(self, x: Any, indices: Any, args: tuple[Any, ...]) -> Any:
@@ -227,12 +212,49 @@ class ufunc:
         rows = tuple(
             broadcast_to(v, (*shape, *v.shape[len(shape) :])).reshape((count, *v.shape[len(shape) :])) for v in args
         )
+        slices = tuple((i.start, i.stop, i.step) if isinstance(i, slice) else None for i in flat)
+        return _in_turn(self._call, count, slices, x, tuple(i for i in flat if not isinstance(i, slice)), rows)
 
-        def step(i: Any, x: Any) -> Any:
-            place = tuple(k if isinstance(k, slice) else k[i] for k in flat)
-            return x.at[place].set(self._call(x[place], *(r[i] for r in rows)))
 
-        return lax.fori_loop(0, count, step, x)
+# The loops of functions that are no reductions of XLA's. Called eagerly they are compiled once for each function; in a
+# program they stand as if it had been written there.
+@jit(static_argnums=0, inline=True)
+def _running(call: Callable[..., Any], start: Any, rows: Any) -> Any:
+    def step(carry: Any, row: Any) -> tuple[Any, Any]:
+        y = call(carry, row).astype(start.dtype)
+        return y, y
+
+    return lax.scan(step, start, rows)[1]
+
+
+@jit(static_argnums=(0, 1), inline=True)
+def _between(call: Callable[..., Any], axis: int, x: Any, starts: Any, ends: Any, first: Any) -> Any:
+    def step(i: Any, out: Any) -> Any:
+        inside = el.and_p.bind(el.gt_p.bind(*_alike(i, starts)), el.lt_p.bind(*_alike(i, ends)))
+        return choose(inside, call(out, take(x, i[None], axis=axis)).astype(out.dtype), out)
+
+    return lax.fori_loop(0, x.shape[axis], step, first)
+
+
+@jit(static_argnums=(0, 1), inline=True)
+def _over_rows(call: Callable[..., Any], first: int, rows: Any, where: Any, start: Any) -> Any:
+    def step(i: Any, value: Any) -> Any:
+        new = call(value, rows[i]).astype(rows.dtype)
+        return new if where is None else choose(where[i], new, value)
+
+    return lax.fori_loop(first, rows.shape[0], step, start)
+
+
+@jit(static_argnums=(0, 1, 2), inline=True)
+def _in_turn(call: Callable[..., Any], count: int, slices: Any, x: Any, arrays: Any, rows: Any) -> Any:
+    """`slices` are the places' parts that are slices, by their ends, with None where one of `arrays` is."""
+
+    def step(i: Any, x: Any) -> Any:
+        indices = iter(arrays)
+        place = tuple(next(indices)[i] if ends is None else slice(*ends) for ends in slices)
+        return x.at[place].set(call(x[place], *(r[i] for r in rows)))
+
+    return lax.fori_loop(0, count, step, x)
 
 
 def frompyfunc(func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None) -> ufunc:

@@ -275,12 +275,13 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = Non
     n, p = broadcast_to_shape(n, shape[:-1]), moveaxis(broadcast_to_shape(p, shape), -1, 0)
     remaining = lax.cumsum(p, 0, reverse=True)
     shares = p / where(remaining == 0, scalar_like(remaining, 1), remaining)
-
-    def step(left: Any, outcome: Any) -> tuple[Any, Any]:
-        share, key = outcome
-        count = _binomial(key, left.shape, left.dtype, left, clip(share, 0, 1))
-        return left - count, count
-
     keys = rn.random_split(key, (shares.shape[0],))
-    _, counts = lax.scan(step, n, (shares, keys), unroll=unroll)
+    _, counts = lax.scan(_of_one_outcome, n, (shares, keys), unroll=unroll)
     return el.convert_element_type(moveaxis(counts, 0, -1), dtype)
+
+
+# (Of the module, so that a second call finds the loop that was compiled for the first.)
+def _of_one_outcome(left: Any, outcome: Any) -> tuple[Any, Any]:
+    share, key = outcome
+    count = _binomial(key, left.shape, left.dtype, left, clip(share, 0, 1))
+    return left - count, count

@@ -222,6 +222,11 @@ def put(aval: Any, sharding: Any, shards: Sequence[Any], devices: Sequence[Any],
         ) from e
 
 
+def device_puts() -> dict[str, int]:
+    """How often jaxlib has put values onto devices in calls of compiled functions, by its ways of doing so."""
+    return dict(_jax.get_internal_device_put_info())
+
+
 def assemble(aval: Any, sharding: Any, pieces: list[Buffer]) -> Buffer:
     """One buffer over several devices from single-device buffers, without copying."""
     return _jax.ArrayImpl(aval, sharding, pieces, True, _skip_checks=True)

@@ -256,3 +256,25 @@ def test_programs_compiled_again_and_again_are_known_calls_once():
     for _ in range(4):
         f.lower(x).compile()(x)
     assert len(f._driver.calls) == 1
+
+
+_twice = jnp.frompyfunc(lambda a, b: a * b + a, 2, 1, identity=1)
+
+
+@pytest.mark.parametrize("make", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: jnp.gcd(x.astype("int32"), 3), lambda x: jnp.lcm(x.astype("int32"), 3),
+        lambda x: jnp.polyval(x[0], x), lambda x: _twice.reduce(x, axis=1, where=x > 0, initial=1.0),
+        lambda x: _twice.accumulate(x), lambda x: _twice.reduceat(x, np.array([0, 2]), axis=1),
+        lambda x: _twice.at(x, (np.array([0, 0]), slice(1, 3)), x[:1, 1:3], inplace=False),
+        lambda x: meshrt.random.multinomial(meshrt.random.key(0), 9.0, x),
+    ],
+)  # fmt: skip
+def test_loops_of_the_library_are_compiled_once(call, make):
+    x = make(np.arange(12, dtype=np.float32).reshape(3, 4))
+    first = call(x)
+    with events.count("trace", "compile") as n:
+        np.testing.assert_array_equal(call(x), first)
+    assert (n["trace"], n["compile"]) == (0, 0)

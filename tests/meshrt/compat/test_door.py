@@ -10,8 +10,8 @@ import pytest
 INSTALL = "from meshrt.compat import as_jax\njax = as_jax()\n"
 
 
-def run(*command, folder=None):
-    environ = {**os.environ, "MESHRT_PLATFORMS": "cpu"}
+def run(*command, folder=None, **more):
+    environ = {**os.environ, "MESHRT_PLATFORMS": "cpu", **more}
     return subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, timeout=120, env=environ, cwd=folder, check=False
     )

@@ -1,10 +1,15 @@
 """The helpers of tests written for JAX, in a process where `import jax` gives meshrt."""
 
+import itertools
+import pathlib
+import re
+import shutil
+
 import numpy as np
 import pytest
 from jax._src import test_util as judge
 
-from tests.meshrt.compat.test_door import passes
+from tests.meshrt.compat.test_door import INSTALL, passes, run
 
 SUITE = r"""
 import sys, unittest, warnings
@@ -36,7 +41,7 @@ class Case(jtu.JaxTestCase):
         with jtu.count_subjaxpr_to_hlo_conversion("inner") as inner:
             g = jax.jit(lambda x: 2 * x); g.__wrapped__.__name__ = "inner"
             jax.jit(lambda x: g(x) + g(x)).lower(x)
-        with self.assertRaisesRegex(AssertionError, "Expected exactly 2 XLA compilations"):
+        with self.assertRaisesRegex(AssertionError, "0 programs were lowered, not 2"):
             with jtu.assert_num_jit_and_pmap_compilations(2): f(x)
 
     def test_printed(self):
@@ -91,13 +96,45 @@ def test_a_suite_runs():
     passes(SUITE)
 
 
+STYLE = str(pathlib.Path(__file__).with_name("jax_style.py"))
+BY_PYTEST = INSTALL + "import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))"
+
+
+def outcomes(*command, **environ):
+    """What became of each test of `jax_style.py`: those that passed, failed and were left out."""
+    done = run(*command, JAX_NUM_GENERATED_CASES="3", **environ)
+    said = re.findall(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+)", done.stderr)
+    # absl writes a decorated test's number and its arguments
+    return {(what, name.split("(")[0]) for what, name in said} or pytest.fail(done.stdout + done.stderr)
+
+
+def test_a_file_has_the_outcomes_that_it_has_with_jax(tmp_path):
+    judge = outcomes(STYLE)
+    assert {what for what, _ in judge} == {"OK", "FAILED", "SKIPPED"}
+    assert [name for what, name in judge if what == "FAILED"] == ["Functions.test_fails"]
+    assert outcomes("-m", "meshrt", "run", "--as-jax", STYLE) == judge
+    some = {"JAX_TEST_NUM_THREADS": "3", "JAX_TEST_TARGETS": "Functions|Donated", "JAX_EXCLUDE_TEST_TARGETS": "warn"}
+    wanted = {(what, name) for what, name in judge if re.search("Functions|Donated", name)}
+    assert outcomes("-m", "meshrt", "run", "--as-jax", STYLE, **some) == wanted
+    file = shutil.copy(STYLE, tmp_path)  # out of reach of this project's conftest
+    done = run("-c", BY_PYTEST, "-k", "not Numbers", "-p", "no:cacheprovider", file, folder=tmp_path)
+    rest = [what for what, name in judge if "Numbers" not in name]
+    counts = "{} failed, {} passed, {} skipped".format(*map(rest.count, ("FAILED", "OK", "SKIPPED")))
+    assert counts in done.stdout, done.stdout
+
+
 def test_samples_and_numbers_are_the_judges():
     from meshrt.compat.layer._src import test_util as ours
 
     grid = {"a": [1, 2, 3, 4], "b": list("xyz")}, [{"c": 1, "d": 2}, {"c": 3, "d": 4}]
     assert ours.sample_product_testcases(grid[1], **grid[0]) == judge.sample_product_testcases(grid[1], **grid[0])
-    for name in ("rand_default", "rand_positive", "rand_nonzero", "rand_not_small", "rand_small", "rand_uniform",
-                 "rand_some_equal", "rand_bool", "rand_fullrange", "rand_some_zero"):  # fmt: skip
+    some_special = "rand_some_inf", "rand_some_nan", "rand_some_inf_and_nan"
+    for name, dtype in itertools.product(some_special, ("float32", "complex64", "int32")):
+        a, b = (getattr(m, name)(np.random.RandomState(0))((20000,), dtype) for m in (judge, ours))
+        for share in (np.isnan, np.isinf, lambda x: np.isnan(x.real), lambda x: np.signbit(x.real)):
+            assert abs(np.mean(share(a)) - np.mean(share(b))) < 0.03, (name, dtype)
+    for name in ("rand_default", "rand_positive", "rand_nonzero", "rand_small_positive", "rand_not_small", "rand_small",
+                 "rand_uniform", "rand_some_equal", "rand_bool", "rand_fullrange", "rand_some_zero"):  # fmt: skip
         for dtype in ("float32", "int16", "uint8", "bool"):
             a, b = (getattr(m, name)(np.random.RandomState(0))((3, 4), dtype) for m in (judge, ours))
             np.testing.assert_array_equal(a, b, err_msg=f"{name} {dtype}")

@@ -106,6 +106,8 @@ def test_check_grads_finds_what_is_wrong():
     meshrt.test_util.check_grads(lambda a: jnp.sin(a) * a, (x,), order=2, modes=("fwd", "rev", "lin"))
     meshrt.test_util.check_grads(lambda a, n: {"y": a * n}, (x, np.array([2, 3])), order=1)
     meshrt.test_util.check_grads(lambda a: a * a * 1j, (x + 1j,), order=2)
+    for f in (jnp.conj, lambda a: a * jnp.conj(a), lambda a: jnp.abs(a) * a):  # not holomorphic
+        meshrt.test_util.check_grads(f, (x + 1j,), order=2, eps=1e-2, rtol=0.01)
 
     meshrt.test_util.check_grads(lambda a: jnp.stack([a[0], jnp.float32(-jnp.inf)]), (x,), order=2)  # no change there
 

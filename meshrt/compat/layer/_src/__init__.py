@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 from meshrt import errors as _errors
@@ -11,7 +12,9 @@ from meshrt import errors as _errors
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    try:
+    if importlib.util.find_spec(own := f"{__name__}.{name}") is not None:
+        return importlib.import_module(own)
+    try:  # a module that lies elsewhere
         return importlib.import_module(f"jax._src.{name}")
     except ModuleNotFoundError as e:
         if e.name != f"jax._src.{name}":

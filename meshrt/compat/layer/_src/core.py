@@ -8,7 +8,7 @@ from meshrt.compat.layer.core import *  # noqa: F403
 from meshrt.compat.layer.core import __all__ as _public
 from meshrt.core.axes import axis_names  # noqa: F401
 from meshrt.core.types import aval_of as get_aval  # noqa: F401
-from meshrt.errors import ConcretizationTypeError  # noqa: F401
+from meshrt.errors import ConcretizationTypeError, ShardingTypeError  # noqa: F401
 from meshrt.extend import core as _extend
 from meshrt.extend.core.state import OpaqueTraceState, trace_state_clean  # noqa: F401
 from meshrt.numpy.names import missing as _missing
@@ -26,6 +26,7 @@ def subjaxprs(jaxpr: _extend.Jaxpr) -> Iterator[_extend.Jaxpr]:
 _more = (
     "ConcretizationTypeError",
     "OpaqueTraceState",
+    "ShardingTypeError",
     "axis_names",
     "get_aval",
     "subjaxprs",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import textwrap
-import warnings
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,10 +12,11 @@ from typing import Any
 import numpy as np
 from absl.testing import parameterized
 
-from meshrt import config, dtypes, tree_util
+from meshrt import config, dispatch, dtypes, tree_util
 from meshrt.compat.layer._src import deprecations, test_warning_util
+from meshrt.compat.layer._src.test_loader import TEST_NUM_THREADS
 from meshrt.compat.layer._src.test_util import closeness, counts
-from meshrt.compat.layer._src.test_util.samples import is_sequence
+from meshrt.compat.layer._src.test_util.samples import TEST_WITH_PERSISTENT_COMPILATION_CACHE, is_sequence
 from meshrt.core.trace import EVAL, current_trace
 from meshrt.jit import jit
 
@@ -52,7 +52,7 @@ def assert_global_configs_unchanged() -> Iterator[None]:
     after = dict(config.values)
     changed = {k: (before.get(k), after.get(k)) for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
     if changed:
-        raise AssertionError(f"Test changed global config values. Differing values are: {changed}")
+        raise AssertionError(f"settings of the process, before and after: {changed}")
 
 
 def _with(attribute: str, values: dict[str, Any]) -> Callable[[type], type]:
@@ -78,6 +78,22 @@ def with_global_config(**kwds: Any) -> Callable[[type], type]:
     return _with("_default_global_config", kwds)
 
 
+# Settings by which everything that is compiled is kept on disk.
+_KEEPS_ALL = {
+    "jax_enable_compilation_cache": True, "jax_raise_persistent_cache_errors": True,
+    "jax_persistent_cache_min_compile_time_secs": 0, "jax_persistent_cache_min_entry_size_bytes": 0,
+}  # fmt: skip
+
+
+def _kind(x: Any) -> str | None:
+    """What `assertAllClose` compares a value as: arrays, dicts of values, sequences of them, and all else by ==."""
+    if isinstance(x, dict):
+        return "dict"
+    if hasattr(x, "__array__") or np.isscalar(x):
+        return "array"
+    return "sequence" if is_sequence(x) else None
+
+
 class JaxTestCase(parameterized.TestCase):
     """A test case with strict settings, its own random numbers, and assertions about arrays, warnings and caches."""
 
@@ -89,10 +105,15 @@ class JaxTestCase(parameterized.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.enterContext(assert_global_configs_unchanged())
         self._rng = np.random.RandomState(zlib.adler32(self._testMethodName.encode()))
-        self.enterContext(global_config_context(**self._default_global_config))
-        self.enterContext(thread_local_config_context(**self._default_thread_local_config))
+        for around in (
+            assert_global_configs_unchanged(), global_config_context(**self._default_global_config),
+            thread_local_config_context(**self._default_thread_local_config),
+        ):  # fmt: skip
+            self.enterContext(around)
+        if TEST_WITH_PERSISTENT_COMPILATION_CACHE.value:
+            folder = self.enterContext(tempfile.TemporaryDirectory())
+            self.enterContext(global_config_context(jax_compilation_cache_dir=folder, **_KEEPS_ALL))
 
     def tearDown(self) -> None:
         assert current_trace() is EVAL, "a trace is still going on"
@@ -119,8 +140,8 @@ class JaxTestCase(parameterized.TestCase):
             self.assertDtypesMatch(actual, desired)
         actual, desired = np.asarray(actual), np.asarray(desired)
         if object in (actual.dtype, desired.dtype) and not allow_object_dtype:
-            raise TypeError("arrays of objects may be equal though they differ; pass allow_object_dtype=True")
-        with np.errstate(over="ignore"):
+            raise TypeError("an array of objects may equal what it differs from; allow_object_dtype=True compares it")
+        with np.errstate(over="ignore"):  # NumPy subtracts them to say how far they are apart
             np.testing.assert_array_equal(actual, desired, err_msg=err_msg, verbose=verbose)
 
     def assertArraysAllClose(
@@ -129,9 +150,7 @@ class JaxTestCase(parameterized.TestCase):
     ) -> None:  # fmt: skip
         """Two arrays have the same shape and near elements."""
         self.assertEqual(actual.shape, desired.shape)
-        kinds = closeness.dtype_of(actual), closeness.dtype_of(desired)
-        near, far = (max(closeness.tolerance(d, t) for d in kinds) for t in (atol, rtol))
-        closeness.assert_numpy_allclose(actual, desired, atol=near, rtol=far, err_msg=err_msg)
+        closeness.assert_numpy_allclose(actual, desired, *closeness.limits(actual, desired, atol, rtol), err_msg)
         if check_dtypes:
             self.assertDtypesMatch(actual, desired)
 
@@ -141,56 +160,49 @@ class JaxTestCase(parameterized.TestCase):
     ) -> None:  # fmt: skip
         """Two arrays, numbers, or sequences and dicts of them are near each other."""
 
-        def check(a: Any, d: Any) -> None:
-            self.assertAllClose(
-                a, d, check_dtypes=check_dtypes, atol=atol, rtol=rtol, canonicalize_dtypes=canonicalize_dtypes,
-                err_msg=err_msg,
-            )  # fmt: skip
-
-        def is_array(x: Any) -> bool:
-            return hasattr(x, "__array__") or bool(np.isscalar(x))
-
-        if isinstance(actual, dict):
-            self.assertIsInstance(desired, dict)
-            self.assertEqual(actual.keys(), desired.keys())
-            for k in actual:
-                check(actual[k], desired[k])
-        elif is_sequence(actual) and not hasattr(actual, "__array__"):
-            if not is_sequence(desired) or hasattr(desired, "__array__"):
-                self.fail(f"Expected sequence, got {desired}")
-            self.assertEqual(len(actual), len(desired))
-            for a, d in zip(actual, desired):
-                check(a, d)
-        elif is_array(actual):
-            if not is_array(desired):
-                self.fail(f"Expected array-like, got {desired}")
+        options = {
+            "check_dtypes": check_dtypes, "atol": atol, "rtol": rtol, "canonicalize_dtypes": canonicalize_dtypes,
+            "err_msg": err_msg,
+        }  # fmt: skip
+        kind = _kind(actual)
+        if kind is None:
+            if actual != desired:
+                raise TypeError(f"{type(actual)} and {type(desired)} are neither equal nor arrays")
+            return
+        if kind != _kind(desired):
+            self.fail(f"{kind} on one side, {desired!r} on the other. {err_msg}")
+        if kind == "array":
             if check_dtypes:
                 self.assertDtypesMatch(actual, desired, canonicalize_dtypes=canonicalize_dtypes)
-            self.assertArraysAllClose(
-                np.asarray(actual), np.asarray(desired), check_dtypes=False, atol=atol, rtol=rtol, err_msg=err_msg
-            )
-        elif actual != desired:
-            raise TypeError((type(actual), type(desired)))
+            near = {"check_dtypes": False, "atol": atol, "rtol": rtol, "err_msg": err_msg}
+            self.assertArraysAllClose(np.asarray(actual), np.asarray(desired), **near)
+            return
+        if kind == "dict":
+            self.assertEqual(actual.keys(), desired.keys())
+            desired = [desired[key] for key in actual]
+            actual = actual.values()
+        self.assertEqual(len(actual), len(desired))
+        for a, d in zip(actual, desired):
+            self.assertAllClose(a, d, **options)
 
     # -- text and warnings ---------------------------------------------------------------------------------------------
 
     def assertMultiLineStrippedEqual(self, expected: str, what: str) -> None:
         """Two texts are equal but for the white space around their lines."""
-        one, other = (
-            "\n".join(line.strip() for line in textwrap.dedent(t).strip().split("\n") if line.strip())
-            for t in (expected, what)
-        )
-        if one != other:
-            print(f"Found\n{what}\n")
-            self.assertMultiLineEqual(one, other, msg=f"Found\n{what}\nExpecting\n{expected}")
+        wanted, found = ("\n".join(filter(None, map(str.strip, text.strip().split("\n")))) for text in (expected, what))
+        if wanted != found:
+            print(what)  # to be copied into the test
+            self.assertMultiLineEqual(wanted, found, msg=f"wanted:\n{expected}\nfound:\n{what}")
 
     def assertDeprecationWarnsOrRaises(
         self, deprecation_id: str, message: str, *, error_class: type[Exception] = ValueError
     ) -> Any:
         """A block warns of what is deprecated, or raises where the time for that has come."""
+        check: Any = self.assertWarnsRegex
+        kind: type[Exception] = DeprecationWarning
         if deprecations.is_accelerated(deprecation_id):
-            return self.assertRaisesRegex(error_class, message)
-        return self.assertWarnsRegex(DeprecationWarning, message)
+            check, kind = self.assertRaisesRegex, error_class
+        return check(kind, message)
 
     @contextlib.contextmanager
     def assertNoWarnings(self) -> Iterator[None]:
@@ -211,12 +223,11 @@ class JaxTestCase(parameterized.TestCase):
 
     @contextlib.contextmanager
     def _warned(self, kind: type[Warning], wanted: Any, fits: Callable[[str], bool]) -> Iterator[None]:
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always")
+        with test_warning_util.record_warnings() as found:
             yield
         if not any(isinstance(w.message, kind) and fits(str(w.message)) for w in found):
             texts = [str(w.message) for w in found]
-            self.fail(f"Expected warning not found {kind}:'{wanted}', got warnings: {texts}")
+            self.fail(f"no {kind.__name__} about {wanted!r} among the warnings {texts}")
 
     # -- compiled functions and caches ---------------------------------------------------------------------------------
 
@@ -225,28 +236,28 @@ class JaxTestCase(parameterized.TestCase):
         rtol: Any = None, atol: Any = None, check_cache_misses: bool = True,
     ) -> None:  # fmt: skip
         """A function gives the same whether it is compiled or not, and runs in Python only for new types."""
-        near, far = atol or tol, rtol or tol
-        traced: list[bool] = []
+        runs: list[Any] = []
 
         def noting(*args: Any) -> Any:
-            traced.append(True)
+            runs.append(args)
             return fun(*args)
 
-        args = args_maker()
-        plain = fun(*args)
-        shapes = tree_util.tree_map(np.shape, plain), tree_util.tree_map(lambda x: np.asarray(x).shape, plain)
-        self.assertEqual(*shapes)
-        with counts.count_jit_tracing_cache_miss() as misses:
-            plain = fun(*args)
-        if check_cache_misses:
-            self.assertEqual(misses(), 0, f"Compilation detected during second call of {fun} in op-by-op mode.")
+        first = args_maker()
+        said = fun(*first)
+        self.assertEqual(*(tree_util.tree_map(of, said) for of in (np.shape, lambda x: np.asarray(x).shape)))
+        ready = dispatch.primitives_ready()
+        said = fun(*first)
+        if check_cache_misses and TEST_NUM_THREADS.value <= 1:
+            self.assertEqual(ready, dispatch.primitives_ready(), f"{fun} compiled operations again when called again")
         compiled = jit(noting)
-        for given in (args, args, args_maker()):
-            known = bool(traced)
-            count = len(traced)
-            got, plain = compiled(*given), fun(*given)
-            self.assertTrue(not known or len(traced) == count, f"{fun} was run in Python again for the same types")
-            self.assertAllClose(got, plain, check_dtypes=check_dtypes, atol=near, rtol=far)
+        pairs = [(compiled(*first), said)]
+        count = len(runs)
+        pairs.append((compiled(*first), said))
+        second = args_maker()
+        pairs.append((compiled(*second), fun(*second)))
+        self.assertLen(runs, count, f"{fun} was run in Python again for the same types")
+        for got, wanted in pairs:
+            self.assertAllClose(got, wanted, check_dtypes=check_dtypes, atol=atol or tol, rtol=rtol or tol)
 
     def _CheckAgainstNumpy(
         self, numpy_reference_op: Callable[..., Any], lax_op: Callable[..., Any], args_maker: Callable[[], Any],
@@ -254,11 +265,9 @@ class JaxTestCase(parameterized.TestCase):
         canonicalize_dtypes: bool = True,
     ) -> None:  # fmt: skip
         """A function gives what one of NumPy's does."""
-        args = args_maker()
-        self.assertAllClose(
-            lax_op(*args), numpy_reference_op(*args), check_dtypes=check_dtypes, atol=atol or tol, rtol=rtol or tol,
-            canonicalize_dtypes=canonicalize_dtypes,
-        )  # fmt: skip
+        given = args_maker()
+        near = {"atol": atol or tol, "rtol": rtol or tol, "canonicalize_dtypes": canonicalize_dtypes}
+        self.assertAllClose(lax_op(*given), numpy_reference_op(*given), check_dtypes=check_dtypes, **near)
 
     def assertCacheMisses(
         self, func: Callable[[], Any], *, cpp: int | None = None, aot_call: int | None = None,

@@ -11,7 +11,7 @@ from meshrt import dtypes, tree_util
 
 __all__ = [
     "ToleranceDict", "assert_numpy_allclose", "check_close", "check_dtypes_match", "check_eq",
-    "default_gradient_tolerance", "default_tolerance", "dtype_of", "join_tolerance", "rand_like", "tolerance",
+    "default_gradient_tolerance", "default_tolerance", "dtype_of", "join_tolerance", "limits", "rand_like", "tolerance",
 ]  # fmt: skip
 
 ToleranceDict = dict[np.dtype, float]
@@ -93,23 +93,31 @@ def _readable(x: np.ndarray) -> np.ndarray:
 
 def assert_numpy_allclose(a: Any, b: Any, atol: Any = None, rtol: Any = None, err_msg: str = "") -> None:
     """AssertionError unless arrays are equal within tolerances; without any, equal to 1e-7 of the value."""
-    a, b = np.asarray(a), np.asarray(b)
-    if a.dtype == b.dtype == dtypes.float0:
-        np.testing.assert_array_equal(a, b, err_msg=err_msg)
-        return
+    a, b = map(np.asarray, (a, b))
+    if {a.dtype, b.dtype} == {dtypes.float0}:
+        return np.testing.assert_array_equal(a, b, err_msg=err_msg)
     options = {name: value for name, value in (("atol", atol), ("rtol", rtol)) if value}
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(_readable(a), _readable(b), err_msg=err_msg, **options)
 
 
-def check_close(xs: Any, ys: Any, atol: Any = None, rtol: Any = None, err_msg: str = "") -> None:
-    """AssertionError unless trees of arrays are equal within tolerances per element."""
+def limits(a: Any, b: Any, atol: Any, rtol: Any) -> tuple[Any, Any]:
+    """How far elements of two arrays may be apart: what the dtype that is less exact has."""
+    kinds = dtype_of(a), dtype_of(b)
+    absolute, relative = (max(tolerance(kind, given) for kind in kinds) for given in (atol, rtol))
+    return absolute, relative
 
-    def check(x: Any, y: Any) -> None:
-        x, y = np.asarray(x), np.asarray(y)
-        assert x.shape == y.shape, f"shapes {x.shape} and {y.shape}"
-        near, far = (max(tolerance(x.dtype, t), tolerance(y.dtype, t)) for t in (atol, rtol))
-        assert_numpy_allclose(x, y, near * x.size, far * y.size, err_msg)
+
+def check_close(xs: Any, ys: Any, atol: Any = None, rtol: Any = None, err_msg: str = "") -> None:
+    """AssertionError unless trees of arrays are equal within tolerances, which are those of an element times their
+    number."""
+
+    def check(*pair: Any) -> None:
+        x, y = map(np.asarray, pair)
+        if x.shape != y.shape:
+            raise AssertionError(f"{err_msg}: shapes {x.shape} and {y.shape}")
+        each = limits(x, y, atol, rtol)
+        assert_numpy_allclose(x, y, each[0] * x.size, each[1] * x.size, err_msg)
 
     tree_util.tree_map(check, xs, ys)
 
@@ -122,20 +130,14 @@ def check_eq(xs: Any, ys: Any, err_msg: str = "") -> None:
 def check_dtypes_match(xs: Any, ys: Any) -> None:
     """AssertionError unless trees of arrays have the same dtypes, as wide as the settings have them."""
 
-    def check(x: Any, y: Any) -> None:
-        a, b = (dtypes.canonicalize_dtype(dtype_of(v)) for v in (x, y))
-        assert a == b, f"dtypes {a} and {b}"
-
-    tree_util.tree_map(check, xs, ys)
+    kinds = [tree_util.tree_map(lambda x: dtypes.canonicalize_dtype(dtype_of(x)), tree) for tree in (xs, ys)]
+    if kinds[0] != kinds[1]:
+        raise AssertionError(f"dtypes {kinds[0]} and {kinds[1]}")
 
 
 def rand_like(rng: np.random.RandomState, x: Any) -> Any:
-    """Normal numbers of the shape and dtype of `x`; zeros without tangents for integers."""
-    dtype, shape = dtype_of(x), np.shape(x)
-    if not dtypes.issubdtype(dtype, np.inexact):
-        return np.zeros(shape, dtypes.float0)
-    values = rng.randn(*shape)
-    if dtypes.issubdtype(dtype, np.complexfloating):
-        values = values + 1j * rng.randn(*shape)
-    result = np.asarray(values, dtype)
-    return result.item() if type(x) in (bool, int, float, complex) else result
+    """Normal numbers of the shape and dtype of `x`, integers cut off; a number of Python's for one."""
+    values = np.empty(np.shape(x), dtype_of(x))
+    for part in (values.real, values.imag) if np.iscomplexobj(values) else (values,):
+        part[...] = rng.randn(*values.shape)
+    return values.item() if type(x) in (bool, int, float, complex) else values

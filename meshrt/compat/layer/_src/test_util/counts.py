@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from meshrt import errors, monitoring
-from meshrt.caches import clear_caches
+from meshrt import dispatch, errors, monitoring
 from meshrt.runtime import events, jaxlib_api
 
 __all__ = [
     "assert_num_jit_and_pmap_compilations", "capture_stderr", "capture_stdout", "collect_lowered_jaxprs",
     "count_aot_jit_cpp_cache_miss", "count_compilation_after_persistent_cache_miss", "count_events",
-    "count_jit_and_pmap_lowerings", "count_jit_compilation_cache_miss", "count_jit_tracing_cache_miss",
-    "count_pjit_cpp_cache_miss", "count_primitive_compiles", "count_subjaxpr_to_hlo_conversion",
+    "count_internal_device_puts", "count_jit_and_pmap_lowerings", "count_jit_compilation_cache_miss",
+    "count_jit_tracing_cache_miss", "count_pjit_cpp_cache_miss", "count_primitive_compiles",
+    "count_subjaxpr_to_hlo_conversion",
     "register_event_duration_listener", "set_env",
 ]  # fmt: skip
 
@@ -55,36 +55,57 @@ def _subscribed() -> bool:
     return True
 
 
-def count_events(kind: str) -> Callable[[], contextlib.AbstractContextManager[Callable[[], int]]]:
-    """A context manager that gives a function: how often this thread did something of a kind since it was entered."""
+# What JAX calls the events of the pipeline that it tells its tests of, and what they are called here: calls for which
+# nothing was ready, functions traced, programs lowered, programs wanted, programs compiled, calls of a Compiled that
+# were not ready to run.
+_EVENTS = {
+    "jit_cpp_cache_miss": "dispatch_miss", "trace_to_jaxpr": "trace", "lower_jaxpr_to_module": "lower",
+    "pxla_cached_compilation": "program", "compile_after_persistent_compilation_miss": "compile",
+    "stages_compiled_call": "compiled_miss",
+}  # fmt: skip
 
-    @contextlib.contextmanager
-    def counting() -> Iterator[Callable[[], int]]:
-        _subscribed()
-        before = _here.counts[kind]
-        yield lambda: _here.counts[kind] - before
-
-    return counting
+_Counter = Callable[[], contextlib.AbstractContextManager[Callable[[], int]]]
 
 
-# Calls for which nothing was ready, functions traced, programs lowered, programs wanted, programs compiled.
-count_pjit_cpp_cache_miss = count_events("dispatch_miss")
-count_jit_tracing_cache_miss = count_events("trace")
-count_jit_and_pmap_lowerings = count_events("lower")
-count_jit_compilation_cache_miss = count_events("program")
-count_compilation_after_persistent_cache_miss = count_events("compile")
-# Calls of a Compiled that were not ready to run.
-count_aot_jit_cpp_cache_miss = count_events("compiled_miss")
+def count_events(event: str) -> _Counter:
+    """Gives a context manager whose value tells how often this thread has done something in the block so far.
+
+    `event` is JAX's name of one of those below, or one of `meshrt.runtime.events`.
+    """
+    kind = _EVENTS.get(event, event)
+    return functools.partial(_count, lambda: _here.counts[kind])
+
+
+@contextlib.contextmanager
+def _count(so_far: Callable[[], int]) -> Iterator[Callable[[], int]]:
+    _subscribed()
+    start = so_far()
+    yield lambda: so_far() - start
+
+
+(
+    count_pjit_cpp_cache_miss, count_jit_tracing_cache_miss, count_jit_and_pmap_lowerings,
+    count_jit_compilation_cache_miss, count_compilation_after_persistent_cache_miss, count_aot_jit_cpp_cache_miss,
+) = map(count_events, _EVENTS)  # fmt: skip
 
 
 @contextlib.contextmanager
 def count_primitive_compiles() -> Iterator[Callable[[], int]]:
-    """Gives a function that tells, afterwards, how many operations were made ready one by one."""
-    clear_caches()
+    """Gives a function that tells, after the block, how many operations were made ready one by one: primitives, each
+    with other parameters. What was made ready before is forgotten; functions that were compiled are not."""
+    dispatch.clear_primitives()
     found = -1
-    with count_jit_tracing_cache_miss() as count:
-        yield lambda: found
-    found = count()
+    yield lambda: found
+    found = dispatch.primitives_ready()
+
+
+@contextlib.contextmanager
+def count_internal_device_puts() -> Iterator[Callable[[], dict[str, int]]]:
+    """Gives a function that tells, after the block, how often jaxlib put values onto devices in calls, by its ways."""
+    before = Counter(jaxlib_api.device_puts())
+    found = Counter[str]()
+    yield lambda: dict(found)
+    found.update(Counter(jaxlib_api.device_puts()) - before)
 
 
 @contextlib.contextmanager
@@ -123,43 +144,49 @@ def count_subjaxpr_to_hlo_conversion(fun_name: str) -> Iterator[Callable[[], int
 @contextlib.contextmanager
 def assert_num_jit_and_pmap_compilations(times: int) -> Iterator[None]:
     """AssertionError unless the block lowers so many programs."""
-    with count_jit_and_pmap_lowerings() as count:
+    with count_jit_and_pmap_lowerings() as lowered:
         yield
-    if count() != times:
-        raise AssertionError(f"Expected exactly {times} XLA compilations, but executed {count()}")
+        found = lowered()
+    if found != times:
+        raise AssertionError(f"{found} programs were lowered, not {times}")
 
 
-@contextlib.contextmanager
-def _captured(stream: TextIO) -> Iterator[Callable[[], str]]:
-    text: list[str] = []
+class _Captured:
+    """A block in which what goes to a stream's file, from Python or not, goes to another file."""
 
-    def written() -> str:
-        if not text:
-            raise errors.ArgumentValueError("what was printed is known when the block is over")
-        return text[0]
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+        self._text: str | None = None
 
-    with tempfile.NamedTemporaryFile("w+", encoding="utf-8") as file:
-        stream.flush()
-        kept = os.dup(stream.fileno())
-        os.dup2(file.fileno(), stream.fileno())
-        try:
-            yield written
-        finally:
-            stream.flush()
-            os.dup2(kept, stream.fileno())
-            os.close(kept)
+    def __enter__(self) -> Callable[[], str]:
+        self._stream.flush()
+        self._file, self._number = tempfile.TemporaryFile(), self._stream.fileno()
+        self._kept = os.dup(self._number)
+        os.dup2(self._file.fileno(), self._number)
+        return self._written
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.flush()
+        os.dup2(self._kept, self._number)
+        os.close(self._kept)
+        with self._file as file:
             file.seek(0)
-            text.append(file.read())
+            self._text = file.read().decode()
+
+    def _written(self) -> str:
+        if self._text is None:
+            raise errors.ArgumentValueError("what was printed is known when the block is over")
+        return self._text
 
 
 def capture_stdout() -> contextlib.AbstractContextManager[Callable[[], str]]:
     """Gives a function that tells, after the block, what Python and compiled code wrote to standard output in it."""
-    return _captured(sys.stdout)
+    return _Captured(sys.stdout)
 
 
 def capture_stderr() -> contextlib.AbstractContextManager[Callable[[], str]]:
     """As `capture_stdout`, of standard error."""
-    return _captured(sys.stderr)
+    return _Captured(sys.stderr)
 
 
 @contextlib.contextmanager

@@ -21,15 +21,15 @@ from meshrt.compat.layer._src.config import string_flag
 from meshrt.runtime import backend, jaxlib_api
 
 __all__ = [
-    "MeshSpec", "create_mesh", "device_kind_match", "device_supports_buffer_donation", "device_under_test",
-    "get_tpu_version", "is_asan", "is_cloud_tpu", "is_cloud_tpu_at_least", "is_cuda_compute_capability_at_least",
-    "is_cuda_compute_capability_equal", "is_cuda_version_at_least", "is_device_cuda", "is_device_rocm", "is_device_tpu",
-    "is_device_tpu_at_least", "is_gil_disabled", "is_msan", "is_optimized_build", "is_running_under_pytest",
-    "is_sanitized", "is_test_rbe", "is_tsan", "jaxlib_version", "numpy_version", "parse_version",
-    "pattern_search", "pjrt_c_api_version_at_least", "pytest_mark_if_available", "request_cpu_devices",
-    "run_on_devices", "skip_on_devices", "skip_on_flag", "skip_under_pytest", "stablehlo_version_at_least",
-    "test_device_matches", "with_explicit_mesh", "with_mesh",
-    "with_mesh_from_kwargs",
+    "CudaArchSpecificTest", "MeshSpec", "create_mesh", "device_kind_match", "device_supports_buffer_donation",
+    "device_under_test", "get_cuda_nonportable_max_cluster_size", "get_tpu_version", "is_asan", "is_cloud_tpu",
+    "is_cloud_tpu_at_least", "is_cuda_compute_capability_at_least", "is_cuda_compute_capability_equal",
+    "is_cuda_version_at_least", "is_device_cuda", "is_device_rocm", "is_device_tpu", "is_device_tpu_at_least",
+    "is_gil_disabled", "is_msan", "is_optimized_build", "is_running_under_pytest", "is_sanitized", "is_test_rbe",
+    "is_tsan", "jaxlib_version", "numpy_version", "parse_version", "pattern_search", "pjrt_c_api_version_at_least",
+    "pytest_mark_if_available", "request_cpu_devices", "run_on_devices", "runtime_environment", "skip_on_devices",
+    "skip_on_flag", "skip_under_pytest", "stablehlo_version_at_least", "test_device_matches", "with_explicit_mesh",
+    "with_mesh", "with_mesh_from_kwargs",
 ]  # fmt: skip
 
 Test = Callable[..., Any]
@@ -61,11 +61,10 @@ def is_cloud_tpu() -> bool:
 
 
 def is_cloud_tpu_at_least(year: int, month: int, day: int) -> bool:
-    """Whether the driver of the TPU is as new as a date; where there is none, nothing is too old."""
-    if device_under_test() != "tpu":
-        return True
-    seconds = re.findall(r"\((\d+)\)", _client().platform_version.split("\n")[-1])
-    return len(seconds) != 1 or datetime.date.fromtimestamp(int(seconds[0])) >= datetime.date(year, month, day)
+    """Whether the driver of the TPU, whose version ends in the second it was built, is as new as a date. Where there is
+    none, or none that says so, nothing is too old."""
+    built = re.search(r"\((\d+)\)[^\n]*$", _client().platform_version) if device_under_test() == "tpu" else None
+    return built is None or datetime.date.fromtimestamp(int(built[1])) >= datetime.date(year, month, day)
 
 
 def _built_with(what: str) -> bool:
@@ -82,14 +81,15 @@ def is_gil_disabled() -> bool:
 
 
 def is_test_rbe() -> bool:
-    return os.environ.get("IS_JAX_RBE_TESTING", "").lower() in ("true", "1", "yes", "y")
+    """Whether tests run on machines of a build service, which sets a variable."""
+    return re.fullmatch("(?i)true|1|y|yes", os.environ.get("IS_JAX_RBE_TESTING", "")) is not None
 
 
 def parse_version(v: str) -> tuple[int, ...]:
     """The numbers of a version, without what follows them."""
     found = re.match(r"\d+(\.\d+)*", v)
     if found is None:
-        raise errors.ArgumentValueError(f"Unable to parse version {v!r}")
+        raise errors.ArgumentValueError(f"{v!r} does not begin with the numbers of a version")
     return tuple(map(int, found.group().split(".")))
 
 
@@ -114,29 +114,30 @@ def stablehlo_version_at_least(required_version: str) -> bool:
     return found is None or tuple(found) >= parse_version(required_version)
 
 
+def _kind() -> str:
+    return str(backend.devices(None)[0].device_kind)
+
+
 def get_tpu_version() -> int:
     """The generation of the TPU. ValueError where there is none."""
-    kind = backend.devices(None)[0].device_kind
-    found = re.match(r"TPU[^\d]*(\d+)", kind)
-    if device_under_test() != "tpu" or found is None:
-        raise errors.ArgumentValueError(f"Device is not TPU: {kind}")
-    return int(found.group(1))
+    numbers = re.findall(r"\d+", _kind()) if device_under_test() == "tpu" and _kind().startswith("TPU") else []
+    if not numbers:
+        raise errors.ArgumentValueError(f"{_kind()} is no TPU of a known generation")
+    return int(numbers[0])
 
 
 def is_device_tpu_at_least(version: int) -> bool:
-    return device_under_test() == "tpu" and get_tpu_version() >= version
+    return is_device_tpu() and get_tpu_version() >= version
 
 
-# How generations are written by those who make them, where not as `v4`.
-_KINDS = {"v5e": "v5 lite", "v6e": "v6 lite", "v7x": "TPU7x"}
+# What the names of kinds have in them, or end with, where not the generation as it is written by most: `v4`.
+_KINDS = {"v5e": "v5 lite", "v5p": "v5$", "v6e": "v6 lite", "v7x": "TPU7x"}
 
 
 def is_device_tpu(version: int | None = None, variant: str = "") -> bool:
-    """Whether the device is a TPU, of a generation if given."""
-    if device_under_test() != "tpu" or version is None:
-        return device_under_test() == "tpu"
-    kind, wanted = backend.devices(None)[0].device_kind, f"v{version}{variant}"
-    return kind.endswith("v5") if wanted == "v5p" else _KINDS.get(wanted, wanted) in kind
+    """Whether the device is a TPU, of a generation and a variant of it (`e`, `p`) if given."""
+    wanted = "" if version is None else f"v{version}{variant}"
+    return device_under_test() == "tpu" and re.search(_KINDS.get(wanted, wanted), _kind()) is not None
 
 
 def pattern_search(patterns: str | Sequence[str], string: str) -> str | None:
@@ -147,7 +148,13 @@ def pattern_search(patterns: str | Sequence[str], string: str) -> str | None:
 
 def device_kind_match(device_patterns: str | Sequence[str]) -> str | None:
     """The first of regular expressions that is found in the name of the device's kind."""
-    return pattern_search(device_patterns, backend.devices(None)[0].device_kind)
+    return pattern_search(device_patterns, _kind())
+
+
+def get_cuda_nonportable_max_cluster_size() -> int:
+    """How many blocks the device takes in one cluster at most, other devices perhaps fewer."""
+    # From NVIDIA's tuning guides for Hopper and Blackwell; the small devices of the latter hold fewer.
+    return {"Thor$": 8, "GB10$": 12}.get(device_kind_match(["Thor$", "GB10$"]) or "", 16)
 
 
 def _capability() -> tuple[int, ...] | None:
@@ -161,6 +168,26 @@ def is_cuda_compute_capability_at_least(capability: str) -> bool:
 
 def is_cuda_compute_capability_equal(capability: str) -> bool:
     return _capability() == parse_version(capability)
+
+
+class CudaArchSpecificTest:
+    """Beside a class of test cases: leaves the test that runs out on devices without what it needs."""
+
+    skipTest: Callable[[str], Any]
+
+    def _needs(self, what: str, has: Callable[[tuple[int, ...]], bool]) -> None:
+        found = _capability()
+        if found is None or not has(found):
+            self.skipTest(f"needs a GPU with {what}, not {_kind()}")
+
+    def skip_unless_sm90a(self) -> None:
+        self._needs("compute capability 9.0", lambda found: found == (9, 0))
+
+    def skip_unless_tcgen05(self) -> None:
+        self._needs("instructions of tcgen05", lambda found: found[0] in (10, 11))
+
+    def skip_unless_tcgen05_int8(self) -> None:
+        self._needs("instructions of tcgen05 for int8", lambda found: found in ((10, 0), (10, 1), (11, 0)))
 
 
 def is_cuda_version_at_least(major: int, minor: int) -> bool:
@@ -177,7 +204,7 @@ def _tags() -> set[str]:
 def test_device_matches(device_types: Iterable[str]) -> bool:
     """Whether the device is one of these platforms: `cpu`, `gpu`, `tpu`, `cuda`, `rocm`."""
     if isinstance(device_types, str):
-        raise AssertionError("device_types should be a list of strings")
+        raise AssertionError(f"a list of platforms is wanted, not {device_types!r}")
     return not _tags().isdisjoint(device_types)
 
 
@@ -201,29 +228,27 @@ def _only_if(wanted: Callable[[], bool], reason: Callable[[Test], str]) -> Calla
 
 def skip_on_devices(*disabled_devices: str, skip_reason: str | None = None) -> Callable[[Test], Test]:
     """Leaves a test out on these platforms."""
-    reason = skip_reason or "Skipped on devices with tags: " + ", ".join(disabled_devices)
+    reason = skip_reason or f"not on {', '.join(disabled_devices)}"
     return _only_if(lambda: not test_device_matches(disabled_devices), lambda _: reason)
 
 
 def run_on_devices(*enabled_devices: str, skip_reason: str | None = None) -> Callable[[Test], Test]:
     """Leaves a test out on all other platforms."""
-    reason = skip_reason or "Skipped unless running on devices with tags: " + ", ".join(enabled_devices)
+    reason = skip_reason or f"only on {', '.join(enabled_devices)}"
     return _only_if(lambda: test_device_matches(enabled_devices), lambda _: reason)
 
 
 def device_supports_buffer_donation() -> Callable[[Test], Test]:
     """Leaves a test out where donated memory is not used again. (All platforms of ours do so.)"""
     known = ("cpu", "cuda", "rocm", "tpu", "neuron")
-    return _only_if(
-        lambda: test_device_matches(known), lambda t: f"{t.__name__} not supported on device with tags {_tags()}."
-    )
+    return _only_if(lambda: test_device_matches(known), lambda _: f"memory is not donated on {_tags()}")
 
 
 def skip_on_flag(flag_name: str, skip_value: Any) -> Callable[[Test], Test]:
     """Leaves a test out while a setting has a value."""
     return _only_if(
         lambda: config.read(flag_name) != skip_value,
-        lambda t: f"{t.__name__} not supported when FLAGS.{flag_name} is {skip_value}",
+        lambda test: f"{test.__name__} is not for {flag_name}={skip_value}",
     )
 
 
@@ -249,13 +274,18 @@ def is_running_under_pytest() -> bool:
 
 def skip_under_pytest(reason: str) -> Callable[[Any], Any]:
     """Leaves a test out where pytest runs it."""
-    return unittest.skipIf(is_running_under_pytest(), f"Running under pytest: {reason}")
+    return unittest.skipIf(is_running_under_pytest(), f"pytest runs it: {reason}")
+
+
+def runtime_environment() -> str | None:
+    """Who runs the tests: `bazel`, whose Python lies among what it made, or `pytest`, which stands for all others."""
+    return None if sys.executable is None else "bazel" if "bazel-out" in sys.executable else "pytest"
 
 
 def _first(shape: Sequence[int], devices: Sequence[Any], what: str) -> np.ndarray:
     size = math.prod(shape)
     if len(devices) < size:
-        raise unittest.SkipTest(f"Test requires {size} {what} devices and found {len(devices)}.")
+        raise unittest.SkipTest(f"needs {size} {what} devices, of which there are {len(devices)}")
     return np.array(devices[:size]).reshape(tuple(shape))
 
 
@@ -269,19 +299,23 @@ def with_mesh(named_shape: MeshSpec) -> Iterator[None]:
 
 def with_mesh_from_kwargs(f: Test) -> Test:
     """Runs a test in the mesh that its argument `mesh` describes."""
-    return lambda *args, **kwargs: with_mesh(kwargs["mesh"])(f)(*args, **kwargs)
+
+    def run(*args: Any, mesh: MeshSpec, **kwargs: Any) -> Any:
+        with with_mesh(mesh):
+            return f(*args, mesh=mesh, **kwargs)
+
+    return run
 
 
 def create_mesh(
     mesh_shape: Sequence[int], axis_names: Sequence[str], iota_order: bool = False, axis_types: Any = None
 ) -> sharding.Mesh:
     """A mesh of the first devices, by number if `iota_order`. Leaves the test out where there are fewer."""
-    devices = backend.devices(None)
-    ordered = _first(mesh_shape, sorted(devices, key=lambda d: d.id), "global")
-    if iota_order:
-        return sharding.Mesh(ordered, axis_names, axis_types=axis_types)
-    types = axis_types if axis_types is not None else (sharding.AxisType.Auto,) * len(mesh_shape)
-    return sharding.make_mesh(tuple(mesh_shape), tuple(axis_names), types)
+    shape, names = tuple(mesh_shape), tuple(axis_names)
+    by_number = _first(shape, sorted(backend.devices(None), key=lambda d: d.id), "global")
+    if not iota_order:
+        return sharding.make_mesh(shape, names, axis_types or (sharding.AxisType.Auto,) * len(shape))
+    return sharding.Mesh(by_number, names, axis_types=axis_types)
 
 
 def with_explicit_mesh(
@@ -292,9 +326,8 @@ def with_explicit_mesh(
 
     def decorate(test: Test) -> Test:
         def run(*args: Any, **kwargs: Any) -> Any:
-            mesh = create_mesh(sizes, names, iota_order, axis_types=types)
-            with sharding.set_mesh(mesh):
-                return test(*args, **kwargs, mesh=mesh)
+            with sharding.set_mesh(create_mesh(sizes, names, iota_order, types)):
+                return test(*args, mesh=sharding.get_mesh(), **kwargs)
 
         return run
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import ml_dtypes
@@ -23,23 +23,33 @@ from meshrt.numpy.operands import in_one_dtype
 from meshrt.staging import make_jaxpr
 
 __all__ = [
-    "NUM_GENERATED_CASES", "SKIP_SLOW_TESTS", "assert_dot_precision",
+    "NUM_GENERATED_CASES", "SKIP_SLOW_TESTS", "TEST_WITH_PERSISTENT_COMPILATION_CACHE", "assert_dot_precision",
     "assert_dot_preferred_element_type", "cases_from_gens", "check_raises", "check_raises_regexp",
-    "complex_plane_sample", "every_dtype", "fwd_bwd_jaxprs", "is_sequence", "iter_eqns", "named_cases_from_sampler",
-    "num_float_bits", "parameterized_filterable", "promote_like_jnp", "sample_product", "sample_product_testcases",
-    "sanitize_test_name", "strict_promotion_if_dtypes_match", "supported_dtypes", "to_default_dtype",
-    "with_jax_dtype_defaults",
+    "complex_plane_sample", "every_dtype", "fwd_bwd_jaxprs", "is_sequence", "iter_eqns", "kSanitizeNameRE",
+    "named_cases_from_sampler", "num_float_bits", "parameterized_filterable", "promote_like_jnp", "sample_product",
+    "sample_product_testcases", "sanitize_test_name", "strict_promotion_if_dtypes_match", "supported_dtypes",
+    "to_default_dtype", "with_jax_dtype_defaults",
 ]  # fmt: skip
 
 NUM_GENERATED_CASES = int_flag("jax_num_generated_cases", int(os.environ.get("JAX_NUM_GENERATED_CASES", "10")))
 SKIP_SLOW_TESTS = bool_flag("jax_skip_slow_tests", os.environ.get("JAX_SKIP_SLOW_TESTS", "0").lower() in ("1", "true"))
+# Whether every test compiles into an empty folder of its own.
+TEST_WITH_PERSISTENT_COMPILATION_CACHE = bool_flag(
+    "jax_test_with_persistent_compilation_cache",
+    os.environ.get("JAX_TEST_WITH_PERSISTENT_COMPILATION_CACHE", "0").lower() in ("1", "true"),
+)
+# How often a sampler is asked in vain for a case that has not been before it is taken to have no more.
+_TRIES = int_flag("max_cases_sampling_retries", int(os.environ.get("JAX_MAX_CASES_SAMPLING_RETRIES", "100")))
 # The seed by which cases are chosen: the same in every run.
 _SEED = 42
 
 
+kSanitizeNameRE = re.compile("[" + re.escape(" \"'[](){}<>=,._") + "]+")
+
+
 def sanitize_test_name(s: str) -> str:
-    """A name that `pytest -k` and `unittest -k` can be given."""
-    return re.sub(r"[ \"'\[\](){}<>=,._]+", "_", s)
+    """A name that `pytest -k` and `unittest -k` can be given: brackets, points and the like become one underscore."""
+    return kSanitizeNameRE.sub("_", s)
 
 
 @functools.cache
@@ -49,16 +59,12 @@ def _chosen(count: int, wanted: int) -> np.ndarray:
 
 def sample_product_testcases(*args: Any, **kw: Any) -> list[dict[str, Any]]:
     """Some of the combinations of an element of each: of lists of dicts, and of lists of values by name."""
-    axes = [list(a) for a in args] + [[{k: v} for v in values] for k, values in kw.items()]
-    count = math.prod(map(len, axes))
-    cases = []
-    for number in _chosen(count, min(count, NUM_GENERATED_CASES.value)):
-        case: dict[str, Any] = {}
-        for axis in axes:
-            number, i = divmod(int(number), len(axis))
-            case.update(axis[i])
-        cases.append(case)
-    return cases
+    axes = [list(choices) for choices in args] + [[{name: v} for v in values] for name, values in kw.items()]
+    sizes = [len(axis) for axis in axes]
+    numbers = _chosen(math.prod(sizes), min(math.prod(sizes), NUM_GENERATED_CASES.value))
+    # The first axis moves fastest.
+    places = [np.unravel_index(n, sizes, order="F") for n in numbers] if sizes else [()] * len(numbers)
+    return [{k: v for axis, i in zip(axes, at) for k, v in axis[i].items()} for at in places]
 
 
 def sample_product(*args: Any, **kw: Any) -> Any:
@@ -90,23 +96,26 @@ def parameterized_filterable(
 
 def cases_from_gens(*gens: Callable[[int], Any]) -> Iterator[tuple[Any, ...]]:
     """Cases of growing sizes, each a name and what every generator gives for the size."""
-    sizes = (1, 3, 10)
-    for size in sizes:
-        for i in range(NUM_GENERATED_CASES.value // len(sizes) + 1):
-            yield (f"_{size}_{i}", *(gen(size) for gen in gens))
+    each = range(1 + NUM_GENERATED_CASES.value // 3)
+    return ((f"_{size}_{i}", *(gen(size) for gen in gens)) for size in (1, 3, 10) for i in each)
 
 
 def named_cases_from_sampler(gen: Callable[..., Any]) -> Iterator[dict[str, Any]]:
     """Different cases of a generator of one case, which is given a function that chooses one of several values."""
-    rng, tries = np.random.RandomState(_SEED), 0
+    rng = np.random.RandomState(_SEED)
+
+    def choose(values: Any) -> list[Any]:
+        values = list(values)
+        return [values[rng.randint(len(values))]]
+
     seen: set[str] = set()
-    while len(seen) < NUM_GENERATED_CASES.value and tries < 100:
-        tries += 1
-        for case in gen(lambda xs: [list(xs)[rng.randint(len(list(xs)))]]):
-            if case["testcase_name"] not in seen:
-                seen.add(case["testcase_name"])
-                tries = 0
-                yield case
+    failed = 0
+    while len(seen) < NUM_GENERATED_CASES.value and failed < _TRIES.value:
+        fresh = [case for case in gen(choose) if case["testcase_name"] not in seen]
+        failed = 0 if fresh else failed + 1
+        for case in fresh:
+            seen.add(case["testcase_name"])
+            yield case
 
 
 def num_float_bits(dtype: Any) -> int:
@@ -123,12 +132,16 @@ def to_default_dtype(arr: Any) -> np.ndarray:
 def with_jax_dtype_defaults(func: Callable[..., Any], use_defaults: Any = True) -> Callable[..., Any]:
     """A function of NumPy's whose results have default dtypes, all or those of a tree of booleans."""
 
+    def converted(x: Any, use: bool) -> Any:
+        return to_default_dtype(x) if use else x
+
     @functools.wraps(func)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        result = func(*args, **kwargs)
-        if isinstance(use_defaults, bool):
-            return tree_util.tree_map(to_default_dtype, result) if use_defaults else result
-        return tree_util.tree_map(lambda x, use: to_default_dtype(x) if use else x, result, use_defaults)
+        out = func(*args, **kwargs)
+        one = isinstance(use_defaults, bool)
+        return tree_util.tree_map(
+            converted, out, tree_util.tree_map(lambda _: use_defaults, out) if one else use_defaults
+        )
 
     return wrapped
 
@@ -136,23 +149,21 @@ def with_jax_dtype_defaults(func: Callable[..., Any], use_defaults: Any = True) 
 def promote_like_jnp(fun: Callable[..., Any], inexact: bool = False) -> Callable[..., Any]:
     """A function of NumPy's whose arguments are promoted together as ours are."""
 
-    def wrapper(*args: Any, **kw: Any) -> Any:
-        leaves, tree = tree_util.tree_flatten(args)
-        promoted = in_one_dtype("promote_like_jnp", leaves, inexact)
-        return fun(*tree_util.tree_unflatten(tree, promoted), **kw)
+    def promoted(*args: Any, **options: Any) -> Any:
+        together = iter(in_one_dtype("promote_like_jnp", tree_util.tree_leaves(args), inexact))
+        return fun(*tree_util.tree_map(lambda _: next(together), args), **options)
 
-    return wrapper
+    return promoted
 
 
 def is_sequence(x: Any) -> bool:
-    try:
-        iter(x)
-    except TypeError:
-        return False
-    return True
+    """Whether a value gives elements; 0-d arrays do not."""
+    with contextlib.suppress(TypeError):
+        return iter(x) is not None
+    return False
 
 
-def strict_promotion_if_dtypes_match(dtypes: Sequence[Any]) -> AbstractContextManager[None]:
+def strict_promotion_if_dtypes_match(dtypes: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
     """Strict promotion in a block where all dtypes are one, the usual one else."""
     return contexts.numpy_dtype_promotion("strict" if all(d == dtypes[0] for d in dtypes) else "standard")
 
@@ -179,33 +190,36 @@ def _check_raised(thunk: Any, kind: type[Exception], fits: Callable[[str], bool]
 
 def iter_eqns(jaxpr: Any) -> Iterator[Any]:
     """The equations of a Jaxpr and, behind them, of those inside it."""
-    yield from jaxpr.eqns
-    for inner in subjaxprs(jaxpr):
-        yield from iter_eqns(inner)
+    pending = [jaxpr]
+    while pending:
+        inner = pending.pop()
+        yield from inner.eqns
+        pending.extend(reversed([*subjaxprs(inner)]))
 
 
-def _of_dots(what: str, fun: Callable[..., Any], args: Any) -> list[Any]:
-    jaxpr = make_jaxpr(fun)(*args).jaxpr
-    return [e.params[what] for e in iter_eqns(jaxpr) if e.primitive is lax.dot_general_p]
+def _check_dots(what: str, wanted: Any, fun: Callable[..., Any], args: Any) -> None:
+    for eqn in iter_eqns(make_jaxpr(fun)(*args).jaxpr):
+        if eqn.primitive is lax.dot_general_p:
+            found = eqn.params[what]
+            each = set(found if isinstance(found, tuple) else (found,))
+            if each != {wanted}:
+                raise AssertionError(f"{eqn} has the {what} {found}, not {wanted}")
 
 
 def assert_dot_precision(expected_precision: Any, fun: Callable[..., Any], *args: Any) -> None:
     """AssertionError unless all products of a function have a precision."""
-    for found in _of_dots("precision", fun, args):
-        for one in found if isinstance(found, tuple) else (found,):
-            assert one == expected_precision, f"Unexpected precision: {expected_precision} != {found}"
+    _check_dots("precision", expected_precision, fun, args)
 
 
 def assert_dot_preferred_element_type(expected: Any, fun: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """AssertionError unless all products of a function give an element type."""
-    for found in _of_dots("preferred_element_type", functools.partial(fun, **kwargs), args):
-        assert expected == found, f"Unexpected preferred_element_type: {expected} != {found}"
+    _check_dots("preferred_element_type", expected, functools.partial(fun, **kwargs), args)
 
 
 def fwd_bwd_jaxprs(f: Callable[..., Any], *example_args: Any) -> tuple[Any, Any]:
     """The Jaxprs of the forward and the backward pass of a function."""
-    forward, (value, pull) = make_jaxpr(lambda *args: vjp(f, *args), return_shape=True)(*example_args)
-    return forward, make_jaxpr(lambda pull, out: pull(out))(pull, value)
+    forward, (out, pull) = make_jaxpr(functools.partial(vjp, f), return_shape=True)(*example_args)
+    return forward, make_jaxpr(lambda back, cotangent: back(cotangent))(pull, out)
 
 
 _NARROW_TPU = ("int4", "uint4", "bfloat16", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e5m2")
@@ -229,24 +243,20 @@ def supported_dtypes() -> set[Any]:
 class _Dtypes:
     """Lists of scalar types by kind, those that the platform supports."""
 
-    _LISTS: dict[str, tuple[Any, ...]] = {
-        "floating": (np.float32, np.float64),
-        "all_floating": (dtypes.bfloat16, np.float16, np.float32, np.float64),
-        "integer": (np.int32, np.int64),
-        "all_integer": (np.int8, np.int16, np.int32, np.int64),
-        "unsigned": (np.uint32, np.uint64),
-        "all_unsigned": (np.uint8, np.uint16, np.uint32, np.uint64),
-        "complex": (np.complex64, np.complex128),
-        "boolean": (np.bool_,),
-    }
+    _LISTS = {
+        "floating": "float32 float64", "all_floating": "bfloat16 float16 float32 float64",
+        "integer": "int32 int64", "all_integer": "int8 int16 int32 int64",
+        "unsigned": "uint32 uint64", "all_unsigned": "uint8 uint16 uint32 uint64",
+        "complex": "complex64 complex128", "boolean": "bool_",
+        "custom_floats": "bfloat16 float8_e4m3b11fnuz float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+        "float8_e3m4 float8_e4m3 float8_e8m0fnu float4_e2m1fn",
+    }  # fmt: skip
+    # Lists of the lists above, one behind the other.
     _JOINED = {
-        "inexact": ("floating", "complex"),
-        "all_inexact": ("all_floating", "complex"),
-        "numeric": ("floating", "integer", "unsigned", "complex"),
-        "all": ("all_floating", "all_integer", "all_unsigned", "complex", "boolean"),
-    }
-    _CUSTOM = ("bfloat16", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
-               "float8_e3m4", "float8_e4m3", "float8_e8m0fnu", "float4_e2m1fn")  # fmt: skip
+        "inexact": "floating complex", "all_inexact": "all_floating complex",
+        "numeric": "floating integer unsigned complex",
+        "all": "all_floating all_integer all_unsigned complex boolean",
+    }  # fmt: skip
 
     def supported(self, dtypes: Sequence[Any]) -> list[Any]:
         """Those of scalar types that the platform computes with."""
@@ -254,13 +264,11 @@ class _Dtypes:
         return [d for d in dtypes if d in known]
 
     def __getattr__(self, name: str) -> list[Any]:
-        if name == "custom_floats":
-            return self.supported([getattr(ml_dtypes, n) for n in self._CUSTOM])
         if name in self._JOINED:
-            return [d for part in self._JOINED[name] for d in getattr(self, part)]
+            return [kind for part in self._JOINED[name].split() for kind in getattr(self, part)]
         if name not in self._LISTS:
             raise AttributeError(f"no list of dtypes is called {name!r}")
-        return self.supported(self._LISTS[name])
+        return self.supported([getattr(np, n, None) or getattr(ml_dtypes, n) for n in self._LISTS[name].split()])
 
 
 every_dtype = _Dtypes()
