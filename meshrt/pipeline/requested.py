@@ -136,6 +136,9 @@ def settled(
 
 
 def _moves(chosen: NamedSharding, sharding: Sharding) -> bool:
+    """Whether what is of one sharding goes to other devices; what a type says over an AbstractMesh is on none."""
+    if isinstance(sharding, NamedSharding) and not isinstance(sharding.mesh, Mesh):
+        return False
     return isinstance(chosen.mesh, Mesh) and chosen.device_assignment != sharding.device_assignment
 
 
