@@ -15,6 +15,8 @@ os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Workers inherit it from readline, which pytest loads; what is printed is as wide where tests run without them.
+os.environ.pop("COLUMNS", None)
 
 import hypothesis
 import pytest

@@ -180,7 +180,7 @@ def test_static_values_are_structure():
     "data, meta, drop, says",
     [
         (["w"], [], [], "Missing fields: {'b'}."),
-        (["w", "b"], ["b"], [], "Repeated fields: {'b'}."),
+        (["w", "b"], ["b"], [], "must not overlap. Overlapping fields: {'b'}."),
         (["w", "b"], ["c"], [], "Unexpected fields: {'c'}."),
         (["w", "w"], ["c"], [], "Missing fields: {'b'}. Unexpected fields: {'c'}. Repeated fields: {'w'}."),
         (["w"], [], ["b", "w"], "Repeated fields: {'w'}."),
