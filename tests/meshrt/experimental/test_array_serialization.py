@@ -6,7 +6,6 @@ import sys
 import jax
 import numpy as np
 import pytest
-from jax.experimental.array_serialization import serialization as jax_serialization
 
 import meshrt
 from meshrt import errors
@@ -14,6 +13,7 @@ from meshrt.experimental.array_serialization import serialization, tensorstore_i
 from tests.meshrt.launch.conftest import launch  # noqa: F401 -- a fixture
 
 pytest.importorskip("tensorstore")
+jax_serialization = pytest.importorskip("jax.experimental.array_serialization.serialization")
 
 JAX, OURS = (jax, jax_serialization), (meshrt, serialization)
 
