@@ -407,7 +407,7 @@ class Primitive:
                     f"Error interpreting argument to {self.name} as a JAX value. The problematic value is of type "
                     f"{type(arg)} and was passed to {self.name} at position {position}. It is not a valid JAX type: "
                     "give an array, a NumPy array or scalar, or a Python number, or convert with numpy.asarray"
-                )
+                ) from None
 
     def bind_in(self, trace: Trace, operands: Sequence[Any], params: dict[str, Any]) -> Any:
         """The application in `trace`, which is the current one and to which another passes it on."""
