@@ -154,7 +154,7 @@ def test_collectives_name_what_their_kind_names(kind):
     lists = DeviceLists("#groups0", (1, 2), np.arange(2).tobytes())
     numbers = range(len(kind.dimensions) + (kind.counts is not None))
     found = communication(kind, lists, *numbers)
-    assert (*found,)[-1] == kind.groups_attribute and found[kind.groups_attribute] is lists
+    assert (*found,)[-1] == kind.groups_attribute and found[kind.groups_attribute] == lists
     assert [found[name].value for name in kind.dimensions] == list(numbers)[: len(kind.dimensions)]
 
 
