@@ -63,6 +63,7 @@ def _slope(high: Any, low: Any, eps: float) -> Any:
 
 
 def numeric_jvp(f: Callable[..., Any], primals: Any, tangents: Any, eps: float) -> Any:
+    """The derivative of `f` along `tangents` as central differences with the step `eps`."""
     high, low = (f(*tree_util.tree_map(lambda x, t, s=s: _moved(x, t, s * eps), primals, tangents)) for s in (1, -1))
     return tree_util.tree_map(lambda a, b: _slope(a, b, eps), high, low)
 
@@ -127,6 +128,7 @@ def inner(x: Any, y: Any) -> Any:
 
 
 def conjugate(tree: Any) -> Any:
+    """A tree with its complex leaves conjugated."""
     return tree_util.tree_map(lambda x: np.conj(x) if np.asarray(x).dtype.kind == "c" else x, tree)
 
 

@@ -169,6 +169,7 @@ def as_jax() -> ModuleType:
         sys.meta_path.insert(0, JaxFinder())
         sys.meta_path.append(AbsentFinder())
         importlib.invalidate_caches()
+        # All classes of errors print by this one method; programs that do not call `as_jax` keep the one of Exception.
         errors.MeshrtError.__str__ = _as_imported  # type: ignore[method-assign, assignment]
         _join_loggers()
         _name_loaded(importlib.import_module("jax"))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.marks import Mark
 from meshrt.core.references import is_ref
 from meshrt.core.types import aval_of
 from meshrt.primitives.references import ref_addupdate
@@ -15,40 +16,25 @@ from meshrt.primitives.state import whole_read, whole_write
 __all__: list[str] = []
 
 
-class _Mark:
-    """Equal to all others of its class. (Dataclasses of four marks would take more than a millisecond to make.)"""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-
-class GradValue(_Mark):
+class GradValue(Mark):
     """The target of a cotangent that is to be returned, as usual."""
 
     __slots__ = ()
 
 
-class DontWant(_Mark):
+class DontWant(Mark):
     """The target of a cotangent that nobody wants; `DidntWant` is returned in its place."""
 
     __slots__ = ()
 
 
-class GradRef(_Mark):
+class GradRef(Mark):
     """Stands, in what is returned, for a cotangent that was added to a reference. A pytree without leaves."""
 
     __slots__ = ()
 
 
-class DidntWant(_Mark):
+class DidntWant(Mark):
     """Stands, in what is returned, for a cotangent that nobody wanted. A pytree without leaves."""
 
     __slots__ = ()

@@ -8,6 +8,7 @@ from typing import Any
 
 from meshrt import errors
 from meshrt.core.jaxpr import Jaxpr
+from meshrt.core.marks import Mark
 from meshrt.tree_util import register_pytree_node, tree_leaves
 
 __all__ = ["LinearMap", "NotNeeded", "Pullback", "Run", "places_among"]
@@ -88,19 +89,10 @@ def _running(program: Jaxpr, run: Run, *args: Any) -> Any:
     return run(*args)
 
 
-class NotNeeded:
+class NotNeeded(Mark):
     """Stands in `args_res` for an argument that the backward pass does not read. A pytree without leaves."""
 
     __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is NotNeeded
-
-    def __hash__(self) -> int:
-        return hash(NotNeeded)
-
-    def __repr__(self) -> str:
-        return "NotNeeded()"
 
 
 class Pullback(LinearMap):

@@ -88,10 +88,10 @@ def thread_unsafe_test(condition: bool = True) -> Iterator[None]:
 def thread_unsafe_test_class(condition: bool = True) -> Callable[[type], type]:
     """Decorates a class of tests that no other test must run beside, their `setUp` included, if `condition`."""
 
-    def decorate(cls: type) -> type:
+    def decorate(cls: Any) -> Any:
         if not issubclass(cls, unittest.TestCase):
             raise errors.ArgumentTypeError(f"thread_unsafe_test_class decorates classes of test cases, not {cls}")
-        cls.thread_hostile = condition  # type: ignore[attr-defined]
+        cls.thread_hostile = condition
         return cls
 
     return decorate

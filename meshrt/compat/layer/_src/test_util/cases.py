@@ -217,7 +217,9 @@ class JaxTestCase(parameterized.TestCase):
             yield
 
     @contextlib.contextmanager
-    def assertWarnsRegex(self, warning: type[Warning], regex: Any) -> Iterator[None]:  # type: ignore[override]
+    def assertWarnsRegex(  # type: ignore[override]  # a block only, as JAX's
+        self, warning: type[Warning], regex: Any
+    ) -> Iterator[None]:
         with self._warned(warning, regex, lambda text: regex is None or re.search(regex, text) is not None):
             yield
 
@@ -302,7 +304,11 @@ def _no_jit(fun: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
     return fun
 
 
-# What tests that are to hold with and without jit are run with, each with a name for them.
-JIT_IMPLEMENTATION = (jit, _no_jit)
-for _implementation, _name in zip(JIT_IMPLEMENTATION, ("jit", "noop")):
-    _implementation._name = _name  # type: ignore[attr-defined]
+def _named(transform: Any, name: str) -> Any:
+    transform._name = name
+    return transform
+
+
+# What tests that are to hold with and without jit are run with. Their names are attributes of the functions, of `jit`
+# itself too: tests compare it with the one that they import.
+JIT_IMPLEMENTATION = (_named(jit, "jit"), _named(_no_jit, "noop"))

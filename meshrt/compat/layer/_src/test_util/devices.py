@@ -265,7 +265,8 @@ def pytest_mark_if_available(marker: str) -> Callable[[Any], Any]:
         import pytest  # an optional wheel: tests may be run without it
     except ImportError:
         return lambda test: test
-    return getattr(pytest.mark, marker)  # type: ignore[no-any-return]
+    found: Callable[[Any], Any] = getattr(pytest.mark, marker)
+    return found
 
 
 def is_running_under_pytest() -> bool:

@@ -1,0 +1,20 @@
+"""Values that say one thing, and hold nothing."""
+
+from __future__ import annotations
+
+__all__ = ["Mark"]
+
+
+class Mark:
+    """Equal to all others of its class. (Dataclasses would take a third of a millisecond each to make.)"""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
