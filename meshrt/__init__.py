@@ -24,9 +24,7 @@ with _collection.paused(), _interrupts.deferred():
         errors,
         lax,
         memory,
-        nn,
         numpy,
-        random,
         ref,
         sharding,
         stages,
@@ -142,15 +140,38 @@ sharding.auto_axes, sharding.explicit_axes, sharding.reshard = auto_axes, explic
 
 __version__, __version_info__ = version.__version__, version.__version_info__
 
-# Public modules that few programs use: imported when they are asked for, which keeps the start short.
+# Public modules that nothing above needs: imported when they are asked for, which keeps the start short.
 _LATER = frozenset([
     "ad", "checkpoint", "custom_batching", "distributed", "example_libraries", "experimental", "export", "extend",
-    "ffi", "flatten_util", "image", "interpreters", "monitoring", "ops", "profiler", "scipy", "test_util", "typing",
+    "ffi", "flatten_util", "image", "interpreters", "monitoring", "nn", "ops", "profiler", "random", "scipy",
+    "test_util", "typing",
 ])  # fmt: skip
 _IN_ENVIRONMENT = frozenset(["host_count", "host_id", "host_ids", "print_environment_info"])
 
 
 if TYPE_CHECKING:
+    from meshrt import (  # noqa: F401  (names that a checker knows)
+        ad,
+        custom_batching,
+        distributed,
+        example_libraries,
+        experimental,
+        export,
+        extend,
+        ffi,
+        flatten_util,
+        image,
+        interpreters,
+        monitoring,
+        nn,
+        ops,
+        profiler,
+        random,
+        scipy,
+        test_util,
+        typing,
+    )
+
     # The module of that name is also this function.
     from meshrt.transforms.checkpoint import checkpoint
 
@@ -166,3 +187,7 @@ if not TYPE_CHECKING:  # a checker reports names that do not exist
         if name == "load_executable":  # start-up time: programs in files are for few
             return importlib.import_module("meshrt.pipeline.loading").load
         raise errors.missing_name("meshrt", name, (*__all__, *_LATER, *_IN_ENVIRONMENT))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER, *_IN_ENVIRONMENT})

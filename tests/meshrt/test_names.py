@@ -63,3 +63,8 @@ def test_a_room_offers_no_names_of_its_workshop(room):
     ours, peer = (importlib.import_module(f"{package}.{room}") for package in ("meshrt", "jax"))
     more = {n for n in ours.__all__ if not n.endswith("_p") and not hasattr(peer, n)}
     assert more <= OURS.get(room, set())
+
+
+def test_modules_that_are_imported_when_asked_for_are_listed():
+    assert {"nn", "random", "scipy", "export"} <= set(dir(meshrt))
+    assert meshrt.nn is importlib.import_module("meshrt.nn")
