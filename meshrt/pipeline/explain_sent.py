@@ -36,7 +36,6 @@ _EVERY = "collectives"
 # Operations behind one that communicates among which a value is looked for that has the axis. Chosen: where the
 # partitioner splits what propagation left whole, what it follows is near.
 FAR = 64
-_ALIKE = "the partitioner splits what all devices would compute alike"
 
 
 def explained(
@@ -113,29 +112,33 @@ def _because(
         lines += _chain_lines(chains, names)
         left -= _axes_of(chains)
     if left:
-        lines += _nowhere_near(propagated, op, left, names, callers)
+        lines += _nowhere_near(propagated, op, left, axes, names, callers)
     return [*_constrained(propagated, op), *lines]
 
 
 def _nowhere_near(
-    propagated: Propagated, op: Op | Func, axes: frozenset[str], names: Names, callers: Mapping[str, Sequence[Op]]
+    propagated: Propagated,
+    op: Op | Func,
+    left: frozenset[str],
+    axes: frozenset[str],
+    names: Names,
+    callers: Mapping[str, Sequence[Op]],
 ) -> list[str]:
-    """Of axes that nothing near an operation has: what has them of all that it is connected with, or that there is
-    nothing, so that whatever is annotated, nobody asks."""
+    """Of those axes of a collective that nothing near its operation has: what has them of all that the operation is
+    connected with, or that there is nothing, so that whatever is annotated, nobody asks."""
     everything = list(_connected(propagated, op, callers))
-    chains = _chains(propagated, everything, axes)
-    unasked = axes - _axes_of(chains)
+    chains = _chains(propagated, everything, left)
+    unasked = left - _axes_of(chains)
     unreduced = [v for values in everything for v in values if _addend_axes(propagated, [v]) & unasked][:1]
-    far = [*_chain_lines(chains, names), *_unreduced_lines(propagated, unreduced, unasked, names)]
+    lines = [*_chain_lines(chains, names), *_unreduced_lines(propagated, unreduced, unasked, names)]
     unasked -= _addend_axes(propagated, unreduced)
-    said = lambda who, which: f"  {who} asks for it{_over(which, axes)}: {_ALIKE}"
-    lines = [said("nothing near", axes - unasked) + "; of what is connected with it, the nearest", *far] if far else []
-    return [*lines, said("no annotation", unasked)] if unasked else lines
-
-
-def _over(which: frozenset[str], axes: frozenset[str]) -> str:
-    """Which of the axes; nothing if it is all of them."""
-    return "" if which == axes else f" over {', '.join(map(repr, sorted(which)))}"
+    if lines:
+        far = ", ".join(map(repr, sorted(left - unasked)))
+        lines.insert(0, f"  nothing near is split over {far}; of what is connected with it, the nearest that is:")
+    if unasked:
+        over = "" if unasked == axes else f" over {', '.join(map(repr, sorted(unasked)))}"
+        lines.append(f"  no annotation asks for it{over}: the partitioner splits what all devices would compute alike")
+    return lines
 
 
 def _axes_of(chains: Sequence[Sequence[ProvenanceStep]]) -> frozenset[str]:

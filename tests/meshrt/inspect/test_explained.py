@@ -146,7 +146,7 @@ def test_of_what_nothing_near_asks_for_the_nearest_that_is_split_so_is_named():
              : (tensor<f32>, tensor<f32>, tensor<4xi64>) -> tensor<8x8x16x4xf32>
         return %0 : tensor<8x8x16x4xf32> }}"""
     lines = program(text).lines("all_gather")
-    assert lines[1].startswith("  nothing near asks for it: the partitioner splits")
+    assert lines[1] == "  nothing near is split over 'a'; of what is connected with it, the nearest that is:"
     assert lines[-1] == "  dimension 0 of arg0 (f32[12]) is annotated with axis 'a' by the user (-:2)"
     (said,) = annotations_of(read(text))
     without = program(text, (said,)).lines("all_gather")
