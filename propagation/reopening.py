@@ -25,6 +25,7 @@ from jaxlib.mlir import ir
 from .annotation_sites import Edit, one_after_other
 from .annotations import WITH_IN_SHARDINGS, read_shardings
 from .graph import Op, Program, Value
+from .model import DimSharding
 from .ops import SHARDING_ATTRIBUTE
 from .program import read
 from .propagated import Propagated, run
@@ -88,8 +89,12 @@ def opening(program: Program, shardings: Shardings) -> None:
 
 def decided(program: Program, shardings: Shardings) -> list[tuple[Any, ...]]:
     """Operations with the shardings of their results; what is replicated counts as not said."""
-    say = lambda v: None if (s := shardings.get(v)) is None or s.is_fully_replicated else s.dims
-    return [(op.name, [say(r) for r in op.results]) for op in program.ops()]
+
+    def said(value: Value) -> tuple[DimSharding, ...] | None:
+        sharding = shardings.get(value)
+        return None if sharding is None or sharding.is_fully_replicated else sharding.dims
+
+    return [(op.name, [said(r) for r in op.results]) for op in program.ops()]
 
 
 def _is_kept(value: Value, shardings: Shardings) -> bool:
