@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from propagation import Propagated
+from propagation import Propagated, run
 from propagation.annotations import read_shardings
 from propagation.attributes import string
 from propagation.axis_conflicts import Alike, lying_apart
+from propagation.errors import PropagationError
 from propagation.model import AxisRef, TensorSharding
-from propagation.program import Op, Program, Value, source
+from propagation.program import Op, Program, Value, read, source
 from propagation.rules import RuleCache
 from propagation.sdy_text import read_sharding
 from propagation.shardings import Shardings
@@ -101,22 +102,39 @@ _UNSAID = ("stablehlo.custom_call", "stablehlo.async_", "stablehlo.composite", "
 
 def unpropagated(known: KnownShardings) -> list[Finding]:
     """A finding where a module that carries its own shardings looks as if nothing had been propagated through it: no
-    operation's result has one, though operands do. (A module of a few operations may come out of propagation so.)"""
+    operation's result has one, though operands do, and propagation would give some."""
     if not isinstance(known, Annotated):
         return []
-    ops = [op for op in known.program.main.body.ops if op.name.startswith(("stablehlo.", "chlo."))]
-    sharded = lambda v: (s := known.shardings.get(v)) is not None and not s.is_fully_replicated
+    ops = _computing(known.program)
     if any(known.shardings.get(r) is not None for op in ops for r in op.results):
         return []
     heard = [op for op in ops if not op.name.startswith(_UNSAID) and any(r.type.is_tensor for r in op.results)]
-    bare = [op for op in heard if any(map(sharded, op.operands))]
-    if not bare:
+    bare = [op for op in heard if any(_is_split(known.shardings, v) for v in op.operands)]
+    if not bare or not _gets_shardings(known.program):
         return []
     message = (
         f"no operation's result has a sharding, so that all count as replicated, though {bare[0].name} has a sharded "
         "operand; if nothing was propagated through this module yet, do so (python -m propagation closed)"
     )
     return [Finding("unpropagated", message, source(bare[0]), 0.0)]
+
+
+def _gets_shardings(program: Program) -> bool:
+    """Whether propagation splits the result of an operation: it may be that nothing can be, in a small module."""
+    try:
+        made = run(read(program.module))
+    except PropagationError:  # which says nothing of the module as it stands
+        return True
+    return any(_is_split(made.shardings, r) for op in _computing(made.program) for r in op.results)
+
+
+def _computing(program: Program) -> list[Op]:
+    return [op for op in program.main.body.ops if op.name.startswith(("stablehlo.", "chlo."))]
+
+
+def _is_split(shardings: Shardings, value: Value) -> bool:
+    sharding = shardings.get(value)
+    return sharding is not None and not sharding.is_fully_replicated
 
 
 # Custom calls that stand for functions of the process that wrote the module: JAX's, and ours.

@@ -23,7 +23,9 @@ class Finding:
     bytes: float
 
     def __str__(self) -> str:
-        return f"{self.where or '?'}: {self.message} ({human(self.bytes)} per device)"
+        place = f"{self.where}: " if self.where else ""
+        cost = f" ({human(self.bytes)} per device)" if self.bytes else ""
+        return f"{place}{self.message}{cost}"
 
 
 def human(n: float) -> str:

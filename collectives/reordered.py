@@ -10,17 +10,14 @@ results.
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxlib.mlir import ir
 
 from propagation import Propagated, run
-from propagation.annotations import WITH_IN_SHARDINGS
+from propagation.annotation_sites import one_after_other
 from propagation.axis_conflicts import depends_on_order
 from propagation.model import TensorSharding
-from propagation.ops import SHARDING_ATTRIBUTE
 from propagation.program import Program, read
-from propagation.shardings import Shardings
+from propagation.reopening import decided, opening
 
 from .annotations import Annotate, KnownShardings, Propagation
 
@@ -42,7 +39,9 @@ class _Again(Propagation):
     def again(self, annotate: Annotate) -> Propagated | None:
         if self._module is None:
             return super().again(annotate)
-        return run(_opened(read(self._module)), annotate=annotate, xla_order=self.propagated.options.xla_order)
+        return run(
+            read(self._module), annotate=one_after_other(opening, annotate), xla_order=self.propagated.options.xla_order
+        )
 
 
 def in_xla_order(known: KnownShardings) -> KnownShardings:
@@ -77,8 +76,8 @@ def decided_again(known: KnownShardings, annotate: Annotate) -> KnownShardings |
     elif (reopened := _reopened(known)) is None or _has_priorities(reopened):
         return None
     else:
-        again = run(_opened(read(known.program.module)), annotate=annotate)
-    if again is None or _decided(again.program, again.shardings) == _decided(known.program, known.shardings):
+        again = run(read(known.program.module), annotate=one_after_other(opening, annotate))
+    if again is None or decided(again.program, again.shardings) == decided(known.program, known.shardings):
         return None
     return _Again(again, known.results())
 
@@ -96,7 +95,7 @@ def _opened_again(known: KnownShardings) -> Propagated | None:
     found = _reopened(known)
     if found is None or not depends_on_order(found.program, found.shardings, found.log):
         return None
-    return run(_opened(read(known.program.module)), xla_order=True)
+    return run(read(known.program.module), annotate=opening, xla_order=True)
 
 
 def _reopened(known: KnownShardings) -> Propagated | None:
@@ -106,8 +105,8 @@ def _reopened(known: KnownShardings) -> Propagated | None:
     again = _as_read(known.program)
     if again is None:
         return None
-    found = run(_opened(again))
-    return found if _decided(found.program, found.shardings) == _decided(known.program, known.shardings) else None
+    found = run(again, annotate=opening)
+    return found if decided(found.program, found.shardings) == decided(known.program, known.shardings) else None
 
 
 def _as_read(program: Program) -> Program | None:
@@ -123,22 +122,3 @@ def _as_read(program: Program) -> Program | None:
         if op._attrs is not None and op._attrs != other.attrs:
             return None
     return again
-
-
-def _opened(program: Program) -> Program:
-    """A module that carries closed shardings, changed into one that leaves to propagation what operations and functions
-    other than the entry say; constraints, reshards and manual computations keep theirs."""
-    main = program.main
-    for func in program.funcs.values():
-        for attrs in (*func.arg_attrs, *func.result_attrs) if func is not main else ():
-            attrs.pop("sdy.sharding", None)
-    for op in program.ops():
-        if op.name not in SHARDING_ATTRIBUTE and op.name not in WITH_IN_SHARDINGS and op.has_attr("sdy.sharding"):
-            del op.attrs["sdy.sharding"]
-    return program
-
-
-def _decided(program: Program, shardings: Shardings) -> list[tuple[Any, ...]]:
-    """Operations with the shardings of their results; what is replicated counts as not said."""
-    say = lambda v: None if (s := shardings.get(v)) is None or s.is_fully_replicated else s.dims
-    return [(op.name, [say(r) for r in op.results]) for op in program.ops()]

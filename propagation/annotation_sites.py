@@ -29,7 +29,10 @@ from .overrides import set_argument
 from .propagated import Propagated
 from .shardings import Shardings
 
-__all__ = ["Edit", "Said", "annotations_of", "handed_in", "origin_of", "origins", "returned_at", "saying_of"]
+__all__ = [
+    "Edit", "Said", "annotations_of", "handed_in", "one_after_other", "origin_of", "origins", "returned_at",
+    "saying_of",
+]  # fmt: skip
 
 # What `run(..., annotate=)` takes.
 Edit = Callable[[Program, Shardings], None]
@@ -69,6 +72,17 @@ def saying_of(kind: str, number: int, sharding: TensorSharding | None) -> Edit:
             _remove(program.values[number])
         else:
             shardings.set(program.values[number], sharding)
+
+    return edit
+
+
+def one_after_other(*edits: Edit | None) -> Edit:
+    """Several changes of what a program says as one, those that there are."""
+    some = [each for each in edits if each is not None]
+
+    def edit(program: Program, shardings: Shardings) -> None:
+        for each in some:
+            each(program, shardings)
 
     return edit
 

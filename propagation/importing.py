@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
+from .axes import merged
 from .functions import Symbols, callee_of, copy_function, set_callee
 from .model import AxisRef, DimSharding, Mesh, TensorSharding
 from .program import Edits, Func, Op, Program, Use, Value
@@ -76,12 +77,13 @@ def _rename_in_collectives(program: Program, joined: dict[str, str]) -> None:
 
 
 def drop_unit_axes(program: Program, shardings: Shardings) -> None:
-    """Removes axes of size one from all shardings; meshes keep them."""
+    """Removes axes of size one from all shardings; meshes keep them. Parts of an axis between which one stood are one
+    part then (Shardy's own pass leaves them apart, which its verifier refuses)."""
     if not any(size == 1 for mesh in program.meshes.values() for _, size in mesh.axes):
         return
 
     def keep(axes: tuple[AxisRef, ...]) -> tuple[AxisRef, ...]:
-        return tuple(a for a in axes if a.size > 1)
+        return merged(a for a in axes if a.size > 1)
 
     def change(s: TensorSharding) -> TensorSharding:
         dims = [DimSharding(keep(d.axes), d.is_open, _kept_priority(d)) for d in s.dims]

@@ -32,6 +32,7 @@ class Propagated:
     shardings   the sharding of each value; ask through `sharding(value)`
     log         every decision, in order
     before      the propagation of the same module that this one was made `again` of; None for the first
+    annotate    what changed what the module says before any was propagated; None if nothing did
 
     >>> import propagation
     >>> mesh = meshrt.sharding.AbstractMesh((4,), ("data",))
@@ -51,7 +52,8 @@ class Propagated:
     ):
         self._run = run
         self.before = before
-        self._original, self._annotate = original, annotate
+        self.annotate = annotate
+        self._original = original
         self.stage = stage
         self.program: Program = run.program
         self.shardings: Shardings = run.shardings
@@ -95,8 +97,8 @@ class Propagated:
         given = [self._with_priorities(v) for v in self.program.main.args]
 
         def annotate(program: Program, shardings: Shardings) -> None:
-            if self._annotate is not None:
-                self._annotate(program, shardings)
+            if self.annotate is not None:
+                self.annotate(program, shardings)
             for arg, sharding in zip(program.main.args, given, strict=True):
                 if sharding is not None:
                     shardings.set(arg, sharding)
@@ -104,7 +106,7 @@ class Propagated:
                 then(program, shardings)
 
         done = run_stage(self._original(), self.stage, replace(self.options, **changes), annotate)
-        return Propagated(done, self.stage, self._original, self._annotate, self)
+        return Propagated(done, self.stage, self._original, self.annotate, self)
 
     def _with_priorities(self, value: Value) -> TensorSharding | None:
         """The sharding of a value as an annotation from which the same priorities follow."""

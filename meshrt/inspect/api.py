@@ -11,13 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
-import propagation
 from collectives.findings import human
 from collectives.kinds import kinds
 from collectives.topology import load
 from meshrt.errors import InspectError, did_you_mean
 from meshrt.inspect.containers import module_in
-from meshrt.inspect.foreign import partition_foreign
+from meshrt.inspect.foreign import partition_foreign, propagate_foreign
 from meshrt.inspect.kernels import kernel_rows
 from meshrt.inspect.lint import Subject, subject_of_module, subject_of_stage
 from meshrt.inspect.lint import lint as found_by_lint
@@ -127,7 +126,7 @@ def report(
         made = report_of(name, propagated, program.result, *names, kernels=kernels)
         rows = partial(program_row, propagated, *names)
     elif isinstance(program, str | bytes) or hasattr(program, "operation"):
-        propagated = propagation.run(program, xla_order=True)
+        propagated = propagate_foreign(program)
         partitioned = partition_foreign(propagated, machine)
         names = argument_names(propagated), output_names(propagated)
         decided = partitioned.decided(propagated)

@@ -18,7 +18,7 @@ from meshrt.inspect.changes import CollectiveChange, Comparison
 from meshrt.inspect.lint.changes import spec_text
 from meshrt.inspect.lint.subject import Subject, Trial
 from meshrt.pipeline.names import type_text
-from propagation.annotation_sites import Edit, Said, saying_of
+from propagation.annotation_sites import Edit, Said, one_after_other, saying_of
 from propagation.model import DimSharding, Mesh, TensorSharding
 from propagation.program import Op, Program, source
 from propagation.shardings import Shardings, map_shardings
@@ -98,15 +98,7 @@ def differences(before: Subject, after: Subject) -> list[Difference]:
     found: dict[tuple[str, bool], list[Edit]] = {}
     for each in (*_of_meshes(before, after), *_of_edges(before, after), *_of_constraints(before, after)):
         found.setdefault((each.text, each.in_after), []).append(each.edit)
-    return [Difference(text, _together(edits), in_after) for (text, in_after), edits in found.items()]
-
-
-def _together(edits: Sequence[Edit]) -> Edit:
-    def edit(program: Program, shardings: Shardings) -> None:
-        for each in edits:
-            each(program, shardings)
-
-    return edit
+    return [Difference(text, one_after_other(*edits), in_after) for (text, in_after), edits in found.items()]
 
 
 def _of_meshes(before: Subject, after: Subject) -> Iterator[Difference]:

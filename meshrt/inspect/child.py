@@ -22,7 +22,7 @@ from collectives.topology import load
 from meshrt.errors import MeshrtError
 from meshrt.inspect.child_options import annotating_of, module_text
 from meshrt.inspect.comparing import compared
-from meshrt.inspect.foreign import partition_foreign
+from meshrt.inspect.foreign import partition_foreign, propagate_foreign
 from meshrt.inspect.indivisible_annotations import replicas_finding, undivided_annotations
 from meshrt.inspect.lint import lint, subject_of_module
 from meshrt.inspect.model import FindingRow, place, report_of
@@ -44,7 +44,7 @@ def answer(options: dict[str, Any], data: bytes, read: Callable[[str], str | Non
     annotate = annotating_of(module, options)
     if options["stage"] == "lowered":
         return {"text": _lowered(module, options["file"], annotate).operation.get_asm(enable_debug_info=False)}
-    propagated = propagation.run(module, file=options["file"], annotate=annotate, xla_order=True)
+    propagated = propagate_foreign(module, annotate, options["file"])
     if options["stage"] == "propagated":
         return {"text": propagated.as_text()}
     names = argument_names(propagated), output_names(propagated)

@@ -1,4 +1,4 @@
-"""How modules that were written elsewhere are partitioned: to be looked at, not to be run by us."""
+"""How modules that were written elsewhere are propagated and partitioned: to be looked at, not to be run by us."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from typing import Any
 import collectives
 from collectives.topology import Topology
 from propagation import Propagated
+from propagation.annotation_sites import Edit
+from propagation.reopening import Module, run_opened
 
-__all__ = ["partition_foreign"]
+__all__ = ["partition_foreign", "propagate_foreign"]
+
+
+def propagate_foreign(module: Module, annotate: Edit | None = None, file: str | None = None) -> Propagated:
+    """`propagation.run` for a look at a module of another frontend, or at what a station of ours printed: in the order
+    in which XLA decides; a module that propagation was through already is read as it was before. Raises the same."""
+    return run_opened(module, annotate, xla_order=True, file=file)
 
 
 def partition_foreign(

@@ -23,7 +23,7 @@ from meshrt.pipeline.names import type_text
 from propagation import Propagated
 from propagation.addresses import is_at
 from propagation.annotation_sites import handed_in
-from propagation.functions import callers_of
+from propagation.functions import callers_of, named_functions
 from propagation.locations import value_source
 from propagation.log import ProvenanceStep
 from propagation.ops import TERMINATORS
@@ -98,20 +98,67 @@ def _because(
     if asked is not None:
         where = source(asked)
         return ["  the program itself asks for it, in a manual computation" + (f" ({where})" if where else "")]
-    chains = [] if op is None else chains_behind(propagated, op, axes, callers)
+    if op is None:
+        return ["  no operation of the program is known that it is for"]
+    chains = chains_behind(propagated, op, axes, callers)
     lines = _chain_lines(chains, names)
-    left = axes - {chain[0].axis.name for chain in chains}
-    for value in unreduced_behind(propagated, op, left, callers) if op is not None and left else ():
-        sharding, where = propagated.sharding(value), value_source(value)
-        partial = axes_text(tuple(a for a in (sharding.unreduced if sharding is not None else ()) if a.name in left))
-        place = f" ({where})" if where else ""
-        lines.append(f"  {names.of(value)} is annotated as a partial sum over {partial} by the user{place}")
-        left -= {a.name for a in (sharding.unreduced if sharding is not None else ())}
-    if op is not None and left:
-        lines += _chain_lines(_chains(propagated, _beside(op), left), names)
-    if not lines:
-        return ["  no annotation asks for it: the partitioner splits what all devices would compute alike"]
+    left = axes - _axes_of(chains)
+    if left:
+        unreduced = unreduced_behind(propagated, op, left, callers)
+        lines += _unreduced_lines(propagated, unreduced, left, names)
+        left -= _addend_axes(propagated, unreduced)
+    if left:
+        chains = _chains(propagated, _beside(op), left)
+        lines += _chain_lines(chains, names)
+        left -= _axes_of(chains)
+    if left:
+        lines += _nowhere_near(propagated, op, left, axes, names, callers)
     return [*_constrained(propagated, op), *lines]
+
+
+def _nowhere_near(
+    propagated: Propagated,
+    op: Op | Func,
+    left: frozenset[str],
+    axes: frozenset[str],
+    names: Names,
+    callers: Mapping[str, Sequence[Op]],
+) -> list[str]:
+    """Of those axes of a collective that nothing near its operation has: what has them of all that the operation is
+    connected with, or that there is nothing, so that whatever is annotated, nobody asks."""
+    everything = list(_connected(propagated, op, callers))
+    chains = _chains(propagated, everything, left)
+    unasked = left - _axes_of(chains)
+    unreduced = [v for values in everything for v in values if _addend_axes(propagated, [v]) & unasked][:1]
+    lines = [*_chain_lines(chains, names), *_unreduced_lines(propagated, unreduced, unasked, names)]
+    unasked -= _addend_axes(propagated, unreduced)
+    if lines:
+        far = ", ".join(map(repr, sorted(left - unasked)))
+        lines.insert(0, f"  nothing near is split over {far}; of what is connected with it, the nearest that is:")
+    if unasked:
+        over = "" if unasked == axes else f" over {', '.join(map(repr, sorted(unasked)))}"
+        lines.append(f"  no annotation asks for it{over}: the partitioner splits what all devices would compute alike")
+    return lines
+
+
+def _axes_of(chains: Sequence[Sequence[ProvenanceStep]]) -> frozenset[str]:
+    return frozenset(chain[0].axis.name for chain in chains)
+
+
+def _addend_axes(propagated: Propagated, values: Sequence[Value]) -> frozenset[str]:
+    """The axes over which values are annotated as partial sums."""
+    said = (propagated.sharding(v) for v in values)
+    return frozenset(a.name for s in said if s is not None for a in s.unreduced)
+
+
+def _unreduced_lines(
+    propagated: Propagated, values: Sequence[Value], axes: frozenset[str], names: Names
+) -> Iterator[str]:
+    for value in values:
+        sharding, where = propagated.sharding(value), value_source(value)
+        partial = axes_text(tuple(a for a in (sharding.unreduced if sharding is not None else ()) if a.name in axes))
+        place = f" ({where})" if where else ""
+        yield f"  {names.of(value)} is annotated as a partial sum over {partial} by the user{place}"
 
 
 def _chain_lines(chains: Sequence[Sequence[ProvenanceStep]], names: Names) -> list[str]:
@@ -205,6 +252,38 @@ def _beside(op: Op | Func) -> Iterator[Sequence[Value]]:
         users = dict.fromkeys(use.op for value in here for use in value.uses)
         here = list(dict.fromkeys(v for o in users for v in (*o.results, *o.operands) if v not in seen))
         yield here
+
+
+def _connected(propagated: Propagated, op: Op | Func, callers: Mapping[str, Sequence[Op]]) -> Iterator[Sequence[Value]]:
+    """All values that an operation is connected with, by whatever is read and given, the nearest first: through bodies
+    of loops and branches and through calls, both ways."""
+    funcs = propagated.program.funcs
+
+    def around(near: Op) -> Iterator[Value]:
+        yield from (*near.operands, *near.results)
+        yield from (v for body in near.regions for v in body.args)
+        yield from (v for name in named_functions(near) for v in (*funcs[name].args, *funcs[name].returned))
+
+    def beside(value: Value) -> Iterator[Value]:
+        if value.op is not None:
+            yield from around(value.op)
+        for use in value.uses:
+            yield from around(use.op)
+            owner = use.op.parent_op if use.op.name in TERMINATORS else None
+            if isinstance(owner, Op):
+                yield from owner.results
+            elif owner is not None:
+                yield from (call.results[use.number] for call in callers.get(owner.name, ()))
+        if isinstance(value.argument_of, Op):
+            yield from around(value.argument_of)
+        yield from _entering(value, callers) if value.op is None else ()
+
+    here = list(dict.fromkeys(op.returned if isinstance(op, Func) else around(op)))
+    seen = set(here)
+    while here:
+        yield here
+        here = [v for v in dict.fromkeys(v for value in here for v in beside(value)) if v not in seen]
+        seen.update(here)
 
 
 def _given(op: Op) -> Sequence[Value]:

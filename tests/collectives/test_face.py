@@ -95,6 +95,17 @@ def test_a_module_through_which_nothing_was_propagated_says_so():
     assert not collectives.partition(closed.as_text()).findings
 
 
+def test_a_module_that_propagation_leaves_as_it_is_was_propagated():
+    """The only operation's result is whole: nothing tells the module from one that was not propagated yet."""
+    text = f"""{MESH}func.func @main(%x: tensor<8x16xf32> {on('{"a"}', "{}")}) -> tensor<16xf32> {{
+      %z = stablehlo.constant dense<0.0> : tensor<f32>
+      %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0]
+           : (tensor<8x16xf32>, tensor<f32>) -> tensor<16xf32>
+      return %0 : tensor<16xf32> }}"""
+    assert not collectives.partition(propagation.run(text).as_text()).findings
+    assert not collectives.partition(text).findings
+
+
 def test_sizes_that_are_not_known():
     text = f"""{MESH}func.func @main(%x: tensor<?x16xf32> {on('{"a"}', "{}")}) -> tensor<?x16xf32> {{
       return %x : tensor<?x16xf32> }}"""

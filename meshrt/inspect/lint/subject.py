@@ -14,7 +14,7 @@ from collectives.cost import item_bytes
 from collectives.errors import CollectivesError
 from collectives.module import PartitionedProgram
 from collectives.topology import Topology
-from meshrt.inspect.foreign import partition_foreign
+from meshrt.inspect.foreign import partition_foreign, propagate_foreign
 from meshrt.pipeline.explain import Names
 from meshrt.pipeline.names import argument_names, names_of, output_names
 from propagation.annotation_sites import Edit, Said, annotations_of, origins
@@ -22,6 +22,7 @@ from propagation.errors import PropagationError
 from propagation.model import Mesh, TensorSharding
 from propagation.ops import having
 from propagation.program import Program, Value, read
+from propagation.reopening import Reading
 
 if TYPE_CHECKING:
     from meshrt.pipeline.lowered import Lowered
@@ -181,20 +182,24 @@ def subject_of_module(
     """That of a module as text, bytecode or `ir.Module`; `given` is what `propagation.run` takes as `annotate`,
     `names` are those of arguments and results if they are known better than it says them."""
 
-    def make(edit: Edit | None) -> PartitionedProgram:
-        def annotate(program: Program, shardings: Any) -> None:
-            for each in (given, edit):
-                if each is not None:
-                    each(program, shardings)
-
-        return partition_foreign(propagation.run(module, file=file, annotate=annotate, xla_order=True), topology)
-
-    base = make(None) if base is None else base
+    if base is None:
+        base = partition_foreign(propagate_foreign(module, given, file), topology)
     assert base.propagated is not None, "programs are partitioned from what was propagated"
+    reading = Reading.of(base.propagated)
+
+    def make(edit: Edit | None) -> PartitionedProgram:
+        return partition_foreign(reading.run(module, edit, file=file), topology)
+
     if names is None:
         names = argument_names(base.propagated), output_names(base.propagated)
     return Subject(
-        make, lambda: read(module, file), names, base=base, given=given, has_topology=topology is not None, place=place
+        make,
+        lambda: read(module, file),
+        names,
+        base=base,
+        given=reading.annotate,
+        has_topology=topology is not None,
+        place=place,
     )
 
 

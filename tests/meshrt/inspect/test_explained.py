@@ -12,7 +12,7 @@ import propagation
 from collectives.ir.program import Collective
 from collectives.module import PartitionedProgram
 from meshrt.errors import InspectError
-from meshrt.pipeline.explain_sent import chains_behind, explained
+from meshrt.pipeline.explain_sent import FAR, chains_behind, explained
 from meshrt.pipeline.names import argument_names, output_names
 from propagation.annotation_sites import Said, annotations_of, origin_of
 from propagation.program import read
@@ -128,6 +128,29 @@ def test_what_the_partitioner_splits_by_itself_has_no_annotation():
     assert lines[1::2] == [
         "  no annotation asks for it: the partitioner splits what all devices would compute alike"
     ] * (len(lines) // 2)
+
+
+def test_of_what_nothing_near_asks_for_the_nearest_that_is_split_so_is_named():
+    """The bound of random numbers comes from an argument that is split over the axis over which they are drawn in
+    parts, but lies further away than is looked at first: that no annotation names the axis would be wrong, and that
+    this one is the cause, too."""
+    steps = "".join(f"%t{i + 1} = stablehlo.tanh %t{i} : tensor<f32>\n" for i in range(FAR))
+    text = f"""sdy.mesh @m = <["a"=2]>
+      func.func @main(%x: tensor<12xf32> {{sdy.sharding = #sdy.sharding<@m, [{{"a"}}]>}}) -> (tensor<8x8x16x4xf32>) {{
+        %n = stablehlo.constant dense<[8, 8, 16, 4]> : tensor<4xi64>
+        %z = stablehlo.constant dense<0.0> : tensor<f32>
+        %b = stablehlo.constant dense<1.0> : tensor<f32>
+        %t0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0]
+             : (tensor<12xf32>, tensor<f32>) -> tensor<f32>
+{steps} %0 = "stablehlo.rng"(%b, %t{FAR}, %n) {{rng_distribution = #stablehlo<rng_distribution UNIFORM>}}
+             : (tensor<f32>, tensor<f32>, tensor<4xi64>) -> tensor<8x8x16x4xf32>
+        return %0 : tensor<8x8x16x4xf32> }}"""
+    lines = program(text).lines("all_gather")
+    assert lines[1] == "  nothing near is split over 'a'; of what is connected with it, the nearest that is:"
+    assert lines[-1] == "  dimension 0 of arg0 (f32[12]) is annotated with axis 'a' by the user (-:2)"
+    (said,) = annotations_of(read(text))
+    without = program(text, (said,)).lines("all_gather")
+    assert without[0] == lines[0] and "no annotation asks for it" in without[1]
 
 
 def test_what_the_program_sends_itself_is_said_so():

@@ -11,6 +11,14 @@ import { Program } from "./program.js";
 import { sources } from "./sources.js";
 import { table } from "./table.js";
 
+/** What a change that was tried does: `sent 1 MiB → 512 KiB, held 3 MiB as before`. */
+function tried(remedy) {
+  const both = (what, before, after, text) => `${what} ${before === after ? `${text(before)} as before` : `${text(before)} → ${text(after)}`}`;
+  const figures = [both("sent", remedy.bytes_before, remedy.bytes_after, human), both("held", remedy.peak_before, remedy.peak_after, human)];
+  if (remedy.seconds_before != null && remedy.seconds_after != null) figures.push(both("per run", remedy.seconds_before, remedy.seconds_after, humanTime));
+  return figures.join(", ");
+}
+
 export class View extends EventTarget {
   constructor({ report, program }) {
     super();
@@ -200,10 +208,11 @@ export class View extends EventTarget {
 
   findings() {
     const { report, short } = this;
-    const place = (where) => (where && this.program ? h("button", { type: "button", class: "link", onclick: () => this.show(where) }, short(where)) : short(where ?? "-"));
-    const found = report.findings.map((f) => h("li", null, h("b", null, f.kind), " ", place(f.where), `: ${f.message} (${human(f.bytes)} per device)`));
-    const lint = (report.lint ?? []).map((f) => h("li", null, h("b", null, f.rule), " ", place(f.where), `: ${f.message} (${human(f.bytes)})`,
-      f.remedy ? h("p", { class: "remedy" }, `${f.remedy.text}: sent ${human(f.remedy.bytes_before)} → ${human(f.remedy.bytes_after)}, held ${human(f.remedy.peak_before)} → ${human(f.remedy.peak_after)}`) : null));
+    const place = (where) => (this.program ? h("button", { type: "button", class: "link", onclick: () => this.show(where) }, short(where)) : short(where));
+    const one = (name, { where, message, bytes }, ...more) => h("li", null, h("b", null, name), where ? [" ", place(where)] : null,
+      `: ${message}${bytes ? ` (${human(bytes)} per device)` : ""}`, more);
+    const found = report.findings.map((f) => one(f.kind, f));
+    const lint = (report.lint ?? []).map((f) => one(f.rule, f, f.remedy ? h("p", { class: "remedy" }, `${f.remedy.text}: ${tried(f.remedy)}`) : null));
     return h("div", { class: "pad" },
       found.length || lint.length ? h("ul", { class: "findings" }, found, lint) : h("p", null, "Nothing was found that could not stay sharded."),
       report.explanations.length ? [h("h3", null, "Explanations"), h("ul", null, report.explanations.map((line) => h("li", null, short(line))))] : null,

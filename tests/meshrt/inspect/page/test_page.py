@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import meshrt.inspect
+from meshrt.inspect.model import FindingRow, LintRow, RemedyRow
 from meshrt.inspect.page.document import document
 from meshrt.inspect.program_rows import OperationRow, ProgramRow, TensorRow
 from tests.meshrt.inspect.page.programs import lowered, report_with_program
@@ -254,3 +255,23 @@ def test_of_a_large_program_only_what_is_in_sight_is_drawn(tab, report, tmp_path
     assert tab.run(f"{VIEW}.graph.drawn") > 0
     assert len(texts(tab, ".outline [aria-selected=true]")) == 1
     tab.shot("large")
+
+
+def test_findings_tell_a_place_and_a_cost_where_there_are_such(tab, report, tmp_path):
+    placed, placeless = (
+        FindingRow("gather", "w is gathered", "train.py:7", 2048),
+        FindingRow("note", "x is read", None, 0),
+    )
+    remedy = RemedyRow("remove it", 4096, 2048, 512, 512)
+    made = replace(
+        report, findings=(placed, placeless), lint=(LintRow("redundant", "it says nothing", None, 0, remedy),)
+    )
+    file = tmp_path / "found.html"
+    file.write_text(document(made))
+    tab.open(file.as_uri())
+    tab.run(f"{VIEW}.turn({VIEW}.names.findIndex((name) => name.startsWith('Findings')))")
+    assert texts(tab, ".findings > li") == [
+        "gather train.py:7: w is gathered (2 KiB per device)",
+        "note: x is read",
+        "redundant: it says nothingremove it: sent 4 KiB → 2 KiB, held 512 B as before",
+    ]

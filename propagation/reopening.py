@@ -1,0 +1,116 @@
+"""Modules that carry the shardings which propagation gave them, opened: propagated as if nothing were said inside.
+
+What propagation decides is written beside every operation. Read again, all of that is somebody's annotation: nothing is
+left to decide, and no other propagation may decide otherwise. Where propagation makes the same of arguments, results
+and constraints alone, the rest is its own and says nothing.
+
+>>> from .propagated import run
+>>> text = '''
+... sdy.mesh @mesh = <["x"=4]>
+... func.func @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<8xf32> {
+...   %0 = stablehlo.tanh %x : tensor<8xf32>
+...   return %0 : tensor<8xf32> }'''
+>>> closed = run(text).as_text()
+>>> len(run(closed).log), len(run_opened(closed).log) > 0
+(0, True)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from .annotation_sites import Edit, one_after_other
+from .annotations import WITH_IN_SHARDINGS, read_shardings
+from .graph import Op, Program, Value
+from .model import DimSharding
+from .ops import SHARDING_ATTRIBUTE
+from .program import read
+from .propagated import Propagated, run
+from .shardings import Shardings
+
+__all__ = ["Reading", "decided", "opening", "run_opened"]
+
+Module = str | bytes | ir.Module
+_KEY = "sdy.sharding"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a module is read: with which changes of what it says, and in which order (`Options.xla_order`)."""
+
+    annotate: Edit | None
+    xla_order: bool
+
+    @staticmethod
+    def of(propagated: Propagated) -> Reading:
+        """How the module of a propagation was read."""
+        return Reading(propagated.annotate, propagated.options.xla_order)
+
+    def run(self, module: Module, edit: Edit | None = None, **given: Any) -> Propagated:
+        """The module propagated, with one more change if there is one. Raises what `run` raises."""
+        return run(module, annotate=one_after_other(self.annotate, edit), xla_order=self.xla_order, **given)
+
+
+def run_opened(module: Module, annotate: Edit | None = None, xla_order: bool = False, **given: Any) -> Propagated:
+    """The module propagated, with `annotate`; one that carries the shardings which propagation gave it, in whichever of
+    the two orders, is opened. `given` is what else `run` takes; raises what that raises."""
+    first = run(module, annotate=annotate, xla_order=xla_order, **given)
+    if len(first.log) or not any(_says(op) for op in first.program.ops()):
+        return first
+    known = _said(module, annotate, given.get("file"))
+    for order in (xla_order, not xla_order):
+        again = Reading(one_after_other(opening, annotate), order).run(module, **given)
+        if decided(again.program, again.shardings) == known:
+            return again
+    return first
+
+
+def opening(program: Program, shardings: Shardings) -> None:
+    """Leaves to propagation what operations and functions other than the entry say; constraints, reshards and manual
+    computations keep theirs, and so does what a reshard leaves as it is: that was a constraint, which asked for it. For
+    `annotate` of `run`."""
+    for func in program.funcs.values():
+        if func is program.main:
+            continue
+        for attrs in (*func.arg_attrs, *func.result_attrs):
+            attrs.pop(_KEY, None)
+        for value in func.args:
+            shardings.set(value, None)
+        shardings.results[func] = [None] * len(shardings.results[func])
+    for op in program.ops():
+        if _says(op) and not any(_is_kept(value, shardings) for value in op.results):
+            del op.attrs[_KEY]
+            for value in op.results:
+                shardings.set(value, None)
+
+
+def decided(program: Program, shardings: Shardings) -> list[tuple[Any, ...]]:
+    """Operations with the shardings of their results; what is replicated counts as not said."""
+
+    def said(value: Value) -> tuple[DimSharding, ...] | None:
+        sharding = shardings.get(value)
+        return None if sharding is None or sharding.is_fully_replicated else sharding.dims
+
+    return [(op.name, [said(r) for r in op.results]) for op in program.ops()]
+
+
+def _is_kept(value: Value, shardings: Shardings) -> bool:
+    """Whether a reshard asks for the sharding that a value has."""
+    reshards = (use.op for use in value.uses if use.op.name == "sdy.reshard")
+    return any(shardings.get(op.result) == shardings.get(value) for op in reshards)
+
+
+def _said(module: Module, annotate: Edit | None, file: str | None) -> list[tuple[Any, ...]]:
+    """What a module says, as it was read: propagating it may add reshards to what is written."""
+    program = read(module, file)
+    shardings = read_shardings(program)
+    one_after_other(annotate)(program, shardings)
+    return decided(program, shardings)
+
+
+def _says(op: Op) -> bool:
+    """Whether an operation that need not has shardings of its results."""
+    return op.name not in SHARDING_ATTRIBUTE and op.name not in WITH_IN_SHARDINGS and op.has_attr(_KEY)
