@@ -36,10 +36,10 @@ def left_to_ynnpack(module: str | bytes, num_devices: int) -> str:
     convolutions with small kernels where each core has a device to work for: it spreads one over several cores, but
     takes more of their time.
 
-    Reductions are handed over on request only, by "all": with what is computed before them, YNNPACK gets them wrong where
-    `maximum`, `minimum` or `clamp` meets NaN (it is lost), and where floats become 8-bit integers (they wrap around;
-    jaxlib 0.10.2). That has a price: code of XLA's own for reductions is a third of what a transformer's train step
-    takes to compile.
+    Reductions are handed over on request only, by "all": with what is computed before them, YNNPACK gets them wrong
+    where `maximum`, `minimum` or `clamp` meets NaN (it is lost), and where floats become 8-bit integers (they wrap
+    around; jaxlib 0.10.2). That has a price: code of XLA's own for reductions is a third of what a transformer's train
+    step takes to compile.
     """
     asked = asked_ynnpack()
     if asked != "narrow":
