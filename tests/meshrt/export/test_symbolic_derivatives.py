@@ -83,7 +83,9 @@ def steps(x, w):
 SCANS = {
     "values": lambda x: lax.scan(lambda c, y: (c + y, c * y), jnp.float32(0), x[1:], reverse=True),
     "containers": lambda x: lax.scan(
-        lambda c, y: (c, {"a": y["i"] > 0, "b": y["x"].astype("int8")}), x, {"i": jnp.arange(len(x) - 1), "x": x[1:]}
+        lambda c, y: (c, {"a": y["i"] > 0, "b": y["x"].astype("int8")}),
+        x,
+        {"i": jnp.arange(x.shape[0] - 1), "x": x[1:]},
     ),
     "no slices": lambda x: lax.scan(lambda c, y: (c * 2, None), x, None, length=x.shape[0] - 1)[0],
     "remainders": lambda x: lax.scan(lambda c, i: (c + i, c), 0, jnp.arange(x.shape[0] % 2)),
