@@ -119,7 +119,7 @@ class _Loop:
     def of_unknown_length(self, ctx: LoweringContext) -> Any:
         """A loop for each slice. What it reads and writes has room for one also where there may be none: the types of
         a body that never runs have to hold, too."""
-        room = max_dim(self.length, 1)
+        room: Any = max_dim(self.length, 1)
         ys = self.y_avals
         if room != self.length:
             fill = [ctx.full(0, a.with_shape(())) for a in self.x_avals]
