@@ -139,8 +139,9 @@ def lower_module(
     function.ret(results)
     if solution is not None or len(platforms) > 1:
         add_global_constants(lowering.writer, solution, kept, several_platforms=len(platforms) > 1)
-    if is_export and (solution is not None or len(platforms) > 1 or lowering.has_global_constants):
-        lowering.writer.attributes += ", jax.uses_shape_polymorphism = true"
+    if is_export:
+        has_global_constants = solution is not None or len(platforms) > 1 or lowering.has_global_constants
+        lowering.writer.attributes += f", jax.uses_shape_polymorphism = {str(has_global_constants).lower()}"
     _check_alive(passed)
     return LoweredModule(
         lowering.writer,

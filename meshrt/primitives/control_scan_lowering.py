@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshrt import errors
-from meshrt.core.dimensions.expression import DimExpr, guessed
+from meshrt.core.dimensions.expression import DimExpr, max_dim
 from meshrt.core.explicit import refusal
 from meshrt.core.high import unlike
 from meshrt.core.jaxpr import Eqn, Jaxpr
@@ -64,14 +64,14 @@ def lower(ctx: LoweringContext, eqn: Eqn, *operands: Ref) -> list[Ref]:
     """
     length, unroll = eqn.params["length"], eqn.params["unroll"]
     loop = _Loop(eqn, operands)
-    if isinstance(length, DimExpr):  # how many trips are left over is not known
-        unroll = 1
-    trips = length // unroll if guessed(length // unroll) > 1 else 0
+    if isinstance(length, DimExpr):  # how many trips would be left over is not known
+        return loop.of_unknown_length(ctx)
+    trips = length // unroll if length // unroll > 1 else 0
     if trips == 0:
         return loop.straight(ctx)
     carry, ys = loop.carry, [ctx.full(0, aval) for aval in loop.y_avals]
     carry, ys = loop.repeat(ctx, trips, unroll, carry, ys)
-    for i in () if isinstance(length, DimExpr) else range(trips * unroll, length):
+    for i in range(trips * unroll, length):
         at = ctx.scalar(loop.position(i), INDEX.dtype)
         carry, slices = loop.step(ctx, carry, [loop.static_slice(ctx, k, i) for k in range(len(loop.xs))])
         ys = [loop.put(ctx, buffer, y, at, k) for k, (buffer, y) in enumerate(zip(ys, slices))]
@@ -115,6 +115,24 @@ class _Loop:
                 ctx.op("stablehlo.concatenate", stack, aval, "dimension = 0 : i64") if len(stack) > 1 else stack[0]
             )
         return [*carry, *ys]
+
+    def of_unknown_length(self, ctx: LoweringContext) -> Any:
+        """A loop for each slice. What it reads and writes has room for one also where there may be none: the types of
+        a body that never runs have to hold, too."""
+        room: Any = max_dim(self.length, 1)
+        ys = self.y_avals
+        if room != self.length:
+            fill = [ctx.full(0, a.with_shape(())) for a in self.x_avals]
+            wider = [a.with_shape((room, *a.shape[1:])) for a in self.x_avals]
+            self.xs = [
+                ctx.op("stablehlo.pad", [x, zero], aval, _padded_behind(room - self.length, aval.ndim))
+                for x, zero, aval in zip(self.xs, fill, wider)
+            ]
+            self.x_avals, self.y_avals = wider, [a.with_shape((room, *a.shape[1:])) for a in ys]
+        carry, buffers = self.repeat(ctx, self.length, 1, self.carry, [ctx.full(0, aval) for aval in self.y_avals])
+        if room != self.length:
+            buffers = [ctx.op("stablehlo.slice", [b], aval, _first(aval.shape)) for b, aval in zip(buffers, ys)]
+        return [*carry, *buffers]
 
     def repeat(self, ctx: LoweringContext, trips: Any, unroll: int, carry: Sequence[Any], ys: Any) -> tuple[Any, Any]:
         """The loop proper: the counter runs from 0 below the constant `trips` by 1."""
@@ -169,6 +187,21 @@ class _Loop:
         piece = ctx.op("stablehlo.reshape", [y], aval.with_shape((1, *aval.shape[1:])))
         starts = [at, *[ctx.scalar(0, INDEX.dtype)] * (aval.ndim - 1)]
         return ctx.op("stablehlo.dynamic_update_slice", [buffer, piece, *starts], aval)
+
+
+def _padded_behind(count: Any, ndim: int) -> str:
+    """The attributes of a pad by `count` at the end of the first dimension."""
+    zeros = i64_array([0] * ndim)
+    high = i64_array([count, *[0] * (ndim - 1)])
+    return f"edge_padding_low = {zeros}, edge_padding_high = {high}, interior_padding = {zeros}"
+
+
+def _first(shape: Sequence[Any]) -> str:
+    """The attributes of a slice to `shape` from the start."""
+    return (
+        f"start_indices = {i64_array([0] * len(shape))}, limit_indices = {i64_array(shape)}, "
+        f"strides = {i64_array([1] * len(shape))}"
+    )
 
 
 def _less(ctx: LoweringContext, x: Any, y: Any) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshrt.core.dimensions.expression import guessed
 from meshrt.core.effects import is_debug
 from meshrt.core.jaxpr import Eqn, Jaxpr, Literal, Var
 
@@ -67,7 +68,7 @@ class Places:
         kind, _ = self.of(value)
         if kind in ("const", "x", "y"):
             return 0
-        return value.aval.nbytes * (1 if kind == "invariant" else self.length)
+        return guessed(value.aval.nbytes * (1 if kind == "invariant" else self.length))
 
 
 class Hoisting:
@@ -87,7 +88,9 @@ class Hoisting:
     def split(self, outs: Sequence[Any], stacked: Sequence[Any]) -> tuple[Jaxpr, Jaxpr, tuple[int, ...]]:
         """(prelude, forward body, positions among the prelude's results that the body takes as further constants)."""
         body, made_by = self.places.body, self.places.made_by
-        looks = self.places.looks if self.places.length else []
+        looks = self.places.looks
+        if looks and not self.places.length:  # asked last: whether a symbolic length is zero may be unknown
+            looks = []
         moved = set(map(id, looks))
         pending = [*self.wanted, *[a for e in looks for a in e.invars if type(a) is Var]]
         while pending:

@@ -346,8 +346,8 @@ def compile_options(
 
     `mode` "replica" runs the module once per device as it stands; "spmd" lets XLA's partitioner split it, reading
     Shardy's attributes if `shardy`. `xla_options` are (name, value) of XLA's debug options. `ynnpack` says what the CPU
-    compiler hands to YNNPACK, "all" that it can, "convolutions" or "none"; the rest is Eigen's (the setting
-    `cpu_ynnpack` says why).
+    compiler hands to YNNPACK, "all" that it can, "products" (and convolutions), "convolutions" or "none"; the rest is
+    Eigen's and its own (`meshrt.runtime.kernel_library` says why).
     """
     n = len(devices)
     options = _xc.CompileOptions()
@@ -399,8 +399,9 @@ _EFFORTS: dict[str, Any] = {
 
 # CompileOptionsProto.executable_build_options.debug_options.xla_cpu_experimental_ynn_fusion_type (xla.proto).
 _YNN_FUSIONS = (3, 3, 422)
-# Of its values (LibraryFusionType) those that are kept: 5 is LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION.
-_YNN_KINDS = {"none": (), "convolutions": (5,)}
+# Of its values (LibraryFusionType) those that are kept: 4 is LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT, 5
+# LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION.
+_YNN_KINDS = {"none": (), "products": (4, 5), "convolutions": (5,)}
 
 
 def options_fingerprint(mode: str, shardy: bool, xla_options: Sequence[tuple[str, Any]], ynnpack: str) -> str:

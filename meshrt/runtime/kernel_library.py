@@ -29,18 +29,23 @@ def asked_ynnpack() -> str:
 
 
 def left_to_ynnpack(module: str | bytes, num_devices: int) -> str:
-    """What XLA's CPU compiler shall hand to YNNPACK: "all", "convolutions" or "none".
+    """What XLA's CPU compiler shall hand to YNNPACK: "all", "products" (and convolutions), "convolutions" or "none".
 
     It prepares each product once more for every device, at the first execution on each set of devices: 2 to 5 ms
     apiece, half a second for six layers. Eigen needs no preparation, and is as fast except with narrow types, and for
     convolutions with small kernels where each core has a device to work for: it spreads one over several cores, but
     takes more of their time.
+
+    Reductions are handed over on request only, by "all": with what is computed before them, YNNPACK gets them wrong
+    where `maximum`, `minimum` or `clamp` meets NaN (it is lost), and where floats become 8-bit integers (they wrap
+    around; jaxlib 0.10.2). That has a price: code of XLA's own for reductions is a third of what a transformer's train
+    step takes to compile.
     """
     asked = asked_ynnpack()
     if asked != "narrow":
         return "all" if asked == "always" else "none"
     if (re.search(_NARROW, module) if isinstance(module, str) else re.search(_NARROW_IN_BYTECODE, module)) is not None:
-        return "all"
+        return "products"
     if num_devices < len(os.sched_getaffinity(0)) or not isinstance(module, str):
         return "none"
     kernels = re.findall(_KERNELS, module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import random
+import re
 
 import jax
 import jax.export
@@ -72,6 +73,17 @@ def test_symbolic_sizes_and_derivatives():
     assert str(read.in_avals[0].shape) == str(written.in_avals[0].shape) == "(b, 2*n)"
     with pytest.raises(ValueError, match="Division had remainder 1"):
         read.call(np.ones((3, 3), np.float32))
+
+
+def test_modules_say_whether_they_take_sizes_or_a_platform():
+    """Both ways: who runs the module looks for the attribute."""
+    for sizes, platforms in (("4", ["cpu"]), ("b", ["cpu"]), ("4", ["cpu", "tpu"])):
+        texts = []
+        for frontend, numpy in ((meshrt, jnp), (jax, jax.numpy)):
+            struct = frontend.ShapeDtypeStruct(frontend.export.symbolic_shape(sizes), np.float32)
+            made = frontend.export.export(frontend.jit(numpy.sin), platforms=platforms)(struct)
+            texts.append(re.findall(r"jax.uses_shape_polymorphism = \w+", made.mlir_module()))
+        assert len(texts[0]) == 1 and texts[0] == texts[1]
 
 
 def test_several_platforms():

@@ -72,3 +72,43 @@ def test_an_associative_scan_along_a_symbolic_size():
         x = np.random.default_rng(2).random((2, size), np.float32)
         for found, wanted in zip(loaded.call(x), scanned(x), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def steps(x, w):
+    carry, ys = lax.scan(lambda c, y: (jnp.sin(c * y) + w, c * y * w), jnp.float32(1), x)
+    return carry + ys.sum()
+
+
+# Of x[1:], which has no elements where x has one; of mod(n, 2) and of n // 2, which are no longer.
+SCANS = {
+    "values": lambda x: lax.scan(lambda c, y: (c + y, c * y), jnp.float32(0), x[1:], reverse=True),
+    "containers": lambda x: lax.scan(
+        lambda c, y: (c, {"a": y["i"] > 0, "b": y["x"].astype("int8")}),
+        x,
+        {"i": jnp.arange(x.shape[0] - 1), "x": x[1:]},
+    ),
+    "no slices": lambda x: lax.scan(lambda c, y: (c * 2, None), x, None, length=x.shape[0] - 1)[0],
+    "remainders": lambda x: lax.scan(lambda c, i: (c + i, c), 0, jnp.arange(x.shape[0] % 2)),
+    "halves": lambda x: lax.map(lambda y: y * 2, x[: x.shape[0] // 2]),
+    "rows": lambda x: lax.scan(lambda c, y: (c + y.sum(), y * c), jnp.float32(0), jnp.outer(x, x)[1:, 1:]),
+    "vmap": lambda x: meshrt.vmap(lambda a: lax.scan(lambda c, y: (c + y * a, c), a, x[1:]))(x),
+    "associative": lambda x: lax.associative_scan(jnp.add, x[1:]),
+    "grad": lambda x: meshrt.grad(steps, (0, 1))(x[1:], x[0]),
+    "jvp": lambda x: meshrt.jvp(steps, (x[1:], x[0]), (x[1:], x[0])),
+    "hessian": lambda x: meshrt.hessian(lambda w: steps(x[1:], w))(x[0]),
+    "checkpoint": lambda x: meshrt.grad(
+        lambda x: lax.scan(meshrt.checkpoint(lambda c, y: (jnp.sin(c * y), c)), jnp.float32(1), x[1:])[1].sum()
+    )(x),
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_scans_of_symbolic_lengths_that_may_be_zero(name):
+    (n,) = export.symbolic_shape("n")
+    exported = export.export(meshrt.jit(SCANS[name]))(meshrt.ShapeDtypeStruct((n,), np.float32))
+    for size in (1, 2, 5):
+        x = np.linspace(0.5, 1.5, size, dtype=np.float32)
+        found, expected = exported.call(x), SCANS[name](x)
+        for a, b in zip(meshrt.tree.leaves(found), meshrt.tree.leaves(expected), strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+            np.testing.assert_allclose(a, b, rtol=1e-5)

@@ -143,6 +143,20 @@ def test_who_convolves_on_cpus(devices, setting, features, taken):
     assert text.count("__ynn_fusion") == taken  # neither the mean nor the product
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("f, expected", [
+    (lambda x: x.max(1), "nan"), (lambda x: x.min(1), "nan"), (lambda x: meshrt.numpy.maximum(x, 0).sum(1), "nan"),
+    (lambda x: meshrt.numpy.clip(x, 0, 1).sum(1), "nan"),
+    (lambda x: (x[:, 1:] * 300).astype("int8").astype("float32").max(1), 127),
+])  # fmt: skip
+def test_reductions_keep_nan_and_the_ends_of_integers(dtype, f, expected):
+    """Also in programs with narrow types, whose products are YNNPACK's: it loses NaN, and wraps integers around."""
+    x = np.ones((64, 256), np.float32)
+    x[:, 0] = np.nan
+    narrow = meshrt.numpy.asarray(x).astype(dtype)
+    np.testing.assert_array_equal(np.asarray(meshrt.jit(f)(narrow)).astype(np.float32), np.full(64, float(expected)))
+
+
 def test_a_field_of_a_message_is_changed_or_left_out():
     # 1: 5; 2: bytes "ab"; 3: a message of 1: 300 and 2: a fixed64
     inner = b"\x08\xac\x02" + b"\x11" + bytes(8)
