@@ -313,7 +313,7 @@ def test_identities_of_partial_sums_and_copies(name, given) -> None:
         same = lambda v, o=o, spec=spec: KEPT[name](o, spec, v)
         with o.root.set_mesh(o.mesh):
             x = o.root.device_put(X, spec("x", None, **given))
-            outs = [o.root.jit(same)(x), o.root.jit(o.root.grad(lambda v: (whole(same(v)) * X).sum()))(x)]  # noqa: B023
+            outs = [o.root.jit(same)(x), o.root.jit(o.root.grad(lambda v: (whole(same(v)) * X).sum()))(x)]
             held = [[np.asarray(s.data) for s in v.addressable_shards] for v in outs[:1]]
             found.append(([str(o.root.typeof(v)) for v in outs], held, [np.asarray(whole(v)) for v in outs]))
     assert found[0][0] == found[1][0]
