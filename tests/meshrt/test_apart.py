@@ -57,7 +57,8 @@ def test_what_is_not_needed_may_lie_anywhere(name):
     fun, first, second = CASES[name]
     found = []
     for lib in (meshrt, jax):
-        p, runs = Places(lib), []
+        p = Places(lib)
+        runs: list[int] = []
         step = fun(p)
 
         def counted_step(a, b, step=step, runs=runs):
