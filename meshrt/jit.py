@@ -31,6 +31,7 @@ from meshrt.pipeline.options import JitOptions, compiler_option_items
 from meshrt.pipeline.requested import is_sharding
 from meshrt.pipeline.road import NoRoad
 from meshrt.pipeline.sharing import driver_for
+from meshrt.pipeline.staged import APART, type_alone, types_alone
 from meshrt.pipeline.static_arguments import NO_STATIC, WEAKLY_HELD, Static, bound, incomparable, split, unhashable
 from meshrt.pipeline.structures import UNKNOWN, caller
 from meshrt.pipeline.traced import Traced
@@ -42,12 +43,9 @@ from meshrt.runtime.array import Array
 from meshrt.runtime.jaxlib_api import pytree_registry
 from meshrt.runtime.reference import Ref
 from meshrt.runtime.transfer import overflow
-from meshrt.shape_dtype import ShapeDtypeStruct
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.layout import AUTO, Layout
-from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec
-from meshrt.sharding.typed import abstract
 from meshrt.transforms.arguments import (
     argument_paths,
     as_tuple,
@@ -60,7 +58,7 @@ from meshrt.transforms.arguments import (
 from meshrt.transforms.high import flatten, taken_apart
 from meshrt.transforms.references import check_distinct
 from meshrt.transforms.staged import told_places
-from meshrt.tree_util import tree_leaves, tree_map
+from meshrt.tree_util import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 __all__ = ["JitFunction", "explain_cache_miss", "jit"]
 
@@ -185,12 +183,11 @@ class JitFunction:
         """
         try:
             return self._traced(args, kwargs)
-        except (errors.DeviceAssignmentMismatchError, errors.MeshMismatchError) as e:
+        except APART as e:
             why = e
-        shardings = [getattr(x, "sharding", None) for x in tree_leaves((args, kwargs))]
-        over_one = len({s.mesh.shape_tuple for s in shardings if isinstance(s, NamedSharding)}) == 1
+        leaves, tree = tree_flatten((args, kwargs))
         try:  # over the names of one mesh the trace is that of the attempt
-            traced = self._traced(*tree_map(_over_names if over_one else _type_alone, (args, kwargs)))
+            traced = self._traced(*tree_unflatten(tree, types_alone(leaves)))
         except errors.ShardingError:
             raise why from None
         return Traced(traced.record, traced.request, NoRoad(why))
@@ -216,7 +213,7 @@ class JitFunction:
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The types of the results, wherever the arguments lie."""
         if staging.are_apart((args, kwargs)):
-            args, kwargs = tree_map(_type_alone, (args, kwargs))
+            args, kwargs = tree_map(type_alone, (args, kwargs))
         return self.trace(*args, **kwargs).out_info
 
     def _explain(self, *args: Any, **kwargs: Any) -> CacheMiss:
@@ -335,27 +332,6 @@ def explain_cache_miss(fun: Any) -> Callable[..., CacheMiss]:
             "explain_cache_miss(jit(f))(*args), with the same jit(f) that is called"
         )
     return boundary(fun._explain)
-
-
-def _type_alone(x: Any) -> Any:
-    """Of an array, or what stands for one, its type, without the devices that it is on; anything else as it is."""
-    if isinstance(x, ShapeDtypeStruct):
-        known = abstract(x)
-        return ShapeDtypeStruct(
-            x.shape, x.dtype, sharding=known.explicit, weak_type=x.weak_type, manual_axis_type=x.manual_axis_type,
-            is_ref=x.is_ref,
-        )  # fmt: skip
-    if type(x) is not Array:
-        return x
-    return ShapeDtypeStruct(x.shape, x.dtype, sharding=x.aval.explicit, weak_type=x.weak_type)
-
-
-def _over_names(x: Any) -> Any:
-    """As `_type_alone`, split over the names and sizes of the axes of its mesh as it is over that."""
-    sharding = getattr(x, "sharding", None) if isinstance(x, Array | ShapeDtypeStruct) else None
-    if not isinstance(sharding, NamedSharding):
-        return _type_alone(x)
-    return ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.abstract(), weak_type=x.weak_type)
 
 
 def _signature(x: Any) -> Any:

@@ -23,7 +23,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from meshrt import config, errors
 from meshrt.core.again import tells_more
@@ -44,11 +44,12 @@ from meshrt.pipeline.lowered import Lowered, lower
 from meshrt.pipeline.misses import CacheMiss, Call, History, call_of, explained
 from meshrt.pipeline.options import CompilerOptions, JitOptions
 from meshrt.pipeline.partitioned import options_for, partition
-from meshrt.pipeline.placement import Placement, Wanted, resolve
+from meshrt.pipeline.placement import Wanted, resolve
 from meshrt.pipeline.program import CompiledProgram, compile_lowered
 from meshrt.pipeline.propagated import Propagated, propagate
 from meshrt.pipeline.road import Road
-from meshrt.pipeline.stateful import StatefulEntry, StatefulProgram, held
+from meshrt.pipeline.staged import Staged, StagedCall, Taken, anyhow, only, where_needed
+from meshrt.pipeline.stateful import StatefulEntry, StatefulProgram, held, types_of
 from meshrt.pipeline.static_arguments import Static
 from meshrt.pipeline.structures import Call as ShortCall
 from meshrt.pipeline.structures import Run, unknown
@@ -57,11 +58,9 @@ from meshrt.pipeline.written import Written
 from meshrt.primitives.sharding import placements_of
 from meshrt.runtime import backend, events
 from meshrt.runtime.array import Array
-from meshrt.runtime.reference import placed_types
 from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.mesh import Mesh
 from meshrt.sharding.mesh_caches import mesh_reads, note_read, recall
-from meshrt.sharding.typed import abstract
 from meshrt.transforms.tools import hoist_consts
 
 if TYPE_CHECKING:
@@ -71,24 +70,10 @@ if TYPE_CHECKING:
 __all__ = ["Driver", "all_drivers"]
 
 
-class StagedCall(NamedTuple):
-    """A call before it is compiled: its trace, what is asked of it, where it runs, and the shardings as written."""
-
-    record: TraceRecord
-    request: LoweringRequest
-    placement: Placement
-    written: Written
-
-
 def _trace_key(wanted: Wanted) -> TraceKey:
     return TraceKey(
         wanted.tree, wanted.static, tuple(wanted.avals), config.trace_key(), wanted.traced_for, within=wanted.within
     )
-
-
-def _types(leaves: Sequence[Any], placed: bool) -> tuple[Any, ...]:
-    """Those of arguments; of references with the split over Auto axes if they are to be `placed`."""
-    return placed_types(leaves) if placed else tuple(abstract(x) for x in leaves)
 
 
 _log = logging.getLogger("meshrt.caches")
@@ -201,16 +186,28 @@ class Driver:
 
     # -- from a call to its trace --------------------------------------------------------------------------------------
 
-    def begin(self, leaves: Sequence[Any], tree: Any, static: Static) -> tuple[Wanted, TraceRecord]:
-        """Traces for these arguments (arrays, references or ShapeDtypeStructs)."""
+    def begin(
+        self, leaves: Sequence[Any], tree: Any, static: Static, taken: Taken = None
+    ) -> tuple[Wanted, TraceRecord]:
+        """Traces for these arguments (arrays, references or ShapeDtypeStructs); where they lie counts if `taken`."""
         placed = self.shared.places_refs  # read once: another thread may set it meanwhile
-        wanted = resolve(self, held(leaves), _types(leaves, placed), tree, static)
+        wanted = resolve(self, only(held(leaves), taken), types_of(leaves, placed), tree, static)
         if placed or not any(map(is_ref_type, wanted.avals)):
             return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
         with tells_more():
             return wanted, self._traced(_trace_key(wanted), wanted.arg_shardings)
         self.shared.places_refs = True  # as it was asked for
-        return self.begin(leaves, tree, static)
+        return self.begin(leaves, tree, static, taken)
+
+    def staged(self, leaves: Sequence[Any], tree: Any, static: Static, *, ahead: bool = False) -> Staged:
+        """`begin` and `finish`; no `StagedCall` of a program over references, which finds out by itself."""
+
+        def attempt(taken: Taken) -> Staged:
+            wanted, record = self.begin(leaves, tree, static, taken)
+            return wanted, record, None if record.takes_refs else self.finish(wanted, record, leaves, ahead=ahead)
+
+        used = lambda x: None if self.options.keep_unused else self.begin(x, tree, static)[1].needed
+        return where_needed(attempt, used, leaves)
 
     def finish(self, wanted: Wanted, record: TraceRecord, leaves: Sequence[Any], *, ahead: bool = False) -> StagedCall:
         """Finds out where the program of a trace runs; `ahead` of time it may be a platform that is not here."""
@@ -313,7 +310,10 @@ class Driver:
 
     def explain(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
         """What a call needs that is not there, and why; nothing is made."""
-        wanted = resolve(self, leaves, _types(leaves, self.shared.places_refs), tree, static)
+        return anyhow(lambda leaves: self._explained(key, leaves, tree, static), leaves)
+
+    def _explained(self, key: Any, leaves: Sequence[Any], tree: Any, static: Static) -> CacheMiss:
+        wanted = resolve(self, leaves, types_of(leaves, self.shared.places_refs), tree, static)
         first, devices = self._layer(wanted, leaves)
         layer = None if first == "dispatch" and key in self.calls else first
         return self._miss(layer, self._call(_trace_key(wanted), wanted.arg_shardings, devices, leaves))
@@ -426,12 +426,12 @@ class Driver:
             text = logged(self.explain(key, leaves, tree, static), self.fun)
             if text is not None:
                 _log.warning("%s", text)
-        wanted, record = self.begin(leaves, tree, static)
-        if record.takes_refs:
+        wanted, record, call = self.staged(leaves, tree, static)
+        if call is None:
             stateful: Entry = StatefulEntry(self._stateful(record), key)  # type: ignore[assignment]  # it does as one
             self.remember_call(key, stateful)
             return stateful
-        record, request, placement, written = self.finish(wanted, record, leaves)
+        _, request, placement, written = call
         if placement.devices is None:
             raise errors.MeshContextError(
                 f"the shardings of {self.name} name an AbstractMesh only, so it is not known where to run: pass an "
@@ -487,10 +487,10 @@ class Driver:
 
     def traced(self, leaves: Sequence[Any], tree: Any, static: Static) -> Traced:
         """The first station as a value that the user goes on from."""
-        wanted, record = self.begin(leaves, tree, static)
-        if record.takes_refs:
+        _, record, call = self.staged(leaves, tree, static, ahead=True)
+        if call is None:
             return self._stateful(record).traced(leaves)
-        record, request, placement, written = self.finish(wanted, record, leaves, ahead=True)
+        _, request, placement, written = call
         return Traced(record, request, Road(self, placement.devices, written))
 
 

@@ -20,8 +20,9 @@ from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.options import JitOptions
 from meshrt.pipeline.static_arguments import NO_STATIC
 from meshrt.pipeline.traced import LoweringRequest, Traced, TraceRecord
-from meshrt.runtime.reference import Ref
+from meshrt.runtime.reference import Ref, placed_types
 from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.typed import abstract
 from meshrt.transforms.discharge import discharged
 from meshrt.transforms.high import plain, taken_apart
 from meshrt.transforms.references import check_distinct
@@ -31,12 +32,17 @@ if TYPE_CHECKING:
     from meshrt.pipeline.driver import Driver
     from meshrt.pipeline.entry import Entry
 
-__all__ = ["StatefulEntry", "StatefulProgram", "StatefulTraced", "held"]
+__all__ = ["StatefulEntry", "StatefulProgram", "StatefulTraced", "held", "types_of"]
 
 
 def held(leaves: Sequence[Any]) -> list[Any]:
     """The leaves of a call with what references hold in their places."""
     return [x._held() if type(x) is Ref else _array(x) if getattr(x, "is_ref", False) is True else x for x in leaves]
+
+
+def types_of(leaves: Sequence[Any], placed: bool) -> tuple[Any, ...]:
+    """Those of arguments; of references with the split over Auto axes if they are to be `placed`."""
+    return placed_types(leaves) if placed else tuple(abstract(x) for x in leaves)
 
 
 def _array(struct: Any) -> Any:

@@ -14,7 +14,7 @@ from meshrt.core.spaces import DEVICE, kind_of_space
 from meshrt.core.trace import EVAL, Tracer, context
 from meshrt.core.types import aval_of
 from meshrt.primitives.identity import copy_p
-from meshrt.primitives.reshard import reshard
+from meshrt.primitives.reshard import put
 from meshrt.primitives.sharding import device_put_p, on_mesh_in_context, require_fit
 from meshrt.runtime import jaxlib_api
 from meshrt.runtime.array import Array
@@ -246,7 +246,7 @@ def _put_traced(leaf: Any, target: Any) -> Any:
             # What splits a value stands in its type, but not the devices that it is on. This leaves it as it is.
             whole = NamedSharding(target.mesh, PartitionSpec())
             leaf = device_put_p.bind(leaf, sharding=whole, source=None, advice=False)
-        out = reshard(leaf, target.abstract().with_memory_kind(None))  # what splits a value stands in its type
+        out = put(leaf, target.abstract().with_memory_kind(None))  # what splits a value stands in its type
     else:
         value = leaf.concrete() if isinstance(leaf, Tracer) else leaf
         source = value.sharding if type(value) is Array else None

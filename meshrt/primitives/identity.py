@@ -43,7 +43,7 @@ stop_gradient_p: Primitive = _OfAnyType(
     "stop_gradient", lambda x: x, lower=lambda ctx, eqn, x: x,
     jvp=lambda primals, tangents: (stop_gradient_p.bind(*primals), None),
     batch=lambda size, args, dims, params: (stop_gradient_p.bind(*args), dims[0]), cheap=True,
-    absent=NOT_LINEAR, finite=True, to_lojax=_stopped, impl=_evaluate,
+    absent=NOT_LINEAR, finite=True, sums=moved, to_lojax=_stopped, impl=_evaluate,
 )  # fmt: skip
 
 

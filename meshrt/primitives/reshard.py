@@ -105,6 +105,16 @@ def _resharded(x: Any, path: Callable[[], str], wanted: Any) -> Any:
     return move(x, sharding, wanted, "reshard")
 
 
+def put(x: Any, sharding: NamedSharding) -> Any:
+    """A traced value as `device_put` lays it over Explicit axes: as `reshard`, and it may become unreduced: along such
+    axes the first devices hold what the value was and the others zeros, as arrays that are put outside of programs."""
+    wanted = asked(sharding, aval_of(x).ndim, "device_put", is_consistent=False)
+    assert wanted is not None  # a mesh with Explicit axes is not empty
+    if isinstance(x, Tracer):
+        _check_mesh(aval_of(x), wanted)
+    return move(x, wanted, sharding, "device_put")
+
+
 def _check_mesh(aval: ShapedArray, sharding: NamedSharding) -> None:
     own = aval.explicit
     if own is not None and own.mesh.size != sharding.mesh.size:

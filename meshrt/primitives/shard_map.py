@@ -26,12 +26,13 @@ from meshrt.core.jaxpr import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.lojax import arrays_of, open_jaxpr
 from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.source import UNKNOWN
-from meshrt.core.trace import eval_jaxpr, trace_to_jaxpr
+from meshrt.core.trace import Tracer, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
 from meshrt.primitives.collective import psum
 from meshrt.primitives.elementwise import div
+from meshrt.primitives.reshard import move
 from meshrt.primitives.shard_map_high import WholeSpec, duals, lo_specs, moved, tangents, whole, with_batch
 from meshrt.primitives.shard_map_region import Region
 from meshrt.primitives.sharding import sharding_constraint_p
@@ -39,7 +40,7 @@ from meshrt.sharding.common import axes_over
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.spec import PartitionSpec, axes_of
-from meshrt.sharding.typed import entries_of
+from meshrt.sharding.typed import entries_of, type_sharding
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr, names_in
 from meshrt.transforms.discharge import Cell, discharged
 from meshrt.transforms.jvp import jvp_jaxpr
@@ -310,11 +311,19 @@ def _in_front(axis: MappedAxis, x: Any, dim: Any) -> Any:
 
 
 def _laid(x: Any, along: tuple[str, ...], region: Region) -> Any:
-    """`x` with its first dimension laid along mesh axes; over Explicit axes its type says where it is."""
-    mesh = region.outside
-    if aval_of(x).is_high or any(mesh._types[a] is not AxisType.Auto for a in along):
-        return x  # (of a high value the dimension is laid as propagation has it)
-    spec = PartitionSpec(along, *[PartitionSpec.UNCONSTRAINED] * (aval_of(x).ndim - 1))
+    """`x` with its first dimension laid along mesh axes: along Explicit ones its type says so, along Auto ones a
+    constraint. Of a high value it is laid as propagation has it, of what lies on no mesh yet as the region takes it."""
+    mesh, aval = region.outside, aval_of(x)
+    if aval.is_high:
+        return x
+    typed, open_ = (tuple(a for a in along if mesh._types[a] is t) for t in (AxisType.Explicit, AxisType.Auto))
+    if typed and (isinstance(x, Tracer) or isinstance(getattr(x, "sharding", None), NamedSharding)):
+        wanted = type_sharding(mesh, (typed, *entries_of(aval)[1:]), unreduced_of(aval), reduced_of(aval))
+        if wanted is not None and wanted is not aval.explicit:
+            x = move(x, wanted, wanted, "vmap(spmd_axis_name=...)")
+    if not open_:
+        return x
+    spec = PartitionSpec(open_, *[PartitionSpec.UNCONSTRAINED] * (aval.ndim - 1))
     return sharding_constraint_p.bind(x, sharding=NamedSharding(mesh, spec), derived=True)
 
 

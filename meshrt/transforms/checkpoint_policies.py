@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from meshrt import errors, tree_util
+from meshrt.core.explicit import moved
 from meshrt.core.primitive import Primitive
 from meshrt.transforms.recompute import Offloadable, Policy
 
@@ -25,7 +26,7 @@ name_p: Primitive = Primitive(
     "name", lambda x, *, name: x, lower=lambda ctx, eqn, x: x, jvp=_name_jvp,
     transpose=lambda ct, x, *, name: [ct],
     batch=lambda size, args, dims, params: (name_p.bind(*args, **params), dims[0]), cheap=True,
-    impl=lambda x, *, name: x,
+    impl=lambda x, *, name: x, sums=moved,
 )  # fmt: skip
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import jax
+import jax.ad_checkpoint
 import numpy as np
 import pytest
 
 import meshrt
+import meshrt.ad_checkpoint
 import meshrt.numpy as jnp
 from meshrt import errors
 from meshrt.sharding import AxisType, NamedSharding, P, auto_axes, explicit_axes, reshard
@@ -287,6 +289,37 @@ def test_partial_sums_refuse_what_is_not_linear(fun, text: str) -> None:
 
     with meshrt.set_mesh(OURS.mesh), pytest.raises((TypeError, NotImplementedError), match=text):
         meshrt.jit(program)(put(X, "x", "y"), put(W, "y", None))
+
+
+KEPT = {
+    "stop_gradient": lambda o, spec, x: o.lax.stop_gradient(x) + x,
+    "checkpoint_name": lambda o, spec, x: o.root.ad_checkpoint.checkpoint_name(x, "x"),
+    "device_put": lambda o, spec, x: o.root.device_put(x + x, spec("x", unreduced={"y"})),
+}
+
+
+@pytest.mark.parametrize(
+    "name, given",
+    [
+        ("stop_gradient", {"unreduced": {"y"}}), ("stop_gradient", {"reduced": {"y"}}),
+        ("checkpoint_name", {"unreduced": {"y"}}), ("checkpoint_name", {"reduced": {"y"}}), ("device_put", {}),
+    ],
+)  # fmt: skip
+def test_identities_of_partial_sums_and_copies(name, given) -> None:
+    """They keep both; device_put, here too, makes partial sums of which the first devices hold the whole value."""
+    found = []
+    for o, spec in ((OURS, P), (JAX, jax.P)):
+        whole = lambda v, o=o, spec=spec: o.root.reshard(v, spec("x", None))
+        same = lambda v, o=o, spec=spec: KEPT[name](o, spec, v)
+        with o.root.set_mesh(o.mesh):
+            x = o.root.device_put(X, spec("x", None, **given))
+            outs = [o.root.jit(same)(x), o.root.jit(o.root.grad(lambda v: (whole(same(v)) * X).sum()))(x)]
+            held = [[np.asarray(s.data) for s in v.addressable_shards] for v in outs[:1]]
+            found.append(([str(o.root.typeof(v)) for v in outs], held, [np.asarray(whole(v)) for v in outs]))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-6)
+    for ours, theirs in zip(found[0][2], found[1][2]):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -221,6 +221,9 @@ EXPLICIT = {
     "added": lambda L: (L.jit(lambda a: L.shard_map(double, out_specs=L.P("x", "y"))(a) + a), A, ("x", "y")),
     "smap": lambda L: (L.jit(L.smap(double, out_axes=0, axis_name="x")), A, ("x", "y")),
     "vmap": lambda L: (L.jit(L.vmap(L.shard_map(double, out_specs=L.P("x")))), B, (None, "x")),
+    "vmap along an axis": lambda L: (
+        L.jit(L.vmap(L.shard_map(double, out_specs=L.P("x")), spmd_axis_name="y")), B, (None, "x")
+    ),
     "nested": lambda L: (L.jit(L.shard_map(inner_index(L), out_specs=L.P("x"), axis_names={"x"})), A, ("x", "y")),
 }  # fmt: skip
 
@@ -235,6 +238,23 @@ def test_explicit_axes(name):
             found.append(f(L.device_put(value, L.sharding.NamedSharding(mesh, L.P(*entries)))))
     same(*found, 1e-4)
     assert str(meshrt.typeof(found[0])) == str(theirs().typeof(found[1]))
+
+
+def test_gradients_of_what_is_mapped_along_an_explicit_axis():
+    """JAX has none: its cotangents are split as the results are, not as the arguments."""
+    mesh = ours().mesh((4, 2), ("x", "y"), "Explicit")
+    body = lambda a, w: jnp.sin(a) @ lax.psum(w, "x")
+    region = meshrt.shard_map(body, mesh=mesh, in_specs=(P("x"), P("x")), out_specs=P("x"))
+    with meshrt.set_mesh(mesh):
+        a, w = (meshrt.device_put(v, NamedSharding(mesh, P(None, "x"))) for v in (B, np.stack([W.repeat(4, 0)] * 2)))
+        found = []
+        for along in (None, "y"):
+            mapped = meshrt.vmap(region, spmd_axis_name=along)
+            assert str(meshrt.typeof(meshrt.jit(mapped)(a, w))).startswith("float32[2@y" if along else "float32[2,")
+            found.append(meshrt.jit(meshrt.grad(lambda a, w: (mapped(a, w) ** 2).sum(), (0, 1)))(a, w))
+    for plain_one, along_one in zip(*found):
+        assert str(meshrt.typeof(plain_one)) == str(meshrt.typeof(along_one))
+        same(plain_one, along_one, 1e-4)
 
 
 def test_explicit_arguments_are_resharded_when_asked_and_captured_values_are_whole():

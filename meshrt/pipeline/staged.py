@@ -1,0 +1,100 @@
+"""A call as far as its trace and the devices of its arguments tell, before anything is lowered.
+
+Arguments may lie on devices on which no program runs together. Types need no devices, so the function is traced all the
+same, and what its program does not need may lie anywhere, as in JAX. Only if that does not help is the call refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from meshrt import errors
+from meshrt.pipeline.placement import Placement, Wanted
+from meshrt.pipeline.traced import LoweringRequest, TraceRecord
+from meshrt.pipeline.written import Written
+from meshrt.runtime.array import Array
+from meshrt.shape_dtype import ShapeDtypeStruct
+from meshrt.sharding.named import NamedSharding
+from meshrt.sharding.typed import abstract
+
+__all__ = ["APART", "Staged", "StagedCall", "Taken", "anyhow", "only", "type_alone", "types_alone", "where_needed"]
+
+
+class StagedCall(NamedTuple):
+    """A call before it is compiled: its trace, what is asked of it, where it runs, and the shardings as written."""
+
+    record: TraceRecord
+    request: LoweringRequest
+    placement: Placement
+    written: Written
+
+
+# The last is None of a program over references, which finds out by itself where it runs.
+Staged = tuple[Wanted, TraceRecord, StagedCall | None]
+Found = TypeVar("Found")
+Taken = Sequence[bool] | None  # of which arguments it counts where they lie; of all of them
+
+APART = (errors.DeviceAssignmentMismatchError, errors.MeshMismatchError)
+
+
+def where_needed(
+    attempt: Callable[[Taken], Found], needed: Callable[[Sequence[Any]], Taken], leaves: Sequence[Any]
+) -> Found:
+    """`attempt` of all these arguments; where they lie apart, with the places of those that the program needs.
+
+    `needed` says of values of these types which it needs; None where all are passed to it. What is raised in the end is
+    what was raised first, which names the places as they are.
+    """
+    try:
+        return attempt(None)
+    except APART as e:
+        why = e
+    try:
+        taken = needed(types_alone(leaves))
+        if taken is not None and not all(taken):
+            return attempt(taken)
+    except errors.ShardingError:
+        pass  # types over several meshes, or places that the needed ones, too, do not agree on
+    raise why
+
+
+def only(leaves: Sequence[Any], taken: Taken) -> Sequence[Any]:
+    """The arguments that are taken, and in the place of others None, which is nowhere."""
+    return leaves if taken is None else [x if t else None for x, t in zip(leaves, taken, strict=True)]
+
+
+def anyhow(attempt: Callable[[Sequence[Any]], Found], leaves: Sequence[Any]) -> Found:
+    """`attempt(leaves)`; where these lie apart, of their types alone."""
+    try:
+        return attempt(leaves)
+    except APART:
+        return attempt(types_alone(leaves))
+
+
+def types_alone(leaves: Sequence[Any]) -> list[Any]:
+    """Of values that lie apart what a trace is told; over the names of one mesh that is what it is told of them all."""
+    shardings = [getattr(x, "sharding", None) for x in leaves]
+    over_one = len({s.mesh.shape_tuple for s in shardings if isinstance(s, NamedSharding)}) == 1
+    return [(_over_names if over_one else type_alone)(x) for x in leaves]
+
+
+def type_alone(x: Any) -> Any:
+    """Of an array, or what stands for one, its type, without the devices that it is on; anything else as it is."""
+    if isinstance(x, ShapeDtypeStruct):
+        known = abstract(x)
+        return ShapeDtypeStruct(
+            x.shape, x.dtype, sharding=known.explicit, weak_type=x.weak_type, manual_axis_type=x.manual_axis_type,
+            is_ref=x.is_ref,
+        )  # fmt: skip
+    if type(x) is not Array:
+        return x
+    return ShapeDtypeStruct(x.shape, x.dtype, sharding=x.aval.explicit, weak_type=x.weak_type)
+
+
+def _over_names(x: Any) -> Any:
+    """As `type_alone`, split over the names and sizes of the axes of its mesh as it is over that."""
+    sharding = getattr(x, "sharding", None) if isinstance(x, Array | ShapeDtypeStruct) else None
+    if not isinstance(sharding, NamedSharding):
+        return type_alone(x)
+    return ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding.abstract(), weak_type=x.weak_type)

@@ -1,0 +1,91 @@
+"""Arguments that a program does not need may lie on other devices than those that it does: beside JAX."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import meshrt
+from meshrt import errors
+
+X = np.arange(8, dtype=np.float32)
+
+
+class Places:
+    """Arrays of a library, by where they lie."""
+
+    def __init__(self, lib):
+        self.lib = lib
+
+    def mesh(self, kind, first):
+        types = (getattr(self.lib.sharding.AxisType, kind),)
+        return self.lib.make_mesh((4,), ("x",), axis_types=types, devices=self.lib.devices()[first : first + 4])
+
+    def on(self, place):
+        if place is None:
+            return self.lib.numpy.asarray(X)
+        if isinstance(place, int):
+            return self.lib.device_put(X, self.lib.devices()[place])
+        return self.lib.device_put(X, self.lib.NamedSharding(self.mesh(*place), self.lib.P("x")))
+
+
+def constrained(p, a):
+    return p.lib.lax.with_sharding_constraint(a + 1, p.lib.NamedSharding(p.mesh("Auto", 0), p.lib.P("x")))
+
+
+CASES = {
+    "devices": (lambda p: lambda a, b: a + 1, 0, 1),
+    "a mesh beside a device": (lambda p: lambda a, b: a + 1, 0, ("Auto", 0)),
+    "an Explicit mesh beside a device": (lambda p: lambda a, b: a + 1, 2, ("Explicit", 0)),
+    "a device beside an Explicit mesh": (lambda p: lambda a, b: a * 2, ("Explicit", 0), 7),
+    "meshes": (lambda p: lambda a, b: a * 2, ("Auto", 0), ("Auto", 4)),
+    "Explicit meshes": (lambda p: lambda a, b: a * 2, ("Explicit", 4), ("Explicit", 0)),
+    "a device beside a constraint": (lambda p: lambda a, b: constrained(p, a), None, 7),
+    "a gradient": (lambda p: p.lib.grad(lambda a, b: (a * a + b).sum()), 0, 1),
+    "its type alone": (lambda p: lambda a, b: a + b.shape[0], 3, ("Auto", 4)),
+}
+
+
+def place_of(x):
+    sharding = x.sharding
+    return type(sharding).__name__, sorted(d.id for d in sharding.device_set), x.committed
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_not_needed_may_lie_anywhere(name):
+    fun, first, second = CASES[name]
+    found = []
+    for lib in (meshrt, jax):
+        p = Places(lib)
+        runs: list[int] = []
+        step = fun(p)
+
+        def counted_step(a, b, step=step, runs=runs):
+            runs.append(0)
+            return step(a, b)
+
+        counted = lib.jit(counted_step)
+        args = p.on(first), p.on(second)
+        outs = [counted(*args), counted(*args), counted.lower(*args).compile()(*args)]
+        found.append(([(place_of(x), np.asarray(x).tolist()) for x in outs], len(runs)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_unused": True}], ids=str)
+def test_what_is_needed_may_not(options):
+    step = (lambda a, b: a + 1) if options else (lambda a, b: a + b)
+    for lib in (meshrt, jax):
+        p = Places(lib)
+        with pytest.raises(ValueError, match=r"incompatible devices.*argument a .*argument b "):
+            lib.jit(step, **options)(p.on(0), p.on(1))
+    with pytest.raises(errors.DeviceAssignmentMismatchError):
+        meshrt.jit(step, **options)(Places(meshrt).on(0), Places(meshrt).on(("Auto", 0)))
+
+
+def test_why_such_a_call_is_not_known():
+    p = Places(meshrt)
+    step = meshrt.jit(lambda a, b: a + 1)
+    assert meshrt.explain_cache_miss(step)(p.on(0), p.on(1)).layer == "trace"
+    step(p.on(0), p.on(1))
+    assert meshrt.explain_cache_miss(step)(p.on(0), p.on(1)).layer is None
