@@ -145,6 +145,7 @@ def _known(
         byte_per_work,
         border,
         tuple(map(ctx.runs_since, states)),
+        tuple(map(ctx.promised, operands)),
     )
     if any(s.recipe is not None for s in states):  # their cost depends on where the sources of their recomputation are
         return _found(ctx, factors, operands, results, states, wants, byte_per_work, border)
@@ -223,8 +224,8 @@ def _choose(
     options = []
     for run, p in zip(runs, places):
         sure = len(p) == 1 and _agreed(run, p[0], tensors) and ctx.atoms.product(run) <= factors.sizes[p[0]]
-        if sure and light:
-            sure = factors.kinds[p[0]] != REDUCE
+        if sure:
+            sure = not (light and factors.kinds[p[0]] == REDUCE) and not _has_unsplit(ctx, states, run)
         options.append(p if sure else [*p, -1])
     if math.prod(map(len, options)) > ASSIGNMENTS:
         options = [o[:2] for o in options]
@@ -247,6 +248,20 @@ def _choose(
         sent = [c.bytes - work_of(ctx, factors, c.assigned) * work.each for c in (best, plain)]
         best = best if sent[0] < ELSEWHERE_SHARE * sent[1] else plain
     return best
+
+
+def _has_unsplit(ctx: Context, states: Sequence[State], run: _Run) -> bool:
+    """Whether of each operand that a run of axes splits there is a version, too, that it does not split: gathered for
+    others."""
+    split = lambda dims: any(run[0] in atoms for atoms in dims)
+    found = False
+    for s in states:
+        if s.dims is None or not split(s.dims):
+            continue
+        if all(map(split, s.versions)) and all(map(split, itertools.chain.from_iterable(_local_versions(ctx, s)))):
+            return False
+        found = True
+    return found
 
 
 def _are_light(ctx: Context, operands: Sequence[Value], results: Sequence[Value]) -> bool:

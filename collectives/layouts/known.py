@@ -96,6 +96,20 @@ class Known(abc.ABC):
         end = self.ends.get(value) if len(value.uses) == 1 else None
         return self.want(value) if end is None else end[0]
 
+    def promised(self, value: Value) -> Dims | None:
+        """The layout that a version of `value` will have whatever its other users take, because the function or loop
+        that it is made in returns it so: another user that takes it so, too, sends nothing. None where that is not
+        known, or the version that is made now would stay in a branch."""
+        if len(value.uses) < 2:
+            return None
+        while value in self.returned_as:
+            value = self.returned_as[value]
+        end = self.ends.get(value)
+        if end is None or end[1] < 1 or value in self.left_partial:
+            return None
+        state = self.env.get(value)
+        return end[0] if state is None or self.landing(state).origin is state.home else None
+
     # -- sizes ------------------------------------------------------------------------------------------------
 
     @staticmethod
