@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from propagation.program import Op, Value
@@ -145,7 +145,7 @@ def _known(
         byte_per_work,
         border,
         tuple(map(ctx.runs_since, states)),
-        tuple(map(ctx.promised, operands)),
+        tuple([ctx.promised(v) if len(v.uses) > 1 else None for v in operands]),
     )
     if any(s.recipe is not None for s in states):  # their cost depends on where the sources of their recomputation are
         return _found(ctx, factors, operands, results, states, wants, byte_per_work, border)
@@ -253,14 +253,22 @@ def _choose(
 def _has_unsplit(ctx: Context, states: Sequence[State], run: _Run) -> bool:
     """Whether of each operand that a run of axes splits there is a version, too, that it does not split: gathered for
     others."""
-    split = lambda dims: any(run[0] in atoms for atoms in dims)
-    found = False
+    first, found = run[0], False
     for s in states:
-        if s.dims is None or not split(s.dims):
-            continue
-        if all(map(split, s.versions)) and all(map(split, itertools.chain.from_iterable(_local_versions(ctx, s)))):
+        versions: Iterable[Dims] = s.versions
+        if s.home is not ctx.region.origin:
+            versions = itertools.chain(versions, *_local_versions(ctx, s))
+        split = whole = False
+        for dims in versions:
+            for atoms in dims:
+                if first in atoms:
+                    split = True
+                    break
+            else:
+                whole = True
+        if split and not whole:
             return False
-        found = True
+        found = found or split
     return found
 
 

@@ -80,7 +80,7 @@ class Context(Writer):
         ref = state.versions.get(dims)
         if ref is not None:
             return ref
-        promised = self.promised(value)
+        promised = self.promised(value) if len(value.uses) > 1 else None
         if promised is not None and promised != dims and promised not in state.versions:
             if self.planner.cost(state.shape, state.itemsize, promised, dims) < self.cost(value, dims):
                 self.get_state(state, promised)  # it is a step on the way

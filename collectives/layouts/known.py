@@ -100,8 +100,6 @@ class Known(abc.ABC):
         """The layout that a version of `value` will have whatever its other users take, because the function or loop
         that it is made in returns it so: another user that takes it so, too, sends nothing. None where that is not
         known, or the version that is made now would stay in a branch."""
-        if len(value.uses) < 2:
-            return None
         while value in self.returned_as:
             value = self.returned_as[value]
         end = self.ends.get(value)
