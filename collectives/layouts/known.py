@@ -147,6 +147,11 @@ class Known(abc.ABC):
         """Binds a complete value, laid out as `dims`."""
         self.new_state(value, {dims: ref})
 
+    def bind_same(self, value: Value, other: Value) -> None:
+        """Binds a value that is another one by a new name."""
+        state = self.env[value] = self.env[other]
+        state.use(max(0, len(value.uses) - 1))  # the operation counts as one use of the other
+
     def bind_lazy(self, value: Value, make: Callable[[Dims], LocalValue]) -> None:
         """Binds a value that every device can compute in any layout: `make(dims)` writes it so into the current region,
         without communication."""
