@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from propagation.program import Op, Value
@@ -145,6 +145,7 @@ def _known(
         byte_per_work,
         border,
         tuple(map(ctx.runs_since, states)),
+        tuple([ctx.promised(v) if len(v.uses) > 1 else None for v in operands]),
     )
     if any(s.recipe is not None for s in states):  # their cost depends on where the sources of their recomputation are
         return _found(ctx, factors, operands, results, states, wants, byte_per_work, border)
@@ -223,8 +224,8 @@ def _choose(
     options = []
     for run, p in zip(runs, places):
         sure = len(p) == 1 and _agreed(run, p[0], tensors) and ctx.atoms.product(run) <= factors.sizes[p[0]]
-        if sure and light:
-            sure = factors.kinds[p[0]] != REDUCE
+        if sure:
+            sure = not (light and factors.kinds[p[0]] == REDUCE) and not _has_unsplit(ctx, states, run)
         options.append(p if sure else [*p, -1])
     if math.prod(map(len, options)) > ASSIGNMENTS:
         options = [o[:2] for o in options]
@@ -247,6 +248,28 @@ def _choose(
         sent = [c.bytes - work_of(ctx, factors, c.assigned) * work.each for c in (best, plain)]
         best = best if sent[0] < ELSEWHERE_SHARE * sent[1] else plain
     return best
+
+
+def _has_unsplit(ctx: Context, states: Sequence[State], run: _Run) -> bool:
+    """Whether of each operand that a run of axes splits there is a version, too, that it does not split: gathered for
+    others."""
+    first, found = run[0], False
+    for s in states:
+        versions: Iterable[Dims] = s.versions
+        if s.home is not ctx.region.origin:
+            versions = itertools.chain(versions, *_local_versions(ctx, s))
+        split = whole = False
+        for dims in versions:
+            for atoms in dims:
+                if first in atoms:
+                    split = True
+                    break
+            else:
+                whole = True
+        if split and not whole:
+            return False
+        found = found or split
+    return found
 
 
 def _are_light(ctx: Context, operands: Sequence[Value], results: Sequence[Value]) -> bool:

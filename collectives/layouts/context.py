@@ -78,7 +78,13 @@ class Context(Writer):
         """`value` complete and laid out as `dims`; collectives are written if no such version is visible."""
         state = self.env[value]
         ref = state.versions.get(dims)
-        return self.get_state(state, dims) if ref is None else ref
+        if ref is not None:
+            return ref
+        promised = self.promised(value) if len(value.uses) > 1 else None
+        if promised is not None and promised != dims and promised not in state.versions:
+            if self.planner.cost(state.shape, state.itemsize, promised, dims) < self.cost(value, dims):
+                self.get_state(state, promised)  # it is a step on the way
+        return self.get_state(state, dims)
 
     def get_state(self, state: State, dims: Dims) -> LocalValue:
         """The same for the state of a value."""

@@ -111,6 +111,9 @@ class Costs(Known):
         if not cost:
             return cost
         state = self.env[value]
+        promised = self.promised(value) if len(value.uses) > 1 else None
+        if promised is not None:
+            cost = min(cost, self.planner.cost(state.shape, state.itemsize, promised, dims))
         if state.home is not self.region.origin:
             return cost / self.runs_since(state)
         awaited = state.uses > len(value.uses) or value.uses[-1].op is not self.op  # uses are in program order

@@ -96,6 +96,18 @@ class Known(abc.ABC):
         end = self.ends.get(value) if len(value.uses) == 1 else None
         return self.want(value) if end is None else end[0]
 
+    def promised(self, value: Value) -> Dims | None:
+        """The layout that a version of `value` will have whatever its other users take, because the function or loop
+        that it is made in returns it so: another user that takes it so, too, sends nothing. None where that is not
+        known, or the version that is made now would stay in a branch."""
+        while value in self.returned_as:
+            value = self.returned_as[value]
+        end = self.ends.get(value)
+        if end is None or end[1] < 1 or value in self.left_partial:
+            return None
+        state = self.env.get(value)
+        return end[0] if state is None or self.landing(state).origin is state.home else None
+
     # -- sizes ------------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -134,6 +146,11 @@ class Known(abc.ABC):
     def bind(self, value: Value, dims: Dims, ref: LocalValue) -> None:
         """Binds a complete value, laid out as `dims`."""
         self.new_state(value, {dims: ref})
+
+    def bind_same(self, value: Value, other: Value) -> None:
+        """Binds a value that is another one by a new name."""
+        state = self.env[value] = self.env[other]
+        state.use(max(0, len(value.uses) - 1))  # the operation counts as one use of the other
 
     def bind_lazy(self, value: Value, make: Callable[[Dims], LocalValue]) -> None:
         """Binds a value that every device can compute in any layout: `make(dims)` writes it so into the current region,

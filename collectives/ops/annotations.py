@@ -62,8 +62,7 @@ def reduced(ctx: Context, op: Op) -> Iterator[Candidate]:
 def same(ctx: Context, op: Op) -> None:
     """The result is the operand: operations that only tell propagation something."""
     for v, r in zip(op.operands, op.results):
-        ctx.env[r] = state = ctx.env[v]
-        state.use(max(0, len(r.uses) - 1))
+        ctx.bind_same(r, v)
 
 
 def told(ctx: Context, op: Op) -> Iterator[Candidate]:

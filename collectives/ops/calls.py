@@ -44,11 +44,7 @@ def inline(ctx: Context, op: Op, callee: Func) -> None:
         ctx.forget_estimates()  # estimates of the callee's values are those of another call
     for v, r in zip(callee.returned, op.results):
         end = ctx.ends.get(r) if len(r.uses) == 1 else None
-        if end is None:
-            ctx.ends[v] = None
-            ctx.returned_as[v] = r
-        else:
-            ctx.ends[v] = end
+        ctx.ends[v], ctx.returned_as[v] = end, r  # those of an earlier call are others
     ctx.block(callee.body.ops[:-1])
     results = [ctx.env[v] for v in callee.returned]
     ctx.env = outer

@@ -168,12 +168,7 @@ def divide(ctx: Context, op: Op) -> Sequence[Candidate]:
 
 def _same(ctx: Context, op: Op, value: Value) -> Sequence[Candidate]:
     """x * 1 and x / 1 are x: frontends write them, as the cotangent of a loss begins with ones."""
-
-    def write() -> None:
-        state = ctx.state(value)
-        state.use(len(op.results[0].uses) - 1)
-        ctx.env[op.results[0]] = state
-
+    write = functools.partial(ctx.bind_same, op.results[0], value)
     return (Candidate((None,) * len(op.operands), (None,), write),)
 
 

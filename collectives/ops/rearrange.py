@@ -116,12 +116,14 @@ def _worth_weighing(
     sends: Callable[[Dims], tuple[Sent, ...]],
 ) -> Collection[tuple[Dims, Dims]]:  # fmt: skip
     """The pairs of layouts to weigh, of which the first is made for the wanted result, the second for what there is of
-    the operand: one of these alone where it needs no communication."""
+    the operand: one of these alone where it needs no communication. But where others use the operand, too, they may
+    share what is sent for a result that is wanted elsewhere."""
     state = ctx.state(value)
     wanted, kept = pairs[:2]
     if not any(sends(before) for before, _ in pairs):
         if wanted[0] in state.versions and wanted[1] == ctx.want(result):
             return (wanted,)
         if kept[0] == state.layout and not state.pending and result.type.size == value.type.size:
-            return (kept,)  # no communication here; a consumer reshards the result if it has to
+            if state.uses < 2 or kept[1] == ctx.want(result):
+                return (kept,)  # no communication here; a consumer reshards the result if it has to
     return dict.fromkeys(pairs)

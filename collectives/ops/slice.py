@@ -49,9 +49,13 @@ class _Shift(NamedTuple):
 
 
 def _shifted(ctx: Context, op: Op, shift: _Shift, is_linear: bool) -> Iterator[Candidate]:
-    """The ways to do a slice or pad: on pieces if none of the changed dimensions is split, else by moving elements."""
+    """The ways to do a slice or pad: on pieces if none of the changed dimensions is split, else by moving elements. One
+    that changes nothing is its operand."""
     value, result = op.operands[0], op.results[0]
     changed = shift.changed
+    if not changed:  # frontends write such pads, in gradients of pooling
+        same_as = functools.partial(ctx.bind_same, result, value)
+        return iter((Candidate((None,) * len(op.operands), (None,), same_as),))
 
     def same(dims: Dims) -> tuple[Dims, Dims]:
         kept = tuple(() if i in changed else d for i, d in enumerate(dims))

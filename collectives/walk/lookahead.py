@@ -47,9 +47,13 @@ def extra_cost(ctx: Context, value: Value, dims: Dims, depth: int = LOOKAHEAD_ST
 
 def _by(ctx: Context, op: Op, value: Value, dims: Dims, depth: int, limit: float) -> float:
     """`extra_cost` of one use, by `op`: that of the cheapest way in which its family says it may be done. Infinite if
-    known to be `limit` or more. To enter or leave a function that is written in place is no step."""
+    known to be `limit` or more. To enter or leave a function that is written in place is no step; a value that another
+    function returns is brought to where it leaves that, wherever propagation has it."""
     if op.name == "func.return" and value in ctx.returned_as:
         return extra_cost(ctx, ctx.returned_as[value], dims, depth + 1)
+    end = ctx.ends.get(value) if op.name == "func.return" else None
+    if end is not None and value not in ctx.left_partial:
+        return ctx.planner.cost(value.type.shape, ctx.itemsize(value), dims, end[0])
     if op.name == "func.call" and (callee := called(ctx, op)) is not None and is_written_in_place(ctx, op, callee):
         return _called(ctx, op, callee, value, dims, depth)
     family = ahead().get(op.name)

@@ -103,3 +103,42 @@ def test_what_is_known_of_rows_is_gathered_before_it_is_repeated():
     outs = (P(), (P("x"), P("x")))
     _, sent = check(Case({"x": 8}, build, (x, w, table, ids), (P("x"), P("x"), P("x"), P("x")), outs), rtol=2e-4)
     assert sent < 3 * x.nbytes
+
+
+def test_a_version_that_a_program_returns_is_a_step_to_others():
+    """Columns are gathered since they are returned so; rows are then a slice, where an exchange would come on top."""
+    x = normal(16, 16)
+    build = lambda constrain: lambda x: (y := jnp.tanh(x), constrain(y * 2, "x", None))
+    _, sent = check(Case({"x": 8}, build, (x,), (P(None, "x"),), (P(), P("x"))))
+    assert sent == x.nbytes * 7 / 8
+
+
+def test_an_operand_that_others_gather_is_gathered_before_it_is_reshaped():
+    """The sort needs all elements, and the reshape is wanted whole: one all-gather serves both."""
+
+    def build(constrain):
+        def f(x):
+            y = x * x
+            return constrain(y.reshape(2, 6), None, None), jnp.sort(y)
+
+        return f
+
+    x = normal(12)
+    _, sent = check(Case({"a": 3, "b": 2}, build, (x,), (P(("b", "a")),)))
+    assert sent == x.nbytes * 5 / 6
+
+
+def test_what_others_have_gathered_is_updated_whole():
+    """The sort has gathered all elements; the result of the update is wanted whole as well, and as pieces."""
+
+    def build(constrain):
+        def f(x, i):
+            ordered = jnp.sort(x)
+            y = jax.lax.dynamic_update_slice_in_dim(x, jnp.full(5, 0.3, x.dtype), i, axis=0)
+            return ordered, constrain(y, "a"), constrain(jnp.flip(y, 0), None)
+
+        return f
+
+    x = normal(16)
+    _, sent = check(Case({"a": 4, "b": 2}, build, (x, np.int32(3)), (P("a"), P())))
+    assert sent == x.nbytes * 3 / 4
