@@ -221,6 +221,11 @@ class ShapedArray(LowType, AbstractValue):
         return isinstance(self.dtype, dtypes.KeyType)
 
     @property
+    def is_extended(self) -> bool:
+        """Whether the elements are of an extended dtype, keys among them: the buffer may have further dimensions."""
+        return isinstance(self.dtype, dtypes.ExtendedDType)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the whole array."""
         physical = self.physical()
@@ -314,12 +319,16 @@ class ShapedArray(LowType, AbstractValue):
         return self._physical
 
     def to_tangent_aval(self) -> ShapedArray:
-        """The type of derivatives: itself for floating and complex types, `float0` for all others."""
+        """The type of derivatives: itself for floating and complex types, what their rules say for extended ones, `float0`
+        for all others.
+        """
         if self._tangent is None:
-            inexact = not isinstance(self.dtype, dtypes.ExtendedDType) and dtypes.issubdtype(self.dtype, np.inexact)
-            self._tangent = self
-            if not inexact:
-                self._tangent = self.update(dtype=dtypes.float0, weak_type=False)
+            kind = self.dtype
+            if isinstance(kind, dtypes.ExtendedDType):
+                kind = dtypes.float0 if kind.derivatives is None else kind.derivatives
+            elif not dtypes.issubdtype(kind, np.inexact):
+                kind = dtypes.float0
+            self._tangent = self if kind == self.dtype else self.update(dtype=kind, weak_type=False)
         return self._tangent
 
     @property
