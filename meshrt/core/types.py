@@ -319,8 +319,8 @@ class ShapedArray(LowType, AbstractValue):
         return self._physical
 
     def to_tangent_aval(self) -> ShapedArray:
-        """The type of derivatives: itself for floating and complex types, what their rules say for extended ones, `float0`
-        for all others.
+        """The type of derivatives: itself for floating and complex types, what their rules say for extended ones,
+        `float0` for all others.
         """
         if self._tangent is None:
             kind = self.dtype

@@ -1,4 +1,4 @@
-"""Extended dtypes that a user defines by rules, beside JAX: pairs of numbers, whose derivatives add up to the larger."""
+"""Extended dtypes that a user defines by rules, beside JAX: pairs of numbers, whose derivatives take the larger one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """`jax._src.dtypes`."""
 
-from typing import Any
-
 import dataclasses
 import types
+from typing import Any
 
 import numpy as np
 
