@@ -25,14 +25,14 @@ class _PrimalTangent(_dtypes.ExtendedDType):
 
     primal: Any
     tangent: Any
-    name: str  # type: ignore[misc]
+    name: str
     type = _Scalar
 
     def __repr__(self) -> str:
         return self.name
 
     @property
-    def _rules(self) -> Any:  # type: ignore[override]
+    def _rules(self) -> Any:
         return types.SimpleNamespace(
             physical_element_aval=lambda dtype: types.SimpleNamespace(shape=(), dtype=self.primal),
             tangent_dtype=lambda dtype: self.tangent,
