@@ -77,6 +77,18 @@ def _issubdtype(a: Any, b: Any) -> bool:
     return issubclass(sa, sb)
 
 
+def tangent_dtype(dtype: Any) -> Any:
+    """The dtype of derivatives: itself for floating and complex dtypes, what their rules say for extended ones, float0
+    for all others.
+
+    >>> meshrt.dtypes.tangent_dtype(np.dtype("float32"))
+    dtype('float32')
+    """
+    if isinstance(dtype, ExtendedDType):
+        return float0 if dtype.derivatives is None else dtype.derivatives
+    return dtype if issubdtype(dtype, np.inexact) else float0
+
+
 def isdtype(dtype: Any, kind: Any) -> bool:
     """Whether ``dtype`` is of ``kind``: a dtype, one of the array API's kind names, or a tuple of these.
 

@@ -1,7 +1,7 @@
 """Extended dtypes: element types with a meaning of their own over a physical array of numbers.
 
-Random-number keys are the only ones so far. An array of shape ``s`` and dtype ``key<fry>`` is held as
-``uint32[*s, 2]``.
+Those of random-number keys are ours: an array of shape ``s`` and dtype ``key<fry>`` is held as ``uint32[*s, 2]``.
+Libraries define others, by the rules that stand in their ``_rules``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+
+from meshrt.errors import UnsupportedError
+
+
+class MissingDTypeRuleError(UnsupportedError):
+    """An extended dtype has no rule for what it is used for."""
 
 
 class extended(np.generic):
@@ -23,16 +29,61 @@ class prng_key(extended):
 class ExtendedDType:
     """Base of extended dtypes.
 
-    Subclasses give ``type`` (their place below :class:`extended`), ``name``, ``physical_dtype`` and
-    ``physical_suffix`` (the trailing shape that one element takes in the physical array).
+    Subclasses give ``type`` (their place below :class:`extended`), ``name``, and either ``physical_dtype`` and
+    ``physical_suffix`` (the trailing shape that one element takes in the physical array) or ``_rules``, functions of
+    the dtype that say what it means, of which those are needed that are used:
+
+    * ``physical_element_aval(dtype)``: the shape and dtype of one element in the physical array;
+    * ``allow_conversion``, or ``convert_to(number_dtype, dtype)`` and ``convert_from(dtype, number_dtype)``: whether
+      the physical array becomes one of ``dtype``, and the other way round;
+    * ``tangent_dtype(dtype)``, ``add(dtype, x, y)`` and ``zero(dtype)``: what derivatives are elements of, how two of
+      them are added, and a scalar that adds nothing;
+    * ``full(shape, value, dtype)``: an array filled with a number.
     """
 
     __slots__ = ()
 
     type: ClassVar[type] = extended
+    kind: ClassVar[str] = "V"
     name: str
-    physical_dtype: np.dtype
-    physical_suffix: tuple[int, ...]
+    _rules: ClassVar[Any] = None
+
+    def rule(self, name: str) -> Any:
+        """What the dtype's rules have under a name.
+
+        Raises:
+          MissingDTypeRuleError: nothing.
+        """
+        found = getattr(self._rules, name, None)
+        if found is None:
+            raise MissingDTypeRuleError(
+                f"the extended dtype {self} says nothing of {name!r}: define it in the dtype's _rules"
+            )
+        return found
+
+    @property
+    def physical_dtype(self) -> np.dtype:
+        """The dtype of the physical array."""
+        return np.dtype(self.rule("physical_element_aval")(self).dtype)
+
+    @property
+    def physical_suffix(self) -> tuple[int, ...]:
+        """The trailing shape that one element takes in the physical array."""
+        return tuple(self.rule("physical_element_aval")(self).shape)
+
+    def is_converted(self, number_dtype: Any, back: bool) -> bool:
+        """Whether an array of numbers may become one of this dtype; with `back`, whether the opposite may happen."""
+        name = "convert_from" if back else "convert_to"
+        allowed = getattr(self._rules, name, None)
+        if allowed is None:
+            return bool(getattr(self._rules, "allow_conversion", False))
+        return bool(allowed(self, number_dtype) if back else allowed(number_dtype, self))
+
+    @property
+    def derivatives(self) -> Any:
+        """The dtype of derivatives in arrays of this dtype; None if there are none."""
+        rule = getattr(self._rules, "tangent_dtype", None)
+        return None if rule is None else rule(self)
 
     def physical_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the physical array behind an array of ``shape`` elements."""
@@ -79,10 +130,11 @@ class KeyType(ExtendedDType):
 
     type: ClassVar[Any] = prng_key
     physical_dtype = np.dtype("uint32")
-    kind: ClassVar[str] = "V"
     _interned: ClassVar[dict[KeyImpl, KeyType]] = {}
 
     impl: KeyImpl
+    name: str
+    physical_suffix: tuple[int, ...]
     _hash: int
 
     def __new__(cls, impl: KeyImpl | str) -> KeyType:

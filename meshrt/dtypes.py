@@ -25,6 +25,7 @@ from meshrt._dtype_kinds import (
     issubdtype,
     itemsize_bits,
     short_dtype_name,
+    tangent_dtype,
 )
 from meshrt._dtype_words import EXAMPLES, described, remedy
 from meshrt._keytypes import (
@@ -52,7 +53,7 @@ __all__ = [
     "float0",
     "iinfo", "is_weakly_typed", "isdtype", "issubdtype", "itemsize_bits", "lattice_result_type", "prng_key",
     "promote_dtypes", "promote_types", "python_scalar_dtypes", "result_type", "scalar_type_of",
-    "short_dtype_name", "to_complex_dtype", "to_floating_dtype", "to_inexact_dtype", "x64_enabled",
+    "short_dtype_name", "tangent_dtype", "to_complex_dtype", "to_floating_dtype", "to_inexact_dtype", "x64_enabled",
 ]  # fmt: skip
 
 DType = np.dtype | ExtendedDType

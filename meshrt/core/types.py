@@ -221,10 +221,14 @@ class ShapedArray(LowType, AbstractValue):
         return isinstance(self.dtype, dtypes.KeyType)
 
     @property
+    def is_extended(self) -> bool:
+        """Whether the elements are of an extended dtype, keys among them: the buffer may have further dimensions."""
+        return isinstance(self.dtype, dtypes.ExtendedDType)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the whole array."""
-        physical = self.physical()
-        return physical.size * int(physical.dtype.itemsize)
+        return self.physical().size * int(self.physical().dtype.itemsize)
 
     def update_weak_type(self, weak_type: bool) -> ShapedArray:
         """The same type, weak or not."""
@@ -306,20 +310,16 @@ class ShapedArray(LowType, AbstractValue):
             self._physical = self
             if self.dtype == dtypes.float0:
                 self._physical = ShapedArray(self.shape, np.dtype(bool), False, self.explicit, self.vma)
-            if isinstance(self.dtype, dtypes.ExtendedDType):
-                shape = self.shape + self.dtype.physical_suffix
-                self._physical = ShapedArray(
-                    shape, self.dtype.physical_dtype, False, self.explicit, self.vma, self.memory_space
-                )
+            if self.is_extended:
+                shape, dtype = self.shape + self.dtype.physical_suffix, self.dtype.physical_dtype
+                self._physical = ShapedArray(shape, dtype, False, self.explicit, self.vma, self.memory_space)
         return self._physical
 
     def to_tangent_aval(self) -> ShapedArray:
-        """The type of derivatives: itself for floating and complex types, `float0` for all others."""
+        """The type of derivatives: itself for floating and complex types, else of `dtypes.tangent_dtype`."""
         if self._tangent is None:
-            inexact = not isinstance(self.dtype, dtypes.ExtendedDType) and dtypes.issubdtype(self.dtype, np.inexact)
-            self._tangent = self
-            if not inexact:
-                self._tangent = self.update(dtype=dtypes.float0, weak_type=False)
+            kind = dtypes.tangent_dtype(self.dtype)
+            self._tangent = self if kind == self.dtype else self.update(dtype=kind, weak_type=False)
         return self._tangent
 
     @property

@@ -1,4 +1,4 @@
-"""Conversions between element types: convert_element_type, reduce_precision."""
+"""Conversions between element types: convert_element_type, those to and from extended dtypes, reduce_precision."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from meshrt import dtypes, errors
 from meshrt.core.basic.pointwise import nary
+from meshrt.core.basic.shapes import move_dim
 from meshrt.core.explicit import moved
 from meshrt.core.jaxpr import Eqn
 from meshrt.core.primitive import Primitive
@@ -76,7 +77,7 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
     if isinstance(aval.dtype, dtypes.ExtendedDType) or isinstance(new_dtype, dtypes.ExtendedDType):
         if aval.dtype == new_dtype:
             return x
-        raise no_key_bits("convert_element_type", aval, new_dtype)
+        return _convert_extended(x, aval, new_dtype)
     if type(x) is complex and new_dtype.kind not in "bc":  # (all numbers have a truth)
         raise errors.ArgumentTypeError(f"a complex number such as {x} cannot become {new_dtype}: take its real part")
     if aval.dtype == new_dtype and aval.weak_type == weak_type and type(x) not in (bool, int, float):
@@ -85,6 +86,69 @@ def convert_element_type(x: Any, new_dtype: Any, weak_type: bool = False) -> Any
         if not weak_type:
             return np.asarray(x).astype(new_dtype)[()]
     return bind_conversion(x, new_dtype, weak_type)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Extended dtypes: the physical array and what it stands for
+
+
+class ExtendedConversionError(errors.ArgumentTypeError, errors.ArgumentValueError):
+    """An array that is not the physical array of the extended dtype that it is converted to, or the other way round."""
+
+
+def _convert_extended(x: Any, aval: ShapedArray, new_dtype: Any) -> Any:
+    to, back = isinstance(new_dtype, dtypes.ExtendedDType), isinstance(aval.dtype, dtypes.ExtendedDType)
+    extended, number = (new_dtype, aval.dtype) if to else (aval.dtype, new_dtype)
+    if (to and back) or not extended.is_converted(number, back):
+        raise no_key_bits("convert_element_type", aval, new_dtype)
+    if number != extended.physical_dtype:
+        raise ExtendedConversionError(
+            f"can only convert {'to' if to else 'from'} an extended dtype {'from' if to else 'to'} its representation "
+            f"dtype, but tried to convert from {aval.dtype} to {new_dtype}, whose representation type is "
+            f"{extended.physical_dtype}: convert {'the array' if to else 'to that'} first"
+        )
+    return to_edtype_p.bind(x, edtype=extended) if to else from_edtype_p.bind(x, dtype=number)
+
+
+def _to_edtype_infer(x: ShapedArray, *, edtype: Any) -> ShapedArray:
+    suffix = edtype.physical_suffix
+    rank = x.ndim - len(suffix)
+    if rank < 0 or x.shape[rank:] != suffix:
+        raise ExtendedConversionError(
+            f"can only convert to extended dtype from an array of its representation type, but the extended dtype "
+            f"{edtype} has a representation shape {suffix} (rank {len(suffix)}) while the given representation array "
+            f"has shape {x.shape}: its last dimensions must be those"
+        )
+    return ShapedArray(x.shape[:rank], edtype)
+
+
+def _to_edtype_batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, int]:
+    return to_edtype_p.bind(move_dim(args[0], dims[0], 0), **params), 0
+
+
+def _edtype_jvp(get: Callable[[], Primitive]) -> Callable[..., Any]:
+    """The derivative of a conversion: the tangent becomes what derivatives of the result are elements of."""
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        out, (t,) = get().bind(*primals, **params), tangents
+        kind = aval_of(out).to_tangent_aval().dtype
+        return out, None if t is None or kind == dtypes.float0 else convert_element_type(t, kind)
+
+    return jvp
+
+
+to_edtype_p: Primitive = Primitive(
+    "to_edtype", _to_edtype_infer, lower=lambda ctx, eqn, x: x, batch=_to_edtype_batch,
+    jvp=_edtype_jvp(lambda: to_edtype_p), transpose=lambda ct, x, edtype: [convert_element_type(ct, x.aval.dtype)],
+)  # fmt: skip
+from_edtype_p: Primitive = Primitive(
+    "from_edtype", lambda x, *, dtype: ShapedArray(x.physical().shape, dtype), lower=lambda ctx, eqn, x: x,
+    batch=_same_dim(lambda: from_edtype_p), jvp=_edtype_jvp(lambda: from_edtype_p),
+    transpose=lambda ct, x, dtype: [convert_element_type(ct, x.aval.dtype)],
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def as_weak(tangent: Any, aval: ShapedArray) -> Any:
@@ -119,13 +183,15 @@ def bind_conversion(x: Any, new_dtype: Any, weak_type: bool) -> Any:
 
 
 class KeyConversionError(errors.ArgumentTypeError, errors.ArgumentValueError, NotImplementedError):
-    """Random keys are no numbers, and numbers no keys."""
+    """Random keys are no numbers, and numbers no keys; nor are elements of other extended dtypes that say so."""
 
 
 def no_key_bits(function: str, x: ShapedArray, new_dtype: Any) -> KeyConversionError:
     """The error for keys of which the words are asked in passing, and for numbers that are to be keys."""
     fix = "meshrt.random.key_data(key) gives the words of keys"
-    if not isinstance(x.dtype, dtypes.ExtendedDType):
+    if not x.is_key and not isinstance(new_dtype, dtypes.KeyType):
+        fix = "the rules of the extended dtype say what may be converted (allow_conversion)"
+    elif not isinstance(x.dtype, dtypes.ExtendedDType):
         fix = "meshrt.random.wrap_key_data(words, impl=...) makes keys of words"
     return KeyConversionError(f"Cannot {function} from {x.dtype} to {new_dtype}: {fix}")
 

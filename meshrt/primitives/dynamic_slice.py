@@ -78,7 +78,7 @@ def _dynamic_slice_infer(x: ShapedArray, *starts: ShapedArray, slice_sizes: tupl
 
 def _physical_starts(ctx: LoweringContext, aval: ShapedArray, eqn_starts: Any, refs: Any) -> Any:
     """Start indices of the physical buffer: a PRNG key's own dimensions are taken whole."""
-    if not aval.is_key:
+    if not aval.is_extended:
         return list(refs)
     dtype = eqn_starts[0].aval.dtype if eqn_starts else dtypes.default_int_dtype()
     return [*refs, *(ctx.scalar(0, dtype) for _ in aval.dtype.physical_suffix)]

@@ -95,7 +95,7 @@ def _fill_as(dtype: np.dtype, p: Any) -> Any:
 
 def _lower_gather(ctx: LoweringContext, p: Any, operand: Any, indices: Any, indices_aval: Any, out: Any) -> Any:
     d, sizes, offset = p["dimension_numbers"], p["slice_sizes"], p["dimension_numbers"].offset_dims
-    if out.is_key:
+    if out.is_extended:
         sizes = (*sizes, *out.dtype.physical_suffix)
         offset = (*offset, *range(out.ndim, out.physical().ndim))
     numbers = (

@@ -189,7 +189,7 @@ def _lower(combine: str | None) -> Callable[..., Any]:
         if _is_short(eqn.invars[0].aval.shape, index_aval.dtype):
             indices = ctx.convert(indices, index_aval, np.dtype(np.int32))
         window = list(d.update_window_dims)
-        if out.is_key:
+        if out.is_extended:
             updated = eqn.invars[2].aval
             window += range(updated.ndim, updated.physical().ndim)
         numbers = (

@@ -208,6 +208,8 @@ def filling(shape: Sequence[int], fill_value: Any, dtype: Any) -> tuple[tuple[in
         )
     weak = dtype is None and aval.weak_type
     dtype = aval.dtype if dtype is None else dtypes.canonicalize_dtype(dtypes.dtype(dtype))
+    if isinstance(dtype, dtypes.ExtendedDType) and dtype != aval.dtype and not isinstance(dtype, dtypes.KeyType):
+        return canonical_shape(shape), dtype.rule("full")((), fill_value, dtype)
     if type(fill_value) is complex and dtype.kind not in "bc":
         raise errors.ArgumentTypeError(f"full: a complex number such as {fill_value} cannot become {dtype}")
     if isinstance(fill_value, bool | int | float | complex | np.generic | np.ndarray):

@@ -52,7 +52,7 @@ def _select_lower(ctx: LoweringContext, eqn: Eqn, which: Any, *cases: Any) -> An
         return cases[0]
     out = eqn.outvars[0].aval
     kind = eqn.invars[0].aval
-    if out.is_key and kind.ndim:
+    if out.is_extended and kind.ndim:
         kind, which = (
             ShapedArray(out.physical().shape, kind.dtype),
             ctx.broadcast(which, kind, ShapedArray(out.physical().shape, kind.dtype), range(kind.ndim)),

@@ -73,7 +73,7 @@ def _slice_lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
     out, p = eqn.outvars[0].aval, eqn.params
     start, limit = p["start_indices"], p["limit_indices"]
     strides = p["strides"] or (1,) * out.ndim
-    if out.is_key:
+    if out.is_extended:
         whole = out.dtype.physical_suffix
         start, limit, strides = (*start, *(0 for _ in whole)), (*limit, *whole), (*strides, *(1 for _ in whole))
     attrs = f"start_indices = {i64_array(start)}, limit_indices = {i64_array(limit)}, strides = {i64_array(strides)}"

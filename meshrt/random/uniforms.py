@@ -158,8 +158,19 @@ def uniform(
     Array([0.947667  , 0.9785799 , 0.33229148], dtype=float32)
     """
     key, _ = typed("uniform", key)
-    dtype, shape = float_dtype("uniform", dtype), sample_shape("uniform", shape, minval, maxval)
+    dtype = float_dtype("uniform", dtype)
+    if type(shape) in (tuple, list) and not shape and (of_one := _shape_of_one(minval, maxval)) is not None:
+        minval, maxval = (lax.reshape(b, ()) if aval_of(b).ndim else b for b in (minval, maxval))
+        return placed(lax.reshape(draw_uniform(key, (), dtype, minval, maxval), of_one), out_sharding)
+    shape = sample_shape("uniform", shape, minval, maxval)
     return placed(draw_uniform(key, shape, dtype, minval, maxval), out_sharding)
+
+
+def _shape_of_one(minval: Any, maxval: Any) -> tuple[int, ...] | None:
+    """The shape of one number between bounds of which one is an array, all of one element: as in JAX, that of the lower
+    bound. None for other bounds."""
+    shapes = [aval_of(bound).shape for bound in (minval, maxval)]
+    return shapes[0] if any(shapes) and all(set(s) <= {1} for s in shapes) else None
 
 
 def _unit_floats(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:

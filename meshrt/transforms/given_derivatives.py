@@ -47,7 +47,7 @@ def check_inputs(
                 f"grad requires inputs with derivatives, and {aval.short()} of {fun_name(fun)} has none: "
                 "differentiate with respect to another argument (argnums=...)"
             )
-        if aval.is_differentiable and (aval.dtype.kind == "c" or not holomorphic):
+        if aval.is_differentiable and not aval.is_extended and (aval.dtype.kind == "c" or not holomorphic):
             continue
         if not aval.is_differentiable and allow_int:
             continue

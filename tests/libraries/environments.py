@@ -65,13 +65,13 @@ def environment(with_jax: bool) -> Environment:
 
 def source(library: Library) -> Path:
     """The unpacked source distribution of a library."""
-    folder = FOLDER / "sources" / f"{library.package}-{library.version}"
+    folder = FOLDER / "sources" / f"{library.package.replace('-', '_')}-{library.version}"  # as distributions are named
     if not folder.exists():
         place = FOLDER / "downloads"
         words = ("download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", str(place))
         asked = f"{library.package}=={library.version}"
         subprocess.run([sys.executable, "-m", "pip", *words, asked], check=True)
-        (archive,) = place.glob(f"{library.package.replace('-', '_')}-{library.version}.tar.gz")
+        (archive,) = place.glob(f"{folder.name}.tar.gz")
         with tarfile.open(archive) as packed:
             packed.extractall(folder.parent, filter="data")
     return folder

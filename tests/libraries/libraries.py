@@ -30,7 +30,10 @@ class Library:
         return self.distribution or self.name
 
 
-_FLAX = ("optax", "chex", "msgpack", "PyYAML", "treescope", "orbax-checkpoint", "tensorstore", "protobuf")
+_FLAX = (
+    "optax", "chex", "msgpack", "PyYAML", "treescope", "orbax-checkpoint", "tensorstore", "protobuf", "aiofiles",
+    "humanize", "nest_asyncio", "prometheus-client", "psutil", "simplejson",
+)  # fmt: skip
 _HAIKU_LONG = (
     "checkpoint", "descriptors", "doctest", "float64", "half", "hk_transforms", "jax_transforms", "numpy_inputs",
     "shim_hk",

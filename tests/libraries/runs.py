@@ -10,22 +10,34 @@ from pathlib import Path
 from tests.libraries.environments import FOLDER, Environment, source
 from tests.libraries.libraries import Library
 
-__all__ = ["PASSED", "SKIPPED", "outcomes", "run"]
+__all__ = ["PASSED", "SKIPPED", "outcomes", "run", "test_id"]
 
 PASSED, SKIPPED = "passed", "skipped"
 SECONDS_PER_TEST = 300
 
 
 def run(library: Library, where: Environment, report: Path, chosen: tuple[str, ...] = ()) -> dict[str, str]:
-    """Runs the tests of a library (those in the files `chosen`, if any); gives what became of each by its name:
-    `passed`, `skipped`, or the message of the error."""
+    """Runs the tests of a library (those `chosen`, files or single tests, if any); gives what became of each by its
+    name: `passed`, `skipped`, or the message of the error."""
     folder = source(library)
     door = () if where.with_jax else ("-p", "meshrt.compat.installed")
     options = ("-q", "--tb=short", "-p", "no:cacheprovider", f"--timeout={SECONDS_PER_TEST}", f"--junitxml={report}")
+    options = (*options, f"--rootdir={folder}")  # names in reports begin there, whatever pytest's settings are found in
     ignored = [f"--ignore={path}" for path, _ in library.left_out]
     command = [where.python, "-m", "pytest", *door, *options, *ignored, *(chosen or library.tests)]
     subprocess.run(command, cwd=folder, env=where.variables(library), check=False)
     return outcomes(report)
+
+
+def test_id(library: Library, name: str) -> str:
+    """What pytest calls a test that a report calls `name`: its file, the class in it, and its own name."""
+    module, _, test = name.partition("::")
+    parts, folder = module.split("."), source(library)
+    for n in range(len(parts), 0, -1):
+        file = "/".join(parts[:n]) + ".py"
+        if (folder / file).exists():
+            return "::".join([file, *parts[n:], test])
+    raise FileNotFoundError(f"{name}: there is no such file below {folder}")
 
 
 def outcomes(report: Path) -> dict[str, str]:

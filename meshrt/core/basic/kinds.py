@@ -12,9 +12,9 @@ __all__ = ["has_kind", "not_accepted"]
 
 
 def has_kind(dtype: Any, kinds: str) -> bool:
-    """`kinds`: b bool, i signed, u unsigned, f floating, c complex."""
+    """`kinds`: b bool, i signed, u unsigned, f floating, c complex, x extended."""
     if isinstance(dtype, dtypes.ExtendedDType):
-        return False
+        return "x" in kinds
     if dtype == np.bool_:
         return "b" in kinds
     if dtypes.issubdtype(dtype, np.complexfloating):

@@ -19,6 +19,7 @@ from meshrt.core.explicit import Policy, Sums, added, copied
 from meshrt.core.high import has_high_types
 from meshrt.core.jaxpr import Eqn, Literal
 from meshrt.core.primitive import NOT_LINEAR, Primitive, is_undefined
+from meshrt.core.trace import trace_to_jaxpr
 from meshrt.core.typed_numbers import TYPED_NUMBERS, plain_number
 from meshrt.core.types import ShapedArray, aval_of
 from propagation.asm import Ref
@@ -318,10 +319,22 @@ def _add_any_jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, 
     return add_any_p.bind(*primals), add_tangents(*tangents)
 
 
-# The sum of derivatives: programs tell it from the sums that they were given.
+def _write_add_any(ctx: Any, eqn: Eqn, refs: Sequence[Any]) -> Any:
+    out = eqn.outvars[0].aval
+    if not isinstance(out.dtype, dtypes.ExtendedDType):
+        return ctx.op("stablehlo.add", refs, out)
+    add, kind = out.dtype.rule("add"), out.strong().bare()
+    closed = trace_to_jaxpr(lambda x, y: [add(out.dtype, x, y)], (kind, kind), "add")
+    if closed.consts:
+        raise errors.UnsupportedError(f"the rule 'add' of {out.dtype} may not capture arrays; make them inside")
+    return ctx.jaxpr(closed.jaxpr, refs)[0]
+
+
+# The sum of derivatives: programs tell it from the sums that they were given. Extended dtypes say what their sum is.
 add_any_p: Primitive = nary(
-    "add_any", "stablehlo.add", 2, jvp=_add_any_jvp, transpose=_add_transpose, cheap=True, finite=True, sums=added
-)
+    "add_any", "stablehlo.add", 2, kinds="iufcx", write=_write_add_any,
+    jvp=_add_any_jvp, transpose=_add_transpose, cheap=True, finite=True, sums=added,
+)  # fmt: skip
 
 
 def add_tangents(a: Any, b: Any) -> Any:

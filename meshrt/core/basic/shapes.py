@@ -129,7 +129,7 @@ def _broadcast_lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
     if type(x) is Literal:
         return ctx.full(x.val, out)
     dims = list(eqn.params["broadcast_dimensions"])
-    if out.is_key:
+    if out.is_extended:
         dims += range(out.ndim, out.physical().ndim)
     return ctx.op("stablehlo.broadcast_in_dim", [x], out, f"broadcast_dimensions = {i64_array(dims)}")
 
@@ -209,7 +209,8 @@ def zeros(aval: ShapedArray) -> Any:
         return aval.vspace_zero()  # type: ignore[attr-defined]
     aval = in_program(aval)
     dtype = dtypes.canonicalize_dtype(dtypes.dtype(aval.dtype))
-    zero = constant(0, dtype, aval.weak_type)
+    extended = isinstance(dtype, dtypes.ExtendedDType) and not aval.is_key
+    zero = dtype.rule("zero")(dtype) if extended else constant(0, dtype, aval.weak_type)
     out = broadcast_in_dim_p.bind(zero, shape=aval.shape, broadcast_dimensions=(), **declared(aval, ()))
     if aval.memory_space is not DEVICE:
         out = in_space(out, aval.memory_space)
@@ -334,7 +335,7 @@ def _transpose_infer(x: ShapedArray, *, permutation: tuple[int, ...]) -> ShapedA
 
 def _transpose_lower(ctx: Any, eqn: Eqn, x: Any) -> Any:
     permutation = list(eqn.params["permutation"])
-    if (out := eqn.outvars[0].aval).is_key:
+    if (out := eqn.outvars[0].aval).is_extended:
         permutation += range(out.ndim, out.physical().ndim)
     return ctx.op("stablehlo.transpose", [x], out, f"permutation = {i64_array(permutation)}")
 

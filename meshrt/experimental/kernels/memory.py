@@ -53,7 +53,7 @@ class SemaphoreDType(dtypes.ExtendedDType):
 
     name: str = "semaphore"
     physical_dtype = np.dtype(np.int32)
-    physical_suffix: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]
+    physical_suffix: ClassVar[tuple[int, ...]] = ()
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self)

@@ -74,6 +74,9 @@ REASONS = {
     "copy": "the identity; no public function of lax makes one",
     "custom_partitioning": "a function of the user's; tests/meshrt/experimental judges it",
     "mesh_region": "part of a program on a mesh; tests of Explicit axes judge it",
+    **dict.fromkeys(
+        ("from_edtype", "to_edtype"), "of dtypes that users define; tests/meshrt/dtypes/test_extended.py judges them"
+    ),
     "reshard": "the identity on one device; tests of Explicit axes judge it",
     "ffi_call": "a function of another language; tests/meshrt/test_ffi.py judges it",
     "geqrf": "no public function of lax makes one; jnp.linalg.qr in tests/meshrt/numpy/test_surface.py",

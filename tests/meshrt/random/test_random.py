@@ -63,6 +63,17 @@ def test_uniform_is_bitwise_equal(dtype):
     np.testing.assert_allclose(np.asarray(got, np.float32), np.asarray(want, np.float32), rtol=2e-2 if dtype == BF16 else 2e-3 if dtype == "float16" else 1e-6)  # fmt: skip
 
 
+# Bounds of one element around a number without dimensions: it gets the shape of the lower one.
+@pytest.mark.parametrize("low, high", [((1,), (1,)), ((1, 1), ()), ((), (1,)), ((), (1, 1, 1))])
+def test_one_number_between_bounds_that_are_arrays(low, high):
+    draw = lambda r: r.uniform(r.key(3), (), "float32", np.full(low, 2.0, "f4"), np.full(high, 5.0, "f4"))
+    same_bits(draw(mr), draw(jr))
+    mapped = lambda m, r: m.vmap(r.uniform, (0, None, None, 0, 0))(
+        r.split(r.key(0), 4), (), "float32", np.zeros((4, *low), "f4"), np.ones((4, *high), "f4")
+    )
+    same_bits(mapped(meshrt, mr), mapped(jax, jr))
+
+
 RANDINTS = [((5,), 0, 10, None), ((2, 3), -5, 5, None), ((7,), 0, 256, "uint8"), ((7,), -128, 128, "int8"), ((6,), 3, 3, None),
             ((6,), 5, 2, None), ((8,), 0, 2**31 - 1, None), ((8,), 0, 1, "uint32"), ((4,), 0, 1000, "int16"), ((), 0, 9, None),
             ((3, 2), 0, np.array([5, 50], np.int32), None), ((9,), -(2**31), 2**31 - 1, None)]  # fmt: skip
