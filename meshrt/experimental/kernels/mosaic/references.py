@@ -58,6 +58,12 @@ class _Window:
     def __init__(self, walk: Walk, place: Place, indexer: Indexer):
         if indexer.int_shape:
             walk.refuse("memory is indexed by slices and single numbers, not by arrays of indices; load and select")
+        for d, (i, n) in enumerate(zip(indexer.indices, indexer.shape)):
+            if type(i) is Slice and i.beyond(n):
+                walk.refuse(
+                    f"memory is read and written up to its end, also under a mask, and a slice of dimension {d} of "
+                    f"{n} elements ends {i.beyond(n)} behind it. Fill the operand up (jnp.pad), or give it blocks"
+                )
         given = iter(indexer.indices)
         self.starts: list[Any] = []
         self.sizes: list[int] = []
