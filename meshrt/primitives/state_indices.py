@@ -64,6 +64,35 @@ class Slice:
         return isinstance(self.start, int)
 
     @property
+    def is_dynamic_start(self) -> bool:
+        """Whether the start is known only when the program runs."""
+        return not self.is_static
+
+    @property
+    def is_dynamic_size(self) -> bool:
+        """Whether the size is: only in what an index map gives."""
+        return isinstance(self.size, Tracer)
+
+    @classmethod
+    def from_slice(cls, slc: builtins.slice, size: int) -> Slice:
+        """What `slc` takes of a dimension of `size`.
+
+        Raises:
+          ArgumentTypeError: a bound that is traced.
+          ArgumentValueError: a step below 1.
+        """
+        try:
+            start, stop, step = slc.indices(size)
+        except (TypeError, errors.ConcretizationError):
+            raise errors.ArgumentTypeError(
+                f"{slc} of a reference: the bounds of a slice must be ints known while tracing; write "
+                "meshrt.ds(start, size) for a start that is traced"
+            ) from None
+        if step < 1:
+            raise errors.ArgumentValueError(f"slice must have a step >= 1 (found: {step})")
+        return cls(start, len(range(start, stop, step)), step)
+
+    @property
     def extent(self) -> int:
         """How many elements lie between the first and the last one, both included."""
         return (self.size - 1) * self.stride + 1 if self.size else 0
@@ -335,7 +364,7 @@ def _known(index: Any) -> int | None:
 
 def _index(index: Any, size: int, dim: int, masked: bool) -> Any:
     if isinstance(index, builtins.slice):
-        return _from_slice(index, size)
+        return Slice.from_slice(index, size)
     if type(index) is Slice:
         start = _known(index.start) if index.need_size() and isinstance(index.size, int) else None
         if start is not None and start < 0:
@@ -362,19 +391,6 @@ def _index(index: Any, size: int, dim: int, masked: bool) -> Any:
     if isinstance(index, int | np.integer) and index < 0:
         return int(index) + size  # from the end: what reads views, chips among them, counts from the front
     return index
-
-
-def _from_slice(index: builtins.slice, size: int) -> Slice:
-    try:
-        start, stop, step = index.indices(size)
-    except (TypeError, errors.ConcretizationError):
-        raise errors.ArgumentTypeError(
-            f"{index} of a reference: the bounds of a slice must be ints known while tracing; write "
-            "meshrt.ds(start, size) for a start that is traced"
-        ) from None
-    if step < 1:
-        raise errors.ArgumentValueError(f"slice must have a step >= 1 (found: {step})")
-    return Slice(start, len(range(start, stop, step)), step)
 
 
 def _spread(index: Any, shape: tuple[int, ...]) -> Any:

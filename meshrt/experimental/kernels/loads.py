@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import errors, tree_util
+from meshrt import dtypes, errors, tree_util
 from meshrt import numpy as jnp
 from meshrt.core.dimensions.arithmetic import broadcast_shapes
 from meshrt.core.primitive import Primitive
@@ -114,11 +114,20 @@ def _mask(mask: Any) -> Any:
     return None if mask is None else jnp.asarray(mask)
 
 
+def _operand(value: Any, dtype: Any) -> Any:
+    """What is combined with elements of `dtype`: a number of Python's becomes one of them, if its kind fits; arrays
+    stay what they are, of that dtype or refused."""
+    array = jnp.asarray(value)
+    given = aval_of(array)
+    fits = given.weak_type and dtypes.promote_dtypes((given.dtype, True), (dtype, False))[0] == dtype
+    return jnp.asarray(array, dtype) if fits else array
+
+
 def _atomic(kind: str) -> Any:
     @boundary
     def update(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
         ref, view = _place(x_ref_or_view, idx)
-        value = jnp.asarray(val, inner_type(ref).dtype)
+        value = _operand(val, inner_type(ref).dtype)
         shape = view_type(view, inner_type(ref), masked=mask is not None).shape
         leaves, tree = tree_util.tree_flatten((view, (jnp.broadcast_to(value, shape),), _mask(mask)))
         return atomic_update_p.bind(ref, *leaves, tree=tree, kind=kind)
@@ -154,7 +163,7 @@ def atomic_cas(ref: Any, cmp: Any, val: Any) -> Any:
     inner = view_type(view, inner_type(whole))
     if inner.shape:
         raise errors.ArgumentValueError(f"ref must be scalar, got one of shape {inner.shape}")
-    operands = tuple([jnp.asarray(v, inner.dtype) for v in (cmp, val)])
+    operands = tuple([_operand(v, inner.dtype) for v in (cmp, val)])
     for v in operands:
         if v.shape:
             raise errors.ArgumentValueError(f"atomic_cas: cmp and val must be scalars, got shape {v.shape}")

@@ -151,9 +151,11 @@ def test_masks_leave_out_what_views_of_views_show_beyond_the_end(interpret):
         (lambda x: OURS.triton.store(x.at[OURS.pl.ds(0, 8)], np.zeros(8, np.float32)), "Out of bound slice"),
         (lambda x: OURS.triton.load(x, eviction_policy="evict"), "unsupported eviction_policy: 'evict'"),
         (lambda x: OURS.triton.load(x, cache_modifier=".wb"), "unsupported cache_modifier: '.wb'"),
+        (lambda x: OURS.triton.atomic_add(x, (0,), np.int32(1)), "Ref dtype: float32. Value dtype: int32"),
+        (lambda x: OURS.triton.atomic_add(x, (OURS.pl.ds(0, 8),), np.ones(8, np.float32)), "Out of bound slice"),
     ],
 )  # fmt: skip
-def test_elements_beyond_the_end_need_a_mask(read, said):
+def test_what_loads_stores_and_atomic_updates_refuse(read, said):
     def kernel(x_ref, o_ref):
         read(x_ref)
 

@@ -56,7 +56,7 @@ def test_what_users_say_of_caches_is_told():
         triton.store(o_ref.at[pl.ds(0, 16)], x + y, mask=here, eviction_policy="evict_first")
 
     text = lowered(pl.pallas_call(copy, kind(OURS, (13,))), normal(13))
-    loads, stores = re.findall(r"tt\.load (.*)", text), re.findall(r"tt\.store (.*)", text)
+    loads, stores = re.findall(r"tt\.load ([^:]*)", text), re.findall(r"tt\.store ([^:]*)", text)
     assert "cacheModifier = cg evictionPolicy = evict_last" in loads[0] and "isVolatile" not in loads[0]
     assert "isVolatile = true" in loads[1] and "evictionPolicy" not in loads[1]
     assert "evictionPolicy = evict_first" in stores[0]
