@@ -169,7 +169,7 @@ class HiType(AbstractValue):
     def normalize(self) -> Any:
         """The type as it is compared: its arrays' types as programs have them, without weakness. Those are looked for
         in the fields of a dataclass; a type that has them elsewhere says itself."""
-        if not is_dataclass(self) or not self.__dataclass_params__.init:  # type: ignore[attr-defined]
+        if not is_dataclass(self) or not self.__dataclass_params__.init:
             return self
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
         compared = {name: _compared(x) for name, x in own.items()}
