@@ -20,12 +20,13 @@ Where no high type is registered, nothing here costs more than a look at an empt
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple, NoReturn
 
 from meshrt import errors
 from meshrt.core.axes import axes_in_scope
 from meshrt.core.placed import placed
-from meshrt.core.types import AbstractValue, ShapedArray, aval_of, register_aval
+from meshrt.core.types import AbstractValue, ShapedArray, aval_of, in_program, register_aval
 
 __all__ = [
     "UNDECLARED", "HiType", "MutableHiType", "StateCell", "TypeInState", "TypeWrittenTo", "aval_method",
@@ -127,6 +128,15 @@ class HiType(AbstractValue):
         """How a batch is laid out that loops run over: along the leading dimensions of its arrays."""
         _missing(self, "leading_axis_spec", "scan")
 
+    def batch_dims(self, spec: Any) -> list[int | None]:
+        """Which dimension of each of its arrays a batch of this type, laid out by `spec`, is mapped along; None for one
+        that all members share. Found by comparing the shapes with those of a member.
+
+        Raises:
+          UnsupportedError: an array could have the batch in several places. The type can say.
+        """
+        return [_mapped_dim(self, spec, *pair) for pair in zip(self.lo_ty(), self.dec_rank(None, spec).lo_ty())]
+
     def batched(self, size: int, along: Any = None) -> Any:
         """The type of `size` values side by side, as loops and mapped programs lay them out."""
         return self.inc_rank(size, self.leading_axis_spec())
@@ -157,8 +167,13 @@ class HiType(AbstractValue):
     # -- comparison ----------------------------------------------------------------------------------------------------
 
     def normalize(self) -> Any:
-        """The type as it is compared, without the weakness of its arrays."""
-        return self
+        """The type as it is compared: its arrays' types as programs have them, without weakness. Those are looked for
+        in the fields of a dataclass; a type that has them elsewhere says itself."""
+        if not is_dataclass(self) or not self.__dataclass_params__.init:
+            return self
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+        compared = {name: _compared(x) for name, x in own.items()}
+        return self if all(compared[name] is x for name, x in own.items()) else replace(self, **compared)
 
     def strong(self) -> Any:
         """The same type without weakness."""
@@ -318,11 +333,38 @@ class TypeWrittenTo(NamedTuple):
     mutable_qdd: StateCell
 
 
+def _compared(field: Any) -> Any:
+    """What a field of a type is compared as: types in it, of arrays and high ones."""
+    if isinstance(field, ShapedArray):
+        return in_program(field).strong()
+    if isinstance(field, HiType):
+        return field.normalize()
+    if type(field) is not tuple:
+        return field
+    found = tuple(map(_compared, field))
+    return field if all(x is y for x, y in zip(found, field)) else found
+
+
 def _missing(kind: HiType, method: str, asker: str) -> NoReturn:
     raise errors.UnsupportedError(
         f"{asker} requires the type {type(kind).__name__} ({kind!r}) to implement the `{method}` method: "
         f"{type(kind).__name__} requires a method {method}, see meshrt.experimental.hijax.HiType"
     )
+
+
+def _mapped_dim(kind: HiType, spec: Any, batch: Any, member: Any) -> int | None:
+    """The dimension that an array of a batch has more than that of a member; None if it has none more."""
+    if batch.shape == member.shape:
+        return None
+    found = [d for d in range(len(batch.shape)) if (*batch.shape[:d], *batch.shape[d + 1 :]) == member.shape]
+    if len(found) != 1:
+        raise errors.UnsupportedError(
+            f"a value of the high type {kind.short()} that is mapped along {spec}, in a loop, branch or reference: "
+            f"those hold batches along {kind.leading_axis_spec()}, and which dimension of {batch.short()} to move in "
+            f"front is not told by the type of a member, {member.short()}. Map the value along that, or give "
+            f"{type(kind).__name__} a method `batch_dims`"
+        )
+    return found[0]
 
 
 def unlike(got: Any, wanted: Any) -> bool:

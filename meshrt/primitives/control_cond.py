@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshrt import errors
+from meshrt.core.basic.parts import from_parts_p, has_parts_derivatives, in_front, parts_of
 from meshrt.core.basic.shapes import bring_to_front, broadcast_in_dim, zeros
 from meshrt.core.basic.varying import declared
 from meshrt.core.effects import is_debug
@@ -308,17 +309,25 @@ def _gated(size: int, taken: Any, x: Any, dim: int | None, singular: bool) -> tu
     if not isinstance(x, Tracer) or not aval.is_differentiable or (dim is None and not singular):
         return x, dim is not None
     if aval.is_high:
-        if singular:
-            raise errors.UnsupportedError(
-                f"vmap of a cond whose predicate is mapped, over an operand of the high type {aval.short()}, with "
-                "a branch whose derivative may be infinite: the members that do not take the branch would get NaN. "
-                "Give the cond the arrays that the operand stands for, or take the operation out of the branch"
-            )
-        return x, True
+        return (_gated_parts(size, taken, x, dim) if singular else x), True
     x = bring_to_front(size, x, dim)
     shape = aval_of(x).shape
     mask = broadcast_in_dim(taken, shape, (0,)) if len(shape) > 1 else taken
     return select_n_p.bind(mask, stop_gradient_p.bind(x), x), True
+
+
+def _gated_parts(size: int, taken: Any, x: Any, dim: int | None) -> Any:
+    """As `_gated`, each of the arrays that a value of a high type consists of."""
+    x = in_front(size, x, dim)
+    kind: Any = aval_of(x)
+    if not has_parts_derivatives(kind):
+        raise errors.UnsupportedError(
+            f"vmap of a cond whose predicate is mapped, over an operand of the high type {kind.short()}, whose "
+            "derivatives do not consist of those of its arrays, with a branch whose derivative may be infinite: the "
+            "members that do not take the branch would get NaN. Give the cond the arrays that the operand stands for, "
+            "or take the operation out of the branch"
+        )
+    return from_parts_p.bind(*[_gated(size, taken, part, 0, True)[0] for part in parts_of(x)], kind=kind)
 
 
 def _select(

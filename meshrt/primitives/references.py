@@ -206,7 +206,7 @@ class RefView:
     def type(self) -> AbstractRef:
         """The type of a reference to the part alone."""
         whole: Any = aval_of(self.ref)
-        made: AbstractRef = whole.update(inner_aval=view_type(self.steps, whole.inner_aval))
+        made: AbstractRef = whole.update(inner_aval=view_type(self.steps, whole.inner_aval, masked=True))
         return made
 
     @property
@@ -293,7 +293,8 @@ class _At:
 
     def __getitem__(self, idx: Any) -> RefView:
         whole: Any = aval_of(self.ref)
-        return RefView(self.ref, (*self.steps, indexer(idx, view_type(self.steps, whole.inner_aval).shape)))
+        shape = view_type(self.steps, whole.inner_aval, masked=True).shape
+        return RefView(self.ref, (*self.steps, indexer(idx, shape, masked=True)))
 
 
 # The methods that references have beside those of arrays of their names, traced or not: by name.

@@ -64,9 +64,49 @@ class Slice:
         return isinstance(self.start, int)
 
     @property
+    def is_dynamic_start(self) -> bool:
+        """Whether the start is known only when the program runs."""
+        return not self.is_static
+
+    @property
+    def is_dynamic_size(self) -> bool:
+        """Whether the size is: only in what an index map gives."""
+        return isinstance(self.size, Tracer)
+
+    @classmethod
+    def from_slice(cls, slc: builtins.slice, size: int) -> Slice:
+        """What `slc` takes of a dimension of `size`.
+
+        Raises:
+          ArgumentTypeError: a bound that is traced.
+          ArgumentValueError: a step below 1.
+        """
+        try:
+            start, stop, step = slc.indices(size)
+        except (TypeError, errors.ConcretizationError):
+            raise errors.ArgumentTypeError(
+                f"{slc} of a reference: the bounds of a slice must be ints known while tracing; write "
+                "meshrt.ds(start, size) for a start that is traced"
+            ) from None
+        if step < 1:
+            raise errors.ArgumentValueError(f"slice must have a step >= 1 (found: {step})")
+        return cls(start, len(range(start, stop, step)), step)
+
+    @property
     def extent(self) -> int:
         """How many elements lie between the first and the last one, both included."""
         return (self.size - 1) * self.stride + 1 if self.size else 0
+
+    def beyond(self, size: int) -> int:
+        """How many elements a slice whose start is a number takes beyond the end of a dimension of `size`."""
+        return max(self.start + self.extent - size, 0) if self.is_static else 0
+
+    def need_inside(self, start: int, size: int) -> None:
+        """ArgumentValueError if the slice, which begins at `start`, reaches beyond the end of a dimension of `size`."""
+        if start + self.extent > size:
+            raise errors.ArgumentValueError(
+                f"Out of bound slice: start={start}, size={self.size}, stride={self.stride}, dim={size}."
+            )
 
 
 def ds(start: Any, size: Any = None, stride: int | None = None) -> builtins.slice | Slice:
@@ -128,6 +168,12 @@ class Indexer(Step):
         sizes = tuple([i.size for i in self.indices if type(i) is Slice])
         at = self._position()
         return (*sizes[:at], *self.int_shape, *sizes[at:])
+
+    def need_inside(self) -> None:
+        """ArgumentValueError if a slice whose start is a number reaches beyond the end."""
+        for i, n in zip(self.indices, self.shape):
+            if type(i) is Slice and i.is_static:
+                i.need_inside(i.start, n)
 
     def infer(self, aval: ShapedArray) -> ShapedArray:
         if aval.explicit is None:
@@ -273,8 +319,11 @@ tree_util.register_pytree_node(
 )
 
 
-def indexer(index: Any, shape: Sequence[int]) -> Indexer:
+def indexer(index: Any, shape: Sequence[int], *, masked: bool = False) -> Indexer:
     """The Indexer that `ref[index]` means for a reference to arrays of `shape`.
+
+    With `masked` a slice by numbers may reach beyond the end: it is of a view, and a load or store under a mask may
+    leave out what does not exist. Everybody else who reads the view looks (`Indexer.need_inside`).
 
     Raises:
       ArgumentValueError: more indices than dimensions, or one that is known to be out of bounds.
@@ -292,7 +341,7 @@ def indexer(index: Any, shape: Sequence[int]) -> Indexer:
             f"`indices` must not be longer than `shape`: {len(given)} indices for a reference of shape {shape}"
         )
     given = (*given, *[builtins.slice(None)] * (len(shape) - len(given)))
-    indices = [_index(i, n, d) for d, (i, n) in enumerate(zip(given, shape))]
+    indices = [_index(i, n, d, masked) for d, (i, n) in enumerate(zip(given, shape))]
     shapes = [aval_of(i).shape for i in indices if type(i) is not Slice]
     try:
         int_shape = tuple(np.broadcast_shapes(*shapes))
@@ -313,17 +362,15 @@ def _known(index: Any) -> int | None:
     return int(index) if is_scalar else None
 
 
-def _index(index: Any, size: int, dim: int) -> Any:
+def _index(index: Any, size: int, dim: int, masked: bool) -> Any:
     if isinstance(index, builtins.slice):
-        return _from_slice(index, size)
+        return Slice.from_slice(index, size)
     if type(index) is Slice:
         start = _known(index.start) if index.need_size() and isinstance(index.size, int) else None
         if start is not None and start < 0:
             raise errors.ArgumentTypeError(f"slice of dimension {dim} of a reference got the negative start {start}")
-        if start is not None and start + index.extent > size:
-            raise errors.ArgumentValueError(
-                f"Out of bound slice: start={start}, size={index.size}, stride={index.stride}, dim={size}."
-            )
+        if start is not None and not (masked and index.is_static):
+            index.need_inside(start, size)
         return index
     if isinstance(index, list):
         index = np.asarray(index)
@@ -344,19 +391,6 @@ def _index(index: Any, size: int, dim: int) -> Any:
     if isinstance(index, int | np.integer) and index < 0:
         return int(index) + size  # from the end: what reads views, chips among them, counts from the front
     return index
-
-
-def _from_slice(index: builtins.slice, size: int) -> Slice:
-    try:
-        start, stop, step = index.indices(size)
-    except (TypeError, errors.ConcretizationError):
-        raise errors.ArgumentTypeError(
-            f"{index} of a reference: the bounds of a slice must be ints known while tracing; write "
-            "meshrt.ds(start, size) for a start that is traced"
-        ) from None
-    if step < 1:
-        raise errors.ArgumentValueError(f"slice must have a step >= 1 (found: {step})")
-    return Slice(start, len(range(start, stop, step)), step)
 
 
 def _spread(index: Any, shape: tuple[int, ...]) -> Any:

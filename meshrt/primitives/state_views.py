@@ -33,9 +33,15 @@ def view_of(tree: Any, leaves: Sequence[Any]) -> View:
     return view
 
 
-def view_type(view: View, aval: ShapedArray) -> ShapedArray:
-    """The type of the part of a value of type `aval` that a view shows."""
+def view_type(view: View, aval: ShapedArray, *, masked: bool = False) -> ShapedArray:
+    """The type of the part of a value of type `aval` that a view shows.
+
+    Raises:
+      ArgumentValueError: it shows elements beyond the end. With `masked` it may, as a mask says which exist.
+    """
     for step in view:
+        if not masked and type(step) is Indexer:
+            step.need_inside()
         aval = step.infer(aval)
     return aval
 

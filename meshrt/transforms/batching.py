@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from meshrt import errors
 from meshrt.config import settings
 from meshrt.core.axes import UNNAMED, NamedAxis, bind_axes
 from meshrt.core.basic.parts import batch_front, in_front
@@ -162,7 +161,7 @@ class BatchTrace(Trace):
     def process_high(self, primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Any:
         """By the batching rule of the primitive; one that has none is lowered, and what it then does is mapped.
 
-        Calls on high values that are not laid out as loops do are written out.
+        Calls on high values that are not laid out as loops do are written out; for loops and branches these are moved.
         """
         if primitive.boxes is not None:
             return primitive.boxes.batch(self, args, params)
@@ -172,16 +171,18 @@ class BatchTrace(Trace):
             return primitive.to_lojax(*args, **params)  # type: ignore[misc]
         if primitive.applies is None:
             return self.process_primitive(primitive, args, params)
-        odd = [(aval_of(a), d) for a, d in ((a, self.unwrap(a)[1]) for a in args) if not _leads(aval_of(a), d)]
-        if not odd:
-            return self.process_primitive(primitive, args, params, leading=True)
-        if primitive.once:
+        leads = [_leads(aval_of(a), self.unwrap(a)[1]) for a in args]
+        if primitive.once and not all(leads):
             return inlined_call(*args, jaxpr=primitive.applies(params)[0][0])
-        kind, dim = odd[0]
-        raise errors.UnsupportedError(
-            f"vmap of {primitive.name} over a value of the high type {kind.short()} that is mapped along {dim}: "
-            f"loops and branches take batches along {batch_front(kind)}. Map the value along that"
-        )
+        args = [a if leads_already else self._led(a) for a, leads_already in zip(args, leads)]
+        return self.process_primitive(primitive, args, params, leading=True)
+
+    def _led(self, value: Any) -> Any:
+        """A batch of values of a high type, laid out as loops have it."""
+        whole, dim = self.unwrap(value)
+        with set_trace(self.parent):
+            moved = in_front(self.axis.extent, whole, dim)
+        return self.wrap(moved, batch_front(aval_of(value)))
 
 
 def _leads(member: Any, dim: Any) -> bool:

@@ -53,12 +53,10 @@ def in_front(extent: int, value: Any, dim: Any) -> Any:
     if dim is None:
         same = [repeated(extent, x, 0) for x in parts_of(value)]
         return from_parts_p.bind(*same, kind=kind.inc_rank(int(extent), spec))
-    if dim not in (0, spec):
-        raise errors.UnsupportedError(
-            f"a value of the high type {kind.short()} that is mapped along {dim}, in a loop, branch or reference: "
-            f"those hold batches along {spec}. Map the value along that"
-        )
-    return value
+    if dim in (0, spec):
+        return value
+    arrays = [bring_to_front(extent, x, d) for x, d in zip(parts_of(value), kind.batch_dims(dim))]
+    return from_parts_p.bind(*arrays, kind=kind.without(dim).inc_rank(int(extent), spec))
 
 
 def exchanged(value: Any, member: Any, outer: int, inner: int) -> Any:

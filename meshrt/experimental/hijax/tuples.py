@@ -107,6 +107,10 @@ class TupleType(HiType):
     def inc_rank(self, size: int | None, spec: Any) -> TupleType:
         return self._of(a.inc_rank(size, s) for a, s in zip(self.elements, spec.specs))
 
+    def batch_dims(self, spec: Any) -> list[int | None]:
+        pairs = zip(self.elements, spec.specs)
+        return [d for a, s in pairs for d in (a.batch_dims(s) if isinstance(s, MappingSpec) else [s] * len(a.lo_ty()))]
+
     def leading_axis_spec(self) -> TupleMapping:
         return TupleMapping(tuple(a.leading_axis_spec() for a in self.elements))
 

@@ -1,20 +1,22 @@
 """Loads and stores under a mask, and atomic updates.
 
-    a = masked_load[tree]  r view... mask other         elements where the mask is False are those of `other`, if given
-    a = masked_swap[tree]  r view... value mask         what was there; elements where the mask is False stay
+    a = masked_load[tree caching]  r view... mask other  elements where the mask is False are those of `other`, if given
+    a = masked_swap[tree caching]  r view... value mask  what was there; elements where the mask is False stay
     a = atomic_update[tree kind]  r view... operands...  what was there
 
-Elements beyond the end of a reference may be named where the mask is False, and are not touched.
+Elements beyond the end of a reference may be named where the mask is False, and are not touched. `caching` is what a
+GPU is told of its caches (`Caching`); results do not depend on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from meshrt import errors, tree_util
+from meshrt import dtypes, errors, tree_util
 from meshrt import numpy as jnp
 from meshrt.core.dimensions.arithmetic import broadcast_shapes
 from meshrt.core.primitive import Primitive
@@ -27,11 +29,12 @@ from meshrt.primitives.slice import pad
 from meshrt.primitives.slice import slice as static_slice
 from meshrt.primitives.state import uninitialized
 from meshrt.primitives.state_indices import Indexer, Slice
-from meshrt.primitives.state_views import View, accumulate, read, view_type, write
+from meshrt.primitives.state_steps import Step
+from meshrt.primitives.state_views import View, accumulate, view_type, write
 
 __all__ = [
-    "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor",
-    "load", "store", "swap",
+    "Caching", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg",
+    "atomic_xor", "load", "store", "swap",
 ]  # fmt: skip
 
 
@@ -44,45 +47,88 @@ def _place(ref: Any, idx: Any = None) -> tuple[Any, View]:
     return ref_and_view(RefView(whole, view).at[idx])
 
 
+@dataclass(frozen=True)
+class Caching:
+    """What a GPU is told of its caches with a load or store: `modifier` ".ca" (all levels) or ".cg" (not the first),
+    `eviction` "evict_first" or "evict_last", `volatile` that others write the memory meanwhile."""
+
+    modifier: str | None = None
+    eviction: str | None = None
+    volatile: bool = False
+
+    def __post_init__(self) -> None:
+        for given, known, what in (
+            (self.modifier, (".ca", ".cg"), "cache_modifier"),
+            (self.eviction, ("evict_first", "evict_last"), "eviction_policy"),
+        ):
+            if given is not None and given not in known:
+                raise errors.ArgumentValueError(f"unsupported {what}: {given!r}; it is one of {known}, or None")
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # What users call
 
 
 @boundary
-def load(ref: Any, *, mask: Any = None, other: Any = None) -> Any:
-    """What a reference, or a view of one, shows; where `mask` is False anything, or `other` if that is given."""
+def load(
+    ref: Any, *, mask: Any = None, other: Any = None, cache_modifier: str | None = None,
+    eviction_policy: str | None = None, volatile: bool = False,
+) -> Any:  # fmt: skip
+    """What a reference, or a view of one, shows; where `mask` is False anything, or `other` if that is given.
+
+    Args:
+      ref: a reference or view. Where `mask` is False it may show elements beyond the end.
+      mask: a bool array that broadcasts to what is shown.
+      other: values of what is shown where `mask` is False.
+      cache_modifier: ".ca" or ".cg", for the caches of a GPU; nothing elsewhere.
+      eviction_policy: "evict_first" or "evict_last", likewise.
+      volatile: whether others may write the memory while the kernel runs, likewise.
+
+    Raises:
+      ArgumentValueError: no reference, a mask that does not fit, elements beyond the end without a mask, or an unknown
+        modifier or policy.
+    """
     whole, view = _place(ref)
-    kind = view_type(view, inner_type(whole))
+    kind = view_type(view, inner_type(whole), masked=mask is not None)
     if other is not None:
         other = jnp.broadcast_to(jnp.asarray(other, kind.dtype), kind.shape)
     leaves, tree = tree_util.tree_flatten((view, _mask(mask), other))
-    return masked_load_p.bind(whole, *leaves, tree=tree)
+    return masked_load_p.bind(whole, *leaves, tree=tree, caching=Caching(cache_modifier, eviction_policy, volatile))
 
 
 @boundary
-def swap(ref: Any, val: Any, *, mask: Any = None) -> Any:
-    """Replaces what a reference shows, where `mask` is True, and returns what was there."""
+def swap(ref: Any, val: Any, *, mask: Any = None, eviction_policy: str | None = None) -> Any:
+    """Replaces what a reference shows, where `mask` is True, and returns what was there. Raises as `load`."""
     whole, view = _place(ref)
     leaves, tree = tree_util.tree_flatten((view, jnp.asarray(val), _mask(mask)))
-    return masked_swap_p.bind(whole, *leaves, tree=tree)
+    return masked_swap_p.bind(whole, *leaves, tree=tree, caching=Caching(eviction=eviction_policy))
 
 
 @boundary
-def store(ref: Any, val: Any, *, mask: Any = None) -> None:
-    """Replaces what a reference shows, where `mask` is True."""
-    swap(ref, val, mask=mask)
+def store(ref: Any, val: Any, *, mask: Any = None, eviction_policy: str | None = None) -> None:
+    """Replaces what a reference shows, where `mask` is True. Arguments and errors are those of `load`."""
+    swap(ref, val, mask=mask, eviction_policy=eviction_policy)
 
 
 def _mask(mask: Any) -> Any:
     return None if mask is None else jnp.asarray(mask)
 
 
+def _operand(value: Any, dtype: Any) -> Any:
+    """What is combined with elements of `dtype`: a number of Python's becomes one of them, if its kind fits; arrays
+    stay what they are, of that dtype or refused."""
+    array = jnp.asarray(value)
+    given = aval_of(array)
+    fits = given.weak_type and dtypes.promote_dtypes((given.dtype, True), (dtype, False))[0] == dtype
+    return jnp.asarray(array, dtype) if fits else array
+
+
 def _atomic(kind: str) -> Any:
     @boundary
     def update(x_ref_or_view: Any, idx: Any, val: Any, *, mask: Any = None) -> Any:
         ref, view = _place(x_ref_or_view, idx)
-        value = jnp.asarray(val, inner_type(ref).dtype)
-        shape = view_type(view, inner_type(ref)).shape
+        value = _operand(val, inner_type(ref).dtype)
+        shape = view_type(view, inner_type(ref), masked=mask is not None).shape
         leaves, tree = tree_util.tree_flatten((view, (jnp.broadcast_to(value, shape),), _mask(mask)))
         return atomic_update_p.bind(ref, *leaves, tree=tree, kind=kind)
 
@@ -117,7 +163,7 @@ def atomic_cas(ref: Any, cmp: Any, val: Any) -> Any:
     inner = view_type(view, inner_type(whole))
     if inner.shape:
         raise errors.ArgumentValueError(f"ref must be scalar, got one of shape {inner.shape}")
-    operands = tuple([jnp.asarray(v, inner.dtype) for v in (cmp, val)])
+    operands = tuple([_operand(v, inner.dtype) for v in (cmp, val)])
     for v in operands:
         if v.shape:
             raise errors.ArgumentValueError(f"atomic_cas: cmp and val must be scalars, got shape {v.shape}")
@@ -129,8 +175,8 @@ def atomic_cas(ref: Any, cmp: Any, val: Any) -> Any:
 # Types
 
 
-def _shown(ref: Any, view: View) -> ShapedArray:
-    inner: ShapedArray = view_type(view, ref.inner_aval)
+def _shown(ref: Any, view: View, mask: Any) -> ShapedArray:
+    inner: ShapedArray = view_type(view, ref.inner_aval, masked=mask is not None)
     return inner.update(weak_type=False)
 
 
@@ -145,9 +191,9 @@ def _check_mask(what: str, mask: Any, shape: Sequence[int]) -> None:
         raise errors.ArgumentValueError(f"Cannot broadcast mask shape {mask.shape} to {what} shape {tuple(shape)}")
 
 
-def _load_infer(ref: Any, *leaves: Any, tree: Any) -> ShapedArray:
+def _load_infer(ref: Any, *leaves: Any, tree: Any, caching: Caching) -> ShapedArray:
     view, mask, _ = tree_util.tree_unflatten(tree, leaves)
-    kind = _shown(ref, view)
+    kind = _shown(ref, view, mask)
     _check_mask("load", mask, kind.shape)
     return kind
 
@@ -163,9 +209,9 @@ def _check_value(kind: ShapedArray, value: Any) -> None:
         )
 
 
-def _swap_infer(ref: Any, *leaves: Any, tree: Any) -> ShapedArray:
+def _swap_infer(ref: Any, *leaves: Any, tree: Any, caching: Caching) -> ShapedArray:
     view, value, mask = tree_util.tree_unflatten(tree, leaves)
-    kind = _shown(ref, view)
+    kind = _shown(ref, view, mask)
     _check_value(kind, value)
     _check_mask("store", mask, kind.shape)
     return kind
@@ -176,7 +222,7 @@ _NOT_ATOMIC = tuple(map(np.dtype, ("bool", "int8", "int16", "bfloat16")))
 
 def _atomic_infer(ref: Any, *leaves: Any, tree: Any, kind: str) -> ShapedArray:
     view, operands, mask = tree_util.tree_unflatten(tree, leaves)
-    shown = _shown(ref, view)
+    shown = _shown(ref, view, mask)
     if kind != "cas" and (shown.dtype in _NOT_ATOMIC or (shown.dtype == np.float16 and kind != "add")):
         raise errors.ArgumentValueError(f"`atomic_{kind}` does not support {shown.dtype}.")
     for x in operands:
@@ -189,42 +235,50 @@ def _atomic_infer(ref: Any, *leaves: Any, tree: Any, kind: str) -> ShapedArray:
 # Meaning
 
 
-def _overhang(x: Any, view: View) -> list[tuple[int, int, int]] | None:
-    """How much has to be added to `x` so that slices with starts that are computed reach no further than its end."""
-    if not view or type(view[0]) is not Indexer or view[0].int_shape:
-        return None
-    sizes = [i.extent if type(i) is Slice and not i.is_static else 0 for i in view[0].indices]
-    return [(0, n, 0) for n in sizes] if any(sizes) else None
+def _padded(x: Any, step: Step) -> tuple[Any, Step]:
+    """`x` with all that a step of a view may reach, also beyond its end, and the step as one of that."""
+    if type(step) is not Indexer:
+        return x, step
+    slices = [(i, n) if type(i) is Slice else None for i, n in zip(step.indices, step.shape)]
+    edges = [0 if s is None else s[0].beyond(s[1]) if s[0].is_static else s[0].extent for s in slices]
+    if not any(edges):
+        return x, step
+    whole = pad(x, uninitialized(ShapedArray((), aval_of(x).dtype)), [(0, n, 0) for n in edges])
+    return whole, Indexer(step.indices, aval_of(whole).shape, step.int_shape)
 
 
-def _padded(x: Any, view: View) -> tuple[Any, View]:
-    """`x` with all that a view may reach, and the view of it."""
-    edges = _overhang(x, view)
-    if edges is None:
-        return x, view
-    kind = aval_of(x)
-    whole = pad(x, uninitialized(ShapedArray((), kind.dtype)), edges)
-    first: Any = view[0]
-    return whole, (Indexer(first.indices, aval_of(whole).shape, first.int_shape), *view[1:])
+def _read(x: Any, view: View) -> Any:
+    """What a view shows of `x`; elements beyond the end are anything."""
+    for step in view:
+        whole, within = _padded(x, step)
+        x = within.read(whole)
+    return x
+
+
+def _changed(x: Any, view: View, change: Callable[[Any, View], Any]) -> Any:
+    """`x` with what a view shows changed by `change(part, last step)`; elements beyond the end are dropped."""
+    if not view:
+        return change(x, ())
+    shape = aval_of(x).shape
+    whole, first = _padded(x, view[0])
+    rest = view[1:]
+    whole = first.write(whole, _changed(first.read(whole), rest, change)) if rest else change(whole, (first,))
+    return static_slice(whole, [0] * len(shape), shape) if aval_of(whole).shape != shape else whole
 
 
 def _load_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     cell, *leaves = args
     view, mask, other = tree_util.tree_unflatten(params["tree"], leaves)
-    shown = read(*_padded(cell.value, view))
+    shown = _read(cell.value, view)
     return shown if mask is None or other is None else jnp.where(mask, shown, other)
 
 
 def _replaced(cell: Any, view: View, change: Any, mask: Any) -> Any:
     """Writes `change(what is there)` where `mask` is True; returns what was there."""
-    x = cell.value
-    whole, within = _padded(x, view)
-    before = read(whole, within)
+    before = _read(cell.value, view)
     after = change(before)
-    if mask is not None:
-        after = jnp.where(mask, after, before)
-    whole = write(whole, within, after)
-    cell.value = static_slice(whole, [0] * x.ndim, x.shape) if whole.shape != x.shape else whole
+    after = after if mask is None else jnp.where(mask, after, before)
+    cell.value = _changed(cell.value, view, lambda part, last: write(part, last, after))
     return before
 
 
@@ -241,9 +295,9 @@ def _atomic_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
         expected, value = operands
         return _replaced(cell, view, lambda before: jnp.where(before == expected, value, before), mask)
     if any(type(step) is Indexer and step.int_shape for step in view) and params["kind"] == "add":
-        before = read(cell.value, view)
+        before = _read(cell.value, view)
         value = operands[0] if mask is None else jnp.where(mask, operands[0], jnp.zeros_like(operands[0]))
-        cell.value = accumulate(cell.value, view, value)
+        cell.value = _changed(cell.value, view, lambda part, last: accumulate(part, last, value))
         return before
     return _replaced(cell, view, lambda before: _COMBINE[params["kind"]](before, operands[0]), mask)
 

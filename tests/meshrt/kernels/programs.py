@@ -7,16 +7,18 @@ from types import SimpleNamespace
 import jax
 import jax.experimental.pallas as jax_pl
 import jax.experimental.pallas.tpu as jax_pltpu
+import jax.experimental.pallas.triton as jax_triton
 import jax.numpy as jax_np
 import numpy as np
 
 import meshrt
 import meshrt.experimental.pallas as our_pl
 import meshrt.experimental.pallas.tpu as our_pltpu
+import meshrt.experimental.pallas.triton as our_triton
 import meshrt.numpy as our_np
 
-JAX = SimpleNamespace(jax=jax, np=jax_np, pl=jax_pl, pltpu=jax_pltpu)
-OURS = SimpleNamespace(jax=meshrt, np=our_np, pl=our_pl, pltpu=our_pltpu)
+JAX = SimpleNamespace(jax=jax, np=jax_np, pl=jax_pl, pltpu=jax_pltpu, triton=jax_triton)
+OURS = SimpleNamespace(jax=meshrt, np=our_np, pl=our_pl, pltpu=our_pltpu, triton=our_triton)
 
 
 def normal(*shape, dtype=np.float32, seed=0):
@@ -187,6 +189,21 @@ def masked(lib):
     return call(lib, kernel, (6,), grid=2, input_output_aliases={1: 0}), [normal(6), normal(6, seed=1)]
 
 
+def masked_rows(lib):
+    """Rows of 13 elements in arrays of 16, as softmax is written for GPUs."""
+
+    def kernel(x_ref, o_ref):
+        row, mask = lib.pl.program_id(0), lib.np.arange(16) < 13
+        part = (row, lib.pl.ds(0, 16))
+        shown = lib.triton.load(
+            x_ref.at[part], mask=mask, other=-float("inf"), cache_modifier=".cg", eviction_policy="evict_last"
+        )
+        found = lib.np.exp(shown - shown.max())
+        lib.triton.store(o_ref.at[part], found / found.sum(), mask=mask, eviction_policy="evict_first")
+
+    return call(lib, kernel, (3, 13), grid=3), [normal(3, 13)]
+
+
 def scoped(lib):
     def kernel(x_ref, o_ref):
         def run(a, b):
@@ -253,6 +270,6 @@ def carried_references(lib):
 
 PROGRAMS = [
     add_one, matmul, squeezed_rows, element_windows, prefetched_rows, aliased, dynamic_grid, dynamic_slices, pytrees,
-    integers, revisited, copies, scoped, carried_references,
+    integers, revisited, copies, scoped, carried_references, masked_rows,
 ]  # fmt: skip
 SMOOTH = [add_one, squeezed_rows, dynamic_slices, revisited]

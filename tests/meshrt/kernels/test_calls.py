@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import meshrt
+from meshrt import errors
 from meshrt.experimental import checkify
 from tests.meshrt.kernels.programs import (
     JAX,
@@ -123,6 +124,43 @@ def _copy(x_ref, o_ref):
 def test_masked_stores_leave_the_rest():
     f, (x, y) = masked(OURS)
     same(f(x, y), 2 * x)
+
+
+@pytest.mark.parametrize("interpret", [True, OURS.pltpu.InterpretParams(out_of_bounds_reads="raise")], ids=str)
+def test_masks_leave_out_what_views_of_views_show_beyond_the_end(interpret):
+    pl, triton = OURS.pl, OURS.triton
+
+    def kernel(x_ref, o_ref):
+        start = 8 * pl.program_id(0)
+        mask = start + meshrt.numpy.arange(8) < 13
+        shown = triton.load(x_ref.at[1].at[pl.ds(start, 8)], mask=mask, other=0.0)
+        triton.store(o_ref.at[pl.ds(0, 1)].at[0, pl.ds(start, 8)], 2 * shown, mask=mask)
+
+    x = normal(2, 13)
+    out = meshrt.ShapeDtypeStruct((1, 13), np.float32)
+    same(pl.pallas_call(kernel, out, grid=2, interpret=interpret)(x), 2 * x[1:])
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (lambda x: x[OURS.pl.ds(0, 8)], "Out of bound slice: start=0, size=8, stride=1, dim=5"),
+        (lambda x: x.at[OURS.pl.ds(1, 8)][...], "Out of bound slice: start=1, size=8"),
+        (lambda x: x.at[OURS.pl.ds(0, 8)].at[0][...], "Out of bound slice"),
+        (lambda x: OURS.triton.load(x.at[OURS.pl.ds(0, 8)]), "Out of bound slice"),
+        (lambda x: OURS.triton.store(x.at[OURS.pl.ds(0, 8)], np.zeros(8, np.float32)), "Out of bound slice"),
+        (lambda x: OURS.triton.load(x, eviction_policy="evict"), "unsupported eviction_policy: 'evict'"),
+        (lambda x: OURS.triton.load(x, cache_modifier=".wb"), "unsupported cache_modifier: '.wb'"),
+        (lambda x: OURS.triton.atomic_add(x, (0,), np.int32(1)), "Ref dtype: float32. Value dtype: int32"),
+        (lambda x: OURS.triton.atomic_add(x, (OURS.pl.ds(0, 8),), np.ones(8, np.float32)), "Out of bound slice"),
+    ],
+)  # fmt: skip
+def test_what_loads_stores_and_atomic_updates_refuse(read, said):
+    def kernel(x_ref, o_ref):
+        read(x_ref)
+
+    with pytest.raises(errors.ArgumentValueError, match=said):
+        meshrt.eval_shape(call(OURS, kernel, (5,)), np.zeros(5, np.float32))
 
 
 def test_rotations_and_packing():

@@ -80,6 +80,36 @@ def test_tpus_compile_extremes_of_narrow_whole_numbers(spec, dtype):
     assert "tpu_custom_call" in compiled.as_text()
 
 
+@pytest.mark.tpu
+@needs_tpu
+@pytest.mark.parametrize("spec", SPECS)
+def test_tpus_compile_slices_whose_starts_are_known_to_be_aligned(spec):
+    """By products, sums and hints, by the steps of loops, and by loops that are written out."""
+    pl = OURS.pl
+
+    def kernel(at_ref, x_ref, bytes_ref, o_ref, bytes_out):
+        i = pl.program_id(0)
+        o_ref[pl.ds(at_ref[0], 1), :] = x_ref[pl.ds(i, 1), :]
+        o_ref[8:16, pl.ds(128 * i, 128)] = x_ref[8:16, pl.ds(i * 256 - 128 * i, 128)]
+        bytes_out[pl.ds(pl.multiple_of(at_ref[0], 32), 32), :] = bytes_ref[pl.ds(32 * i, 32), :]
+
+        @pl.loop(0, 256, step=128)
+        def _(start):
+            bytes_out[:, pl.ds(start, 128)] = bytes_ref[:, pl.ds(start, 128)]
+
+        def row(n, carry):
+            bytes_out[pl.ds(n, 1), :] = bytes_ref[pl.ds(n + 1, 1), :]
+            return carry
+
+        meshrt.lax.fori_loop(0, 4, row, 0, unroll=True)
+
+    types = [meshrt.ShapeDtypeStruct((64, 256), d) for d in (np.float32, np.int8)]
+    scalars = meshrt.ShapeDtypeStruct((1,), np.int32)
+    in_specs = [pl.BlockSpec(memory_space=OURS.pltpu.SMEM), pl.BlockSpec(), pl.BlockSpec()]
+    f = pl.pallas_call(kernel, types, grid=(2,), in_specs=in_specs, out_specs=[pl.BlockSpec()] * 2)
+    assert "tpu_custom_call" in tpu_program(f, [scalars, *types]).compile(topology=spec).as_text()
+
+
 def multiplied(precision):
     def kernel(x_ref, y_ref, o_ref):
         o_ref[...] = meshrt.lax.dot(x_ref[...], y_ref[...], precision=precision)

@@ -198,6 +198,20 @@ def stacks(x_ref, o_ref):
     _, o_ref[...] = meshrt.lax.scan(lambda c, row: (c, row + c), 0.0, x_ref[...])
 
 
+def rows_anywhere(x_ref, o_ref):
+    @pl.loop(0, 16)
+    def _(i):
+        o_ref[0:1, :] = x_ref[pl.ds(i, 1), :]
+
+
+def lanes_anywhere(x_ref, o_ref):
+    o_ref[:, pl.ds(pl.program_id(0), 8)] = x_ref[:, 0:8]
+
+
+def beyond(x_ref, o_ref):
+    OURS.triton.store(o_ref.at[:, pl.ds(0, 256)], jnp.zeros((16, 256)), mask=jnp.arange(256) < 128)
+
+
 def bits(x_ref, o_ref):
     o_ref[...] = meshrt.lax.population_count(x_ref[...])
 
@@ -208,6 +222,9 @@ def bits(x_ref, o_ref):
         (sorts, {}, r"'sort' of f32\[16,128\] at .*test_mosaic.py:\d+ \(sorts\): there is no such operation in Mosaic"),
         (far, {"in_specs": [FAR]}, r"'get' of .*test_mosaic.py:\d+.*a load from ANY.*make_async_copy"),
         (stacks, {}, r"'scan'.*test_mosaic.py:\d+ \(stacks\): a loop in a kernel reads and writes no stacks"),
+        (rows_anywhere, {"dtype": np.int8}, r"'get' of .*dimension 0 .*a multiple of 8, .* rows of elements of 8 bits"),
+        (lanes_anywhere, {"grid": (2,)}, r"'swap' of .*dimension 1 .*a multiple of 128,.*multiple_of\(start, 128\)"),
+        (beyond, {}, r"'masked_swap' of .*test_mosaic.py:\d+.*slice of dimension 1 of 128 elements ends 128 behind it"),
         (bits, {"dtype": np.int8}, r"'population_count' of i8\[16,128\].*bits are counted in elements of 32 bits"),
         (far, {"dtype": np.float16}, r"args\[0\] holds float16, and a TPU's core has no elements of that type"),
         (lower_half, {"in_specs": [FAR_BLOCK], "grid": (2,)}, "leave block_shape out"),

@@ -12,6 +12,7 @@ import meshrt
 from meshrt import errors
 from meshrt.experimental import pallas as pl
 from meshrt.experimental.pallas import tpu as pltpu
+from tests.meshrt.kernels.programs import JAX, OURS, call
 
 # What JAX has and nobody can use here.
 ABSENT = {"tpu": {"core", "matmul_acc_lhs", "matmul_pop", "matmul_push_rhs"}}
@@ -64,3 +65,15 @@ def test_earlier_names_read_and_write_by_an_index():
         pl.pallas_call(lambda x, o: pl.store(o, (0,), x[0], maks=False), out[0])(np.zeros(4, np.float32))
     assert pltpu.ANY is pl.ANY and pltpu.TPUCompilerParams is pltpu.CompilerParams
     assert pltpu.TPUMemorySpace.VMEM is pltpu.VMEM and pl.Unblocked is pl.Element
+
+
+@pytest.mark.parametrize("lib", [OURS, JAX], ids=["ours", "jax"])
+def test_slices_say_what_is_known_of_them(lib):
+    slices = [lib.pl.Slice(2, 4), lib.pl.Slice.from_slice(slice(1, None, 2), 8)]
+
+    def kernel(o_ref):
+        slices.append(lib.pl.ds(lib.pl.program_id(0), 2))
+
+    lib.jax.eval_shape(call(lib, kernel, (4,), grid=2))
+    told = [(s.is_dynamic_start, s.is_dynamic_size, s.size, s.stride) for s in slices[:3]]
+    assert told == [(False, False, 4, 1), (False, False, 4, 2), (True, False, 2, 1)]

@@ -11,7 +11,7 @@ import meshrt
 from meshrt import errors
 from meshrt.experimental.pallas import triton
 from tests.meshrt.kernels.hardware import ANYWHERE, double_buffered, gather_rows, kind, matmul
-from tests.meshrt.kernels.programs import OURS
+from tests.meshrt.kernels.programs import OURS, normal
 
 pl, jnp = OURS.pl, OURS.np
 
@@ -46,6 +46,20 @@ def test_blocks_that_reach_over_an_end_are_masked():
     assert lowered(ragged, kind(OURS, (100,))).count("arith.cmpi slt") == 2
     even = pl.pallas_call(double, kind(OURS, (128,)), grid=(2,), in_specs=[block], out_specs=block)
     assert "arith.cmpi" not in lowered(even, kind(OURS, (128,)))
+
+
+def test_what_users_say_of_caches_is_told():
+    def copy(x_ref, o_ref):
+        here = jnp.arange(16) < 13
+        x = triton.load(x_ref.at[pl.ds(0, 16)], mask=here, cache_modifier=".cg", eviction_policy="evict_last")
+        y = triton.load(x_ref.at[pl.ds(0, 16)], mask=here, volatile=True)
+        triton.store(o_ref.at[pl.ds(0, 16)], x + y, mask=here, eviction_policy="evict_first")
+
+    text = lowered(pl.pallas_call(copy, kind(OURS, (13,))), normal(13))
+    loads, stores = re.findall(r"tt\.load ([^:]*)", text), re.findall(r"tt\.store ([^:]*)", text)
+    assert "cacheModifier = cg evictionPolicy = evict_last" in loads[0] and "isVolatile" not in loads[0]
+    assert "isVolatile = true" in loads[1] and "evictionPolicy" not in loads[1]
+    assert "evictionPolicy = evict_first" in stores[0]
 
 
 def test_grids_of_many_dimensions_are_one_launch():

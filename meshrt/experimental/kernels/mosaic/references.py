@@ -19,6 +19,7 @@ from meshrt.experimental.kernels import loads
 from meshrt.experimental.kernels.mlir.conversions import bits_of
 from meshrt.experimental.kernels.mlir.indices import operands_of
 from meshrt.experimental.kernels.mlir.walk import Rule, Walk
+from meshrt.experimental.kernels.mosaic.alignment import check_starts
 from meshrt.experimental.kernels.mosaic.types import (
     STORED_BOOL,
     Place,
@@ -58,6 +59,12 @@ class _Window:
     def __init__(self, walk: Walk, place: Place, indexer: Indexer):
         if indexer.int_shape:
             walk.refuse("memory is indexed by slices and single numbers, not by arrays of indices; load and select")
+        for d, (i, n) in enumerate(zip(indexer.indices, indexer.shape)):
+            if type(i) is Slice and i.beyond(n):
+                walk.refuse(
+                    f"memory is read and written up to its end, also under a mask, and a slice of dimension {d} of "
+                    f"{n} elements ends {i.beyond(n)} behind it. Fill the operand up (jnp.pad), or give it blocks"
+                )
         given = iter(indexer.indices)
         self.starts: list[Any] = []
         self.sizes: list[int] = []
@@ -163,6 +170,11 @@ def _refuse_far(walk: Walk, place: Place, what: str) -> None:
     )
 
 
+def _check_starts(walk: Walk, place: Place, window: Any) -> None:
+    if not window.steps:
+        check_starts(walk, window.starts, place.kind.shape, _width(place.kind.element_type))
+
+
 def _stored(dtype: Any) -> Any:
     return STORED_BOOL if dtype == np.bool_ else dtype
 
@@ -189,6 +201,7 @@ def load(walk: Walk, place: Place, window: Any, shape: Sequence[int], dtype: Any
     if not window.sizes:
         walk.refuse("VMEM holds no arrays without dimensions; keep a single number in SMEM, or in an array of (1, 1)")
     kind = walk.like(window.sizes, _stored(dtype))
+    _check_starts(walk, place, window)
     if window.steps:
         value = tpu.strided_load(kind, place.memory, starts, window.strides)
     else:
@@ -220,6 +233,7 @@ def store(
     elif list(shape) != window.sizes:
         value = walk.reshaped(value, window.sizes, _stored(dtype))
         mask = None if mask is None else walk.reshaped(mask, window.sizes, np.dtype(bool))
+    _check_starts(walk, place, window)
     if not window.steps:
         tpu.vector_store(value, place.memory, starts, mask=mask)
     elif mask is not None:

@@ -218,7 +218,19 @@ def _addupdate(walk: Walk, eqn: Eqn, block: Block, value: ir.Value, *leaves: Any
 def _masked_load(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value:
     out = eqn.outvars[0].aval
     view, mask, other = operands_of(walk, eqn, leaves)
-    return load(walk, block, eqn.invars[0].aval, view, out.shape, _wide_mask(walk, mask, out.shape), other)
+    mask = _wide_mask(walk, mask, out.shape)
+    return load(walk, block, eqn.invars[0].aval, view, out.shape, mask, other, **_caching(eqn))
+
+
+def _caching(eqn: Eqn) -> dict[str, Any]:
+    """What Triton is told of caches with a load or store; nothing where the user says nothing."""
+    told: loads.Caching = eqn.params["caching"]
+    modifiers = {".ca": tt.CacheModifier.CA, ".cg": tt.CacheModifier.CG}
+    policies = {"evict_first": tt.EvictionPolicy.EVICT_FIRST, "evict_last": tt.EvictionPolicy.EVICT_LAST}
+    how: dict[str, Any] = {} if told.modifier is None else {"cache": modifiers[told.modifier]}
+    if told.eviction is not None:
+        how["evict"] = policies[told.eviction]
+    return how | ({"is_volatile": True} if told.volatile else {})
 
 
 def _wide_mask(walk: Walk, mask: ir.Value | None, shape: tuple[int, ...]) -> ir.Value | None:
@@ -236,7 +248,7 @@ def _masked_swap(walk: Walk, eqn: Eqn, block: Block, *leaves: Any) -> ir.Value |
     view, value, mask = operands_of(walk, eqn, leaves)
     mask = _wide_mask(walk, mask, out.shape)
     old = load(walk, block, aval, view, out.shape, mask) if walk.is_used(eqn.outvars[0]) else None
-    store(walk, block, aval, view, value, out.shape, mask)
+    store(walk, block, aval, view, value, out.shape, mask, **_caching(eqn))
     return old
 
 

@@ -1,0 +1,103 @@
+"""Where slices of memory may begin: what Mosaic has to be told of starts that are computed.
+
+A vector is read from whole tiles. Along the last dimension a start has to be known to be a multiple of the lanes, along
+the one before it, of elements narrower than a word, of the rows of a tile at least (which tile it is, Mosaic decides;
+some are larger). What Mosaic cannot show it refuses (E2003); what is surely not known is refused here, with the line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from meshrt.experimental.kernels.mlir.walk import Walk
+
+__all__ = ["check_starts", "known_multiple"]
+
+# Derived: a tile of a TPU's core has 8 rows of 128 lanes; arrays with fewer rows have tiles of fewer, in which a pair
+# of rows is the least that begins a word.
+_LANES, _ROWS, _FEWEST = 128, 8, 2
+_WORD = 32
+
+
+def known_multiple(value: Any) -> int | None:
+    """What a number is surely a multiple of (0: of everything), as a compiler can see; None where it may see more."""
+    if not isinstance(value, ir.Value):
+        return abs(int(value))
+    if isinstance(value.owner, ir.Block):
+        return _of_argument(ir.BlockArgument(value))
+    op: Any = value.owner
+    rule = _RULES.get(op.name)
+    return None if rule is None else rule(op)
+
+
+def _is_computed(value: ir.Value) -> bool:
+    """Whether a number is not known before the kernel runs; the others are folded, and may be any."""
+    if isinstance(value.owner, ir.Block) or value.owner.name == "memref.load":
+        return True
+    return any(map(_is_computed, value.owner.operands))
+
+
+def _of_argument(value: ir.BlockArgument) -> int | None:
+    """That of a step of the grid, or of a loop's counter, is 1, where there are several."""
+    op: Any = value.owner.owner.operation
+    if op.name == "func.func":
+        return 1
+    if op.name != "scf.for" or value.arg_number:
+        return None
+    low, high, step = (_constant(x) for x in op.operands[:3])
+    if low is None or high is None or step is None or high - low <= step:
+        return None
+    return math.gcd(low, step)
+
+
+def _constant(value: ir.Value) -> int | None:
+    op: Any = value.owner
+    return (
+        None
+        if isinstance(op, ir.Block) or op.name != "arith.constant"
+        else int(ir.IntegerAttr(op.attributes["value"]).value)
+    )
+
+
+def _product(op: Any) -> int | None:
+    one, two = map(known_multiple, op.operands)
+    return None if one is None or two is None else one * two
+
+
+def _sum(op: Any) -> int | None:
+    one, two = map(known_multiple, op.operands)
+    return None if one is None or two is None else math.gcd(one, two)
+
+
+_RULES: dict[str, Any] = {
+    "arith.constant": lambda op: abs(int(ir.IntegerAttr(op.attributes["value"]).value)),
+    "arith.index_cast": lambda op: known_multiple(op.operands[0]),
+    "arith.muli": _product,
+    "arith.addi": _sum,
+    "arith.subi": _sum,
+    "memref.load": lambda op: 1,
+    "tpu.assume_multiple": lambda op: math.lcm(
+        ir.IntegerAttr(op.attributes["multiple"]).value, known_multiple(op.operands[0]) or 1
+    ),
+}
+
+
+def check_starts(walk: Walk, starts: Sequence[Any], shape: Sequence[int], bits: int) -> None:
+    """UnsupportedError for slices of memory of `shape`, of elements of so many bits, that surely begin no vector."""
+    for d in range(max(len(shape) - 2, 0), len(shape)):
+        is_last = d == len(shape) - 1
+        if not isinstance(starts[d], ir.Value) or (bits == _WORD and not is_last) or not _is_computed(starts[d]):
+            continue
+        count = _LANES if is_last else _ROWS if shape[d] >= _ROWS else _FEWEST
+        known = known_multiple(starts[d])
+        if known is not None and known % count:
+            whose = "the last dimension" if is_last else f"rows of elements of {bits} bits"
+            walk.refuse(
+                f"a slice of dimension {d} of memory of shape {tuple(shape)} begins where the program computes, and "
+                f"nothing says that this is a multiple of {count}, as it has to be of {whose}: say so by "
+                f"pl.multiple_of(start, {count}), give the operand blocks, or load a larger slice and select"
+            )
