@@ -5,14 +5,22 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from meshrt.core.jaxpr import Atom, Eqn, Literal, Var
+from meshrt.core.naming import FunctionName, Labels
 
 __all__ = ["Told"]
 
 # How many operations a message shows.
 _SHOWN = 5
+
+
+@runtime_checkable
+class Outliving(Protocol):
+    """Names that know a form of themselves which holds no function."""
+
+    def outliving(self) -> Callable[[], Sequence[str]]: ...
 
 
 class Told:
@@ -21,12 +29,25 @@ class Told:
     `names` gives the names, and is asked once somebody wants to read them: only errors do.
     """
 
-    __slots__ = ("_names", "fun", "inputs", "name", "what")
+    __slots__ = ("_names", "fun", "inputs", "name", "results", "what")
 
     def __init__(self, fun: Any, name: str, what: str, names: Callable[[], Sequence[str]]):
         self.fun, self.name, self.what, self._names = fun, name, what, names
         # The variables that stand for the arguments, set where the trace begins.
         self.inputs: Sequence[Var] = ()
+        # Where each result stands in what the function returned, set when that is known.
+        self.results: Callable[[], Sequence[str]] | None = None
+
+    def function_name(self) -> FunctionName:
+        """What a program made of the function is called."""
+        return FunctionName.of(self.name, self.what, self.place())
+
+    def labels(self) -> Labels:
+        """The names of arguments and results for a program, which outlives the function."""
+        if isinstance(self._names, Outliving):
+            return Labels(self._names.outliving(), self.results)
+        names = self._names()
+        return Labels(lambda: names, self.results)
 
     def __str__(self) -> str:
         """`the function f at file:line for jit`."""
@@ -38,6 +59,10 @@ class Told:
 
     def placed(self) -> str:
         """`f at file:line`."""
+        return f"{self.name}{self.place()}"
+
+    def place(self) -> str:
+        """` at file:line`, or nothing."""
         fun = self.fun
         while isinstance(fun, functools.partial):
             fun = fun.func
@@ -46,8 +71,7 @@ class Told:
         except ValueError:  # it wraps itself
             pass
         code = getattr(fun, "__code__", None)
-        place = "" if code is None else f" at {code.co_filename}:{code.co_firstlineno}"
-        return f"{self.name}{place}"
+        return "" if code is None else f" at {code.co_filename}:{code.co_firstlineno}"
 
     def called(self, var: Var) -> str | None:
         """`argument x`, if a variable is an argument."""

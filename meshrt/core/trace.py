@@ -333,8 +333,10 @@ class JaxprTrace(Trace):
             outs = [self.packed(o) for o in outs]
         atoms = [self.atom(o) for o in outs]
         self.closed = True
-        entries, high = list(self.consts.values()), self.is_high
-        jaxpr = Jaxpr([v for v, _ in entries], [t._var for t in args], atoms, self.eqns, is_high=high, name=self.name)
+        entries, high, told = list(self.consts.values()), self.is_high, self.told
+        name, labels = (self.name, None) if told is None else (told.function_name(), told.labels())
+        constvars, invars = [v for v, _ in entries], [t._var for t in args]
+        jaxpr = Jaxpr(constvars, invars, atoms, self.eqns, is_high=high, name=name, labels=labels)
         return ClosedJaxpr(jaxpr, [value for _, value in entries])
 
 

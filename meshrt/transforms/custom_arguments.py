@@ -18,7 +18,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.source import is_internal
 from meshrt.core.trace import EvalTrace, Tracer
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.transforms.arguments import StaticValue, argument_paths, signature_of
+from meshrt.transforms.arguments import ArgumentNames, StaticValue, signature_of
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 
 __all__ = [
@@ -188,7 +188,7 @@ class SplitArguments(NamedTuple):
         none = tree_util.tree_structure(None)
         rest = SplitArguments((none,) * len(self.fixed), self.positions, ())
         full = tree_util.treedef_tuple(rest.join(tree_util.treedef_children(dynamic)))
-        return lambda: argument_paths(fun, tree_util.treedef_tuple([full, keywords]))
+        return ArgumentNames(fun, tree_util.treedef_tuple([full, keywords]))
 
     @property
     def cache_key(self) -> Any:
