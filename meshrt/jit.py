@@ -24,6 +24,7 @@ from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
 from meshrt.core.tracebacks import boundary, strip
 from meshrt.core.types import aval_of, require_value
 from meshrt.pipeline.box_contents import CLOSED_OVER, ClosesOver, check_aliases, finished
+from meshrt.pipeline.donation import donated_leaves
 from meshrt.pipeline.entry import Entry
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.misses import CacheMiss
@@ -34,7 +35,7 @@ from meshrt.pipeline.sharing import driver_for
 from meshrt.pipeline.static_arguments import NO_STATIC, WEAKLY_HELD, Static, bound, incomparable, split, unhashable
 from meshrt.pipeline.structures import UNKNOWN, caller
 from meshrt.pipeline.traced import Traced
-from meshrt.primitives.call import jit_p
+from meshrt.primitives.call import call_jaxpr
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.sharding import constrain
 from meshrt.primitives.traced_scalars import as_traced
@@ -262,7 +263,8 @@ class JitFunction:
         if self.options.inline:
             outs = [_as_array(x, a) for x, a in zip(eval_jaxpr(jaxpr, (), [*consts, *leaves]), jaxpr.outvars)]
         else:
-            outs = jit_p.bind(*consts, *leaves, jaxpr=jaxpr, name=self.name)
+            donated = [*[False] * len(consts), *donated_leaves(self.options, tree, static)]
+            outs = call_jaxpr(jaxpr, self.name, [*consts, *leaves], donated, self.options.keep_unused)
         result = out_tree.unflatten(outs)
         if self.options.out_shardings is None:
             return result

@@ -22,7 +22,15 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.typed import abstract, told_sharding
-from meshrt.transforms.arguments import ArgumentNames, argument_paths, as_tuple, fun_name, not_an_argument, require_function, result_paths
+from meshrt.transforms.arguments import (
+    ArgumentNames,
+    argument_paths,
+    as_tuple,
+    fun_name,
+    not_an_argument,
+    require_function,
+    result_paths,
+)
 from meshrt.transforms.high import flatten
 from meshrt.transforms.references import check_distinct
 from meshrt.tree_util import tree_leaves, tree_unflatten

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from meshrt.core.atoms import Atom, Literal, Var
+from meshrt.core.marks import UnspecifiedValue
 from meshrt.core.naming import DebugInfo, FunctionName, Labels
 from meshrt.core.references import ALLOC, settled_effects
 from meshrt.core.source import EqnContext, Source
@@ -168,7 +169,7 @@ class Jaxpr:
 
         Effects that are not given are those of the equations.
         """
-        told = {"name": self.name} if {"invars", "outvars"} & changes.keys() else {"name": self.name, "labels": self.labels}
+        told = {"name": self.name, "labels": None if {"invars", "outvars"} & changes.keys() else self.labels}
         parts = {k: changes.pop(k, getattr(self, k)) for k in ("constvars", "invars", "outvars", "eqns", "is_high")}
         return Jaxpr(**parts, **{**told, **changes})
 
@@ -289,13 +290,17 @@ class ClosedJaxpr:
         return repr(self.jaxpr)
 
 
+# Of most parameters, and of what stands in tuples among them: those are looked through often.
+_PLAIN_TYPES = frozenset({bool, int, float, str, type(None), UnspecifiedValue})
+
+
 def subjaxprs(params: dict[str, Any]) -> Iterator[Jaxpr]:
     """The Jaxprs among an equation's parameters, those in tuples included."""
     for value in params.values():
+        if type(value) in _PLAIN_TYPES:
+            continue
         for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, Jaxpr):
-                yield item
-            elif isinstance(item, ClosedJaxpr):
+            if type(item) not in _PLAIN_TYPES and isinstance(item, Jaxpr | ClosedJaxpr):
                 yield item.jaxpr
 
 
@@ -420,9 +425,9 @@ class _Printer:
         for own, other in zip(inside, outside):
             if isinstance(own, Literal) or isinstance(other, Literal):
                 continue
-            if own not in self.names and other not in taken and self.is_used(other):
+            if own not in self.names and other not in taken:
                 taken.add(other)
-                self.names[own] = self.var(other)
+                self.names[own] = self.var(other) if self.is_used(other) else "_"
 
     def shown(self, e: Eqn) -> list[tuple[str, Any]]:
         """The parameters in order, a call's behind its name; without a rule of the primitive, no None."""

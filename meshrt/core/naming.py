@@ -68,6 +68,10 @@ class Labels(NamedTuple):
             return self
         return Labels(lambda: [*[""] * count, *args()], self.results)
 
+    def of_args(self) -> Labels:
+        """Those of the arguments alone."""
+        return Labels(self.args, None)
+
     def moved(self, before: Sequence[Any], after: Sequence[Any], same_results: bool) -> Labels:
         """Those of a program whose arguments were the variables `before` and are those `after` now."""
         args = self.args
@@ -84,8 +88,8 @@ _PLACE = re.compile(r"([^ ]+)( at (.+):(\d+))?$")
 class DebugInfo(NamedTuple):
     """What messages call a traced function: the transformation, the function and its line, arguments, results.
 
-    `arg_names` has a name for each argument, an empty one where nobody gave it one; it and `result_paths` are None where
-    nothing is known.
+    `arg_names` has a name for each argument, an empty one where nobody gave it one. It and `result_paths` are None
+    where nothing is known.
     """
 
     traced_for: str

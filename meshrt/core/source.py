@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from meshrt.core.naming import wraps
 
 __all__ = [
-    "EqnContext", "Source", "capture", "exclude", "include", "is_internal", "is_replaying", "marked", "named_scope", "own_scope",
-    "path_of", "replayed", "source_at", "transformed", "transposed", "user_stacklevel",
+    "EqnContext", "Source", "capture", "exclude", "include", "is_internal", "is_replaying", "marked", "named_scope",
+    "own_scope", "path_of", "replayed", "source_at", "transformed", "transposed", "user_stacklevel",
 ]  # fmt: skip
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from meshrt.core.jaxpr import Atom, Eqn, Literal, Var
 from meshrt.core.naming import FunctionName, Labels
@@ -16,17 +16,11 @@ __all__ = ["Told"]
 _SHOWN = 5
 
 
-@runtime_checkable
-class Outliving(Protocol):
-    """Names that know a form of themselves which holds no function."""
-
-    def outliving(self) -> Callable[[], Sequence[str]]: ...
-
-
 class Told:
     """The function `fun`, shown as `name`, that is traced for `what` (jit, scan), and its arguments' names.
 
-    `names` gives the names, and is asked once somebody wants to read them: only errors do.
+    `names` gives the names, and is asked once somebody wants to read them. If it has a method `outliving`, that is the
+    same without the function.
     """
 
     __slots__ = ("_names", "fun", "inputs", "name", "results", "what")
@@ -44,8 +38,9 @@ class Told:
 
     def labels(self) -> Labels:
         """The names of arguments and results for a program, which outlives the function."""
-        if isinstance(self._names, Outliving):
-            return Labels(self._names.outliving(), self.results)
+        outliving = getattr(self._names, "outliving", None)
+        if outliving is not None:
+            return Labels(outliving(), self.results)
         names = self._names()
         return Labels(lambda: names, self.results)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,8 +14,9 @@ from meshrt import errors, tree_util
 from meshrt.transforms.high import leaf_paths
 
 __all__ = [
-    "ArgumentNames", "StaticValue", "argument_paths", "as_tuple", "check_argnums", "described", "fun_name", "no_array_returned",
-    "not_an_argument", "parameters_alone", "resolve_argnums", "result_paths", "signature_of", "split_aux",
+    "ArgumentNames", "StaticValue", "argument_paths", "as_tuple", "check_argnums", "described", "fun_name",
+    "no_array_returned", "not_an_argument", "parameters_alone", "resolve_argnums", "result_paths", "signature_of",
+    "split_aux",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -246,10 +247,13 @@ def result_paths(out_tree: Any) -> Callable[[], list[str]]:
 
 
 def argument_paths(fun: Callable[..., Any] | None, in_tree: Any, keywords: str = "{}") -> list[str]:
-    """A name for every leaf of `(args, kwargs)`, such as `params['w'][0]`; `keywords` formats that of a keyword."""
+    """A name for every leaf of `(args, kwargs)`, such as `params['w'][0]`; `keywords` formats that of a keyword, which
+    may be one of many that the function takes under one name, `others['scale']`."""
     places = leaf_paths(in_tree)
     signature = signature_of(fun) if fun is not None else None
     names: list[str] = []
+    named: Collection[str] = () if signature is None else signature.parameters
+    others = next((f"{n}[{{!r}}]" for n in named if _is_var_keyword(signature, n)), keywords)
     if signature is not None:
         for p in signature.parameters.values():
             if p.kind is inspect.Parameter.VAR_POSITIONAL:
@@ -268,10 +272,15 @@ def argument_paths(fun: Callable[..., Any] | None, in_tree: Any, keywords: str =
             head = names[index] if index < len(names) else f"args[{index}]"
             paths.append(head + tree_util.keystr(rest[1:]))
         elif rest:
-            paths.append(keywords.format(rest[0].key) + tree_util.keystr(rest[1:]))
+            form = keywords if rest[0].key in named or keywords != "{}" else others
+            paths.append(form.format(rest[0].key) + tree_util.keystr(rest[1:]))
         else:
             paths.append("argument")
     return paths
+
+
+def _is_var_keyword(signature: inspect.Signature | None, name: str) -> bool:
+    return signature is not None and signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
 
 
 def check_argnums(fun: Callable[..., Any], argnums: Any, count: int) -> tuple[int, ...]:

@@ -77,12 +77,17 @@ class MappableRule:
     _batched_forms: dict[tuple[MappedAxis, tuple[bool, ...]], Any]
 
     @property
+    def written(self) -> Any:
+        """The rule as the user wrote it, of which this may be a batched form."""
+        rule: Any = self
+        while hasattr(rule, "rule"):
+            rule = rule.rule
+        return rule
+
+    @property
     def is_library(self) -> bool:
         """Whether the rule is not one of the user's own."""
-        rule: Any = self
-        while hasattr(rule, "rule"):  # a batched form
-            rule = rule.rule
-        function = inspect.unwrap(rule.function)
+        function = inspect.unwrap(self.written.function)
         while isinstance(function, functools.partial):
             function = inspect.unwrap(function.func)
         code = getattr(function, "__code__", None)
