@@ -1,7 +1,7 @@
 """Python functions that are given the memory of their results, to write into it. Names are JAX's.
 
-They run on the host: operands that lie elsewhere are brought there, and results back. Built on `pure_callback` and, where
-there are side effects, on `io_callback`.
+They run on the host: operands that lie elsewhere are brought there, and results back. Built on `pure_callback` and,
+where there are side effects, on `io_callback`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Positions, counts and ends of ranges where 64 bits are enabled."""
 
-import jax
-import jax.numpy as theirs
 import warnings
 
+import jax
+import jax.numpy as theirs
 import numpy as np
 import pytest
 
