@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +91,8 @@ class Buffer:
         return f"Buffer(shape={self.shape}, dtype={self.dtype}, writeable={self.writeable})"
 
 
-class _Filling(NamedTuple):
+@dataclass(frozen=True)
+class _Filling:
     """A function of arrays that gives what `callback` writes. Equal for equal parts, as callbacks are to be.
 
     `ranks` are those of the operands that it is written for: a mapped call has more dimensions in front.
