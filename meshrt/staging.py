@@ -88,7 +88,7 @@ def _stage(
     name = fun_name(fun)
     # Static arguments have no leaves and keep their places.
     places = ([None if i in static else a for i, a in enumerate(args)], kwargs)
-    told = Told(fun, name, "jit", ArgumentNames(fun, flatten(places)[1]))
+    told = Told(fun, name, "jit", ArgumentNames(fun, flatten(places)[1] if static else tree))
     check_distinct("jit", name, leaves, (), lambda: argument_paths(fun, tree))
     out_tree: list[Any] = []
 
