@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,11 +20,12 @@ from meshrt.core.basic.varying import into_branch
 from meshrt.core.jaxpr import Literal
 from meshrt.core.leaks import leaked as leaked_error
 from meshrt.core.naming import take_names
-from meshrt.core.source import capture
+from meshrt.core.source import capture, user_stacklevel
 from meshrt.core.trace import EVAL, Tracer, current_trace, eval_jaxpr
 from meshrt.core.tracebacks import boundary, strip
 from meshrt.core.types import aval_of, require_value
 from meshrt.pipeline.box_contents import CLOSED_OVER, ClosesOver, check_aliases, finished
+from meshrt.pipeline.donation import donated_leaves
 from meshrt.pipeline.entry import Entry
 from meshrt.pipeline.lowered import Lowered
 from meshrt.pipeline.misses import CacheMiss
@@ -35,7 +37,7 @@ from meshrt.pipeline.staged import APART, type_alone, types_alone
 from meshrt.pipeline.static_arguments import NO_STATIC, WEAKLY_HELD, Static, bound, incomparable, split, unhashable
 from meshrt.pipeline.structures import UNKNOWN, caller
 from meshrt.pipeline.traced import Traced
-from meshrt.primitives.call import jit_p
+from meshrt.primitives.call import call_jaxpr
 from meshrt.primitives.device_put import device_put
 from meshrt.primitives.sharding import constrain
 from meshrt.primitives.traced_scalars import as_traced
@@ -259,7 +261,8 @@ class JitFunction:
         if self.options.inline:
             outs = [_as_array(x, a) for x, a in zip(eval_jaxpr(jaxpr, (), [*consts, *leaves]), jaxpr.outvars)]
         else:
-            outs = jit_p.bind(*consts, *leaves, jaxpr=jaxpr, name=self.name)
+            donated = [*[False] * len(consts), *donated_leaves(self.options, tree, static)]
+            outs = call_jaxpr(jaxpr, self.name, [*consts, *leaves], donated, self.options.keep_unused)
         result = out_tree.unflatten(outs)
         if self.options.out_shardings is None:
             return result
@@ -389,7 +392,7 @@ def jit(
       donate_argnums, donate_argnames: arguments whose buffers may be reused for results; they are deleted by the call.
       keep_unused: arguments that nothing depends on are passed to the program all the same.
       device, backend: the one device that the function runs on, wherever its arguments lie; of a platform the first of
-        this process.
+        this process. Deprecated, with a warning, as in JAX: `device_put` what the function is given.
       inline: whether the operations, not a call of them, stand in programs that call the function.
       compiler_options: XLA options for this function, which then cannot be called inside another program.
       max_traces: how often the function may be traced. A call that would trace it once more raises RetraceError, which
@@ -406,6 +409,11 @@ def jit(
             max_traces=max_traces,
         )  # fmt: skip
     require_function(fun)
+    if device is not None or backend is not None:
+        warnings.warn(
+            "backend and device argument on jit is deprecated: put what the function is given onto the device instead, "
+            'device_put(x, local_devices(backend="cpu")[0])', DeprecationWarning, stacklevel=user_stacklevel(),
+        )  # fmt: skip
     if device is not None and backend is not None:
         raise errors.ArgumentValueError(f"can't specify both a device and a backend for jit: {device} and {backend}")
     for given, shardings in (("in_shardings", in_shardings), ("out_shardings", out_shardings)):

@@ -22,7 +22,15 @@ from meshrt.sharding._state import context as mesh_context
 from meshrt.sharding.context import get_abstract_mesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.typed import abstract, told_sharding
-from meshrt.transforms.arguments import argument_paths, as_tuple, fun_name, not_an_argument, require_function
+from meshrt.transforms.arguments import (
+    ArgumentNames,
+    argument_paths,
+    as_tuple,
+    fun_name,
+    not_an_argument,
+    require_function,
+    result_paths,
+)
 from meshrt.transforms.high import flatten
 from meshrt.transforms.references import check_distinct
 from meshrt.tree_util import tree_leaves, tree_unflatten
@@ -80,7 +88,7 @@ def _stage(
     name = fun_name(fun)
     # Static arguments have no leaves and keep their places.
     places = ([None if i in static else a for i, a in enumerate(args)], kwargs)
-    told = Told(fun, name, "jit", lambda: argument_paths(fun, flatten(places)[1]))
+    told = Told(fun, name, "jit", ArgumentNames(fun, flatten(places)[1] if static else tree))
     check_distinct("jit", name, leaves, (), lambda: argument_paths(fun, tree))
     out_tree: list[Any] = []
 
@@ -90,6 +98,7 @@ def _stage(
         full = [a if i in static else next(rest) for i, a in enumerate(args)]
         out, structure = flatten(fun(*full, **inner_kwargs))
         out_tree.append(structure)
+        told.results = result_paths(structure)
         return out
 
     def stage(avals: Sequence[Any]) -> ClosedJaxpr:

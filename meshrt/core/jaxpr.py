@@ -11,13 +11,15 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from meshrt.core.naming import DebugInfo
+from meshrt.core.atoms import Atom, Literal, Var
+from meshrt.core.marks import UnspecifiedValue
+from meshrt.core.naming import DebugInfo, FunctionName, Labels
 from meshrt.core.references import ALLOC, settled_effects
-from meshrt.core.source import Source
+from meshrt.core.source import EqnContext, Source
 from meshrt.core.text_layout import WIDTH, Break, Document, Group, Nested, Note, coloured, laid_out
 from meshrt.core.types import ShapedArray, short_dtype
 from meshrt.errors import JaxprTypeError
@@ -42,40 +44,6 @@ __all__ = [
 # What running an equation does beside computing its results: see `meshrt.core.effects`.
 Effects = frozenset[Any]
 NO_EFFECTS: Effects = frozenset()
-
-
-@final  # so that `type(a) is Literal` tells the checker what the other case is
-class Var:
-    """A variable, equal only to itself."""
-
-    __slots__ = ("aval",)
-
-    aval: ShapedArray
-
-    def __init__(self, aval: ShapedArray):
-        self.aval = aval
-
-    def __repr__(self) -> str:
-        return f"Var(id={id(self)}):{self.aval.str_short()}"
-
-
-@final
-class Literal:
-    """A scalar constant written in place of a variable."""
-
-    __slots__ = ("aval", "val")
-
-    aval: ShapedArray
-    val: Any
-
-    def __init__(self, val: Any, aval: ShapedArray):
-        self.val, self.aval = val, aval
-
-    def __repr__(self) -> str:
-        return f"Literal({self.val})"
-
-
-Atom = Var | Literal
 
 
 class Eqn:
@@ -107,6 +75,11 @@ class Eqn:
         """The source under the name that programs which walk over JAX's Jaxprs know."""
         return self.source
 
+    @property
+    def ctx(self) -> EqnContext:
+        """What was said around the equation, for programs that interpret it: `with eqn.ctx.manager`."""
+        return EqnContext(self.source.compute or None, dict(self.source.marks) or None)
+
     def replace(
         self,
         invars: Sequence[Atom] | None = None,
@@ -130,10 +103,11 @@ class Jaxpr:
     """A program. `constvars` are bound to the constants of a `ClosedJaxpr`.
 
     Identity is equality: caches may key on the object. `is_high` says that high (hijax) types or primitives stand in
-    it: see `meshrt.core.high`.
+    it: see `meshrt.core.high`. `name` is that of the function that it was (a `FunctionName`, where it was traced), and
+    `labels` what that called its arguments and results, of programs that take and give the same.
     """
 
-    __slots__ = ("__weakref__", "constvars", "effects", "eqns", "invars", "is_high", "name", "outvars")
+    __slots__ = ("__weakref__", "constvars", "effects", "eqns", "invars", "is_high", "labels", "name", "outvars")
 
     constvars: tuple[Var, ...]
     invars: tuple[Var, ...]
@@ -142,6 +116,7 @@ class Jaxpr:
     name: str
     effects: Effects
     is_high: bool
+    labels: Labels | None
 
     def __init__(
         self,
@@ -154,10 +129,11 @@ class Jaxpr:
         is_high: bool = False,
         *,
         name: str = "",
+        labels: Labels | None = None,
     ):
         self.constvars, self.invars, self.outvars = tuple(constvars), tuple(invars), tuple(outvars)
         self.eqns = eqns
-        self.name = name if debug_info is None else debug_info.func_name
+        self.name, self.labels = (name, labels) if debug_info is None else debug_info.parts()
         if effects is None:
             effects = NO_EFFECTS
             for e in eqns:
@@ -185,16 +161,17 @@ class Jaxpr:
     @property
     def debug_info(self) -> DebugInfo:
         """What is known of the function that the program was."""
-        return DebugInfo("jit", self.name)
+        name = self.name if isinstance(self.name, FunctionName) else FunctionName.of(self.name)
+        return DebugInfo.of(name, self.labels, len(self.invars), len(self.outvars))
 
     def replace(self, **changes: Any) -> Jaxpr:
         """The same program but for `constvars`, `invars`, `outvars`, `eqns`, `effects`, `debug_info`, `is_high`.
 
         Effects that are not given are those of the equations.
         """
-        parts = {k: changes.pop(k, getattr(self, k)) for k in ("constvars", "invars", "outvars", "eqns")}
-        high = changes.pop("is_high", self.is_high)
-        return Jaxpr(**parts, is_high=high, **{"name": self.name, **changes})
+        told = {"name": self.name, "labels": None if {"invars", "outvars"} & changes.keys() else self.labels}
+        parts = {k: changes.pop(k, getattr(self, k)) for k in ("constvars", "invars", "outvars", "eqns", "is_high")}
+        return Jaxpr(**parts, **{**told, **changes})
 
     def pretty_print(self, *, width: int = WIDTH, use_color: bool | None = None, **style: bool) -> str:
         """The text of the program; `use_color` colours it for terminals, `style` has fields of `Style`."""
@@ -313,13 +290,17 @@ class ClosedJaxpr:
         return repr(self.jaxpr)
 
 
+# Of most parameters, and of what stands in tuples among them: those are looked through often.
+_PLAIN_TYPES = frozenset({bool, int, float, str, type(None), UnspecifiedValue})
+
+
 def subjaxprs(params: dict[str, Any]) -> Iterator[Jaxpr]:
     """The Jaxprs among an equation's parameters, those in tuples included."""
     for value in params.values():
+        if type(value) in _PLAIN_TYPES:
+            continue
         for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, Jaxpr):
-                yield item
-            elif isinstance(item, ClosedJaxpr):
+            if type(item) not in _PLAIN_TYPES and isinstance(item, Jaxpr | ClosedJaxpr):
                 yield item.jaxpr
 
 
@@ -444,9 +425,9 @@ class _Printer:
         for own, other in zip(inside, outside):
             if isinstance(own, Literal) or isinstance(other, Literal):
                 continue
-            if own not in self.names and other not in taken and self.is_used(other):
+            if own not in self.names and other not in taken:
                 taken.add(other)
-                self.names[own] = self.var(other)
+                self.names[own] = self.var(other) if self.is_used(other) else "_"
 
     def shown(self, e: Eqn) -> list[tuple[str, Any]]:
         """The parameters in order, a call's behind its name; without a rule of the primitive, no None."""

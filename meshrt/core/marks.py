@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Mark"]
+__all__ = ["UNSPECIFIED", "Mark", "UnspecifiedValue"]
 
 
 class Mark:
@@ -18,3 +18,15 @@ class Mark:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+class UnspecifiedValue(Mark):
+    """What a call says of the sharding of an argument or result that it leaves open."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UnspecifiedValue"
+
+
+UNSPECIFIED = UnspecifiedValue()

@@ -46,6 +46,7 @@ and its traits:
     reads_part         the result is a part of the first operand: its transpose writes that part of an array of zeros
     finite             its derivative is finite where its operands are, if nothing overflows (not that of log at 0)
     calls              the parameter that holds the Jaxpr of which an application is nothing but a call
+    scope              what paths of equations inside of its Jaxprs say of it, "" for nothing (None: its name)
     once               an application computes what its one Jaxpr does (its derivatives may be others): no loop
     contraction        a matrix product or convolution
     batch_dimensions   for matrix products, from parameters: the dimensions that both operands are batched over
@@ -214,6 +215,7 @@ class Primitive:
         "reads_part",
         "recompute",
         "repeats",
+        "scope",
         "selects",
         "shown",
         "space",
@@ -265,6 +267,7 @@ class Primitive:
     reads_part: Final[bool]
     finite: Final[bool]
     calls: Final[str | None]
+    scope: Final[str]
     once: Final[bool]
     contraction: Final[bool]
     batch_dimensions: Final[Callable[[dict[str, Any]], Sequence[int]] | None]
@@ -323,6 +326,7 @@ class Primitive:
         reads_part: bool = False,
         finite: bool = False,
         calls: str | None = None,
+        scope: str | None = None,
         once: bool = False,
         contraction: bool = False,
         batch_dimensions: Callable[[dict[str, Any]], Sequence[int]] | None = None,
@@ -356,6 +360,7 @@ class Primitive:
         self.cheap, self.fuses, self.finite, self.calls = cheap, cheap or fuses, finite, calls
         self.contraction, self.batch_dimensions, self.constraint = contraction, batch_dimensions, constraint
         self.pulls_zeros, self.once = pulls_zeros, once or calls is not None
+        self.scope = name if scope is None else scope
         self.names, self.to_lojax, self.optional = names, to_lojax, optional
         self.alike, self.decides = alike, decides
         self.place, self.varies = place, varies

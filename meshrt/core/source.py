@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from meshrt.core.naming import wraps
 
 __all__ = [
-    "Source", "capture", "exclude", "include", "is_internal", "is_replaying", "marked", "named_scope", "own_scope",
-    "path_of", "replayed", "source_at", "transformed", "transposed", "user_stacklevel",
+    "EqnContext", "Source", "capture", "exclude", "include", "is_internal", "is_replaying", "marked", "named_scope",
+    "own_scope", "path_of", "replayed", "source_at", "transformed", "transposed", "user_stacklevel",
 ]  # fmt: skip
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -318,6 +318,24 @@ class computed_on:
 
     def __exit__(self, *_: object) -> None:
         _state.compute = self._saved
+
+
+class EqnContext(NamedTuple):
+    """What was said around an equation beside its line: who computes it, and what compilers are to read there."""
+
+    compute_type: str | None
+    xla_metadata: dict[str, str] | None
+
+    @property
+    def manager(self) -> AbstractContextManager[None]:
+        """Inside a `with`, the same is said of what is traced. For one `with`."""
+        return _said_again(self)
+
+
+@contextmanager
+def _said_again(said: EqnContext) -> Iterator[None]:
+    with computed_on(said.compute_type or ""), marked(tuple((said.xla_metadata or {}).items())):
+        yield
 
 
 def is_replaying() -> bool:

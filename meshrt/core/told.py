@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from meshrt.core.jaxpr import Atom, Eqn, Literal, Var
+from meshrt.core.naming import FunctionName, Labels
 
 __all__ = ["Told"]
 
@@ -18,15 +19,30 @@ _SHOWN = 5
 class Told:
     """The function `fun`, shown as `name`, that is traced for `what` (jit, scan), and its arguments' names.
 
-    `names` gives the names, and is asked once somebody wants to read them: only errors do.
+    `names` gives the names, and is asked once somebody wants to read them. If it has a method `outliving`, that is the
+    same without the function.
     """
 
-    __slots__ = ("_names", "fun", "inputs", "name", "what")
+    __slots__ = ("_names", "fun", "inputs", "name", "results", "what")
 
     def __init__(self, fun: Any, name: str, what: str, names: Callable[[], Sequence[str]]):
         self.fun, self.name, self.what, self._names = fun, name, what, names
         # The variables that stand for the arguments, set where the trace begins.
         self.inputs: Sequence[Var] = ()
+        # Where each result stands in what the function returned, set when that is known.
+        self.results: Callable[[], Sequence[str]] | None = None
+
+    def function_name(self) -> FunctionName:
+        """What a program made of the function is called."""
+        return FunctionName.of(self.name, self.what, self.place())
+
+    def labels(self) -> Labels:
+        """The names of arguments and results for a program, which outlives the function."""
+        outliving = getattr(self._names, "outliving", None)
+        if outliving is not None:
+            return Labels(outliving(), self.results)
+        names = self._names()
+        return Labels(lambda: names, self.results)
 
     def __str__(self) -> str:
         """`the function f at file:line for jit`."""
@@ -38,6 +54,10 @@ class Told:
 
     def placed(self) -> str:
         """`f at file:line`."""
+        return f"{self.name}{self.place()}"
+
+    def place(self) -> str:
+        """` at file:line`, or nothing."""
         fun = self.fun
         while isinstance(fun, functools.partial):
             fun = fun.func
@@ -46,8 +66,7 @@ class Told:
         except ValueError:  # it wraps itself
             pass
         code = getattr(fun, "__code__", None)
-        place = "" if code is None else f" at {code.co_filename}:{code.co_firstlineno}"
-        return f"{self.name}{place}"
+        return "" if code is None else f" at {code.co_filename}:{code.co_firstlineno}"
 
     def called(self, var: Var) -> str | None:
         """`argument x`, if a variable is an argument."""

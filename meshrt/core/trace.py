@@ -28,6 +28,7 @@ from meshrt.core.dimensions.expression import DimExpr
 from meshrt.core.high import has_high_types, is_open_value
 from meshrt.core.jaxpr import NO_EFFECTS, Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
 from meshrt.core.leaks import leaked, refuse_leaks
+from meshrt.core.naming import Labels
 from meshrt.core.told import Told, behind
 from meshrt.core.tracer import Tracer, concretization_message, named_operands, not_concrete, why_unknown
 from meshrt.core.types import ShapedArray, aval_of
@@ -326,15 +327,18 @@ class JaxprTrace(Trace):
         if isinstance(value, JaxprTracer) and value._trace is self:  # one from outside keeps what it has there
             value.aval = value.aval.in_state(state)  # type: ignore[attr-defined]
 
-    def close(self, args: Sequence[JaxprTracer], outs: Sequence[Any]) -> ClosedJaxpr:
-        """Ends the trace: the program from `args` to `outs` with its captured constants."""
+    def close(self, args: Sequence[JaxprTracer], outs: Sequence[Any], labels: Labels | None = None) -> ClosedJaxpr:
+        """Ends the trace: the program from `args` to `outs` with its captured constants; `labels` are those of the
+        function that it was told of, or the given ones."""
         end_if_asked()
         if self.is_high or has_high_types():
             outs = [self.packed(o) for o in outs]
         atoms = [self.atom(o) for o in outs]
         self.closed = True
-        entries, high = list(self.consts.values()), self.is_high
-        jaxpr = Jaxpr([v for v, _ in entries], [t._var for t in args], atoms, self.eqns, is_high=high, name=self.name)
+        entries, high, told = list(self.consts.values()), self.is_high, self.told
+        name, labels = (self.name, labels) if told is None else (told.function_name(), told.labels())
+        constvars, invars = [v for v, _ in entries], [t._var for t in args]
+        jaxpr = Jaxpr(constvars, invars, atoms, self.eqns, is_high=high, name=name, labels=labels)
         return ClosedJaxpr(jaxpr, [value for _, value in entries])
 
 

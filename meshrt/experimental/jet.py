@@ -69,8 +69,8 @@ def jet(
         outs, out_tree = tree_util.tree_flatten(fun(*args))
         return [jnp.asarray(o) for o in outs]
 
-    start = np.zeros((), dtypes.default_float_dtype())[()]
-    values, *slopes = _derivatives(curve, order)(start)
+    # The parameter is weakly typed, so that results are where arguments and their terms are.
+    values, *slopes = _derivatives(curve, order)(0.0)
     if not factorial_scaled:
         slopes = [[s / fact(k + 1) for s in of_order] for k, of_order in enumerate(slopes)]
     by_result = [[of_order[i] for of_order in slopes] for i in range(len(values))]
@@ -87,10 +87,10 @@ def _polynomial(x: Any, terms: Sequence[Any], t: Any, factorial_scaled: bool) ->
     aval = aval_of(x)
     if not terms or not dtypes.issubdtype(aval.dtype, np.inexact):
         return x
-    t = jnp.asarray(t).astype(aval.dtype)
     total: Any = 0.0
     for k in range(len(terms), 0, -1):
-        term = jnp.asarray(terms[k - 1]).astype(aval.dtype)
+        term = jnp.asarray(terms[k - 1])
+        term = term if term.dtype == aval.dtype else term.astype(aval.dtype)
         total = t * (total + (term / fact(k) if factorial_scaled else term))
     return x + total
 
@@ -109,7 +109,7 @@ def _derivatives(curve: Callable[[Any], list[Any]], order: int) -> Callable[[Any
             counts[:] = map(len, found)
             return [x for of_order in found for x in of_order]
 
-        values, tangents = jvp_flat(flat, [t], [np.ones((), aval_of(t).dtype)[()]])
+        values, tangents = jvp_flat(flat, [t], [1.0])
         width = counts[0]
         last = [_slope(x, s) for x, s in zip(values[-width:], tangents[-width:])] if width else []
         return [values[k * width : (k + 1) * width] for k in range(order)] + [last]

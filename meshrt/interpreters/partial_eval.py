@@ -144,7 +144,10 @@ def dce_jaxpr(
     kept = [instantiate] * len(needed) if isinstance(instantiate, bool) else list(instantiate)
     used = [n or k for n, k in zip(needed, kept)]
     invars = [v for v, u in zip(pruned.invars, used) if u]
-    return Jaxpr(pruned.constvars, invars, pruned.outvars, pruned.eqns, pruned.effects, name=pruned.name), used
+    told = jaxpr.debug_info
+    names, paths = told.filter_arg_names(used), told.filter_result_paths(used_outputs)
+    info = told._replace(arg_names=names, result_paths=paths)
+    return Jaxpr(pruned.constvars, invars, pruned.outvars, pruned.eqns, pruned.effects, debug_info=info), used
 
 
 def __getattr__(name: str) -> Any:

@@ -345,7 +345,9 @@ class LoweringContext:
     def _inside(self, part: str = "") -> str:
         """The path of what stands in a part of the equation being lowered."""
         eqn = self._eqn
-        return self.path if eqn is None else path_of(path_of(self.path, eqn.source.scope, eqn.primitive.name), part, "")
+        if eqn is None:
+            return self.path
+        return path_of(path_of(self.path, eqn.source.scope, eqn.primitive.scope), part, "")
 
     def region(self, jaxpr: Jaxpr, arg_types: Sequence[str] | None = None) -> Body:
         """A region that computes `jaxpr` of its block arguments and returns its results."""

@@ -221,6 +221,8 @@ def _adapted(aval: ShapedArray, scalar: Any) -> Any:
     if aval.weak_type:
         return None
     dtype = aval.dtype
+    if dtype.itemsize >= 8 and dtypes.canonicalize_dtype(dtype) is not dtype:  # made where 64 bits were enabled
+        return None
     if type(scalar) is int:
         if not -(1 << 31) <= scalar < 1 << 31:
             _check_whole(scalar)

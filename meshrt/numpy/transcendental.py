@@ -14,9 +14,10 @@ from meshrt.core.types import aval_of
 from meshrt.dispatch import at_once
 from meshrt.numpy import prims as el
 from meshrt.numpy.arrays import asarray
+from meshrt.numpy.broadcasting import common_shape
 from meshrt.numpy.choose import choose
 from meshrt.numpy.logic import isposinf, logical_or
-from meshrt.numpy.operands import broadcast_to_shape, operand, promote_inexact, scalar_like
+from meshrt.numpy.operands import broadcast_to_shape, in_one_dtype, operand, promote_inexact, scalar_like
 from meshrt.numpy.pointwise import arctan2
 from meshrt.numpy.ufuncs import imag, real, strong_scalar, weak_as
 from meshrt.transforms.custom_jvp import fused_custom_jvp
@@ -211,7 +212,10 @@ def heaviside(x1: Any, x2: Any, /) -> Any:
     Array([0. , 0.5, 1. ], dtype=float32)
     """
     given = x1
-    x1, x2 = map(asarray, promote_inexact("heaviside", x1, x2))
+    x1, x2 = map(asarray, in_one_dtype("heaviside", (x1, x2), inexact=True))
+    if x1.ndim and x2.ndim:  # of any ranks, whatever the setting numpy_rank_promotion says
+        shape = common_shape("heaviside", x1.shape, x2.shape)
+        x1, x2 = broadcast_to_shape(x1, shape), broadcast_to_shape(x2, shape)
     zero, one = scalar_like(x1, 0), scalar_like(x1, 1)
     at_zero = choose(el.ne_p.bind(x1, x1), x1, x2)
     return weak_as(choose(el.lt_p.bind(x1, zero), zero, choose(el.gt_p.bind(x1, zero), one, at_zero)), given)

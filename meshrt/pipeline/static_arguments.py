@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from meshrt import errors
 from meshrt.pipeline.options import JitOptions
-from meshrt.transforms.arguments import StaticValue, signature_of
+from meshrt.transforms.arguments import StaticValue, parameters_alone, signature_of
 
 __all__ = ["NO_STATIC", "WEAKLY_HELD", "Static", "bound", "incomparable", "join", "split", "unhashable"]
 
@@ -75,8 +75,8 @@ def bound(fun: Callable[..., Any], static: Static, *, held: bool = True) -> Call
 
     Unless `held`, it does not refer to a function of WEAKLY_HELD, which may go.
     """
-    if static == NO_STATIC and (held or type(fun) not in WEAKLY_HELD or hasattr(fun, "operation")):
-        return fun
+    if static == NO_STATIC:
+        return fun if held or type(fun) not in WEAKLY_HELD else parameters_alone(fun)
     signature = signature_of(fun)
     if signature is None:
         return fun

@@ -26,7 +26,7 @@ from meshrt.sharding.context import tracing_mesh
 from meshrt.sharding.mesh import AbstractMesh, AxisType
 from meshrt.sharding.mesh_caches import mesh_reads
 from meshrt.sharding.named import NamedSharding
-from meshrt.transforms.arguments import argument_paths, no_array_returned
+from meshrt.transforms.arguments import ArgumentNames, argument_paths, no_array_returned, result_paths
 from meshrt.transforms.discharge import settled_program
 from meshrt.transforms.high import closed_leaves, flatten, leaf_paths, numbered, reopened, taken_apart
 from meshrt.transforms.references import refuse_mutable, refuse_returned
@@ -89,7 +89,7 @@ class TraceRecord:
 
     def out_paths(self) -> list[str]:
         """Where each result stands in the function's result: `result`, `result[0]`, `result['loss']`."""
-        return ["result" + tree_util.keystr(path) for path in leaf_paths(self.out_tree)]
+        return result_paths(self.out_tree)()
 
     def arg_paths(self) -> list[str]:
         """What the user calls each argument: `x`, `state['w']`."""
@@ -285,7 +285,7 @@ def _stage(
     captured: Sequence[Any],
 ) -> tuple[ClosedJaxpr, Any]:
     tracers = [jaxpr_trace.argument(a, f"argument {i}") for i, a in enumerate(avals)]
-    told = jaxpr_trace.told = Told(fun, name, "jit", lambda: argument_paths(bound(fun, static, held=False), tree))
+    told = jaxpr_trace.told = Told(fun, name, "jit", ArgumentNames(bound(fun, static, held=False), tree))
     told.inputs = [t._var for t in tracers]
     try:
         with set_trace(jaxpr_trace), own_scope():
@@ -296,6 +296,7 @@ def _stage(
             args, kwargs = join(args, kwargs, static)
             outs, out_tree = flatten(fun(*args, **kwargs))
             _check_outputs(outs, out_tree, told)
+            told.results = result_paths(out_tree)
             for x in captured:
                 del jaxpr_trace.consts[id(x)]
             return jaxpr_trace.close(tracers, outs), out_tree

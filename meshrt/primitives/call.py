@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from meshrt.core.basic.varying import declared
 from meshrt.core.jaxpr import Eqn, Jaxpr
 from meshrt.core.lojax import opened_call
+from meshrt.core.marks import UNSPECIFIED
 from meshrt.core.primitive import Primitive, is_undefined
+from meshrt.core.trace import EvalTrace
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
+from meshrt.sharding.mesh import empty_mesh
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr, flags_of, led
-from meshrt.transforms.discharge import call_rule
+from meshrt.transforms.discharge import with_cells
 from meshrt.transforms.jvp import jvp_jaxpr
 from meshrt.transforms.linear import LinearTrace, transpose_jaxpr
 from meshrt.transforms.linearize import linearize_jaxpr
@@ -23,7 +27,49 @@ from meshrt.transforms.tools import WeakCache, dce
 __all__: list[str] = []
 
 
-def _infer(*avals: ShapedArray, jaxpr: Jaxpr, name: str) -> Any:
+class _Said(NamedTuple):
+    """What calls say beside their program and name, under the names that JAX's have, for programs that read it.
+
+    Shardings, layouts and compilers' options of a call within a program are equations around it or refused, so that
+    transformations need not know of them; here is said that none are left.
+    """
+
+    in_shardings: tuple[Any, ...]
+    out_shardings: tuple[Any, ...]
+    in_layouts: tuple[None, ...]
+    out_layouts: tuple[None, ...]
+    donated_invars: tuple[bool, ...]
+    ctx_mesh: Any = empty_mesh
+    keep_unused: bool = False
+    inline: bool = False
+    compiler_options_kvs: tuple[()] = ()
+
+
+@functools.lru_cache(maxsize=1024)
+def _said(args: int, results: int) -> dict[str, Any]:
+    of_args, of_results = (UNSPECIFIED,) * args, (UNSPECIFIED,) * results
+    return _Said(of_args, of_results, (None,) * args, (None,) * results, (False,) * args)._asdict()
+
+
+def call_params(
+    jaxpr: Jaxpr, name: str, donated: Sequence[bool] | None = None, keep_unused: bool = False
+) -> dict[str, Any]:
+    """The parameters of a call of `jaxpr`, some of whose arguments its writer calls `donated`."""
+    params = {"jaxpr": jaxpr, "name": name, **_said(len(jaxpr.invars), len(jaxpr.outvars)), "keep_unused": keep_unused}
+    if donated is not None and True in donated:
+        params["donated_invars"] = tuple(donated)
+    return params
+
+
+def call_jaxpr(
+    jaxpr: Jaxpr, name: str, args: Sequence[Any], donated: Sequence[bool] | None = None, keep_unused: bool = False
+) -> list[Any]:
+    """Calls `jaxpr`, which captures nothing, in the current trace."""
+    results: list[Any] = jit_p.bind(*args, **call_params(jaxpr, name, donated, keep_unused))
+    return results
+
+
+def _infer(*avals: ShapedArray, jaxpr: Jaxpr, name: str, **said: Any) -> Any:
     return jaxpr.out_avals
 
 
@@ -31,10 +77,23 @@ def _lower(ctx: LoweringContext, eqn: Eqn, *operands: Any) -> Any:
     return ctx.call(eqn.params["jaxpr"], operands, eqn.params["name"])
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxpr, name: str) -> tuple[Any, Any]:
+def _evaluate(*args: Any, jaxpr: Jaxpr, name: str, **said: Any) -> Any:
+    """Evaluates a call, whatever it says beside what it calls."""
+    return EvalTrace.on_arrays(jit_p, args, {"jaxpr": jaxpr, "name": name})
+
+
+def _donated(consts: Sequence[Any], args: Sequence[Any], said: dict[str, Any]) -> list[bool]:
+    """Which arguments are donated of a call that takes `consts` first."""
+    return [*[False] * len(consts), *said.get("donated_invars", [False] * len(args))]
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Jaxpr, name: str, **said: Any) -> tuple[Any, Any]:
     nonzeros = tuple(t is not None for t in tangents)
     closed, out_nonzeros = jvp_jaxpr(jaxpr, nonzeros)
-    outs = jit_p.bind(*closed.consts, *primals, *[t for t in tangents if t is not None], jaxpr=closed.jaxpr, name=name)
+    given = [t for t in tangents if t is not None]
+    donated = _donated(closed.consts, primals, said)
+    donated += [d for d, nz in zip(donated[len(closed.consts) :], nonzeros) if nz]
+    outs = call_jaxpr(closed.jaxpr, name, [*closed.consts, *primals, *given], donated, said.get("keep_unused", False))
     n = len(jaxpr.outvars)
     rest = iter(outs[n:])
     return outs[:n], [next(rest) if nz else None for nz in out_nonzeros]
@@ -44,23 +103,24 @@ def _linearize(linear: LinearTrace, primals: Sequence[Any], tangents: Sequence[A
     jaxpr, name = params["jaxpr"], params["name"]
     done = linearize_jaxpr(jaxpr, tuple(t is not None for t in tangents))
     n = len(jaxpr.outvars)
-    results = jit_p.bind(*done.forward.consts, *primals, jaxpr=done.forward.jaxpr, name=name)
+    consts = done.forward.consts
+    donated, keep = _donated(consts, primals, params), params.get("keep_unused", False)
+    results = call_jaxpr(done.forward.jaxpr, name, [*consts, *primals], donated, keep)
     outs, new = results[:n], results[n:]
     if not any(done.nonzeros_out):
         return outs, [None] * n
     residuals = done.residuals(primals, outs, new)
-    moved = linear.record(
-        jit_p, [*residuals, *[t for t in tangents if t is not None]], {"jaxpr": done.linear, "name": name}
-    )
+    given = [*residuals, *[t for t in tangents if t is not None]]
+    moved = linear.record(jit_p, given, call_params(done.linear, name))
     rest = iter(moved)
     return outs, [next(rest) if nz else None for nz in done.nonzeros_out]
 
 
-def _transpose(cts: Sequence[Any], *args: Any, jaxpr: Jaxpr, name: str) -> list[Any]:
+def _transpose(cts: Sequence[Any], *args: Any, jaxpr: Jaxpr, name: str, **said: Any) -> list[Any]:
     linear = tuple(is_undefined(a) for a in args)
     back, nonzeros = transpose_jaxpr(jaxpr, linear, tuple(c is not None for c in cts))
     known = [a for a in args if not is_undefined(a)]
-    pulled = iter(jit_p.bind(*back.consts, *known, *[c for c in cts if c is not None], jaxpr=back.jaxpr, name=name))
+    pulled = iter(call_jaxpr(back.jaxpr, name, [*back.consts, *known, *[c for c in cts if c is not None]]))
     flags = iter(nonzeros)
     return [(next(pulled) if next(flags) else None) if lin else None for lin in linear]
 
@@ -68,13 +128,14 @@ def _transpose(cts: Sequence[Any], *args: Any, jaxpr: Jaxpr, name: str) -> list[
 def _passing(params: dict[str, Any], positions: Sequence[int]) -> tuple[dict[str, Any], Sequence[int], int]:
     jaxpr = params["jaxpr"]
     at = len(jaxpr.outvars)
-    return {**params, "jaxpr": returning(jaxpr, positions, at)}, range(len(jaxpr.invars)), at
+    return call_params(returning(jaxpr, positions, at), params["name"]), range(len(jaxpr.invars)), at
 
 
 def _batch(axis: MappedAxis, args: list[Any], dims: list[int | None], params: dict[str, Any]) -> tuple[Any, Any]:
     moved = [led(a, d) for a, d in zip(args, dims)]
     closed, flags = batch_jaxpr(params["jaxpr"], axis, flags_of(args, dims))
-    outs = jit_p.bind(*closed.consts, *moved, jaxpr=closed.jaxpr, name=params["name"])
+    donated = _donated(closed.consts, args, params)
+    outs = call_jaxpr(closed.jaxpr, params["name"], [*closed.consts, *moved], donated, params.get("keep_unused", False))
     return outs, [0 if f else None for f in flags]
 
 
@@ -89,19 +150,41 @@ def _dce(eqn: Eqn, used: Sequence[bool]) -> Eqn:
         if all(a is b for a, b in zip(body.eqns, jaxpr.eqns)):
             return eqn
     invars = [a for a, n in zip(eqn.invars, needed) if n]
-    return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], {**eqn.params, "jaxpr": body})
+    donated = [d for d, n in zip(_donated((), eqn.invars, eqn.params), needed) if n]
+    params = call_params(body, eqn.params["name"], donated, eqn.params.get("keep_unused", False))
+    return eqn.replace(invars, [v for v, u in zip(eqn.outvars, used) if u], params)
 
 
-def _bind(*args: Any, **params: Any) -> Any:
-    return jit_p.bind(*args, **params)
+def _discharge(args: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+    run = lambda *operands, jaxpr: call_jaxpr(jaxpr, params["name"], operands)
+    return with_cells(run, params["jaxpr"], args)
+
+
+def _thread(eqn: Eqn, token: Any, threaded: Callable[[Jaxpr], Jaxpr]) -> Any:
+    (call,), new = thread_call(eqn, token, threaded)
+    return [call.replace(params=call_params(call.params["jaxpr"], call.params["name"]))], new
+
+
+def _opened(*args: Any, jaxpr: Jaxpr, name: str, **said: Any) -> Any:
+    return call_jaxpr(jaxpr, name, args)
+
+
+def _shown(eqn: Eqn) -> dict[str, Any]:
+    """What is printed of a call: what it says of anything."""
+    said = {k: v for k, v in eqn.params.items() if k not in _Said._fields}
+    for name in ("donated_invars", "keep_unused"):
+        value = eqn.params.get(name, False)
+        if value is True or (value and any(value)):
+            said[name] = value
+    return said
 
 
 jit_p: Primitive = Primitive(
     "jit", _infer, lower=_lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    batches_refs=True,
-    dce=_dce, passing=_passing, discharge=call_rule(lambda: jit_p),
-    effects=lambda *avals, jaxpr, name: jaxpr.effects, calls="jaxpr", thread=thread_call,
+    batches_refs=True, impl=_evaluate, shown=_shown,
+    dce=_dce, passing=_passing, discharge=_discharge,
+    effects=lambda *avals, jaxpr, **_: jaxpr.effects, calls="jaxpr", thread=_thread,
     multiple_results=True, cache_types=False, varies=lambda params: declared(params["jaxpr"].in_avals),
     applies=lambda params: [(params["jaxpr"], range(len(params["jaxpr"].invars)))],
-    to_lojax=opened_call(_bind, True), unbox=opened_call(_bind, False),
+    to_lojax=opened_call(_opened, True), unbox=opened_call(_opened, False),
 )  # fmt: skip

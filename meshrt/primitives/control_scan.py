@@ -303,7 +303,8 @@ def _bind(*args: Any, **params: Any) -> Any:
 
 scan_p: Primitive = Primitive(
     "scan", infer, lower=lower, jvp=_jvp, linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True,
-    batches_refs=True, dce=_dce, passing=_passing, recompute=recompute, discharge=scan_rule(lambda: scan_p),
+    scope="while", batches_refs=True, dce=_dce, passing=_passing, recompute=recompute,
+    discharge=scan_rule(lambda: scan_p),
     thread=_thread,
     effects=lambda *avals, jaxpr, **_: body_effects(jaxpr),
     multiple_results=True, cache_types=False, varies=lambda params: declared(params["jaxpr"].in_avals),

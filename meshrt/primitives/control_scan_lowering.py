@@ -142,7 +142,7 @@ class _Loop:
         test, body = ctx.body.body(kinds), ctx.body.body(kinds)
         inner = ctx.nested(test)
         test.ret([_less(inner, test.args[0], inner.size(trips, INDEX.dtype))])
-        inner = ctx.nested(body, "body")
+        inner = ctx.nested(body, "body/closed_call")
         count, new_carry = body.args[0], body.args[1 : 1 + len(carry)]
         buffers = body.args[1 + len(carry) :]
         for j in range(unroll):

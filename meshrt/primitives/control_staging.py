@@ -57,7 +57,8 @@ def _padded(s: Staged, types: Sequence[Any], index: dict[int, int]) -> Jaxpr:
 
 def with_vars(jaxpr: Jaxpr, invars: Sequence[Var], outvars: Sequence[Any]) -> Jaxpr:
     """The same equations with other argument and result lists."""
-    return Jaxpr((), invars, outvars, jaxpr.eqns, jaxpr.effects, is_high=jaxpr.is_high, name=jaxpr.name)
+    labels = jaxpr.labels and jaxpr.labels.moved(jaxpr.invars, tuple(invars), jaxpr.outvars == tuple(outvars))
+    return Jaxpr((), invars, outvars, jaxpr.eqns, jaxpr.effects, is_high=jaxpr.is_high, name=jaxpr.name, labels=labels)
 
 
 _permuted: WeakCache = WeakCache()
@@ -127,8 +128,9 @@ def _casts_before(jaxpr: Jaxpr, count: int) -> tuple[Jaxpr, list[tuple[Any, ...]
             eqns.append(renamed(eqn, names))
     outs = [names.get(o, o) if type(o) is Var else o for o in jaxpr.outvars]
     made = Jaxpr(
-        (), [new.get(v, v) for v in jaxpr.invars], outs, eqns, jaxpr.effects, is_high=jaxpr.is_high, name=jaxpr.name
-    )
+        (), [new.get(v, v) for v in jaxpr.invars], outs, eqns, jaxpr.effects, is_high=jaxpr.is_high, name=jaxpr.name,
+        labels=jaxpr.labels,
+    )  # fmt: skip
     return made, [chosen.get(v, ()) for v in jaxpr.invars[:count]]
 
 
@@ -229,7 +231,8 @@ def _convert(jaxpr: Jaxpr, wanted: Sequence[Wanted], change: Sequence[bool]) -> 
         outs = eval_jaxpr(jaxpr, (), args)
         return [one(o, *w) if c else o for o, w, c in zip(outs, wanted, change)]
 
-    return trace_to_jaxpr(flat, jaxpr.in_avals, jaxpr.name, requires_low=False).jaxpr
+    made = trace_to_jaxpr(flat, jaxpr.in_avals, jaxpr.name, requires_low=False).jaxpr
+    return made.replace(labels=jaxpr.labels)
 
 
 def describe_difference(a: ShapedArray, b: ShapedArray) -> str | None:

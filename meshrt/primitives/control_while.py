@@ -22,7 +22,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.trace import JaxprTrace, eval_jaxpr, set_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
-from meshrt.primitives.call import jit_p
+from meshrt.primitives.call import call_params, jit_p
 from meshrt.primitives.control_discharge import while_rule
 from meshrt.primitives.control_high import chosen, loop_arguments, while_opened
 from meshrt.primitives.control_staging import body_effects, carry_fixpoint, permuted, split3, weak_key, with_vars
@@ -301,7 +301,7 @@ def _thread(eqn: Eqn, token: Atom, threaded: Callable[[Jaxpr], Jaxpr]) -> tuple[
         return [eqn.replace(invars, [new, *eqn.outvars], {**p, "cond_jaxpr": test, "body_jaxpr": body})], new
     first, going = Var(TOKEN), Var(cond.outvars[0].aval)
     asked = Eqn(
-        jit_p, [token, *cond_consts, *carry], [first, going], {"jaxpr": threaded(cond), "name": "cond"}, eqn.source,
+        jit_p, [token, *cond_consts, *carry], [first, going], call_params(threaded(cond), "cond"), eqn.source,
         cond.effects,
     )  # fmt: skip
     test, body = _tested(cond, cond_n, p["body_jaxpr"], body_n, threaded)

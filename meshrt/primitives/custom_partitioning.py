@@ -24,7 +24,7 @@ from meshrt.core.trace import EvalTrace
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.explicit import by_rule
-from meshrt.primitives.call import jit_p
+from meshrt.primitives.call import call_jaxpr
 from meshrt.sharding.mesh import AbstractMesh
 from meshrt.sharding.named import NamedSharding
 from meshrt.sharding.rules import ShardingRule, parse_rule, with_batch
@@ -235,7 +235,7 @@ def _evaluate(*args: Any, **params: Any) -> Any:
     """Eagerly, what nobody has split is given to the function itself: there is nothing to partition."""
     if all(getattr(a, "is_fully_replicated", True) for a in args):
         call = params["call"]
-        return jit_p.bind(*call.consts, *args, jaxpr=call.jaxpr, name="custom_partitioning")
+        return call_jaxpr(call.jaxpr, "custom_partitioning", [*call.consts, *args])
     return EvalTrace.evaluate(custom_partitioning_p, args, params)
 
 

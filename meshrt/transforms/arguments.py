@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -13,8 +14,9 @@ from meshrt import errors, tree_util
 from meshrt.transforms.high import leaf_paths
 
 __all__ = [
-    "StaticValue", "argument_paths", "as_tuple", "check_argnums", "described", "fun_name", "no_array_returned",
-    "not_an_argument", "resolve_argnums", "signature_of", "split_aux",
+    "ArgumentNames", "StaticValue", "argument_paths", "as_tuple", "check_argnums", "described", "fun_name",
+    "no_array_returned", "not_an_argument", "parameters_alone", "resolve_argnums", "result_paths", "signature_of",
+    "split_aux",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -205,11 +207,53 @@ def _names(names: Any) -> tuple[str, ...]:
     return found
 
 
+def parameters_alone(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that has the parameters of `fun` and does not refer to it (but to an operation of the library)."""
+    attributes = getattr(fun, "__dict__", {})
+    if "operation" in attributes:
+        return fun
+    if type(fun) is FunctionType and "__wrapped__" not in attributes and "__signature__" not in attributes:
+        code = fun.__code__
+        return FunctionType(code, {}, closure=tuple(CellType() for _ in code.co_freevars))
+    signature = signature_of(fun)
+
+    def stand_in(*args: Any, **kwargs: Any) -> None:
+        """Has a signature and does nothing."""
+
+    if signature is not None:
+        stand_in.__signature__ = signature  # type: ignore[attr-defined]  # as inspect.signature reads it
+    return stand_in
+
+
+class ArgumentNames:
+    """The names of what a function takes, `in_tree` being the structure of `(args, kwargs)`; found when asked."""
+
+    __slots__ = ("_fun", "_tree")
+
+    def __init__(self, fun: Callable[..., Any], in_tree: Any):
+        self._fun, self._tree = fun, in_tree
+
+    def __call__(self) -> list[str]:
+        return argument_paths(self._fun, self._tree)
+
+    def outliving(self) -> ArgumentNames:
+        """The same names, which do not keep the function alive."""
+        return ArgumentNames(parameters_alone(self._fun), self._tree)
+
+
+def result_paths(out_tree: Any) -> Callable[[], list[str]]:
+    """Where each result stands in a function's result: `result`, `result[0]`, `result['loss']`; found when asked."""
+    return lambda: ["result" + tree_util.keystr(path) for path in leaf_paths(out_tree)]
+
+
 def argument_paths(fun: Callable[..., Any] | None, in_tree: Any, keywords: str = "{}") -> list[str]:
-    """A name for every leaf of `(args, kwargs)`, such as `params['w'][0]`; `keywords` formats that of a keyword."""
+    """A name for every leaf of `(args, kwargs)`, such as `params['w'][0]`; `keywords` formats that of a keyword, which
+    may be one of many that the function takes under one name, `others['scale']`."""
     places = leaf_paths(in_tree)
     signature = signature_of(fun) if fun is not None else None
     names: list[str] = []
+    named: Collection[str] = () if signature is None else signature.parameters
+    others = next((f"{n}[{{!r}}]" for n in named if _is_var_keyword(signature, n)), keywords)
     if signature is not None:
         for p in signature.parameters.values():
             if p.kind is inspect.Parameter.VAR_POSITIONAL:
@@ -228,10 +272,15 @@ def argument_paths(fun: Callable[..., Any] | None, in_tree: Any, keywords: str =
             head = names[index] if index < len(names) else f"args[{index}]"
             paths.append(head + tree_util.keystr(rest[1:]))
         elif rest:
-            paths.append(keywords.format(rest[0].key) + tree_util.keystr(rest[1:]))
+            form = keywords if rest[0].key in named or keywords != "{}" else others
+            paths.append(form.format(rest[0].key) + tree_util.keystr(rest[1:]))
         else:
             paths.append("argument")
     return paths
+
+
+def _is_var_keyword(signature: inspect.Signature | None, name: str) -> bool:
+    return signature is not None and signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
 
 
 def check_argnums(fun: Callable[..., Any], argnums: Any, count: int) -> tuple[int, ...]:

@@ -297,6 +297,6 @@ def _batch_jaxpr(jaxpr, axis, batched, force_out):
             in_front(axis.extent, o, d) if d is not None or force else o
             for o, d, force in zip(outs, out_dims, force_out)
         ]
-        closed = trace.close(args, outs)
+        closed = trace.close(args, outs, jaxpr.labels and jaxpr.labels.of_args())
     flags = tuple(d is not None or force for d, force in zip(out_dims, force_out))
     return hoist_consts(closed), flags

@@ -296,8 +296,8 @@ def _bind(*args: Any, **params: Any) -> Any:
 
 checkpoint_p: Primitive = Primitive(
     "remat2", lambda *avals, jaxpr, **_: jaxpr.out_avals, shown=also("policy"), lower=_lower, jvp=_jvp,
-    linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True, batches_refs=True, dce=_dce,
-    discharge=call_rule(lambda: checkpoint_p), impl=_evaluate, repeats=True, once=True,
+    scope="checkpoint", linearize=_linearize, transpose=_transpose, batch=_batch, batch_axis=True, batches_refs=True,
+    dce=_dce, discharge=call_rule(lambda: checkpoint_p), impl=_evaluate, repeats=True, once=True,
     effects=lambda *avals, jaxpr, **_: jaxpr.effects,
     thread=thread_call, multiple_results=True, cache_types=False,
     varies=lambda params: declared(params["jaxpr"].in_avals),

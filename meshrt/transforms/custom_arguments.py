@@ -18,7 +18,7 @@ from meshrt.core.primitive import Primitive
 from meshrt.core.source import is_internal
 from meshrt.core.trace import EvalTrace, Tracer
 from meshrt.core.types import ShapedArray, aval_of
-from meshrt.transforms.arguments import StaticValue, argument_paths, signature_of
+from meshrt.transforms.arguments import ArgumentNames, StaticValue, signature_of
 from meshrt.transforms.batching import MappedAxis, batch_jaxpr
 
 __all__ = [
@@ -77,12 +77,17 @@ class MappableRule:
     _batched_forms: dict[tuple[MappedAxis, tuple[bool, ...]], Any]
 
     @property
+    def written(self) -> Any:
+        """The rule as the user wrote it, of which this may be a batched form."""
+        rule: Any = self
+        while hasattr(rule, "rule"):
+            rule = rule.rule
+        return rule
+
+    @property
     def is_library(self) -> bool:
         """Whether the rule is not one of the user's own."""
-        rule: Any = self
-        while hasattr(rule, "rule"):  # a batched form
-            rule = rule.rule
-        function = inspect.unwrap(rule.function)
+        function = inspect.unwrap(self.written.function)
         while isinstance(function, functools.partial):
             function = inspect.unwrap(function.func)
         code = getattr(function, "__code__", None)
@@ -188,7 +193,7 @@ class SplitArguments(NamedTuple):
         none = tree_util.tree_structure(None)
         rest = SplitArguments((none,) * len(self.fixed), self.positions, ())
         full = tree_util.treedef_tuple(rest.join(tree_util.treedef_children(dynamic)))
-        return lambda: argument_paths(fun, tree_util.treedef_tuple([full, keywords]))
+        return ArgumentNames(fun, tree_util.treedef_tuple([full, keywords]))
 
     @property
     def cache_key(self) -> Any:

@@ -326,7 +326,7 @@ custom_jvp_known_p = known_call(
 
 def _shown(eqn: Eqn) -> dict[str, Any]:
     """What is printed of a call, under the names that JAX's programs have."""
-    rule = eqn.params["rule"]
+    rule = getattr(eqn.params["rule"], "written", eqn.params["rule"])
     return {
         "name": getattr(rule, "name", rule), "call_jaxpr": eqn.params["call_jaxpr"], "jvp": rule,
         "symbolic_zeros": getattr(rule, "symbolic_zeros", False),
@@ -336,7 +336,7 @@ def _shown(eqn: Eqn) -> dict[str, Any]:
 custom_jvp_call_p: Primitive = Primitive(
     "custom_jvp_call",
     lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.out_avals,
-    lower=lower_call, impl=evaluated_call(lambda: custom_jvp_call_p), shown=_shown,
+    lower=lower_call, impl=evaluated_call(lambda: custom_jvp_call_p), shown=_shown, scope="",
     jvp=_jvp, transpose=_transpose, batch=batched_call(lambda: custom_jvp_call_p), batch_axis=True,
     discharge=lambda args, params: run_discharged(params["call_jaxpr"], args), on_cells=True,
     effects=lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.effects,

@@ -459,7 +459,7 @@ custom_vjp_known_p = known_call("custom_vjp_known", jvp=_known_jvp, linearize=_l
 
 def _shown(eqn: Eqn) -> dict[str, Any]:
     """What is printed of a call, under the names that JAX's programs have."""
-    rule = eqn.params["rule"]
+    rule = getattr(eqn.params["rule"], "written", eqn.params["rule"])
     return {
         "name": getattr(rule, "name", rule), "call_jaxpr": eqn.params["call_jaxpr"], "fwd": getattr(rule, "fwd", rule),
         "bwd": getattr(rule, "bwd", rule), "symbolic_zeros": getattr(rule, "symbolic_zeros", False),
@@ -469,7 +469,7 @@ def _shown(eqn: Eqn) -> dict[str, Any]:
 custom_vjp_call_p: Primitive = Primitive(
     "custom_vjp_call",
     lambda *avals, call_jaxpr, num_consts, rule: call_jaxpr.out_avals,
-    lower=lower_call, impl=evaluated_call(lambda: custom_vjp_call_p), shown=_shown,
+    lower=lower_call, impl=evaluated_call(lambda: custom_vjp_call_p), shown=_shown, scope="",
     jvp=lambda primals, tangents, **params: _jvp(traced(primals), tangents, **params),
     linearize=lambda trace, primals, tangents, params: _linearize(trace, traced(primals), tangents, params),
     batch=batched_call(lambda: custom_vjp_call_p), batch_axis=True,

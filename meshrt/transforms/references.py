@@ -12,7 +12,7 @@ from meshrt.core.references import AccumEffect, WriteEffect, is_ref, is_ref_type
 from meshrt.core.spaces import DEVICE
 from meshrt.core.tracer import Tracer
 from meshrt.core.types import aval_of
-from meshrt.transforms.arguments import argument_paths
+from meshrt.transforms.arguments import ArgumentNames
 from meshrt.transforms.tools import WeakCache
 
 __all__ = [
@@ -27,9 +27,12 @@ def made_at(ref: Any) -> str:
     return f" (made at {where})" if where is not None and not isinstance(where, str) else ""
 
 
+_NO_KEYWORDS = tree_util.tree_structure({})
+
+
 def paths_of(fun: Any, tree: Any) -> Callable[[], Sequence[str]]:
     """Names what a function takes by position, where `tree` is the structure of these arguments, once it is asked."""
-    return lambda: argument_paths(fun, tree_util.treedef_tuple([tree, tree_util.tree_structure({})]))
+    return ArgumentNames(fun, tree_util.treedef_tuple([tree, _NO_KEYWORDS]))
 
 
 def check_distinct(

@@ -17,7 +17,7 @@ from meshrt.core.told import Told
 from meshrt.core.trace import EVAL, JaxprTrace, Tracer, current_trace, trace_to_jaxpr
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.sharding.mesh_caches import remembered
-from meshrt.transforms.arguments import fun_name, no_array_returned
+from meshrt.transforms.arguments import fun_name, no_array_returned, result_paths
 from meshrt.transforms.high import opened
 from meshrt.transforms.references import paths_of, refuse_mutable, refuse_returned
 from meshrt.transforms.tools import WeakCache, hoist_consts
@@ -92,6 +92,7 @@ def _stage(
         nonlocal out_tree
         out = opened(fun(*tree_util.tree_unflatten(in_tree, leaves)))
         values, out_tree = tree_util.tree_flatten(out)
+        told.results = result_paths(out_tree)
         for i, value in enumerate(values):
             _require_array(value, out, i, told, kind)
         return values

@@ -55,6 +55,7 @@ def hoist_consts(closed: ClosedJaxpr) -> ClosedJaxpr:
         jaxpr.effects,
         is_high=jaxpr.is_high,
         name=jaxpr.name,
+        labels=jaxpr.labels and jaxpr.labels.behind(len(jaxpr.constvars)),
     )
     return Hoisted(hoisted, closed.consts)
 

@@ -24,6 +24,15 @@ def mesh_of(count, names=("x",), first=0, **kwargs):
     return Mesh(np.array(meshrt.devices()[first : first + count]).reshape(shape), names, **kwargs)
 
 
+@pytest.mark.parametrize("where", ["device", "backend"])
+def test_where_a_function_runs_is_deprecated_as_in_jax(where):
+    for lib in (meshrt, jax):
+        value = {"device": lib.devices()[0], "backend": "cpu"}[where]
+        with pytest.warns(DeprecationWarning, match="backend and device argument on jit is deprecated") as told:
+            lib.jit(lambda x: x, **{where: value})
+        assert [w.filename for w in told] == [__file__]
+
+
 def test_a_device_takes_arguments_from_anywhere():
     def devices_of(lib, single, mesh):
         here = lib.devices()[1]

@@ -26,6 +26,12 @@ def _branches(l):
     return l.named_scope("foo")(lambda x: l.lax.cond(x > 0, yes, no, x))
 
 
+def _with_rule(l):
+    f = l.custom_jvp(lambda x: l.lax.sin(x))
+    f.defjvp(lambda p, t: (f(*p), t[0]))
+    return f
+
+
 PROGRAMS = {
     "a scope": lambda l: (l.named_scope("foo")(_inner(l)), X),
     "a scope in a map": lambda l: (l.named_scope("foo")(l.vmap(_inner(l))), X),
@@ -41,6 +47,9 @@ PROGRAMS = {
     "a loop": lambda l: (_loop(l), X[0]),
     "a tangent of a loop": lambda l: (lambda x: l.jvp(_loop(l), (x,), (x,)), X[0]),
     "branches": lambda l: (_branches(l), X[0]),
+    "a scan": lambda l: (lambda x: l.lax.scan(lambda c, t: (c * l.lax.sin(t), c), x, X), X[0]),
+    "a checkpoint": lambda l: (l.checkpoint(l.named_scope("foo")(lambda x: l.lax.sin(x))), X[0]),
+    "a rule for forward mode": lambda l: (_with_rule(l), X[0]),
 }
 LOWERED = {
     "a call": ["foo/jit(", "bar/sin"],
@@ -48,6 +57,9 @@ LOWERED = {
     "a gradient": ["jvp(foo)/bar/cos", "transpose(jvp(foo))/bar/mul"],
     "a loop": ["foo/while/body/bar/add", "foo/while/cond/test/lt"],
     "a tangent of a loop": ["jvp(foo)/while/body/bar/add", "jvp(foo)/while/cond/test/lt"],
+    "a scan": ["jit(<lambda>)/while/body/closed_call"],
+    "a checkpoint": ["jit(<lambda>)/checkpoint/foo/sin"],
+    "a rule for forward mode": ["jit(<lambda>)/sin"],
     "branches": ["foo/cond/branch_0_fun/no/sub", "foo/cond/branch_1_fun/yes/add"],
 }
 

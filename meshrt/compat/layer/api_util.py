@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from meshrt import tree_util
+from meshrt.core.naming import DebugInfo
+from meshrt.core.told import Told
 from meshrt.core.types import aval_of as shaped_abstractify
 from meshrt.extend import linear_util
 from meshrt.numpy.names import missing as _missing
-from meshrt.transforms.arguments import fun_name
+from meshrt.transforms.arguments import ArgumentNames, fun_name
 
 __all__ = [
     "DebugInfo", "debug_info", "flatten_fun", "flatten_fun_nokwargs", "infer_argnums_and_argnames", "safe_map",
@@ -18,21 +20,24 @@ __all__ = [
 ]  # fmt: skip
 
 
-class DebugInfo(NamedTuple):
-    """Who traces which function: what messages about it say."""
-
-    traced_for: str
-    func_src_info: str
-    arg_names: tuple[str, ...] | None = None
-    result_paths: Any = None
-
-
 def debug_info(
-    traced_for: str, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], **options: Any
+    traced_for: str,
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    *,
+    static_argnums: Sequence[int] = (),
+    static_argnames: Sequence[str] = (),
+    result_paths_thunk: Callable[[], tuple[str, ...]] | None = None,
+    sourceinfo: str | None = None,
+    signature: inspect.Signature | None = None,
 ) -> DebugInfo:
-    """What is known of a function that is going to be traced with these arguments."""
-    paths = tree_util.tree_flatten_with_path((tuple(args), kwargs))[0]
-    return DebugInfo(traced_for, fun_name(fun), tuple(tree_util.keystr(path) for path, _ in paths))
+    """What is known of a function that is going to be traced with these arguments, whose static ones have no names."""
+    given = [None if i in static_argnums or i - len(args) in static_argnums else x for i, x in enumerate(args)]
+    named = {k: None if k in static_argnames else x for k, x in kwargs.items()}
+    names = ArgumentNames(fun, tree_util.tree_structure((given, named)))
+    told = Told(fun, fun_name(fun), traced_for, names)
+    return DebugInfo(traced_for, sourceinfo or told.placed(), tuple(names()), result_paths_thunk)
 
 
 @linear_util.transformation_with_aux2

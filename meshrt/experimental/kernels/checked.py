@@ -8,7 +8,7 @@ from meshrt.experimental.checkify.checks import debug_check
 from meshrt.experimental.checkify.walk import take_as
 from meshrt.experimental.kernels.call_primitive import pallas_call_p
 from meshrt.experimental.kernels.loop import loop_program
-from meshrt.primitives.call import jit_p
+from meshrt.primitives.call import call_params, jit_p
 
 __all__ = ["debug_check"]
 
@@ -20,7 +20,7 @@ def _as_call(eqn: Eqn) -> Eqn:
         raise errors.UnsupportedError(
             f"checkify of the kernel {eqn.params['kernel']}, whose loop captures arrays: pass them as arguments"
         )
-    params = {"jaxpr": program.jaxpr, "name": eqn.params["name"]}
+    params = call_params(program.jaxpr, eqn.params["name"])
     return Eqn(jit_p, eqn.invars, eqn.outvars, params, eqn.source, program.jaxpr.effects)
 
 

@@ -24,6 +24,15 @@ def test_functions(name) -> None:
     assert_alike(lambda lib: jet(lib)(getattr(lib.numpy, name), (X,), (TERMS,)), rtol=1e-4)
 
 
+@pytest.mark.parametrize("value", [1.0, np.float32(1)], ids=repr)
+def test_results_are_as_weak_as_arguments(value: Any) -> None:
+    def types(lib: Any) -> list[Any]:
+        out, slopes = jet(lib)(lambda x: lib.numpy.sin(x) * 2 + x**3, (value,), ([1.0, 0.5, 0.0],))
+        return [(str(x.dtype), x.weak_type) for x in (out, *slopes)]
+
+    assert types(meshrt) == types(importlib.import_module("jax"))
+
+
 PROGRAMS = {
     "two arguments": lambda lib: jet(lib)(lambda x, y: x * y + lib.numpy.sin(x) / y, (X, X + 1), (TERMS, TERMS)),
     "products": lambda lib: jet(lib)(lambda x, y: x @ y.T, (X, X), (TERMS, TERMS)),

@@ -1,5 +1,7 @@
 """Positions, counts and ends of ranges where 64 bits are enabled."""
 
+import warnings
+
 import jax
 import jax.numpy as theirs
 import numpy as np
@@ -31,3 +33,27 @@ def test_as_in_jax(name):
     for a, b in zip(got, wanted, strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), 1e-12)
+
+
+MIXED = {
+    "operators": lambda m, x: [x + 1, 2.0 * x, x - x, x * np.float32(2), -x, x // 2 if x.dtype.kind != "c" else x],
+    "a maximum": lambda m, x: m.maximum(x, 0),
+    "a choice": lambda m, x: m.where(x > 1, x, 0),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "complex128"])
+@pytest.mark.parametrize("name", MIXED)
+def test_wide_arrays_where_64_bits_are_off_again(name, dtype, compiled):
+    found = []
+    for lib in (meshrt, jax):
+        with lib.enable_x64(True):
+            x = lib.numpy.asarray(np.array([1, 2, 3], dtype))
+        program = lambda x, lib=lib: MIXED[name](lib.numpy, x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # both say that wide types become narrow
+            found.append(lib.tree.leaves((lib.jit(program) if compiled else program)(x)))
+    for a, b in zip(*found, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b))

@@ -223,6 +223,9 @@ ROWS = {
     "keys equal": lambda l: l.random.split(l.random.key(1), 2) == l.random.key(1),
     "keys differ": lambda l: l.vmap(lambda k: k != l.random.key(0))(l.random.split(l.random.key(0), 2)),
     "zeros like keys": lambda l: l.random.key_data(l.numpy.zeros_like(l.random.split(l.random.key(3), 2))),
+    "heaviside of several ranks": lambda l: _strict(
+        l, l.numpy.heaviside, np.float32([[-1, 0, 1]]), np.float32([1, 2, 3])
+    ),
     "one key": lambda l: l.random.normal(l.random.split(l.random.key(0), 2), (2,)),
 }
 
