@@ -23,6 +23,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import control
 from meshrt.primitives import elementwise as ew
+from meshrt.primitives.computation import extremum_region
 from meshrt.primitives.concatenate import concatenate, rev
 from meshrt.primitives.control_branches import cond
 from meshrt.primitives.neutral import highest, lowest
@@ -254,15 +255,7 @@ def _operation(name: str) -> Callable[..., Any]:
 
 
 def _extreme(primitive: Primitive, name: str) -> Callable[..., Any]:
-    """A region of `name`, which compares no complex numbers."""
-
-    def region(ctx: LoweringContext, dtype: Any) -> Any:
-        if dtype.kind != "c":
-            return ctx.scalar_region(name, dtype)
-        scalar = ShapedArray((), dtype)
-        return ctx.region(trace_to_jaxpr(lambda a, b: [primitive.bind(a, b)], [scalar, scalar], name).jaxpr)
-
-    return region
+    return lambda ctx, dtype: extremum_region(ctx, name, primitive, dtype)
 
 
 _unsplit = whole(

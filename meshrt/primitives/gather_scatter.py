@@ -24,6 +24,7 @@ from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
+from meshrt.primitives.computation import extremum_region
 from meshrt.primitives.dimension_numbers import check_scatter
 
 __all__ = ["GatherDimensionNumbers", "GatherScatterMode", "ScatterDimensionNumbers"]
@@ -178,7 +179,7 @@ def _is_short(shape: Sequence[Any], dtype: Any) -> bool:
     return info.bits < 32 and any(isinstance(n, DimExpr) or n > info.max for n in shape)
 
 
-def _lower(combine: str | None) -> Callable[..., Any]:
+def _lower(combine: str | None, extremum: Primitive | None = None) -> Callable[..., Any]:
     """Lowering with the update computation `combine` (None replaces, unless a parameter has the computation)."""
 
     def lower(ctx: LoweringContext, eqn: Eqn, operand: Any, indices: Any, updates: Any) -> Any:
@@ -205,9 +206,15 @@ def _lower(combine: str | None) -> Callable[..., Any]:
         )
         if "update_jaxpr" in p:
             return ctx.op("stablehlo.scatter", [operand, indices, updates], out, attrs, [ctx.region(p["update_jaxpr"])])
-        kind = mlir_type(ShapedArray((), out.physical().dtype))
-        body = ctx.body.body([kind, kind])
-        body.ret([body.args[1] if combine is None else body.op(combine, body.args, [kind])])
+        dtype = out.physical().dtype
+        if combine is None:
+            kind = mlir_type(ShapedArray((), dtype))
+            body = ctx.body.body([kind, kind])
+            body.ret([body.args[1]])
+        elif extremum is None:
+            body = ctx.scalar_region(combine, dtype)
+        else:
+            body = extremum_region(ctx, combine, extremum, dtype)
         return ctx.op("stablehlo.scatter", [operand, indices, updates], out, attrs, [body])
 
     return lower
@@ -275,11 +282,13 @@ def scatter_primitive(
     transpose: Callable[..., Any] | None = None,
     finite: bool = False,
     kinds: str = "",
+    extremum: Primitive | None = None,
 ) -> Primitive:
     """Declares a scatter that combines with the binary StableHLO operation `combine` (None replaces), for operands of
-    these kinds of dtype; of all, if none are named."""
+    these kinds of dtype; of all, if none are named. `extremum` is the primitive of a maximum or minimum."""
     primitive: Primitive = Primitive(
-        name, _infer(name, kinds), lower=_lower(combine), jvp=jvp, transpose=transpose, batch=_batch(lambda: primitive),
+        name, _infer(name, kinds), lower=_lower(combine, extremum), jvp=jvp, transpose=transpose,
+        batch=_batch(lambda: primitive),
         finite=finite, space=lambda avals: avals[0].memory_space, explicit=_scatter_explicit,
         absent=NOT_LINEAR if transpose is None else {},
     )  # fmt: skip
