@@ -73,16 +73,17 @@ def with_constants(name: str, jaxpr: Jaxpr, consts: Sequence[Any]) -> Jaxpr:
     return closed.jaxpr
 
 
-def extremum_region(ctx: LoweringContext, op: str, primitive: Primitive, dtype: Any) -> Any:
-    """The region of a reduction by `op`, StableHLO's maximum or minimum, which is `primitive` on two scalars.
+def combining_region(ctx: LoweringContext, op: str, dtype: Any, extremum: Primitive | None = None) -> Any:
+    """The region of a reduction by the binary operation `op` of StableHLO: by a maximum or minimum, `extremum` is the
+    primitive that it is on two scalars.
 
     Complex numbers are ordered by their imaginary parts where their real parts are equal, which XLA's own maximum does
     not do.
     """
-    if not dtypes.issubdtype(dtype, np.complexfloating):
+    if extremum is None or not dtypes.issubdtype(dtype, np.complexfloating):
         return ctx.scalar_region(op, dtype)
     scalar = ShapedArray((), dtype)
-    return ctx.region(trace_to_jaxpr(lambda a, b: [primitive.bind(a, b)], [scalar, scalar], primitive.name).jaxpr)
+    return ctx.region(trace_to_jaxpr(lambda a, b: [extremum.bind(a, b)], [scalar, scalar], extremum.name).jaxpr)
 
 
 def only_operation(jaxpr: Jaxpr) -> Primitive | None:

@@ -24,7 +24,7 @@ from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
-from meshrt.primitives.computation import extremum_region
+from meshrt.primitives.computation import combining_region
 from meshrt.primitives.dimension_numbers import check_scatter
 
 __all__ = ["GatherDimensionNumbers", "GatherScatterMode", "ScatterDimensionNumbers"]
@@ -211,10 +211,8 @@ def _lower(combine: str | None, extremum: Primitive | None = None) -> Callable[.
             kind = mlir_type(ShapedArray((), dtype))
             body = ctx.body.body([kind, kind])
             body.ret([body.args[1]])
-        elif extremum is None:
-            body = ctx.scalar_region(combine, dtype)
         else:
-            body = extremum_region(ctx, combine, extremum, dtype)
+            body = combining_region(ctx, combine, dtype, extremum)
         return ctx.op("stablehlo.scatter", [operand, indices, updates], out, attrs, [body])
 
     return lower
@@ -288,9 +286,8 @@ def scatter_primitive(
     these kinds of dtype; of all, if none are named. `extremum` is the primitive of a maximum or minimum."""
     primitive: Primitive = Primitive(
         name, _infer(name, kinds), lower=_lower(combine, extremum), jvp=jvp, transpose=transpose,
-        batch=_batch(lambda: primitive),
-        finite=finite, space=lambda avals: avals[0].memory_space, explicit=_scatter_explicit,
-        absent=NOT_LINEAR if transpose is None else {},
+        batch=_batch(lambda: primitive), finite=finite, space=lambda avals: avals[0].memory_space,
+        explicit=_scatter_explicit, absent=NOT_LINEAR if transpose is None else {},
     )  # fmt: skip
     return primitive
 

@@ -60,8 +60,13 @@ CALLS = {
         n.array(EQUAL_REAL_PARTS).at[n.array([0, 0, 5])].max(EQUAL_REAL_PARTS[2:0:-1].repeat(2)[:3]),
         l.vmap(lambda x: n.zeros(2, x.dtype).at[0].min(-x))(n.array(EQUAL_REAL_PARTS)),
     ),
+    "complex extremes of windows": lambda l, n: [
+        l.lax.reduce_window(n.array(EQUAL_REAL_PARTS), n.complex64(init), function, (2,), (1,), padding)
+        for init, function in ((-n.inf, l.lax.max), (-n.inf * (1 + 1j), l.lax.max), (n.inf * (1 + 1j), l.lax.min))
+        for padding in ("SAME", "VALID")
+    ],
     "slopes of complex maxima": lambda l, n: l.grad(
-        lambda x: n.abs(l.ops.segment_max(x, n.array([0, 0, 0, 1]), 2)).sum(), holomorphic=False
+        lambda x: n.abs(l.ops.segment_max(x, n.array([0, 0, 0, 1]), 2)).sum()
     )(n.array(EQUAL_REAL_PARTS)),
     # lax.
     "reduce from another dtype": lambda l, n: l.lax.reduce(n.arange(3), 0.0, lambda x, y: x + y, (0,)),
