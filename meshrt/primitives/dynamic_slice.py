@@ -77,10 +77,17 @@ def _dynamic_slice_infer(x: ShapedArray, *starts: ShapedArray, slice_sizes: tupl
 
 
 def _physical_starts(ctx: LoweringContext, aval: ShapedArray, eqn_starts: Any, refs: Any) -> Any:
-    """Start indices of the physical buffer: a PRNG key's own dimensions are taken whole."""
+    """Start indices of the physical buffer: a PRNG key's own dimensions are taken whole.
+
+    XLA reads constant starts as signed numbers of their own width, of which it makes 0 where they are negative: 200 of
+    uint8 would be the first element. Unsigned ones are widened where signed ones do not hold all places.
+    """
+    dtype = eqn_starts[0].aval.dtype if eqn_starts else dtypes.default_int_dtype()
+    if dtypes.issubdtype(dtype, np.unsignedinteger) and dtypes.iinfo(dtype).bits < 32:
+        wide = np.dtype(np.int32)
+        refs, dtype = [ctx.convert(r, v.aval, wide) for r, v in zip(refs, eqn_starts)], wide
     if not aval.is_key:
         return list(refs)
-    dtype = eqn_starts[0].aval.dtype if eqn_starts else dtypes.default_int_dtype()
     return [*refs, *(ctx.scalar(0, dtype) for _ in aval.dtype.physical_suffix)]
 
 
