@@ -172,6 +172,16 @@ def _clamped(ctx: LoweringContext, p: Any, operand: Any, indices_aval: Any, upda
     return ctx.op("stablehlo.clamp", [ctx.scalar(0, dtype), indices, high], indices_aval)
 
 
+def signed_indices(ctx: LoweringContext, indices: Any, aval: ShapedArray) -> tuple[Any, ShapedArray]:
+    """Indices, and their type, of which XLA reads constants as they are meant: it takes those of unsigned types for
+    signed numbers of their width, which would make -56 of 200 in uint8. Numbers of 32 bits and more are as good as
+    never so large."""
+    if not dtypes.issubdtype(aval.dtype, np.unsignedinteger) or dtypes.iinfo(aval.dtype).bits >= 32:
+        return indices, aval
+    wide = np.dtype(np.int32)
+    return ctx.convert(indices, aval, wide), aval.update(dtype=wide)
+
+
 def _is_short(shape: Sequence[Any], dtype: Any) -> bool:
     """Whether integers of this type do not hold all sizes: XLA compares the indices of scatters with the last place for
     a window, as a number of their own type."""
@@ -184,7 +194,8 @@ def _lower(combine: str | None, extremum: Primitive | None = None) -> Callable[.
 
     def lower(ctx: LoweringContext, eqn: Eqn, operand: Any, indices: Any, updates: Any) -> Any:
         p, out = eqn.params, eqn.outvars[0].aval
-        d, index_aval = p["dimension_numbers"], eqn.invars[1].aval
+        d = p["dimension_numbers"]
+        indices, index_aval = signed_indices(ctx, indices, eqn.invars[1].aval)
         if p["mode"] is GatherScatterMode.CLIP:
             indices = _clamped(ctx, p, eqn.invars[0].aval, index_aval, eqn.invars[2].aval, indices)
         if _is_short(eqn.invars[0].aval.shape, index_aval.dtype):

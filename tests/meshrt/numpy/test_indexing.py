@@ -262,6 +262,12 @@ def test_constant_starts_that_signed_numbers_of_their_width_do_not_hold(dtype, a
     for got in (meshrt.jit(lambda x: lax.dynamic_update_slice(x, np.zeros(1, x.dtype), (here(),)))(x),
                 meshrt.jit(lambda x: x.at[here()].set(0))(x)):  # fmt: skip
         np.testing.assert_array_equal(got, np.where(np.arange(at + 5) == at, 0, x))
+    windows = lax.GatherDimensionNumbers((0,), (), (0,)), lax.ScatterDimensionNumbers((0,), (), (0,))
+    for mode in ("clip", "fill", "promise_in_bounds"):
+        found = meshrt.jit(lambda x: lax.gather(x, here()[None], windows[0], (3,), mode=mode))(x)
+        np.testing.assert_array_equal(found, x[at : at + 3])
+        put = meshrt.jit(lambda x: lax.scatter_mul(x, here()[None], np.zeros(1, x.dtype), windows[1], mode=mode))(x)
+        np.testing.assert_array_equal(put, np.where(np.arange(at + 5) == at, 0, x))
     keys = meshrt.random.split(meshrt.random.key(0), at + 5)
     one = meshrt.jit(lambda k: lax.dynamic_index_in_dim(k, here(), keepdims=False))(keys)
     np.testing.assert_array_equal(meshrt.random.key_data(one), meshrt.random.key_data(keys)[at])
