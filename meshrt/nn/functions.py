@@ -30,6 +30,7 @@ from meshrt.numpy.operands import (
     size_as,
     static_size,
 )
+from meshrt.numpy.selection import clip
 from meshrt.numpy.selection import where as select
 from meshrt.primitives.axis_types import constrained, in_auto_mode
 from meshrt.primitives.reduce import reduce_max_p
@@ -211,7 +212,7 @@ def standardize(
             variance = averages.mean(powers.square(uf.subtract(x, mean)), axis, keepdims=True, where=where)
         elif algorithm == "fast":
             squares = averages.mean(powers.square(x), axis, keepdims=True, where=where)
-            variance = uf.maximum(0, uf.subtract(squares, powers.square(mean)))
+            variance = clip(uf.subtract(squares, powers.square(mean)), 0)  # differences may round below 0
         else:
             raise errors.ArgumentValueError(f"standardize: algorithm must be 'fast' or 'stable', got {algorithm!r}")
     return uf.multiply(

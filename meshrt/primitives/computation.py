@@ -12,6 +12,7 @@ from meshrt.core.jaxpr import Jaxpr, Literal
 from meshrt.core.primitive import Primitive
 from meshrt.core.trace import Tracer, eval_jaxpr, trace_to_jaxpr
 from meshrt.core.types import ShapedArray
+from meshrt.lowering.context import LoweringContext
 
 __all__: list[str] = []
 
@@ -70,6 +71,19 @@ def with_constants(name: str, jaxpr: Jaxpr, consts: Sequence[Any]) -> Jaxpr:
     if closed.consts:
         raise errors.UnsupportedError(f"the computation of {name} cannot use arrays from outside; pass scalars")
     return closed.jaxpr
+
+
+def combining_region(ctx: LoweringContext, op: str, dtype: Any, extremum: Primitive | None = None) -> Any:
+    """The region of a reduction by the binary operation `op` of StableHLO: by a maximum or minimum, `extremum` is the
+    primitive that it is on two scalars.
+
+    Complex numbers are ordered by their imaginary parts where their real parts are equal, which XLA's own maximum does
+    not do.
+    """
+    if extremum is None or not dtypes.issubdtype(dtype, np.complexfloating):
+        return ctx.scalar_region(op, dtype)
+    scalar = ShapedArray((), dtype)
+    return ctx.region(trace_to_jaxpr(lambda a, b: [extremum.bind(a, b)], [scalar, scalar], extremum.name).jaxpr)
 
 
 def only_operation(jaxpr: Jaxpr) -> Primitive | None:

@@ -23,6 +23,7 @@ from meshrt.core.types import ShapedArray, aval_of
 from meshrt.lowering.context import LoweringContext
 from meshrt.primitives import control
 from meshrt.primitives import elementwise as ew
+from meshrt.primitives.computation import combining_region
 from meshrt.primitives.concatenate import concatenate, rev
 from meshrt.primitives.control_branches import cond
 from meshrt.primitives.neutral import highest, lowest
@@ -249,20 +250,8 @@ def _logaddexp_region(ctx: LoweringContext, dtype: Any) -> Any:
     return ctx.region(trace_to_jaxpr(lambda a, b: [logaddexp(a, b)], [scalar, scalar], "logaddexp").jaxpr)
 
 
-def _operation(name: str) -> Callable[..., Any]:
-    return lambda ctx, dtype: ctx.scalar_region(name, dtype)
-
-
-def _extreme(primitive: Primitive, name: str) -> Callable[..., Any]:
-    """A region of `name`, which compares no complex numbers."""
-
-    def region(ctx: LoweringContext, dtype: Any) -> Any:
-        if dtype.kind != "c":
-            return ctx.scalar_region(name, dtype)
-        scalar = ShapedArray((), dtype)
-        return ctx.region(trace_to_jaxpr(lambda a, b: [primitive.bind(a, b)], [scalar, scalar], name).jaxpr)
-
-    return region
+def _operation(name: str, extremum: Primitive | None = None) -> Callable[..., Any]:
+    return lambda ctx, dtype: combining_region(ctx, name, dtype, extremum)
 
 
 _unsplit = whole(
@@ -295,11 +284,11 @@ cumprod_p: Primitive = _primitive(
     _dual_jvp(lambda: cumprod_p, lambda a, b, out: (b, a), ew.mul_p.bind),
 )  # fmt: skip
 cummax_p: Primitive = _primitive(
-    "cummax", "iufc", lowest, _extreme(ew.max_p, "stablehlo.maximum"),
+    "cummax", "iufc", lowest, _operation("stablehlo.maximum", ew.max_p),
     _dual_jvp(lambda: cummax_p, _extremum_weights(ew.gt_p), ew.max_p.bind),
 )  # fmt: skip
 cummin_p: Primitive = _primitive(
-    "cummin", "iufc", highest, _extreme(ew.min_p, "stablehlo.minimum"),
+    "cummin", "iufc", highest, _operation("stablehlo.minimum", ew.min_p),
     _dual_jvp(lambda: cummin_p, _extremum_weights(ew.lt_p), ew.min_p.bind),
 )  # fmt: skip
 cumlogsumexp_p: Primitive = _primitive(

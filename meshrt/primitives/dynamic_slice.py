@@ -32,7 +32,12 @@ from meshrt.primitives.concatenate import concatenate
 from meshrt.primitives.conversion import convert_element_type
 from meshrt.primitives.elementwise import add, lt_p
 from meshrt.primitives.gather import gather_p
-from meshrt.primitives.gather_scatter import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from meshrt.primitives.gather_scatter import (
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    signed_indices,
+)
 from meshrt.primitives.reshape import expand_dims
 from meshrt.primitives.scatter import scatter_p
 from meshrt.primitives.selection import select_n
@@ -78,9 +83,11 @@ def _dynamic_slice_infer(x: ShapedArray, *starts: ShapedArray, slice_sizes: tupl
 
 def _physical_starts(ctx: LoweringContext, aval: ShapedArray, eqn_starts: Any, refs: Any) -> Any:
     """Start indices of the physical buffer: a PRNG key's own dimensions are taken whole."""
+    signed = [signed_indices(ctx, r, v.aval) for r, v in zip(refs, eqn_starts)]
+    refs = [r for r, _ in signed]
     if not aval.is_extended:
-        return list(refs)
-    dtype = eqn_starts[0].aval.dtype if eqn_starts else dtypes.default_int_dtype()
+        return refs
+    dtype = signed[0][1].dtype if signed else dtypes.default_int_dtype()
     return [*refs, *(ctx.scalar(0, dtype) for _ in aval.dtype.physical_suffix)]
 
 

@@ -29,6 +29,7 @@ from meshrt.primitives.gather_scatter import (
     index_bounds,
     scatter_primitive,
     shifted,
+    signed_indices,
     window_sizes,
 )
 from propagation.asm import i64_array
@@ -73,13 +74,14 @@ def _lower(ctx: LoweringContext, eqn: Eqn, operand: Any, indices: Any) -> Any:
         )
     if any(s > n for s, n in zip(p["slice_sizes"], eqn.invars[0].aval.shape)):
         return ctx.full(0, out.physical())  # there are no indices, so nothing is read; the compiler would object
-    gathered = _lower_gather(ctx, p, operand, indices, eqn.invars[1].aval, out)
+    indices, index_aval = signed_indices(ctx, indices, eqn.invars[1].aval)
+    gathered = _lower_gather(ctx, p, operand, indices, index_aval, out)
     if p["mode"] is not GatherScatterMode.FILL_OR_DROP:
         return gathered
-    mask = _lower_in_bounds(ctx, p, eqn.invars[0].aval, eqn.invars[1].aval, indices)
+    mask = _lower_in_bounds(ctx, p, eqn.invars[0].aval, index_aval, indices)
     physical = out.physical()
     offset = p["dimension_numbers"].offset_dims
-    mask_aval = ShapedArray(eqn.invars[1].aval.shape[:-1], np.dtype(bool))
+    mask_aval = ShapedArray(index_aval.shape[:-1], np.dtype(bool))
     spread_aval = ShapedArray(physical.shape, np.dtype(bool))
     mask = ctx.broadcast(mask, mask_aval, spread_aval, [i for i in range(out.ndim) if i not in offset])
     return ctx.op("stablehlo.select", [mask, gathered, ctx.full(_fill_as(physical.dtype, p), physical)], out)

@@ -24,6 +24,7 @@ from meshrt.core.primitive import NOT_LINEAR, Primitive
 from meshrt.core.types import ShapedArray
 from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
+from meshrt.primitives.computation import combining_region
 from meshrt.primitives.dimension_numbers import check_scatter
 
 __all__ = ["GatherDimensionNumbers", "GatherScatterMode", "ScatterDimensionNumbers"]
@@ -171,6 +172,16 @@ def _clamped(ctx: LoweringContext, p: Any, operand: Any, indices_aval: Any, upda
     return ctx.op("stablehlo.clamp", [ctx.scalar(0, dtype), indices, high], indices_aval)
 
 
+def signed_indices(ctx: LoweringContext, indices: Any, aval: ShapedArray) -> tuple[Any, ShapedArray]:
+    """Indices, and their type, of which XLA reads constants as they are meant: it takes those of unsigned types for
+    signed numbers of their width, which would make -56 of 200 in uint8. Numbers of 32 bits and more are as good as
+    never so large."""
+    if not dtypes.issubdtype(aval.dtype, np.unsignedinteger) or dtypes.iinfo(aval.dtype).bits >= 32:
+        return indices, aval
+    wide = np.dtype(np.int32)
+    return ctx.convert(indices, aval, wide), aval.update(dtype=wide)
+
+
 def _is_short(shape: Sequence[Any], dtype: Any) -> bool:
     """Whether integers of this type do not hold all sizes: XLA compares the indices of scatters with the last place for
     a window, as a number of their own type."""
@@ -178,12 +189,13 @@ def _is_short(shape: Sequence[Any], dtype: Any) -> bool:
     return info.bits < 32 and any(isinstance(n, DimExpr) or n > info.max for n in shape)
 
 
-def _lower(combine: str | None) -> Callable[..., Any]:
+def _lower(combine: str | None, extremum: Primitive | None = None) -> Callable[..., Any]:
     """Lowering with the update computation `combine` (None replaces, unless a parameter has the computation)."""
 
     def lower(ctx: LoweringContext, eqn: Eqn, operand: Any, indices: Any, updates: Any) -> Any:
         p, out = eqn.params, eqn.outvars[0].aval
-        d, index_aval = p["dimension_numbers"], eqn.invars[1].aval
+        d = p["dimension_numbers"]
+        indices, index_aval = signed_indices(ctx, indices, eqn.invars[1].aval)
         if p["mode"] is GatherScatterMode.CLIP:
             indices = _clamped(ctx, p, eqn.invars[0].aval, index_aval, eqn.invars[2].aval, indices)
         if _is_short(eqn.invars[0].aval.shape, index_aval.dtype):
@@ -205,9 +217,13 @@ def _lower(combine: str | None) -> Callable[..., Any]:
         )
         if "update_jaxpr" in p:
             return ctx.op("stablehlo.scatter", [operand, indices, updates], out, attrs, [ctx.region(p["update_jaxpr"])])
-        kind = mlir_type(ShapedArray((), out.physical().dtype))
-        body = ctx.body.body([kind, kind])
-        body.ret([body.args[1] if combine is None else body.op(combine, body.args, [kind])])
+        dtype = out.physical().dtype
+        if combine is None:
+            kind = mlir_type(ShapedArray((), dtype))
+            body = ctx.body.body([kind, kind])
+            body.ret([body.args[1]])
+        else:
+            body = combining_region(ctx, combine, dtype, extremum)
         return ctx.op("stablehlo.scatter", [operand, indices, updates], out, attrs, [body])
 
     return lower
@@ -275,13 +291,14 @@ def scatter_primitive(
     transpose: Callable[..., Any] | None = None,
     finite: bool = False,
     kinds: str = "",
+    extremum: Primitive | None = None,
 ) -> Primitive:
     """Declares a scatter that combines with the binary StableHLO operation `combine` (None replaces), for operands of
-    these kinds of dtype; of all, if none are named."""
+    these kinds of dtype; of all, if none are named. `extremum` is the primitive of a maximum or minimum."""
     primitive: Primitive = Primitive(
-        name, _infer(name, kinds), lower=_lower(combine), jvp=jvp, transpose=transpose, batch=_batch(lambda: primitive),
-        finite=finite, space=lambda avals: avals[0].memory_space, explicit=_scatter_explicit,
-        absent=NOT_LINEAR if transpose is None else {},
+        name, _infer(name, kinds), lower=_lower(combine, extremum), jvp=jvp, transpose=transpose,
+        batch=_batch(lambda: primitive), finite=finite, space=lambda avals: avals[0].memory_space,
+        explicit=_scatter_explicit, absent=NOT_LINEAR if transpose is None else {},
     )  # fmt: skip
     return primitive
 

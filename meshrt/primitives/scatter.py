@@ -20,7 +20,7 @@ from meshrt.core.primitive import Primitive, is_undefined
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.computation import scalar_jaxpr
 from meshrt.primitives.conversion import convert_element_type
-from meshrt.primitives.elementwise import div_p, eq_p, mul_p
+from meshrt.primitives.elementwise import div_p, eq_p, max_p, min_p, mul_p
 from meshrt.primitives.gather import linear_scatter_jvp, linear_scatter_transpose, read_back, scatter_add_p
 from meshrt.primitives.gather_scatter import (
     GatherScatterMode,
@@ -156,8 +156,12 @@ scatter_sub_p: Primitive = scatter_primitive(
     kinds="iufc",
 )
 scatter_mul_p = scatter_primitive("scatter-mul", "stablehlo.multiply", _mul_jvp, _mul_transpose, kinds="iufc")
-scatter_min_p: Primitive = scatter_primitive("scatter-min", "stablehlo.minimum", _extremum_jvp(lambda: scatter_min_p))
-scatter_max_p: Primitive = scatter_primitive("scatter-max", "stablehlo.maximum", _extremum_jvp(lambda: scatter_max_p))
+scatter_min_p: Primitive = scatter_primitive(
+    "scatter-min", "stablehlo.minimum", _extremum_jvp(lambda: scatter_min_p), extremum=min_p
+)
+scatter_max_p: Primitive = scatter_primitive(
+    "scatter-max", "stablehlo.maximum", _extremum_jvp(lambda: scatter_max_p), extremum=max_p
+)
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Reductions over sliding windows: reduce_window and what its derivatives need.
 
 `reduce_window_sum`, `reduce_window_max` and `reduce_window_min` are differentiable; any other computation becomes the
-generic `reduce_window`, in forward mode only. The derivative of max and min picks the tangent of the winner of each
-window (`select_and_gather_add`), whose transpose adds cotangents where the winners are (`select_and_scatter_add`).
+generic `reduce_window`, in forward mode only. The derivative of max and min of reals picks the tangent of the winner of
+each window (`select_and_gather_add`), whose transpose adds cotangents at the winners (`select_and_scatter_add`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshrt.lowering.context import LoweringContext
 from meshrt.lowering.types import mlir_type
 from meshrt.primitives import elementwise as ew
 from meshrt.primitives.axis_types import unsplit
-from meshrt.primitives.computation import is_of_lax, only_operation, scalar_jaxpr, starts_from
+from meshrt.primitives.computation import combining_region, is_of_lax, only_operation, scalar_jaxpr, starts_from
 from meshrt.primitives.neutral import highest, lowest
 from meshrt.primitives.selection import select_n_p
 from meshrt.primitives.slice import pad_p, slice
@@ -100,7 +100,7 @@ def _output_shape(name: str, x: ShapedArray, w: _Window) -> tuple[int, ...]:
 
 
 def _check_numeric(name: str, x: ShapedArray) -> None:
-    if x.is_key or (dtypes.issubdtype(x.dtype, np.complexfloating) and name != "reduce_window_sum"):
+    if x.is_key or (dtypes.issubdtype(x.dtype, np.complexfloating) and not name.startswith("reduce_window_")):
         raise errors.ArgumentTypeError(f"{name} does not accept dtype {x.dtype}; convert with astype")
 
 
@@ -114,6 +114,7 @@ def _reducer(
     identity: Callable[[Any], Any],
     jvp: Callable[..., Any],
     transpose: Callable[..., Any] | None = None,
+    extremum: Primitive | None = None,
 ) -> Primitive:
     def infer(x: ShapedArray, **params: Any) -> ShapedArray:
         _check_numeric(name, x)
@@ -122,8 +123,8 @@ def _reducer(
     def lower(ctx: LoweringContext, eqn: Eqn, x: Any) -> Any:
         out = eqn.outvars[0].aval
         init = ctx.scalar(identity(out.dtype), out.dtype)
-        attrs = reduce_window_attributes(*_window(eqn.params))
-        return ctx.op("stablehlo.reduce_window", [x, init], out, attrs, [ctx.scalar_region(op, out.dtype)])
+        attrs, combine = reduce_window_attributes(*_window(eqn.params)), combining_region(ctx, op, out.dtype, extremum)
+        return ctx.op("stablehlo.reduce_window", [x, init], out, attrs, [combine])
 
     def batch(size: int, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> tuple[Any, Any]:
         return primitive.bind(args[0], **_window(params).inserted(dims[0])), dims[0]
@@ -168,10 +169,10 @@ reduce_window_sum_p: Primitive = _reducer(
     "reduce_window_sum", "stablehlo.add", lambda d: 0, linear_jvp(lambda: reduce_window_sum_p), _sum_transpose
 )
 reduce_window_max_p: Primitive = _reducer(
-    "reduce_window_max", "stablehlo.maximum", lowest, _chooser_jvp(lambda: reduce_window_max_p, "GE")
+    "reduce_window_max", "stablehlo.maximum", lowest, _chooser_jvp(lambda: reduce_window_max_p, "GE"), None, ew.max_p
 )
 reduce_window_min_p: Primitive = _reducer(
-    "reduce_window_min", "stablehlo.minimum", highest, _chooser_jvp(lambda: reduce_window_min_p, "LE")
+    "reduce_window_min", "stablehlo.minimum", highest, _chooser_jvp(lambda: reduce_window_min_p, "LE"), None, ew.min_p
 )
 
 # ----------------------------------------------------------------------------------------------------------

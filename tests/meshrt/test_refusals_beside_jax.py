@@ -160,6 +160,7 @@ TRANSFORMATIONS = {
     "linear_transpose": lambda l, f: l.linear_transpose(f, 1.0), "eval_shape": lambda l, f: l.eval_shape(f),
 }  # fmt: skip
 FUNCTIONS = {
+    "standardizing complex numbers": lambda l: l.nn.standardize(X + 1j),
     **{f"{name} of no function": lambda l, t=t: t(l, 0) for name, t in TRANSFORMATIONS.items()},
     **{f"{n} of a generator": lambda l, n=n: TRANSFORMATIONS[n](l, generator) for n in ("grad", "vmap", "jvp", "jit")},
     "grad of a static method": lambda l: l.grad(staticmethod(lambda x: x)),

@@ -246,3 +246,28 @@ def test_plans_are_shared():
     tokens, _ = tokenize((slice(1, 3), np.array([0, 1])))
     plan = plan_take(tokens, (4, 5), True, True)
     assert plan.static is not None and plan.gather.slice_sizes == (2, 1)
+
+
+@pytest.mark.parametrize(("dtype", "at"), [(np.uint8, 200), (np.uint16, 40_000)])
+def test_constant_starts_that_signed_numbers_of_their_width_do_not_hold(dtype, at):
+    # XLA folds them as signed ones, so in JAX a compiled slice begins at 0.
+    x, start = np.arange(at + 5, dtype=np.float32), dtype(at)
+    lax, here = meshrt.lax, lambda: mj.asarray(start)
+
+    def read(x):
+        return lax.dynamic_slice(x, (here(),), (3,)), lax.dynamic_index_in_dim(x, here(), keepdims=False), x[here()]
+
+    for got, wanted in zip(meshrt.jit(read)(x), (x[at : at + 3], x[at], x[at]), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    for got in (meshrt.jit(lambda x: lax.dynamic_update_slice(x, np.zeros(1, x.dtype), (here(),)))(x),
+                meshrt.jit(lambda x: x.at[here()].set(0))(x)):  # fmt: skip
+        np.testing.assert_array_equal(got, np.where(np.arange(at + 5) == at, 0, x))
+    windows = lax.GatherDimensionNumbers((0,), (), (0,)), lax.ScatterDimensionNumbers((0,), (), (0,))
+    for mode in ("clip", "fill", "promise_in_bounds"):
+        found = meshrt.jit(lambda x: lax.gather(x, here()[None], windows[0], (3,), mode=mode))(x)
+        np.testing.assert_array_equal(found, x[at : at + 3])
+        put = meshrt.jit(lambda x: lax.scatter_mul(x, here()[None], np.zeros(1, x.dtype), windows[1], mode=mode))(x)
+        np.testing.assert_array_equal(put, np.where(np.arange(at + 5) == at, 0, x))
+    keys = meshrt.random.split(meshrt.random.key(0), at + 5)
+    one = meshrt.jit(lambda k: lax.dynamic_index_in_dim(k, here(), keepdims=False))(keys)
+    np.testing.assert_array_equal(meshrt.random.key_data(one), meshrt.random.key_data(keys)[at])

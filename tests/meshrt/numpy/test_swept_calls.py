@@ -6,6 +6,7 @@ import pytest
 from ..beside import assert_alike
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
+EQUAL_REAL_PARTS = np.array([1 - 2j, 1 + 2j, 1 + 1j, -2j], np.complex64)
 
 CALLS = {
     # Numbers.
@@ -53,6 +54,20 @@ CALLS = {
     "bools subtracted": lambda l, n: l.lax.scatter_sub(
         n.ones(3, bool), n.zeros((1, 1), int), n.ones(1, bool), l.lax.ScatterDimensionNumbers((), (0,), (0,))
     ),
+    "complex maxima in segments": lambda l, n: (
+        l.ops.segment_max(n.array(EQUAL_REAL_PARTS), n.array([0, 0, 0, 1]), 3),
+        l.ops.segment_min(n.array(EQUAL_REAL_PARTS), n.array([0, 0, 0, 1]), 3),
+        n.array(EQUAL_REAL_PARTS).at[n.array([0, 0, 5])].max(EQUAL_REAL_PARTS[2:0:-1].repeat(2)[:3]),
+        l.vmap(lambda x: n.zeros(2, x.dtype).at[0].min(-x))(n.array(EQUAL_REAL_PARTS)),
+    ),
+    "complex extremes of windows": lambda l, n: [
+        l.lax.reduce_window(n.array(EQUAL_REAL_PARTS), n.complex64(init), function, (2,), (1,), padding)
+        for init, function in ((-n.inf, l.lax.max), (-n.inf * (1 + 1j), l.lax.max), (n.inf * (1 + 1j), l.lax.min))
+        for padding in ("SAME", "VALID")
+    ],
+    "slopes of complex maxima": lambda l, n: l.grad(
+        lambda x: n.abs(l.ops.segment_max(x, n.array([0, 0, 0, 1]), 2)).sum()
+    )(n.array(EQUAL_REAL_PARTS)),
     # lax.
     "reduce from another dtype": lambda l, n: l.lax.reduce(n.arange(3), 0.0, lambda x, y: x + y, (0,)),
     "reduce by add from another dtype": lambda l, n: l.lax.reduce(n.arange(3), 0.0, l.lax.add, (0,)),
