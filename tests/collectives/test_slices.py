@@ -203,8 +203,8 @@ def test_the_program_grows_with_its_slices_no_faster():
 
 def test_a_pad_by_nothing_is_its_operand():
     """As JAX writes one in the gradient of pooling: what devices exchange of the operand serves it, too."""
-    nothing = [(0, 0, 0), (0, 0, 0)]
-    build = lambda constrain: lambda x: (jnp.roll(x, 1, 0), jnp.roll(jax.lax.pad(x, jnp.float32(-1), nothing), 1, 0) * 2)
+    padded = lambda x: jax.lax.pad(x, jnp.float32(-1), [(0, 0, 0), (0, 0, 0)])
+    build = lambda constrain: lambda x: (jnp.roll(x, 1, 0), jnp.roll(padded(x), 1, 0) * 2)
     x = np.arange(16 * 6, dtype=np.float32).reshape(16, 6)
     _, sent = check(Case({"x": 8}, build, (x,), (P("x"),), (P("x"), P("x"))))
     assert sent == x[0].nbytes
