@@ -19,20 +19,20 @@ from . import harness
 
 MLP = """
 sdy.mesh @mesh = <["x"={n}]>
-func.func public @main(%x: tensor<{n}x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{}}]>}},
-    %w: tensor<16x{n}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x"}}]>, tf.aliasing_output = 1 : i32}},
-    %v: tensor<{n}x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>, jax.buffer_donor = true}})
-    -> (tensor<{n}x16xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{}}]>}},
-        tensor<16x{n}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x"}}]>}}) {{
+func.func public @main(%x: tensor<{n}x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{}}]>}},
+    %w: tensor<4x{n}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x"}}]>, tf.aliasing_output = 1 : i32}},
+    %v: tensor<{n}x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"x"}}, {{}}]>, jax.buffer_donor = true}})
+    -> (tensor<{n}x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{}}]>}},
+        tensor<4x{n}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{}}, {{"x"}}]>}}) {{
   %h = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
     {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{{}}, {{"x"}}]>]>}}
-    : (tensor<{n}x16xf32>, tensor<16x{n}xf32>) -> tensor<{n}x{n}xf32> loc("model.py":7:3)
+    : (tensor<{n}x4xf32>, tensor<4x{n}xf32>) -> tensor<{n}x{n}xf32> loc("model.py":7:3)
   %y = stablehlo.dot_general %h, %v, contracting_dims = [1] x [0]
     {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{{}}, {{}}]>]>}}
-    : (tensor<{n}x{n}xf32>, tensor<{n}x16xf32>) -> tensor<{n}x16xf32> loc("model.py":8:3)
+    : (tensor<{n}x{n}xf32>, tensor<{n}x4xf32>) -> tensor<{n}x4xf32> loc("model.py":8:3)
   %u = stablehlo.add %w, %w {{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{{}}, {{"x"}}]>]>}}
-    : tensor<16x{n}xf32>
-  return %y, %u : tensor<{n}x16xf32>, tensor<16x{n}xf32>
+    : tensor<4x{n}xf32>
+  return %y, %u : tensor<{n}x4xf32>, tensor<4x{n}xf32>
 }}
 """
 
@@ -42,11 +42,11 @@ def test_plan_names_kind_axes_bytes_and_line():
     result = collectives.partition(MLP.format(n=8))
     (entry,) = result.plan
     assert (entry.kind, entry.axes, entry.groups, entry.group_size) == ("all_reduce", "x", 1, 8)
-    assert entry.bytes == result.plan.bytes == 2 * 7 / 8 * 8 * 16 * 4
+    assert entry.bytes == result.plan.bytes == 2 * 7 / 8 * 8 * 4 * 4
     assert (entry.where, entry.times) == ("model.py:8", 1)
     assert entry.seconds > 0
     assert "all_reduce" in result.plan.as_text() and "model.py:8" in result.plan.as_text()
-    plan = "<CommunicationPlan: 1 all_reduce, 896 B per device>"
+    plan = "<CommunicationPlan: 1 all_reduce, 224 B per device>"
     assert repr(result) == f"<PartitionedProgram over x=8: {plan}, 0 findings>"
 
 
