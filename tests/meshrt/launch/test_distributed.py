@@ -60,6 +60,11 @@ def test_two_processes_form_one_mesh_and_leave_together(launch):
         ("raise ValueError('boom')", 1, "ValueError: boom [exit code 1]"),
         ("os.kill(os.getpid(), 9)", 137, "killed by SIGKILL"),
         ("raise SystemExit(6)", 6, "exit code 6"),
+        (
+            "os._exit(0)",
+            1,
+            "lost to the others: it left without a word (by os._exit?), and the others needed it [exit code 0]",
+        ),
     ],
 )
 def test_the_failing_rank_is_named_and_its_peer_only_follows(launch, failure, code, text):
