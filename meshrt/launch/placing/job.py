@@ -117,7 +117,10 @@ def run_agents(
         made = planned(_address_to_show(settings.listen, hosts, environ))
         console.write("stdout", "", [_what_agents_do(job).encode()])
         return _show(made, console)
-    placed = lambda address: _able(planned(address))
+
+    def placed(address: str) -> Plan:
+        return _able(planned(address))
+
     listen = settings.listen or join_address(_own_address(hosts, environ), 0)
     if detach:
         return runner.run(placed(listen), environ, console=console)
