@@ -135,12 +135,21 @@ def together(state: State, event: WorkerMeshed) -> State:
 
 def meshed(state: State, event: WorkerMeshed) -> Result:
     """While all run."""
-    came = event.rank in state.coming
-    state = together(state, event)
+    came, again = event.rank in state.coming, event.round > state.round
+    state, told = _without_vanished(together(state, event)) if again else (together(state, event), ())
     if not came or state.coming:
+        return state, told
+    grown = Tell(text=f"the job has grown to {counted(len(state.live), 'rank')}")
+    return state, (*told, SetTimer(timer=Timer.GROW, seconds=None), grown, *look(state))
+
+
+def _without_vanished(state: State) -> tuple[State, tuple[Tell, ...]]:
+    """The others have come together anew: who left them with exit code 0, and without a word, has not done its work."""
+    gone = state.finished & state.vanished
+    if not gone:
         return state, ()
-    told = Tell(text=f"the job has grown to {counted(len(state.live), 'rank')}")
-    return state, (SetTimer(timer=Timer.GROW, seconds=None), told, *look(state))
+    text = f"{_ranks(tuple(gone))} left without a word, with exit code 0 (by os._exit?); the others go on"
+    return replace(state, finished=state.finished - gone, departed=state.departed | gone), (Tell(text=text),)
 
 
 def raised(state: State, event: WorkerRaised) -> Result:

@@ -294,11 +294,20 @@ def ended(state: State, event: WorkerExited) -> Result:
 
 def lost(state: State, event: WorkerLost) -> Result:
     """The door blames a worker; the rest of them are about to fail for its sake."""
+    if event.ended:
+        return vanished(state, event)
     state = blame(open_incident(state, event, IncidentKind.WORKER), event, event.rank, error=lost_error(event))
     return enter(state, Phase.SETTLING)
 
 
+def vanished(state: State, event: WorkerLost) -> Result:
+    """Nothing follows before it is known how its process ended, and whether the others go on."""
+    return replace(state, vanished=state.vanished | {event.rank}), ()
+
+
 def lost_settling(state: State, event: WorkerLost) -> Result:
+    if event.ended:
+        return vanished(state, event)
     return blame(state, event, event.rank, error=lost_error(event)), ()
 
 
@@ -321,7 +330,8 @@ def raised_stopping(state: State, event: WorkerRaised) -> Result:
 
 
 def exited_stopping(state: State, event: WorkerExited) -> Result:
-    state = _blame_exit(state, event, stopped=True)
+    # What is lost with its host was not ended by us: only now it is known why the others failed.
+    state = _blame_exit(state, event, stopped=event.status.lost is None)
     if state.live:
         return (state, ()) if event.status.ok else await_no_longer(state)
     return (state, (RetireService(),)) if state.service_live else conclude(state)
@@ -353,7 +363,7 @@ def service_gone(state: State, event: ServiceExited) -> Result:
     state = replace(state, service_live=False)
     if not state.live:
         return conclude(state)
-    return blame(state, event, None, event.status, tail=event.tail, stopped=True), ()
+    return blame(state, event, None, event.status, tail=event.tail, stopped=event.status.lost is None), ()
 
 
 def grace_over(state: State, event: TimerFired) -> Result:

@@ -256,10 +256,12 @@ class WorkerRaised(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost(Event):
     """The others cannot go on because of a worker: it is silent, or never comes, or left them. Its process may be
-    there still, or have ended well."""
+    there still, or have ended well. `ended`: its connection closed without a word, so its process tells how it ended,
+    and nobody knows yet whether the others need it."""
 
     rank: int
     why: str
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,6 +434,7 @@ class State:
     meshed: Ranks = _NOBODY  # have told that they came together, for the last time: `round`
     round: int = 0
     finished: Ranks = _NOBODY
+    vanished: Ranks = _NOBODY  # left the others without a word
     departed: Ranks = _NOBODY  # failed, and the others went on
     added: tuple[str | None, ...] = ()  # hosts of the ranks that were started to join the others, in their order
     slots: tuple[int, ...] = ()  # and their places among the ranks of these hosts

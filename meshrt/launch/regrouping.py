@@ -45,6 +45,8 @@ def raised(state: State, event: WorkerRaised) -> Result:
 
 def lost(state: State, event: WorkerLost) -> Result:
     """While all run, or come together. A rank that is silent may wake up, and must not find the others gone on."""
+    if event.ended:
+        return do.vanished(state, event)
     if event.rank in state.departed | state.parted:
         return state, ()
     silent = event.rank in state.live

@@ -115,8 +115,8 @@ def _stdin_ended() -> bool:
     return bool(select.select([0], [], [], 0)[0])  # nobody writes to it: readable is ended
 
 
-def _tell(process: int, why: str) -> None:
-    bootstrap.send(kind="lost", rank=process, why=why)
+def _tell(rank: int, why: str, ended: bool) -> None:
+    bootstrap.send(kind="lost", rank=rank, why=why, ended=ended)
 
 
 def _log(text: str) -> None:

@@ -376,8 +376,8 @@ class _Shell:
         match message:
             case wire.Ready(address=address):
                 self._push(ServiceReady, said.at, address=address)
-            case wire.Lost(rank=lost, why=why) if 0 <= lost < self._state.size:
-                self._push(WorkerLost, said.at, rank=lost, why=why)
+            case wire.Lost(rank=lost, why=why, ended=ended) if 0 <= lost < self._state.size:
+                self._push(WorkerLost, said.at, rank=lost, why=why, ended=ended)
             case wire.Joining():
                 self._push(WorkerJoining, said.at, rank=rank)
             case wire.Meshed(round=number):

@@ -6,7 +6,7 @@ import re
 import signal
 from dataclasses import replace
 
-from meshrt.launch.causes import STOPPED, echo_of, first_cause
+from meshrt.launch.causes import LOST, STOPPED, echo_of, first_cause
 from meshrt.launch.model import (
     NEVER_RESTART,
     Announce,
@@ -128,6 +128,7 @@ def kill(state: State) -> Result:
 
 def conclude(state: State) -> Result:
     """Nothing of this generation is left: the job succeeded, failed, was cancelled, or starts again."""
+    state = _blame_vanished(state)
     incident = state.incident
     if incident is None:
         return final(state, Phase.SUCCEEDED)
@@ -144,6 +145,18 @@ def conclude(state: State) -> Result:
     fresh = replace(fresh, resting=rest > 0)
     timers = (SetTimer(timer=Timer.BACKOFF, seconds=rest),) if rest else ()
     return gather(fresh, Announce(incident=incident, restart=following), *timers)
+
+
+def _blame_vanished(state: State) -> State:
+    """Where all that failed had lost somebody, who left without a word is to blame, also if by exit code 0."""
+    incident = state.incident
+    cause = first_cause(incident.failures) if incident is not None else None
+    if incident is None or cause is None or cause.consequence is None:
+        return state
+    error = WorkerError(LOST, "it left without a word (by os._exit?), and the others needed it")
+    left = state.finished & state.vanished
+    failures = (Failure(rank, incident.at, ExitStatus(code=0), error, host=state.host_of(rank)) for rank in left)
+    return replace(state, incident=replace(incident, failures=(*incident.failures, *failures)))
 
 
 def backoff(policy: Policy, restarts: int) -> float:

@@ -31,10 +31,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The service's door found that a worker is lost to the others, or that they cannot go on because of it."""
+    """The service's door found that a worker is lost to the others, or that they cannot go on because of it; `ended`:
+    it has just vanished, which may be all right."""
 
     rank: int
     why: str
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def decode(line: bytes) -> Message:
         case "lost":
             if not isinstance(rank := fields.get("rank"), int):
                 raise WireError(f"the field 'rank' of a 'lost' message is {rank!r}, not a number")
-            return Lost(rank, _text(fields, "why"))
+            return Lost(rank, _text(fields, "why"), fields.get("ended") is True)
         case "joining":
             return Joining()
         case "meshed":

@@ -39,13 +39,13 @@ class Door:
       listener: a socket that listens.
       secret: of the job; empty where everybody may join who comes.
       make_service: starts a coordination service for a number of processes and gives the path of its socket.
-      tell: is given a process and why it is lost, or why the job cannot go on.
+      tell: is given a rank and why it is lost, or why the job cannot go on, and whether it has just vanished.
       log: is given what an operator wants to know of strangers.
     """
 
     def __init__(
         self, listener: socket.socket, secret: str, roster: Roster, make_service: Callable[[int], str],
-        tell: Callable[[int, str], None], log: Callable[[str], None],
+        tell: Callable[[int, str, bool], None], log: Callable[[str], None],
     ):  # fmt: skip
         self._listener, self._secret, self._roster = listener, secret, roster
         self._make_service, self._tell, self._log = make_service, tell, log
@@ -270,8 +270,8 @@ class Door:
         while self._roster.outbox or self._roster.news:
             outbox, self._roster.outbox = self._roster.outbox, []
             news, self._roster.news = self._roster.news, []
-            for process, why in news:  # before those who may leave then
-                self._tell(process, why)
+            for one in news:  # before those who may leave then
+                self._tell(*one)
             for send in outbox:
                 connection = self._connections.get(send.process)
                 if connection is not None:

@@ -77,7 +77,8 @@ class Roster:
         self._ended: set[int] = set()  # of those the ones whose connections ended too
         self._at_odds: set[int] = set()  # and those with which something wrong was computed
         self.outbox: list[Send] = []
-        self.news: list[tuple[int, str]] = []  # process, why: what a launcher wants to hear
+        # What a launcher wants to hear: rank, why, and whether only its process can tell how it ended.
+        self.news: list[tuple[int, str, bool]] = []
         self.formed = False
         self._doomed: str | None = None
         self._agreements: dict[tuple[str, int], Agreement] = {}
@@ -193,7 +194,7 @@ class Roster:
             self._release()
             return
         why = "its connection closed without a word: it was killed, it crashed, or it left by os._exit"
-        self._lose(process, why, visible=True)
+        self._lose(process, why, visible=True, vanished=True)
 
     def wake(self, now: float) -> None:
         """Called before anything that has come is looked at. If nobody could be heard for a while, because this process
@@ -232,9 +233,11 @@ class Roster:
             member.computed = (now, used)
         return now - since < _LOOK_S or used - before > _WORKING * (now - since)
 
-    def _lose(self, process: int, why: str, visible: bool = False, at_odds: bool = False) -> None:
-        """`visible`: who watches the process itself sees that it ended, and how; `at_odds`: what it has computed with
-        the others is wrong."""
+    def _lose(
+        self, process: int, why: str, visible: bool = False, at_odds: bool = False, vanished: bool = False
+    ) -> None:
+        """`visible`: who watches the process itself sees that it ended, and how; `vanished`: but not whether the others
+        were done with it; `at_odds`: what it has computed with the others is wrong."""
         if process in self.lost:
             return
         member = self.members[process]
@@ -242,8 +245,8 @@ class Roster:
         if member.doing.get("text") and not member.finished:
             text += f". It was last {member.doing['text']}"
         self.lost[process] = text
-        if not visible:
-            self.news.append((member.rank, text))
+        if not visible or vanished:
+            self.news.append((member.rank, text, vanished))
         if visible:
             self._ended.add(process)
         if at_odds:
@@ -362,7 +365,7 @@ class Roster:
         why = differences.describe(agreement.records, agreement.texts)
         for p in agreement.records:
             self.outbox.append(Send(p, "disagreed", {"circle": circle, "number": number, "why": why}))
-        self.news.append((self.members[min(agreement.asked[1:], default=process)].rank, why))
+        self.news.append((self.members[min(agreement.asked[1:], default=process)].rank, why, False))
 
     def _compare_all(self, member: Member, trails: object) -> None:
         for circle, trail in _mapping(trails).items():

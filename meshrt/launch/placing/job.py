@@ -73,7 +73,7 @@ def run(job: Job, *, dry_run: bool = False, detach: bool = False, console: Conso
         return _show(made, console)
     log_dir = Path(settings.log_dir) if settings.log_dir is not None else None
     return runner.run(
-        made, os.environ, console=console, grace=settings.grace, timeout=settings.timeout, log_dir=log_dir,
+        _able(made), os.environ, console=console, grace=settings.grace, timeout=settings.timeout, log_dir=log_dir,
         verbose=settings.verbose,
     )  # fmt: skip
 
@@ -106,7 +106,7 @@ def run_agents(
         found = len(hosts) or int(environ.get("SLURM_JOB_NUM_NODES", "1"))
         job = Job(replace(settings, nodes=(found, found)), job.target, job.arguments, job.environ)
 
-    def placed(address: str) -> Plan:
+    def planned(address: str) -> Plan:
         work = Work(
             ("-m", "meshrt", "launch", "agent", "--coordinator", address, "--quiet"),
             secrets={environment.SECRET: secret}, directory=os.getcwd(), ranks=False,
@@ -114,8 +114,13 @@ def run_agents(
         return _plan(job, work, environ, detach, (sys.executable, "-m", "meshrt", *again))
 
     if dry_run:
+        made = planned(_address_to_show(settings.listen, hosts, environ))
         console.write("stdout", "", [_what_agents_do(job).encode()])
-        return _show(placed(_address_to_show(settings.listen, hosts, environ)), console)
+        return _show(made, console)
+
+    def placed(address: str) -> Plan:
+        return _able(planned(address))
+
     listen = settings.listen or join_address(_own_address(hosts, environ), 0)
     if detach:
         return runner.run(placed(listen), environ, console=console)
@@ -176,6 +181,13 @@ def _plan(job: Job, work: Work, environ: Mapping[str, str], detach: bool, again:
         settings.grace, detach, settings.options, environ, again,
     )  # fmt: skip
     made: Plan = placing.module(settings.engine).plan(wanted)
+    return made
+
+
+def _able(made: Plan) -> Plan:
+    """The plan, if this machine can start it; ConfigError says what it lacks."""
+    if made.lacks is not None:
+        raise ConfigError(made.lacks)
     return made
 
 

@@ -38,16 +38,22 @@ class Options:
 
 
 def plan(wanted: Wanted) -> Plan:
-    """One front: mpirun. ConfigError for `--detach`, and where mpirun is not found or its flavour is not known."""
+    """One front: mpirun. ConfigError for `--detach`, and where the flavour is not given and mpirun does not tell. The
+    plan lacks an mpirun that is not found."""
     chosen = options.read(Options, "mpi", wanted.options)
     if wanted.detach:
         raise ConfigError("--detach: the engine 'mpi' has nobody to leave the job to; run it in the background")
+    lacks = None
+    if shutil.which(chosen.mpirun) is None:
+        lacks = f"the engine 'mpi' needs {chosen.mpirun}, which is not on the PATH; -o mpirun=... names another one"
+    if lacks is not None and chosen.flavour is None:
+        raise ConfigError(f"{lacks}. With -o flavour=openmpi or mpich, --dry-run shows what it would be given")
     flavour = chosen.flavour or _flavour(chosen.mpirun)
     if flavour not in _FLAVOURS:
         raise ConfigError(f"option flavour = {flavour!r}: known are: {', '.join(_FLAVOURS)}")
     arguments, label = _FLAVOURS[flavour](wanted)
     command = (chosen.mpirun, *arguments, *chosen.arguments, *wanted.work.command(chosen.python))
-    return Plan("mpi", (held("mpirun", command, wanted, label),))
+    return Plan("mpi", (held("mpirun", command, wanted, label),), lacks)
 
 
 def _open_mpi(wanted: Wanted) -> tuple[tuple[str, ...], re.Pattern[str]]:
@@ -80,8 +86,6 @@ _FLAVOURS = {"openmpi": _open_mpi, "mpich": _mpich}
 
 
 def _flavour(mpirun: str) -> str:
-    if shutil.which(mpirun) is None:
-        raise ConfigError(f"the engine 'mpi' needs {mpirun}, which is not on the PATH; -o mpirun=... names another one")
     try:
         done = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=_ASKING_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as e:

@@ -143,10 +143,14 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The fronts to start together; one that fails ends the job, and so the others."""
+    """The fronts to start together; one that fails ends the job, and so the others.
+
+    `lacks` says what this machine has not that starting them needs: a plan can be looked at all the same.
+    """
 
     engine: str
     fronts: tuple[Front, ...]
+    lacks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ class Options:
 
 
 def plan(wanted: Wanted) -> Plan:
-    """One front, which drives all actors. ConfigError for `--detach`, named hosts or an unknown strategy, and where the
-    package ray is not installed."""
+    """One front, which drives all actors. ConfigError for `--detach`, named hosts or an unknown strategy. The plan
+    lacks the package ray where it is not installed."""
     chosen = options.read(Options, "ray", wanted.options)
     if wanted.detach:
         raise ConfigError("--detach: the engine 'ray' needs its driver; submit the launcher with `ray job submit`")
@@ -50,10 +50,6 @@ def plan(wanted: Wanted) -> Plan:
         raise ConfigError("the engine 'ray' finds hosts by itself: give --nodes N in place of --hosts")
     if chosen.strategy not in _STRATEGIES:
         raise ConfigError(f"option strategy = {chosen.strategy!r}: known are: {', '.join(_STRATEGIES)}")
-    if chosen.ray_python == sys.executable and importlib.util.find_spec("ray") is None:
-        raise ConfigError(
-            "the engine 'ray' needs the package ray: pip install 'ray', or -o ray_python=PYTHON that has it"
-        )
     bundle = {name: n * wanted.each for name, n in (("CPU", chosen.cpus), ("GPU", chosen.gpus)) if n}
     address = wanted.environ.get("RAY_ADDRESS", "auto") if chosen.address == "auto" else chosen.address
     port = int(coordinator(wanted, "h").rpartition(":")[2]) if wanted.work.ranks else None
@@ -67,4 +63,6 @@ def plan(wanted: Wanted) -> Plan:
     command = module_command("_ray_driver", chosen.ray_python, here=True)
     quiet = {"RAY_USAGE_STATS_ENABLED": "0"}
     front = Front("ray", command, told, preview=preview, label=_LABEL, variables=quiet)
-    return Plan("ray", (front,))
+    missing = chosen.ray_python == sys.executable and importlib.util.find_spec("ray") is None
+    needs = "the engine 'ray' needs the package ray: pip install 'ray', or -o ray_python=PYTHON that has it"
+    return Plan("ray", (front,), needs if missing else None)

@@ -178,25 +178,31 @@ draw = random.Random(seed)
 def tree(step):
     return {"w": np.full(2000 + step, step, np.int64), "b": [np.float32(step)] * 3, "step": step}
 
-def train():
+def train(tell):
     manager = CheckpointManager(root, keep_last=2, asynchronous=draw.random() < 0.5)
     step = manager.latest()
     step = 0 if step is None else manager.restore(step, as_numpy=True)["step"] + 1
     print(step, flush=True)
     while True:
+        os.write(tell, b".")
         manager.save(step, tree(step))
         step += 1
 
 last = -1
 for trial in range(trials):
     draw.seed(seed * 1000 + trial)
-    moment = draw.random() ** 2 * 0.15
+    saves, moment = int(6 * draw.random() ** 2), 0.03 * draw.random()
+    told, tell = os.pipe()
     child = os.fork()
     if not child:
-        train()
+        train(tell)
+    for _ in range(saves):  # by what it did, as on a loaded machine it may do nothing for long
+        os.read(told, 1)
     time.sleep(moment)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+    os.close(told)
+    os.close(tell)
     manager = CheckpointManager(root)
     steps = manager.steps()
     assert [n for n in os.listdir(root) if n.startswith(".")] == [], os.listdir(root)

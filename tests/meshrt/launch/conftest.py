@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+# Of a process that does not end: no figure of how long it may take, since a loaded machine starts one in a minute.
+HANGS_S = 300
+
 PREAMBLE = """\
 import os, signal, subprocess, sys, time
 rank, generation = int(os.environ["MESHRT_PROCESS_ID"]), int(os.environ["MESHRT_GENERATION"])
@@ -61,11 +64,11 @@ class Launcher:
         own = ("MESHRT_NUM_CPU_DEVICES", "XLA_FLAGS", "TF_CPP_MIN_LOG_LEVEL")
         return {**{k: v for k, v in os.environ.items() if k not in own}, name: value, **more}
 
-    def finish(self, process: subprocess.Popen, since: float, timeout: float = 60) -> Result:
+    def finish(self, process: subprocess.Popen, since: float, timeout: float = HANGS_S) -> Result:
         out, err = process.communicate(timeout=timeout)
         return Result(process.returncode, out, err, time.monotonic() - since)
 
-    def __call__(self, *arguments: object, body: str | None = None, timeout: float = 60) -> Result:
+    def __call__(self, *arguments: object, body: str | None = None, timeout: float = HANGS_S) -> Result:
         since = time.monotonic()
         return self.finish(self.start(*arguments, body=body), since, timeout)
 
@@ -149,7 +152,7 @@ class Hosts:
 
     def ask(self, word: str, *arguments: object, **env: str) -> Result:
         done = self.command(word, *arguments, **env)
-        out, err = done.communicate(timeout=60)
+        out, err = done.communicate(timeout=HANGS_S)
         return Result(done.returncode, out, err, 0.0)
 
     def finish(self) -> Result:
@@ -157,7 +160,7 @@ class Hosts:
         return Result(found.code, found.out, "".join(self.said) + found.err, found.seconds)
 
     def ends(self, name: str) -> Result:
-        out, err = self.agents[name].communicate(timeout=30)
+        out, err = self.agents[name].communicate(timeout=HANGS_S)
         return Result(self.agents[name].returncode, out, err, 0.0)
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import HANGS_S
+
 # An all-reduce over all devices, as plain StableHLO: independent of the rest of the library.
 PROGRAM = '''
 import numpy as np
@@ -60,11 +62,16 @@ def test_two_processes_form_one_mesh_and_leave_together(launch):
         ("raise ValueError('boom')", 1, "ValueError: boom [exit code 1]"),
         ("os.kill(os.getpid(), 9)", 137, "killed by SIGKILL"),
         ("raise SystemExit(6)", 6, "exit code 6"),
+        (
+            "os._exit(0)",
+            1,
+            "lost to the others: it left without a word (by os._exit?), and the others needed it [exit code 0]",
+        ),
     ],
 )
 def test_the_failing_rank_is_named_and_its_peer_only_follows(launch, failure, code, text):
     result = launch("--nproc", 2, "--devices-per-process", 2, body=PROGRAM + STEPS + failure)
-    assert result.code == code and result.seconds < 50
+    assert result.code == code
     assert result.report.startswith(f"meshrt launch: rank 1 failed first: {text} (")
     assert "rank 0 lost its connection to a peer" in result.report
 
@@ -96,7 +103,7 @@ def test_a_survivor_that_waits_in_a_fetch_is_ended_and_the_job_restarts(launch):
         "  print('fetching', flush=True); step(); time.sleep(60)\n"
     )
     result = launch("--nproc", 2, "--devices-per-process", 2, "--max-restarts", 1, body=body)
-    assert result.code == 0 and result.seconds < 50, result.err
+    assert result.code == 0, result.err
     assert "[0] fetching" in result.out and result.out.count("sum 6.0 on 4 devices") == 4
     assert result.report.startswith("meshrt launch: rank 1 failed first: killed by SIGKILL (")
     assert "succeeded after 1 restart" in result.err
@@ -131,7 +138,7 @@ class Alone:
     def __call__(self, *bodies, **variables):
         """Exit code and output of a process for each body."""
         started = [self.start(body, rank, len(bodies), **variables) for rank, body in enumerate(bodies)]
-        return [(*p.communicate(timeout=60), p.returncode) for p in started]
+        return [(*p.communicate(timeout=HANGS_S), p.returncode) for p in started]
 
 
 @pytest.fixture
@@ -197,11 +204,11 @@ def test_a_stopped_process_is_named_and_the_collective_that_waits_for_it_broken_
     stopping = "os.kill(os.getpid(), signal.SIGSTOP); run_until_lost()"
     other = alone.start(JOB + stopping, 1)
     one = alone.start(JOB + "run_until_lost()", 0)
-    out, err = one.communicate(timeout=60)
+    out, err = one.communicate(timeout=HANGS_S)
     assert one.returncode == 0, err
     assert "lost [1]" in out and "nothing was heard of it for " in out
     other.send_signal(signal.SIGCONT)
-    other.communicate(timeout=60)
+    other.communicate(timeout=HANGS_S)
     assert other.returncode != 0  # it wakes up in a job that has gone on without it
 
 
@@ -438,7 +445,12 @@ def test_ranks_of_a_launcher_share_what_one_compiles_without_being_told_to(launc
     assert result.out.count(f"True {own}") == 2 and list(own.iterdir()), result.err
 
 
+# Both have imported everything before either begins to wait for the other.
 ENTERING = """
+from pathlib import Path
+Path(__file__).with_suffix(".ready").touch()
+while len(list(Path(__file__).parent.glob("*.ready"))) < 2:
+    time.sleep(0.01)
 try:
     meshrt.distributed.initialize(initialization_timeout=10)
 except Exception as e:
@@ -448,13 +460,13 @@ except Exception as e:
 
 def test_different_numbers_of_processes_are_refused_by_name(alone):
     one, two = alone.start(ENTERING, 0, count=2), alone.start(ENTERING, 1, count=3)
-    outs = [p.communicate(timeout=60)[0] for p in (one, two)]
+    outs = [p.communicate(timeout=HANGS_S)[0] for p in (one, two)]
     assert all("process 1 on host" in out and "as one of 3 processes, but this job has 2" in out for out in outs), outs
 
 
 def test_a_process_without_the_secret_may_not_join(alone):
     one = alone.start(ENTERING.replace("=10", "=3"), 0, MESHRT_JOB_SECRET="abc")
     two = alone.start(ENTERING, 1, MESHRT_JOB_SECRET="abd")
-    outs = [p.communicate(timeout=60)[0] for p in (one, two)]
+    outs = [p.communicate(timeout=HANGS_S)[0] for p in (one, two)]
     assert "process 1 did not join the job within 3 s" in outs[0]
     assert "it does not know this job's secret (MESHRT_JOB_SECRET)" in outs[1]

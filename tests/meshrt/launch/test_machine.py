@@ -14,6 +14,7 @@ from meshrt.launch.model import (
     Finish,
     HostJoined,
     HostLeaving,
+    HostLost,
     IncidentKind,
     Phase,
     ResizeRequested,
@@ -99,6 +100,70 @@ def test_whom_the_door_blames_is_the_cause_also_if_it_was_stopped_or_ended_well(
     announce, finish = do(ServiceExited, status=OK)
     cause = first_cause(announce.incident.failures)
     assert (cause.rank, cause.error.message, finish.exit_code) == (1, "nothing was heard of it", 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "text"),
+    [
+        (OK, 1, "lost to the others: it left without a word (by os._exit?), and the others needed it [exit code 0]"),
+        (ExitStatus(signal=KILL), 137, "killed by SIGKILL"),
+    ],
+)
+@pytest.mark.parametrize("order", ["gone first", "noticed first", "told last"])
+def test_who_vanished_is_the_cause_where_the_others_needed_it_with_exit_code_0_too(status, code, text, order):
+    do = Driver().running()
+    gone = (WorkerExited, {"rank": 1, "status": status})
+    told = (WorkerLost, {"rank": 1, "why": "its connection closed", "ended": True})
+    echo = (WorkerRaised, {"rank": 0, "error": WorkerError("PeerLost", "process 1 was lost")})
+    events = {"gone first": [gone, told, echo], "noticed first": [echo, told, gone], "told last": [gone, echo, told]}
+    for kind, fields in events[order]:
+        do(kind, **fields)
+    do(WorkerExited, rank=0, status=ExitStatus(code=1))
+    announce, finish = do(ServiceExited, status=OK)
+    said = report.describe(announce, 0.0)
+    assert said.startswith(f"meshrt launch: rank 1 failed first: {text} (") and finish.exit_code == code
+    assert "rank 0 lost its connection to a peer" in said
+
+
+def test_who_vanishes_when_the_others_are_done_with_it_is_not_to_blame():
+    do = Driver().running()
+    for rank in range(2):
+        do(WorkerLost, rank=rank, why="its connection closed", ended=True)
+        do(WorkerExited, rank=rank, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 0
+
+
+def test_the_others_go_on_without_one_that_vanished_with_exit_code_0_and_that_is_said():
+    do = Driver(num_processes=3, elastic=True).running()
+    do(WorkerLost, rank=1, why="its connection closed", ended=True)
+    do(WorkerExited, rank=1, status=OK)
+    (told,) = do(WorkerMeshed, rank=0, round=1)
+    assert "rank 1 left without a word, with exit code 0" in told.text
+    assert do(WorkerMeshed, rank=2, round=1) == []
+    for rank in (0, 2):
+        do(WorkerExited, rank=rank, status=OK)
+    assert do(ServiceExited, status=OK)[-1].exit_code == 0
+    assert report.summary(do.state) == "meshrt launch: succeeded without rank 1"
+
+
+def test_a_host_that_is_found_lost_while_the_others_end_for_its_sake_is_the_cause():
+    """Its agent was killed, say: what ran there is gone at once, the host is missed some seconds later."""
+    do = Driver(num_processes=1, nodes=(2, 2))
+    do(Start)
+    for host in "ab":
+        do(HostJoined, host=host)
+    do(ServiceReady, address="h:1")
+    for rank in range(2):
+        do(WorkerMeshed, rank=rank)
+    do(WorkerRaised, rank=0, error=GLOO)
+    do(WorkerExited, rank=0, status=ExitStatus(code=1))
+    do(TimerFired, timer=Timer.SETTLE)
+    do(HostLost, host="b", why="silent")
+    do(WorkerExited, rank=1, status=ExitStatus(lost="silent"))
+    announce, finish = do(ServiceExited, status=ExitStatus(signal=9))
+    said = report.describe(announce, 0.0)
+    assert said.startswith("meshrt launch: rank 1 on b failed first: lost with its host: silent (")
+    assert "then: rank 0 on a lost its connection to a peer [exit code 1]" in said and finish.exit_code == 1
 
 
 def test_losing_the_service_stops_the_workers_and_is_the_cause():

@@ -67,7 +67,7 @@ class World:
         self.service_host: str | None = None
         self.asked: set[int] = set()  # ranks of this generation that were signalled
         self.done: set[int] = set()  # those that ended well, and were not
-        self.failed: set[int] = set()  # and those that failed, and were not
+        self.failed: set[int] = set()  # and those that failed, and were not, or were lost with their hosts
         self.begun = self.forgiving = 0
         self.following: deque = deque()  # what is sure to happen next
 
@@ -129,6 +129,7 @@ class World:
                     lambda e, r=rank, n=self.state.round: WorkerMeshed(**e, rank=r, round=n + r % 2),
                     lambda e, r=rank: WorkerRaised(**e, rank=r, error=GLOO),
                     lambda e, r=rank: WorkerLost(**e, rank=r, why="silent"),
+                    lambda e, r=rank: WorkerLost(**e, rank=r, why="gone", ended=True),
                     lambda e, r=rank: WorkerAttentive(**e, rank=r), lambda e, r=rank: WorkerGrowable(**e, rank=r),
                     lambda e, r=rank: WorkerLeft(**e, rank=r),
                     lambda e, r=rank: CheckpointTold(**e, step=r, committed=True),
@@ -175,7 +176,7 @@ class World:
             case WorkerExited(rank=rank, status=status):
                 del self.workers[rank]
                 went = self.host_of(rank) in self.leaving  # what ends then, ends with its host, however
-                if rank not in self.asked:
+                if rank not in self.asked or status.lost is not None:
                     (self.failed if went or not status.ok else self.done).add(rank)
             case WorkerRaised(rank=rank) | WorkerLost(rank=rank):
                 self.failed |= {rank} - self.asked

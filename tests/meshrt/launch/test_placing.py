@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -438,6 +439,28 @@ def test_a_wrong_command_is_one_line(tmp_path, monkeypatch, capsys, arguments, w
         main(["launch", *arguments, "train.py"])
     said = capsys.readouterr().err
     assert ended.value.code == 2 and why in said and len(said.splitlines()) == 1, said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown", "why"),
+    [
+        (["--engine", "ray"], "placement_group(", "needs the package ray"),
+        (["--engine", "mpi", "-o", "mpirun=no-such", "-o", "flavour=openmpi"], "no-such -n 2", "not on the PATH"),
+    ],
+)
+@pytest.mark.parametrize("placed", [[], ["--no-agents"]], ids=["agents", "ranks"])
+def test_a_plan_is_shown_also_where_it_cannot_be_carried_out(
+    tmp_path, monkeypatch, capfd, arguments, shown, why, placed
+):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)  # ray may be installed
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    command = ["launch", *arguments, *placed, "--nodes", "2"]
+    for end, code in (["--dry-run", "train.py"], 0), (["train.py"], 2):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, *end])
+        out, err = capfd.readouterr()
+        assert ended.value.code == code and (shown in out, why in err) == (code == 0, code == 2)
 
 
 def test_a_secret_that_agents_would_refuse_is_refused_before_they_are_placed(tmp_path, monkeypatch, capsys):

@@ -81,7 +81,7 @@ def test_a_silent_process_is_lost_with_what_it_last_did_and_all_are_told():
     assert fields["why"].startswith("process 1 (host h1, pid 101) was lost: nothing was heard of it for 9 s")
     assert fields["why"].endswith("It was last in step 7")
     assert job.sent(1), "it hears so itself when it wakes up"
-    assert job.roster.news == [(1, fields["why"])]
+    assert job.roster.news == [(1, fields["why"], False)]
 
 
 @pytest.mark.parametrize(("per_second", "lost"), [(0.0, True), (1.0, False), (None, True)])
@@ -102,13 +102,13 @@ def test_what_a_process_computed_is_seen_on_its_own_system():
     assert neighbours.cpu_seconds(about | {"pid": 2**30}) is None
 
 
-def test_a_closed_connection_is_a_loss_that_needs_no_news():
+def test_of_a_closed_connection_it_is_told_only_that_the_process_vanished():
     job = Job()
     job.roster.fail(2, "it raised ValueError: x at a.py:1")
     job.roster.close(2)
     job.roster.close(0)
     assert "raised ValueError: x at a.py:1" in job.roster.lost[2] and "without a word" in job.roster.lost[0]
-    assert job.roster.news == []  # whoever started them sees them end
+    assert job.roster.news == [(0, job.roster.lost[0], True)]  # whoever started them sees how they end
 
 
 def test_who_finished_too_early_is_lost_when_others_need_it_in_more():
@@ -120,7 +120,7 @@ def test_who_finished_too_early_is_lost_when_others_need_it_in_more():
     job.beat(0, 5, waits=0.2, text="in step 5, f")
     why = job.roster.lost[1]
     assert "its script ended after 4 programs together with others" in why and "in step 5, f" in why
-    assert job.roster.news == [(1, why)]
+    assert job.roster.news == [(1, why, False)]
 
 
 def test_all_are_let_go_when_the_last_one_finishes_or_is_lost():
@@ -201,7 +201,7 @@ def test_the_last_launches_of_a_script_are_compared_at_its_end():
     for p, order in enumerate((12, 99)):
         job.roster.agree(p, "0,1", 0, {"digest": "f", "name": "f"}, job.now)
         job.roster.finish(p, {"0,1": 2}, job.now, {"0,1": [(1, 0, 11), (2, p, order)]})
-    assert [rank for rank, why in job.roster.news if "it launched other programs than process 0" in why] == [1]
+    assert [rank for rank, why, _ in job.roster.news if "it launched other programs than process 0" in why] == [1]
 
 
 def test_whoever_needs_a_lost_process_to_agree_is_told_at_once():
