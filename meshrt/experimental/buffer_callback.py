@@ -152,9 +152,10 @@ def buffer_callback(
     Array([1., 1.], dtype=float32)
 
     Raises:
-      ArgumentTypeError: results that are no numbers (random keys). ArgumentValueError: aliases that name no operand or
-        result, or of different types. UnsupportedError: it is mapped without a `vmap_method`. CallbackError: `callback`
-        raised, when the program runs.
+      ArgumentTypeError: results, or operands other than random keys, that are no numbers.
+      ArgumentValueError: aliases that name no operand or result, or of different types.
+      UnsupportedError: it is mapped without a `vmap_method`.
+      CallbackError: `callback` raised, when the program runs.
     """
     leaves, out_tree = tree_util.tree_flatten(result_shape_dtypes)
     results = tuple([ShapedArray(tuple(x.shape), _number_dtype(x.dtype)) for x in leaves])
@@ -176,14 +177,18 @@ def buffer_callback(
 def _number_dtype(dtype: Any) -> np.dtype:
     if dtypes.issubdtype(dtype, dtypes.extended):
         raise errors.ArgumentTypeError(
-            f"buffer_callback: a result of dtype {dtype}, but callbacks write numbers: ask for those that hold it "
-            "(meshrt.random.wrap_key_data makes keys of uint32)"
+            f"buffer_callback: callbacks take and give numbers, not elements of {dtype}: convert them "
+            "(meshrt.random.wrap_key_data makes keys of numbers, lax.convert_element_type other extended dtypes)"
         )
     return np.dtype(dtype)
 
 
 def _numbers(x: Any) -> Any:
-    return random.key_data(x) if dtypes.issubdtype(aval_of(x).dtype, dtypes.extended) else x
+    dtype = aval_of(x).dtype
+    if dtypes.issubdtype(dtype, dtypes.prng_key):
+        return random.key_data(x)
+    _number_dtype(dtype)
+    return x
 
 
 def _check_aliases(pairs: tuple[tuple[int, int], ...], operands: Any, results: Any) -> None:

@@ -83,7 +83,7 @@ def test_mapped_without_a_method_it_is_refused() -> None:
 
 
 def test_results_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(errors.ArgumentTypeError, match=r"a result of dtype key<fry>.*wrap_key_data"):
+    with pytest.raises(errors.ArgumentTypeError, match=r"not elements of key<fry>.*wrap_key_data"):
         _callback(meshrt, _add, meshrt.ShapeDtypeStruct((2,), meshrt.random.key(0).dtype))
 
 
