@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import dtypes, errors, random, tree_util
+from meshrt import dtypes, errors, tree_util
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.callback import io_callback, pure_callback
+from meshrt.primitives.random import random_unwrap
 from meshrt.shape_dtype import ShapeDtypeStruct
 
 __all__ = ["Buffer", "ExecutionContext", "ExecutionStage", "buffer_callback"]
@@ -186,7 +187,7 @@ def _number_dtype(dtype: Any) -> np.dtype:
 def _numbers(x: Any) -> Any:
     dtype = aval_of(x).dtype
     if dtypes.issubdtype(dtype, dtypes.prng_key):
-        return random.key_data(x)
+        return random_unwrap(x)
     _number_dtype(dtype)
     return x
 
