@@ -19,8 +19,8 @@ import meshrt.numpy as jnp
 from meshrt import errors
 from meshrt.core.dimensions.expression import is_symbolic_shape
 from meshrt.jit import jit
-from meshrt.lax import Precision
 from meshrt.numpy.operands import operand, promote_inexact, shape_tuple
+from meshrt.primitives.precision import Precision
 
 __all__ = ["ResizeMethod", "resize", "scale_and_translate"]
 

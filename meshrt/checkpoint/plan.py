@@ -143,6 +143,8 @@ class _Planner:
     def leaf(self, path: str, name: str, value: Any) -> PlannedLeaf:
         if type(value) is Array:
             value._check()
+            if value.aval.is_extended and not value.aval.is_key:
+                raise _unsupported(path, value)
             array = self._device_array(path, name, value)
             return PlannedLeaf(path, "key" if value.aval.is_key else "array", [array], _generator(value))
         if isinstance(value, np.ndarray | np.generic):
@@ -276,6 +278,11 @@ def _unsupported(path: str, value: Any) -> errors.MeshrtError:
         return errors.LeakedTracerError(
             f"{_called(path)} is traced ({type(value).__name__}): checkpoints are saved outside of jit, "
             "grad and vmap"
+        )
+    if type(value) is Array:
+        return errors.CheckpointError(
+            f"{_called(path)} is an array of the extended dtype {value.dtype}, which a checkpoint cannot hold: save "
+            "the numbers that hold it (lax.convert_element_type)"
         )
     return errors.CheckpointError(
         f"{_called(path)} is {_brief(value)} of type {type(value).__module__}.{type(value).__qualname__}, "

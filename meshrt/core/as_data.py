@@ -16,6 +16,7 @@ from meshrt.core.dimensions.shapes import symbolic_shape
 from meshrt.core.spaces import Space
 from meshrt.core.types import ShapedArray
 from meshrt.dtypes import float0
+from meshrt.errors import UnsupportedError
 
 __all__ = ["dtype_from_data", "type_from_data", "type_to_data"]
 
@@ -24,7 +25,16 @@ _DTYPES = re.compile(r"bool|u?int\d+|float\d+\w*|bfloat16|complex\d+")
 
 
 def type_to_data(aval: ShapedArray) -> dict[str, Any]:
-    """Shape, dtype, weakness and memory of a type; symbolic sizes as text."""
+    """Shape, dtype, weakness and memory of a type; symbolic sizes as text.
+
+    Raises:
+      UnsupportedError: an extended dtype that a library defines.
+    """
+    if aval.is_extended and not aval.is_key:
+        raise UnsupportedError(
+            f"{aval.short()} in a file: what {aval.dtype} means is known to the library that defines it only; convert "
+            "it to the numbers that hold it at the boundary of the function"
+        )
     dtype = {"key": aval.dtype.impl.name} if isinstance(aval.dtype, KeyType) else _dtype_name(aval.dtype)
     shape = [str(n) if isinstance(n, DimExpr) else n for n in aval.shape]
     return {"shape": shape, "dtype": dtype, "weak": aval.weak_type, "space": aval.memory_space.value}

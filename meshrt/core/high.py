@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
+from inspect import signature
 from typing import Any, NamedTuple, NoReturn
 
 from meshrt import errors
@@ -168,12 +169,15 @@ class HiType(AbstractValue):
 
     def normalize(self) -> Any:
         """The type as it is compared: its arrays' types as programs have them, without weakness. Those are looked for
-        in the fields of a dataclass; a type that has them elsewhere says itself."""
-        if not is_dataclass(self) or not self.__dataclass_params__.init:
+        in the fields of a dataclass; a type that has them elsewhere, or is made of something else than its fields, says
+        itself."""
+        if not is_dataclass(self):
             return self
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
         compared = {name: _compared(x) for name, x in own.items()}
-        return self if all(compared[name] is x for name, x in own.items()) else replace(self, **compared)
+        if all(compared[name] is x for name, x in own.items()) or signature(type(self)).parameters.keys() != own.keys():
+            return self
+        return replace(self, **compared)
 
     def strong(self) -> Any:
         """The same type without weakness."""

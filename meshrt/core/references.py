@@ -20,7 +20,6 @@ from meshrt.core.effects import Effect
 from meshrt.core.high import UNDECLARED, register_hitype
 from meshrt.core.spaces import DEVICE, Space
 from meshrt.core.types import AbstractValue, ShapedArray, TypeSharding, aval_of, register_aval
-from meshrt.dtypes import ExtendedDType
 
 if TYPE_CHECKING:
     from meshrt.core.jaxpr import Effects, Eqn, Jaxpr
@@ -173,11 +172,12 @@ class AbstractRef(AbstractValue):
 
     @property
     def held_aval(self) -> ShapedArray:
-        """The type of the array that stands for what it refers to: semaphores are counters."""
+        """The type of the array that stands for what it refers to: semaphores, whose dtype no rules give a meaning, are
+        counters."""
         inner = self.inner_aval
-        if inner.is_high:
+        if inner.is_high or not inner.is_extended or inner.is_key or inner.dtype._rules is not None:
             return inner
-        return inner.physical() if isinstance(inner.dtype, ExtendedDType) and not inner.is_key else inner
+        return inner.physical()
 
     @property
     def shape(self) -> tuple[int, ...]:

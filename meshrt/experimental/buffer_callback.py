@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from meshrt import errors, tree_util
+from meshrt import dtypes, errors, tree_util
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.primitives.callback import io_callback, pure_callback
+from meshrt.primitives.random import random_unwrap
 from meshrt.shape_dtype import ShapeDtypeStruct
 
 __all__ = ["Buffer", "ExecutionContext", "ExecutionStage", "buffer_callback"]
@@ -136,8 +137,8 @@ def buffer_callback(
 
     Args:
       callback: takes an `ExecutionContext`, a pytree of Buffers to write the results into, and the operands as Buffers
-        in their structure. What it returns is not looked at.
-      result_shape_dtypes: a pytree of things with `shape` and `dtype`.
+        in their structure (random keys as the numbers that hold them). What it returns is not looked at.
+      result_shape_dtypes: a pytree of things with `shape` and `dtype`, of numbers.
       has_side_effect: it is called once for each time that the program gets there, also if nobody uses the results, and
         element by element where it is mapped.
       vmap_method: how it is mapped, as for `pure_callback`; the Buffers have the mapped dimensions in front.
@@ -152,15 +153,18 @@ def buffer_callback(
     Array([1., 1.], dtype=float32)
 
     Raises:
-      ArgumentValueError: aliases that name no operand or result, or of different types. UnsupportedError: it is mapped
-        without a `vmap_method`. CallbackError: `callback` raised, when the program runs.
+      ArgumentTypeError: results, or operands other than random keys, that are no numbers.
+      ArgumentValueError: aliases that name no operand or result, or of different types.
+      UnsupportedError: it is mapped without a `vmap_method`.
+      CallbackError: `callback` raised, when the program runs.
     """
     leaves, out_tree = tree_util.tree_flatten(result_shape_dtypes)
-    results = tuple(ShapedArray(tuple(x.shape), np.dtype(x.dtype)) for x in leaves)
+    results = tuple([ShapedArray(tuple(x.shape), _number_dtype(x.dtype)) for x in leaves])
     pairs = tuple(sorted((int(i), int(o)) for i, o in (input_output_aliases or {}).items()))
     shapes = tree_util.tree_unflatten(out_tree, [ShapeDtypeStruct(a.shape, a.dtype) for a in results])
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_util.tree_map(_numbers, (args, kwargs))
         avals = [aval_of(x) for x in tree_util.tree_leaves((args, kwargs))]
         _check_aliases(pairs, avals, results)
         filling = _Filling(callback, tuple(a.ndim for a in avals), results, out_tree, pairs)
@@ -169,6 +173,23 @@ def buffer_callback(
         return pure_callback(filling, shapes, *args, vmap_method=vmap_method, **kwargs)
 
     return call
+
+
+def _number_dtype(dtype: Any) -> np.dtype:
+    if dtypes.issubdtype(dtype, dtypes.extended):
+        raise errors.ArgumentTypeError(
+            f"buffer_callback: callbacks take and give numbers, not elements of {dtype}: convert them "
+            "(meshrt.random.wrap_key_data makes keys of numbers, lax.convert_element_type other extended dtypes)"
+        )
+    return np.dtype(dtype)
+
+
+def _numbers(x: Any) -> Any:
+    dtype = aval_of(x).dtype
+    if dtypes.issubdtype(dtype, dtypes.prng_key):
+        return random_unwrap(x)
+    _number_dtype(dtype)
+    return x
 
 
 def _check_aliases(pairs: tuple[tuple[int, int], ...], operands: Any, results: Any) -> None:

@@ -13,6 +13,7 @@ from meshrt import lax
 from meshrt.core.types import aval_of
 from meshrt.export.raising_attributes import NotRaised, array_of, enum, flag, number, numbers, pairs, type_of
 from meshrt.export.raising_sorts import keys_of
+from meshrt.primitives import functions
 
 __all__ = ["OPERATIONS", "is_known"]
 
@@ -38,14 +39,15 @@ _ELEMENTWISE = {
     "is_finite": lax.is_finite, "log": lax.log, "log_plus_one": lax.log1p, "logistic": lax.logistic,
     "maximum": lax.max, "minimum": lax.min, "multiply": lax.mul, "negate": lax.neg, "not": lax.bitwise_not,
     "or": lax.bitwise_or, "popcnt": lax.population_count, "power": lax.pow, "real": lax.real, "remainder": lax.rem,
-    "round_nearest_afz": lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
-    "round_nearest_even": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), "rsqrt": lax.rsqrt,
+    "round_nearest_afz": lambda x: functions.round(x, functions.RoundingMethod.AWAY_FROM_ZERO),
+    "round_nearest_even": lambda x: functions.round(x, functions.RoundingMethod.TO_NEAREST_EVEN), "rsqrt": lax.rsqrt,
     "select": lax.select, "shift_left": lax.shift_left, "shift_right_arithmetic": lax.shift_right_arithmetic,
     "shift_right_logical": lax.shift_right_logical, "sign": lax.sign, "sine": lax.sin, "sqrt": lax.sqrt,
     "subtract": lax.sub, "tan": lax.tan, "tanh": lax.tanh, "xor": lax.bitwise_xor,
 }  # fmt: skip
-_OF_BOOLEANS = {"add": lax.bitwise_or, "multiply": lax.bitwise_and, "maximum": lax.bitwise_or,
-                "minimum": lax.bitwise_and}  # fmt: skip
+_OF_BOOLEANS: dict[str, Callable[..., Any]] = {
+    "add": lax.bitwise_or, "multiply": lax.bitwise_and, "maximum": lax.bitwise_or, "minimum": lax.bitwise_and,
+}  # fmt: skip
 _CHLO = {
     "acos": lax.acos, "acosh": lax.acosh, "asin": lax.asin, "asinh": lax.asinh, "atan": lax.atan, "atanh": lax.atanh,
     "bessel_i1e": lax.bessel_i1e, "conj": lax.conj, "cosh": lax.cosh, "digamma": lax.digamma, "erf": lax.erf,
@@ -67,7 +69,9 @@ def _elementwise(name: str, fun: Rule) -> Rule:
 
 OPERATIONS.update({f"stablehlo.{name}": _elementwise(name, fun) for name, fun in _ELEMENTWISE.items()})
 OPERATIONS.update({f"chlo.{name}": _elementwise("", fun) for name, fun in _CHLO.items()})
-_COMPARED = {"EQ": lax.eq, "NE": lax.ne, "LT": lax.lt, "LE": lax.le, "GT": lax.gt, "GE": lax.ge}
+_COMPARED: dict[str, Callable[..., Any]] = {
+    "EQ": lax.eq, "NE": lax.ne, "LT": lax.lt, "LE": lax.le, "GT": lax.gt, "GE": lax.ge,
+}  # fmt: skip
 
 
 @_rule("compare")

@@ -294,9 +294,18 @@ scatter_add_p: Primitive = scatter_primitive(
 
 
 def _default_fill(dtype: Any) -> Any:
-    """NaN for inexact types, the most negative value for signed integers, the largest for unsigned, True for bool."""
+    """NaN for inexact types, the most negative value for signed integers, the largest for unsigned ones and keys, True
+    for bool.
+
+    Raises:
+      ArgumentTypeError: other extended dtypes.
+    """
     if isinstance(dtype, dtypes.KeyType):
         return np.iinfo(np.uint32).max
+    if dtypes.issubdtype(dtype, dtypes.extended):
+        raise errors.ArgumentTypeError(
+            f"gather: nothing is known that would stand for elements of {dtype} out of bounds; gather with mode='clip'"
+        )
     if dtypes.issubdtype(dtype, np.inexact):
         return np.nan
     if dtype == np.bool_:

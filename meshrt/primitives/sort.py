@@ -47,8 +47,11 @@ def _sort_infer(*operands: ShapedArray, dimension: int, is_stable: bool, num_key
             "1 for a single operand" if len(operands) == 1 else f"one of 1 to {len(operands)}, the number of operands"
         )
         raise errors.ArgumentValueError(f"sort: num_keys={num_keys} must equal {most}.")
-    if any(x.is_key for x in operands):
-        raise errors.ArgumentTypeError("PRNG keys cannot be sorted; sort meshrt.random.key_data(keys) instead")
+    for x in operands:
+        if x.is_extended:
+            name = "PRNG keys" if x.is_key else f"elements of {x.dtype}"
+            instead = "meshrt.random.key_data(keys)" if x.is_key else "the numbers that hold them"
+            raise errors.ArgumentTypeError(f"{name} cannot be sorted; sort {instead} instead")
     return operands
 
 
@@ -196,7 +199,7 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
 
 
 def _top_k_infer(x: ShapedArray, *, k: int, axis: int) -> list[ShapedArray]:
-    if x.is_key:
+    if x.is_extended:
         raise errors.ArgumentTypeError(f"top_k does not accept dtype {x.dtype}; convert with astype")
     if dtypes.issubdtype(x.dtype, np.complexfloating):
         raise errors.ArgumentValueError("top_k is not compatible with complex inputs. Take their jnp.abs or jnp.real")

@@ -88,7 +88,8 @@ def _missing(library: Library, row: dict[str, Any]) -> str:
     lines += [f"* Not run: `{path}` ({why})" for path, why in library.left_out]
     kinds = Counter(row["failing"].values()).most_common()
     if row.get("ran_again"):
-        lines.append(f"* Run again alone, later than the others, because they had not passed: {row['ran_again']} tests")
+        count = f"{row['ran_again']} test{'' if row['ran_again'] == 1 else 's'}"
+        lines.append(f"* Run again alone, later than the others, because they had not passed: {count}")
     if row["skipped"]:
         lines.append(f"* Skip themselves on meshrt: {len(row['skipped'])}")
     lines += [f"* {count} × {_plain(kind)}" for kind, count in kinds[:SHOWN]]

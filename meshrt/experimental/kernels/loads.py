@@ -24,13 +24,15 @@ from meshrt.core.references import READ, WRITE, inner_type, is_ref_type
 from meshrt.core.tracebacks import boundary
 from meshrt.core.types import ShapedArray, aval_of
 from meshrt.experimental.kernels.semaphores import KERNEL_ONLY, only_in_kernels, ref_and_view
+from meshrt.primitives.gather import scatter_add_p
 from meshrt.primitives.references import RefView
+from meshrt.primitives.scatter import scatter_max_p, scatter_min_p
 from meshrt.primitives.slice import pad
 from meshrt.primitives.slice import slice as static_slice
 from meshrt.primitives.state import uninitialized
 from meshrt.primitives.state_indices import Indexer, Slice
 from meshrt.primitives.state_steps import Step
-from meshrt.primitives.state_views import View, accumulate, view_type, write
+from meshrt.primitives.state_views import View, read, view_type, write
 
 __all__ = [
     "Caching", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg",
@@ -117,10 +119,10 @@ def _mask(mask: Any) -> Any:
 def _operand(value: Any, dtype: Any) -> Any:
     """What is combined with elements of `dtype`: a number of Python's becomes one of them, if its kind fits; arrays
     stay what they are, of that dtype or refused."""
-    array = jnp.asarray(value)
-    given = aval_of(array)
+    value = value if isinstance(value, int | float | complex) else jnp.asarray(value)
+    given = aval_of(value)
     fits = given.weak_type and dtypes.promote_dtypes((given.dtype, True), (dtype, False))[0] == dtype
-    return jnp.asarray(array, dtype) if fits else array
+    return jnp.asarray(value, dtype if fits else None)
 
 
 def _atomic(kind: str) -> Any:
@@ -288,16 +290,28 @@ def _swap_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     return _replaced(cell, view, lambda before: value, mask)
 
 
+# Kinds whose values all take part where arrays of indices name an element several times.
+_SCATTERS = {"add": scatter_add_p, "max": scatter_max_p, "min": scatter_min_p}
+
+
+def _combined(part: Any, last: View, value: Any, kind: str) -> Any:
+    step = last[0] if last else None
+    if type(step) is Indexer and step.int_shape:
+        return step.put(part, value, _SCATTERS[kind])
+    return write(part, last, _COMBINE[kind](read(part, last), value))
+
+
 def _atomic_discharge(args: Sequence[Any], params: dict[str, Any]) -> Any:
     cell, *leaves = args
     view, operands, mask = tree_util.tree_unflatten(params["tree"], leaves)
     if params["kind"] == "cas":
         expected, value = operands
         return _replaced(cell, view, lambda before: jnp.where(before == expected, value, before), mask)
-    if any(type(step) is Indexer and step.int_shape for step in view) and params["kind"] == "add":
+    if params["kind"] in _SCATTERS and any(type(step) is Indexer and step.int_shape for step in view):
         before = _read(cell.value, view)
-        value = operands[0] if mask is None else jnp.where(mask, operands[0], jnp.zeros_like(operands[0]))
-        cell.value = _changed(cell.value, view, lambda part, last: accumulate(part, last, value))
+        nothing = jnp.zeros_like(operands[0]) if params["kind"] == "add" else before
+        value = operands[0] if mask is None else jnp.where(mask, operands[0], nothing)
+        cell.value = _changed(cell.value, view, lambda part, last: _combined(part, last, value, params["kind"]))
         return before
     return _replaced(cell, view, lambda before: _COMBINE[params["kind"]](before, operands[0]), mask)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import meshrt
+from meshrt import errors
 from tests.meshrt.beside import assert_alike
 
 X = np.float32([[1, 2, 3], [4, 5, 6]])
@@ -45,7 +46,15 @@ def _mapped(lib: Any, method: str | None, dims: Any) -> Any:
     return lib.vmap(one, in_axes=dims)(X, X if dims == (0, 0) else X[0])
 
 
+def _key_data(ctx: Any, out: Any, key: Any, x: Any) -> None:
+    np.asarray(out)[...] = np.asarray(key).sum(-1) + np.asarray(x)
+
+
 PROGRAMS = {
+    "keys": lambda lib: _callback(lib, _key_data, _struct(lib, 3))(lib.random.split(lib.random.key(7), 3), X[0]),
+    "mapped keys": lambda lib: lib.vmap(_callback(lib, _key_data, _struct(lib), vmap_method="expand_dims"), (0, None))(
+        lib.random.split(lib.random.key(7), 3), np.float32(1)
+    ),
     "called": lambda lib: _callback(lib, _add, _struct(lib, 2, 3))(X, X),
     "compiled": lambda lib: lib.jit(_callback(lib, _add, _struct(lib, 2, 3)))(X, X * 2) * 2,
     "pytrees": lambda lib: _callback(lib, _several, {"sum": _struct(lib), "product": _struct(lib, 2, 3)})(
@@ -71,6 +80,11 @@ def test_mapped_without_a_method_it_is_refused() -> None:
     for lib in (meshrt, jax):
         with pytest.raises(NotImplementedError, match="vmap"):
             _mapped(lib, None, (0, 0))
+
+
+def test_results_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(errors.ArgumentTypeError, match=r"not elements of key<fry>.*wrap_key_data"):
+        _callback(meshrt, _add, meshrt.ShapeDtypeStruct((2,), meshrt.random.key(0).dtype))
 
 
 def test_operands_are_read_only_and_memory_is_shared() -> None:

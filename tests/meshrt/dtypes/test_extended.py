@@ -10,7 +10,9 @@ import pytest
 from jax._src import dtypes as jax_dtypes
 
 import meshrt
+import meshrt.checkpoint
 import meshrt.dtypes
+import meshrt.export
 import meshrt.numpy
 from meshrt.sharding import NamedSharding, PartitionSpec
 from tests.meshrt.beside import assert_alike
@@ -104,6 +106,17 @@ def test_derivatives_add_up_by_the_rules(loss):
     assert_alike(lambda m: m.jit(m.grad(lambda x, w: loss(m, x, w), (0, 1)))(X, W))
 
 
+def _turned(m: Any, p: Any) -> Any:
+    ref = m.new_ref(p)
+
+    def body(i: Any, last: Any) -> Any:
+        ref[i] = p[1 - i]
+        return last
+
+    m.lax.fori_loop(0, 2, body, p[0])
+    return ref[...]
+
+
 STRUCTURAL = {
     "broadcast": lambda m, p: m.lax.broadcast_in_dim(p, (3, 2), (1,)),
     "transpose": lambda m, p: m.numpy.stack([p, p, p]).T,
@@ -115,6 +128,8 @@ STRUCTURAL = {
     "select": lambda m, p: m.numpy.where(m.numpy.asarray([True, False]), p, p[::-1]),
     "scan": lambda m, p: m.lax.scan(lambda c, q: (q, c), p[0], p)[1],
     "vmap": lambda m, p: m.vmap(lambda q: q)(p),
+    "take": lambda m, p: m.numpy.take(p, np.array([0, 5]), mode="clip"),
+    "references": lambda m, p: _turned(m, p),
     "full": lambda m, p: m.lax.full((3,), 2.0, p.dtype),
     "zeros": lambda m, p: m.numpy.zeros((3,), p.dtype),
 }
@@ -180,3 +195,27 @@ def test_a_missing_rule_is_named():
         _ = Unsaid().itemsize
     with pytest.raises(meshrt.errors.ArgumentTypeError, match=r"\(allow_conversion\)"):
         meshrt.lax.convert_element_type(np.ones(2), Unsaid())
+
+
+UNORDERED = {
+    "sort": (lambda p: meshrt.lax.sort(p), "elements of pair cannot be sorted"),
+    "top_k": (lambda p: meshrt.lax.top_k(p, 1), "top_k does not accept dtype pair"),
+    "pad": (lambda p: meshrt.lax.pad(p, p[0], [(1, 0, 0)]), "pad does not accept dtype pair; join arrays"),
+    "take": (lambda p: meshrt.numpy.take(p, np.array([0, 5])), "elements of pair out of bounds"),
+}
+
+
+@pytest.mark.parametrize("name", UNORDERED)
+def test_what_needs_more_than_the_rules_say_is_refused_while_tracing(name):
+    f, said = UNORDERED[name]
+    with pytest.raises(meshrt.errors.ArgumentTypeError, match=said):
+        meshrt.eval_shape(lambda w: f(_seen(meshrt)[0](w)), W)
+
+
+def test_files_hold_no_arrays_of_pairs(tmp_path):
+    to, numbers, _ = _seen(meshrt)
+    with pytest.raises(meshrt.errors.CheckpointError, match="extended dtype pair"):
+        meshrt.checkpoint.save(tmp_path / "kept", {"p": to(W)})
+    exported = meshrt.export.export(meshrt.jit(numbers))(to(W))
+    with pytest.raises(meshrt.errors.UnsupportedError, match=r"pair\[2\] in a file"):
+        exported.serialize()

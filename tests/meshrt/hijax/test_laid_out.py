@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -144,3 +144,20 @@ def test_types_made_of_what_arrays_on_a_mesh_say_are_those_of_programs():
     close(lax.cond(x.sum() > 9, lambda value: value, lambda value: Held(4 * x), kept[...]).array, 4 * x)
     weak, strong = (HeldType(hijax.ShapedArray((3,), np.dtype(np.float32), w)) for w in (True, False))
     assert weak.normalize() == strong == HeldType(meshrt.typeof(x)).normalize()
+
+
+@dataclass(frozen=True)
+class WithMore(HeldType):
+    more: InitVar[int]
+
+
+class OfArray(HeldType):
+    def __init__(self, array):
+        super().__init__(meshrt.typeof(array))
+
+
+@pytest.mark.parametrize("kind", [OfArray, lambda x: WithMore(meshrt.typeof(x), 3)], ids=["array", "more"])
+def test_types_that_are_made_of_other_things_than_their_fields_are_compared_as_they_are(kind):
+    made, weak = kind(jnp.ones(3)), kind(jnp.asarray(1.0))
+    assert weak.kind.weak_type
+    assert made.normalize() is made and weak.normalize() is weak

@@ -84,13 +84,14 @@ def test_tpus_compile_extremes_of_narrow_whole_numbers(spec, dtype):
 @needs_tpu
 @pytest.mark.parametrize("spec", SPECS)
 def test_tpus_compile_slices_whose_starts_are_known_to_be_aligned(spec):
-    """By products, sums and hints, by the steps of loops, and by loops that are written out."""
+    """By products, sums (of which some vanish) and hints, by the steps of loops, and by loops that are written out."""
     pl = OURS.pl
 
     def kernel(at_ref, x_ref, bytes_ref, o_ref, bytes_out):
         i = pl.program_id(0)
         o_ref[pl.ds(at_ref[0], 1), :] = x_ref[pl.ds(i, 1), :]
         o_ref[8:16, pl.ds(128 * i, 128)] = x_ref[8:16, pl.ds(i * 256 - 128 * i, 128)]
+        o_ref[16:24, pl.ds(3 + i * 5 - (i * 5 + 3), 128)] = x_ref[16:24, pl.ds(at_ref[0] * (i - i), 128)]
         bytes_out[pl.ds(pl.multiple_of(at_ref[0], 32), 32), :] = bytes_ref[pl.ds(32 * i, 32), :]
 
         @pl.loop(0, 256, step=128)

@@ -61,3 +61,28 @@ def test_atomic_updates_are_those_of_numpy(seed, interpret):
     )  # fmt: skip
     for ours, wanted in zip(f(x, at, held), expected(kind, place, x, at, held)):
         np.testing.assert_array_equal(ours, wanted)
+
+
+@pytest.mark.parametrize("kind", ["add", "max", "min"])
+def test_all_updates_of_an_element_that_indices_name_several_times_take_part(kind):
+    def kernel(x_ref, at_ref, mask_ref, _, held_ref):
+        getattr(triton, f"atomic_{kind}")(held_ref, (at_ref[...],), x_ref[...], mask=mask_ref[...])
+
+    x, at = np.float32([5, 1, -7, 2, 9]), np.int32([1, 1, 2, 2, 1])
+    mask, held = np.array([True, True, True, True, False]), np.float32([0, 0.5, 0.5])
+    wanted = held.copy()
+    getattr(np, {"add": "add", "max": "maximum", "min": "minimum"}[kind]).at(wanted, at[mask], x[mask])
+    out = meshrt.ShapeDtypeStruct(held.shape, held.dtype)
+    f = pl.pallas_call(kernel, out, input_output_aliases={3: 0}, interpret=True)
+    np.testing.assert_array_equal(f(x, at, mask, held), wanted)
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(np.uint32, 1 << 31), (np.float32, 1 << 40), (np.float16, 3)])
+def test_numbers_of_pythons_become_elements(dtype, value):
+    def kernel(_, held_ref):
+        triton.atomic_add(held_ref, (1,), value)
+
+    held = np.zeros(3, dtype)
+    out = meshrt.ShapeDtypeStruct(held.shape, held.dtype)
+    found = pl.pallas_call(kernel, out, input_output_aliases={0: 0}, interpret=True)(held)
+    np.testing.assert_array_equal(found, np.array([0, value, 0], dtype))

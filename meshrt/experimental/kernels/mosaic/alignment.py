@@ -25,8 +25,40 @@ _WORD = 32
 
 def known_multiple(value: Any) -> int | None:
     """What a number is surely a multiple of (0: of everything), as a compiler can see; None where it may see more."""
+    total = 0
+    for term, factor in _terms(value).items():
+        known = 1 if term is None else _multiple_of_term(term)
+        if known is None:
+            return None
+        total = math.gcd(total, factor * known)
+    return total
+
+
+def _terms(value: Any) -> dict[Any, int]:
+    """A number as a sum of others times factors, and of a constant at None. What is added and subtracted again, as
+    compilers see too, is not among them."""
     if not isinstance(value, ir.Value):
-        return abs(int(value))
+        return {None: int(value)}
+    constant = _constant(value)
+    if constant is not None:
+        return {None: constant}
+    op: Any = value.owner
+    name = None if isinstance(op, ir.Block) else op.name
+    if name == "arith.index_cast":
+        return _terms(op.operands[0])
+    if name in ("arith.addi", "arith.subi"):
+        one, two = map(_terms, op.operands)
+        sign = 1 if name == "arith.addi" else -1
+        return {term: one.get(term, 0) + sign * two.get(term, 0) for term in {**one, **two}}
+    if name == "arith.muli":
+        for one, two in (op.operands, reversed(list(op.operands))):
+            scale = _constant(one)
+            if scale is not None:
+                return {term: scale * factor for term, factor in _terms(two).items()}
+    return {value: 1}
+
+
+def _multiple_of_term(value: ir.Value) -> int | None:
     if isinstance(value.owner, ir.Block):
         return _of_argument(ir.BlockArgument(value))
     op: Any = value.owner
@@ -56,11 +88,9 @@ def _of_argument(value: ir.BlockArgument) -> int | None:
 
 def _constant(value: ir.Value) -> int | None:
     op: Any = value.owner
-    return (
-        None
-        if isinstance(op, ir.Block) or op.name != "arith.constant"
-        else int(ir.IntegerAttr(op.attributes["value"]).value)
-    )
+    if isinstance(op, ir.Block) or op.name != "arith.constant":
+        return None
+    return int(ir.IntegerAttr(op.attributes["value"]).value)
 
 
 def _product(op: Any) -> int | None:
@@ -68,17 +98,8 @@ def _product(op: Any) -> int | None:
     return None if one is None or two is None else one * two
 
 
-def _sum(op: Any) -> int | None:
-    one, two = map(known_multiple, op.operands)
-    return None if one is None or two is None else math.gcd(one, two)
-
-
 _RULES: dict[str, Any] = {
-    "arith.constant": lambda op: abs(int(ir.IntegerAttr(op.attributes["value"]).value)),
-    "arith.index_cast": lambda op: known_multiple(op.operands[0]),
     "arith.muli": _product,
-    "arith.addi": _sum,
-    "arith.subi": _sum,
     "memref.load": lambda op: 1,
     "tpu.assume_multiple": lambda op: math.lcm(
         ir.IntegerAttr(op.attributes["multiple"]).value, known_multiple(op.operands[0]) or 1
