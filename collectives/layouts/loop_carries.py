@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from propagation.attributes import symbol
 from propagation.model import OpRule
-from propagation.program import Block, Op, Value
+from propagation.program import Block, Func, Op, Value
 
 from ..heuristics import LOOP_TRIALS, TRIAL_MEMORY_SHARE, TRIAL_OPERATIONS, TRIAL_SENT_SHARE, TRIAL_SHARE
 from ..ir.program import LocalOp, Region
@@ -143,11 +143,13 @@ def _alternatives(
             if dims:  # the rows of what scans stack or take apart
                 found.setdefault(arg.type.shape[1:], {}).setdefault(dims[1:])
     tried = {layouts}
-    order = sorted(range(len(body.args)), key=lambda i: -body.args[i].type.size)
+    users = [list(_users(ctx, arg)) for arg in body.args]
+    # Accumulators come last: most are carried unreduced, which leaves nothing to choose.
+    order = sorted(range(len(body.args)), key=lambda i: (_only_adds(users[i]), -body.args[i].type.size))
     for i in order:
         arg, c = body.args[i], base.carries[i]
         shape = arg.type.shape
-        if c.fixed or c.pending or not shape or not _computes(ctx, arg):
+        if c.fixed or c.pending or not shape or _is_stack(users[i]):
             continue
         outside = [ctx.state(op.operands[i]).dims, ctx.goal(op.results[i]), replicated(len(shape))]
         for dims in (*found.get(shape, ()), *(d for d in outside if d is not None)):
@@ -161,22 +163,29 @@ def _alternatives(
                 return
 
 
-def _computes(ctx: Context, arg: Value) -> bool:
-    """Whether a carried value takes part in the body's computation: it is no stack that a scan writes rows into or
-    reads rows from, and no accumulator that is only added to."""
-    names = list(_users(ctx, arg))
-    rows = all(name.endswith(("return", "dynamic_update_slice", "dynamic_slice")) for name in names)
-    return not rows and names != ["stablehlo.add"]
+def _is_stack(users: Sequence[Op]) -> bool:
+    """Whether these users of a carried value are those of a stack that a scan writes rows into or reads rows from."""
+    return all(op.name.endswith(("return", "dynamic_update_slice", "dynamic_slice")) for op in users)
 
 
-def _users(ctx: Context, value: Value) -> Iterator[str]:
-    """The names of the operations that use a value, also in functions that it is given to."""
+def _only_adds(users: Sequence[Op]) -> bool:
+    """Whether these users of a carried value are those of an accumulator, to which the body only adds."""
+    return [op.name for op in users] == ["stablehlo.add"]
+
+
+def _users(ctx: Context, value: Value) -> Iterator[Op]:
+    """The operations that use a value, also in functions that it is given to."""
     for use in value.uses:
-        callee = ctx.program.funcs.get(symbol(use.op.attrs["callee"])) if use.op.name == "func.call" else None
+        callee = _called(ctx, use.op)
         if callee is None:
-            yield use.op.name
+            yield use.op
         else:
             yield from _users(ctx, callee.args[use.number])
+
+
+def _called(ctx: Context, op: Op) -> Func | None:
+    """The function that an operation calls, if it is a call and the module has it."""
+    return ctx.program.funcs.get(symbol(op.attrs["callee"])) if op.name == "func.call" else None
 
 
 def _layouts_in(ctx: Context, block: Block, found: dict[tuple[int, ...], dict[Dims, None]], seen: set[str]) -> None:
@@ -276,7 +285,7 @@ class _Forward:
         return given
 
     def _call(self, op: Op) -> None:
-        callee = self.ctx.program.funcs.get(symbol(op.attrs["callee"]))
+        callee = _called(self.ctx, op)
         if callee is None:
             return
         for v, arg in zip(op.operands, callee.args):

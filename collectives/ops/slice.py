@@ -76,27 +76,52 @@ def _moved(ctx: Context, op: Op, shift: _Shift) -> Iterator[Candidate]:
     """The ways to do a slice or pad in which elements move along split dimensions."""
     value, result = op.operands[0], op.results[0]
     changed = shift.changed
-    dims = ctx.want(result)
+    want = ctx.want(result)
     have = ctx.state(value).layout
     # A changed dimension that is wanted whole keeps the operand's split, if there is one.
-    dims = tuple(w if w or i not in changed else h for i, (w, h) in enumerate(zip(dims, have)))
-    flat = [a for d in dims for a in d]
-    if len(set(flat)) != len(flat):
-        dims = ctx.want(result)
+    dims = _if_disjoint([w if w or i not in changed else h for i, (w, h) in enumerate(zip(want, have))]) or want
     if op.name == "stablehlo.slice":
         return _sliced(ctx, op, shift, dims)
     return _padded(ctx, op, shift, dims)
 
 
+def _if_disjoint(dims: Sequence[tuple[int, ...]]) -> Dims | None:
+    """The layout, if no axis splits two of its dimensions."""
+    flat = [a for d in dims for a in d]
+    return tuple(dims) if len(set(flat)) == len(flat) else None
+
+
 def _sliced(ctx: Context, op: Op, shift: _Shift, dims: Dims) -> Iterator[Candidate]:
-    """The ways to do a slice in which elements move, the operand being laid out as `dims`."""
-    result, changed = op.results[0], shift.changed
+    """The ways to do a slice in which elements move: in the layout `dims`, or in that of the operand along dimensions
+    that it keeps whole. What is resharded first may be less to move; what is sliced first is less to reshard."""
+    result, changed, have = op.results[0], shift.changed, ctx.state(op.operands[0]).layout
+    bound = _without_moving(ctx, op, shift, dims)
+    stay = _if_disjoint([d if i in changed else h for i, (d, h) in enumerate(zip(dims, have))])
+    if bound is not None or stay is None or stay == dims:
+        yield from _sliced_as(ctx, op, shift, dims, bound)
+        return
+    for layout, found in ((dims, bound), (stay, _without_moving(ctx, op, shift, stay))):
+        moved = ctx.itemsize(result) * ctx.elements(result.type.shape, layout)
+        sent = tuple([Sent("collective_permute", layout[d], moved) for d in changed if layout[d] and found is None])
+        yield from _sliced_as(ctx, op, shift, layout, found, sent)
+
+
+def _without_moving(ctx: Context, op: Op, shift: _Shift, dims: Dims) -> Callable[[], None] | None:
+    """What binds a slice to part of a halo that it shares with others, or of a lazy view; None if there is neither."""
     origin = functools.partial(origin_of, ctx, dims)
-    bound = shared_halos.slice_of(ctx, op, dims, changed, shift.within, origin) or _narrow(ctx, op, dims, shift)
+    return shared_halos.slice_of(ctx, op, dims, shift.changed, shift.within, origin) or _narrow(ctx, op, dims, shift)
+
+
+def _sliced_as(
+    ctx: Context, op: Op, shift: _Shift, dims: Dims, bound: Callable[[], None] | None, sent: tuple[Sent, ...] = ()
+) -> Iterator[Candidate]:  # fmt: skip
+    """The ways to do a slice of an operand that is laid out as `dims`; `bound` is the one in which nothing moves yet,
+    `sent` what moving its elements sends."""
+    result, changed = op.results[0], shift.changed
     move = functools.partial(_move, ctx, op, shift, dims)
     place = None if bound is not None else _few_positions(ctx, op, dims, changed)
     if place is None:
-        yield Candidate((dims,), (dims,), bound or move)
+        yield Candidate((dims,), (dims,), bound or move, sent=sent)
         return
     size = ctx.itemsize(result) * ctx.elements(result.type.shape, dims)
     yield Candidate((dims,), (dims,), move, sent=(Sent("collective_permute", dims[place], size),))

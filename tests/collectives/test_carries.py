@@ -359,3 +359,31 @@ def test_rows_that_nothing_is_added_to_are_reduced_as_they_are_made():
     for first in (0.0, 1.0):
         result, _ = check(stack(first), rtol=1e-4)
         assert [e.times for e in result.plan] == [3], result.plan.as_text()
+
+
+def _accumulated(h, x):
+    return h + x
+
+
+def _decayed(h, x):
+    return jnp.tanh(h + x)
+
+
+@pytest.mark.parametrize("step", [_decayed, _accumulated])
+@pytest.mark.parametrize("wrapper", ["plain", "jit"])
+def test_what_a_step_adds_to_and_changes_is_carried_where_its_rows_are(step, wrapper):
+    """Propagation carries h over "a" alone; rows that are split over "b" too were resharded in every step."""
+
+    def build(constrain):
+        body = WRAPPERS[wrapper](step)
+
+        def run(xs):
+            h, _ = jax.lax.scan(lambda h, x: (body(h, x), None), jnp.zeros(xs.shape[1:]), xs)
+            return constrain(h, "a", None)
+
+        return run
+
+    case = Case({"a": 3, "b": 2}, build, (normal(12, 12, 18),), (P(None, ("b", "a")),))
+    result, sent = check(case)
+    assert all(row.times == 1 for row in result.plan)
+    assert sent <= 2 * 12 * 18 * 4 / 6

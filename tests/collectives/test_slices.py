@@ -208,3 +208,15 @@ def test_a_pad_by_nothing_is_its_operand():
     x = np.arange(16 * 6, dtype=np.float32).reshape(16, 6)
     _, sent = check(Case({"x": 8}, build, (x,), (P("x"),), (P("x"), P("x"))))
     assert sent == x[0].nbytes
+
+
+@pytest.mark.parametrize(("whole", "sent"), [(False, 384), (True, 384 + 384)])
+def test_what_is_sliced_where_it_is_split_is_resharded_afterwards(whole, sent):
+    """Two rows of eight, of which one device of two holds both: one travels, and only what is left is gathered."""
+
+    def build(constrain):
+        return lambda x: constrain(x[1:3], "c", "b", None if whole else "a")
+
+    x = np.arange(8 * 16 * 24, dtype=np.float32).reshape(8, 16, 24)
+    case = Case({"a": 2, "b": 2, "c": 2}, build, (x,), (P("c", "b", "a"),))
+    assert check(case, exact=True)[1] == sent
