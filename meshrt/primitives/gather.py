@@ -297,6 +297,10 @@ def _default_fill(dtype: Any) -> Any:
     """NaN for inexact types, the most negative value for signed integers, the largest for unsigned, True for bool."""
     if isinstance(dtype, dtypes.KeyType):
         return np.iinfo(np.uint32).max
+    if isinstance(dtype, dtypes.ExtendedDType):
+        raise errors.ArgumentValueError(
+            f"Unsupported dtype for gather fill_value {dtype}: give a fill_value, or another mode, such as 'clip'"
+        )
     if dtypes.issubdtype(dtype, np.inexact):
         return np.nan
     if dtype == np.bool_:

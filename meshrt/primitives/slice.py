@@ -198,8 +198,8 @@ def _pad_infer(x: ShapedArray, value: ShapedArray, *, padding_config: Any) -> Sh
         raise errors.ArgumentShapeError(
             f"pad: padding_value must be a scalar; got np.shape(padding_value)={value.shape}"
         )
-    if x.is_key:
-        raise errors.ArgumentTypeError(f"pad does not accept dtype {x.dtype}; join keys with concatenate")
+    if x.is_extended:
+        raise errors.ArgumentTypeError(f"pad does not accept dtype {x.dtype}; join arrays of it with concatenate")
     if value.dtype != x.dtype:
         raise errors.ArgumentTypeError(
             f"pad operand and padding_value must be same dtype: got {x.dtype} and {value.dtype}."

@@ -49,6 +49,10 @@ def _sort_infer(*operands: ShapedArray, dimension: int, is_stable: bool, num_key
         raise errors.ArgumentValueError(f"sort: num_keys={num_keys} must equal {most}.")
     if any(x.is_key for x in operands):
         raise errors.ArgumentTypeError("PRNG keys cannot be sorted; sort meshrt.random.key_data(keys) instead")
+    if extended := [x for x in operands if x.is_extended]:
+        raise errors.ArgumentTypeError(
+            f"sort does not accept dtype {extended[0].dtype}; sort positions by numbers that are made of it, and index"
+        )
     return operands
 
 
@@ -196,7 +200,7 @@ def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = 
 
 
 def _top_k_infer(x: ShapedArray, *, k: int, axis: int) -> list[ShapedArray]:
-    if x.is_key:
+    if x.is_extended:
         raise errors.ArgumentTypeError(f"top_k does not accept dtype {x.dtype}; convert with astype")
     if dtypes.issubdtype(x.dtype, np.complexfloating):
         raise errors.ArgumentValueError("top_k is not compatible with complex inputs. Take their jnp.abs or jnp.real")
