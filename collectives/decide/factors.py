@@ -252,7 +252,9 @@ def _choose(
 
 def _has_unsplit(ctx: Context, states: Sequence[State], run: _Run) -> bool:
     """Whether of each operand that a run of axes splits there is a version, too, that it does not split: gathered for
-    others."""
+    others, and held for more of them."""
+    if not ctx.holds_for_others:
+        return False
     first, found = run[0], False
     for s in states:
         versions: Iterable[Dims] = s.versions

@@ -125,6 +125,7 @@ def _worth_weighing(
         if wanted[0] in state.versions and wanted[1] == ctx.want(result):
             return (wanted,)
         if kept[0] == state.layout and not state.pending and result.type.size == value.type.size:
-            if state.uses < 2 or kept[1] == ctx.want(result) or not ctx.cost(value, wanted[0]):
+            shared = state.uses > 1 and ctx.holds_for_others and kept[1] != ctx.want(result)
+            if not shared or not ctx.cost(value, wanted[0]):
                 return (kept,)  # no communication here; a consumer reshards the result if it has to
     return dict.fromkeys(pairs)
